@@ -1,0 +1,1 @@
+"""npusim: Huawei Ascend AI cores in Python."""
