@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["Code", "DeviceTrap", "OpError"]
+__all__ = ["Code", "OpError", "TrapError"]
 
 
 class Code(IntEnum):
@@ -35,5 +35,5 @@ class OpError(RuntimeError):
         """Which CANN code the card would report."""
 
 
-class DeviceTrap(Exception):
+class TrapError(Exception):
     """A kernel executed `trap`: the core stops and the host learns of it at the next sync."""

@@ -1,0 +1,258 @@
+"""Element types, and every cast between them: which value comes out, for every bit pattern in.
+
+A cast is *round, then fit*: the source value is exact in float64, is rounded to what the target
+can hold, and then saturates (integers) or overflows (fp16, bf16: see :data:`Overflow`).
+
+    >>> cast(np.float32([0.5, 1.5, 300, np.nan]), INT32, "rint").tolist()
+    [0, 2, 300, 0]
+    >>> cast(np.float16([0.5, 1.5, 300, np.nan]), INT8, "round").tolist()
+    [1, 2, 127, 0]
+
+Every source of at most 16 bits has so few patterns that its cast is a table, filled once from the
+definition above; so speed and definition are the same thing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "BFLOAT16",
+    "FLOAT16",
+    "FLOAT32",
+    "INT4",
+    "INT8",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT64",
+    "Array",
+    "DType",
+    "Overflow",
+    "RoundMode",
+    "cast",
+    "dtype_named",
+    "dtype_of",
+    "pack_int4",
+    "round_to_integral",
+    "unpack_int4",
+]
+
+Array = NDArray[Any]
+
+RoundMode = Literal["rint", "floor", "ceil", "round", "trunc", "odd", "none"]
+"""Ascend C's CAST_RINT (ties to even), CAST_FLOOR, CAST_CEIL, CAST_ROUND (ties away from zero),
+CAST_TRUNC, CAST_ODD (inexact results get an odd last bit), CAST_NONE (rint where a bit is lost).
+
+op_semantics.md 0: asc-devkit, Cast.md and precision_conversion.md.
+"""
+
+Overflow = Literal["inf_nan", "saturate"]
+"""What an fp16 or bf16 result beyond the range becomes: ±inf (NaN stays), or ±MAX (NaN becomes 0).
+
+weight_quant_templates.md 0.3: control register bit 48, which torch_npu sets per product line.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """An element type; there is one object of each, so they compare by identity."""
+
+    name: str
+    numpy: np.dtype[Any]
+    """How numpy holds one element; int4 takes a whole byte there."""
+    bits: int
+    """How many bits one element takes on the chip."""
+    cann: str
+    """The name in CANN's messages."""
+
+    @property
+    def is_float(self) -> bool:
+        return self.name.startswith(("float", "bfloat"))
+
+    def nbytes(self, count: int) -> int:
+        """Bytes that *count* elements take on the chip."""
+        return -(-count * self.bits // 8)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+FLOAT32 = DType("float32", np.dtype(np.float32), 32, "DT_FLOAT")
+FLOAT16 = DType("float16", np.dtype(np.float16), 16, "DT_FLOAT16")
+BFLOAT16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), 16, "DT_BF16")
+INT4 = DType("int4", np.dtype(ml_dtypes.int4), 4, "DT_INT4")
+INT8 = DType("int8", np.dtype(np.int8), 8, "DT_INT8")
+UINT8 = DType("uint8", np.dtype(np.uint8), 8, "DT_UINT8")
+INT32 = DType("int32", np.dtype(np.int32), 32, "DT_INT32")
+INT64 = DType("int64", np.dtype(np.int64), 64, "DT_INT64")
+UINT64 = DType("uint64", np.dtype(np.uint64), 64, "DT_UINT64")
+
+DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT4, INT8, UINT8, INT32, INT64, UINT64)
+_BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"float": FLOAT32, "half": FLOAT16}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
+_INTEGER_RANGE = {
+    INT4: (-8, 7),
+    INT8: (-128, 127),
+    UINT8: (0, 255),
+    INT32: (-(2**31), 2**31 - 1),
+}
+# Mantissa bits, exponent of the smallest normal number, largest finite value (IEEE 754; bf16 is
+# the upper half of an fp32).
+_FLOAT_FORMAT = {
+    FLOAT16: (10, -14, 65504.0),
+    BFLOAT16: (7, -126, (2 - 2.0**-7) * 2.0**127),
+}
+
+
+def dtype_named(name: str) -> DType:
+    """The element type that torch calls *name*; raises ValueError for a name it does not know."""
+    if name not in _BY_NAME:
+        known = ", ".join(dtype.name for dtype in DTYPES)
+        raise ValueError(f"dtypes: a dtype must be one of {known}, not {name!r}; use one of these")
+    return _BY_NAME[name]
+
+
+def dtype_of(array: Array) -> DType | None:
+    """The element type of *array*, or None where the chip has no such type."""
+    return _BY_NUMPY.get(array.dtype)
+
+
+# ---- rounding ----
+
+
+def round_to_integral(values: Array, mode: RoundMode) -> Array:
+    """Round float64 *values* (exact fp32, fp16 or bf16 numbers) to integers, NaN and inf kept."""
+    rounded: Array
+    match mode:
+        case "rint" | "none":
+            rounded = np.rint(values)
+        case "floor":
+            rounded = np.floor(values)
+        case "ceil":
+            rounded = np.ceil(values)
+        case "trunc":
+            rounded = np.trunc(values)
+        case "round":
+            # The sum is exact: the sources have 24 bits at most, a float64 has 53.
+            rounded = np.trunc(values + np.copysign(0.5, values))
+        case "odd":
+            cut = np.trunc(values)
+            even = np.fmod(cut, 2) == 0
+            rounded = np.where((cut != values) & even, cut + np.copysign(1.0, values), cut)
+    return rounded
+
+
+def _to_integer(values: Array, dst: DType, mode: RoundMode) -> Array:
+    low, high = _INTEGER_RANGE[dst]
+    rounded = round_to_integral(values, mode)
+    # op_semantics.md 0: integer results saturate, NaN gives 0.
+    fitted = np.clip(np.where(np.isnan(rounded), 0.0, rounded), low, high)
+    return fitted.astype(np.int8 if dst is INT4 else dst.numpy)
+
+
+def _to_small_float(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
+    mantissa_bits, min_exponent, largest = _FLOAT_FORMAT[dst]
+    finite = np.where(np.isfinite(values), values, 0.0)
+    _, exponent = np.frexp(finite)
+    quantum = np.ldexp(1.0, np.maximum(exponent - 1, min_exponent) - mantissa_bits)
+    rounded = round_to_integral(finite / quantum, mode) * quantum
+    rounded = np.where(np.isfinite(values), rounded, values)
+    if overflow == "saturate":
+        rounded = np.clip(np.where(np.isnan(rounded), 0.0, rounded), -largest, largest)
+    else:
+        rounded = np.where(np.abs(rounded) > largest, np.copysign(np.inf, rounded), rounded)
+    return rounded.astype(dst.numpy)
+
+
+def _define(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
+    """The cast by its definition, for any source; every other way must give the same bits."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = values.astype(np.float64)
+        if dst is FLOAT32:
+            if values.dtype == np.float32 and mode != "none":
+                # Rounds to an integral float; −0 becomes +0 (op_semantics.md 0, table 32).
+                return (round_to_integral(exact, mode) + 0.0).astype(np.float32)
+            return exact.astype(np.float32)
+        if dst in _FLOAT_FORMAT:
+            return _to_small_float(exact, dst, mode, overflow)
+        return _to_integer(exact, dst, mode)
+
+
+# ---- the same, fast ----
+
+
+@lru_cache(maxsize=64)
+def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
+    patterns = np.arange(1 << (8 * src.itemsize), dtype=f"u{src.itemsize}")
+    return _define(patterns.view(src), dst, mode, overflow)
+
+
+# Integers up to here are exact in fp16, whose significand has 11 bits.
+_FP16_EXACT = 2048
+
+
+@lru_cache(maxsize=1)
+def _small_int_as_fp16() -> Array:
+    return np.arange(-_FP16_EXACT, _FP16_EXACT + 1).astype(np.float16)
+
+
+def cast(
+    values: Array, dst: DType, mode: RoundMode = "rint", overflow: Overflow = "inf_nan"
+) -> Array:
+    """Convert *values* to *dst*, rounding by *mode*.
+
+    Sources: float32, float16, bfloat16, int8, uint8, int32 arrays (int4 as int8). int4 comes out as
+    int8 numbers in [-8, 7]; :func:`pack_int4` makes them bytes. Integer to float ignores *mode* and
+    rounds to nearest even (op_semantics.md 0, "Cast i32→f16"). Raises ValueError on an unknown
+    mode.
+    """
+    if mode not in get_args(RoundMode):
+        raise ValueError(
+            f"dtypes.cast: mode must be one of {', '.join(get_args(RoundMode))}, not {mode!r}"
+        )
+    if values.dtype.kind in "iu" and dst.is_float:
+        mode = "none"
+    if values.itemsize <= 2:
+        patterns = values.view(f"u{values.itemsize}")
+        # Patterns never leave the table, so "wrap" only spares the bounds check.
+        table = _table(values.dtype, dst, mode, overflow)
+        return np.asarray(np.take(table, patterns, mode="wrap"))
+    if values.dtype == np.float32 and dst is INT32 and mode in ("rint", "floor", "ceil", "trunc"):
+        # A NaN anywhere makes both comparisons false. 2^31 − 128 is the last fp32 in range.
+        if values.size and values.min() >= -(2.0**31) and values.max() <= 2.0**31 - 128:
+            rounding = {"rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
+            return np.asarray(rounding[mode](values).astype(np.int32))
+    elif values.dtype == np.int32 and dst is FLOAT16:
+        if values.size and values.min() >= -_FP16_EXACT and values.max() <= _FP16_EXACT:
+            return np.asarray(np.take(_small_int_as_fp16(), values + _FP16_EXACT, mode="wrap"))
+    elif values.dtype == np.int32 and dst is FLOAT32:
+        return values.astype(np.float32)
+    return _define(values, dst, mode, overflow)
+
+
+# ---- int4 ----
+
+
+def pack_int4(values: Array) -> NDArray[np.uint8]:
+    """Two int4 numbers a byte, the first in the low nibble; the last axis must be even.
+
+    op_semantics.md 2.2: op-plugin's test `int4s_to_int32`, ops-nn's `pack_int4_to_int32`.
+
+    >>> pack_int4(np.arange(-8, 8, dtype=np.int8)).view("<i4").tolist()
+    [-19088744, 1985229328]
+    """
+    nibbles = values.astype(np.int8).view(np.uint8) & 0xF
+    return np.asarray(nibbles[..., 0::2] | (nibbles[..., 1::2] << 4))
+
+
+def unpack_int4(packed: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """The int4 numbers of *packed* bytes, twice as many along the last axis."""
+    nibbles = np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+    return ((nibbles ^ 8).astype(np.int8) - 8).astype(np.int8)

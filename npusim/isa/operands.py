@@ -1,0 +1,98 @@
+"""What micro-ops work on: ranges of a core's buffers and of global memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.dtypes import DType
+
+__all__ = ["BLOCK_BYTES", "Global", "Local", "Register"]
+
+BLOCK_BYTES = 32
+"""A data block: the unit of the unified buffer and of DataCopy (hardware.md, D)."""
+
+Register = str
+"""A scalar register holds a 64-bit integer; a float loaded into one is kept as its bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """*count* elements in a buffer of the core, contiguous unless strides say otherwise.
+
+    A vector instruction reads eight blocks of 32 bytes a repeat, *block_stride* blocks apart, and
+    starts the next repeat *repeat_stride* blocks further (hardware.md, D).
+    """
+
+    buffer: str
+    offset_bytes: int
+    dtype: DType
+    count: int
+    block_stride: int = 1
+    repeat_stride: int = 8
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the elements take, gaps excluded."""
+        return self.dtype.nbytes(self.count)
+
+    @property
+    def is_strided(self) -> bool:
+        return self.block_stride != 1 or self.repeat_stride != 8
+
+    @property
+    def end_bytes(self) -> int:
+        """One past the last byte touched."""
+        if not self.is_strided:
+            return self.offset_bytes + self.nbytes
+        blocks = -(-self.nbytes // BLOCK_BYTES)
+        repeats = -(-blocks // 8)
+        last = (repeats - 1) * self.repeat_stride + (min(blocks, 8) - 1) * self.block_stride
+        return self.offset_bytes + (last + 1) * BLOCK_BYTES
+
+    def at(self, start: int, count: int) -> Local:
+        """*count* elements from element *start* on; raises ValueError beyond the range."""
+        if not 0 <= start <= start + count <= self.count:
+            raise ValueError(
+                f"isa.Local.at: elements [{start}, {start + count}) must lie in [0, {self.count}); "
+                f"ask for less"
+            )
+        offset = self.offset_bytes + self.dtype.nbytes(start)
+        return Local(self.buffer, offset, self.dtype, count)
+
+    def as_dtype(self, dtype: DType, count: int | None = None) -> Local:
+        """The same bytes read as another type."""
+        fits = self.nbytes * 8 // dtype.bits
+        return Local(self.buffer, self.offset_bytes, dtype, fits if count is None else count)
+
+    def __str__(self) -> str:
+        stride = f" stride {self.block_stride},{self.repeat_stride}" if self.is_strided else ""
+        return f"{self.buffer}[{self.offset_bytes}:{self.end_bytes}] {self.dtype.name}{stride}"
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """*bursts* pieces of *burst_bytes* each, *stride_bytes* from start to start, in tensor *name*.
+
+    *offset_bytes* counts from where the block's binding of *name* begins.
+    """
+
+    name: str
+    offset_bytes: int
+    burst_bytes: int
+    bursts: int = 1
+    stride_bytes: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that move."""
+        return self.burst_bytes * self.bursts
+
+    @property
+    def end_bytes(self) -> int:
+        """One past the last byte touched."""
+        return self.offset_bytes + (self.bursts - 1) * self.stride_bytes + self.burst_bytes
+
+    def __str__(self) -> str:
+        burst = f"{self.bursts}x{self.burst_bytes} B stride {self.stride_bytes}"
+        size = f"{self.nbytes} B" if self.bursts == 1 else burst
+        return f"{self.name}+{self.offset_bytes} {size}"

@@ -1,0 +1,96 @@
+"""Micro-ops of the scalar pipe: one element at a time, and the trap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from npusim.isa.operands import Local, Register
+from npusim.spec import Pipe
+
+__all__ = ["AluOp", "ScalarAlu", "ScalarLoad", "ScalarLoop", "ScalarOp", "ScalarStore", "Trap"]
+
+AluOp = Literal[
+    "add", "sub", "mul", "and", "or", "shl", "shr", "min", "max", "eq", "lt", "select", "f32_to_i32"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarLoad:
+    """Read one element into a register (GetValue); in a loop, *step_bytes* further each round."""
+
+    dst: Register
+    src: Local
+    step_bytes: int = 0
+    pipe: ClassVar[Pipe] = "scalar"
+
+    def __str__(self) -> str:
+        return f"sload {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarStore:
+    """Write a register into one element (SetValue)."""
+
+    dst: Local
+    src: Register
+    step_bytes: int = 0
+    pipe: ClassVar[Pipe] = "scalar"
+
+    def __str__(self) -> str:
+        return f"sstore {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarAlu:
+    """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
+
+    `select` gives b where a is not 0, else c; `f32_to_i32` rounds the float whose bits are a, ties
+    to even; `eq` and `lt` give 0 or 1; `shr` fills with zeros.
+    """
+
+    op: AluOp
+    dst: Register
+    a: Register | int
+    b: Register | int = 0
+    c: Register | int = 0
+    pipe: ClassVar[Pipe] = "scalar"
+
+    def __str__(self) -> str:
+        more = "".join(f", {x}" for x in (self.b, self.c)[: 2 if self.op == "select" else 1])
+        return f"{self.op} {self.dst} <- {self.a}{'' if self.op == 'f32_to_i32' else more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """Stop the core when register *when* is not 0; the host sees an exception with *reason*."""
+
+    when: Register
+    reason: str
+    pipe: ClassVar[Pipe] = "scalar"
+
+    def __str__(self) -> str:
+        return f"trap if {self.when}: {self.reason}"
+
+
+ScalarOp = ScalarLoad | ScalarStore | ScalarAlu | Trap
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarLoop:
+    """Run *body* *count* times, element by element.
+
+    Rounds must be independent of each other: a register is written before it is read in each.
+    """
+
+    count: int
+    body: tuple[ScalarOp, ...]
+    pipe: ClassVar[Pipe] = "scalar"
+
+    def swept(self, first: Local, step_bytes: int) -> Local:
+        """All that an operand touches in *count* rounds, when it starts at *first*."""
+        span = (self.count - 1) * step_bytes * 8 // first.dtype.bits + first.count
+        return Local(first.buffer, first.offset_bytes, first.dtype, span)
+
+    def __str__(self) -> str:
+        return f"loop {self.count} x ({'; '.join(str(op) for op in self.body)})"

@@ -1,0 +1,95 @@
+"""Micro-ops of the vector pipe; names and operands follow Ascend C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from npusim.dtypes import RoundMode
+from npusim.isa.operands import Local, Register
+from npusim.spec import Pipe
+
+__all__ = ["Binary", "BinaryOp", "BinaryScalar", "Broadcast", "Cast", "Duplicate", "Reduce"]
+
+BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Convert element by element; *mode* is the rounding."""
+
+    dst: Local
+    src: Local
+    mode: RoundMode = "none"
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"cast.{self.mode} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max)."""
+
+    op: BinaryOp
+    dst: Local
+    a: Local
+    b: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.dst} <- {self.a}, {self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryScalar:
+    """`dst = a op scalar` (Adds, Muls, Mins, Maxs, ...).
+
+    *scalar* is a number, or a register that holds the bits of one element.
+    """
+
+    op: BinaryOp
+    dst: Local
+    a: Local
+    scalar: float | Register
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"{self.op}s {self.dst} <- {self.a}, {self.scalar}"
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Fill *dst* with one number, or with a register's bits."""
+
+    dst: Local
+    scalar: float | Register
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"duplicate {self.dst} <- {self.scalar}"
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Each element of *src* fills one 32-byte block of *dst* (Brcb)."""
+
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"broadcast {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """The smallest or largest element of *src*, as the first element of *dst*."""
+
+    op: Literal["min", "max"]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"reduce.{self.op} {self.dst} <- {self.src}"
