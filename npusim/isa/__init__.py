@@ -76,7 +76,9 @@ MicroOp = (
 def reads(op: MicroOp) -> tuple[Local, ...]:
     """What *op* reads in the buffers of its core."""
     match op:
-        case Store() | Cast() | Broadcast() | Reduce() | ScalarLoad():
+        case Store():
+            return (op.footprint,)
+        case Cast() | Broadcast() | Reduce() | ScalarLoad():
             return (op.src,)
         case Binary():
             return (op.a, op.b)
@@ -92,7 +94,9 @@ def reads(op: MicroOp) -> tuple[Local, ...]:
 def writes(op: MicroOp) -> tuple[Local, ...]:
     """What *op* writes in the buffers of its core."""
     match op:
-        case Load() | Cast() | Binary() | BinaryScalar() | Duplicate() | Broadcast() | Reduce():
+        case Load():
+            return (op.footprint,)
+        case Cast() | Binary() | BinaryScalar() | Duplicate() | Broadcast() | Reduce():
             return (op.dst,)
         case ScalarStore():
             return (op.dst,)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from npusim.isa.operands import Global, Local
+from npusim.dtypes import UINT8
+from npusim.isa.operands import BLOCK_BYTES, Global, Local
 from npusim.spec import Pipe
 
 __all__ = ["Load", "Store"]
@@ -23,6 +24,13 @@ class Load:
     pitch_bytes: int = 0
     pipe: ClassVar[Pipe] = "mte2"
 
+    @property
+    def footprint(self) -> Local:
+        """All bytes written, padding included, as one range."""
+        padded = -(-self.src.burst_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        nbytes = (self.src.bursts - 1) * self.pitch_bytes + padded
+        return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
+
     def __str__(self) -> str:
         return f"load {self.dst} <- {self.src}"
 
@@ -35,6 +43,12 @@ class Store:
     src: Local
     pitch_bytes: int = 0
     pipe: ClassVar[Pipe] = "mte3"
+
+    @property
+    def footprint(self) -> Local:
+        """All bytes read, as one range."""
+        nbytes = (self.dst.bursts - 1) * self.pitch_bytes + self.dst.burst_bytes
+        return Local(self.src.buffer, self.src.offset_bytes, UINT8, nbytes)
 
     def __str__(self) -> str:
         return f"store {self.dst} <- {self.src}"

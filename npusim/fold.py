@@ -1,0 +1,111 @@
+"""Blocks that do the same are timed once, when nothing they share tells them apart.
+
+Two blocks can be timed as one when they run the same program on the same kind of core, their
+tensors begin at the same place within a line, and the L2 treats them alike: what they touch is
+either the very same bytes, or lines that no other block touches. Then every request of the one has
+its twin at the same cycle, and links that are shared fairly keep twins together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.isa import Load, Store
+from npusim.program import Program
+from npusim.spec import DeviceSpec
+from npusim.tensor import GlobalTensor, allocated_bytes
+from npusim.units import Binding, touched_lines
+
+__all__ = ["Block", "fold"]
+
+LineNumbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one core does: a program, and what its names of global memory mean here."""
+
+    core: int
+    kind: str
+    program: Program
+    bindings: dict[str, Binding]
+
+
+def fold(
+    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool
+) -> tuple[tuple[Block, ...], ...]:
+    """Sort *blocks* into groups whose members all have the times of the first."""
+    footprint = sum(allocated_bytes(tensor.nbytes) for tensor in tensors)
+    if warm and footprint > spec.l2.capacity_bytes:
+        # Which part of an input is still there differs from block to block.
+        return tuple((block,) for block in blocks)
+    line_bytes = spec.l2.line_bytes
+    groups: dict[tuple[object, ...], list[Block]] = {}
+    for block in blocks:
+        places = sorted(
+            (name, bound.tensor, bound.base_bytes % line_bytes)
+            for name, bound in block.bindings.items()
+        )
+        groups.setdefault((id(block.program), block.kind, *places), []).append(block)
+    if len(groups) == len(blocks):
+        return tuple((block,) for block in blocks)
+    touched = {block: _lines(block, line_bytes) for block in blocks}
+    counts = _touch_counts(touched, tensors, line_bytes)
+    folded: list[tuple[Block, ...]] = []
+    for group in groups.values():
+        if len(group) > 1 and all(
+            _alike(group, name, touched, counts) for name in touched[group[0]]
+        ):
+            folded.append(tuple(group))
+        else:
+            folded.extend((block,) for block in group)
+    return tuple(sorted(folded, key=lambda group: group[0].core))
+
+
+def _lines(block: Block, line_bytes: int) -> dict[str, LineNumbers]:
+    """Name -> the lines of its tensor that *block* touches, ascending, each once."""
+    runs: dict[str, list[tuple[int, int]]] = {}
+    scattered: dict[str, list[LineNumbers]] = {}
+    for op in block.program.ops:
+        if isinstance(op, Load | Store):
+            place = op.src if isinstance(op, Load) else op.dst
+            lines = touched_lines(place, block.bindings[place.name].base_bytes, line_bytes)
+            if isinstance(lines, slice):
+                runs.setdefault(place.name, []).append((lines.start, lines.stop))
+            else:
+                scattered.setdefault(place.name, []).append(lines)
+    numbers: dict[str, LineNumbers] = {}
+    for name in sorted(runs.keys() | scattered.keys()):
+        pieces = [np.arange(*run) for run in sorted(set(runs.get(name, ())))]
+        numbers[name] = np.unique(np.concatenate([*pieces, *scattered.get(name, ())]))
+    return numbers
+
+
+def _touch_counts(
+    touched: dict[Block, dict[str, LineNumbers]], tensors: list[GlobalTensor], line_bytes: int
+) -> dict[str, LineNumbers]:
+    """Tensor -> how many blocks touch each of its lines."""
+    counts = {
+        tensor.name: np.zeros(allocated_bytes(tensor.nbytes) // line_bytes + 1, np.int64)
+        for tensor in tensors
+    }
+    for block, names in touched.items():
+        for name, lines in names.items():
+            counts[block.bindings[name].tensor][lines] += 1
+    return counts
+
+
+def _alike(
+    group: list[Block],
+    name: str,
+    touched: dict[Block, dict[str, LineNumbers]],
+    counts: dict[str, LineNumbers],
+) -> bool:
+    """Whether the L2 treats all blocks of *group* the same where they use *name*."""
+    first = group[0].bindings[name]
+    if all(block.bindings[name] == first for block in group):
+        return True
+    return all(bool(np.all(counts[first.tensor][touched[block][name]] == 1)) for block in group)

@@ -1,0 +1,209 @@
+"""Races and deadlocks: does the order that the flags impose make a program's values certain?
+
+Pipes run at their own speed, so two micro-ops on different pipes are ordered only by a chain of set
+and awaited flags (or a full barrier). :func:`order` walks a program pipe by pipe as the chip does,
+untimed, and keeps a vector clock for each pipe: how far each other pipe had come, at least, when
+this one went on. Two micro-ops on different pipes that touch the same bytes, one of them writing,
+without the clock of the one knowing of the other, are a race. A walk that cannot go on is a
+deadlock. Neither depends on how long anything takes, so what passes here holds on every device.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from npusim.isa import (
+    Barrier,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    SetFlag,
+    Store,
+    WaitFlag,
+    reads,
+    writes,
+)
+from npusim.program import Program
+from npusim.spec import Pipe
+
+__all__ = ["DeadlockError", "RaceError", "order"]
+
+Flag = tuple[Pipe, Pipe, int]
+Clock = dict[Pipe, int]
+
+
+class RaceError(RuntimeError):
+    """Two micro-ops touch the same bytes in an order that nothing decides."""
+
+
+class DeadlockError(RuntimeError):
+    """A pipe waits for a flag that nobody will set."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    sequence: int
+    place: str
+    start: int
+    end: int
+    is_write: bool
+    index: int
+    bursts: Global | None = None
+    """The pieces that are really touched, where there are gaps."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One pipe: what it still has to do, what it knows, what it touched."""
+
+    queue: deque[int] = field(default_factory=deque)
+    clock: Clock = field(default_factory=dict)
+    history: list[_Access] = field(default_factory=list)
+
+
+def order(program: Program) -> tuple[int, ...]:
+    """Indices of the micro-ops in an order that the chip could take, program order where it can.
+
+    Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
+    waiting pipe and its flag.
+    """
+    walk = _Walk(program)
+    walk.go()
+    return tuple(walk.done)
+
+
+class _Walk:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.done: list[int] = []
+        self.lanes: dict[Pipe, _Lane] = {}
+        for op in program.ops:
+            self.lanes.setdefault(op.pipe, _Lane())
+        self.scalar = self.lanes.setdefault("scalar", _Lane())
+        self.flags: dict[Flag, deque[Clock]] = {}
+        self.next = 0
+
+    def go(self) -> None:
+        total = len(self.program.ops)
+        while len(self.done) < total:
+            before = len(self.done), self.next
+            self._dispatch()
+            for lane in self.lanes.values():
+                while lane.queue and self._step(lane, lane.queue[0]):
+                    lane.queue.popleft()
+            if (len(self.done), self.next) == before:
+                raise DeadlockError(self._deadlock())
+
+    def _dispatch(self) -> None:
+        """The scalar unit goes through the program and hands out what is not its own."""
+        ops = self.program.ops
+        while self.next < len(ops):
+            op = ops[self.next]
+            if op.pipe != "scalar":
+                lane = self.lanes[op.pipe]
+                # Nothing ahead of it in its pipe: it goes at once, so that program order is kept.
+                if lane.queue or not self._step(lane, self.next):
+                    lane.queue.append(self.next)
+            elif not self._step(self.scalar, self.next):
+                return
+            self.next += 1
+
+    def _step(self, lane: _Lane, index: int) -> bool:
+        """Execute one micro-op, if it need not wait."""
+        op = self.program.ops[index]
+        if isinstance(op, WaitFlag):
+            raised = self.flags.get((op.src, op.dst, op.event))
+            if not raised:
+                return False
+            _join(lane.clock, raised.popleft())
+        is_full_barrier = isinstance(op, Barrier) and op.on is None
+        if is_full_barrier and any(other.queue for other in self.lanes.values()):
+            return False
+        lane.clock[op.pipe] = lane.clock.get(op.pipe, 0) + 1
+        if isinstance(op, SetFlag):
+            raised = self.flags.setdefault((op.src, op.dst, op.event), deque())
+            raised.append(dict(lane.clock))
+        elif is_full_barrier:
+            for other in self.lanes.values():
+                _join(self.scalar.clock, other.clock)
+            for other in self.lanes.values():
+                _join(other.clock, self.scalar.clock)
+        else:
+            self._touch(lane, op, index)
+        self.done.append(index)
+        return True
+
+    def _touch(self, lane: _Lane, op: MicroOp, index: int) -> None:
+        sequence = lane.clock[op.pipe]
+        accesses = [_local(local, sequence, False, index) for local in reads(op)]
+        accesses += [_local(local, sequence, True, index) for local in writes(op)]
+        if isinstance(op, Load):
+            accesses.append(_global(op.src, sequence, False, index))
+        elif isinstance(op, Store):
+            accesses.append(_global(op.dst, sequence, True, index))
+        for pipe, other in self.lanes.items():
+            if other is lane:
+                continue
+            known = lane.clock.get(pipe, 0)
+            for past in reversed(other.history):
+                if past.sequence <= known:
+                    break
+                for access in accesses:
+                    self._check(past, access)
+        lane.history.extend(accesses)
+
+    def _check(self, past: _Access, access: _Access) -> None:
+        start, end = max(past.start, access.start), min(past.end, access.end)
+        if past.place != access.place or start >= end:
+            return
+        if not (past.is_write or access.is_write):
+            return
+        if past.bursts and access.bursts and not _meet(past.bursts, access.bursts):
+            return
+        first, second = sorted((past.index, access.index))
+        ops = self.program.ops
+        raise RaceError(
+            f"{self.program.name}: micro-ops that touch the same bytes must be ordered by a flag, "
+            f"not #{first} {ops[first].pipe}: {ops[first]} and #{second} {ops[second].pipe}: "
+            f"{ops[second]} at {access.place}[{start}:{end}]; set a flag from {ops[first].pipe} to "
+            f"{ops[second].pipe} after the first and await it before the second"
+        )
+
+    def _deadlock(self) -> str:
+        ops = self.program.ops
+        stuck = [lane.queue[0] for lane in self.lanes.values() if lane.queue]
+        if self.next < len(ops):
+            stuck.append(self.next)
+        waits = "; ".join(f"{ops[index].pipe} at #{index}: {ops[index]}" for index in sorted(stuck))
+        return (
+            f"{self.program.name}: every awaited flag must be set, but these wait for ever: "
+            f"{waits}; set the flag on its source pipe before"
+        )
+
+
+def _join(into: Clock, other: Clock) -> None:
+    for pipe, count in other.items():
+        if into.get(pipe, 0) < count:
+            into[pipe] = count
+
+
+def _local(local: Local, sequence: int, is_write: bool, index: int) -> _Access:
+    return _Access(sequence, local.buffer, local.offset_bytes, local.end_bytes, is_write, index)
+
+
+def _global(place: Global, sequence: int, is_write: bool, index: int) -> _Access:
+    start, end = place.offset_bytes, place.end_bytes
+    return _Access(sequence, f"gm {place.name} ", start, end, is_write, index, place)
+
+
+def _meet(a: Global, b: Global) -> bool:
+    """Whether two sets of bursts share a byte."""
+    starts_a = a.offset_bytes + a.stride_bytes * np.arange(a.bursts)
+    starts_b = b.offset_bytes + b.stride_bytes * np.arange(b.bursts)
+    # The last burst of b that starts before each burst of a ends.
+    last = np.searchsorted(starts_b, starts_a + a.burst_bytes, side="left") - 1
+    return bool(np.any((last >= 0) & (starts_b[last] + b.burst_bytes > starts_a)))

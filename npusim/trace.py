@@ -1,0 +1,147 @@
+"""What happened when: a span for each micro-op, and the counters that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.isa import Barrier, Load, MicroOp, SetFlag, Store, WaitFlag
+from npusim.spec import Pipe
+
+__all__ = ["LaneTrace", "PipeCounter", "Span", "Trace"]
+
+Cycles = NDArray[np.int64]
+
+ORDERING = (SetFlag, WaitFlag, Barrier)
+"""Micro-ops that order others and do no work of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One micro-op on one core, in cycles of :attr:`Trace.clock_hz`."""
+
+    core: int
+    pipe: Pipe
+    op: MicroOp
+    start: int
+    free: int
+    """The pipe can take its next micro-op."""
+    end: int
+    """The result is there."""
+    nbytes: int
+    """Bytes moved between global memory and the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeCounter:
+    """What one pipe of one core did."""
+
+    busy_cycles: int
+    """Cycles with at least one micro-op under way, as the profiler counts them."""
+    micro_ops: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class LaneTrace:
+    """The spans of cores that ran the same program at the same times; arrays are `(ops,)`."""
+
+    cores: tuple[int, ...]
+    kind: str
+    ops: tuple[MicroOp, ...]
+    start: Cycles
+    free: Cycles
+    end: Cycles
+    gm_bytes: int
+    """Bytes that each core moved past the L2."""
+    l2_bytes: int
+    """Bytes that each core moved from or to lines in the L2."""
+
+    def counters(self) -> dict[Pipe, PipeCounter]:
+        """Counters of each pipe that did something."""
+        by_pipe: dict[Pipe, list[int]] = {}
+        for index, op in enumerate(self.ops):
+            if not isinstance(op, ORDERING):
+                by_pipe.setdefault(op.pipe, []).append(index)
+        return {pipe: self._count(np.array(rows)) for pipe, rows in sorted(by_pipe.items())}
+
+    def _count(self, rows: NDArray[Any]) -> PipeCounter:
+        start, end = self.start[rows], self.end[rows]
+        # Pipes are in order, so starts ascend; what lies before the latest end is counted already.
+        covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
+        busy = np.maximum(end - np.maximum(start, covered), 0).sum()
+        moved = sum(_nbytes(self.ops[row]) for row in rows)
+        return PipeCounter(int(busy), len(rows), moved)
+
+
+def _nbytes(op: MicroOp) -> int:
+    if isinstance(op, Load):
+        return op.src.nbytes
+    return op.dst.nbytes if isinstance(op, Store) else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The times of a whole run."""
+
+    lanes: tuple[LaneTrace, ...]
+    clock_hz: int
+
+    @property
+    def cycles(self) -> int:
+        """Cycles from the first micro-op to the last result of the slowest core."""
+        return max((int(lane.end.max()) for lane in self.lanes if lane.end.size), default=0)
+
+    @property
+    def micro_ops(self) -> int:
+        """Micro-ops that all cores executed, flags and barriers included."""
+        return sum(len(lane.cores) * len(lane.ops) for lane in self.lanes)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """Numbers of the cores that took part, ascending."""
+        return tuple(sorted(core for lane in self.lanes for core in lane.cores))
+
+    def kind(self, core: int) -> str:
+        """Which kind of core *core* is."""
+        return self._lane(core).kind
+
+    def spans(self, core: int | None = None) -> Iterator[Span]:
+        """Spans of *core* in program order, or those of all cores, one after the other."""
+        for number in self.cores if core is None else (core,):
+            lane = self._lane(number)
+            times = zip(lane.ops, lane.start, lane.free, lane.end, strict=True)
+            for op, start, free, end in times:
+                yield Span(number, op.pipe, op, int(start), int(free), int(end), _nbytes(op))
+
+    def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
+        """Core -> pipe -> what it did."""
+        counted = [(lane, lane.counters()) for lane in self.lanes]
+        rows = {core: pipes for lane, pipes in counted for core in lane.cores}
+        return dict(sorted(rows.items()))
+
+    def to_text(self, *, ordering: bool = True) -> str:
+        """One line a span, columns aligned; without flags and barriers if *ordering* is false."""
+        lines = [f"{'core':>4} {'pipe':8} {'start':>8} {'free':>8} {'end':>8}  micro-op"]
+        for span in self.spans():
+            if ordering or not isinstance(span.op, ORDERING):
+                lines.append(
+                    f"{span.core:>4} {span.pipe:8} {span.start:>8} {span.free:>8} {span.end:>8}  "
+                    f"{span.op}"
+                )
+        return "\n".join(lines) + "\n"
+
+    def _lane(self, core: int) -> LaneTrace:
+        for lane in self.lanes:
+            if core in lane.cores:
+                return lane
+        raise ValueError(
+            f"trace: core must be one of {self._ranges()}, not {core}; see Trace.cores"
+        )
+
+    def _ranges(self) -> str:
+        return ", ".join(str(core) for core in self.cores) or "none"

@@ -1,0 +1,329 @@
+"""The pipes of a core: when each micro-op starts, and when its result is there.
+
+The scalar unit goes through the program and hands each micro-op to its pipe; pipes take theirs in
+order. Inside a core all of that is arithmetic: a micro-op starts when it has been handed out, its
+pipe is free and the flags it waits for are up. So a pipe runs ahead of the global clock until it
+needs something that does not exist yet: a flag that nobody has set, or the end of a copy, which
+other cores can delay and which therefore goes through SimPy (temporal decoupling).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import simpy
+
+from npusim.cost import charge, cost
+from npusim.hazards import DeadlockError
+from npusim.isa import Barrier, Global, Load, MicroOp, SetFlag, Store, WaitFlag
+from npusim.memory import PORT_UNITS, Lines, Request, SharedMemory
+from npusim.program import Program
+from npusim.spec import DeviceSpec, Pipe
+from npusim.trace import LaneTrace
+
+__all__ = ["Binding", "Lane"]
+
+SCALAR = 0
+"""Number of the scalar pipe among a lane's pipes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a name of global memory means to a block: *tensor* from *base_bytes* on."""
+
+    tensor: str
+    base_bytes: int = 0
+
+
+# ---- micro-ops made ready to be timed; times in cycles of the chip's clock ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    body: int
+    head: int
+    tail: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    flag: int
+    wakes: int
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    flag: int
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class _DrainAll:
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    request: Request
+    hold: int
+
+
+_Step = _Work | _Set | _Wait | _Drain | _DrainAll | _Copy
+
+
+class _Compiler:
+    """Turns a program into steps, for one kind of core and one set of bindings."""
+
+    def __init__(
+        self, spec: DeviceSpec, kind: str, bindings: dict[str, Binding], copies: int
+    ) -> None:
+        self._spec = spec
+        self._core = spec.cores[kind]
+        self._bindings = bindings
+        self._copies = copies
+        self._ratio = spec.clock_hz / self._core.clock_hz
+        self._known: dict[MicroOp, _Step] = {}
+        self.flags: dict[tuple[Pipe, Pipe, int], int] = {}
+        self.pipes: dict[Pipe, int] = {"scalar": SCALAR}
+
+    def step(self, op: MicroOp) -> tuple[int, _Step]:
+        """The pipe number of *op*, and what it does to time."""
+        pipe = self.pipe(op.pipe)
+        if op not in self._known:
+            self._known[op] = self._make(op)
+        return pipe, self._known[op]
+
+    def pipe(self, pipe: Pipe) -> int:
+        return self.pipes.setdefault(pipe, len(self.pipes))
+
+    def cycles(self, core_cycles: int) -> int:
+        """Cycles of the chip's clock for cycles of this core's."""
+        return ceil(core_cycles * self._ratio)
+
+    def _make(self, op: MicroOp) -> _Step:
+        if isinstance(op, Load | Store):
+            return self._copy(op)
+        took = cost(op, self._spec)
+        body = self.cycles(took.body)
+        match op:
+            case SetFlag():
+                return _Set(self._flag(op), self.pipe(op.dst), body)
+            case WaitFlag():
+                return _Wait(self._flag(op), body)
+            case Barrier(on=None):
+                return _DrainAll(body)
+            case Barrier():
+                return _Drain(body)
+            case _:
+                return _Work(body, self.cycles(took.head), self.cycles(took.tail))
+
+    def _flag(self, op: SetFlag | WaitFlag) -> int:
+        return self.flags.setdefault((op.src, op.dst, op.event), len(self.flags))
+
+    def _copy(self, op: Load | Store) -> _Copy:
+        place, local = (op.src, op.dst) if isinstance(op, Load) else (op.dst, op.src)
+        binding = self._bindings[place.name]
+        charged = charge(op, binding.base_bytes, self._spec)
+        to_core = isinstance(op, Load)
+        ends = ("gm", local.buffer) if to_core else (local.buffer, "gm")
+        near = ("l2", local.buffer) if to_core else (local.buffer, "l2")
+        request = Request(
+            is_read=to_core,
+            tensor=binding.tensor,
+            lines=touched_lines(place, binding.base_bytes, self._spec.l2.line_bytes),
+            nbytes=charged.nbytes,
+            gm_port=self._port(ends),
+            l2_port=self._port(near),
+            copies=self._copies,
+        )
+        startup = self._core.paths[f"{ends[0]}_to_{ends[1]}"].startup_cycles
+        return _Copy(request, self.cycles(charged.hold_cycles + startup))
+
+    def _port(self, ends: tuple[str, str]) -> int:
+        path = self._core.paths[f"{ends[0]}_to_{ends[1]}"]
+        return round(path.bytes_per_cycle / self._ratio * PORT_UNITS)
+
+
+def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
+    """The lines of its tensor that *place* touches: a run, or the numbers of scattered ones."""
+    first = base_bytes + place.offset_bytes
+    if place.bursts == 1 or place.stride_bytes - place.burst_bytes < line_bytes:
+        end = base_bytes + place.end_bytes
+        return slice(first // line_bytes, -(-end // line_bytes))
+    starts = first + place.stride_bytes * np.arange(place.bursts)
+    lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
+    runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)
+    return np.unique(runs[runs <= highs[:, None]])
+
+
+class Lane:
+    """The pipes of one core, or of several that do the same at the same times."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        memory: SharedMemory,
+        spec: DeviceSpec,
+        program: Program,
+        cores: tuple[int, ...],
+        kind: str,
+        bindings: dict[str, Binding],
+    ) -> None:
+        self._env, self._memory = env, memory
+        self._program, self._cores, self._kind = program, cores, kind
+        compiler = _Compiler(spec, kind, bindings, len(cores))
+        self._dispatch_cycles = compiler.cycles(spec.scalar.dispatch_cycles)
+        self._steps = [compiler.step(op) for op in program.ops]
+        count = len(compiler.pipes)
+        self._names = list(compiler.pipes)
+        self._next = 0
+        """The micro-op that the scalar unit looks at."""
+        self._queues: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
+        """For each pipe: which micro-op, and when it was handed out."""
+        self._free = [0] * count
+        """When each pipe can take its next micro-op."""
+        self._done = [0] * count
+        """When the last result of each pipe is there."""
+        self._copying = [False] * count
+        self._raised: list[deque[int]] = [deque() for _ in compiler.flags]
+        self._runnable = [SCALAR]
+        self._start = [0] * len(program.ops)
+        self._release = [0] * len(program.ops)
+        self._end = [0] * len(program.ops)
+        self._gm_bytes = self._l2_bytes = 0
+
+    def run(self) -> None:
+        """Go on until nothing can happen before the global clock moves."""
+        while self._runnable:
+            pipe = self._runnable.pop()
+            if pipe == SCALAR:
+                self._run_scalar()
+            else:
+                self._run_pipe(pipe)
+
+    def finish(self) -> LaneTrace:
+        """The times, once SimPy has nothing left to do; raises DeadlockError if a pipe waits."""
+        waiting = [queue[0][0] for queue in self._queues if queue]
+        if self._next < len(self._steps):
+            waiting.append(self._next)
+        if waiting:
+            ops = self._program.ops
+            stuck = "; ".join(f"{ops[i].pipe} at #{i}: {ops[i]}" for i in sorted(waiting))
+            raise DeadlockError(
+                f"{self._program.name}: every awaited flag must be set, but these wait for ever: "
+                f"{stuck}; set the flag on its source pipe before"
+            )
+        start, free, end = (
+            np.array(times, np.int64) for times in (self._start, self._release, self._end)
+        )
+        return LaneTrace(
+            self._cores,
+            self._kind,
+            self._program.ops,
+            start,
+            free,
+            end,
+            self._gm_bytes,
+            self._l2_bytes,
+        )
+
+    # ---- one pipe ----
+
+    def _run_scalar(self) -> None:
+        steps, now = self._steps, self._free[SCALAR]
+        while self._next < len(steps):
+            index = self._next
+            pipe, step = steps[index]
+            if pipe != SCALAR:
+                now += self._dispatch_cycles
+                queue = self._queues[pipe]
+                queue.append((index, now))
+                if len(queue) == 1 and not self._copying[pipe]:
+                    self._runnable.append(pipe)
+            else:
+                after = self._take(SCALAR, index, step, now)
+                if after is None:
+                    break
+                now = after
+            self._next = index + 1
+        self._free[SCALAR] = now
+
+    def _run_pipe(self, pipe: int) -> None:
+        queue = self._queues[pipe]
+        while queue and not self._copying[pipe]:
+            index, handed_out = queue[0]
+            step = self._steps[index][1]
+            start = max(handed_out, self._free[pipe])
+            if isinstance(step, _Copy):
+                self._start_copy(pipe, index, step, start)
+                return
+            after = self._take(pipe, index, step, start)
+            if after is None:
+                return
+            self._free[pipe] = after
+            queue.popleft()
+        if not queue:
+            # A full barrier may be waiting for this.
+            self._runnable.append(SCALAR)
+
+    def _take(self, pipe: int, index: int, step: _Step, start: int) -> int | None:
+        """Time one micro-op; returns when its pipe is free, or None if it has to wait."""
+        done = self._done
+        match step:
+            case _Work():
+                head = step.head if start >= done[pipe] else 0
+                free = start + head + step.body
+                end = done[pipe] = max(done[pipe], free + step.tail)
+            case _Set():
+                free = start + step.cycles
+                end = max(done[pipe], start) + step.cycles
+                self._raised[step.flag].append(end)
+                self._runnable.append(step.wakes)
+            case _Wait():
+                raised = self._raised[step.flag]
+                if not raised:
+                    return None
+                free = end = max(start, raised.popleft()) + step.cycles
+            case _Drain():
+                free = end = max(start, done[pipe]) + step.cycles
+            case _DrainAll():
+                if any(self._queues) or any(self._copying):
+                    return None
+                free = end = max(start, *done, *self._free) + step.cycles
+            case _Copy():
+                raise AssertionError("copies go through the memory")
+        self._start[index], self._release[index], self._end[index] = start, free, end
+        return free
+
+    # ---- copies ----
+
+    def _start_copy(self, pipe: int, index: int, step: _Copy, start: int) -> None:
+        self._copying[pipe] = True
+
+        def done(latency: int, gm_bytes: int, l2_bytes: int) -> None:
+            self._gm_bytes += gm_bytes
+            self._l2_bytes += l2_bytes
+            free = max(start + step.hold, int(self._env.now))
+            end = max(free, int(self._env.now) + latency)
+            self._start[index], self._release[index], self._end[index] = start, free, end
+            self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
+            self._queues[pipe].popleft()
+            self._copying[pipe] = False
+            self._runnable.append(pipe)
+            self.run()
+
+        self._at(start, lambda: self._memory.start(step.request, done))
+
+    def _at(self, cycle: int, action: Callable[[], None]) -> None:
+        event = self._env.timeout(cycle - int(self._env.now))
+        event.callbacks.append(lambda _: action())
