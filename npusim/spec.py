@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 __all__ = [
     "Banks",
@@ -58,7 +66,11 @@ class Part(BaseModel):
     """A table of a device file."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
 
@@ -78,7 +90,7 @@ class Core(Part):
 
     count: PositiveInt
     clock_hz: PositiveInt
-    pipes: tuple[Pipe, ...]
+    pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML knows lists only
     ub_bytes: PositiveInt | None = None
     ub_reserved_bytes: NonNegativeInt = 0
     """Tail of the unified buffer that the framework keeps for itself."""
@@ -113,7 +125,7 @@ class Core(Part):
             for end in ends:
                 if end not in ("gm", "l2") and getattr(self, f"{end}_bytes") is None:
                     raise ValueError(
-                        f"paths.{name} needs a buffer that the core does not have; "
+                        f"paths.{name} must end in buffers that the core has, not in {end}; "
                         f"give {end}_bytes or drop the path"
                     )
         return self
@@ -258,8 +270,15 @@ class Launch(Part):
 CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}
 """Coupled cores beside stand-alone vector cores (2002), or cube cores beside vector cores (2201).
 
-hardware.md, B2: Ascend C guide, NPU architecture 2002 and 2201.
+Ascend C guide, NPU architecture 2002 and 2201.
 """
+
+
+def _known_kind(kind: str) -> str:
+    known = [known for kinds in CORE_KINDS.values() for known in kinds]
+    if kind not in known:
+        raise ValueError(f"must be one of {', '.join(known)}, not {kind}; rename the table")
+    return kind
 
 
 class DeviceSpec(Part):
@@ -269,11 +288,11 @@ class DeviceSpec(Part):
     series: Literal["Atlas inference", "Atlas A2", "Atlas A3"]
     arch: Literal["2002", "2201"]
     """NpuArch, which decides about micro-ops and data paths."""
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = Field(default=(), strict=False)
     """Product names that mean this chip."""
     half_overflow: Literal["inf_nan", "saturate"]
     """What fp16 and bf16 results do beyond their range: torch_npu sets it when it starts."""
-    cores: dict[str, Core]
+    cores: dict[Annotated[str, AfterValidator(_known_kind)], Core]
     gm: GlobalMemory
     l2: L2Cache
     transfer: Transfer

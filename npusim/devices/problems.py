@@ -1,0 +1,254 @@
+"""What can be wrong with the tree of a device file, in words a reader can act on."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from npusim.spec import Confidence, DeviceSpec, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+__all__ = ["Key", "Problem", "explain", "has_key", "is_table", "split", "wrong_keys"]
+
+Key = tuple[str, ...]
+FIELDS = ("value", "source", "confidence")
+NUMBER = '{ value = ..., source = "...", confidence = "..." }'
+
+
+class Problem(NamedTuple):
+    """One thing that does not hold, said as *what must hold, not what came; what to do*."""
+
+    key: Key
+    text: str
+    is_joint: bool = False
+    """Whether the numbers are fine each for itself and only do not fit together."""
+
+
+# ---- numbers and their sources ----
+
+
+def split(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Source], list[Problem]]:
+    """Take *tree* apart into plain values, the source of each number, and what is wrong.
+
+    >>> leaf = {"value": 2, "source": "ini: l2_size", "confidence": "vendor file"}
+    >>> split({"sources": {"ini": "chip.ini"}, "l2": {"capacity_bytes": leaf}})[:2]
+    ({'l2': {'capacity_bytes': 2}}, {'l2.capacity_bytes': Source(text='chip.ini: l2_size', \
+confidence='vendor file')})
+    """
+    tree = dict(tree)
+    texts = tree.pop("sources", {})
+    sources, problems = {}, []
+    for key, node in _ends(tree):
+        is_number = _is_number(node)
+        wrong = _wrong_with(node, texts) if is_number else _wrong_without(key, node)
+        if wrong:
+            problems.append(Problem(key, wrong))
+        elif is_number:
+            sources[".".join(key)] = Source(_written_out(node, texts), node["confidence"])
+    return _values(tree), sources, problems
+
+
+def is_table(node: object) -> TypeGuard[dict[str, Any]]:
+    """Whether *node* holds entries; the inline table of a number counts as one number."""
+    return isinstance(node, dict) and not any(field in node for field in FIELDS)
+
+
+def _is_number(node: object) -> bool:
+    return isinstance(node, dict) and not is_table(node)
+
+
+def _ends(tree: dict[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every number and every other entry that is not a table, with its key."""
+    for name, node in tree.items():
+        if is_table(node):
+            yield from _ends(node, (*above, name))
+        else:
+            yield (*above, name), node
+
+
+def _values(tree: dict[str, Any]) -> dict[str, Any]:
+    values = {}
+    for name, node in tree.items():
+        if is_table(node):
+            values[name] = _values(node)
+        else:
+            values[name] = node.get("value") if _is_number(node) else node
+    return values
+
+
+def wrong_keys(tree: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the table of source keys of one file."""
+    texts = tree.get("sources", {})
+    if not isinstance(texts, dict):
+        text = f"must be a table, not {_shown(texts)}; start it with [sources]"
+        return [Problem(("sources",), text)]
+    return [
+        Problem(("sources", key), f"must be a string, not {_shown(text)}; put it in quotes")
+        for key, text in texts.items()
+        if not isinstance(text, str)
+    ]
+
+
+def _keys(text: str) -> tuple[list[str], str]:
+    """Cut the keys off a source text: ``"ini, doc: l2_size"`` -> ini and doc, l2_size."""
+    match = re.match(r"(\w+(?:, \w+)*): (?=\S)", text)
+    return (match[1].split(", "), text[match.end() :]) if match else ([], text)
+
+
+def _written_out(node: dict[str, Any], texts: dict[str, str]) -> str:
+    keys, rest = _keys(node["source"])
+    whole = " and ".join(texts[key] for key in keys)
+    return f"{whole}: {rest}" if keys else rest
+
+
+def _wrong_with(node: dict[str, Any], texts: dict[str, str]) -> str | None:
+    """What is wrong with a number's own table, its value apart."""
+    if set(node) != set(FIELDS):
+        return f"must have value, source and confidence, not {', '.join(node)}; write {NUMBER}"
+    source, confidence = node["source"], node["confidence"]
+    if confidence not in get_args(Confidence):
+        words = ", ".join(get_args(Confidence))
+        return (
+            f"confidence must be one of {words}, not {_shown(confidence)}; "
+            "take the word that fits the source"
+        )
+    if not isinstance(source, str) or not source.strip():
+        return f"source must say where the number comes from, not {_shown(source)}; write a text"
+    unknown = [key for key in _keys(source)[0] if key not in texts]
+    if unknown:
+        known = ", ".join(texts) or "none so far"
+        return (
+            f"source must start with a key of [sources] ({known}) or with no key at all, "
+            f"not {unknown[0]!r}; add the key to [sources] or leave the colon out"
+        )
+    return None
+
+
+def _wrong_without(key: Key, node: object) -> str | None:
+    """What is wrong with an entry that brings no source."""
+    if isinstance(node, int | float) and _takes_number(_schema(key)):
+        return f"must have value, source and confidence, not {_shown(node)} alone; write {NUMBER}"
+    return None
+
+
+# ---- the schema ----
+
+
+def _schema(key: Key) -> Any:
+    """The type that the schema gives the entry at *key*, or None where it has no such entry."""
+    kind: Any = DeviceSpec
+    for name in key:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(name)
+            kind = field.annotation if field else None
+        else:
+            kind = get_args(kind)[1] if get_origin(kind) is dict else None
+    return kind
+
+
+def _takes_number(kind: object) -> bool:
+    if get_origin(kind) in (Annotated, Union, UnionType):
+        return any(_takes_number(part) for part in get_args(kind))
+    return kind in (int, float)
+
+
+def has_key(tree: dict[str, Any], key: Key) -> bool:
+    """Whether *tree* states something at *key*."""
+    node: Any = tree
+    for name in key:
+        if not isinstance(node, dict) or name not in node:
+            return False
+        node = node[name]
+    return True
+
+
+# ---- pydantic's complaints ----
+
+
+def explain(error: ValidationError) -> list[Problem]:
+    """Turn what pydantic found into problems, in its order."""
+    problems = [_explain(detail) for detail in error.errors(include_url=False)]
+    # What stands below an entry that should not be there is of no interest.
+    wrong = {problem.key for problem in problems}
+    return [
+        problem
+        for problem in problems
+        if not any(problem.key[:depth] in wrong for depth in range(1, len(problem.key)))
+    ]
+
+
+def _explain(detail: ErrorDetails) -> Problem:
+    # "[key]" marks a complaint about the name of an entry, not about what stands there.
+    key = tuple(str(part) for part in detail["loc"] if part != "[key]")
+    if detail["type"] == "value_error":
+        # The schema's own checks say "<key below their table> must ...".
+        below, _, rest = f" {detail['ctx']['error']}".partition(" must ")
+        return Problem((*key, *below.strip().split(".")) if below else key, f"must {rest}", True)
+    if detail["type"] == "missing":
+        return Problem(key, _missing(key))
+    if detail["type"] == "extra_forbidden":
+        return Problem(key, _unknown(key))
+    must, remedy = _demand(detail)
+    return Problem(key, f"{must}, not {_shown(detail['input'])}; {remedy}")
+
+
+def _missing(key: Key) -> str:
+    kind = _schema(key)
+    if _takes_number(kind):
+        return f"must be given; write {NUMBER}"
+    is_table = get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel))
+    if is_table:
+        return "must be given; add the table, or take it from a shipped chip with extends"
+    return "must be given; add it"
+
+
+def _unknown(key: Key) -> str:
+    fields = [name for name in _schema(key[:-1]).model_fields if name != "sources"]
+    known = fields if key[:-1] else ["extends", *fields, "sources"]
+    near = get_close_matches(key[-1], known, n=1)
+    remedy = f"did you mean {near[0]}?" if near else "rename or drop it"
+    return f"must be one of {', '.join(known)}, not {key[-1]}; {remedy}"
+
+
+def _demand(detail: ErrorDetails) -> tuple[str, str]:
+    """What pydantic wanted and what to do about it."""
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "greater_than":
+            return f"must be greater than {limits['gt']:g}", "give a positive number"
+        case "greater_than_equal":
+            return f"must be at least {limits['ge']:g}", "give zero or a positive number"
+        case "finite_number":
+            return "must be a finite number", "give the largest value that makes sense"
+        case "int_type":
+            return "must be a whole number", "write digits without point, exponent or quotes"
+        case "float_type":
+            return "must be a number", "write it without quotes"
+        case "string_type":
+            return "must be a string", "put it in quotes"
+        case "tuple_type":
+            return "must be a list", "put it in square brackets"
+        case "model_type" | "dict_type":
+            return "must be a table", "put its entries under a heading in square brackets"
+        case "literal_error":
+            return f"must be {limits['expected']}", "take one of these"
+        case _:
+            return f"must pass a check ({detail['msg']})", "correct it"
+
+
+def _shown(value: object) -> str:
+    """*value* as a reader of TOML would expect to see it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list | tuple):
+        return "a table" if isinstance(value, dict) else "a list"
+    return repr(value)
