@@ -1,1 +1,21 @@
-"""npusim: Huawei Ascend AI cores in Python."""
+"""npusim: Huawei Ascend AI cores in Python: which bits come out, how long it takes, and why."""
+
+from npusim import devices, ops
+from npusim.errors import Code, OpError
+from npusim.run import Run, run
+from npusim.spec import DeviceSpec
+from npusim.tensor import TensorSpec
+from npusim.trace import Span, Trace
+
+__all__ = [
+    "Code",
+    "DeviceSpec",
+    "OpError",
+    "Run",
+    "Span",
+    "TensorSpec",
+    "Trace",
+    "devices",
+    "ops",
+    "run",
+]

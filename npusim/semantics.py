@@ -41,6 +41,7 @@ from npusim.isa import (
     Trap,
     WaitFlag,
 )
+from npusim.tensor import SLACK_BYTES
 
 __all__ = ["Memory", "State", "run"]
 
@@ -81,16 +82,20 @@ def _bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes
     return as_strided(data[first:], (count, burst), (step, 1))
 
 
-def _window(place: Global, state: State) -> Bytes:
+def _window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
+    """`(bursts, burst_bytes)` of global memory; a copy, with zeros, where it runs over the end."""
     memory = state.memories[place.name]
     first = memory.base_bytes + place.offset_bytes
-    end = memory.base_bytes + place.end_bytes
-    if first < 0 or end > memory.data.size:
+    over = memory.base_bytes + place.end_bytes - memory.data.size
+    if first < 0 or over > slack_bytes:
         raise OutOfBufferError(
             f"semantics: {place} must lie within the {memory.data.size} bytes of its tensor, "
-            f"not reach [{first}, {end}); mend the kernel's tiling"
+            f"not reach [{first}, {memory.base_bytes + place.end_bytes}); mend the kernel's tiling"
         )
-    return _bursts(memory.data, first, place.burst_bytes, place.bursts, place.stride_bytes)
+    data = memory.data
+    if over > 0:
+        data, first = np.concatenate([data[first:], np.zeros(over, np.uint8)]), 0
+    return _bursts(data, first, place.burst_bytes, place.bursts, place.stride_bytes)
 
 
 def _load(op: Load, state: State) -> None:
@@ -103,7 +108,7 @@ def _load(op: Load, state: State) -> None:
             f"semantics: {op} must end within {raw.size} bytes, not at {end}; use a smaller tile"
         )
     rows = _bursts(raw, op.dst.offset_bytes, padded, count, op.pitch_bytes)
-    rows[:, :burst] = _window(op.src, state)
+    rows[:, :burst] = _window(op.src, state, SLACK_BYTES)
     rows[:, burst:] = 0
 
 

@@ -103,8 +103,6 @@ class Core(Part):
     """Bias table."""
     fb_bytes: PositiveInt | None = None
     """Fixpipe buffers, all four together."""
-    memory_share: PositiveInt
-    """Weight of this core when global memory and L2 are shared out."""
     paths: dict[str, Path]
 
     @model_validator(mode="after")

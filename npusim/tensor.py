@@ -8,14 +8,19 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.dtypes import Array, DType, dtype_named
+from npusim.dtypes import Array, DType, cast, dtype_named
 
-__all__ = ["GlobalTensor", "TensorSpec", "allocate", "place"]
+__all__ = ["GlobalTensor", "Operand", "TensorSpec", "allocate", "allocated_bytes"]
 
 LAYOUTS = ("ND",)
 
 ALLOCATION_BYTES = 512
-"""torch_npu's allocator hands out whole blocks of 512 bytes (Ascend/pytorch, kMinBlockSize)."""
+"""torch_npu's allocator hands out whole blocks of 512 bytes."""
+SLACK_BYTES = 32
+"""It adds a data block to each request first, so that copies in whole blocks may run over the end.
+
+Both: Ascend/pytorch@9e73e70 torch_npu/csrc/core/npu/NPUCachingAllocator.cpp, round_size.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +76,49 @@ class GlobalTensor:
     name: str
     nbytes: int
     data: NDArray[np.uint8] | None = None
-    """The bytes, allocation padding included; None when only time is asked for."""
-    is_input: bool = True
+    """The bytes: those of an input as they are, those of an output with the allocator's padding.
+
+    None when only time is asked for.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operand:
+    """An argument of an operator: its shape and type, and its values unless only time counts."""
+
+    name: str
+    spec: TensorSpec
+    array: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def element(self) -> DType:
+        return self.spec.element
+
+    def cast_to(self, dtype: DType) -> Operand:
+        """The same numbers as *dtype*, as aclnn casts an argument before it launches the kernel."""
+        if dtype is self.element:
+            return self
+        array = None if self.array is None else cast(self.array, dtype)
+        return Operand(self.name, TensorSpec(self.shape, dtype.name, self.spec.layout), array)
+
+    def place(self) -> GlobalTensor:
+        """Put it into global memory: contiguous, without a copy where it is that already."""
+        if self.array is None:
+            return GlobalTensor(self.name, self.spec.nbytes)
+        flat = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+        return GlobalTensor(self.name, flat.size, flat)
 
 
 def allocated_bytes(nbytes: int) -> int:
-    """What the allocator sets aside for *nbytes*: whole blocks, and never none."""
-    return max(1, -(-nbytes // ALLOCATION_BYTES)) * ALLOCATION_BYTES
+    """What the allocator sets aside for a tensor of *nbytes*."""
+    return -(-(nbytes + SLACK_BYTES) // ALLOCATION_BYTES) * ALLOCATION_BYTES
 
 
-def place(name: str, array: Array) -> GlobalTensor:
-    """Put *array* into global memory: contiguous, without a copy where its size fits the blocks."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    if flat.size != allocated_bytes(flat.size):
-        padded = np.zeros(allocated_bytes(flat.size), np.uint8)
-        padded[: flat.size] = flat
-        return GlobalTensor(name, flat.size, padded)
-    return GlobalTensor(name, flat.size, flat)
-
-
-def allocate(name: str, nbytes: int) -> GlobalTensor:
-    """An output tensor of *nbytes*, zero before the kernel runs."""
-    return GlobalTensor(name, nbytes, np.zeros(allocated_bytes(nbytes), np.uint8), is_input=False)
+def allocate(name: str, spec: TensorSpec, values: bool) -> GlobalTensor:
+    """An output tensor; with *values*, its bytes, zero before the kernel runs."""
+    data = np.zeros(allocated_bytes(spec.nbytes), np.uint8) if values else None
+    return GlobalTensor(name, spec.nbytes, data)

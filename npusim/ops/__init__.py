@@ -1,0 +1,71 @@
+"""The operators, one module each, named after the torch_npu function.
+
+An operator's module has four functions: `check` holds a call against the contract of a product line
+and returns the problem, `tile` splits the problem over cores and buffers as the vendor's kernel
+does, `build` writes the programs, and `reference` computes the result on whole arrays in plain
+numpy. The parameters of `reference` are those of the torch_npu function, in its order, with its
+defaults. To add an operator, add its module: nothing else lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Protocol, cast
+
+from npusim.chip import Block
+from npusim.dtypes import Array
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Operator", "Plan", "Problem", "load", "names"]
+
+
+class Problem(Protocol):
+    """A checked call."""
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The tensors that the kernel gets, each by the name that programs use."""
+
+    @property
+    def output(self) -> TensorSpec:
+        """What comes out; programs call it `output`."""
+
+
+class Plan(Protocol):
+    """A problem split over cores and buffers."""
+
+    @property
+    def launched(self) -> int:
+        """Cores that are started, idle ones included."""
+
+
+class Operator(Protocol):
+    """What an operator's module offers."""
+
+    check: Callable[..., Problem]
+    tile: Callable[[DeviceSpec, Any], Plan]
+    build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]]
+    reference: Callable[..., Array]
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all operators, sorted."""
+    found = (module.name for module in iter_modules(__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
+
+
+def load(name: str) -> Operator:
+    """The module of the operator called *name*; raises ValueError if there is none."""
+    if name not in names():
+        near = get_close_matches(str(name), names(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; use one of these"
+        raise ValueError(
+            f"ops: an operator must be one of {', '.join(names())}, not {name!r}{hint}"
+        )
+    return cast(Operator, import_module(f"{__name__}.{name}"))

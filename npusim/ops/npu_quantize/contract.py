@@ -1,0 +1,183 @@
+"""What npu_quantize accepts, per product line, and the matrix it sees in its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
+from npusim.ops._checks import Contract
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Problem", "check"]
+
+TARGETS = {"qint8": INT8, "quint8": UINT8, "int32": INT32, "qint32": INT32, "quint4x2": INT4}
+Scaling = Literal["tensor", "column", "row"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call, as a matrix of rows that is scaled as a whole, by column, or by row."""
+
+    input: Operand
+    scales: Operand
+    zero_points: Operand | None
+    target: DType
+    divide: bool
+    scaling: Scaling
+    rows: int
+    columns: int
+    period: int
+    """Scaled by row: how many scales there are; row r takes scale r mod period."""
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        given = (self.input, self.scales, self.zero_points)
+        return tuple(operand for operand in given if operand is not None)
+
+
+def _floats(spec: DeviceSpec) -> tuple[DType, ...]:
+    has_bf16 = spec.series != "Atlas inference"
+    return (FLOAT32, FLOAT16, BFLOAT16) if has_bf16 else (FLOAT32, FLOAT16)
+
+
+def check(
+    spec: DeviceSpec,
+    input: Any,
+    scales: Any,
+    zero_points: Any,
+    dtype: Any,
+    axis: Any = 1,
+    div_mode: Any = True,
+) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract("npu_quantize", spec)
+    x = contract.operand("input", input, _floats(spec))
+    contract.require(
+        len(x.shape) > 0, "input must have at least one dimension, not none; reshape it to (1,)"
+    )
+    axis = contract.integer("axis", axis)
+    if contract.boolean("div_mode", div_mode):
+        return _check_divide(contract, x, scales, zero_points, dtype, axis)
+    return _check_multiply(contract, x, scales, zero_points, dtype, axis)
+
+
+def _check_multiply(
+    contract: Contract, x: Operand, scales: Any, zero_points: Any, dtype: Any, axis: int
+) -> Problem:
+    is_310p = contract.spec.series == "Atlas inference"
+    choices = ("qint8",) if is_310p else ("qint8", "quint4x2")
+    when = f" with div_mode=False on {contract.spec.series}"
+    target = TARGETS[contract.choice("dtype", dtype, choices, when)]
+    s = contract.operand(
+        "scales", scales, _floats(contract.spec) if x.element is FLOAT32 else (x.element,)
+    )
+    rank = len(x.shape)
+    contract.require(
+        -2 <= axis <= rank and not (axis == -2 and rank < 2),
+        f"axis must lie in [{-2 if rank > 1 else -1}, {rank}] with div_mode=False, not {axis}; "
+        f"pass -1 for the last dimension or -2 for the one before",
+    )
+    contract.require(
+        not (is_310p and axis == -2),
+        f"axis must mean the last dimension on {contract.spec.series}, not -2; pass -1",
+    )
+    position = rank - 2 if axis == -2 else rank - 1
+    _check_scale_shape(contract, x, s, position)
+    z = contract.optional("zero_points", zero_points, (s.element,))
+    if z is not None:
+        contract.require(
+            z.shape == s.shape,
+            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; reshape them",
+        )
+    output = TensorSpec(x.shape, "int8")
+    if target is INT4:
+        contract.require(
+            x.shape[-1] % 8 == 0,
+            f"the last dimension of input must be a multiple of 8 with dtype='quint4x2', "
+            f"not {x.shape[-1]}; pad it",
+        )
+        output = TensorSpec((*x.shape[:-1], x.shape[-1] // 8), "int32")
+    s, z = s.cast_to(x.element), z.cast_to(x.element) if z else None
+    return _problem(x, s, z, target, False, position, output)
+
+
+def _check_scale_shape(contract: Contract, x: Operand, s: Operand, position: int) -> None:
+    rank, size = len(x.shape), x.shape[position]
+    if len(s.shape) == 1:
+        holds, wanted = s.shape[0] in (1, size), f"(1,) or ({size},)"
+    else:
+        full = tuple(size if index == position else 1 for index in range(rank))
+        ones = (1,) * rank
+        holds, wanted = s.shape in (full, ones), f"(1,), ({size},), {ones} or {full}"
+    contract.require(
+        holds,
+        f"scales must have shape {wanted} for an input of shape {x.shape} scaled along dimension "
+        f"{position}, not {s.shape}; pass one scale, or one for each position",
+    )
+
+
+def _check_divide(
+    contract: Contract, x: Operand, scales: Any, zero_points: Any, dtype: Any, axis: int
+) -> Problem:
+    is_310p = contract.spec.series == "Atlas inference"
+    choices = ("qint8", "quint8", "int32", "qint32")
+    target = TARGETS[contract.choice("dtype", dtype, choices, " with div_mode=True")]
+    s = contract.operand("scales", scales, (FLOAT32,) if is_310p else (FLOAT32, BFLOAT16))
+    points = (INT8, UINT8, INT32) if is_310p else (INT8, UINT8, INT32, BFLOAT16)
+    z = contract.optional("zero_points", zero_points, points)
+    contract.require(
+        len(s.shape) == 1,
+        f"scales must be one-dimensional with div_mode=True, not of shape {s.shape}; flatten them",
+    )
+    rank = len(x.shape)
+    contract.require(
+        s.shape == (1,) or -rank <= axis < rank,
+        f"axis must lie in [{-rank}, {rank - 1}] for an input of {rank} dimensions, not {axis}; "
+        f"name one of its dimensions",
+    )
+    position = axis % rank
+    size = x.shape[position]
+    contract.require(
+        s.shape[0] in (1, size),
+        f"scales must have shape (1,) or ({size},) for an input of shape {x.shape} scaled along "
+        f"dimension {position}, not {s.shape}; pass one scale, or one for each position",
+    )
+    if z is not None:
+        contract.require(
+            z.shape == s.shape,
+            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; reshape them",
+        )
+    given = [operand for operand in (x, s, z) if operand is not None]
+    halves = [operand.element is BFLOAT16 for operand in given]
+    contract.require(
+        not any(halves[1:]) or all(halves),
+        f"{', '.join(operand.name for operand in given)} must all be bfloat16 if scales or "
+        f"zero_points are, not {', '.join(operand.spec.dtype for operand in given)}; "
+        f"convert the others",
+    )
+    return _problem(x, s, z, target, True, position, TensorSpec(x.shape, target.name))
+
+
+def _problem(
+    x: Operand,
+    s: Operand,
+    z: Operand | None,
+    target: DType,
+    divide: bool,
+    position: int,
+    output: TensorSpec,
+) -> Problem:
+    """See the tensors as a matrix."""
+    scaling: Scaling
+    if s.spec.size == 1:
+        scaling, rows, columns = "tensor", 1, x.spec.size
+    elif position == len(x.shape) - 1:
+        scaling, rows, columns = "column", prod(x.shape[:-1]), x.shape[-1]
+    else:
+        scaling = "row"
+        rows, columns = prod(x.shape[: position + 1]), prod(x.shape[position + 1 :])
+    return Problem(x, s, z, target, divide, scaling, rows, columns, s.spec.size, output)

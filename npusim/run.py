@@ -1,0 +1,186 @@
+"""Run an operator on a simulated chip: check, tile, build, then compute and time."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from npusim import chip, devices, ops
+from npusim.chip import L2State
+from npusim.dtypes import Array
+from npusim.errors import Code, OpError, TrapError
+from npusim.spec import DeviceSpec, Pipe
+from npusim.tensor import GlobalTensor, TensorSpec, allocate
+from npusim.trace import PipeCounter, Trace
+
+__all__ = ["Run", "run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What came out, how long it took, and why."""
+
+    op: str
+    device: DeviceSpec
+    arguments: dict[str, Any]
+    """Parameter -> what was given; arrays as their TensorSpec."""
+    l2: L2State
+    output: Array | TensorSpec
+    """The values, or only their shape and type when a TensorSpec went in."""
+    plan: ops.Plan | None
+    """How the work was split; None when there was nothing to do."""
+    trace: Trace | None
+    """When each micro-op ran; None without timing, or when there was nothing to do."""
+    timed: bool
+    """Whether time was asked for."""
+
+    @property
+    def cycles(self) -> int | None:
+        """Cycles of the slowest core, from its first micro-op to its last result."""
+        if not self.timed:
+            return None
+        return self.trace.cycles if self.trace else 0
+
+    @property
+    def launch_us(self) -> float:
+        """What starting and ending the kernel costs around the cores' own time."""
+        if self.plan is None:
+            return 0.0
+        launch = self.device.launch
+        started = min(self.plan.launched, launch.saturation_cores)
+        return launch.base_us + launch.per_core_us * started + launch.completion_us
+
+    @property
+    def time_us(self) -> float | None:
+        """The profiler's Task Duration: launch, the slowest core, completion; host excluded."""
+        if self.cycles is None:
+            return None
+        return self.launch_us + self.cycles / self.device.clock_hz * 1e6
+
+    @property
+    def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
+        """Core -> pipe -> what it did."""
+        return self.trace.counters() if self.trace else {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the values and the spans, as plain numbers, strings and lists."""
+        output = self.output
+        return {
+            "op": self.op,
+            "device": self.device.name,
+            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
+            "l2": self.l2,
+            "output": _plain(output if isinstance(output, TensorSpec) else _spec_of(output)),
+            "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
+            "time_us": self.time_us,
+            "launch_us": self.launch_us,
+            "cycles": self.cycles,
+            "clock_hz": self.device.clock_hz,
+            "gm_bytes": sum(len(lane.cores) * lane.gm_bytes for lane in self._lanes()),
+            "l2_bytes": sum(len(lane.cores) * lane.l2_bytes for lane in self._lanes()),
+            "counters": {
+                str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
+                for core, pipes in self.counters.items()
+            },
+        }
+
+    def _lanes(self) -> tuple[Any, ...]:
+        return self.trace.lanes if self.trace else ()
+
+    def __repr__(self) -> str:
+        output = self.output
+        spec = output if isinstance(output, TensorSpec) else _spec_of(output)
+        took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
+        return f"<{self.op} on {self.device.name}: {spec.dtype} {spec.shape}, {took}>"
+
+
+def _spec_of(array: Array) -> TensorSpec:
+    return TensorSpec(array.shape, array.dtype.name)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, TensorSpec):
+        return {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def run(
+    op: str,
+    *args: Any,
+    device: str | os.PathLike[str] | DeviceSpec,
+    values: bool = True,
+    timing: bool = True,
+    l2: L2State = "cold",
+    fold: bool = True,
+    **kwargs: Any,
+) -> Run:
+    """Run operator *op* on *device*, with the parameters of the torch_npu function.
+
+    *args* and *kwargs* are numpy arrays and plain attributes; a :class:`TensorSpec` in place of an
+    array asks for time only. *values* and *timing* turn either half off. *l2* says whether inputs
+    and outputs lie in the L2 at launch. *fold* off times each core on its own, which gives the same
+    times more slowly.
+
+    Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
+    ValueError for an unknown operator or device; TypeError for arguments it does not have.
+
+    >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
+    >>> one = np.ones(1, np.float32)
+    >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
+    array([[   0,    2, -128]], dtype=int8)
+    """
+    if l2 not in get_args(L2State):
+        raise ValueError(f"run: l2 must be one of {', '.join(get_args(L2State))}, not {l2!r}")
+    operator, spec = ops.load(op), devices.load(device)
+    given = _bind(op, operator, args, kwargs)
+    problem = operator.check(spec, **given)
+    with_values = values and all(operand.array is not None for operand in problem.inputs)
+    arguments = {name: _described(value) for name, value in given.items()}
+    if problem.output.size == 0:
+        empty = np.empty(problem.output.shape, problem.output.element.numpy)
+        output = empty if with_values else problem.output
+        return Run(op, spec, arguments, l2, output, None, None, timing)
+    plan = operator.tile(spec, problem)
+    blocks = operator.build(spec, problem, plan)
+    orders = chip.verify(blocks, spec)
+    result = allocate("output", problem.output, with_values)
+    tensors = [*(operand.place() for operand in problem.inputs), result]
+    if with_values:
+        try:
+            chip.compute(blocks, tensors, spec, orders)
+        except TrapError as trap:
+            raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
+    trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold) if timing else None
+    output = _values(result, problem.output) if with_values else problem.output
+    return Run(op, spec, arguments, l2, output, plan, trace, timing)
+
+
+def _bind(
+    op: str, operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    signature = inspect.signature(operator.reference)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        plain = signature.replace(
+            parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
+            return_annotation=signature.empty,
+        )
+        raise TypeError(
+            f"{op}: arguments must fit {op}{plain}, but there is {error}; mend the call"
+        ) from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _described(value: Any) -> Any:
+    return _spec_of(value) if isinstance(value, np.ndarray) else value
+
+
+def _values(tensor: GlobalTensor, spec: TensorSpec) -> Array:
+    assert tensor.data is not None
+    return tensor.data[: spec.nbytes].view(spec.element.numpy).reshape(spec.shape)
