@@ -43,9 +43,10 @@ class Buffers:
 
         Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end of the buffer.
         """
-        if local not in self._views:
-            self._views[local] = self._cut(local)
-        return self._views[local]
+        view = self._views.get(local)
+        if view is None:
+            view = self._views[local] = self._cut(local)
+        return view
 
     def _cut(self, local: Local) -> Array:
         raw = self.raw(local.buffer)

@@ -105,7 +105,7 @@ def _vector(op: VectorOp, spec: DeviceSpec) -> Cost:
     rate = kind.cycles_per_repeat_16bit if narrow else kind.cycles_per_repeat_32bit
     conflicted = 0
     if not isinstance(op, Broadcast | Reduce):
-        conflicted = repeat_cycles(spec.banks, sources, dst, elements, repeats)
+        conflicted = repeat_cycles(spec.banks, sources, dst, min(elements, count), repeats)
     return Cost(max(ceil(repeats * rate), conflicted), kind.head_cycles, kind.tail_cycles)
 
 

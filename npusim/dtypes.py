@@ -53,6 +53,8 @@ CAST_TRUNC, CAST_ODD (inexact results get an odd last bit), CAST_NONE (rint wher
 op_semantics.md 0: asc-devkit, Cast.md and precision_conversion.md.
 """
 
+_ROUND_MODES = get_args(RoundMode)
+
 Overflow = Literal["inf_nan", "saturate"]
 """What an fp16 or bf16 result beyond the range becomes: ±inf (NaN stays), or ±MAX (NaN becomes 0).
 
@@ -213,9 +215,9 @@ def cast(
     rounds to nearest even (op_semantics.md 0, "Cast i32→f16"). Raises ValueError on an unknown
     mode.
     """
-    if mode not in get_args(RoundMode):
+    if mode not in _ROUND_MODES:
         raise ValueError(
-            f"dtypes.cast: mode must be one of {', '.join(get_args(RoundMode))}, not {mode!r}"
+            f"dtypes.cast: mode must be one of {', '.join(_ROUND_MODES)}, not {mode!r}"
         )
     if values.dtype.kind in "iu" and dst.is_float:
         mode = "none"
@@ -223,7 +225,7 @@ def cast(
         patterns = values.view(f"u{values.itemsize}")
         # Patterns never leave the table, so "wrap" only spares the bounds check.
         table = _table(values.dtype, dst, mode, overflow)
-        return np.asarray(np.take(table, patterns, mode="wrap"))
+        return np.asarray(table.take(patterns, mode="wrap"))
     if values.dtype == np.float32 and dst is INT32 and mode in ("rint", "floor", "ceil", "trunc"):
         # A NaN anywhere makes both comparisons false. 2^31 − 128 is the last fp32 in range.
         if values.size and values.min() >= -(2.0**31) and values.max() <= 2.0**31 - 128:
@@ -231,7 +233,8 @@ def cast(
             return np.asarray(rounding[mode](values).astype(np.int32))
     elif values.dtype == np.int32 and dst is FLOAT16:
         if values.size and values.min() >= -_FP16_EXACT and values.max() <= _FP16_EXACT:
-            return np.asarray(np.take(_small_int_as_fp16(), values + _FP16_EXACT, mode="wrap"))
+            places = np.add(values, _FP16_EXACT, dtype=np.intp)
+            return np.asarray(_small_int_as_fp16().take(places, mode="wrap"))
     elif values.dtype == np.int32 and dst is FLOAT32:
         return values.astype(np.float32)
     return _define(values, dst, mode, overflow)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import Load, Store
+from npusim.isa import Global, Load, Store
 from npusim.program import Program
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor, allocated_bytes
@@ -52,7 +52,8 @@ def fold(
         groups.setdefault((id(block.program), block.kind, *places), []).append(block)
     if len(groups) == len(blocks):
         return tuple((block,) for block in blocks)
-    touched = {block: _lines(block, line_bytes) for block in blocks}
+    lines = _Lines(line_bytes)
+    touched = {block: lines.of(block) for block in blocks}
     counts = _touch_counts(touched, tensors, line_bytes)
     folded: list[tuple[Block, ...]] = []
     for group in groups.values():
@@ -65,23 +66,44 @@ def fold(
     return tuple(sorted(folded, key=lambda group: group[0].core))
 
 
-def _lines(block: Block, line_bytes: int) -> dict[str, LineNumbers]:
-    """Name -> the lines of its tensor that *block* touches, ascending, each once."""
-    runs: dict[str, list[tuple[int, int]]] = {}
-    scattered: dict[str, list[LineNumbers]] = {}
-    for op in block.program.ops:
-        if isinstance(op, Load | Store):
-            place = op.src if isinstance(op, Load) else op.dst
-            lines = touched_lines(place, block.bindings[place.name].base_bytes, line_bytes)
-            if isinstance(lines, slice):
-                runs.setdefault(place.name, []).append((lines.start, lines.stop))
-            else:
-                scattered.setdefault(place.name, []).append(lines)
-    numbers: dict[str, LineNumbers] = {}
-    for name in sorted(runs.keys() | scattered.keys()):
-        pieces = [np.arange(*run) for run in sorted(set(runs.get(name, ())))]
-        numbers[name] = np.unique(np.concatenate([*pieces, *scattered.get(name, ())]))
-    return numbers
+class _Lines:
+    """Which lines of its tensors each block touches; blocks of one program share the search."""
+
+    def __init__(self, line_bytes: int) -> None:
+        self._line_bytes = line_bytes
+        self._known: dict[tuple[int, str, int], LineNumbers] = {}
+
+    def of(self, block: Block) -> dict[str, LineNumbers]:
+        """Name -> line numbers of its tensor, ascending, each once."""
+        numbers = {}
+        for name in sorted({_place(op).name for op in _copies(block.program)}):
+            first, phase = divmod(block.bindings[name].base_bytes, self._line_bytes)
+            key = id(block.program), name, phase
+            if key not in self._known:
+                self._known[key] = self._search(block.program, name, phase)
+            numbers[name] = self._known[key] + first
+        return numbers
+
+    def _search(self, program: Program, name: str, phase: int) -> LineNumbers:
+        runs: set[tuple[int, int]] = set()
+        scattered: list[LineNumbers] = []
+        for op in _copies(program):
+            place = _place(op)
+            if place.name == name:
+                lines = touched_lines(place, phase, self._line_bytes)
+                if isinstance(lines, slice):
+                    runs.add((lines.start, lines.stop))
+                else:
+                    scattered.append(lines)
+        return np.unique(np.concatenate([*(np.arange(*run) for run in sorted(runs)), *scattered]))
+
+
+def _copies(program: Program) -> list[Load | Store]:
+    return [op for op in program.ops if isinstance(op, Load | Store)]
+
+
+def _place(op: Load | Store) -> Global:
+    return op.src if isinstance(op, Load) else op.dst
 
 
 def _touch_counts(

@@ -79,6 +79,8 @@ def run(ops: Iterable[MicroOp], state: State) -> None:
 
 def _bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
     """`(count, burst)` bytes of *data*, rows *step* bytes apart."""
+    if count == 1:
+        return data[None, first : first + burst]
     return as_strided(data[first:], (count, burst), (step, 1))
 
 
@@ -109,7 +111,8 @@ def _load(op: Load, state: State) -> None:
         )
     rows = _bursts(raw, op.dst.offset_bytes, padded, count, op.pitch_bytes)
     rows[:, :burst] = _window(op.src, state, SLACK_BYTES)
-    rows[:, burst:] = 0
+    if burst < padded:
+        rows[:, burst:] = 0
 
 
 def _store(op: Store, state: State) -> None:
@@ -123,12 +126,14 @@ def _store(op: Store, state: State) -> None:
 
 def _write(dst: Local, values: Array, state: State) -> None:
     view = state.buffers.view(dst)
-    view[...] = values.reshape(view.shape)
+    view[...] = values.reshape(view.shape) if dst.is_strided else values
 
 
 def _read(src: Local, state: State) -> Array:
     """The elements of *src* in order, int4 unpacked."""
-    view = state.buffers.view(src).reshape(-1)
+    view = state.buffers.view(src)
+    if src.is_strided:
+        view = view.reshape(-1)
     return unpack_int4(view)[: src.count] if src.dtype is INT4 else view
 
 
