@@ -23,7 +23,7 @@ from npusim.semantics import Memory, State, run
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 from npusim.trace import Trace
-from npusim.units import Binding, Lane
+from npusim.units import Binding, Code, Lane
 
 __all__ = ["Binding", "Block", "L2State", "compute", "time", "verify"]
 
@@ -94,18 +94,15 @@ def time(
     warm = l2 == "warm"
     memory = SharedMemory(env, spec, tensors, warm)
     groups = fold(blocks, tensors, spec, warm) if folded else tuple((block,) for block in blocks)
-    lanes = [
-        Lane(
-            env,
-            memory,
-            spec,
-            group[0].program,
-            tuple(block.core for block in group),
-            group[0].kind,
-            group[0].bindings,
-        )
-        for group in groups
-    ]
+    codes: dict[tuple[Program, str], Code] = {}
+    lanes = []
+    for group in groups:
+        first = group[0]
+        key = first.program, first.kind
+        if key not in codes:
+            codes[key] = Code(first.program, first.kind, spec)
+        cores = tuple(block.core for block in group)
+        lanes.append(Lane(env, memory, codes[key], cores, first.bindings))
     for lane in lanes:
         lane.run()
     env.run()

@@ -30,7 +30,7 @@ from npusim.isa import (
 from npusim.program import Program
 from npusim.spec import Pipe
 
-__all__ = ["DeadlockError", "RaceError", "order"]
+__all__ = ["DeadlockError", "RaceError", "deadlock", "order"]
 
 Flag = tuple[Pipe, Pipe, int]
 Clock = dict[Pipe, int]
@@ -96,7 +96,10 @@ class _Walk:
                 while lane.queue and self._step(lane, lane.queue[0]):
                     lane.queue.popleft()
             if (len(self.done), self.next) == before:
-                raise DeadlockError(self._deadlock())
+                waiting = [lane.queue[0] for lane in self.lanes.values() if lane.queue]
+                if self.next < total:
+                    waiting.append(self.next)
+                raise DeadlockError(deadlock(self.program, waiting))
 
     def _dispatch(self) -> None:
         """The scalar unit goes through the program and hands out what is not its own."""
@@ -173,16 +176,15 @@ class _Walk:
             f"{ops[second].pipe} after the first and await it before the second"
         )
 
-    def _deadlock(self) -> str:
-        ops = self.program.ops
-        stuck = [lane.queue[0] for lane in self.lanes.values() if lane.queue]
-        if self.next < len(ops):
-            stuck.append(self.next)
-        waits = "; ".join(f"{ops[index].pipe} at #{index}: {ops[index]}" for index in sorted(stuck))
-        return (
-            f"{self.program.name}: every awaited flag must be set, but these wait for ever: "
-            f"{waits}; set the flag on its source pipe before"
-        )
+
+def deadlock(program: Program, waiting: list[int]) -> str:
+    """What to say when the micro-ops with these indices wait for ever."""
+    ops = program.ops
+    stuck = "; ".join(f"{ops[index].pipe} at #{index}: {ops[index]}" for index in sorted(waiting))
+    return (
+        f"{program.name}: every awaited flag must be set, but these wait for ever: {stuck}; "
+        f"set the flag on its source pipe before"
+    )
 
 
 def _join(into: Clock, other: Clock) -> None:

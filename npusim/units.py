@@ -18,14 +18,14 @@ import numpy as np
 import simpy
 
 from npusim.cost import charge, cost
-from npusim.hazards import DeadlockError
+from npusim.hazards import DeadlockError, deadlock
 from npusim.isa import Barrier, Global, Load, MicroOp, SetFlag, Store, WaitFlag
 from npusim.memory import PORT_UNITS, Lines, Request, SharedMemory
 from npusim.program import Program
 from npusim.spec import DeviceSpec, Pipe
 from npusim.trace import LaneTrace
 
-__all__ = ["Binding", "Lane"]
+__all__ = ["Binding", "Code", "Lane", "touched_lines"]
 
 SCALAR = 0
 """Number of the scalar pipe among a lane's pipes."""
@@ -74,50 +74,50 @@ class _DrainAll:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    request: Request
-    hold: int
+    op: Load | Store
+    gm_port: int
+    l2_port: int
+    startup: int
 
 
 _Step = _Work | _Set | _Wait | _Drain | _DrainAll | _Copy
 
 
-class _Compiler:
-    """Turns a program into steps, for one kind of core and one set of bindings."""
+class Code:
+    """A program made ready to be timed on one kind of core."""
 
-    def __init__(
-        self, spec: DeviceSpec, kind: str, bindings: dict[str, Binding], copies: int
-    ) -> None:
-        self._spec = spec
+    def __init__(self, program: Program, kind: str, spec: DeviceSpec) -> None:
+        self.program, self.kind, self.spec = program, kind, spec
         self._core = spec.cores[kind]
-        self._bindings = bindings
-        self._copies = copies
         self._ratio = spec.clock_hz / self._core.clock_hz
-        self._known: dict[MicroOp, _Step] = {}
-        self.flags: dict[tuple[Pipe, Pipe, int], int] = {}
         self.pipes: dict[Pipe, int] = {"scalar": SCALAR}
-
-    def step(self, op: MicroOp) -> tuple[int, _Step]:
-        """The pipe number of *op*, and what it does to time."""
-        pipe = self.pipe(op.pipe)
-        if op not in self._known:
-            self._known[op] = self._make(op)
-        return pipe, self._known[op]
-
-    def pipe(self, pipe: Pipe) -> int:
-        return self.pipes.setdefault(pipe, len(self.pipes))
+        self.flags: dict[tuple[Pipe, Pipe, int], int] = {}
+        self.dispatch = self.cycles(spec.scalar.dispatch_cycles)
+        known: dict[MicroOp, tuple[int, _Step]] = {}
+        self.steps: list[tuple[int, _Step]] = []
+        """For each micro-op its pipe's number, and what it does to time."""
+        for op in program.ops:
+            if op not in known:
+                known[op] = self._pipe(op.pipe), self._step(op)
+            self.steps.append(known[op])
 
     def cycles(self, core_cycles: int) -> int:
         """Cycles of the chip's clock for cycles of this core's."""
         return ceil(core_cycles * self._ratio)
 
-    def _make(self, op: MicroOp) -> _Step:
-        if isinstance(op, Load | Store):
-            return self._copy(op)
-        took = cost(op, self._spec)
+    def _pipe(self, pipe: Pipe) -> int:
+        return self.pipes.setdefault(pipe, len(self.pipes))
+
+    def _step(self, op: MicroOp) -> _Step:
+        if isinstance(op, Load):
+            return self._copy(op, "gm", op.dst.buffer, "l2", op.dst.buffer)
+        if isinstance(op, Store):
+            return self._copy(op, op.src.buffer, "gm", op.src.buffer, "l2")
+        took = cost(op, self.spec)
         body = self.cycles(took.body)
         match op:
             case SetFlag():
-                return _Set(self._flag(op), self.pipe(op.dst), body)
+                return _Set(self._flag(op), self._pipe(op.dst), body)
             case WaitFlag():
                 return _Wait(self._flag(op), body)
             case Barrier(on=None):
@@ -130,28 +130,10 @@ class _Compiler:
     def _flag(self, op: SetFlag | WaitFlag) -> int:
         return self.flags.setdefault((op.src, op.dst, op.event), len(self.flags))
 
-    def _copy(self, op: Load | Store) -> _Copy:
-        place, local = (op.src, op.dst) if isinstance(op, Load) else (op.dst, op.src)
-        binding = self._bindings[place.name]
-        charged = charge(op, binding.base_bytes, self._spec)
-        to_core = isinstance(op, Load)
-        ends = ("gm", local.buffer) if to_core else (local.buffer, "gm")
-        near = ("l2", local.buffer) if to_core else (local.buffer, "l2")
-        request = Request(
-            is_read=to_core,
-            tensor=binding.tensor,
-            lines=touched_lines(place, binding.base_bytes, self._spec.l2.line_bytes),
-            nbytes=charged.nbytes,
-            gm_port=self._port(ends),
-            l2_port=self._port(near),
-            copies=self._copies,
-        )
-        startup = self._core.paths[f"{ends[0]}_to_{ends[1]}"].startup_cycles
-        return _Copy(request, self.cycles(charged.hold_cycles + startup))
-
-    def _port(self, ends: tuple[str, str]) -> int:
-        path = self._core.paths[f"{ends[0]}_to_{ends[1]}"]
-        return round(path.bytes_per_cycle / self._ratio * PORT_UNITS)
+    def _copy(self, op: Load | Store, *ends: str) -> _Copy:
+        far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in (ends[:2], ends[2:]))
+        wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
+        return _Copy(op, wide, fast, far.startup_cycles)
 
 
 def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
@@ -173,19 +155,14 @@ class Lane:
         self,
         env: simpy.Environment,
         memory: SharedMemory,
-        spec: DeviceSpec,
-        program: Program,
+        code: Code,
         cores: tuple[int, ...],
-        kind: str,
         bindings: dict[str, Binding],
     ) -> None:
         self._env, self._memory = env, memory
-        self._program, self._cores, self._kind = program, cores, kind
-        compiler = _Compiler(spec, kind, bindings, len(cores))
-        self._dispatch_cycles = compiler.cycles(spec.scalar.dispatch_cycles)
-        self._steps = [compiler.step(op) for op in program.ops]
-        count = len(compiler.pipes)
-        self._names = list(compiler.pipes)
+        self._code, self._cores, self._bindings = code, cores, bindings
+        self._steps = code.steps
+        count = len(code.pipes)
         self._next = 0
         """The micro-op that the scalar unit looks at."""
         self._queues: list[deque[tuple[int, int]]] = [deque() for _ in range(count)]
@@ -195,11 +172,11 @@ class Lane:
         self._done = [0] * count
         """When the last result of each pipe is there."""
         self._copying = [False] * count
-        self._raised: list[deque[int]] = [deque() for _ in compiler.flags]
+        self._raised: list[deque[int]] = [deque() for _ in code.flags]
         self._runnable = [SCALAR]
-        self._start = [0] * len(program.ops)
-        self._release = [0] * len(program.ops)
-        self._end = [0] * len(program.ops)
+        self._start = [0] * len(code.steps)
+        self._release = [0] * len(code.steps)
+        self._end = [0] * len(code.steps)
         self._gm_bytes = self._l2_bytes = 0
 
     def run(self) -> None:
@@ -217,19 +194,14 @@ class Lane:
         if self._next < len(self._steps):
             waiting.append(self._next)
         if waiting:
-            ops = self._program.ops
-            stuck = "; ".join(f"{ops[i].pipe} at #{i}: {ops[i]}" for i in sorted(waiting))
-            raise DeadlockError(
-                f"{self._program.name}: every awaited flag must be set, but these wait for ever: "
-                f"{stuck}; set the flag on its source pipe before"
-            )
+            raise DeadlockError(deadlock(self._code.program, waiting))
         start, free, end = (
             np.array(times, np.int64) for times in (self._start, self._release, self._end)
         )
         return LaneTrace(
             self._cores,
-            self._kind,
-            self._program.ops,
+            self._code.kind,
+            self._code.program.ops,
             start,
             free,
             end,
@@ -240,12 +212,12 @@ class Lane:
     # ---- one pipe ----
 
     def _run_scalar(self) -> None:
-        steps, now = self._steps, self._free[SCALAR]
+        steps, now, dispatch = self._steps, self._free[SCALAR], self._code.dispatch
         while self._next < len(steps):
             index = self._next
             pipe, step = steps[index]
             if pipe != SCALAR:
-                now += self._dispatch_cycles
+                now += dispatch
                 queue = self._queues[pipe]
                 queue.append((index, now))
                 if len(queue) == 1 and not self._copying[pipe]:
@@ -309,11 +281,12 @@ class Lane:
 
     def _start_copy(self, pipe: int, index: int, step: _Copy, start: int) -> None:
         self._copying[pipe] = True
+        request, hold = self._request(step)
 
         def done(latency: int, gm_bytes: int, l2_bytes: int) -> None:
             self._gm_bytes += gm_bytes
             self._l2_bytes += l2_bytes
-            free = max(start + step.hold, int(self._env.now))
+            free = max(start + hold, int(self._env.now))
             end = max(free, int(self._env.now) + latency)
             self._start[index], self._release[index], self._end[index] = start, free, end
             self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
@@ -322,7 +295,24 @@ class Lane:
             self._runnable.append(pipe)
             self.run()
 
-        self._at(start, lambda: self._memory.start(step.request, done))
+        self._at(start, lambda: self._memory.start(request, done))
+
+    def _request(self, step: _Copy) -> tuple[Request, int]:
+        """What the memory is asked for, and how long the pipe is held at least."""
+        op, spec = step.op, self._code.spec
+        place = op.src if isinstance(op, Load) else op.dst
+        binding = self._bindings[place.name]
+        charged = charge(op, binding.base_bytes, spec)
+        request = Request(
+            is_read=isinstance(op, Load),
+            tensor=binding.tensor,
+            lines=touched_lines(place, binding.base_bytes, spec.l2.line_bytes),
+            nbytes=charged.nbytes,
+            gm_port=step.gm_port,
+            l2_port=step.l2_port,
+            copies=len(self._cores),
+        )
+        return request, self._code.cycles(charged.hold_cycles + step.startup)
 
     def _at(self, cycle: int, action: Callable[[], None]) -> None:
         event = self._env.timeout(cycle - int(self._env.now))
