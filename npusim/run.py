@@ -149,12 +149,12 @@ def run(
     orders = chip.verify(blocks, spec)
     result = allocate("output", problem.output, with_values)
     tensors = [*(operand.place() for operand in problem.inputs), result]
-    if with_values:
-        try:
+    try:
+        if with_values:
             chip.compute(blocks, tensors, spec, orders)
-        except TrapError as trap:
-            raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
-    trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold) if timing else None
+        trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold) if timing else None
+    except TrapError as trap:
+        raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
     output = _values(result, problem.output) if with_values else problem.output
     return Run(op, spec, arguments, l2, output, plan, trace, timing)
 

@@ -240,15 +240,18 @@ _ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 
 def _scalar_alu(op: ScalarAlu, state: State) -> None:
-    operands = (
-        state.registers[x] if isinstance(x, str) else np.array([x], np.int64)
-        for x in (op.a, op.b, op.c)
-    )
+    operands = (_integer(x, state) for x in (op.a, op.b, op.c))
     state.registers[op.dst] = _ALU[op.op](*operands)
 
 
+def _integer(operand: int | str, state: State) -> NDArray[np.int64]:
+    if isinstance(operand, str):
+        return state.registers[operand]
+    return np.array([operand], np.int64)
+
+
 def _trap(op: Trap, state: State) -> None:
-    if np.any(state.registers[op.when] != 0):
+    if np.any(_integer(op.when, state)):
         raise TrapError(op.reason)
 
 
@@ -264,6 +267,10 @@ def _scalar_loop(op: ScalarLoop, state: State) -> None:
                 _scalar_alu(part, state)
             case Trap():
                 _trap(part, state)
+    for part in op.body:
+        if isinstance(part, ScalarLoad | ScalarAlu):
+            # After the loop a register holds what the last round left.
+            state.registers[part.dst] = state.registers[part.dst][-1:]
 
 
 def _nothing(_: MicroOp, __: State) -> None:

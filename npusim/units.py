@@ -18,8 +18,9 @@ import numpy as np
 import simpy
 
 from npusim.cost import charge, cost
+from npusim.errors import TrapError
 from npusim.hazards import DeadlockError, deadlock
-from npusim.isa import Barrier, Global, Load, MicroOp, SetFlag, Store, WaitFlag
+from npusim.isa import Barrier, Global, Load, MicroOp, SetFlag, Store, Trap, WaitFlag
 from npusim.memory import PORT_UNITS, Lines, Request, SharedMemory
 from npusim.program import Program
 from npusim.spec import DeviceSpec, Pipe
@@ -113,6 +114,8 @@ class Code:
             return self._copy(op, "gm", op.dst.buffer, "l2", op.dst.buffer)
         if isinstance(op, Store):
             return self._copy(op, op.src.buffer, "gm", op.src.buffer, "l2")
+        if isinstance(op, Trap) and isinstance(op.when, int) and op.when:
+            raise TrapError(op.reason)
         took = cost(op, self.spec)
         body = self.cycles(took.body)
         match op:

@@ -63,9 +63,12 @@ class ScalarAlu:
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """Stop the core when register *when* is not 0; the host sees an exception with *reason*."""
+    """Stop the core when *when* is not 0; the host sees an exception with *reason*.
 
-    when: Register
+    A kernel that has read its control data traps on a plain 1, which stops a run for time too.
+    """
+
+    when: Register | int
     reason: str
     pipe: ClassVar[Pipe] = "scalar"
 

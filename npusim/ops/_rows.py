@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from npusim.dtypes import UINT8
 from npusim.isa import BLOCK_BYTES, Global, ScalarLoad, ScalarLoop, ScalarStore
 from npusim.program import Builder, Slot
-from npusim.spec import DeviceSpec
+from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["Rows", "Writer", "balanced", "load", "padded", "pieces"]
 
@@ -94,17 +94,18 @@ def load(builder: Builder, spec: DeviceSpec, slot: Slot, rows: Rows, pitch_bytes
 
 
 class Writer:
-    """Stores rows from the unified buffer, with overlapping tails where the chip needs them."""
+    """Stores rows that pipe *source* wrote, with overlapping tails where the chip needs them."""
 
-    def __init__(self, builder: Builder, spec: DeviceSpec) -> None:
+    def __init__(self, builder: Builder, spec: DeviceSpec, source: Pipe = "vector") -> None:
         self._builder = builder
+        self._source = source
         self._granule = spec.transfer.store_granule_bytes
         self._tails = None
         if self._granule > 1:
             self._tails = builder.queue("ub", self._granule, "scalar", "mte3")
 
     def store(self, slot: Slot, rows: Rows, pitch_bytes: int) -> None:
-        """Store *rows* that lie *pitch_bytes* apart in *slot*, written by the vector pipe."""
+        """Store *rows* that lie *pitch_bytes* apart in *slot*."""
         together = rows.together(pitch_bytes, self._granule)
         if together:
             self._builder.store(together, slot.of(UINT8, rows.width_bytes), pitch_bytes)
@@ -127,7 +128,8 @@ class Writer:
     def _store_tail(self, slot: Slot, rows: Rows, index: int, start: int) -> None:
         granule = self._granule
         assert self._tails is not None
-        self._builder.sync("vector", "scalar")
+        if self._source != "scalar":
+            self._builder.sync(self._source, "scalar")
         tail = self._tails.alloc()
         self._builder.emit(
             ScalarLoop(

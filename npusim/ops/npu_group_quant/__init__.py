@@ -1,0 +1,29 @@
+"""npu_group_quant: rows of floats become int8 or packed int4, each group of rows with own scales.
+
+.. code-block:: text
+
+    y[r] = fit(round(f32(x[r]) * f32(scale[e]) + f32(offset)))
+    where group_index[e - 1] <= r < group_index[e]
+
+All in fp32, one rounding an operation; *round* is to nearest, ties to even, *fit* saturates and
+turns NaN into 0 (ops-nn@e5c3fa9 quant/group_quant/op_kernel/group_quant_base.h). group_index holds
+the row after the last one of each group, so equal neighbours mean an empty group.
+
+What is accepted is what the operator's document says (torch_npu-npu_group_quant.md). Beyond it:
+
+* group_index is looked at by the kernel, on every core, and a bad one stops the kernel: the error
+  comes while running, with the code of a device exception, not with that of a wrong argument;
+* a scale without groups is refused beforehand, as the document says, though the kernel would trap;
+* x without rows or columns gives an empty result, and no kernel runs (aclnn_group_quant.cpp; the
+  document is silent);
+* 'qint8' is accepted beside 'int8', since the document's examples pass it.
+"""
+
+from __future__ import annotations
+
+from npusim.ops.npu_group_quant.contract import Problem, check
+from npusim.ops.npu_group_quant.kernel import build
+from npusim.ops.npu_group_quant.reference import reference
+from npusim.ops.npu_group_quant.tiling import Plan, tile
+
+__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]

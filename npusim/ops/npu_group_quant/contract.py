@@ -1,0 +1,126 @@
+"""What npu_group_quant accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, Array, DType
+from npusim.errors import Code
+from npusim.ops._checks import Contract
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Problem", "check"]
+
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+TARGETS = {"int8": INT8, "qint8": INT8, "quint4x2": INT4}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call: `x` is `(rows, columns)`, `scale` `(groups, columns)`."""
+
+    x: Operand
+    scale: Operand
+    group_index: Operand
+    offset: Operand | None
+    target: DType
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        given = (self.x, self.scale, self.group_index, self.offset)
+        return tuple(operand for operand in given if operand is not None)
+
+    @property
+    def rows(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def columns(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def ends(self) -> Array:
+        """`(groups,)`: the row after each group's last; dealt out evenly when only time counts."""
+        if self.group_index.array is not None:
+            return self.group_index.array.astype(np.int64)
+        groups = self.group_index.shape[0]
+        return -(-np.arange(1, groups + 1) * self.rows // groups)
+
+    def fault(self) -> str | None:
+        """What is wrong with the values of group_index, in the order in which the kernel looks."""
+        ends = self.ends
+        if np.any(np.diff(ends) < 0):
+            must = "group_index must not decrease"
+        elif ends[0] < 0:
+            must = "group_index must not be negative"
+        elif ends[-1] != self.rows:
+            must = f"group_index must end with the number of rows of x, {self.rows}"
+        else:
+            return None
+        shown = ends.tolist() if ends.size <= 8 else [*ends[:4].tolist(), "...", ends[-1].item()]
+        came = ", ".join(str(end) for end in shown)
+        return f"{must}, not be [{came}]; pass the end row of each group, in order"
+
+
+def check(
+    spec: DeviceSpec,
+    x: Any,
+    scale: Any,
+    group_index: Any,
+    *,
+    offset: Any = None,
+    dst_dtype: Any = None,
+) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract("npu_group_quant", spec)
+    contract.require(
+        spec.series != "Atlas inference",
+        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
+        f"no such kernel; use npu_quantize for each group",
+        Code.UNSUPPORTED,
+    )
+    tokens = contract.operand("x", x, FLOATS)
+    scales = contract.operand("scale", scale, FLOATS)
+    index = contract.operand("group_index", group_index, (INT32, INT64))
+    point = contract.optional("offset", offset, (scales.element,))
+    for operand, rank in ((tokens, 2), (scales, 2), (index, 1)):
+        contract.require(
+            len(operand.shape) == rank,
+            f"{operand.name} must have {rank} dimension{'s' * (rank > 1)}, not shape "
+            f"{operand.shape}; reshape it",
+        )
+    contract.require(
+        scales.shape[0] > 0, f"scale must have at least one row, not shape {scales.shape}; add one"
+    )
+    contract.require(
+        scales.shape[1] == tokens.shape[1],
+        f"scale must have as many columns as x, {tokens.shape[1]}, not {scales.shape[1]}; "
+        f"pass a scale for each column",
+    )
+    contract.require(
+        index.shape[0] == scales.shape[0],
+        f"group_index must have one entry for each row of scale, {scales.shape[0]}, "
+        f"not {index.shape[0]}; pass the end row of each group",
+    )
+    if point is not None:
+        contract.require(
+            point.shape in ((), (1,)),
+            f"offset must be one number, of shape () or (1,), not {point.shape}; pass one",
+        )
+    target = INT8
+    if dst_dtype is not None:
+        target = TARGETS[contract.choice("dst_dtype", dst_dtype, tuple(TARGETS))]
+    output = TensorSpec(tokens.shape, "int8")
+    if target is INT4:
+        contract.require(
+            tokens.shape[1] % 8 == 0,
+            f"the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
+            f"not {tokens.shape[1]}; pad it",
+        )
+        output = TensorSpec((tokens.shape[0], tokens.shape[1] // 8), "int32")
+    return Problem(tokens, scales, index, point, target, output)

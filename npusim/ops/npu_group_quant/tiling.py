@@ -1,0 +1,33 @@
+"""How npu_group_quant is split over cores and buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.ops.npu_group_quant.contract import Problem
+from npusim.spec import DeviceSpec
+
+__all__ = ["CHUNK", "Plan", "tile"]
+
+CHUNK = 8192
+"""Columns that a core takes at a time (ops-nn, group_quant_tiling.cpp)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Rows are dealt out evenly; a core takes them one by one, with single buffers."""
+
+    rows_of_core: tuple[int, ...]
+    column_step: int
+    launched: int
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split rows over all vector cores; the first cores take one more where they do not divide.
+
+    ops-nn@e5c3fa9 quant/group_quant/op_host/group_quant_tiling.cpp.
+    """
+    cores = min(p.rows, len(spec.vector_cores))
+    each, more = divmod(p.rows, cores)
+    rows = tuple(each + (core < more) for core in range(cores))
+    return Plan(rows, min(CHUNK, p.columns), cores)

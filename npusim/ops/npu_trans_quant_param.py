@@ -1,0 +1,227 @@
+"""npu_trans_quant_param: scale and offset packed into the 64 bits that the fixpipe reads.
+
+.. code-block:: text
+
+    bit   63..47  46         45..37               36..32  31..13             12..0
+          0       1 = int8   offset, 9 bits       0       scale, upper bits  0
+
+The offset is rounded to nearest, ties to even, and then clipped to [-256, 255]. The scale loses
+its 13 lowest bits: cut off (round_mode 0), or rounded to nearest even (round_mode 1; a zero or
+subnormal scale becomes a signed zero, an infinity or NaN keeps its upper bits). Source:
+ops-nn@e5c3fa9 quant/trans_quant_param_v2/op_kernel/trans_quant_param_v2.h.
+
+What is accepted is what the operator's document says (torch_npu-npu_trans_quant_param.md):
+
+* without offset any one- or two-dimensional scale, (g, 1) and (g, n) included; the current kernel's
+  host code refuses a first dimension other than 1 (aclnn_trans_quant_param_v2.cpp);
+* with offset (1,), (n,) or (1, n): one-dimensional ones broadcast, two-dimensional ones are alike;
+* round_mode, which the document does not know, is 0 or 1 (op-plugin@517f2e7,
+  TransQuantParamKernelNpuOpApi.cpp);
+* NaN and infinite scales are the caller's business, as in the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.chip import Binding, Block
+from npusim.dtypes import FLOAT32, INT64, Array
+from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
+from npusim.ops._checks import Contract
+from npusim.ops._rows import Rows, Writer, load, padded
+from npusim.program import Builder, Slot
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+# ---- contract ----
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call."""
+
+    scale: Operand
+    offset: Operand | None
+    round_mode: int
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return (self.scale,) if self.offset is None else (self.scale, self.offset)
+
+
+def check(spec: DeviceSpec, scale: Any, offset: Any = None, round_mode: Any = 0) -> Problem:
+    """Hold a call against the contract, the same on every product line; raises OpError."""
+    contract = Contract("npu_trans_quant_param", spec)
+    s = contract.operand("scale", scale, (FLOAT32,))
+    contract.require(
+        len(s.shape) in (1, 2) and 0 not in s.shape,
+        f"scale must have one or two dimensions, none of them 0, not shape {s.shape}; "
+        f"pass (n,) or (1, n)",
+    )
+    o = contract.optional("offset", offset, (FLOAT32,))
+    shape = s.shape if o is None else _joint_shape(contract, s.shape, o.shape)
+    mode = contract.integer("round_mode", round_mode)
+    contract.require(
+        mode in (0, 1),
+        f"round_mode must be 0 or 1, not {mode}; 0 cuts the scale's low bits off, 1 rounds them",
+    )
+    return Problem(s, o, mode, TensorSpec(shape, "int64"))
+
+
+def _joint_shape(contract: Contract, s: tuple[int, ...], o: tuple[int, ...]) -> tuple[int, ...]:
+    if len(s) == 2:
+        contract.require(
+            s[0] == 1 and o == s,
+            f"scale and offset must both have shape (1, n) if scale has two dimensions, "
+            f"not {s} and {o}; reshape them",
+        )
+        return s
+    contract.require(
+        len(o) == 1 and o[0] > 0 and (1 in (s[0], o[0]) or s == o),
+        f"offset must have shape (1,) or that of scale, {s}, not {o}; reshape it",
+    )
+    return (max(s[0], o[0]),)
+
+
+# ---- tiling ----
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One core takes everything, a chunk of results at a time."""
+
+    chunk: int
+    launched: int = 1
+
+
+CHUNK_BYTES = 65536
+"""Results that the kernel collects before it stores them (trans_quant_param_v2.h)."""
+
+
+def tile(_: DeviceSpec, p: Problem) -> Plan:
+    """Only the first core works, however long the scale is (trans_quant_param_v2.h)."""
+    return Plan(min(CHUNK_BYTES // INT64.nbytes(1), p.output.size))
+
+
+# ---- program ----
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """Load a chunk, pack its elements one by one on the scalar pipe, store it."""
+    kind = spec.vector_kinds[0]
+    builder = Builder("npu_trans_quant_param", spec.cores[kind], spec.sync)
+    queues = {
+        operand.name: builder.queue(
+            "ub", FLOAT32.nbytes(min(plan.chunk, operand.spec.size)), "mte2", "scalar"
+        )
+        for operand in p.inputs
+    }
+    results = builder.queue("ub", INT64.nbytes(plan.chunk), "scalar", "mte3")
+    writer = Writer(builder, spec, "scalar")
+
+    def fetch(operand: Operand, start: int, count: int) -> Slot:
+        slot = queues[operand.name].alloc()
+        width = FLOAT32.nbytes(count)
+        rows = Rows(operand.name, FLOAT32.nbytes(start), 1, width, width)
+        load(builder, spec, slot, rows, padded(width))
+        queues[operand.name].enque(slot)
+        return queues[operand.name].deque()
+
+    total = p.output.size
+    single = {x.name: fetch(x, 0, 1) for x in p.inputs if x.spec.size == 1 < total}
+    for start in range(0, total, plan.chunk):
+        count = min(plan.chunk, total - start)
+        slots = {x.name: single.get(x.name) or fetch(x, start, count) for x in p.inputs}
+        result = results.alloc()
+        builder.emit(ScalarLoop(count, _body(p, slots, result, single)))
+        for name, slot in slots.items():
+            if name not in single:
+                queues[name].free(slot)
+        results.enque(result)
+        result = results.deque()
+        width = INT64.nbytes(count)
+        writer.store(result, Rows("output", INT64.nbytes(start), 1, width, width), padded(width))
+        results.free(result)
+    for name, slot in single.items():
+        queues[name].free(slot)
+    bindings = {name: Binding(name) for name in ("output", *queues)}
+    return (Block(0, kind, builder.build(), bindings),)
+
+
+def _body(
+    p: Problem, slots: dict[str, Slot], result: Slot, single: dict[str, Slot]
+) -> tuple[ScalarOp, ...]:
+    """What the scalar pipe does for one element."""
+
+    def element(name: str) -> ScalarLoad:
+        step = 0 if name in single else FLOAT32.nbytes(1)
+        return ScalarLoad(name, slots[name].of(FLOAT32, 1), step)
+
+    body: list[ScalarOp] = [element("scale")]
+    if p.round_mode == 0:
+        body.append(ScalarAlu("and", "scale", "scale", UPPER_BITS))
+    else:
+        body += _rounded()
+    body.append(ScalarAlu("or", "word", "scale", INT8_FLAG))
+    if p.offset is not None:
+        body += [
+            element("offset"),
+            ScalarAlu("f32_to_i32", "offset", "offset"),
+            ScalarAlu("max", "offset", "offset", -256),
+            ScalarAlu("min", "offset", "offset", 255),
+            ScalarAlu("and", "offset", "offset", 0x1FF),
+            ScalarAlu("shl", "offset", "offset", 37),
+            ScalarAlu("or", "word", "word", "offset"),
+        ]
+    body.append(ScalarStore(result.of(INT64, 1), "word", INT64.nbytes(1)))
+    return tuple(body)
+
+
+UPPER_BITS = 0xFFFF_E000
+"""The 19 bits of an fp32 that the fixpipe looks at."""
+INT8_FLAG = 1 << 46
+
+
+def _rounded() -> list[ScalarOp]:
+    """Round the bits in register `scale` to their upper 19, ties to even."""
+    return [
+        ScalarAlu("shr", "exponent", "scale", 23),
+        ScalarAlu("and", "exponent", "exponent", 0xFF),
+        ScalarAlu("shr", "even", "scale", 13),
+        ScalarAlu("and", "even", "even", 1),
+        ScalarAlu("add", "up", "scale", 0xFFF),
+        ScalarAlu("add", "up", "up", "even"),
+        ScalarAlu("and", "up", "up", UPPER_BITS),
+        ScalarAlu("and", "cut", "scale", UPPER_BITS),
+        ScalarAlu("and", "zero", "scale", 0x8000_0000),
+        ScalarAlu("eq", "special", "exponent", 0xFF),
+        ScalarAlu("select", "up", "special", "cut", "up"),
+        ScalarAlu("eq", "tiny", "exponent", 0),
+        ScalarAlu("select", "scale", "tiny", "zero", "up"),
+    ]
+
+
+# ---- reference ----
+
+
+def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) -> Array:
+    """Pack whole arrays in plain numpy: *scale* and *offset* float32, the result int64."""
+    bits = scale.view(np.uint32).astype(np.int64)
+    if round_mode == 1:
+        mantissa, exponent = bits & 0x7FFFFF, (bits >> 23) & 0xFF
+        low = mantissa & 0x1FFF
+        up = (low > 0x1000) | ((low == 0x1000) & (mantissa & 0x2000 != 0))
+        bits = np.where(up & (exponent != 255), bits + 0x2000, bits)
+        bits = np.where(exponent == 0, bits & 0x80000000, bits)
+    words = (bits & 0xFFFFE000) | (1 << 46)
+    if offset is not None:
+        whole = np.rint(np.where(np.isnan(offset), 0, offset).astype(np.float64))
+        words = words | ((np.clip(whole, -256, 255).astype(np.int64) & 0x1FF) << 37)
+    return np.asarray(words)
