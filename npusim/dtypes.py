@@ -50,7 +50,7 @@ RoundMode = Literal["rint", "floor", "ceil", "round", "trunc", "odd", "none"]
 """Ascend C's CAST_RINT (ties to even), CAST_FLOOR, CAST_CEIL, CAST_ROUND (ties away from zero),
 CAST_TRUNC, CAST_ODD (inexact results get an odd last bit), CAST_NONE (rint where a bit is lost).
 
-op_semantics.md 0: asc-devkit, Cast.md and precision_conversion.md.
+asc-devkit, Cast.md and precision_conversion.md.
 """
 
 _ROUND_MODES = get_args(RoundMode)
@@ -58,7 +58,8 @@ _ROUND_MODES = get_args(RoundMode)
 Overflow = Literal["inf_nan", "saturate"]
 """What an fp16 or bf16 result beyond the range becomes: ±inf (NaN stays), or ±MAX (NaN becomes 0).
 
-weight_quant_templates.md 0.3: control register bit 48, which torch_npu sets per product line.
+asc-devkit, SetCtrlSpr(ISASI).md: control register bit 48. Ascend/pytorch, npu_sys_ctrl.cpp: torch_npu
+sets it per product line.
 """
 
 
@@ -154,7 +155,7 @@ def round_to_integral(values: Array, mode: RoundMode) -> Array:
 def _to_integer(values: Array, dst: DType, mode: RoundMode) -> Array:
     low, high = _INTEGER_RANGE[dst]
     rounded = round_to_integral(values, mode)
-    # op_semantics.md 0: integer results saturate, NaN gives 0.
+    # asc-devkit, Memory矢量计算接口边界值汇总.md, table 32: saturation, and 0 for NaN.
     fitted = np.clip(np.where(np.isnan(rounded), 0.0, rounded), low, high)
     return fitted.astype(np.int8 if dst is INT4 else dst.numpy)
 
@@ -179,7 +180,7 @@ def _define(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> A
         exact = values.astype(np.float64)
         if dst is FLOAT32:
             if values.dtype == np.float32 and mode != "none":
-                # Rounds to an integral float; −0 becomes +0 (op_semantics.md 0, table 32).
+                # Rounds to an integral float; −0 becomes +0 (the same table, note).
                 return (round_to_integral(exact, mode) + 0.0).astype(np.float32)
             return exact.astype(np.float32)
         if dst in _FLOAT_FORMAT:
@@ -212,7 +213,7 @@ def cast(
 
     Sources: float32, float16, bfloat16, int8, uint8, int32 arrays (int4 as int8). int4 comes out as
     int8 numbers in [-8, 7]; :func:`pack_int4` makes them bytes. Integer to float ignores *mode* and
-    rounds to nearest even (op_semantics.md 0, "Cast i32→f16"). Raises ValueError on an unknown
+    rounds to nearest even (asc-devkit, precision_conversion.md). Raises ValueError on an unknown
     mode.
     """
     if mode not in _ROUND_MODES:
@@ -246,7 +247,7 @@ def cast(
 def pack_int4(values: Array) -> NDArray[np.uint8]:
     """Two int4 numbers a byte, the first in the low nibble; the last axis must be even.
 
-    op_semantics.md 2.2: op-plugin's test `int4s_to_int32`, ops-nn's `pack_int4_to_int32`.
+    op-plugin, test_npu_quantize.py, int4s_to_int32; ops-nn, executor, pack_int4_to_int32.
 
     >>> pack_int4(np.arange(-8, 8, dtype=np.int8)).view("<i4").tolist()
     [-19088744, 1985229328]

@@ -2,7 +2,8 @@
 
 A micro-op says *what*; whether a chip accepts it stands in ``rules``, what it computes in
 ``semantics``, how long it holds its pipe in ``cost``. Names follow Ascend C (DataCopy, Cast, Add,
-Muls, Duplicate, Brcb, SetFlag, PipeBarrier, ...); the pipes are those of hardware.md, B1.
+Muls, Duplicate, Brcb, SetFlag, PipeBarrier, ...); the pipes are those of the
+Ascend C guide (asc-devkit, docs/zh/guide). Where each source lies: docs/sources.md.
 
 Operands are ranges: :class:`Local` in a buffer of the core, :class:`Global` in global memory.
 Global memory is named, not addressed: each block binds a program's names to tensors and offsets, so

@@ -9,7 +9,7 @@ from npusim.dtypes import DType
 __all__ = ["BLOCK_BYTES", "Global", "Local", "Register"]
 
 BLOCK_BYTES = 32
-"""A data block: the unit of the unified buffer and of DataCopy (hardware.md, D)."""
+"""A data block: the unit of the unified buffer and of DataCopy (asc-devkit, docs/zh/guide)."""
 
 Register = str
 """A scalar register holds a 64-bit integer; a float loaded into one is kept as its bits."""
@@ -20,7 +20,7 @@ class Local:
     """*count* elements in a buffer of the core, contiguous unless strides say otherwise.
 
     A vector instruction reads eight blocks of 32 bytes a repeat, *block_stride* blocks apart, and
-    starts the next repeat *repeat_stride* blocks further (hardware.md, D).
+    starts the next repeat *repeat_stride* blocks further (asc-devkit, docs/zh/guide).
     """
 
     buffer: str
