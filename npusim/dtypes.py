@@ -58,8 +58,8 @@ _ROUND_MODES = get_args(RoundMode)
 Overflow = Literal["inf_nan", "saturate"]
 """What an fp16 or bf16 result beyond the range becomes: ±inf (NaN stays), or ±MAX (NaN becomes 0).
 
-asc-devkit, SetCtrlSpr(ISASI).md: control register bit 48. Ascend/pytorch, npu_sys_ctrl.cpp: torch_npu
-sets it per product line.
+asc-devkit, SetCtrlSpr(ISASI).md: control register bit 48; Ascend/pytorch, npu_sys_ctrl.cpp:
+torch_npu sets it per product line.
 """
 
 

@@ -1,0 +1,123 @@
+"""How fast npusim is, as ratios of two things measured in one run.
+
+(a) values and time of a large npu_quantize against its own plain-numpy reference;
+(b) micro-ops timed a second against bare SimPy timeouts a second;
+(c) peak memory of a process that does (a) against the size of its inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simpy
+
+import npusim
+
+SHAPE = (8192, 8192)
+DEVICE = "ascend910b2"
+REPEATS = 5
+TIMEOUTS = 300_000
+
+
+def fastest(*works: Callable[[], Any]) -> list[float]:
+    """Seconds of the fastest of a few runs of each work, taken in turn."""
+    best = [float("inf")] * len(works)
+    for _ in range(REPEATS):
+        for index, work in enumerate(works):
+            start = time.perf_counter()
+            work()
+            best[index] = min(best[index], time.perf_counter() - start)
+    return best
+
+
+def inputs(div_mode: bool) -> tuple[Any, ...]:
+    """Positional arguments of npu_quantize: fp16 values, a scale for each column."""
+    rng = np.random.default_rng(0)
+    x = np.empty(SHAPE, np.float16)
+    for row in x:
+        row[:] = rng.standard_normal(SHAPE[1], np.float32)
+    scales = np.full(SHAPE[1], 3, np.float32 if div_mode else np.float16)
+    return x, scales, None, "qint8", -1, div_mode
+
+
+def values_and_time() -> None:
+    """(a), in both modes."""
+    for div_mode in (False, True):
+        args = inputs(div_mode)
+        reference = npusim.ops.load("npu_quantize").reference
+        ours, numpy = fastest(
+            lambda args=args: npusim.run("npu_quantize", *args, device=DEVICE),
+            lambda args=args: reference(*args),
+        )
+        print(
+            f"(a) npu_quantize fp16 8192 x 8192, div_mode={div_mode!s:5}  "
+            f"{ours / numpy:5.2f} x its numpy reference  ({ours:.2f} s : {numpy:.2f} s)"
+        )
+
+
+def micro_ops() -> None:
+    """(b), with cores that do the same timed once, and with each core timed on its own."""
+    x, scales = npusim.TensorSpec(SHAPE, "float16"), npusim.TensorSpec(SHAPE[1:], "float16")
+    args = (x, scales, None, "qint8", -1, False)
+    count = npusim.run("npu_quantize", *args, device=DEVICE).trace.micro_ops
+    folded, unfolded, bare = fastest(
+        lambda: npusim.run("npu_quantize", *args, device=DEVICE),
+        lambda: npusim.run("npu_quantize", *args, device=DEVICE, fold=False),
+        timeouts,
+    )
+    for label, seconds in (("cores folded", folded), ("every core on its own", unfolded)):
+        ratio = (count / seconds) / (TIMEOUTS / bare)
+        print(
+            f"(b) timing only, {label:22}  {ratio:5.2f} x bare SimPy timeouts  "
+            f"({count / seconds / 1e3:.0f} k : {TIMEOUTS / bare / 1e3:.0f} k a second)"
+        )
+
+
+def timeouts() -> None:
+    """One process that does nothing but wait."""
+    env = simpy.Environment()
+
+    def wait() -> Any:
+        for _ in range(TIMEOUTS):
+            yield env.timeout(1)
+
+    env.process(wait())
+    env.run()
+
+
+def peak_memory() -> None:
+    """(c), in a process of its own: everything it ever held, the interpreter included."""
+    answer = subprocess.run(
+        [sys.executable, __file__, "--peak"], check=True, capture_output=True, text=True
+    )
+    peak, data = (int(word) for word in answer.stdout.split())
+    print(
+        f"(c) peak memory of a whole process doing (a)  {peak / data:5.2f} x inputs and outputs  "
+        f"({peak / 2**20:.0f} MiB : {data / 2**20:.0f} MiB)"
+    )
+
+
+def report_peak() -> None:
+    """Print the peak memory of this process, and the bytes of inputs and outputs."""
+    args = inputs(False)
+    run = npusim.run("npu_quantize", *args, device=DEVICE)
+    data = args[0].nbytes + args[1].nbytes + run.output.nbytes
+    # ru_maxrss would start from what the parent held when it forked; VmHWM starts at exec.
+    status = Path("/proc/self/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    print(int(peak.split()[1]) * 1024, data)
+
+
+if __name__ == "__main__":
+    if "--peak" in sys.argv:
+        report_peak()
+    else:
+        values_and_time()
+        micro_ops()
+        peak_memory()
