@@ -17,6 +17,7 @@ from npusim.fold import Block, fold
 from npusim.hazards import order
 from npusim.isa import Barrier, MicroOp, SetFlag, WaitFlag
 from npusim.memory import SharedMemory
+from npusim.overlap import check_apart
 from npusim.program import Program
 from npusim.rules import Place, check
 from npusim.semantics import Memory, State, run
@@ -44,6 +45,7 @@ def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, tuple[i
             check(block.program, Place(spec, block.kind))
         if block.program not in orders:
             orders[block.program] = order(block.program)
+    check_apart(blocks)
     return orders
 
 
