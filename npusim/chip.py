@@ -13,18 +13,18 @@ import simpy
 
 from npusim.buffers import Buffers
 from npusim.errors import TrapError
-from npusim.fold import Block, fold
+from npusim.fold import fold
 from npusim.hazards import order
 from npusim.isa import Barrier, MicroOp, SetFlag, WaitFlag
 from npusim.memory import SharedMemory
 from npusim.overlap import check_apart
-from npusim.program import Program
+from npusim.program import Binding, Block, Program
 from npusim.rules import Place, check
 from npusim.semantics import Memory, State, run
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 from npusim.trace import Trace
-from npusim.units import Binding, Code, Lane
+from npusim.units import Code, Lane
 
 __all__ = ["Binding", "Block", "L2State", "compute", "time", "verify"]
 

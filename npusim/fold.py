@@ -8,30 +8,18 @@ its twin at the same cycle, and links that are shared fairly keep twins together
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim.isa import Global, Load, Store
-from npusim.program import Program
+from npusim.memory import touched_lines
+from npusim.program import Block, Program
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor, allocated_bytes
-from npusim.units import Binding, touched_lines
 
-__all__ = ["Block", "fold"]
+__all__ = ["fold"]
 
 LineNumbers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """What one core does: a program, and what its names of global memory mean here."""
-
-    core: int
-    kind: str
-    program: Program
-    bindings: dict[str, Binding]
 
 
 def fold(

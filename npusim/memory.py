@@ -18,6 +18,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from npusim.isa import Global
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor, allocated_bytes
 
@@ -189,3 +190,15 @@ class SharedMemory:
             gm.join(gm_bytes, request.gm_port, copies, lambda: done(far, gm_bytes, 0))
         else:
             gm.join(gm_bytes, request.gm_port, copies, after_misses)
+
+
+def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
+    """The lines of its tensor that *place* touches: a run, or the numbers of scattered ones."""
+    first = base_bytes + place.offset_bytes
+    if place.bursts == 1 or place.stride_bytes - place.burst_bytes < line_bytes:
+        end = base_bytes + place.end_bytes
+        return slice(first // line_bytes, -(-end // line_bytes))
+    starts = first + place.stride_bytes * np.arange(place.bursts)
+    lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
+    runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)
+    return np.unique(runs[runs <= highs[:, None]])

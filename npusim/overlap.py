@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.fold import Block
 from npusim.hazards import RaceError
 from npusim.isa import Global, Load, Store
-from npusim.program import Program
+from npusim.program import Block, Program
 
 __all__ = ["check_apart"]
 

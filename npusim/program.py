@@ -34,7 +34,7 @@ from npusim.isa import (
 )
 from npusim.spec import Core, Pipe, Sync
 
-__all__ = ["Builder", "Program", "ProgramError", "Queue", "Slot"]
+__all__ = ["Binding", "Block", "Builder", "Program", "ProgramError", "Queue", "Slot"]
 
 
 class ProgramError(ValueError):
@@ -52,6 +52,24 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a name of global memory means to a block: *tensor* from *base_bytes* on."""
+
+    tensor: str
+    base_bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one core does: a program, and what its names of global memory mean here."""
+
+    core: int
+    kind: str
+    program: Program
+    bindings: dict[str, Binding]
 
 
 @dataclass(slots=True, eq=False)

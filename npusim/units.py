@@ -20,24 +20,16 @@ import simpy
 from npusim.cost import charge, cost
 from npusim.errors import TrapError
 from npusim.hazards import DeadlockError, deadlock
-from npusim.isa import Barrier, Global, Load, MicroOp, SetFlag, Store, Trap, WaitFlag
-from npusim.memory import PORT_UNITS, Lines, Request, SharedMemory
-from npusim.program import Program
+from npusim.isa import Barrier, Load, MicroOp, SetFlag, Store, Trap, WaitFlag
+from npusim.memory import PORT_UNITS, Request, SharedMemory, touched_lines
+from npusim.program import Binding, Program
 from npusim.spec import DeviceSpec, Pipe
 from npusim.trace import LaneTrace
 
-__all__ = ["Binding", "Code", "Lane", "touched_lines"]
+__all__ = ["Code", "Lane"]
 
 SCALAR = 0
 """Number of the scalar pipe among a lane's pipes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What a name of global memory means to a block: *tensor* from *base_bytes* on."""
-
-    tensor: str
-    base_bytes: int = 0
 
 
 # ---- micro-ops made ready to be timed; times in cycles of the chip's clock ----
@@ -137,18 +129,6 @@ class Code:
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in (ends[:2], ends[2:]))
         wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
         return _Copy(op, wide, fast, far.startup_cycles)
-
-
-def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
-    """The lines of its tensor that *place* touches: a run, or the numbers of scattered ones."""
-    first = base_bytes + place.offset_bytes
-    if place.bursts == 1 or place.stride_bytes - place.burst_bytes < line_bytes:
-        end = base_bytes + place.end_bytes
-        return slice(first // line_bytes, -(-end // line_bytes))
-    starts = first + place.stride_bytes * np.arange(place.bursts)
-    lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
-    runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)
-    return np.unique(runs[runs <= highs[:, None]])
 
 
 class Lane:

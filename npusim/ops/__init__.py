@@ -16,8 +16,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
-from npusim.chip import Block
 from npusim.dtypes import Array
+from npusim.program import Block
 from npusim.spec import DeviceSpec
 from npusim.tensor import Operand, TensorSpec
 

@@ -27,12 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from npusim.chip import Binding, Block
 from npusim.dtypes import FLOAT32, INT64, Array
 from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
 from npusim.ops._checks import Contract
 from npusim.ops._rows import Rows, Writer, load, padded
-from npusim.program import Builder, Slot
+from npusim.program import Binding, Block, Builder, Slot
 from npusim.spec import DeviceSpec
 from npusim.tensor import Operand, TensorSpec
 

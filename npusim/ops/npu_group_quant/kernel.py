@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.chip import Binding, Block
 from npusim.dtypes import FLOAT32, INT32, DType
 from npusim.isa import (
     Binary,
@@ -21,7 +20,7 @@ from npusim.ops._chain import step, to_float32, to_quantised
 from npusim.ops._rows import Rows, Writer, load, padded, pieces
 from npusim.ops.npu_group_quant.contract import Problem
 from npusim.ops.npu_group_quant.tiling import Plan
-from npusim.program import Builder, Program, Slot
+from npusim.program import Binding, Block, Builder, Program, Slot
 from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["build"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from npusim.chip import Binding, Block
 from npusim.dtypes import FLOAT32, UINT8, DType
 from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
 from npusim.ops._chain import step, to_float32, to_quantised
 from npusim.ops._rows import Rows, Writer, load, padded, pieces
 from npusim.ops.npu_quantize.contract import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
-from npusim.program import Builder, Program, Slot
+from npusim.program import Binding, Block, Builder, Program, Slot
 from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import Operand
 
