@@ -34,6 +34,8 @@ __all__ = ["DeadlockError", "RaceError", "deadlock", "order"]
 
 Flag = tuple[Pipe, Pipe, int]
 Clock = dict[Pipe, int]
+Key = tuple[str, bool, int]
+"""Place, whether written, and page: only accesses that share a page need to be compared."""
 
 
 class RaceError(RuntimeError):
@@ -55,6 +57,29 @@ class _Access:
     bursts: Global | None = None
     """The pieces that are really touched, where there are gaps."""
 
+    def keys(self, is_write: bool) -> list[Key]:
+        """Where it is found, or where writes or reads that may clash with it are.
+
+        Pages are of 4 KiB in a buffer, of 1 MiB in global memory.
+        """
+        shift = 12 if self.bursts is None else 20
+        pages = range(self.start >> shift, (self.end - 1 >> shift) + 1)
+        return [(self.place, is_write, page) for page in pages]
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """What a pipe touched between two flags: others know of all of it, or of nothing."""
+
+    last: int = 0
+    """Sequence of the latest access."""
+    touched: dict[Key, list[_Access]] = field(default_factory=dict)
+
+    def add(self, access: _Access) -> None:
+        self.last = access.sequence
+        for key in access.keys(access.is_write):
+            self.touched.setdefault(key, []).append(access)
+
 
 @dataclass(slots=True)
 class _Lane:
@@ -62,7 +87,7 @@ class _Lane:
 
     queue: deque[int] = field(default_factory=deque)
     clock: Clock = field(default_factory=dict)
-    history: list[_Access] = field(default_factory=list)
+    epochs: deque[_Epoch] = field(default_factory=lambda: deque([_Epoch()]))
 
 
 def order(program: Program) -> tuple[int, ...]:
@@ -130,11 +155,13 @@ class _Walk:
         if isinstance(op, SetFlag):
             raised = self.flags.setdefault((op.src, op.dst, op.event), deque())
             raised.append(dict(lane.clock))
+            self._begin_epoch(lane, op.pipe)
         elif is_full_barrier:
             for other in self.lanes.values():
                 _join(self.scalar.clock, other.clock)
-            for other in self.lanes.values():
+            for pipe, other in self.lanes.items():
                 _join(other.clock, self.scalar.clock)
+                self._begin_epoch(other, pipe)
         else:
             self._touch(lane, op, index)
         self.done.append(index)
@@ -148,22 +175,35 @@ class _Walk:
             accesses.append(_global(op.src, sequence, False, index))
         elif isinstance(op, Store):
             accesses.append(_global(op.dst, sequence, True, index))
+        clashing = [(key, access) for access in accesses for key in access.keys(True)]
+        written = [access for access in accesses if access.is_write]
+        clashing += [(key, access) for access in written for key in access.keys(False)]
         for pipe, other in self.lanes.items():
-            if other is lane:
-                continue
-            known = lane.clock.get(pipe, 0)
-            for past in reversed(other.history):
-                if past.sequence <= known:
-                    break
-                for access in accesses:
-                    self._check(past, access)
-        lane.history.extend(accesses)
+            if other is not lane:
+                self._compare(clashing, other, lane.clock.get(pipe, 0))
+        for access in accesses:
+            lane.epochs[-1].add(access)
+
+    def _compare(self, clashing: list[tuple[Key, _Access]], other: _Lane, known: int) -> None:
+        """Hold accesses against what *other* did after the last of its work that is known of."""
+        for epoch in reversed(other.epochs):
+            if 0 < epoch.last <= known:
+                return
+            if epoch.touched:
+                for key, access in clashing:
+                    for past in epoch.touched.get(key, ()):
+                        self._check(past, access)
+
+    def _begin_epoch(self, lane: _Lane, pipe: Pipe) -> None:
+        """Start anew at a flag, and forget what every other pipe knows of."""
+        known = min(other.clock.get(pipe, 0) for other in self.lanes.values() if other is not lane)
+        while lane.epochs and lane.epochs[0].last <= known:
+            lane.epochs.popleft()
+        lane.epochs.append(_Epoch())
 
     def _check(self, past: _Access, access: _Access) -> None:
         start, end = max(past.start, access.start), min(past.end, access.end)
-        if past.place != access.place or start >= end:
-            return
-        if not (past.is_write or access.is_write):
+        if start >= end:
             return
         if past.bursts and access.bursts and not _meet(past.bursts, access.bursts):
             return
