@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 import simpy
@@ -96,7 +95,7 @@ class Code:
 
     def cycles(self, core_cycles: int) -> int:
         """Cycles of the chip's clock for cycles of this core's."""
-        return ceil(core_cycles * self._ratio)
+        return -(-core_cycles * self.spec.clock_hz // self._core.clock_hz)
 
     def _pipe(self, pipe: Pipe) -> int:
         return self.pipes.setdefault(pipe, len(self.pipes))

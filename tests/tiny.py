@@ -88,6 +88,7 @@ def play(
     l2: L2State = "cold",
     folded: bool = False,
     bindings: tuple[dict[str, Binding], ...] = (),
+    kind: str | None = None,
 ) -> Trace:
     """Time one program a core; each name of global memory is a tensor of its own, of *sizes*."""
     sizes = {"x": 8192, "y": 8192} if sizes is None else sizes
@@ -95,7 +96,7 @@ def play(
     blocks = tuple(
         Block(
             core,
-            spec.vector_kinds[0],
+            kind or spec.vector_kinds[0],
             program if isinstance(program, Program) else Program("kernel", program),
             bindings[core] if bindings else same,
         )
