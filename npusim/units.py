@@ -70,6 +70,7 @@ class _Copy:
     gm_port: int
     l2_port: int
     startup: int
+    """Cycles from the start of the copy to its first byte."""
 
 
 _Step = _Work | _Set | _Wait | _Drain | _DrainAll | _Copy
@@ -127,7 +128,7 @@ class Code:
     def _copy(self, op: Load | Store, *ends: str) -> _Copy:
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in (ends[:2], ends[2:]))
         wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
-        return _Copy(op, wide, fast, far.startup_cycles)
+        return _Copy(op, wide, fast, self.cycles(far.startup_cycles))
 
 
 class Lane:
@@ -277,7 +278,7 @@ class Lane:
             self._runnable.append(pipe)
             self.run()
 
-        self._at(start, lambda: self._memory.start(request, done))
+        self._at(start + step.startup, lambda: self._memory.start(request, done))
 
     def _request(self, step: _Copy) -> tuple[Request, int]:
         """What the memory is asked for, and how long the pipe is held at least."""
@@ -294,7 +295,7 @@ class Lane:
             l2_port=step.l2_port,
             copies=len(self._cores),
         )
-        return request, self._code.cycles(charged.hold_cycles + step.startup)
+        return request, self._code.cycles(charged.hold_cycles)
 
     def _at(self, cycle: int, action: Callable[[], None]) -> None:
         event = self._env.timeout(cycle - int(self._env.now))
