@@ -24,8 +24,11 @@ from npusim.tensor import GlobalTensor, allocated_bytes
 
 __all__ = ["Lines", "Link", "Request", "SharedMemory"]
 
-TICKS = 1 << 20
-"""Virtual time is counted in millionths of a cycle, more or less."""
+TICKS = 1 << 40
+"""How finely virtual time is counted: ticks a cycle."""
+SLACK = 1 << 20
+"""About a millionth of a cycle. What is so near its end is done, lest the rounding of a speed such
+as one third let a copy that ends with a cycle end with the next."""
 PORT_UNITS = 1 << 10
 """Port speeds are counted in 1/1024 byte a cycle."""
 
@@ -65,7 +68,7 @@ class Link:
         """Arrange to be called when the first copy ends, if nothing changes before."""
         self._plan_number += 1
         if self._waiting:
-            left = self._waiting[0][0] - self._virtual
+            left = self._waiting[0][0] - SLACK - self._virtual
             plan = self._plan_number
             event = self._env.timeout(max(0, -(-left // self._speed())))
             event.callbacks.append(lambda _: self._leave(plan))
@@ -75,7 +78,7 @@ class Link:
             return
         self._advance()
         left = []
-        while self._waiting and self._waiting[0][0] <= self._virtual:
+        while self._waiting and self._waiting[0][0] - SLACK <= self._virtual:
             _, _, load, done = heapq.heappop(self._waiting)
             self._load -= load
             left.append(done)
