@@ -20,7 +20,6 @@ from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 from npusim.units import touched_lines
 
-
 SMALL = {"x": 2048, "y": 2048}
 """Tensors that fit into the L2 together."""
 BIG = {"x": 16384, "y": 16384}
