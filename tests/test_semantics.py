@@ -605,6 +605,14 @@ def test_a_loop_with_a_step_of_zero_stays_where_it_is(bench: Bench) -> None:
     assert bench.ub[96] == 103
 
 
+def test_a_loop_may_step_by_less_than_an_element(bench: Bench) -> None:
+    bench.put(0, np.arange(16, dtype=np.uint16))
+    bench.run(
+        ScalarLoop(3, (ScalarLoad("v", ub(0, INT32, 1), 2), ScalarStore(ub(64, INT32, 1), "v", 4)))
+    )
+    assert bench.get(64, INT32, 3).tolist() == [0x10000, 0x20001, 0x30002]
+
+
 def test_after_a_loop_a_register_holds_what_the_last_round_left(bench: Bench) -> None:
     bench.put(0, np.float32([1, 2, 3, 4] * 2))
     bench.run(
