@@ -15,10 +15,9 @@ from tiny import log, play, tiny_spec
 from npusim.chip import Binding
 from npusim.dtypes import UINT8
 from npusim.isa import Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
-from npusim.memory import L2, PORT_UNITS, Link
+from npusim.memory import L2, PORT_UNITS, Link, touched_lines
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
-from npusim.units import touched_lines
 
 SMALL = {"x": 2048, "y": 2048}
 """Tensors that fit into the L2 together."""
