@@ -432,7 +432,7 @@ def test_every_byte_of_two_int4_survives_unpacking_and_packing() -> None:
 
 
 def test_int4_low_nibble_comes_first_as_in_the_vendors_words() -> None:
-    # test_vectors.md, B9.
+    # op-plugin, test_npu_quantize.py, int4s_to_int32: -8 to 7 as two words.
     words = pack_int4(np.arange(-8, 8, dtype=np.int8).reshape(2, 8)).view("<u4")
     assert [hex(word) for word in words.ravel()] == ["0xfedcba98", "0x76543210"]
     assert pack_int4(np.int8([1, -2])).tolist() == [0xE1]
