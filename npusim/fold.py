@@ -26,11 +26,11 @@ def fold(
     blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool
 ) -> tuple[tuple[Block, ...], ...]:
     """Sort *blocks* into groups whose members all have the times of the first."""
-    footprint = sum(allocated_bytes(tensor.nbytes) for tensor in tensors)
-    if warm and footprint > spec.l2.capacity_bytes:
+    line_bytes = spec.l2.line_bytes
+    lines_in_all = sum(-(-allocated_bytes(tensor.nbytes) // line_bytes) for tensor in tensors)
+    if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:
         # Which part of an input is still there differs from block to block.
         return tuple((block,) for block in blocks)
-    line_bytes = spec.l2.line_bytes
     groups: dict[tuple[object, ...], list[Block]] = {}
     for block in blocks:
         places = sorted(

@@ -24,8 +24,11 @@ from npusim.tensor import GlobalTensor, allocated_bytes
 
 __all__ = ["Lines", "Link", "Request", "SharedMemory"]
 
-TICKS = 1 << 20
-"""Virtual time is counted in millionths of a cycle, more or less."""
+TICKS = 1 << 40
+"""How finely virtual time is counted: ticks a cycle."""
+SLACK = 1 << 20
+"""About a millionth of a cycle. What is so near its end is done, lest the rounding of a speed such
+as one third let a copy that ends with a cycle end with the next."""
 PORT_UNITS = 1 << 10
 """Port speeds are counted in 1/1024 byte a cycle."""
 
@@ -65,7 +68,7 @@ class Link:
         """Arrange to be called when the first copy ends, if nothing changes before."""
         self._plan_number += 1
         if self._waiting:
-            left = self._waiting[0][0] - self._virtual
+            left = self._waiting[0][0] - SLACK - self._virtual
             plan = self._plan_number
             event = self._env.timeout(max(0, -(-left // self._speed())))
             event.callbacks.append(lambda _: self._leave(plan))
@@ -75,7 +78,7 @@ class Link:
             return
         self._advance()
         left = []
-        while self._waiting and self._waiting[0][0] <= self._virtual:
+        while self._waiting and self._waiting[0][0] - SLACK <= self._virtual:
             _, _, load, done = heapq.heappop(self._waiting)
             self._load -= load
             left.append(done)
@@ -92,14 +95,19 @@ class L2:
     """Which lines of the tensors lie in the L2.
 
     Least recently used, told by volume: a line is still there if no more bytes than fit have been
-    brought in since it was touched. Requests of one and the same cycle do not see each other.
+    brought in since it was touched, by that request and all later ones. Requests of one and the
+    same cycle do not see each other, whatever their order.
     """
 
     def __init__(self, spec: DeviceSpec, tensors: list[GlobalTensor], warm: bool) -> None:
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
-        self._volume = 1
+        self._volume = 0
+        """Bytes brought in before the present cycle."""
         self._pending = 0
+        """Bytes brought in by the present cycle."""
+        self._recent: list[tuple[str, Lines]] = []
+        """What the present cycle touched."""
         self._now = 0
         self._touched: dict[str, NDArray[np.int64]] = {}
         """Tensor -> volume when each line was last touched; far below zero for never."""
@@ -115,14 +123,15 @@ class L2:
     def touch(self, tensor: str, lines: Lines, copies: int, now: int) -> tuple[int, int]:
         """Use *lines* at cycle *now*; returns how many were there, and how many were not."""
         if now != self._now:
-            # The one byte tells this cycle from the last even if nothing came in.
-            self._volume += self._pending + 1
+            for name, recent in self._recent:
+                self._touched[name][recent] = self._volume
+            self._recent.clear()
+            self._volume += self._pending
             self._pending, self._now = 0, now
-        touched = self._touched[tensor][lines]
-        age = self._volume - touched
-        hits = int(np.count_nonzero((age > 0) & (age <= self._capacity)))
-        misses = touched.size - hits
-        self._touched[tensor][lines] = self._volume
+        age = self._volume - self._touched[tensor][lines]
+        hits = int(np.count_nonzero(age <= self._capacity))
+        misses = age.size - hits
+        self._recent.append((tensor, lines))
         self._pending += misses * copies * self._line_bytes
         return hits, misses
 

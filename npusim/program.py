@@ -158,6 +158,8 @@ class Builder:
         self._ops: list[MicroOp] = []
         self._claimed: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
+        self._synced: set[frozenset[Pipe]] = set()
+        """Pairs of pipes whose last event serves plain waits."""
         self._queues: list[Queue] = []
 
     def room_bytes(self, buffer: str) -> int:
@@ -195,9 +197,10 @@ class Builder:
     def _event(self, src: Pipe, dst: Pipe) -> int:
         pair = frozenset((src, dst))
         event = self._taken.get(pair, 0)
-        if event >= self._events:
+        events = self._events - (pair in self._synced)
+        if event >= events:
             raise ProgramError(
-                f"{self.name}: {src} and {dst} must get by with {self._events} events, "
+                f"{self.name}: {src} and {dst} must get by with {events} events, "
                 f"but another queue slot needs one more; use fewer queues or less depth"
             )
         self._taken[pair] = event + 1
@@ -230,6 +233,7 @@ class Builder:
                 f"{self.name}: {src} and {dst} must have an event left for a plain wait; "
                 f"use fewer queues or less depth"
             )
+        self._synced.add(pair)
         self.emit(SetFlag(src, dst, event), WaitFlag(src, dst, event))
 
     def barrier(self, pipe: Pipe | None = None) -> None:

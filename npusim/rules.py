@@ -158,6 +158,43 @@ def _loop_reads_only_what_it_wrote(op: ScalarLoop) -> bool:
     return True
 
 
+def _rounds_stay_apart(op: ScalarLoop) -> bool:
+    """Whether no round touches what another one stores."""
+    touched = [
+        (part.src if isinstance(part, ScalarLoad) else part.dst, part.step_bytes, index)
+        for index, part in enumerate(op.body)
+        if isinstance(part, ScalarLoad | ScalarStore)
+    ]
+    for stored, step, store in touched:
+        if not isinstance(op.body[store], ScalarStore) or op.count == 1:
+            continue
+        for local, other_step, index in touched:
+            a, b = op.swept(stored, step), op.swept(local, other_step)
+            meet = max(a.offset_bytes, b.offset_bytes) < min(a.end_bytes, b.end_bytes)
+            if index == store or a.buffer != b.buffer or not meet:
+                continue
+            together = a.offset_bytes == b.offset_bytes and step == other_step
+            if not together or step < max(stored.nbytes, local.nbytes):
+                return False
+    return True
+
+
+def _path_names(op: Load | Store) -> tuple[str, str]:
+    """The ways that a copy takes, past the L2 and out of it or into it."""
+    if isinstance(op, Load):
+        return f"gm_to_{op.dst.buffer}", f"l2_to_{op.dst.buffer}"
+    return f"{op.src.buffer}_to_gm", f"{op.src.buffer}_to_l2"
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _whole_repeats(local: Local) -> bool:
+    blocks, rest = divmod(local.nbytes, BLOCK_BYTES)
+    return not rest and (blocks < 8 or blocks % 8 == 0)
+
+
 def _names(dtypes: tuple[DType, ...]) -> str:
     return ", ".join(dtype.name for dtype in dtypes)
 
@@ -167,6 +204,14 @@ RULES = (
         ANY,
         lambda op, at: all(_in_bounds(local, at.core) for local in _locals(op)),
         _bounds_text,
+    ),
+    Rule(
+        (Load, Store),
+        lambda op, at: set(_path_names(op)) <= set(at.core.paths),
+        lambda op, at: (
+            f"a copy must go a way that {at.kind} has, one of {', '.join(at.core.paths)}, "
+            f"not {' or '.join(_path_names(op))}; take another buffer"
+        ),
     ),
     Rule(
         (*VECTOR, Load, Store),
@@ -182,6 +227,14 @@ RULES = (
         lambda op, _: (
             f"rows must be filled and lie whole blocks of {BLOCK_BYTES} bytes apart, not "
             f"{_global(op).burst_bytes} bytes every {op.pitch_bytes}; pad the rows"
+        ),
+    ),
+    Rule(
+        (Load,),
+        lambda op, _: op.src.bursts == 1 or op.pitch_bytes >= _padded(op.src.burst_bytes),
+        lambda op, _: (
+            f"rows must lie at least the {_padded(op.src.burst_bytes)} bytes apart that each "
+            f"fills, not {op.pitch_bytes}; raise the pitch"
         ),
     ),
     Rule(
@@ -224,6 +277,17 @@ RULES = (
         ),
     ),
     Rule(
+        (Duplicate, Broadcast, Reduce),
+        lambda op, _: (
+            op.dst.dtype.bits in (16, 32)
+            and all(local.dtype is op.dst.dtype for local in reads(op))
+        ),
+        lambda op, _: (
+            f"operands must share one type of 16 or 32 bits, not "
+            f"{', '.join(local.dtype.name for local in _locals(op))}; cast first"
+        ),
+    ),
+    Rule(
         (Broadcast,),
         lambda op, _: op.dst.nbytes == op.src.count * BLOCK_BYTES,
         lambda op, _: (
@@ -233,12 +297,10 @@ RULES = (
     ),
     Rule(
         VECTOR,
-        lambda op, _: all(
-            local.nbytes % BLOCK_BYTES == 0 for local in _locals(op) if local.is_strided
-        ),
+        lambda op, _: all(_whole_repeats(local) for local in _locals(op) if local.is_strided),
         lambda op, _: (
-            f"strided operands must be whole blocks of {BLOCK_BYTES} bytes, not "
-            f"{', '.join(str(local.nbytes) for local in _locals(op))} bytes; pad them"
+            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to 8 or a multiple of 8, "
+            f"not {', '.join(str(local.nbytes) for local in _locals(op))} bytes; pad them"
         ),
     ),
     Rule(
@@ -247,6 +309,14 @@ RULES = (
         lambda op, _: (
             f"a loop must run at least once and write each register before it reads it, "
             f"not {op.count} x with a register from outside; load it inside the loop"
+        ),
+    ),
+    Rule(
+        (ScalarLoop,),
+        lambda op, _: _rounds_stay_apart(op),
+        lambda _, __: (
+            "a round must not touch what another round stores, not even in part; "
+            "store elsewhere, or write the rounds one by one"
         ),
     ),
     Rule(

@@ -190,7 +190,7 @@ def _broadcast(op: Broadcast, state: State) -> None:
 
 def _reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
-    state.buffers.view(op.dst).reshape(-1)[0] = extreme(_read(op.src, state))
+    state.buffers.view(op.dst).flat[0] = extreme(_read(op.src, state))
 
 
 # ---- scalar ----

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 import simpy
@@ -71,6 +70,7 @@ class _Copy:
     gm_port: int
     l2_port: int
     startup: int
+    """Cycles from the start of the copy to its first byte."""
 
 
 _Step = _Work | _Set | _Wait | _Drain | _DrainAll | _Copy
@@ -96,7 +96,7 @@ class Code:
 
     def cycles(self, core_cycles: int) -> int:
         """Cycles of the chip's clock for cycles of this core's."""
-        return ceil(core_cycles * self._ratio)
+        return -(-core_cycles * self.spec.clock_hz // self._core.clock_hz)
 
     def _pipe(self, pipe: Pipe) -> int:
         return self.pipes.setdefault(pipe, len(self.pipes))
@@ -128,7 +128,7 @@ class Code:
     def _copy(self, op: Load | Store, *ends: str) -> _Copy:
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in (ends[:2], ends[2:]))
         wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
-        return _Copy(op, wide, fast, far.startup_cycles)
+        return _Copy(op, wide, fast, self.cycles(far.startup_cycles))
 
 
 class Lane:
@@ -278,7 +278,7 @@ class Lane:
             self._runnable.append(pipe)
             self.run()
 
-        self._at(start, lambda: self._memory.start(request, done))
+        self._at(start + step.startup, lambda: self._memory.start(request, done))
 
     def _request(self, step: _Copy) -> tuple[Request, int]:
         """What the memory is asked for, and how long the pipe is held at least."""
@@ -295,7 +295,7 @@ class Lane:
             l2_port=step.l2_port,
             copies=len(self._cores),
         )
-        return request, self._code.cycles(charged.hold_cycles + step.startup)
+        return request, self._code.cycles(charged.hold_cycles)
 
     def _at(self, cycle: int, action: Callable[[], None]) -> None:
         event = self._env.timeout(cycle - int(self._env.now))

@@ -92,7 +92,8 @@ class ScalarLoop:
 
     def swept(self, first: Local, step_bytes: int) -> Local:
         """All that an operand touches in *count* rounds, when it starts at *first*."""
-        span = (self.count - 1) * step_bytes * 8 // first.dtype.bits + first.count
+        steps = -(-(self.count - 1) * step_bytes * 8 // first.dtype.bits)
+        span = steps + first.count
         return Local(first.buffer, first.offset_bytes, first.dtype, span)
 
     def __str__(self) -> str:

@@ -1,0 +1,31 @@
+"""What all tests share: small chips, seeded numbers, and examples that are the same every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from tiny import tiny_spec
+
+from npusim.spec import DeviceSpec
+
+# No database and no deadline: a run depends on nothing but the code.
+settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> DeviceSpec:
+    """A chip of arch 2201 whose times can be computed by hand."""
+    return tiny_spec()
+
+
+@pytest.fixture(scope="session")
+def tiny_2002() -> DeviceSpec:
+    """The same for arch 2002: two kinds of core with a vector pipe."""
+    return tiny_spec("2002")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20260801)

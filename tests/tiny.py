@@ -1,0 +1,115 @@
+"""Chips with numbers so small that every time in the tests can be computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim import chip, devices
+from npusim.chip import Binding, Block, L2State
+from npusim.isa import MicroOp
+from npusim.program import Builder, Program
+from npusim.spec import DeviceSpec
+from npusim.tensor import GlobalTensor
+from npusim.trace import ORDERING, Trace
+
+UB_BYTES = 16 * 1024
+
+# One gigahertz, so that a nanosecond is a cycle and a gigabyte a second is a byte a cycle.
+NUMBERS: dict[str, Any] = {
+    "gm.read_bytes_per_s": 32e9,
+    "gm.write_bytes_per_s": 32e9,
+    "gm.read_latency_ns": 10.0,
+    "gm.write_latency_ns": 4.0,
+    "l2.capacity_bytes": 8192,
+    "l2.line_bytes": 128,
+    "l2.read_bytes_per_s": 128e9,
+    "l2.write_bytes_per_s": 128e9,
+    "l2.read_latency_ns": 2.0,
+    "l2.write_latency_ns": 1.0,
+    "transfer.issue_cycles": 1,
+    "transfer.burst_cycles": 1,
+    "transfer.sector_bytes": 32,
+    "scalar.dispatch_cycles": 0,
+    "scalar.load_cycles": 4,
+    "scalar.store_cycles": 3,
+    "scalar.alu_cycles": 1,
+    "sync.set_flag_cycles": 0,
+    "sync.wait_flag_cycles": 0,
+    "sync.barrier_cycles": 0,
+    "banks.groups": 16,
+    "banks.banks_per_group": 2,
+    "banks.bank_bytes": 512,
+}
+PATHS = {"gm_to_ub": 32.0, "l2_to_ub": 64.0, "ub_to_gm": 32.0, "ub_to_l2": 64.0}
+
+
+def tiny_spec(arch: str = "2201", **numbers: Any) -> DeviceSpec:
+    """A chip of *arch*; *numbers* are dotted keys with two underscores in place of each dot."""
+    base = devices.load("ascend910b2" if arch == "2201" else "ascend310p3")
+    data = base.model_dump(exclude={"sources"}) | {"name": "tiny", "aliases": ()}
+    for kind in data["cores"]:
+        put(data, f"cores.{kind}.clock_hz", 10**9)
+        put(data, f"cores.{kind}.count", 2)
+        if data["cores"][kind]["ub_bytes"]:
+            put(data, f"cores.{kind}.ub_bytes", UB_BYTES)
+            for path, rate in PATHS.items():
+                put(data, f"cores.{kind}.paths.{path}.bytes_per_cycle", rate)
+    for name in data["vector"]["classes"]:
+        data["vector"]["classes"][name] = {
+            "head_cycles": 2,
+            "tail_cycles": 3,
+            "cycles_per_repeat_16bit": 1.0,
+            "cycles_per_repeat_32bit": 1.0,
+        }
+    changed = {name.replace("__", "."): value for name, value in numbers.items()}
+    for key, value in (NUMBERS | changed).items():
+        put(data, key, value)
+    return DeviceSpec.model_validate(data)
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set the entry of *data* that the dotted *key* names."""
+    *tables, last = key.split(".")
+    for table in tables:
+        data = data[table]
+    assert last in data, key
+    data[last] = value
+
+
+def builder(spec: DeviceSpec, name: str = "kernel") -> Builder:
+    """A builder for the first kind of core that has a vector pipe."""
+    return Builder(name, spec.cores[spec.vector_kinds[0]], spec.sync)
+
+
+def play(
+    spec: DeviceSpec,
+    *programs: Program | tuple[MicroOp, ...],
+    sizes: dict[str, int] | None = None,
+    l2: L2State = "cold",
+    folded: bool = False,
+    bindings: tuple[dict[str, Binding], ...] = (),
+    kind: str | None = None,
+) -> Trace:
+    """Time one program a core; each name of global memory is a tensor of its own, of *sizes*."""
+    sizes = {"x": 8192, "y": 8192} if sizes is None else sizes
+    same = {name: Binding(name) for name in sizes}
+    blocks = tuple(
+        Block(
+            core,
+            kind or spec.vector_kinds[0],
+            program if isinstance(program, Program) else Program("kernel", program),
+            bindings[core] if bindings else same,
+        )
+        for core, program in enumerate(programs)
+    )
+    tensors = [GlobalTensor(name, size) for name, size in sizes.items()]
+    return chip.time(blocks, tensors, spec, l2=l2, folded=folded)
+
+
+def log(trace: Trace, core: int = 0) -> list[tuple[str, int, int, int]]:
+    """(pipe, start, pipe free, result there) of what *core* did beside flags and barriers."""
+    return [
+        (span.pipe, span.start, span.free, span.end)
+        for span in trace.spans(core)
+        if not isinstance(span.op, ORDERING)
+    ]
