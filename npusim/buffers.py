@@ -15,20 +15,29 @@ __all__ = ["Buffers", "OutOfBufferError"]
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
 
+UNWRITTEN = 0xA5
+"""A pattern that is no small number in any type, so that reading it shows."""
+
+
 class OutOfBufferError(ValueError):
     """A micro-op reaches beyond a buffer of its core."""
 
 
 class Buffers:
-    """The bytes of a core's buffers; what nobody has written yet is 0xA5 throughout."""
+    """The bytes of a core's buffers; what nobody has written yet is UNWRITTEN throughout."""
 
     def __init__(self, core: Core) -> None:
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         for name in BUFFERS:
             size = getattr(core, f"{name}_bytes")
             if size is not None:
-                self._bytes[name] = np.full(size, 0xA5, np.uint8)
+                self._bytes[name] = np.full(size, UNWRITTEN, np.uint8)
         self._views: dict[Local, Array] = {}
+
+    def reset(self) -> None:
+        """Forget everything that was written."""
+        for raw in self._bytes.values():
+            raw.fill(UNWRITTEN)
 
     def raw(self, buffer: str) -> NDArray[np.uint8]:
         """All bytes of *buffer*; raises OutOfBufferError when the core has no such buffer."""

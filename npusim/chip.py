@@ -14,10 +14,10 @@ import simpy
 from npusim.buffers import Buffers
 from npusim.errors import TrapError
 from npusim.fold import fold
+from npusim.footprint import check_apart, check_inside
 from npusim.hazards import order
 from npusim.isa import Barrier, MicroOp, SetFlag, WaitFlag
 from npusim.memory import SharedMemory
-from npusim.overlap import check_apart
 from npusim.program import Binding, Block, Program
 from npusim.rules import Place, check
 from npusim.semantics import Memory, State, run
@@ -68,6 +68,7 @@ def compute(
     for block in blocks:
         if block.kind not in buffers:
             buffers[block.kind] = Buffers(spec.cores[block.kind])
+        buffers[block.kind].reset()
         memories = {}
         for name, bound in block.bindings.items():
             data = bytes_of[bound.tensor]
@@ -92,6 +93,7 @@ def time(
     folded: bool = True,
 ) -> Trace:
     """Time every block, all starting at cycle 0; *folded* off times each on its own."""
+    check_inside(blocks, tensors)
     env = simpy.Environment()
     warm = l2 == "warm"
     memory = SharedMemory(env, spec, tensors, warm)

@@ -4,7 +4,9 @@ Pipes run at their own speed, so two micro-ops on different pipes are ordered on
 and awaited flags (or a full barrier). :func:`order` walks a program pipe by pipe as the chip does,
 untimed, and keeps a vector clock for each pipe: how far each other pipe had come, at least, when
 this one went on. Two micro-ops on different pipes that touch the same bytes, one of them writing,
-without the clock of the one knowing of the other, are a race. A walk that cannot go on is a
+without the clock of the one knowing of the other, are a race. So are two on the vector pipe, which
+starts a micro-op before the last one's results are there, with no barrier between them
+(asc-devkit, PipeBarrier(ISASI).md). A walk that cannot go on is a
 deadlock. Neither depends on how long anything takes, so what passes here holds on every device.
 """
 
@@ -88,6 +90,8 @@ class _Lane:
     queue: deque[int] = field(default_factory=deque)
     clock: Clock = field(default_factory=dict)
     epochs: deque[_Epoch] = field(default_factory=lambda: deque([_Epoch()]))
+    undrained: _Epoch = field(default_factory=_Epoch)
+    """The vector pipe only: what it touched since its last barrier."""
 
 
 def order(program: Program) -> tuple[int, ...]:
@@ -147,7 +151,11 @@ class _Walk:
             raised = self.flags.get((op.src, op.dst, op.event))
             if not raised:
                 return False
-            _join(lane.clock, raised.popleft())
+            clock = raised.popleft()
+            _join(lane.clock, clock)
+            if clock.get(op.pipe, 0) >= lane.undrained.last:
+                # The flag comes from somebody who knew that all of this pipe's work was done.
+                lane.undrained = _Epoch()
         is_full_barrier = isinstance(op, Barrier) and op.on is None
         if is_full_barrier and any(other.queue for other in self.lanes.values()):
             return False
@@ -156,11 +164,14 @@ class _Walk:
             raised = self.flags.setdefault((op.src, op.dst, op.event), deque())
             raised.append(dict(lane.clock))
             self._begin_epoch(lane, op.pipe)
+        elif isinstance(op, Barrier) and op.on is not None:
+            lane.undrained = _Epoch()
         elif is_full_barrier:
             for other in self.lanes.values():
                 _join(self.scalar.clock, other.clock)
             for pipe, other in self.lanes.items():
                 _join(other.clock, self.scalar.clock)
+                other.undrained = _Epoch()
                 self._begin_epoch(other, pipe)
         else:
             self._touch(lane, op, index)
@@ -181,6 +192,10 @@ class _Walk:
         for pipe, other in self.lanes.items():
             if other is not lane:
                 self._compare(clashing, other, lane.clock.get(pipe, 0))
+        if op.pipe == "vector":
+            self._compare_epoch(clashing, lane.undrained)
+            for access in accesses:
+                lane.undrained.add(access)
         for access in accesses:
             lane.epochs[-1].add(access)
 
@@ -189,10 +204,13 @@ class _Walk:
         for epoch in reversed(other.epochs):
             if 0 < epoch.last <= known:
                 return
-            if epoch.touched:
-                for key, access in clashing:
-                    for past in epoch.touched.get(key, ()):
-                        self._check(past, access)
+            self._compare_epoch(clashing, epoch)
+
+    def _compare_epoch(self, clashing: list[tuple[Key, _Access]], epoch: _Epoch) -> None:
+        if epoch.touched:
+            for key, access in clashing:
+                for past in epoch.touched.get(key, ()):
+                    self._check(past, access)
 
     def _begin_epoch(self, lane: _Lane, pipe: Pipe) -> None:
         """Start anew at a flag, and forget what every other pipe knows of."""
@@ -208,12 +226,20 @@ class _Walk:
         if past.bursts and access.bursts and not _meet(past.bursts, access.bursts):
             return
         first, second = sorted((past.index, access.index))
-        ops = self.program.ops
+        a, b = self.program.ops[first], self.program.ops[second]
+        must, remedy = (
+            ("a barrier", f"put a barrier of the {a.pipe} pipe between them")
+            if a.pipe == b.pipe
+            else (
+                "a flag",
+                f"set a flag from {a.pipe} to {b.pipe} after the first and await it before the "
+                f"second",
+            )
+        )
         raise RaceError(
-            f"{self.program.name}: micro-ops that touch the same bytes must be ordered by a flag, "
-            f"not #{first} {ops[first].pipe}: {ops[first]} and #{second} {ops[second].pipe}: "
-            f"{ops[second]} at {access.place}[{start}:{end}]; set a flag from {ops[first].pipe} to "
-            f"{ops[second].pipe} after the first and await it before the second"
+            f"{self.program.name}: micro-ops that touch the same bytes must be ordered by {must}, "
+            f"not #{first} {a.pipe}: {a} and #{second} {b.pipe}: {b} "
+            f"at {access.place}[{start}:{end}]; {remedy}"
         )
 
 

@@ -95,8 +95,10 @@ class Code:
             self.steps.append(known[op])
 
     def cycles(self, core_cycles: int) -> int:
-        """Cycles of the chip's clock for cycles of this core's."""
-        return -(-core_cycles * self.spec.clock_hz // self._core.clock_hz)
+        """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
+        # Rounding up would make each single cycle of a slightly slower core last two.
+        twice = 2 * core_cycles * self.spec.clock_hz + self._core.clock_hz
+        return max(twice // (2 * self._core.clock_hz), min(core_cycles, 1))
 
     def _pipe(self, pipe: Pipe) -> int:
         return self.pipes.setdefault(pipe, len(self.pipes))

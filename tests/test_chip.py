@@ -13,6 +13,7 @@ from npusim.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.errors import TrapError
 from npusim.hazards import DeadlockError, RaceError
 from npusim.isa import (
+    Barrier,
     BinaryScalar,
     Cast,
     Duplicate,
@@ -102,7 +103,9 @@ def test_the_chip_decides_what_becomes_of_large_halves(
         "narrow",
         (
             Duplicate(X, 1e30),
+            Barrier("vector"),
             Cast(half, X, "none"),
+            Barrier("vector"),
             Cast(X, half, "none"),
             *(SetFlag("vector", "mte3", 0), WaitFlag("vector", "mte3", 0)),
             Store(Global("y", 0, 32), BYTES),

@@ -224,8 +224,28 @@ def test_a_barrier_of_one_pipe_orders_no_other() -> None:
         walk(load(), Barrier("mte2"), half())
 
 
-def test_one_pipe_never_races_with_itself() -> None:
-    assert walk(fill(), fill(), half(0)) == (0, 1, 2)
+def test_copies_of_one_pipe_never_race() -> None:
+    assert walk(load(), load()) == (0, 1)
+
+
+def test_the_vector_pipe_needs_a_barrier_before_a_result_is_used() -> None:
+    ops = fill(), half()
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a barrier, not "
+        f"#0 vector: {ops[0]} and #1 vector: {ops[1]} at ub[0:256]; "
+        f"put a barrier of the vector pipe between them"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        walk(*ops)
+    for barrier in (Barrier("vector"), Barrier()):
+        assert walk(fill(), barrier, half()) == (0, 1, 2)
+
+
+def test_a_flag_that_comes_back_drains_the_vector_pipe_too() -> None:
+    there, back = sync("vector", "scalar"), sync("scalar", "vector")
+    assert len(walk(fill(), *there, *back, half())) == 6
+    with pytest.raises(RaceError):
+        walk(fill(), *sync("scalar", "vector"), half())
 
 
 # ---- deadlocks ----

@@ -311,9 +311,15 @@ def test_a_slower_core_takes_longer_and_moves_less_a_cycle() -> None:
 
 @pytest.mark.parametrize(
     ("chip_mhz", "core_mhz", "cycles", "expected"),
-    [(1100, 1000, 10, 11), (550, 1000, 100, 55), (550, 1000, 101, 56), (1060, 1000, 1, 2)],
+    [
+        (1100, 1000, 10, 11),
+        (550, 1000, 100, 55),
+        (550, 1000, 101, 56),
+        (1060, 1000, 1, 1),
+        (400, 1000, 1, 1),
+    ],
 )
-def test_another_clock_rounds_up_only_what_is_not_whole(
+def test_another_clock_counts_the_nearest_cycle_and_never_none(
     chip_mhz: int, core_mhz: int, cycles: int, expected: int
 ) -> None:
     spec = tiny_spec(
