@@ -14,13 +14,16 @@ class Played(Protocol):
     """What pictures need of a run."""
 
     @property
-    def op(self) -> str: ...
+    def op(self) -> str:
+        """The operator's name."""
 
     @property
-    def device(self) -> DeviceSpec: ...
+    def device(self) -> DeviceSpec:
+        """The chip it ran on."""
 
     @property
-    def trace(self) -> Trace | None: ...
+    def trace(self) -> Trace | None:
+        """When each micro-op ran, if that is known."""
 
 
 Subject = Trace | Played
