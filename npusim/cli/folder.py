@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,13 +22,21 @@ class FolderError(ValueError):
 
 
 def check(folder: Path, force: bool) -> None:
-    """Refuse a *folder* that holds something, unless that is an earlier run and *force* says so."""
+    """Refuse a *folder* that cannot be written or must not be, before a run takes its time.
+
+    One that holds something may be replaced only if that is an earlier run and *force* says so.
+    """
     who = f"run: the folder {folder}"
     try:
         held = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
     except OSError as error:
         raise _unwritable(folder, error) from None
-    if folder.resolve() == Path.cwd():
+    target = folder.resolve()
+    above = next(parent for parent in (*target.parents, target) if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        error_number = errno.EACCES if above.is_dir() else errno.ENOTDIR
+        raise _unwritable(folder, OSError(error_number, os.strerror(error_number)))
+    if target == Path.cwd():
         raise FolderError(f"{who} must not be the current one; name one below it")
     if held and not force:
         raise FolderError(
