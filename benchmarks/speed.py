@@ -53,7 +53,7 @@ def values_and_time() -> None:
         reference = npusim.ops.load("npu_quantize").reference
         ours, numpy = fastest(
             lambda args=args: npusim.run("npu_quantize", *args, device=DEVICE),
-            lambda args=args: reference(*args),
+            lambda args=args, reference=reference: reference(*args),
         )
         print(
             f"(a) npu_quantize fp16 8192 x 8192, div_mode={div_mode!s:5}  "

@@ -7,6 +7,8 @@ order of the micro-ops is certain (``hazards``) and that the chip has them (``ru
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import inf
 from typing import Literal
 
 import simpy
@@ -26,10 +28,13 @@ from npusim.tensor import GlobalTensor
 from npusim.trace import Trace
 from npusim.units import Code, Lane
 
-__all__ = ["Binding", "Block", "L2State", "compute", "time", "verify"]
+__all__ = ["Binding", "Block", "L2State", "Progress", "compute", "time", "verify"]
 
 L2State = Literal["cold", "warm"]
 """Whether inputs and outputs were touched just before the launch."""
+Progress = Callable[[str, float], None]
+"""Hears how far a run has come: "values" or "time", and the share that is done, from 0 to 1."""
+EVENTS_PER_REPORT = 1000
 
 
 def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, tuple[int, ...]]:
@@ -54,10 +59,13 @@ def compute(
     tensors: list[GlobalTensor],
     spec: DeviceSpec,
     orders: dict[Program, tuple[int, ...]],
+    *,
+    progress: Progress | None = None,
 ) -> None:
     """Run the values of every block; output tensors are written in place.
 
-    Raises TrapError, its message saying on which core, when a kernel traps.
+    *progress* hears of every block. Raises TrapError, its message saying on which core, when a
+    kernel traps.
     """
     bytes_of = {tensor.name: tensor.data for tensor in tensors}
     buffers: dict[str, Buffers] = {}
@@ -65,7 +73,9 @@ def compute(
     for program, indices in orders.items():
         moves = (program.ops[index] for index in indices)
         working[program] = [op for op in moves if not isinstance(op, SetFlag | WaitFlag | Barrier)]
-    for block in blocks:
+    for index, block in enumerate(blocks):
+        if progress:
+            progress("values", index / len(blocks))
         if block.kind not in buffers:
             buffers[block.kind] = Buffers(spec.cores[block.kind])
         buffers[block.kind].reset()
@@ -91,8 +101,12 @@ def time(
     *,
     l2: L2State = "cold",
     folded: bool = True,
+    progress: Progress | None = None,
 ) -> Trace:
-    """Time every block, all starting at cycle 0; *folded* off times each on its own."""
+    """Time every block, all starting at cycle 0; *folded* off times each on its own.
+
+    *progress* hears now and then which share of the micro-ops has started.
+    """
     check_inside(blocks, tensors)
     env = simpy.Environment()
     warm = l2 == "warm"
@@ -109,5 +123,18 @@ def time(
         lanes.append(Lane(env, memory, codes[key], cores, first.bindings))
     for lane in lanes:
         lane.run()
+    if progress:
+        _watch(env, lanes, progress)
     env.run()
     return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz)
+
+
+def _watch(env: simpy.Environment, lanes: list[Lane], progress: Progress) -> None:
+    """Let SimPy work until nothing is left to do, with reports in between."""
+    total = sum(lane.waiting for lane in lanes)
+    while env.peek() < inf:
+        progress("time", 1 - sum(lane.waiting for lane in lanes) / total)
+        for _ in range(EVENTS_PER_REPORT):
+            if env.peek() == inf:
+                break
+            env.step()

@@ -164,11 +164,10 @@ class Builder:
 
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
-        size = getattr(self._core, f"{buffer}_bytes", None)
-        if size is None:
+        usable = self._core.usable_bytes(buffer)
+        if usable <= 0:
             raise ProgramError(f"{self.name}: the core must have a {buffer}, but it has none")
-        kept = getattr(self._core, f"{buffer}_reserved_bytes", 0)
-        return int(size) - int(kept) - self._claimed.get(buffer, 0)
+        return usable - self._claimed.get(buffer, 0)
 
     def claim(self, buffer: str, nbytes: int) -> Slot:
         """Claim *nbytes* of *buffer*, rounded up to whole blocks; raises ProgramError."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2State
+from npusim.chip import L2State, Progress
 from npusim.dtypes import Array
 from npusim.errors import Code, OpError, TrapError
 from npusim.spec import DeviceSpec, Pipe
@@ -116,6 +116,7 @@ def run(
     timing: bool = True,
     l2: L2State = "cold",
     fold: bool = True,
+    progress: Progress | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
@@ -123,7 +124,8 @@ def run(
     *args* and *kwargs* are numpy arrays and plain attributes; a :class:`TensorSpec` in place of an
     array asks for time only. *values* and *timing* turn either half off. *l2* says whether inputs
     and outputs lie in the L2 at launch. *fold* off times each core on its own, which gives the same
-    times more slowly.
+    times more slowly. *progress* is called with a stage, "values" or "time", and the share of it
+    that is done.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -149,10 +151,12 @@ def run(
     orders = chip.verify(blocks, spec)
     result = allocate("output", problem.output, with_values)
     tensors = [*(operand.place() for operand in problem.inputs), result]
+    trace = None
     try:
         if with_values:
-            chip.compute(blocks, tensors, spec, orders)
-        trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold) if timing else None
+            chip.compute(blocks, tensors, spec, orders, progress=progress)
+        if timing:
+            trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
     except TrapError as trap:
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
     output = _values(result, problem.output) if with_values else problem.output

@@ -92,10 +92,10 @@ class Core(Part):
     clock_hz: PositiveInt
     pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML knows lists only
     ub_bytes: PositiveInt | None = None
-    ub_reserved_bytes: NonNegativeInt = 0
+    ub_reserved_bytes: NonNegativeInt | None = None
     """Tail of the unified buffer that the framework keeps for itself."""
     l1_bytes: PositiveInt | None = None
-    l1_reserved_bytes: NonNegativeInt = 0
+    l1_reserved_bytes: NonNegativeInt | None = None
     l0a_bytes: PositiveInt | None = None
     l0b_bytes: PositiveInt | None = None
     l0c_bytes: PositiveInt | None = None
@@ -104,6 +104,12 @@ class Core(Part):
     fb_bytes: PositiveInt | None = None
     """Fixpipe buffers, all four together."""
     paths: dict[str, Path]
+
+    def usable_bytes(self, buffer: str) -> int:
+        """Bytes of *buffer* that a kernel may use; 0 where the core has no such buffer."""
+        size: int = getattr(self, f"{buffer}_bytes", None) or 0
+        kept: int = getattr(self, f"{buffer}_reserved_bytes", None) or 0
+        return size - kept
 
     @model_validator(mode="after")
     def _paths_run_on_own_pipes(self) -> Self:
@@ -336,7 +342,7 @@ class DeviceSpec(Part):
                 )
             for buffer in ("ub", "l1"):
                 size, kept = getattr(core, f"{buffer}_bytes"), f"{buffer}_reserved_bytes"
-                if size is not None and getattr(core, kept) >= size:
+                if size is not None and core.usable_bytes(buffer) <= 0:
                     raise ValueError(
                         f"cores.{kind}.{kept} must be less than {buffer}_bytes = {size}, "
                         f"not {getattr(core, kept)}; make it smaller"

@@ -97,6 +97,11 @@ class Trace:
         return max((int(lane.end.max()) for lane in self.lanes if lane.end.size), default=0)
 
     @property
+    def slowest(self) -> LaneTrace:
+        """The cores that end last; of several, those with the lowest numbers."""
+        return max(self.lanes, key=lambda lane: int(lane.end.max(initial=0)))
+
+    @property
     def micro_ops(self) -> int:
         """Micro-ops that all cores executed, flags and barriers included."""
         return sum(len(lane.cores) * len(lane.ops) for lane in self.lanes)

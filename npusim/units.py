@@ -164,6 +164,11 @@ class Lane:
         self._end = [0] * len(code.steps)
         self._gm_bytes = self._l2_bytes = 0
 
+    @property
+    def waiting(self) -> int:
+        """Micro-ops that have not started yet."""
+        return len(self._steps) - self._next + sum(len(queue) for queue in self._queues)
+
     def run(self) -> None:
         """Go on until nothing can happen before the global clock moves."""
         while self._runnable:

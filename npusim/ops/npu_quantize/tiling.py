@@ -73,7 +73,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     columns_per_core = min(columns_per_core, p.columns)
 
     core = spec.cores[spec.vector_kinds[0]]
-    room = (core.ub_bytes or 0) - core.ub_reserved_bytes - RESERVED_BYTES
+    room = core.usable_bytes("ub") - RESERVED_BYTES
     moving, fixed = _bytes_per_column(p, depth)
     most = room // (moving + fixed) // (line // size) * (line // size)
     row_step = 1

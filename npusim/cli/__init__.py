@@ -1,0 +1,64 @@
+"""The command `npusim`: the one part that prints.
+
+Answers go to stdout; progress goes to stderr, and so does what went wrong, as lines that begin with
+`npusim: `. The exit code is 0 when all went well, 1 when an operator, a device or a file refused,
+and 2 when the command line itself was wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from npusim.cli.call import UsageError
+from npusim.cli.devices import app as devices_app
+from npusim.cli.operators import list_operators
+from npusim.cli.run import run_operator
+from npusim.errors import OpError
+from npusim.hazards import DeadlockError, RaceError
+from npusim.inputs import InputError
+
+__all__ = ["app", "main"]
+
+
+class _Group(TyperGroup):
+    """Turns what npusim raises into lines on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (InputError, UsageError) as error:
+            _tell(str(error))
+            raise typer.Exit(2) from None
+        except BrokenPipeError:
+            raise  # a reader such as head has seen enough
+        except (OpError, RaceError, DeadlockError, ValueError, TypeError, OSError) as error:
+            _tell(str(error))
+        except MemoryError:
+            _tell("the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only")
+        raise typer.Exit(1)
+
+
+def _tell(message: str) -> None:
+    for line in message.splitlines():
+        typer.echo(f"npusim: {line}", err=True)
+
+
+app = typer.Typer(
+    cls=_Group,
+    name="npusim",
+    help="Huawei Ascend AI cores: which bits come out, how long it takes, and why.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run", no_args_is_help=True)(run_operator)
+app.command("ops")(list_operators)
+app.add_typer(devices_app, name="devices")
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    app(prog_name="npusim")

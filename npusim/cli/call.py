@@ -1,0 +1,102 @@
+"""From the words of a command line to the arguments of an operator."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from inspect import Parameter
+from typing import Any
+
+from npusim import ops
+from npusim.inputs import parse
+
+__all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
+
+
+class UsageError(ValueError):
+    """The command line does not say what is needed."""
+
+
+def parameters(op: str) -> tuple[Parameter, ...]:
+    """The parameters of operator *op* in order; raises UsageError for an unknown operator."""
+    try:
+        operator = ops.load(op)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return tuple(inspect.signature(operator.reference).parameters.values())
+
+
+def is_tensor(parameter: Parameter) -> bool:
+    """Whether *parameter* takes an array, possibly None."""
+    return "Array" in inspect.formatannotation(parameter.annotation)
+
+
+def _may_be_none(parameter: Parameter) -> bool:
+    return "None" in inspect.formatannotation(parameter.annotation)
+
+
+def arguments(op: str, tensors: Iterable[str], attributes: Iterable[str]) -> dict[str, Any]:
+    """Arguments for *op* from the values of `-i` and `-a`.
+
+    Tensors that may be None can be left out. Raises UsageError for names that do not fit *op*,
+    InputError and FileError for their values.
+    """
+    known = parameters(op)
+    words = _named(op, "-i", tensors, [p.name for p in known if is_tensor(p)])
+    plain = _named(op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
+    given: dict[str, Any] = {name: attribute(word) for name, word in plain.items()}
+    for parameter in known:
+        name = parameter.name
+        if name in words or name in given or parameter.default is not Parameter.empty:
+            continue
+        if not (is_tensor(parameter) and _may_be_none(parameter)):
+            option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
+            raise UsageError(
+                f"run: {name} of {op} must be given; add for example {option} {name}={example}"
+            )
+        given[name] = None
+    return given | {name: parse(word) for name, word in words.items()}
+
+
+def _named(op: str, option: str, texts: Iterable[str], known: list[str]) -> dict[str, str]:
+    """Cut each NAME=VALUE of *texts*, where NAME is one of *known* and comes once."""
+    what = "a tensor" if option == "-i" else "an attribute"
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            example = "input=randn:8x16" if option == "-i" else "dtype=qint8"
+            raise UsageError(
+                f"run: {option} must be NAME=VALUE, not {text!r}; write for example "
+                f"{option} {example}"
+            )
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            other = "-a" if option == "-i" else "-i"
+            hint = f"did you mean {near[0]}?" if near else f"use one of these, or {other}"
+            raise UsageError(
+                f"run: {option} must name {what} of {op}, one of {', '.join(known)}, "
+                f"not {name!r}; {hint}"
+            )
+        if name in found:
+            raise UsageError(f"run: {option} {name} must come once; drop one of them")
+        found[name] = value
+    return found
+
+
+def attribute(word: str) -> Any:
+    """The value that *word* means: true, false, none, a number, or else the word itself.
+
+    >>> [attribute(word) for word in ("true", "none", "-1", "0.5", "qint8")]
+    [True, None, -1, 0.5, 'qint8']
+    """
+    plain = {"true": True, "false": False, "none": None}
+    if word.lower() in plain:
+        return plain[word.lower()]
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+        return int(word)
+    if re.fullmatch(r"[+-]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]{1,3})?", word, re.IGNORECASE):
+        return float(word)
+    return word

@@ -1,0 +1,108 @@
+"""`npusim devices`: the chips, and every number of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from npusim import devices
+from npusim.cli.quantities import bytes_named, hz_named, quantity, rate_named
+from npusim.cli.screen import json_text, show, table
+from npusim.spec import DeviceSpec
+
+__all__ = ["app"]
+
+app = typer.Typer(invoke_without_command=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+@app.callback()
+def list_devices(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the chips, or show one of them."""
+    if context.invoked_subcommand is not None:
+        return
+    specs = [devices.load(name) for name in devices.names()]
+    if as_json:
+        typer.echo(json_text([_facts(spec) for spec in specs]))
+        return
+    listing = table("chip", "series", "cores", "L2", "memory", "also called")
+    for spec in specs:
+        listing.add_row(
+            Text(spec.name, "bold"),
+            spec.series,
+            ", ".join(
+                f"{core.count} {kind} at {hz_named(core.clock_hz)}"
+                for kind, core in spec.cores.items()
+            ),
+            bytes_named(spec.l2.capacity_bytes),
+            rate_named(spec.gm.read_bytes_per_s),
+            ", ".join(spec.aliases),
+        )
+    show(listing)
+
+
+def _facts(spec: DeviceSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "aliases": list(spec.aliases),
+        "series": spec.series,
+        "cores": {
+            kind: {"count": core.count, "clock_hz": core.clock_hz}
+            for kind, core in spec.cores.items()
+        },
+        "l2_bytes": spec.l2.capacity_bytes,
+        "gm_read_bytes_per_s": spec.gm.read_bytes_per_s,
+    }
+
+
+@app.command("show")
+def show_device(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A chip's name, or a file that ends in .toml.")
+    ],
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Say of each number where it comes from.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every number of one chip."""
+    spec = devices.load(name)
+    tree = spec.model_dump(mode="json", exclude={"sources"}, exclude_none=True)
+    if as_json:
+        if sources:
+            tree["sources"] = {key: source._asdict() for key, source in spec.sources.items()}
+        typer.echo(json_text(tree))
+        return
+    listing = table("name", "value", *(("confidence", "source") if sources else ()))
+    above: str | None = ""
+    for key, value in _leaves(tree):
+        group, _, last = key.rpartition(".")
+        if group != above:
+            listing.add_section()
+            listing.add_row(Text(f"[{group}]", "bold"))
+            above = group
+        row = [last, _shown(key, value)]
+        if sources and key in spec.sources:
+            row += [spec.sources[key].confidence, spec.sources[key].text]
+        listing.add_row(*(Text(cell) for cell in row))
+    show(listing)
+
+
+def _leaves(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every entry, the plain ones of a table before its tables."""
+    for name, node in tree.items():
+        if not isinstance(node, dict):
+            yield f"{above}{name}", node
+    for name, node in tree.items():
+        if isinstance(node, dict):
+            yield from _leaves(node, f"{above}{name}.")
+
+
+def _shown(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
+    return value if isinstance(value, str) else quantity(key, value)

@@ -1,0 +1,106 @@
+"""The folder that a run leaves: values, numbers and pictures, written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from npusim.cli.screen import json_text
+from npusim.run import Run
+
+__all__ = ["FolderError", "check", "write"]
+
+RECORD = "run.json"
+
+
+class FolderError(ValueError):
+    """A folder cannot be written, or must not be."""
+
+
+def check(folder: Path, force: bool) -> None:
+    """Refuse a *folder* that cannot be written or must not be, before a run takes its time.
+
+    One that holds something may be replaced only if that is an earlier run and *force* says so.
+    """
+    who = f"run: the folder {folder}"
+    try:
+        held = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    target = folder.resolve()
+    above = next(parent for parent in (*target.parents, target) if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        error_number = errno.EACCES if above.is_dir() else errno.ENOTDIR
+        raise _unwritable(folder, OSError(error_number, os.strerror(error_number)))
+    if target == Path.cwd():
+        raise FolderError(f"{who} must not be the current one; name one below it")
+    if held and not force:
+        raise FolderError(
+            f"{who} must be new or empty, but holds {held[0]}; "
+            f"name another, or add --force to replace an earlier run"
+        )
+    if held and RECORD not in held:
+        raise FolderError(
+            f"{who} must hold a {RECORD} to be replaced, but holds {held[0]}; name another"
+        )
+
+
+def write(run: Run, folder: Path) -> list[str]:
+    """Write *run* into *folder*, in place of what *check* let pass; returns the names of files."""
+    target = folder.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
+            new, old = Path(beside, "new"), Path(beside, "old")
+            new.mkdir()
+            names = _fill(run, new)
+            if target.exists():
+                target.rename(old)
+            try:
+                new.rename(target)
+            except OSError:
+                if old.exists():
+                    old.rename(target)
+                raise
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    return names
+
+
+def _unwritable(folder: Path, error: OSError) -> FolderError:
+    return FolderError(
+        f"run: the folder {folder} must be one that can be written, but: {error.strerror}; "
+        f"name another"
+    )
+
+
+def _fill(run: Run, folder: Path) -> list[str]:
+    names = []
+    if isinstance(run.output, np.ndarray):
+        names.append("output.npy")
+        np.save(folder / "output.npy", run.output, allow_pickle=False)
+    names.append(RECORD)
+    (folder / RECORD).write_text(json_text(run.to_json()) + "\n", encoding="utf-8")
+    if run.trace is not None:
+        names += _draw(run, folder)
+    return names
+
+
+def _draw(run: Run, folder: Path) -> list[str]:
+    # Loading matplotlib takes longer than a small run; only pictures need it.
+    from matplotlib.figure import Figure
+
+    from npusim.reports.pipes import pipes
+    from npusim.reports.timeline import timeline
+
+    names = []
+    for name, picture in (("timeline.png", timeline), ("pipes.png", pipes)):
+        figure = Figure((10, 5), layout="constrained")
+        picture(run, ax=figure.subplots())
+        figure.savefig(folder / name, dpi=100)
+        names.append(name)
+    return names

@@ -1,0 +1,107 @@
+"""`npusim run`: run an operator and say what came out and how long it took."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import npusim
+from npusim import devices
+from npusim.cli import folder
+from npusim.cli.call import arguments
+from npusim.cli.progress import bar
+from npusim.cli.screen import json_text, show
+from npusim.cli.summary import summary
+
+__all__ = ["run_operator"]
+
+
+class L2(StrEnum):
+    """Whether inputs and outputs lie in the L2 at launch."""
+
+    COLD = "cold"
+    WARM = "warm"
+
+
+INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
+randint:64:int8:low=-8:high=8, zeros:8, ones:scalar, full:12:float32:value=3, arange:2x6,
+spec:8192x8192:float16 (time only), none."""
+
+
+Operator = Annotated[
+    str, typer.Argument(metavar="OP", help="The operator, as `npusim ops` lists it.")
+]
+Device = Annotated[
+    str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
+]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help=INPUT)
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attr",
+        "-a",
+        metavar="NAME=VALUE",
+        help="An attribute: true, false, none, a number or a word.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write values, numbers and pictures here."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+L2Option = Annotated[L2, typer.Option(help="Whether inputs and outputs lie in the L2 at launch.")]
+Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
+Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
+Fold = Annotated[
+    bool, typer.Option("--fold/--no-fold", help="Time cores that do the same only once.")
+]
+
+
+def run_operator(
+    op: Operator,
+    device: Device,
+    inputs: Inputs = None,
+    attributes: Attributes = None,
+    output: Output = None,
+    force: Force = False,
+    as_json: Json = False,
+    l2: L2Option = L2.COLD,
+    values: Values = True,
+    timing: Timing = True,
+    fold: Fold = True,
+) -> None:
+    """Run an operator on a chip.
+
+    For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
+    -i scales=full:1:value=0.1 -a dtype=qint8
+    """
+    given = arguments(op, inputs or (), attributes or ())
+    spec = devices.load(device)
+    if output is not None:
+        folder.check(output, force)
+    with bar() as progress:
+        run = npusim.run(
+            op,
+            **given,
+            device=spec,
+            values=values,
+            timing=timing,
+            l2=l2.value,
+            fold=fold,
+            progress=progress,
+        )
+    written = folder.write(run, output) if output is not None else []
+    if as_json:
+        typer.echo(json_text(run.to_json()))
+        return
+    show(summary(run))
+    if output is not None:
+        show(f"\nwrote {', '.join(written)} to {output}")

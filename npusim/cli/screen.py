@@ -1,0 +1,40 @@
+"""Where tables and summaries go: stdout, folded only where a terminal is too narrow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+__all__ = ["json_text", "show", "table"]
+
+UNFOLDED_COLUMNS = 1000
+"""Width where nobody looks at a screen: every row stays on its line, for grep and friends."""
+
+
+def show(*parts: RenderableType) -> None:
+    """Print *parts* one below the other, as they are, without markup."""
+    screen = Console(markup=False, highlight=False)
+    if not screen.is_terminal:
+        screen.width = UNFOLDED_COLUMNS
+    with screen.capture() as captured:
+        screen.print(*parts, sep="\n")
+    # Cells are filled up with spaces, which would only be in the way behind the last one.
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def table(*headings: str) -> Table:
+    """An empty table with a rule below its *headings*."""
+    empty = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for heading in headings:
+        empty.add_column(heading, overflow="fold")
+    return empty
+
+
+def json_text(value: Any) -> str:
+    """*value* as JSON text, the same bytes for the same value."""
+    return json.dumps(value, indent=2, allow_nan=False)

@@ -1,0 +1,130 @@
+"""The bars of a timeline as data: which cores, which pipe, which micro-ops, from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from npusim.reports.style import PIPES
+from npusim.reports.subject import elapsed_us
+from npusim.spec import Pipe
+from npusim.trace import ORDERING, LaneTrace, Trace
+
+__all__ = ["STEPS", "WIDE_STEPS", "Bar", "rows", "window"]
+
+STEPS = 2000
+"""A gap of less than one STEPS-th of what is shown falls between two pixels."""
+WIDE_STEPS = 20
+"""Bars this wide stay apart even when they touch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A micro-op, or several of one pipe that cannot be told apart at this scale."""
+
+    cores: tuple[int, ...]
+    """The cores that did this at the same time."""
+    kind: str
+    pipe: Pipe
+    names: tuple[str, ...]
+    """The mnemonics of the micro-ops, each once."""
+    start_us: float
+    free_us: float
+    """The pipe can take its next micro-op."""
+    end_us: float
+    """The last result is there."""
+    micro_ops: int = 1
+
+
+def rows(
+    trace: Trace,
+    cores: Sequence[int] | None = None,
+    *,
+    start_us: float | None = None,
+    end_us: float | None = None,
+) -> list[Bar]:
+    """The bars between *start_us* and *end_us*, core by core and pipe by pipe.
+
+    Without *cores*, the first core of each kind and the slowest one are taken. Raises ValueError
+    for cores that did not take part and for an empty stretch of time.
+    """
+    start, end = window(trace, start_us, end_us)
+    found: list[Bar] = []
+    for lane, alike in _chosen(trace, cores):
+        for pipe in PIPES:
+            bars = _bars(lane, alike, pipe, 1e6 / trace.clock_hz)
+            seen = (bar for bar in bars if bar.end_us >= start and bar.start_us <= end)
+            found += _merged(seen, (end - start) / STEPS)
+    return found
+
+
+def window(trace: Trace, start_us: float | None, end_us: float | None) -> tuple[float, float]:
+    """From when to when is shown: all of the cores' time, unless said otherwise."""
+    start = 0.0 if start_us is None else start_us
+    end = elapsed_us(trace) if end_us is None else end_us
+    if not start < end:
+        raise ValueError(
+            f"reports: start_us must be less than end_us = {end:g}, not {start:g}; "
+            f"the cores take {elapsed_us(trace):g} us"
+        )
+    return start, end
+
+
+def _chosen(trace: Trace, cores: Sequence[int] | None) -> list[tuple[LaneTrace, tuple[int, ...]]]:
+    """Lanes to show, each with all the cores that ran alike."""
+    groups: list[tuple[LaneTrace, tuple[int, ...]]] = []
+    for lane in trace.lanes:
+        for place, (other, alike) in enumerate(groups):
+            if _are_alike(lane, other):
+                groups[place] = other, (*alike, *lane.cores)
+                break
+        else:
+            groups.append((lane, lane.cores))
+    if cores is None:
+        first = {trace.kind(core): core for core in reversed(trace.cores)}
+        cores = [*first.values(), trace.slowest.cores[0]]
+    for core in cores:
+        trace.kind(core)  # raises for a core that did not take part
+    return [(lane, tuple(sorted(alike))) for lane, alike in groups if set(alike) & set(cores)]
+
+
+def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:
+    same_times = (
+        np.array_equal(mine, its)
+        for mine, its in ((a.start, b.start), (a.free, b.free), (a.end, b.end))
+    )
+    return a.kind == b.kind and all(same_times) and a.ops == b.ops
+
+
+def _bars(lane: LaneTrace, cores: tuple[int, ...], pipe: Pipe, cycle_us: float) -> Iterator[Bar]:
+    for index, op in enumerate(lane.ops):
+        if op.pipe == pipe and not isinstance(op, ORDERING):
+            mnemonic = str(op).partition(" ")[0]
+            times = (lane.start[index], lane.free[index], lane.end[index])
+            start, free, end = (int(time) * cycle_us for time in times)
+            yield Bar(cores, lane.kind, pipe, (mnemonic,), start, free, end)
+
+
+def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
+    """Join bars with less than *least_gap* between them, unless both are wide."""
+    merged: list[Bar] = []
+    for bar in bars:
+        last = merged[-1] if merged else None
+        if last is None or bar.start_us - last.free_us >= least_gap:
+            merged.append(bar)
+            continue
+        narrower = min(last.free_us - last.start_us, bar.free_us - bar.start_us)
+        if narrower >= WIDE_STEPS * least_gap:
+            merged.append(bar)
+            continue
+        new = tuple(name for name in bar.names if name not in last.names)
+        merged[-1] = replace(
+            last,
+            names=last.names + new,
+            free_us=bar.free_us,
+            end_us=max(last.end_us, bar.end_us),
+            micro_ops=last.micro_ops + bar.micro_ops,
+        )
+    return merged

@@ -1,0 +1,140 @@
+"""How pictures look: a colour and a place for each pipe, names of cores, text sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npusim.spec import Pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "COLORS",
+    "GRID",
+    "INK",
+    "LABEL_POINTS",
+    "PIPES",
+    "TEXT_POINTS",
+    "TITLE_POINTS",
+    "bare",
+    "cores_named",
+    "header",
+    "legend_below",
+    "new_axes",
+    "percent",
+    "time_named",
+    "tint",
+]
+
+# Okabe and Ito, "Color Universal Design" (2008): told apart by every kind of colour vision, and all
+# light enough for black text.
+COLORS: dict[Pipe, str] = {
+    "scalar": "#999999",
+    "mte2": "#56B4E9",
+    "mte1": "#CC79A7",
+    "cube": "#D55E00",
+    "vector": "#E69F00",
+    "fixpipe": "#F0E442",
+    "mte3": "#009E73",
+}
+
+PIPES: tuple[Pipe, ...] = tuple(COLORS)
+"""From top to bottom: the way of the data through a core."""
+
+INK = "#222222"
+GRID = "#DDDDDD"
+TITLE_POINTS = 12.0
+TEXT_POINTS = 10.0
+LABEL_POINTS = 8.0
+
+
+MOST_RUNS = 4
+"""Runs of cores that a label lists before it only counts."""
+
+
+def new_axes() -> Axes:
+    """Axes of a figure of their own, which belongs to no window and no global state."""
+    from matplotlib.figure import Figure
+
+    return Figure((10, 5), layout="constrained").subplots()
+
+
+def tint(color: str, share: float = 0.35) -> str:
+    """*color* mixed with white, of which it keeps *share*.
+
+    >>> tint("#000000", 0.5)
+    '#808080'
+    """
+    parts = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
+def cores_named(cores: tuple[int, ...], kind: str) -> str:
+    """Cores as a label names them.
+
+    >>> cores_named((0, 1, 2, 5), "aiv")
+    'cores 0-2, 5 (aiv)'
+    """
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:MOST_RUNS]]
+    left = sum(len(run) for run in runs[MOST_RUNS:])
+    more = f" and {left} more" if left else ""
+    word = "core" if len(cores) == 1 else "cores"
+    return f"{word} {', '.join(parts)}{more} ({kind})"
+
+
+def percent(share: float) -> str:
+    """A share as text, in whole percent.
+
+    >>> percent(0.837), percent(0.002), percent(0.0)
+    ('84 %', '< 1 %', '0 %')
+    """
+    return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def time_named(us: float) -> str:
+    """A time as titles give it.
+
+    >>> time_named(1.195), time_named(162.853)
+    ('1.20 us', '162.9 us')
+    """
+    return f"{us:.2f} us" if us < 10 else f"{us:.1f} us"
+
+
+def bare(ax: Axes) -> None:
+    """Leave only the bottom line of the frame, with light vertical lines behind the bars."""
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params("y", pad=8)
+    ax.tick_params(length=0, labelsize=TEXT_POINTS, labelcolor=INK)
+    ax.grid(axis="x", color=GRID, linewidth=0.8)
+    ax.set_axisbelow(True)
+
+
+def header(ax: Axes, text: str, y: float) -> None:
+    """Write *text* at the left above a group of bars, its middle at *y*."""
+    place = ax.get_yaxis_transform()
+    ax.text(0, y, text, transform=place, va="center", color=INK, size=TEXT_POINTS, weight="bold")
+
+
+def legend_below(ax: Axes, marks: Sequence[Artist]) -> None:
+    """Put a legend of *marks* on the right of the line that holds the axis label."""
+    ax.legend(
+        handles=marks,
+        loc="upper right",
+        bbox_to_anchor=(0.5, -0.05, 0.5, 0),
+        ncols=len(marks),
+        frameon=False,
+        fontsize=TEXT_POINTS,
+        labelcolor=INK,
+        borderaxespad=0,
+        handlelength=1.2,
+    )

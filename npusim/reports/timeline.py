@@ -1,0 +1,138 @@
+"""The timeline: what each pipe did when, one lane for each pipe that worked.
+
+A bar is solid while a micro-op holds its pipe, and light from then on until its result is there:
+the latency of a copy, the tail of a vector instruction. Flags and barriers do no work and are left
+out; they show as gaps. Cores that ran alike share their lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from npusim.reports import style
+from npusim.reports.bars import STEPS, Bar, rows, window
+from npusim.reports.labels import Scale, labels
+from npusim.reports.subject import Subject, busiest, elapsed_us, title_start, trace_of
+from npusim.spec import Pipe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["rows", "timeline"]
+
+BAR_HEIGHT = 0.8
+HEADER_HEIGHT = 0.6
+"""Of the line above each group of lanes that says which cores they are; a lane is 1 high."""
+
+LaneKey = tuple[tuple[int, ...], Pipe]
+
+
+def timeline(
+    subject: Subject,
+    *,
+    cores: Sequence[int] | None = None,
+    start_us: float | None = None,
+    end_us: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+
+    *cores* are the first of each kind and the slowest one unless given; *start_us* and *end_us* cut
+    out a stretch. Raises ValueError for cores that did not take part, for an empty stretch, and for
+    a run that was not timed or had nothing to do.
+    """
+    trace = trace_of(subject)
+    shown = window(trace, start_us, end_us)
+    lanes: dict[LaneKey, list[Bar]] = {}
+    for bar in rows(trace, cores, start_us=start_us, end_us=end_us):
+        lanes.setdefault((bar.cores, bar.pipe), []).append(bar)
+    places, headers, depth = _places(lanes)
+    ax = ax or style.new_axes()
+    ax.set_xlim(*shown)
+    ax.set_ylim(depth, 0)
+    ax.set_yticks(list(places.values()), [pipe for _, pipe in places])
+    style.bare(ax)
+    for lane, bars in lanes.items():
+        _draw_bars(ax, bars, places[lane], (shown[1] - shown[0]) / STEPS)
+        _draw_labels(ax, bars, places[lane], shown[1])
+    for text, y in headers:
+        style.header(ax, text, y)
+    pipe, share = busiest(trace)
+    ax.set_title(
+        f"{title_start(subject)}{pipe} busy {style.percent(share)} "
+        f"of {style.time_named(elapsed_us(trace))}",
+        loc="left",
+        size=style.TITLE_POINTS,
+        color=style.INK,
+    )
+    _draw_legend(ax)
+    return ax
+
+
+def _places(
+    lanes: dict[LaneKey, list[Bar]],
+) -> tuple[dict[LaneKey, float], list[tuple[str, float]], float]:
+    """The height of each lane, headers with theirs, and the height of all together."""
+    places: dict[LaneKey, float] = {}
+    headers: list[tuple[str, float]] = []
+    depth = 0.0
+    above: tuple[int, ...] = ()
+    for (cores, pipe), bars in lanes.items():
+        if cores != above:
+            headers.append((style.cores_named(cores, bars[0].kind), depth + HEADER_HEIGHT / 2))
+            depth += HEADER_HEIGHT
+            above = cores
+        places[cores, pipe] = depth + 0.5
+        depth += 1
+    return places, headers, depth
+
+
+def _draw_bars(ax: Axes, bars: list[Bar], y: float, step_us: float) -> None:
+    color = style.COLORS[bars[0].pipe]
+    place = (y - BAR_HEIGHT / 2, BAR_HEIGHT)
+    tails = [(bar.start_us, bar.end_us - bar.start_us) for bar in bars]
+    ax.broken_barh(tails, place, facecolor=style.tint(color), linewidth=0, zorder=2)
+    # The shortest micro-op is still seen, if only as a line.
+    solid = [(bar.start_us, max(bar.free_us - bar.start_us, 2 * step_us)) for bar in bars]
+    ax.broken_barh(solid, place, facecolor=color, linewidth=0, zorder=3)
+    touching = [
+        bar.start_us
+        for before, bar in pairwise(bars)
+        if bar.start_us - before.free_us < 2 * step_us
+    ]
+    ax.vlines(touching, place[0], place[0] + BAR_HEIGHT, color="white", linewidth=0.8, zorder=4)
+
+
+def _draw_labels(ax: Axes, bars: list[Bar], y: float, end_us: float) -> None:
+    (left, top), (right, bottom) = ax.transData.transform([(0, y), (1, y + BAR_HEIGHT)])
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    scale = Scale(right - left, abs(bottom - top), figure.dpi / 72, end_us)
+    for label in labels(bars, scale):
+        ax.text(
+            *(label.x_us, y, label.text),
+            rotation=90 if label.is_upright else 0,
+            ha="center" if label.is_upright else "left",
+            va="center",
+            size=style.LABEL_POINTS,
+            color="black",
+            clip_on=True,
+            zorder=5,
+        )
+
+
+def _draw_legend(ax: Axes) -> None:
+    """Say what solid and light mean, on the line of the axis label."""
+    from matplotlib.patches import Patch
+
+    dark = style.COLORS["scalar"]
+    marks = [
+        Patch(color=dark, label="holds its pipe"),
+        Patch(color=style.tint(dark), label="result on its way"),
+    ]
+    style.legend_below(ax, marks)
+    ax.set_xlabel(
+        "time since the cores started (us)", size=style.TEXT_POINTS, color=style.INK, loc="left"
+    )
