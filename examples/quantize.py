@@ -1,6 +1,7 @@
 """npu_quantize on the inputs that its own document prints, on an Atlas inference card and on A2.
 
-Prints the int8 values beside those of the document, the time, and writes a timeline of each run:
+Prints the int8 values, how many of them are those of the document, and the time; draws when which
+pipe was busy:
 
     python examples/quantize.py [FOLDER]
 """
@@ -47,9 +48,11 @@ EXAMPLES = {
 
 
 def main(folder: Path) -> None:
-    """Run both examples and write their pictures into *folder*."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for card, (text, shape, dtype, scale, printed) in EXAMPLES.items():
+    """Run both examples and draw them into *folder*."""
+    figure = Figure((10, 9), layout="constrained")
+    plots = figure.subplots(len(EXAMPLES))
+    for ax, (card, example) in zip(plots, EXAMPLES.items(), strict=True):
+        text, shape, dtype, scale, printed = example
         x = np.array(text.split(), np.float32).astype(dtype).reshape(shape)
         scales = np.full(12, scale, dtype)
         run = npusim.run("npu_quantize", x, scales, None, "qint8", -1, False, device=card)
@@ -58,12 +61,11 @@ def main(folder: Path) -> None:
         print(run.output)
         same = int((run.output == document).sum())
         print(f"{same} of {document.size} values are those that the document prints")
-        print(f"{run.time_us:.2f} us, of which the slowest core takes {run.cycles} cycles")
-        figure = Figure((10, 5), layout="constrained")
-        timeline(run.trace, ax=figure.subplots())
-        picture = folder / f"{run.device.name}.png"
-        figure.savefig(picture, dpi=120)
-        print(f"timeline: {picture}\n")
+        print(f"{run.time_us:.2f} us, of which the slowest core takes {run.cycles} cycles\n")
+        timeline(run, ax=ax)
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "timeline.png", dpi=100)
+    print(f"when which pipe was busy: {folder / 'timeline.png'}")
 
 
 if __name__ == "__main__":

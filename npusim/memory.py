@@ -161,9 +161,11 @@ class SharedMemory:
         self._env = env
         self._l2 = L2(spec, tensors, warm)
         clock = spec.clock_hz
+        reads = Link(env, spec.gm.read_bytes_per_s / clock)
+        writes = Link(env, spec.gm.write_bytes_per_s / clock)
         self._links = {
-            ("gm", True): Link(env, spec.gm.read_bytes_per_s / clock),
-            ("gm", False): Link(env, spec.gm.write_bytes_per_s / clock),
+            ("gm", True): reads,
+            ("gm", False): reads if spec.gm.bus == "shared" else writes,
             ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
             ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock),
         }

@@ -139,6 +139,8 @@ class GlobalMemory(Part):
     """Off-chip memory behind the L2."""
 
     capacity_bytes: PositiveInt
+    bus: Literal["separate", "shared"]
+    """Whether reads and writes have a way of their own, or share the bytes a second of reads."""
     read_bytes_per_s: PositiveFloat
     """What all cores together can stream in."""
     write_bytes_per_s: PositiveFloat
