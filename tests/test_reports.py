@@ -128,13 +128,27 @@ def test_the_first_core_of_each_kind_and_the_slowest_are_shown() -> None:
 
 
 def test_bars_between_the_same_two_pixels_are_one() -> None:
-    played = trace(lane((0,), *((MUL, 10 * i, 10 * i + 9, 10 * i + 20) for i in range(1000))))
-    (bar,) = timeline.rows(played)
+    played = trace(
+        lane((0,), (MUL, 0, 4, 5), (MUL, 6, 8, 9), (MUL, 10, 12, 20), (STORE, 20, 10_000, 10_000))
+    )
+    bar = timeline.rows(played)[0]
 
-    assert short([bar]) == [((0,), "vector", "mul", 0, 9999, 10010)]
-    assert bar.micro_ops == 1000
+    assert short([bar]) == [((0,), "vector", "mul", 0, 12, 20)]
+    assert (bar.micro_ops, bar.held_us, bar.share) == (3, 8, pytest.approx(8 / 12))
     # From close up they are apart again.
-    assert len(timeline.rows(played, start_us=105, end_us=155)) == 7
+    assert len(timeline.rows(played, start_us=0, end_us=100)) == 4
+
+
+def test_a_long_run_keeps_its_shape() -> None:
+    dense = [(MUL, 10 * i, 10 * i + 9, 10 * i + 9) for i in range(10_000)]
+    sparse = [(MUL, 10 * i, 10 * i + 3, 10 * i + 3) for i in range(10_000, 20_000)]
+    found = timeline.rows(trace(lane((0,), *dense, *sparse)))
+
+    assert len(found) == 100
+    assert {round(bar.width_us, -2) for bar in found[:49]} == {2000}
+    assert [round(bar.share, 1) for bar in found[:49]] == 49 * [0.9]
+    assert [round(bar.share, 1) for bar in found[51:]] == 49 * [0.3]
+    assert sum(bar.micro_ops for bar in found) == 20_000
 
 
 def test_a_merged_bar_knows_the_mnemonics_of_all() -> None:
@@ -146,15 +160,9 @@ def test_a_merged_bar_knows_the_mnemonics_of_all() -> None:
 
 
 def test_wide_bars_stay_apart_though_they_touch() -> None:
-    played = trace(lane((0,), (LOAD, 0, 100, 300), (LOAD, 100, 200, 400)))
+    played = trace(lane((0,), (LOAD, 0, 100, 300), (LOAD, 100, 200, 400), (LOAD, 200, 201, 401)))
 
-    assert [bar.start_us for bar in timeline.rows(played)] == [0, 100]
-
-
-def test_a_wide_bar_takes_in_narrow_ones() -> None:
-    played = trace(lane((0,), (LOAD, 0, 1000, 1000), (LOAD, 1000, 1001, 4000)))
-
-    assert short(timeline.rows(played)) == [((0,), "mte2", "load", 0, 1001, 4000)]
+    assert [bar.start_us for bar in timeline.rows(played)] == [0, 100, 200]
 
 
 def test_an_empty_stretch_is_refused() -> None:
@@ -173,7 +181,10 @@ def test_a_core_that_did_not_work_is_refused() -> None:
 
 
 def bars(*times: tuple[str, float, float, float]) -> list[Bar]:
-    return [Bar((0,), "aiv", "vector", (name,), *when) for name, *when in times]  # type: ignore[arg-type]
+    return [
+        Bar((0,), "aiv", "vector", (name,), start, free, end, free - start)
+        for name, start, free, end in times
+    ]
 
 
 def labelled(found: list[Bar], lane_pixels: float = 100) -> list[tuple[str, bool]]:
@@ -223,8 +234,12 @@ def test_without_room_there_is_no_name() -> None:
 
 
 def boxes(ax: Axes, color: str) -> list[tuple[float, ...]]:
-    """Left, right, lowest and highest corner of all bars of one colour."""
+    """Left, right, top and bottom of all bars of one colour."""
     found = []
+    for patch in ax.patches:
+        if to_hex(patch.get_facecolor()).upper() == color.upper():
+            (left, top), (right, bottom) = patch.get_corners().min(0), patch.get_corners().max(0)
+            found.append(tuple(round(float(x), 3) for x in (left, right, top, bottom)))
     for collection in ax.collections:
         faces = collection.get_facecolor()
         if len(faces) and to_hex(faces[0]).upper() == color.upper():
@@ -239,7 +254,7 @@ def test_bars_are_solid_while_the_pipe_is_held_and_light_until_the_result(ax: Ax
 
     assert drawn is ax
     assert boxes(ax, style.COLORS["mte2"]) == [(0, 100, 0.7, 1.5)]
-    assert boxes(ax, style.tint(style.COLORS["mte2"])) == [(0, 300, 0.7, 1.5)]
+    assert boxes(ax, style.tint(style.COLORS["mte2"])) == [(100, 300, 0.7, 1.5)]
     assert boxes(ax, style.COLORS["vector"]) == [(301, 400, 1.7, 2.5), (421, 500, 1.7, 2.5)]
     assert boxes(ax, style.COLORS["mte3"]) == [(551, 800, 2.7, 3.5)]
 
@@ -301,8 +316,29 @@ def test_a_long_run_draws_few_bars(large: Run, ax: Axes) -> None:
 
     assert large.trace is not None
     assert large.trace.micro_ops > 30_000
-    assert sum(len(collection.get_paths()) for collection in ax.collections) < 4000
+    assert len(ax.patches) < 4000
     assert ax.texts[-1].get_text().endswith(" (vector_core)")
+
+
+def test_bars_of_several_micro_ops_are_as_high_as_they_hold_their_pipe(ax: Axes) -> None:
+    times = ((MUL, 10 * i, 10 * i + 5, 10 * i + 5) for i in range(10_000))
+    timeline.timeline(trace(lane((0,), *times)), ax=ax)
+    found = boxes(ax, style.COLORS["vector"])
+
+    assert {box[3] for box in found} == {1.5}
+    assert all(box[2] == pytest.approx(1.1, abs=0.01) for box in found[:-1])
+    # They leave no seams.
+    assert [box[1] for box in found[:-1]] == [box[0] for box in found[1:]]
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_texts()[-1].get_text() == "height: share of the time that it is held"
+
+
+def test_neighbours_of_one_micro_op_each_are_parted_by_a_line(ax: Axes) -> None:
+    timeline.timeline(trace(lane((0,), (LOAD, 0, 100, 300), (LOAD, 100, 200, 400))), ax=ax)
+    lines = ax.collections[-1].get_segments()  # type: ignore[attr-defined]
+
+    assert [line[0][0] for line in lines] == [100]
 
 
 def test_the_shortest_micro_op_is_still_seen(ax: Axes) -> None:

@@ -17,7 +17,7 @@ __all__ = ["STEPS", "WIDE_STEPS", "Bar", "rows", "window"]
 STEPS = 2000
 """A gap of less than one STEPS-th of what is shown falls between two pixels."""
 WIDE_STEPS = 20
-"""Bars this wide stay apart even when they touch."""
+"""A bar this wide takes in nothing more, so that a long run keeps its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,19 @@ class Bar:
     """The pipe can take its next micro-op."""
     end_us: float
     """The last result is there."""
+    held_us: float
+    """How long micro-ops held the pipe between start and free: less, if there were gaps."""
     micro_ops: int = 1
+
+    @property
+    def width_us(self) -> float:
+        """From the start until the pipe is free."""
+        return self.free_us - self.start_us
+
+    @property
+    def share(self) -> float:
+        """Which part of its width the pipe was held."""
+        return self.held_us / self.width_us if self.micro_ops > 1 else 1.0
 
 
 def rows(
@@ -104,19 +116,16 @@ def _bars(lane: LaneTrace, cores: tuple[int, ...], pipe: Pipe, cycle_us: float) 
             mnemonic = str(op).partition(" ")[0]
             times = (lane.start[index], lane.free[index], lane.end[index])
             start, free, end = (int(time) * cycle_us for time in times)
-            yield Bar(cores, lane.kind, pipe, (mnemonic,), start, free, end)
+            yield Bar(cores, lane.kind, pipe, (mnemonic,), start, free, end, free - start)
 
 
 def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
-    """Join bars with less than *least_gap* between them, unless both are wide."""
+    """Join narrow bars with less than *least_gap* between them."""
     merged: list[Bar] = []
     for bar in bars:
-        last = merged[-1] if merged else None
-        if last is None or bar.start_us - last.free_us >= least_gap:
-            merged.append(bar)
-            continue
-        narrower = min(last.free_us - last.start_us, bar.free_us - bar.start_us)
-        if narrower >= WIDE_STEPS * least_gap:
+        last = merged[-1] if merged else bar
+        is_wide = max(last.width_us, bar.width_us) >= WIDE_STEPS * least_gap
+        if last is bar or is_wide or bar.start_us - last.free_us >= least_gap:
             merged.append(bar)
             continue
         new = tuple(name for name in bar.names if name not in last.names)
@@ -125,6 +134,7 @@ def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
             names=last.names + new,
             free_us=bar.free_us,
             end_us=max(last.end_us, bar.end_us),
+            held_us=last.held_us + bar.held_us,
             micro_ops=last.micro_ops + bar.micro_ops,
         )
     return merged

@@ -2,7 +2,8 @@
 
 A bar is solid while a micro-op holds its pipe, and light from then on until its result is there:
 the latency of a copy, the tail of a vector instruction. Flags and barriers do no work and are left
-out; they show as gaps. Cores that ran alike share their lanes.
+out; they show as gaps. Micro-ops too short to be told apart are one bar, as high as the share of
+the time that they hold the pipe. Cores that ran alike share their lanes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ __all__ = ["rows", "timeline"]
 BAR_HEIGHT = 0.8
 HEADER_HEIGHT = 0.6
 """Of the line above each group of lanes that says which cores they are; a lane is 1 high."""
+
+HIGH = 0.9
+"""Bars that are lower than this share of the full height are explained."""
 
 LaneKey = tuple[tuple[int, ...], Pipe]
 
@@ -67,7 +71,7 @@ def timeline(
         size=style.TITLE_POINTS,
         color=style.INK,
     )
-    _draw_legend(ax)
+    _draw_legend(ax, any(bar.share < HIGH for bars in lanes.values() for bar in bars))
     return ax
 
 
@@ -91,18 +95,37 @@ def _places(
 
 def _draw_bars(ax: Axes, bars: list[Bar], y: float, step_us: float) -> None:
     color = style.COLORS[bars[0].pipe]
-    place = (y - BAR_HEIGHT / 2, BAR_HEIGHT)
-    tails = [(bar.start_us, bar.end_us - bar.start_us) for bar in bars]
-    ax.broken_barh(tails, place, facecolor=style.tint(color), linewidth=0, zorder=2)
-    # The shortest micro-op is still seen, if only as a line.
-    solid = [(bar.start_us, max(bar.free_us - bar.start_us, 2 * step_us)) for bar in bars]
-    ax.broken_barh(solid, place, facecolor=color, linewidth=0, zorder=3)
-    touching = [
-        bar.start_us
-        for before, bar in pairwise(bars)
-        if bar.start_us - before.free_us < 2 * step_us
+    top, bottom = y - BAR_HEIGHT / 2, y + BAR_HEIGHT / 2
+    tails = [(bar.free_us, bar.end_us - bar.free_us) for bar in bars]
+    tails = [tail for tail in tails if tail[1] >= step_us]
+    light = style.tint(color)
+    ax.broken_barh(tails, (top, BAR_HEIGHT), facecolor=light, linewidth=0, zorder=2)
+    touching = [after.start_us - bar.free_us < step_us for bar, after in pairwise(bars)]
+    # The shortest micro-op is still seen, if only as a line; and a gap that is too small to be
+    # told from others, between two bars that are several micro-ops, is left to their heights.
+    ends = [max(bar.free_us, bar.start_us + 2 * step_us) for bar in bars]
+    for index, (bar, after) in enumerate(pairwise(bars)):
+        if touching[index] and max(bar.micro_ops, after.micro_ops) > 1:
+            ends[index] = after.start_us
+    drawn = ax.bar(
+        [bar.start_us for bar in bars],
+        [-BAR_HEIGHT * bar.share for bar in bars],
+        [end - bar.start_us for bar, end in zip(bars, ends, strict=True)],
+        bottom,
+        align="edge",
+        color=color,
+        linewidth=0,
+        zorder=3,
+    )
+    for patch, *beside in zip(drawn, [False, *touching], [*touching, False], strict=True):
+        # Whole pixels leave no seam between neighbours, but make bands out of lonely thin bars.
+        patch.set_snap(any(beside))
+    apart = [
+        after.start_us
+        for (bar, after), near in zip(pairwise(bars), touching, strict=True)
+        if near and bar.micro_ops == after.micro_ops == 1
     ]
-    ax.vlines(touching, place[0], place[0] + BAR_HEIGHT, color="white", linewidth=0.8, zorder=4)
+    ax.vlines(apart, top, bottom, color="white", linewidth=0.8, zorder=4)
 
 
 def _draw_labels(ax: Axes, bars: list[Bar], y: float, end_us: float) -> None:
@@ -123,8 +146,8 @@ def _draw_labels(ax: Axes, bars: list[Bar], y: float, end_us: float) -> None:
         )
 
 
-def _draw_legend(ax: Axes) -> None:
-    """Say what solid and light mean, on the line of the axis label."""
+def _draw_legend(ax: Axes, has_low_bars: bool) -> None:
+    """Say what solid, light and low mean, on the line of the axis label."""
     from matplotlib.patches import Patch
 
     dark = style.COLORS["scalar"]
@@ -132,6 +155,8 @@ def _draw_legend(ax: Axes) -> None:
         Patch(color=dark, label="holds its pipe"),
         Patch(color=style.tint(dark), label="result on its way"),
     ]
+    if has_low_bars:
+        marks.append(Patch(alpha=0, label="height: share of the time that it is held"))
     style.legend_below(ax, marks)
     ax.set_xlabel(
         "time since the cores started (us)", size=style.TEXT_POINTS, color=style.INK, loc="left"
