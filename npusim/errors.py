@@ -16,6 +16,9 @@ class Code(IntEnum):
     INVALID_PARAMETER = 161002
     """ACLNN_ERR_PARAM_INVALID: a dtype, shape or attribute is outside the contract."""
 
+    OUT_OF_MEMORY = 207001
+    """ACL_ERROR_RT_MEMORY_ALLOCATION: the tensors do not fit into global memory."""
+
     UNSUPPORTED = 361001
     """ACLNN_ERR_RUNTIME_ERROR: the chip has no such kernel."""
 

@@ -146,6 +146,7 @@ def run(
         empty = np.empty(problem.output.shape, problem.output.element.numpy)
         output = empty if with_values else problem.output
         return Run(op, spec, arguments, l2, output, None, None, timing)
+    _check_capacity(op, problem, spec)
     plan = operator.tile(spec, problem)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
@@ -179,6 +180,19 @@ def _bind(
         ) from None
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
+    sizes = {operand.name: operand.spec.nbytes for operand in problem.inputs}
+    sizes["output"] = problem.output.nbytes
+    total, capacity = sum(sizes.values()), spec.gm.capacity_bytes
+    if total > capacity:
+        listed = ", ".join(f"{name} {nbytes}" for name, nbytes in sizes.items())
+        raise OpError(
+            Code.OUT_OF_MEMORY,
+            f"{op}: its tensors must fit into the {capacity} bytes of global memory of "
+            f"{spec.name}, not take {total} ({listed}); split the call",
+        )
 
 
 def _described(value: Any) -> Any:
