@@ -1,0 +1,114 @@
+"""Everything that the README shows is run as it stands."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+MAIN, TESTS, CLI, BENCHMARK = (block.strip() for block in SHELL)
+
+
+def shell(command: str, folder: Path) -> str:
+    """What *command* prints, run in *folder* with this environment's npusim first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_tour_gives_what_it_shows() -> None:
+    tour = doctest.DocTestParser().get_doctest(README, {}, "README.md", None, 0)
+    answers: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(tour, out=answers.append)
+    assert len(tour.examples) > 10
+    assert "".join(answers) == ""
+
+
+def test_the_chip_of_the_tour_loads(tmp_path: Path) -> None:
+    (chip,) = re.findall(r"^```toml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (tmp_path / "chip.toml").write_text(chip, encoding="utf-8")
+    command = "npusim devices show chip.toml --sources"
+    assert re.search(r"read_bytes_per_s +3\.1 TB/s +assumed +what if", shell(command, tmp_path))
+
+
+@pytest.mark.parametrize("command", CLI.splitlines())
+def test_a_command_line_runs_as_shown(command: str, tmp_path: Path) -> None:
+    assert command.startswith("npusim ")
+    assert shell(command, tmp_path)
+
+
+def test_every_operator_and_every_chip_is_named() -> None:
+    from npusim import devices, ops
+
+    for name in (*ops.names(), *devices.names()):
+        assert f"`{name}`" in README
+
+
+def test_the_example_prints_what_the_document_prints(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'quantize.py'} pictures", tmp_path)
+    assert "72 of 72 values are those that the document prints" in printed
+    assert "12 of 12 values are those that the document prints" in printed
+    assert (tmp_path / "pictures" / "timeline.png").stat().st_size > 10_000
+
+
+def tracked_copy(folder: Path) -> Path:
+    """A clone of the project as it stands, links included."""
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    subprocess.run(
+        ["tar", "--null", "-cf", folder / "all.tar", "-T", "-"], cwd=ROOT, input=files, check=True
+    )
+    copy = folder / "npusim"
+    copy.mkdir()
+    subprocess.run(["tar", "-xf", folder / "all.tar", "-C", copy], check=True)
+    return copy
+
+
+@pytest.mark.slow
+def test_the_first_command_runs_on_a_fresh_clone(tmp_path: Path) -> None:
+    copy = tracked_copy(tmp_path)
+    printed = shell(MAIN, copy)
+    assert "72 of 72 values are those that the document prints" in printed
+    assert (copy / "out" / "timeline.png").exists()
+
+
+@pytest.mark.slow
+def test_the_benchmark_prints_its_three_ratios() -> None:
+    assert BENCHMARK == ".venv/bin/python benchmarks/speed.py"
+    printed = shell("python benchmarks/speed.py", ROOT)
+    shown = re.search(r"^```text\n(\(a\).*?)^```", README, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    # The numbers are this machine's; the rows are those of the README.
+    number = re.compile(r"\d+(\.\d+)?")
+    rows = [number.sub("#", line).split() for line in printed.splitlines()]
+    assert rows == [number.sub("#", line).split() for line in shown[1].splitlines()]
+
+
+def test_the_test_command_is_what_ci_runs() -> None:
+    assert TESTS.endswith(".venv/bin/pytest -q -n 2")
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    found = subprocess.run(
+        ["bash", "-c", script.split("\n\n")[1].splitlines()[0] + '\nprintf %s "$tests"'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == TESTS
