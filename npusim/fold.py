@@ -59,39 +59,42 @@ class _Lines:
 
     def __init__(self, line_bytes: int) -> None:
         self._line_bytes = line_bytes
-        self._known: dict[tuple[int, str, int], LineNumbers] = {}
+        self._places: dict[Program, dict[str, list[Global]]] = {}
+        self._known: dict[tuple[Program, str, int], LineNumbers] = {}
 
     def of(self, block: Block) -> dict[str, LineNumbers]:
         """Name -> line numbers of its tensor, ascending, each once."""
+        program = block.program
+        if program not in self._places:
+            self._places[program] = _places(program)
         numbers = {}
-        for name in sorted({_place(op).name for op in _copies(block.program)}):
+        for name, places in sorted(self._places[program].items()):
             first, phase = divmod(block.bindings[name].base_bytes, self._line_bytes)
-            key = id(block.program), name, phase
-            if key not in self._known:
-                self._known[key] = self._search(block.program, name, phase)
-            numbers[name] = self._known[key] + first
+            if (program, name, phase) not in self._known:
+                self._known[program, name, phase] = self._search(places, phase)
+            numbers[name] = self._known[program, name, phase] + first
         return numbers
 
-    def _search(self, program: Program, name: str, phase: int) -> LineNumbers:
+    def _search(self, places: list[Global], phase: int) -> LineNumbers:
         runs: set[tuple[int, int]] = set()
         scattered: list[LineNumbers] = []
-        for op in _copies(program):
-            place = _place(op)
-            if place.name == name:
-                lines = touched_lines(place, phase, self._line_bytes)
-                if isinstance(lines, slice):
-                    runs.add((lines.start, lines.stop))
-                else:
-                    scattered.append(lines)
+        for place in places:
+            lines = touched_lines(place, phase, self._line_bytes)
+            if isinstance(lines, slice):
+                runs.add((lines.start, lines.stop))
+            else:
+                scattered.append(lines)
         return np.unique(np.concatenate([*(np.arange(*run) for run in sorted(runs)), *scattered]))
 
 
-def _copies(program: Program) -> list[Load | Store]:
-    return [op for op in program.ops if isinstance(op, Load | Store)]
-
-
-def _place(op: Load | Store) -> Global:
-    return op.src if isinstance(op, Load) else op.dst
+def _places(program: Program) -> dict[str, list[Global]]:
+    """Name -> where *program* copies from or to."""
+    found: dict[str, list[Global]] = {}
+    for op in program.ops:
+        if isinstance(op, Load | Store):
+            place = op.src if isinstance(op, Load) else op.dst
+            found.setdefault(place.name, []).append(place)
+    return found
 
 
 def _touch_counts(

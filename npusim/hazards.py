@@ -62,9 +62,9 @@ class _Access:
     def keys(self, is_write: bool) -> list[Key]:
         """Where it is found, or where writes or reads that may clash with it are.
 
-        Pages are of 4 KiB in a buffer, of 1 MiB in global memory.
+        Pages are of 16 KiB in a buffer, of 1 MiB in global memory.
         """
-        shift = 12 if self.bursts is None else 20
+        shift = 14 if self.bursts is None else 20
         pages = range(self.start >> shift, (self.end - 1 >> shift) + 1)
         return [(self.place, is_write, page) for page in pages]
 
