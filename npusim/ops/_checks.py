@@ -63,6 +63,8 @@ class Contract:
         known += when or f" on {self.spec.series}"
         if isinstance(value, TensorSpec):
             spec, array = value, None
+        elif isinstance(value, np.ma.MaskedArray):
+            self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)
             self.require(
