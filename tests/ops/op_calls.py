@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from npusim import TensorSpec, devices
+from npusim import Code, OpError, TensorSpec, devices, ops, run
 
 Array = NDArray[Any]
 
@@ -149,3 +151,53 @@ def group_calls(draw: st.DrawFn) -> GroupCall:
     )
     point = None if offset is None else floats(rng, offset, scale_kind)
     return GroupCall(device, args, {"offset": point, "dst_dtype": dst_dtype})
+
+
+# ---- rows of contract tables ----
+
+LINES = {
+    "Atlas A2": "ascend910b2",
+    "Atlas A3": "ascend910_9391",
+    "Atlas inference": "ascend310p3",
+}
+"""A chip of each product line."""
+NEW = ("Atlas A2", "Atlas A3")
+OLD = ("Atlas inference",)
+
+
+class Row(NamedTuple):
+    """A constraint: a call that breaks it, what is said then, and the nearest call that does not.
+
+    Calls are told as changes to the table's base call, messages without the operator's name and
+    with `{series}` for the product line's.
+    """
+
+    wrong: dict[str, Any]
+    message: str
+    right: dict[str, Any]
+    lines: tuple[str, ...] = NEW + OLD
+    code: Code = Code.INVALID_PARAMETER
+
+
+def on_each_line(rows: list[Row]) -> Any:
+    """Parametrise a test with *row* and *series*."""
+    cases = [
+        pytest.param(row, series, id=f"{row.message[:60]}-{series}")
+        for row in rows
+        for series in row.lines
+    ]
+    return pytest.mark.parametrize(("row", "series"), cases)
+
+
+def assert_refused(op: str, call: dict[str, Any], row: Row, series: str) -> None:
+    """*call* raises OpError with the row's message, whole, and its code."""
+    message = f"{op}: {row.message.format(series=series)} [{row.code.value}]"
+    with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
+        run(op, device=LINES[series], timing=False, **call)
+    assert caught.value.code is row.code
+
+
+def assert_accepted(op: str, call: dict[str, Any], series: str) -> None:
+    """*call* gives what the reference gives."""
+    output = run(op, device=LINES[series], timing=False, **call).output
+    assert_same(output, ops.load(op).reference(**call))
