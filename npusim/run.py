@@ -136,7 +136,9 @@ def run(
     array([[   0,    2, -128]], dtype=int8)
     """
     if l2 not in get_args(L2State):
-        raise ValueError(f"run: l2 must be one of {', '.join(get_args(L2State))}, not {l2!r}")
+        raise ValueError(
+            f"run: l2 must be one of {', '.join(get_args(L2State))}, not {l2!r}; use one of these"
+        )
     operator, spec = ops.load(op), devices.load(device)
     given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
@@ -176,7 +178,7 @@ def _bind(
             return_annotation=signature.empty,
         )
         raise TypeError(
-            f"{op}: arguments must fit {op}{plain}, but there is {error}; mend the call"
+            f"{op}: arguments must fit {op}{plain}, but: {error}; mend the call"
         ) from None
     bound.apply_defaults()
     return dict(bound.arguments)

@@ -14,6 +14,10 @@ settings.register_profile("repeatable", derandomize=True, database=None, deadlin
 settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
 @pytest.fixture(scope="session")
 def tiny() -> DeviceSpec:
     """A chip of arch 2201 whose times can be computed by hand."""

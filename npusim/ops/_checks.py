@@ -47,21 +47,29 @@ class Contract:
         if not holds:
             self.fail(text, code)
 
-    def operand(self, name: str, value: Any, dtypes: tuple[DType, ...]) -> Operand:
-        """A required tensor of one of *dtypes* with at most eight dimensions."""
+    def operand(
+        self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = ""
+    ) -> Operand:
+        """A required tensor of one of *dtypes* with at most eight dimensions.
+
+        *when* says what else asks for these types; without it that is the product line.
+        """
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a tensor",
             Code.NULL_POINTER,
         )
         known = listed(tuple(dtype.name for dtype in dtypes))
+        known += when or f" on {self.spec.series}"
         if isinstance(value, TensorSpec):
             spec, array = value, None
+        elif isinstance(value, np.ma.MaskedArray):
+            self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)
             self.require(
                 dtype in dtypes,
-                f"{name} must be {known} on {self.spec.series}, not {value.dtype}; convert it",
+                f"{name} must be {known}, not {value.dtype}; convert it",
             )
             assert dtype is not None
             spec, array = TensorSpec(value.shape, dtype.name), value
@@ -72,7 +80,7 @@ class Contract:
             )
         self.require(
             spec.element in dtypes,
-            f"{name} must be {known} on {self.spec.series}, not {spec.dtype}; convert it",
+            f"{name} must be {known}, not {spec.dtype}; convert it",
         )
         self.require(
             len(spec.shape) <= MAX_RANK,
@@ -80,9 +88,11 @@ class Contract:
         )
         return Operand(name, spec, array)
 
-    def optional(self, name: str, value: Any, dtypes: tuple[DType, ...]) -> Operand | None:
+    def optional(
+        self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = ""
+    ) -> Operand | None:
         """A tensor that may be None."""
-        return None if value is None else self.operand(name, value, dtypes)
+        return None if value is None else self.operand(name, value, dtypes, when)
 
     def integer(self, name: str, value: Any) -> int:
         """An attribute that is a whole number."""

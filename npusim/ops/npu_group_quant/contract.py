@@ -87,7 +87,7 @@ def check(
     tokens = contract.operand("x", x, FLOATS)
     scales = contract.operand("scale", scale, FLOATS)
     index = contract.operand("group_index", group_index, (INT32, INT64))
-    point = contract.optional("offset", offset, (scales.element,))
+    point = contract.optional("offset", offset, (scales.element,), " like scale")
     for operand, rank in ((tokens, 2), (scales, 2), (index, 1)):
         contract.require(
             len(operand.shape) == rank,

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, Literal
 
 from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
-from npusim.ops._checks import Contract
+from npusim.ops._checks import Contract, listed
 from npusim.spec import DeviceSpec
 from npusim.tensor import Operand, TensorSpec
 
@@ -72,22 +72,25 @@ def _check_multiply(
     choices = ("qint8",) if is_310p else ("qint8", "quint4x2")
     when = f" with div_mode=False on {contract.spec.series}"
     target = TARGETS[contract.choice("dtype", dtype, choices, when)]
-    s = contract.operand(
-        "scales", scales, _floats(contract.spec) if x.element is FLOAT32 else (x.element,)
-    )
+    if x.element is FLOAT32:
+        s = contract.operand("scales", scales, _floats(contract.spec))
+    else:
+        s = contract.operand("scales", scales, (x.element,), f" with a {x.element} input")
     rank = len(x.shape)
-    contract.require(
-        -2 <= axis <= rank and not (axis == -2 and rank < 2),
-        f"axis must lie in [{-2 if rank > 1 else -1}, {rank}] with div_mode=False, not {axis}; "
-        f"pass -1 for the last dimension or -2 for the one before",
-    )
     contract.require(
         not (is_310p and axis == -2),
         f"axis must mean the last dimension on {contract.spec.series}, not -2; pass -1",
     )
+    lowest = -1 if is_310p or rank == 1 else -2
+    before = "" if lowest == -1 else " or -2 for the one before"
+    contract.require(
+        lowest <= axis <= rank,
+        f"axis must lie in [{lowest}, {rank}] with div_mode=False for an input of shape {x.shape}, "
+        f"not {axis}; pass -1 for the last dimension{before}",
+    )
     position = rank - 2 if axis == -2 else rank - 1
     _check_scale_shape(contract, x, s, position)
-    z = contract.optional("zero_points", zero_points, (s.element,))
+    z = contract.optional("zero_points", zero_points, (s.element,), " like scales")
     if z is not None:
         contract.require(
             z.shape == s.shape,
@@ -107,14 +110,12 @@ def _check_multiply(
 
 def _check_scale_shape(contract: Contract, x: Operand, s: Operand, position: int) -> None:
     rank, size = len(x.shape), x.shape[position]
-    if len(s.shape) == 1:
-        holds, wanted = s.shape[0] in (1, size), f"(1,) or ({size},)"
-    else:
-        full = tuple(size if index == position else 1 for index in range(rank))
-        ones = (1,) * rank
-        holds, wanted = s.shape in (full, ones), f"(1,), ({size},), {ones} or {full}"
+    full = tuple(size if index == position else 1 for index in range(rank))
+    # Each once: they coincide for an input of one dimension, or of size one along *position*.
+    shapes = tuple(dict.fromkeys(((1,), (size,), (1,) * rank, full)))
+    wanted = listed(tuple(str(shape) for shape in shapes))
     contract.require(
-        holds,
+        s.shape in shapes,
         f"scales must have shape {wanted} for an input of shape {x.shape} scaled along dimension "
         f"{position}, not {s.shape}; pass one scale, or one for each position",
     )
@@ -136,14 +137,15 @@ def _check_divide(
     rank = len(x.shape)
     contract.require(
         s.shape == (1,) or -rank <= axis < rank,
-        f"axis must lie in [{-rank}, {rank - 1}] for an input of {rank} dimensions, not {axis}; "
+        f"axis must lie in [{-rank}, {rank - 1}] for an input of shape {x.shape}, not {axis}; "
         f"name one of its dimensions",
     )
     position = axis % rank
     size = x.shape[position]
+    wanted = "(1,)" if size == 1 else f"(1,) or ({size},)"
     contract.require(
         s.shape[0] in (1, size),
-        f"scales must have shape (1,) or ({size},) for an input of shape {x.shape} scaled along "
+        f"scales must have shape {wanted} for an input of shape {x.shape} scaled along "
         f"dimension {position}, not {s.shape}; pass one scale, or one for each position",
     )
     if z is not None:
@@ -155,8 +157,8 @@ def _check_divide(
     halves = [operand.element is BFLOAT16 for operand in given]
     contract.require(
         not any(halves[1:]) or all(halves),
-        f"{', '.join(operand.name for operand in given)} must all be bfloat16 if scales or "
-        f"zero_points are, not {', '.join(operand.spec.dtype for operand in given)}; "
+        f"{listed(tuple(operand.name for operand in given), 'and')} must all be bfloat16 if scales "
+        f"or zero_points are, not {listed(tuple(operand.spec.dtype for operand in given), 'and')}; "
         f"convert the others",
     )
     return _problem(x, s, z, target, True, position, TensorSpec(x.shape, target.name))

@@ -1,0 +1,203 @@
+"""Calls of operators that tests make: hostile numbers, drawn shapes, and what must be equal."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from npusim import Code, OpError, TensorSpec, devices, ops, run
+
+Array = NDArray[Any]
+
+BF16 = ml_dtypes.bfloat16
+A2 = tuple(name for name in devices.names() if devices.load(name).series == "Atlas A2")
+A3 = tuple(name for name in devices.names() if devices.load(name).series == "Atlas A3")
+INFERENCE = tuple(
+    name for name in devices.names() if devices.load(name).series == "Atlas inference"
+)
+FLOATS = {
+    "Atlas A2": (np.float32, np.float16, BF16),
+    "Atlas A3": (np.float32, np.float16, BF16),
+    "Atlas inference": (np.float32, np.float16),
+}
+# NaN, infinities, zeros, subnormals, ties, and the edges of int4, int8, uint8, fp16 and int32.
+SPECIAL = np.array([
+    np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-45, 0.5, -0.5, 1.5, 2.5, -2.5, 7.5, -8.5, 126.5,
+    127.5, -128.5, -129.0, 254.5, 255.5, 65504.0, 7e4, 2147483520.0, 3e9, -3e9, 3e38,
+])  # fmt: skip
+
+
+class QuantizeCall(NamedTuple):
+    """Arguments of npu_quantize, and where to run it."""
+
+    device: str
+    args: tuple[Any, ...]
+    """input, scales, zero_points, dtype, axis, div_mode."""
+
+
+class GroupCall(NamedTuple):
+    """Arguments of npu_group_quant, and where to run it."""
+
+    device: str
+    args: tuple[Array, Array, Array]
+    kwargs: dict[str, Any]
+
+
+def floats(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Numbers around the edge of int8, a fifth of them special."""
+    values = np.where(rng.random(shape) < 0.2, rng.choice(SPECIAL, shape), rng.normal(0, 50, shape))
+    with np.errstate(all="ignore"):
+        return values.astype(dtype)
+
+
+def points(rng: np.random.Generator, count: int, dtype: Any) -> Array:
+    """Zero points over the whole range of an integer type, or hostile floats."""
+    if np.dtype(dtype).kind not in "iu":
+        return floats(rng, (count,), dtype)
+    limits = np.iinfo(dtype)
+    wide = rng.integers(limits.min, limits.max, count, dtype=dtype, endpoint=True)
+    near = rng.integers(max(limits.min, -40), 40, count, dtype=dtype)
+    return np.where(rng.random(count) < 0.2, wide, near).astype(dtype)
+
+
+def as_specs(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same arguments without values."""
+    return tuple(
+        TensorSpec(value.shape, value.dtype.name) if isinstance(value, np.ndarray) else value
+        for value in args
+    )
+
+
+def assert_same(output: Array | TensorSpec, expected: Array) -> None:
+    """Equal bit for bit, and of the same type and shape."""
+    assert isinstance(output, np.ndarray)
+    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(output, expected)
+
+
+@st.composite
+def shapes(draw: st.DrawFn, most: int = 6000) -> tuple[int, ...]:
+    """One to eight dimensions: all small but two at most, of which one is the last."""
+    shape = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 8)))]
+    shape[draw(st.integers(0, len(shape) - 1))] = draw(st.integers(1, 90))
+    shape[-1] = draw(st.integers(1, 200) | st.integers(1, 40))
+    while prod(shape) > most:
+        largest = shape.index(max(shape))
+        shape[largest] = -(-shape[largest] // 2)
+    return tuple(shape)
+
+
+@st.composite
+def quantize_calls(draw: st.DrawFn) -> QuantizeCall:
+    """Any call of npu_quantize that is accepted."""
+    device = draw(st.sampled_from(devices.names()))
+    series = devices.load(device).series
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shape, kind = draw(shapes()), draw(st.sampled_from(FLOATS[series]))
+    x = floats(rng, shape, kind)
+    is_one = draw(st.integers(0, 3)) == 0
+    is_bare = draw(st.integers(0, 2)) == 0
+    if draw(st.booleans()):
+        axis = draw(st.integers(-len(shape), len(shape) - 1))
+        scale_kind, point_kind = np.float32, draw(st.sampled_from((np.int8, np.uint8, np.int32)))
+        if kind is BF16 and draw(st.booleans()):
+            scale_kind = point_kind = BF16
+        count = 1 if is_one else shape[axis]
+        dtype = draw(st.sampled_from(("qint8", "quint8", "int32", "qint32")))
+        s, z = floats(rng, (count,), scale_kind), points(rng, count, point_kind)
+        return QuantizeCall(device, (x, s, None if is_bare else z, dtype, axis, True))
+    is_old = series == "Atlas inference"
+    lowest = -1 if is_old or len(shape) == 1 else -2
+    axis = draw(st.integers(lowest, len(shape)))
+    scale_kind = draw(st.sampled_from(FLOATS[series])) if kind is np.float32 else kind
+    dtype = "qint8" if is_old else draw(st.sampled_from(("qint8", "quint4x2")))
+    if dtype == "quint4x2":
+        x = floats(rng, (*shape[:-1], -(-shape[-1] // 8) * 8), kind)
+    position = x.ndim - 2 if axis == -2 else x.ndim - 1
+    count = 1 if is_one else x.shape[position]
+    s, z = floats(rng, (count,), scale_kind), floats(rng, (count,), scale_kind)
+    if draw(st.booleans()):
+        full = tuple(count if index == position else 1 for index in range(x.ndim))
+        s, z = s.reshape(full), z.reshape(full)
+    return QuantizeCall(device, (x, s, None if is_bare else z, dtype, axis, False))
+
+
+@st.composite
+def group_calls(draw: st.DrawFn) -> GroupCall:
+    """Any call of npu_group_quant that is accepted."""
+    device = draw(st.sampled_from(A2 + A3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rows, columns = draw(st.integers(1, 120)), draw(st.integers(1, 120))
+    groups = draw(st.integers(1, 12) | st.integers(250, 600))
+    kinds = st.sampled_from(FLOATS["Atlas A2"])
+    x_kind, scale_kind = draw(kinds), draw(kinds)
+    dst_dtype = draw(st.sampled_from((None, "int8", "qint8", "quint4x2")))
+    if dst_dtype == "quint4x2":
+        columns = -(-columns // 8) * 8
+    ends = np.sort(rng.integers(0, rows, groups, endpoint=True))
+    ends[-1] = rows
+    offset = draw(st.sampled_from((None, (), (1,))))
+    args = (
+        floats(rng, (rows, columns), x_kind),
+        floats(rng, (groups, columns), scale_kind),
+        ends.astype(draw(st.sampled_from((np.int32, np.int64)))),
+    )
+    point = None if offset is None else floats(rng, offset, scale_kind)
+    return GroupCall(device, args, {"offset": point, "dst_dtype": dst_dtype})
+
+
+# ---- rows of contract tables ----
+
+LINES = {
+    "Atlas A2": "ascend910b2",
+    "Atlas A3": "ascend910_9391",
+    "Atlas inference": "ascend310p3",
+}
+"""A chip of each product line."""
+NEW = ("Atlas A2", "Atlas A3")
+OLD = ("Atlas inference",)
+
+
+class Row(NamedTuple):
+    """A constraint: a call that breaks it, what is said then, and the nearest call that does not.
+
+    Calls are told as changes to the table's base call, messages without the operator's name and
+    with `{series}` for the product line's.
+    """
+
+    wrong: dict[str, Any]
+    message: str
+    right: dict[str, Any]
+    lines: tuple[str, ...] = NEW + OLD
+    code: Code = Code.INVALID_PARAMETER
+
+
+def on_each_line(rows: list[Row]) -> Any:
+    """Parametrise a test with *row* and *series*."""
+    cases = [
+        pytest.param(row, series, id=f"{row.message[:60]}-{series}")
+        for row in rows
+        for series in row.lines
+    ]
+    return pytest.mark.parametrize(("row", "series"), cases)
+
+
+def assert_refused(op: str, call: dict[str, Any], row: Row, series: str) -> None:
+    """*call* raises OpError with the row's message, whole, and its code."""
+    message = f"{op}: {row.message.format(series=series)} [{row.code.value}]"
+    with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
+        run(op, device=LINES[series], timing=False, **call)
+    assert caught.value.code is row.code
+
+
+def assert_accepted(op: str, call: dict[str, Any], series: str) -> None:
+    """*call* gives what the reference gives."""
+    output = run(op, device=LINES[series], timing=False, **call).output
+    assert_same(output, ops.load(op).reference(**call))

@@ -1,0 +1,300 @@
+"""npu_quantize: every constraint, with the call that breaks it and the nearest that does not.
+
+Sources: torch_npu-npu_quantize.md; where it is silent, the checks of op-plugin and of aclnn that
+the operator's module docstring names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import BF16, NEW, OLD, Row, assert_accepted, assert_refused, on_each_line
+
+from npusim import Code, OpError, TensorSpec, run
+
+OP = "npu_quantize"
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.ones(shape, dtype)
+
+
+MULTIPLY = {
+    "input": ones(4, 8), "scales": ones(8), "zero_points": None,
+    "dtype": "qint8", "axis": -1, "div_mode": False,
+}  # fmt: skip
+DIVIDE = {**MULTIPLY, "axis": 1, "div_mode": True}
+HALF = {"input": ones(4, 8, dtype=np.float16), "scales": ones(8, dtype=np.float16)}
+BRAIN = {"input": ones(4, 8, dtype=BF16), "scales": ones(8, dtype=BF16)}
+CUBE = {"input": ones(2, 3, 8), "scales": ones(3), "axis": -2}
+
+
+# ---- both modes ----
+
+NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not {}; make it one of them"
+WHOLE = "pass one without quotes or a point"
+
+ANY_MODE = [
+    Row(
+        {"input": None},
+        "input must be given, not None; pass a tensor", {}, code=Code.NULL_POINTER,
+    ),
+    Row(
+        {"scales": None},
+        "scales must be given, not None; pass a tensor", {}, code=Code.NULL_POINTER,
+    ),
+    Row({"input": [1.0, 2.0]}, "input " + NOT_A_TENSOR.format("list"), {}),
+    Row({"input": "x"}, "input " + NOT_A_TENSOR.format("str"), {}),
+    Row({"input": 1.0}, "input " + NOT_A_TENSOR.format("float"), {}),
+    Row({"input": np.float32(1)}, "input " + NOT_A_TENSOR.format("float32"), {}),
+    Row({"scales": 1.0}, "scales " + NOT_A_TENSOR.format("float"), {}),
+    Row({"scales": (1.0,) * 8}, "scales " + NOT_A_TENSOR.format("tuple"), {}),
+    Row({"zero_points": 0}, "zero_points " + NOT_A_TENSOR.format("int"), {}),
+    Row(
+        {"input": np.ma.masked_array(ones(4, 8), ones(4, 8) > 0)},
+        "input must be an array without a mask, not a MaskedArray; fill it first",
+        {"input": np.ma.masked_array(ones(4, 8), ones(4, 8) > 0).filled(0)},
+    ),
+    Row(
+        {"input": np.array(1, np.float32), "scales": ones(1)},
+        "input must have at least one dimension, not none; reshape it to (1,)",
+        {"input": ones(1), "scales": ones(1), "axis": 0},
+    ),
+    Row(
+        {"input": ones(*[1] * 8, 8)},
+        "input must have at most 8 dimensions, not 9; reshape it",
+        {"input": ones(*[1] * 7, 8), "axis": 7},
+    ),
+    *(
+        Row({"axis": axis}, f"axis must be an integer, not {axis!r}; {WHOLE}", {"axis": 1})
+        for axis in (True, 1.0, "1", None, [1], np.array(1))
+    ),
+    Row({"axis": np.float64(1)}, f"axis must be an integer, not np.float64(1.0); {WHOLE}",
+        {"axis": np.int64(1)}),
+    *(
+        Row({"div_mode": mode}, f"div_mode must be True or False, not {mode!r}; pass one of them",
+            {"div_mode": np.False_})
+        for mode in (1, 0, None, "True")
+    ),
+]  # fmt: skip
+
+
+@on_each_line(ANY_MODE)
+@pytest.mark.parametrize("base", [MULTIPLY, DIVIDE], ids=["multiply", "divide"])
+def test_in_both_modes(base: dict[str, Any], row: Row, series: str) -> None:
+    assert_refused(OP, base | row.wrong, row, series)
+    assert_accepted(OP, base | row.right, series)
+
+
+FLOATS_OF = {NEW: "float32, float16 or bfloat16", OLD: "float32 or float16"}
+WRONG_TYPES = ["float64", "int8", "int32", "object", "complex64", "bool", ">f4", ">f2", "U1"]
+
+
+@pytest.mark.parametrize("kind", WRONG_TYPES)
+@on_each_line([
+    Row({}, f"input must be {known} on {{series}}, not KIND; convert it", {}, lines)
+    for lines, known in FLOATS_OF.items()
+])  # fmt: skip
+def test_the_input_is_of_a_type_that_the_kernel_takes(row: Row, series: str, kind: str) -> None:
+    wrong = np.ones((4, 8)).astype(kind)
+    message = row.message.replace("KIND", str(wrong.dtype))
+    for base in (MULTIPLY, DIVIDE):
+        assert_refused(OP, base | {"input": wrong}, row._replace(message=message), series)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_spec_is_held_against_the_same_contract_as_an_array(dtype: str) -> None:
+    call = MULTIPLY | {"input": TensorSpec((4, 8), dtype), "scales": TensorSpec((8,), "float32")}
+    if dtype == "float32":
+        output = run(OP, device="ascend910b2", timing=False, **call).output
+        assert output == TensorSpec((4, 8), "int8")
+        return
+    row = Row(
+        {}, "input must be float32, float16 or bfloat16 on {series}, not int8; convert it", {}
+    )
+    assert_refused(OP, call, row, "Atlas A2")
+
+
+# ---- div_mode=False ----
+
+LAST = "pass -1 for the last dimension"
+ONE_EACH = "pass one scale, or one for each position"
+
+MULTIPLYING = [
+    # types
+    Row({**BRAIN, "scales": ones(8)},
+        "input must be float32 or float16 on {series}, not bfloat16; convert it", HALF, OLD),
+    Row({"scales": ones(8, dtype=BF16)},
+        "scales must be float32 or float16 on {series}, not bfloat16; convert it",
+        {"scales": ones(8, dtype=np.float16)}, OLD),
+    Row({"scales": np.ones(8)},
+        "scales must be float32, float16 or bfloat16 on {series}, not float64; convert it",
+        {"scales": ones(8, dtype=BF16)}, NEW),
+    Row({**HALF, "scales": ones(8)},
+        "scales must be float16 with a float16 input, not float32; convert it", HALF),
+    Row({**HALF, "scales": ones(8, dtype=BF16)},
+        "scales must be float16 with a float16 input, not bfloat16; convert it", HALF),
+    Row({**BRAIN, "scales": ones(8)},
+        "scales must be bfloat16 with a bfloat16 input, not float32; convert it", BRAIN, NEW),
+    Row({"zero_points": ones(8, dtype=np.float16)},
+        "zero_points must be float32 like scales, not float16; convert it",
+        {"zero_points": ones(8)}),
+    Row({**HALF, "zero_points": ones(8, dtype=np.int8)},
+        "zero_points must be float16 like scales, not int8; convert it",
+        {**HALF, "zero_points": HALF["scales"]}),
+    # dtype
+    Row({"dtype": "quint8"},
+        "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not 'quint8'; "
+        "choose one of these", {"dtype": "quint4x2"}, NEW),
+    Row({"dtype": "quint4x2"},
+        "dtype must be qint8 with div_mode=False on {series}, not 'quint4x2'; "
+        "choose one of these", {}, OLD),
+    Row({"dtype": "int32"},
+        "dtype must be qint8 with div_mode=False on {series}, not 'int32'; "
+        "choose one of these", {}, OLD),
+    Row({"dtype": None},
+        "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not None; "
+        "choose one of these", {}, NEW),
+    Row({"dtype": "quint4x2", "input": ones(4, 12), "scales": ones(12)},
+        "the last dimension of input must be a multiple of 8 with dtype='quint4x2', not 12; "
+        "pad it", {"dtype": "quint4x2", "input": ones(4, 16), "scales": ones(16)}, NEW),
+    # axis
+    Row({"axis": 3},
+        "axis must lie in [-2, 2] with div_mode=False for an input of shape (4, 8), not 3; "
+        f"{LAST} or -2 for the one before", {"axis": 2}, NEW),
+    Row({"axis": -3},
+        "axis must lie in [-2, 2] with div_mode=False for an input of shape (4, 8), not -3; "
+        f"{LAST} or -2 for the one before", {"axis": -2, "scales": ones(4)}, NEW),
+    Row({"axis": 3},
+        "axis must lie in [-1, 2] with div_mode=False for an input of shape (4, 8), not 3; "
+        f"{LAST}", {"axis": 2}, OLD),
+    Row({"axis": -3},
+        "axis must lie in [-1, 2] with div_mode=False for an input of shape (4, 8), not -3; "
+        f"{LAST}", {"axis": -1}, OLD),
+    Row({"axis": -2, "scales": ones(4)},
+        "axis must mean the last dimension on {series}, not -2; pass -1", {"axis": -1}, OLD),
+    Row({"axis": -2, "input": ones(8)},
+        "axis must lie in [-1, 1] with div_mode=False for an input of shape (8,), not -2; "
+        f"{LAST}", {"axis": 1, "input": ones(8)}, NEW),
+    # shapes
+    *(
+        Row({"scales": ones(*shape)},
+            "scales must have shape (1,), (8,), (1, 1) or (1, 8) for an input of shape (4, 8) "
+            f"scaled along dimension 1, not {shape}; {ONE_EACH}", {"scales": ones(*right)})
+        for shape, right in (
+            ((), (1,)), ((0,), (1,)), ((4,), (8,)), ((7,), (8,)), ((8, 1), (1, 8)),
+            ((4, 1), (1, 1)), ((4, 8), (1, 8)), ((1, 1, 8), (1, 8)),
+        )
+    ),
+    Row({**CUBE, "scales": ones(8)},
+        "scales must have shape (1,), (3,), (1, 1, 1) or (1, 3, 1) for an input of shape "
+        f"(2, 3, 8) scaled along dimension 1, not (8,); {ONE_EACH}", CUBE, NEW),
+    Row({**CUBE, "scales": ones(1, 1, 3)},
+        "scales must have shape (1,), (3,), (1, 1, 1) or (1, 3, 1) for an input of shape "
+        f"(2, 3, 8) scaled along dimension 1, not (1, 1, 3); {ONE_EACH}",
+        {**CUBE, "scales": ones(1, 3, 1)}, NEW),
+    Row({"input": ones(8), "scales": ones(7)},
+        "scales must have shape (1,) or (8,) for an input of shape (8,) scaled along dimension 0, "
+        f"not (7,); {ONE_EACH}", {"input": ones(8)}),
+    Row({"input": ones(1), "scales": ones(7)},
+        "scales must have shape (1,) for an input of shape (1,) scaled along dimension 0, "
+        f"not (7,); {ONE_EACH}", {"input": ones(1), "scales": ones(1)}),
+    Row({"zero_points": ones(1)},
+        "zero_points must have the shape of scales, (8,), not (1,); reshape them",
+        {"zero_points": ones(8)}),
+    Row({"zero_points": ones(1, 8)},
+        "zero_points must have the shape of scales, (8,), not (1, 8); reshape them",
+        {"scales": ones(1, 8), "zero_points": ones(1, 8)}),
+]  # fmt: skip
+
+
+@on_each_line(MULTIPLYING)
+def test_with_div_mode_false(row: Row, series: str) -> None:
+    assert_refused(OP, MULTIPLY | row.wrong, row, series)
+    assert_accepted(OP, MULTIPLY | row.right, series)
+
+
+# ---- div_mode=True ----
+
+CHOICES = "dtype must be qint8, quint8, int32 or qint32 with div_mode=True, not "
+THREE = {**BRAIN, "zero_points": ones(8, dtype=BF16)}
+
+DIVIDING = [
+    # types
+    Row({"scales": ones(8, dtype=np.float16)},
+        "scales must be float32 on {series}, not float16; convert it", {}, OLD),
+    Row({"scales": ones(8, dtype=BF16)},
+        "scales must be float32 on {series}, not bfloat16; convert it", {}, OLD),
+    Row({**HALF},
+        "scales must be float32 or bfloat16 on {series}, not float16; convert it",
+        {**HALF, "scales": ones(8)}, NEW),
+    Row({"zero_points": ones(8)},
+        "zero_points must be int8, uint8 or int32 on {series}, not float32; convert it",
+        {"zero_points": ones(8, dtype=np.uint8)}, OLD),
+    Row({"zero_points": ones(8, dtype=np.int64)},
+        "zero_points must be int8, uint8, int32 or bfloat16 on {series}, not int64; convert it",
+        {"zero_points": ones(8, dtype=np.int32)}, NEW),
+    Row({"scales": ones(8, dtype=BF16)},
+        "input and scales must all be bfloat16 if scales or zero_points are, "
+        "not float32 and bfloat16; convert the others", BRAIN, NEW),
+    Row({**THREE, "zero_points": ones(8, dtype=np.int8)},
+        "input, scales and zero_points must all be bfloat16 if scales or zero_points are, "
+        "not bfloat16, bfloat16 and int8; convert the others", THREE, NEW),
+    Row({**THREE, "scales": ones(8)},
+        "input, scales and zero_points must all be bfloat16 if scales or zero_points are, "
+        "not bfloat16, float32 and bfloat16; convert the others",
+        {**BRAIN, "scales": ones(8), "zero_points": ones(8, dtype=np.int8)}, NEW),
+    # dtype
+    *(
+        Row({"dtype": dtype}, f"{CHOICES}{dtype!r}; choose one of these", {"dtype": right})
+        for dtype, right in (
+            ("quint4x2", "qint8"), ("int8", "quint8"), ("QINT8", "qint8"), ("", "int32"),
+            (None, "qint32"), (1, "int32"), (np.int8, "qint8"),
+        )
+    ),
+    # axis
+    Row({"axis": 2},
+        "axis must lie in [-2, 1] for an input of shape (4, 8), not 2; "
+        "name one of its dimensions", {"axis": 2, "scales": ones(1)}),
+    Row({"axis": -3},
+        "axis must lie in [-2, 1] for an input of shape (4, 8), not -3; "
+        "name one of its dimensions", {"axis": -2, "scales": ones(4)}),
+    Row({"input": ones(8)},
+        "axis must lie in [-1, 0] for an input of shape (8,), not 1; "
+        "name one of its dimensions", {"input": ones(8), "axis": 0}),
+    # shapes
+    *(
+        Row({"scales": ones(*shape)},
+            f"scales must be one-dimensional with div_mode=True, not of shape {shape}; "
+            "flatten them", {})
+        for shape in ((), (1, 8), (8, 1), (1, 1))
+    ),
+    *(
+        Row({"scales": ones(*shape)},
+            "scales must have shape (1,) or (8,) for an input of shape (4, 8) scaled along "
+            f"dimension 1, not {shape}; {ONE_EACH}", {"scales": ones(1)})
+        for shape in ((0,), (4,), (7,))
+    ),
+    Row({"input": ones(4, 1)},
+        "scales must have shape (1,) for an input of shape (4, 1) scaled along dimension 1, "
+        f"not (8,); {ONE_EACH}", {"input": ones(4, 1), "scales": ones(1)}),
+    Row({"zero_points": ones(1, dtype=np.int8)},
+        "zero_points must have the shape of scales, (8,), not (1,); reshape them",
+        {"scales": ones(1), "zero_points": ones(1, dtype=np.int8)}),
+]  # fmt: skip
+
+
+@on_each_line(DIVIDING)
+def test_with_div_mode_true(row: Row, series: str) -> None:
+    assert_refused(OP, DIVIDE | row.wrong, row, series)
+    assert_accepted(OP, DIVIDE | row.right, series)
+
+
+def test_the_first_thing_that_is_wrong_is_told() -> None:
+    """Tensors before attributes, in the order of the parameters."""
+    with pytest.raises(OpError, match=r"^npu_quantize: input must be given"):
+        run(OP, None, None, None, None, None, None, device="ascend910b2")
+    with pytest.raises(OpError, match=r"^npu_quantize: axis must be an integer"):
+        run(OP, ones(8), None, None, None, None, None, device="ascend910b2")

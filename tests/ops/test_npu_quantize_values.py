@@ -1,0 +1,255 @@
+"""npu_quantize: kernels against numpy, numpy against exact fractions, both against the vendor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from op_calls import (
+    A2,
+    A3,
+    BF16,
+    FLOATS,
+    INFERENCE,
+    SPECIAL,
+    Array,
+    QuantizeCall,
+    as_specs,
+    assert_same,
+    floats,
+    points,
+    quantize_calls,
+)
+from scalar_oracle import add, divide, fit, multiply, packed
+
+from npusim import TensorSpec, devices, ops, run
+
+OP = "npu_quantize"
+RANGES = {
+    "qint8": (-128, 127),
+    "quint8": (0, 255),
+    "int32": (-(2**31), 2**31 - 1),
+    "qint32": (-(2**31), 2**31 - 1),
+    "quint4x2": (-8, 7),
+}
+reference = ops.load(OP).reference
+
+
+def quantize(device: str, *args: Any) -> Array:
+    output = run(OP, *args, device=device, timing=False).output
+    assert isinstance(output, np.ndarray)
+    return output
+
+
+# ---- kernels against numpy ----
+
+
+@settings(max_examples=250)
+@given(quantize_calls())
+def test_a_tiled_run_equals_the_reference(call: QuantizeCall) -> None:
+    before = [None if arg is None else arg.tobytes() for arg in call.args[:3]]
+    assert_same(quantize(call.device, *call.args), reference(*call.args))
+    assert [None if arg is None else arg.tobytes() for arg in call.args[:3]] == before
+
+
+@settings(max_examples=60)
+@given(quantize_calls())
+def test_time_does_not_depend_on_values(call: QuantizeCall) -> None:
+    whole = run(OP, *call.args, device=call.device)
+    expected = reference(*call.args)
+    for half in (
+        run(OP, *call.args, device=call.device, values=False),
+        run(OP, *as_specs(call.args), device=call.device),
+    ):
+        assert half.output == TensorSpec(expected.shape, expected.dtype.name)
+        assert half.cycles == whole.cycles
+
+
+# Several pieces of columns, several pieces of rows, both, tails, and more rows than cores.
+LARGE = [(3, 20000), (60, 9000), (301, 1023), (1, 70000), (1501, 7), (3, 7, 4097), (16, 33, 65)]
+
+
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9362"])
+def test_large_shapes_equal_the_reference(device: str, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(sum(shape))
+    for kind in FLOATS[devices.load(device).series]:
+        x, columns = floats(rng, shape, kind), shape[-1]
+        if device == "ascend310p3" and columns < 32:
+            x = x[:200]
+        whole, some = floats(rng, (1,), kind), floats(rng, (columns,), kind)
+        for args in (
+            (whole, None, "qint8", -1, False),
+            (some, floats(rng, (columns,), kind), "qint8", -1, False),
+            (floats(rng, (columns,), np.float32), points(rng, columns, np.uint8), "quint8", -1),
+            (floats(rng, x.shape[:1], np.float32), points(rng, x.shape[0], np.int32), "int32", 0),
+        ):
+            assert_same(quantize(device, x, *args), reference(x, *args))
+
+
+def test_thousands_of_narrow_rows_equal_the_reference() -> None:
+    rng = np.random.default_rng(6)
+    x, s = floats(rng, (5000, 7), np.float16), floats(rng, (7,), np.float16)
+    args = (x, s, None, "qint8", -1, False)
+    assert_same(quantize("ascend910b2", *args), reference(*args))
+
+
+@pytest.mark.parametrize("device", A2 + A3)
+def test_a_scale_for_each_head_equals_the_reference(device: str) -> None:
+    rng = np.random.default_rng(7)
+    # More heads than the kernel keeps scales in the buffer, so that they come in several chunks.
+    x, s, z = (floats(rng, shape, BF16) for shape in ((3, 150, 40), (1, 150, 1), (1, 150, 1)))
+    for dtype in ("qint8", "quint4x2"):
+        args = (x, s, z, dtype, -2, False)
+        assert_same(quantize(device, *args), reference(*args))
+
+
+@pytest.mark.parametrize("device", devices.names())
+@pytest.mark.parametrize("div_mode", [True, False])
+def test_every_row_that_ends_within_a_block_equals_the_reference(
+    device: str, div_mode: bool
+) -> None:
+    rng = np.random.default_rng(8)
+    for columns in (*range(1, 68), 127, 129):
+        x = floats(rng, (3, columns), np.float16)
+        s = floats(rng, (columns,), np.float32 if div_mode else np.float16)
+        args = (x, s, None, "qint8", -1, div_mode)
+        assert_same(quantize(device, *args), reference(*args))
+
+
+VIEWS = {
+    "transposed": lambda a: a.T,
+    "Fortran order": np.asfortranarray,
+    "every second": lambda a: a[::2, ::3],
+    "backwards": lambda a: a[::-1, ::-1],
+    "read-only": lambda a: np.broadcast_to(a[:1], (4, a.shape[1])),
+    "swapped": lambda a: a.reshape(4, 6, 10).transpose(1, 2, 0),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2"])
+def test_a_view_gives_what_its_copy_gives(device: str, view: str) -> None:
+    rng = np.random.default_rng(9)
+    x = VIEWS[view](floats(rng, (24, 10), np.float32))
+    s, z = (floats(rng, (2 * x.shape[-1],), np.float32)[::-2] for _ in "sz")
+    before = x.tobytes()
+    for args in ((z, "qint8", -1, False), (None, "qint8", -1, True)):
+        output = quantize(device, x, s, *args)
+        copies = [None if a is None else np.ascontiguousarray(a) for a in (x, s, args[0])]
+        assert_same(output, quantize(device, *copies, *args[1:]))
+        assert_same(output, reference(x, s, *args))
+    assert x.tobytes() == before
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 8), (4, 0), (2, 0, 3)])
+@pytest.mark.parametrize("div_mode", [True, False])
+def test_an_empty_input_gives_an_empty_output_and_runs_no_kernel(
+    shape: tuple[int, ...], div_mode: bool
+) -> None:
+    x, s = np.empty(shape, np.float32), np.ones(1, np.float32)
+    result = run(OP, x, s, None, "qint8", -1, div_mode, device="ascend910b2")
+    assert_same(result.output, np.empty(shape, np.int8))
+    assert (result.plan, result.trace, result.cycles, result.time_us) == (None, None, 0, 0.0)
+
+
+# ---- numpy against exact fractions ----
+
+AXIS_FREE = [
+    ("qint8", True, np.int8),
+    ("quint8", True, np.uint8),
+    ("int32", True, np.int32),
+    ("qint32", True, None),
+    ("qint8", False, np.float32),
+    ("quint4x2", False, np.float32),
+    ("qint8", False, None),
+]
+
+
+def by_fractions(x: Array, s: Array, z: Array | None, dtype: str, div_mode: bool) -> list[int]:
+    """Number by number; *x*, *s* and *z* are one-dimensional and as long as each other."""
+    results = []
+    for index in range(x.size):
+        value = (divide if div_mode else multiply)(float(x[index]), float(s[index]))
+        if z is not None:
+            # fp32 holds no int32 beyond 2**24, and the kernel takes zero points as fp32.
+            value = add(value, float(np.float32(z[index])))
+        results.append(fit(value, *RANGES[dtype]))
+    if dtype == "quint4x2":
+        return [packed(results[start : start + 8]) for start in range(0, x.size, 8)]
+    return results
+
+
+@pytest.mark.parametrize(("dtype", "div_mode", "point"), AXIS_FREE)
+@pytest.mark.parametrize("kind", FLOATS["Atlas A2"], ids=lambda kind: np.dtype(kind).name)
+def test_the_reference_equals_exact_fractions(
+    kind: Any, dtype: str, div_mode: bool, point: Any
+) -> None:
+    rng = np.random.default_rng(10)
+    count = 400
+    x = floats(rng, (count,), kind)
+    s = floats(rng, (count,), np.float32)
+    # Scales that leave the ties of x ties.
+    s[:200] = rng.choice(np.float32([1, -1, 2, 0.5, 0.25, -0.125]), 200)
+    z = None if point is None else points(rng, count, point)
+    expected = by_fractions(x, s, z, dtype, div_mode)
+    assert reference(x, s, z, dtype, -1, div_mode).tolist() == expected
+
+
+@pytest.mark.parametrize("div_mode", [True, False])
+def test_the_reference_equals_exact_fractions_for_every_pair_of_special_numbers(
+    div_mode: bool,
+) -> None:
+    with np.errstate(over="ignore"):
+        numbers = SPECIAL.astype(np.float32)
+    x, s = np.repeat(numbers, numbers.size), np.tile(numbers, numbers.size)
+    expected = by_fractions(x, s, None, "qint8", div_mode)
+    assert reference(x, s, None, "qint8", 0, div_mode).tolist() == expected
+
+
+def test_a_product_is_rounded_before_the_offset_is_added() -> None:
+    """One rounding less, as in a fused multiply-add, gives 1."""
+    x, s = np.float32([1 + 2.0**-23]), np.float32([1 + 2.0**-23])
+    z = np.float32([-0.5 - 2.0**-22])
+    exact = float(x[0]) * float(s[0]) + float(z[0])
+    assert round(exact) == 1
+    assert reference(x, s, z, "qint8", -1, False).tolist() == [0]
+    for device in ("ascend310p3", "ascend910b2"):
+        assert quantize(device, x, s, z, "qint8", -1, False).tolist() == [0]
+
+
+# ---- the vendor's goldens ----
+
+
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+def test_div_mode_false_equals_the_golden_of_op_plugin(device: str) -> None:
+    """op-plugin, test_npu_quantize.py: np.round(x * scale + offset), clipped."""
+    rng = np.random.default_rng(11)
+    x, s, z = (rng.normal(0, 30, size).astype(np.float32) for size in ((8, 100), 100, 100))
+    golden = np.clip(np.round(x * s + z), -128, 127).astype(np.int8)
+    assert_same(quantize(device, x, s, z, "qint8", 1, False), golden)
+
+
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize(
+    ("dtype", "point"), [("qint8", np.int8), ("quint8", np.uint8), ("int32", np.int32)]
+)
+def test_div_mode_true_is_within_one_of_the_golden_of_op_plugin(
+    device: str, dtype: str, point: Any
+) -> None:
+    """op-plugin, test_npu_quantize.py: torch.quantize_per_channel, here with the vendor's ±1."""
+    rng = np.random.default_rng(12)
+    x = rng.normal(0, 30, (40, 50)).astype(np.float32)
+    s, z = rng.uniform(0.1, 3, 50).astype(np.float32), rng.integers(0, 50, 50).astype(point)
+    golden = np.clip(np.rint(x * (1 / s)) + z.astype(np.float64), *RANGES[dtype])
+    assert np.abs(quantize(device, x, s, z, dtype, 1, True) - golden).max() <= 1
+
+
+def test_all_chips_agree() -> None:
+    rng = np.random.default_rng(13)
+    x, s, z = (floats(rng, shape, np.float16) for shape in ((5, 77), (77,), (77,)))
+    expected = reference(x, s, z, "qint8", -1, False)
+    for device in (*A2, *A3, *INFERENCE):
+        assert_same(quantize(device, x, s, z, "qint8", -1, False), expected)

@@ -1,0 +1,125 @@
+"""npu_trans_quant_param: every constraint, the call that breaks it and the nearest that does not.
+
+Sources: torch_npu-npu_trans_quant_param.md; for round_mode, op-plugin,
+TransQuantParamKernelNpuOpApi.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import Row, assert_accepted, assert_refused, on_each_line
+
+from npusim import Code, TensorSpec, devices, run
+
+OP = "npu_trans_quant_param"
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.ones(shape, dtype)
+
+
+BASE = {"scale": ones(4)}
+NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not"
+BITS = "0 cuts the scale's low bits off, 1 rounds them"
+
+ROWS = [
+    # tensors and types
+    Row({"scale": None}, "scale must be given, not None; pass a tensor", {},
+        code=Code.NULL_POINTER),
+    Row({"scale": [1.0]}, f"scale {NOT_A_TENSOR} list; make it one of them", {}),
+    Row({"offset": "1"}, f"offset {NOT_A_TENSOR} str; make it one of them", {"offset": None}),
+    Row({"scale": np.ma.masked_array(ones(4))},
+        "scale must be an array without a mask, not a MaskedArray; fill it first", {}),
+    *(
+        Row({"scale": ones(4).astype(kind)},
+            f"scale must be float32 on {{series}}, not {kind}; convert it", {})
+        for kind in ("float64", "float16", "int64", "uint64", "object", ">f4")
+    ),
+    Row({"offset": ones(4, dtype=np.int32)},
+        "offset must be float32 on {series}, not int32; convert it", {"offset": ones(4)}),
+    # shapes
+    *(
+        Row({"scale": ones(*shape)},
+            "scale must have one or two dimensions, none of them 0, not shape "
+            f"{shape}; pass (n,) or (1, n)", {"scale": ones(*right)})
+        for shape, right in (
+            ((), (1,)), ((0,), (1,)), ((1, 0), (1, 1)), ((0, 4), (1, 4)), ((2, 3, 1), (2, 3)),
+        )
+    ),
+    Row({"scale": ones(*[1] * 9)}, "scale must have at most 8 dimensions, not 9; reshape it", {}),
+    *(
+        Row({"scale": ones(*scale), "offset": ones(*offset)},
+            f"offset must have shape (1,) or that of scale, {scale}, not {offset}; reshape it",
+            {"scale": ones(*right[0]), "offset": ones(*right[1])})
+        for scale, offset, right in (
+            ((4,), (3,), ((4,), (4,))),
+            ((3,), (4,), ((1,), (4,))),
+            ((4,), (), ((4,), (1,))),
+            ((4,), (0,), ((4,), (1,))),
+            ((1,), (0,), ((1,), (1,))),
+            ((4,), (1, 4), ((1, 4), (1, 4))),
+        )
+    ),
+    *(
+        Row({"scale": ones(*scale), "offset": ones(*offset)},
+            "scale and offset must both have shape (1, n) if scale has two dimensions, "
+            f"not {scale} and {offset}; reshape them", {"scale": ones(*right)})
+        for scale, offset, right in (
+            ((1, 4), (4,), (1, 4)),
+            ((1, 4), (1, 1), (1, 4)),
+            ((1, 4), (1, 3), (1, 3)),
+            ((4, 1), (4, 1), (4, 1)),
+            ((2, 3), (2, 3), (2, 3)),
+        )
+    ),
+    # round_mode
+    *(
+        Row({"round_mode": mode}, f"round_mode must be 0 or 1, not {mode}; {BITS}",
+            {"round_mode": right})
+        for mode, right in ((-1, 0), (2, 1), (2**70, np.int64(1)))
+    ),
+    *(
+        Row({"round_mode": mode},
+            f"round_mode must be an integer, not {mode!r}; pass one without quotes or a point",
+            {"round_mode": 1})
+        for mode in (True, 1.0, "0", None)
+    ),
+]  # fmt: skip
+
+
+@on_each_line(ROWS)
+def test_constraint(row: Row, series: str) -> None:
+    assert_refused(OP, BASE | row.wrong, row, series)
+    assert_accepted(OP, BASE | row.right, series)
+
+
+SHAPES = [
+    ((1,), None, (1,)),
+    ((7,), None, (7,)),
+    ((1, 7), None, (1, 7)),
+    ((7, 1), None, (7, 1)),
+    ((3, 5), None, (3, 5)),
+    ((1,), (1,), (1,)),
+    ((7,), (7,), (7,)),
+    ((7,), (1,), (7,)),
+    ((1,), (7,), (7,)),
+    ((1, 7), (1, 7), (1, 7)),
+    ((1, 1), (1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("device", devices.names())
+@pytest.mark.parametrize(("scale", "offset", "result"), SHAPES)
+def test_the_shapes_of_the_document(
+    device: str,
+    scale: tuple[int, ...],
+    offset: tuple[int, ...] | None,
+    result: tuple[int, ...],
+) -> None:
+    args = [ones(*scale), None if offset is None else ones(*offset)]
+    assert run(OP, *args, device=device, timing=False).output.shape == result
+    specs = [TensorSpec(scale, "float32"), offset and TensorSpec(offset, "float32")]
+    assert run(OP, *specs, device=device, timing=False).output == TensorSpec(result, "int64")

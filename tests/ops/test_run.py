@@ -1,0 +1,300 @@
+"""`npusim.run`: how calls are bound, which halves run, and what a Run says."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import A2, assert_same
+
+from npusim import Run, TensorSpec, devices, run
+
+X = np.linspace(-9, 9, 80, dtype=np.float32).reshape(2, 40)
+ONE = np.ones(1, np.float32)
+CALL = (X, ONE, None, "qint8", -1, False)
+SIGNATURES = {
+    "npu_quantize": "(input, scales, zero_points, dtype, axis=1, div_mode=True)",
+    "npu_group_quant": "(x, scale, group_index, *, offset=None, dst_dtype=None)",
+    "npu_trans_quant_param": "(scale, offset=None, round_mode=0)",
+}
+
+
+def whole(message: str) -> str:
+    return "^" + re.escape(message) + "$"
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs", "cause"),
+    [
+        ("npu_quantize", (), {}, "missing a required argument: 'input'"),
+        ("npu_quantize", (X, ONE), {}, "missing a required argument: 'zero_points'"),
+        ("npu_quantize", (X, ONE, None), {"axis": 0}, "missing a required argument: 'dtype'"),
+        ("npu_quantize", (*CALL, 3), {}, "too many positional arguments"),
+        ("npu_quantize", CALL, {"scale": ONE}, "got an unexpected keyword argument 'scale'"),
+        ("npu_quantize", CALL, {"input": X}, "multiple values for argument 'input'"),
+        ("npu_group_quant", (X, X, X, ONE), {}, "too many positional arguments"),
+        ("npu_trans_quant_param", (), {"offset": ONE}, "missing a required argument: 'scale'"),
+    ],
+)
+def test_arguments_fit_the_function_of_torch_npu(
+    op: str, args: tuple[Any, ...], kwargs: dict[str, Any], cause: str
+) -> None:
+    message = f"{op}: arguments must fit {op}{SIGNATURES[op]}, but: {cause}; mend the call"
+    with pytest.raises(TypeError, match=whole(message)):
+        run(op, *args, device="ascend910b2", **kwargs)
+
+
+def test_keywords_positions_and_defaults_mean_the_same() -> None:
+    keywords = {"input": X, "scales": ONE, "zero_points": None, "dtype": "qint8"}
+    by_name = run("npu_quantize", device="ascend910b2", **keywords)
+    by_place = run("npu_quantize", X, ONE, None, "qint8", 1, True, device="ascend910b2")
+    assert by_name.to_json() == by_place.to_json()
+    assert by_name.arguments["axis"] == 1
+    assert by_name.arguments["div_mode"] is True
+
+
+@pytest.mark.parametrize(
+    ("op", "hint"),
+    [
+        ("npu_quantise", "did you mean npu_quantize?"),
+        ("group_quant", "did you mean npu_group_quant?"),
+        ("softmax", "use one of these"),
+        ("_rows", "use one of these"),
+        ("", "use one of these"),
+        (3, "use one of these"),
+        (None, "use one of these"),
+    ],
+)
+def test_an_operator_that_does_not_exist(op: Any, hint: str) -> None:
+    message = (
+        "ops: an operator must be one of npu_group_quant, npu_quantize, npu_trans_quant_param, "
+        f"not {op!r}; {hint}"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        run(op, *CALL, device="ascend910b2")
+
+
+def test_a_device_that_does_not_exist() -> None:
+    message = (
+        f"devices: no device 'ascend910b22'; did you mean ascend910b2? known: "
+        f"{', '.join(devices.names())}; a file of your own is given by its path, "
+        "which ends in .toml"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        run("npu_quantize", *CALL, device="ascend910b22")
+    message = "devices: a device must be a name, a path or a DeviceSpec, not None"
+    with pytest.raises(TypeError, match=whole(message)):
+        run("npu_quantize", *CALL, device=None)  # type: ignore[arg-type]
+
+
+def test_a_device_is_a_name_an_alias_or_a_spec() -> None:
+    name = run("npu_quantize", *CALL, device="ascend310p3")
+    for device in ("Atlas 300I Pro", "ASCEND310P3", devices.load("ascend310p3")):
+        assert run("npu_quantize", *CALL, device=device).to_json() == name.to_json()
+
+
+@pytest.mark.parametrize("l2", ["hot", "", None, True, ["cold"]])
+def test_l2_is_cold_or_warm(l2: Any) -> None:
+    message = f"run: l2 must be one of cold, warm, not {l2!r}; use one of these"
+    with pytest.raises(ValueError, match=whole(message)):
+        run("npu_quantize", *CALL, device="ascend910b2", l2=l2)
+
+
+# ---- halves ----
+
+
+def test_values_and_timing_are_turned_off_apart() -> None:
+    both = run("npu_quantize", *CALL, device="ascend910b2")
+    timed = run("npu_quantize", *CALL, device="ascend910b2", values=False)
+    valued = run("npu_quantize", *CALL, device="ascend910b2", timing=False)
+    neither = run("npu_quantize", *CALL, device="ascend910b2", values=False, timing=False)
+    assert both.cycles == timed.cycles
+    assert timed.output == neither.output == TensorSpec((2, 40), "int8")
+    assert_same(valued.output, np.asarray(both.output))
+    for result in (valued, neither):
+        assert (result.cycles, result.time_us, result.trace) == (None, None, None)
+        assert (result.counters, result.plan) == ({}, both.plan)
+
+
+def test_one_tensor_without_values_is_enough_for_none_to_come_out() -> None:
+    spec = TensorSpec((1,), "float32")
+    result = run("npu_quantize", X, spec, None, "qint8", device="ascend910b2")
+    assert result.output == TensorSpec((2, 40), "int8")
+    assert result.cycles is not None
+
+
+@pytest.mark.parametrize("device", devices.names())
+def test_time_is_launch_and_the_slowest_core(device: str) -> None:
+    result = run("npu_quantize", *CALL, device=device)
+    assert result.trace is not None
+    assert result.cycles == max(span.end for span in result.trace.spans())
+    launch = result.device.launch
+    started = min(result.plan.launched, launch.saturation_cores) if result.plan else 0
+    expected = launch.base_us + started * launch.per_core_us + launch.completion_us
+    assert result.launch_us == pytest.approx(expected, rel=1e-12)
+    seconds = result.cycles / result.device.clock_hz
+    assert result.time_us == pytest.approx(expected + seconds * 1e6, rel=1e-12)
+
+
+# ---- what time depends on ----
+
+
+def quantize_time(shape: tuple[int, ...], device: str, **kwargs: Any) -> Run:
+    """Float16, scaled by channel, with offset."""
+    channel = TensorSpec(shape[-1:], "float16")
+    args = (TensorSpec(shape, "float16"), channel, channel, "qint8", -1, False)
+    return run("npu_quantize", *args, device=device, **kwargs)
+
+
+SHAPES = [(2, 40), (48, 48), (47, 333), (7, 31), (3, 4096), (300, 1024), (1, 90001)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("l2", ["cold", "warm"])
+@pytest.mark.parametrize("device", ["ascend310p1", "ascend310p3", "ascend910b2", "ascend910_9362"])
+def test_folded_cores_take_the_times_of_cores_apart(
+    device: str, l2: Any, shape: tuple[int, ...]
+) -> None:
+    folded = quantize_time(shape, device, l2=l2)
+    apart = quantize_time(shape, device, l2=l2, fold=False)
+    assert folded.to_json() == apart.to_json()
+    assert folded.trace is not None
+    assert apart.trace is not None
+    assert folded.trace.to_text() == apart.trace.to_text()
+
+
+@pytest.mark.parametrize("count", range(2000, 7000, 409))
+def test_folding_holds_where_two_kinds_of_core_share_the_line_of_the_scale(count: int) -> None:
+    args = (TensorSpec((count,), "float16"), TensorSpec((1,), "float16"), None, "qint8", -1, False)
+    cycles = {run("npu_quantize", *args, device="ascend310p3", fold=fold).cycles for fold in (0, 1)}
+    assert len(cycles) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+def test_a_warm_l2_is_not_slower(device: str, shape: tuple[int, ...]) -> None:
+    cold, warm = (quantize_time(shape, device, l2=l2).cycles for l2 in ("cold", "warm"))
+    assert cold is not None
+    assert warm is not None
+    assert warm <= cold
+
+
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(48, 1 << power) for power in range(7, 15)],
+        [(1 << power, 1024) for power in range(2, 12)],
+        [(64, 1000), (128, 1000), (1280, 1000), (2560, 1000)],
+    ],
+    ids=["columns", "rows", "ragged rows"],
+)
+def test_cycles_grow_with_size(device: str, shapes: list[tuple[int, int]]) -> None:
+    """Cycles, since a larger tensor may be split over fewer cores, which start sooner."""
+    cycles = [quantize_time(shape, device).cycles for shape in shapes]
+    assert None not in cycles
+    assert sorted(set(cycles), key=int) == cycles
+
+
+@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2"])
+def test_packing_parameters_takes_time_in_proportion(device: str) -> None:
+    """One core goes through them one by one."""
+    cycles = [
+        run("npu_trans_quant_param", TensorSpec((count,), "float32"), device=device).cycles
+        for count in (1000, 2000, 4000)
+    ]
+    assert cycles[2] - cycles[1] == pytest.approx(2 * (cycles[1] - cycles[0]), rel=0.05)
+
+
+# ---- what a Run says ----
+
+CALLS = {
+    "npu_quantize": (CALL, {}),
+    "npu_group_quant": ((X, X, np.array([1, 2])), {"offset": ONE}),
+    "npu_trans_quant_param": ((X[0], X[1]), {}),
+}
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_two_runs_are_equal(op: str) -> None:
+    args, kwargs = CALLS[op]
+    first, second = (run(op, *args, device="ascend910b2", **kwargs) for _ in range(2))
+    assert json.dumps(first.to_json()) == json.dumps(second.to_json())
+    assert_same(first.output, np.asarray(second.output))
+    assert first.trace is not None
+    assert second.trace is not None
+    assert first.trace.to_text() == second.trace.to_text()
+
+
+KEYS = [
+    "op", "device", "arguments", "l2", "output", "plan", "time_us", "launch_us", "cycles",
+    "clock_hz", "gm_bytes", "l2_bytes", "counters",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("timing", [True, False])
+def test_json_is_complete_and_plain(op: str, timing: bool) -> None:
+    args, kwargs = CALLS[op]
+    result = run(op, *args, device="ascend910b2", timing=timing, **kwargs)
+    told = result.to_json()
+    assert list(told) == KEYS
+    assert json.loads(json.dumps(told)).keys() == told.keys()
+    assert told["output"]["shape"] == list(np.asarray(result.output).shape)
+    assert (told["plan"] is not None, told["cycles"] is not None) == (True, timing)
+    assert sorted(told["counters"]) == sorted(str(core) for core in result.counters)
+
+
+def test_json_of_one_call() -> None:
+    told = run("npu_quantize", *CALL, device="Ascend910B2").to_json()
+    assert told["device"] == "ascend910b2"
+    assert told["arguments"] == {
+        "input": {"shape": [2, 40], "dtype": "float32", "layout": "ND"},
+        "scales": {"shape": [1], "dtype": "float32", "layout": "ND"},
+        "zero_points": None,
+        "dtype": "qint8",
+        "axis": -1,
+        "div_mode": False,
+    }
+    assert told["output"] == {"shape": [2, 40], "dtype": "int8", "layout": "ND"}
+    assert told["plan"]["launched"] == 48
+    assert told["clock_hz"] == 1_800_000_000
+    moved = sum(pipe["nbytes"] for pipes in told["counters"].values() for pipe in pipes.values())
+    assert moved == 320 + 4 + 80
+    # Each copy in whole sectors of 128 bytes.
+    assert (told["gm_bytes"], told["l2_bytes"]) == (384 + 128 + 128, 0)
+
+
+def test_json_of_a_call_with_nothing_to_do() -> None:
+    empty = np.empty((0, 4), np.float32)
+    told = run("npu_quantize", empty, ONE, None, "qint8", device="ascend910b2").to_json()
+    assert (told["plan"], told["counters"], told["time_us"], told["cycles"]) == (None, {}, 0.0, 0)
+    json.dumps(told)
+
+
+def test_numpy_attributes_are_plain_in_json() -> None:
+    args = (X, ONE, None, "qint8", np.int64(1), np.True_)
+    told = run("npu_quantize", *args, device="ascend910b2").to_json()
+    assert json.loads(json.dumps(told["arguments"]))["axis"] == 1
+
+
+def test_repr() -> None:
+    result = run("npu_quantize", *CALL, device="ascend910b2")
+    assert repr(result) == (f"<npu_quantize on ascend910b2: int8 (2, 40), {result.time_us:.2f} us>")
+    result = run("npu_quantize", *CALL, device="ascend910b2", values=False, timing=False)
+    assert repr(result) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
+
+
+@pytest.mark.parametrize("device", A2)
+def test_a_run_of_a_big_tensor_needs_no_values(device: str) -> None:
+    result = quantize_time((8192, 8192), device)
+    assert result.output == TensorSpec((8192, 8192), "int8")
+    assert result.time_us is not None
+    # No faster than the input can be read.
+    assert result.time_us > 2 * 8192**2 / result.device.gm.read_bytes_per_s * 1e6

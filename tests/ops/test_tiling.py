@@ -1,0 +1,295 @@
+"""How operators are split over cores and buffers: the vendor's plans, and what no plan may do.
+
+Sources: ops-nn, ascend_quant_v2_tiling.cpp and its unit test, group_quant_tiling.cpp and
+trans_quant_param_v2.h.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import A2, A3, FLOATS, INFERENCE
+
+from npusim import TensorSpec, devices, ops
+from npusim.program import Block
+from npusim.spec import DeviceSpec
+
+
+class Tiled(NamedTuple):
+    """An operator's problem, plan and programs, without a run."""
+
+    spec: DeviceSpec
+    problem: Any
+    plan: Any
+    blocks: tuple[Block, ...]
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Cores at work, rows of each, columns of each."""
+        return len(self.blocks), self.plan.rows_per_core, self.plan.columns_per_core
+
+    @property
+    def piece(self) -> tuple[int, int]:
+        return self.plan.row_step, self.plan.column_step
+
+
+def tiled(op: str, device: str, *args: Any, **kwargs: Any) -> Tiled:
+    operator, spec = ops.load(op), devices.load(device)
+    problem = operator.check(spec, *args, **kwargs)
+    plan = operator.tile(spec, problem)
+    return Tiled(spec, problem, plan, operator.build(spec, problem, plan))
+
+
+def quantize(
+    device: str, shape: tuple[int, ...], dtype: str, form: str = "column", *, offset: bool = False
+) -> Tiled:
+    """npu_quantize with div_mode=False."""
+    scales = TensorSpec((1,) if form == "tensor" else shape[-1:], dtype)
+    points = scales if offset else None
+    args = (TensorSpec(shape, dtype), scales, points, "qint8", -1, False)
+    return tiled("npu_quantize", device, *args)
+
+
+def divide(device: str, shape: tuple[int, ...], form: str = "tensor") -> Tiled:
+    """npu_quantize of float32 with div_mode=True."""
+    scales = TensorSpec((1,) if form == "tensor" else shape[-1:], "float32")
+    args = (TensorSpec(shape, "float32"), scales, None, "qint8", -1)
+    return tiled("npu_quantize", device, *args)
+
+
+def last_rows(plan: Tiled) -> int:
+    return plan.problem.rows - (-(-plan.problem.rows // plan.plan.rows_per_core) - 1) * (
+        plan.plan.rows_per_core
+    )
+
+
+# ---- npu_quantize, div_mode=False: the vendor's own examples, 48 vector cores ----
+
+
+def test_the_unit_test_of_the_vendor() -> None:
+    """ops-nn, test_ascend_quant_v2_tiling: 10240 x 1023 float16."""
+    plan = quantize("ascend910b2", (10240, 1023), "float16")
+    assert plan.grid == (48, 214, 1023)
+    assert last_rows(plan) == 182
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid", "last", "piece"),
+    [
+        # 3 rows, each over 16 cores.
+        ((3, 4096), (48, 1, 256), 1, (1, 256)),
+        ((256, 6144), (43, 6, 6144), 4, (1, 6144)),
+        # 57 + 29 rows.
+        ((4096, 1024), (48, 86, 1024), 54, (57, 1024)),
+        ((8192, 8192), (48, 171, 8192), 155, (1, 8192)),
+    ],
+)
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
+def test_bfloat16_by_channel_with_offset(
+    device: str,
+    shape: tuple[int, int],
+    grid: tuple[int, int, int],
+    last: int,
+    piece: tuple[int, int],
+) -> None:
+    plan = quantize(device, shape, "bfloat16", offset=True)
+    assert (plan.grid, last_rows(plan), plan.piece) == (grid, last, piece)
+
+
+def test_a_whole_tensor_is_one_row() -> None:
+    plan = quantize("ascend910b2", (8192, 8192), "bfloat16", "tensor")
+    assert (plan.problem.rows, len(plan.blocks)) == (1, 48)
+    assert plan.piece == (1, 27648)
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid", "piece"),
+    [
+        # 3 rows, each over 5 of the 15 cores with a vector pipe.
+        ((3, 4096), (15, 1, 896), (1, 896)),
+        ((256, 6144), (15, 18, 6144), (8, 6144)),
+        ((8192, 8192), (15, 547, 8192), (1, 8192)),
+    ],
+)
+def test_float16_by_channel_with_offset_on_310p(
+    shape: tuple[int, int], grid: tuple[int, int, int], piece: tuple[int, int]
+) -> None:
+    plan = quantize("ascend310p3", shape, "float16", offset=True)
+    assert (plan.grid, plan.piece) == (grid, piece)
+
+
+@pytest.mark.parametrize("device", A2 + A3)
+def test_all_vector_cores_are_launched_even_to_idle(device: str) -> None:
+    plan = quantize(device, (2, 40), "float16")
+    assert len(plan.blocks) == 2
+    assert plan.plan.launched == len(plan.spec.vector_cores)
+
+
+@pytest.mark.parametrize("device", INFERENCE)
+def test_310p_launches_the_cores_that_work(device: str) -> None:
+    plan = quantize(device, (2, 40), "float16")
+    assert plan.plan.launched == len(plan.blocks) == 2
+
+
+def test_310p_gives_rows_narrower_than_a_store_to_one_core() -> None:
+    assert len(quantize("ascend310p3", (100, 31), "float16").blocks) == 1
+    assert len(quantize("ascend310p3", (100, 32), "float16").blocks) == 15
+    assert len(quantize("ascend910b2", (100, 31), "float16").blocks) == 34
+
+
+def test_buffers_are_single_with_div_mode_false_and_double_with_true() -> None:
+    assert quantize("ascend910b2", (64, 64), "float32").plan.depth == 1
+    assert divide("ascend910b2", (64, 64)).plan.depth == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "cores"),
+    [(1, 1), (1024, 1), (1025, 2), (10240, 10), (48 * 1024, 48), (10**7, 48)],
+)
+def test_div_mode_true_starts_a_core_for_each_4_kib(count: int, cores: int) -> None:
+    plan = divide("ascend910b2", (count,))
+    assert plan.plan.launched == len(plan.blocks) == cores
+
+
+# ---- npu_group_quant, npu_trans_quant_param ----
+
+
+@pytest.mark.parametrize(
+    ("rows", "of_core"),
+    [(1, (1,)), (47, (1,) * 47), (48, (1,) * 48), (49, (2,) + (1,) * 47),
+     (100, (3,) * 4 + (2,) * 44), (960, (20,) * 48)],
+)  # fmt: skip
+def test_group_quant_deals_rows_out_the_first_cores_taking_one_more(
+    rows: int, of_core: tuple[int, ...]
+) -> None:
+    x, scale = TensorSpec((rows, 64), "float16"), TensorSpec((4, 64), "float32")
+    plan = tiled("npu_group_quant", "ascend910b2", x, scale, TensorSpec((4,), "int32"))
+    assert plan.plan.rows_of_core == of_core
+    assert plan.plan.launched == len(plan.blocks) == len(of_core)
+
+
+@pytest.mark.parametrize(("columns", "step"), [(7, 7), (8192, 8192), (8193, 8192), (20000, 8192)])
+def test_group_quant_takes_8192_columns_at_a_time(columns: int, step: int) -> None:
+    x, scale = TensorSpec((2, columns), "float16"), TensorSpec((1, columns), "float32")
+    plan = tiled("npu_group_quant", "ascend910b2", x, scale, TensorSpec((1,), "int64"))
+    assert plan.plan.column_step == step
+
+
+@pytest.mark.parametrize("device", devices.names())
+@pytest.mark.parametrize(
+    ("count", "chunk", "stores"), [(5, 5, 1), (8192, 8192, 1), (20001, 8192, 3)]
+)
+def test_trans_quant_param_works_on_one_core_in_chunks_of_8192(
+    device: str, count: int, chunk: int, stores: int
+) -> None:
+    scale = TensorSpec((count,), "float32")
+    plan = tiled("npu_trans_quant_param", device, scale, scale)
+    assert (len(plan.blocks), plan.plan.launched, plan.plan.chunk) == (1, 1, chunk)
+    granule = plan.spec.transfer.store_granule_bytes
+    tails = int(count * 8 % granule > 0 and count * 8 > granule)
+    copies = [op for op in plan.blocks[0].program.ops if type(op).__name__ == "Store"]
+    assert len(copies) == stores + tails
+
+
+# ---- what holds for every plan ----
+
+
+def assert_fits(plan: Tiled) -> None:
+    """No core is used twice, no buffer overrun; a program that asked for more would raise."""
+    cores = [block.core for block in plan.blocks]
+    assert cores == list(range(len(cores)))
+    assert len(cores) <= plan.plan.launched <= len(plan.spec.vector_cores)
+    for block in plan.blocks:
+        assert block.kind == plan.spec.vector_cores[block.core]
+        core = plan.spec.cores[block.kind]
+        assert core.ub_bytes is not None
+        room = core.ub_bytes - core.ub_reserved_bytes
+        assert block.program.claimed_bytes["ub"] <= room
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> tuple[int, int]:
+    """Rows and columns: narrow, around what fits a piece, or long; never so many as to be slow."""
+    columns = draw(
+        st.integers(1, 300) | st.integers(1, 40000) | st.integers(4000, 10500) | st.just(10**6)
+    )
+    return draw(st.integers(1, max(1, min(3000, 3_000_000 // columns)))), columns
+
+
+@settings(max_examples=400)
+@given(st.data(), sizes(), st.sampled_from(devices.names()), st.booleans(), st.booleans())
+def test_every_plan_of_npu_quantize_fits(
+    data: st.DataObject, size: tuple[int, int], device: str, divides: bool, offset: bool
+) -> None:
+    rows, columns = size
+    is_old = device in INFERENCE
+    kinds = [np.dtype(kind).name for kind in FLOATS[devices.load(device).series]]
+    dtype = data.draw(st.sampled_from(kinds))
+    axis = data.draw(st.sampled_from((-1,) if is_old and not divides else (-1, -2)))
+    count = data.draw(st.sampled_from((1, size[axis])))
+    if divides:
+        target = data.draw(st.sampled_from(("qint8", "quint8", "int32")))
+        point = data.draw(st.sampled_from(("int8", "uint8", "int32")))
+        scale = "float32"
+        if dtype == "bfloat16" and data.draw(st.booleans()):
+            scale = point = "bfloat16"
+    else:
+        target = data.draw(st.sampled_from(("qint8",) if is_old else ("qint8", "quint4x2")))
+        columns += -columns % 8
+        count = columns if count == size[1] and axis == -1 else count
+        scale = point = data.draw(st.sampled_from(kinds)) if dtype == "float32" else dtype
+    args = (
+        TensorSpec((rows, columns), dtype),
+        TensorSpec((count,), scale),
+        TensorSpec((count,), point) if offset else None,
+    )
+    plan = tiled("npu_quantize", device, *args, target, axis, divides)
+    assert_fits(plan)
+    # Each element is written by some core, in order.
+    starts = [block.bindings["output"].base_bytes for block in plan.blocks]
+    assert starts[0] == 0
+    assert all(a < b for a, b in pairwise(starts))
+
+
+@settings(max_examples=60)
+@given(
+    sizes(),
+    st.sampled_from(A2 + A3),
+    st.tuples(*[st.sampled_from(("float32", "float16", "bfloat16"))] * 2),
+    st.sampled_from(("int32", "int64")),
+    st.sampled_from((1, 3, 255, 256, 257, 700)),
+    st.booleans(),
+)
+def test_every_plan_of_npu_group_quant_fits(
+    size: tuple[int, int],
+    device: str,
+    dtypes: tuple[str, str],
+    index: str,
+    groups: int,
+    offset: bool,
+) -> None:
+    rows, columns = min(size[0], 300), size[1] + -size[1] % 8
+    x, scale = TensorSpec((rows, columns), dtypes[0]), TensorSpec((groups, columns), dtypes[1])
+    point = TensorSpec((1,), dtypes[1]) if offset else None
+    for dst_dtype in ("int8", "quint4x2"):
+        assert_fits(
+            tiled(
+                "npu_group_quant", device, x, scale, TensorSpec((groups,), index),
+                offset=point, dst_dtype=dst_dtype,
+            )
+        )  # fmt: skip
+
+
+@given(st.sampled_from(devices.names()), st.integers(1, 100000), st.booleans(), st.integers(0, 1))
+def test_every_plan_of_npu_trans_quant_param_fits(
+    device: str, count: int, offset: bool, round_mode: int
+) -> None:
+    scale = TensorSpec((count,), "float32")
+    assert_fits(
+        tiled("npu_trans_quant_param", device, scale, scale if offset else None, round_mode)
+    )
