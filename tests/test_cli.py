@@ -276,7 +276,7 @@ def test_an_operators_refusal_is_one_line_with_its_code() -> None:
     refused(
         1,
         "npu_quantize: dtype must be qint8 with div_mode=False on Atlas inference, not 'quint8'; "
-        "choose one of these [161002]",
+        "pass 'qint8' [161002]",
         *quantize("-a", "dtype=quint8", without="dtype="),
     )
 

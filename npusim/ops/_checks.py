@@ -111,5 +111,6 @@ class Contract:
     def choice(self, name: str, value: Any, choices: tuple[str, ...], when: str = "") -> str:
         """An attribute that is one of a few names."""
         if not isinstance(value, str) or value not in choices:
-            self.fail(f"{name} must be {listed(choices)}{when}, not {value!r}; choose one of these")
+            remedy = "choose one of these" if len(choices) > 1 else f"pass {choices[0]!r}"
+            self.fail(f"{name} must be {listed(choices)}{when}, not {value!r}; {remedy}")
         return value

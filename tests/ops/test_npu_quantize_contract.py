@@ -150,10 +150,10 @@ MULTIPLYING = [
         "choose one of these", {"dtype": "quint4x2"}, NEW),
     Row({"dtype": "quint4x2"},
         "dtype must be qint8 with div_mode=False on {series}, not 'quint4x2'; "
-        "choose one of these", {}, OLD),
+        "pass 'qint8'", {}, OLD),
     Row({"dtype": "int32"},
         "dtype must be qint8 with div_mode=False on {series}, not 'int32'; "
-        "choose one of these", {}, OLD),
+        "pass 'qint8'", {}, OLD),
     Row({"dtype": None},
         "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not None; "
         "choose one of these", {}, NEW),
