@@ -47,9 +47,7 @@ class Contract:
         if not holds:
             self.fail(text, code)
 
-    def operand(
-        self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = ""
-    ) -> Operand:
+    def operand(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = "") -> Operand:
         """A required tensor of one of *dtypes* with at most eight dimensions.
 
         *when* says what else asks for these types; without it that is the product line.
