@@ -49,15 +49,18 @@ def check(folder: Path, force: bool) -> None:
         )
 
 
-def write(run: Run, folder: Path) -> list[str]:
-    """Write *run* into *folder*, in place of what *check* let pass; returns the names of files."""
+def write(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
+    """Write *run* into *folder*, in place of what *check* let pass; returns the names of files.
+
+    *typed* are the words of the command line that made its arguments, kept beside them.
+    """
     target = folder.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
             new, old = Path(beside, "new"), Path(beside, "old")
             new.mkdir()
-            names = _fill(run, new)
+            names = _fill(run, new, typed)
             if target.exists():
                 target.rename(old)
             try:
@@ -78,13 +81,14 @@ def _unwritable(folder: Path, error: OSError) -> FolderError:
     )
 
 
-def _fill(run: Run, folder: Path) -> list[str]:
+def _fill(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
     names = []
     if isinstance(run.output, np.ndarray):
         names.append("output.npy")
         np.save(folder / "output.npy", run.output, allow_pickle=False)
     names.append(RECORD)
-    (folder / RECORD).write_text(json_text(run.to_json()) + "\n", encoding="utf-8")
+    record = run.to_json() | {"typed": typed}
+    (folder / RECORD).write_text(json_text(record) + "\n", encoding="utf-8")
     if run.trace is not None:
         names += _draw(run, folder)
     return names

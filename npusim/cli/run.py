@@ -98,7 +98,8 @@ def run_operator(
             fold=fold,
             progress=progress,
         )
-    written = folder.write(run, output) if output is not None else []
+    typed = {"input": inputs or [], "attr": attributes or []}
+    written = folder.write(run, output, typed) if output is not None else []
     if as_json:
         typer.echo(json_text(run.to_json()))
         return
