@@ -19,7 +19,8 @@ What is accepted is what the operator's document says (torch_npu-npu_quantize.md
   the scales and the zero_points must all be (ops-nn, aclnn_quantize.cpp; the document is silent).
 * div_mode=True: the zero point is added before rounding, as an fp32 number (CANN, impl/dynamic/
   quantize.py); torch.quantize_per_channel adds it afterwards. The two differ only near ties.
-* Atlas A3 is taken to do what Atlas A2 does: the kernels are the same binaries' source.
+* Atlas A3, which the document does not name, does what Atlas A2 does: both are built from one
+  kernel source (ops-nn, NpuArch 2201).
 * 'qint32' is accepted beside 'int32' (op-plugin).
 """
 
