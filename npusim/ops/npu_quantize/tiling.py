@@ -31,6 +31,8 @@ RESERVED_BYTES = 2048
 """The vendor's tiling leaves this much of the unified buffer alone (ascend_quant_v2_tiling.cpp)."""
 CACHE_LINE_BYTES = {"2201": 512, "2002": 256}
 """Columns are cut in these units (ascend_quant_v2_tiling.cpp)."""
+BOTH_WAYS_COLUMNS = 32
+"""Rows and columns are cut at once only above this many columns (ascend_quant_v2_tiling.cpp)."""
 ELEMENTWISE_BYTES = 4096
 """A core is not started for less than this (ops-math, elementwise template). The kernel of
 div_mode=True is closed on A2, A3 and 310P; it is taken to follow that template."""
@@ -80,9 +82,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     width = pitch_columns(p, columns_per_core)
     if width <= most // 2:
         row_step = max(1, min((room - width * fixed) // (width * moving), rows_per_core))
-    active = len(list(pieces(p.rows, rows_per_core))) * len(
-        list(pieces(p.columns, columns_per_core, least_columns(spec, p)))
-    )
+    parts = pieces(p.columns, columns_per_core, least_columns(spec, p))
+    active = -(-p.rows // rows_per_core) * len(list(parts))
     # ascend_quant_v2 starts every vector core of A2 and A3; those without work return at once.
     launched = cores if spec.arch == "2201" and not p.divide else active
     return Plan(
@@ -95,7 +96,7 @@ def _grid(rows: int, columns: int, size: int, cores: int, line: int) -> tuple[in
     lines = -(-columns * size // line)
     by_row, by_line = balanced(rows, cores), balanced(lines, cores)
     grid = (by_row, 1) if by_row >= by_line else (1, by_line)
-    if max(grid) < cores and 1 < rows <= cores and columns > 32:
+    if max(grid) < cores and 1 < rows <= cores and columns > BOTH_WAYS_COLUMNS:
         both = balanced(lines, cores // rows)
         if rows * both > max(grid):
             grid = (rows, both)
