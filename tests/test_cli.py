@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -268,6 +269,11 @@ def test_other_wrong_words_are_told_by_usage(words: tuple[str, ...], part: str) 
 
     assert code == 2
     assert part in " ".join((out + err).split())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    code, said, err = npusim_says("--version")
+    assert (code, said, err) == (0, f"npusim {version('npusim')}\n", "")
 
 
 # ---- refusals: exit code 1 ----

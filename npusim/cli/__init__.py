@@ -7,7 +7,8 @@ and 2 when the command line itself was wrong.
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -46,14 +47,31 @@ def _tell(message: str) -> None:
         typer.echo(f"npusim: {line}", err=True)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"npusim {version('npusim')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     cls=_Group,
     name="npusim",
-    help="Huawei Ascend AI cores: which bits come out, how long it takes, and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Huawei Ascend AI cores: which bits come out, how long it takes, and why."""
+
+
 app.command("run", no_args_is_help=True)(run_operator)
 app.command("ops")(list_operators)
 app.add_typer(devices_app, name="devices")
