@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -59,28 +60,26 @@ class _Access:
     bursts: Global | None = None
     """The pieces that are really touched, where there are gaps."""
 
-    def keys(self, is_write: bool) -> list[Key]:
-        """Where it is found, or where writes or reads that may clash with it are.
+    def keys(self, is_write: bool) -> tuple[Key, ...]:
+        """Where it is found, or where writes or reads that may clash with it are."""
+        return _keys(self.place, is_write, self.start, self.end, self.bursts is None)
 
-        Pages are of 16 KiB in a buffer, of 1 MiB in global memory.
-        """
-        shift = 14 if self.bursts is None else 20
-        pages = range(self.start >> shift, (self.end - 1 >> shift) + 1)
-        return [(self.place, is_write, page) for page in pages]
+
+@lru_cache(maxsize=4096)
+def _keys(place: str, is_write: bool, start: int, end: int, is_local: bool) -> tuple[Key, ...]:
+    """The pages of a range: of 4 KiB in a buffer, of 1 MiB in global memory."""
+    shift = 12 if is_local else 20
+    pages = range(start >> shift, (end - 1 >> shift) + 1)
+    return tuple((place, is_write, page) for page in pages)
 
 
 @dataclass(slots=True)
-class _Epoch:
-    """What a pipe touched between two flags: others know of all of it, or of nothing."""
+class _Page:
+    """What a pipe touched in one page: of equal ranges, the latest access says it all."""
 
-    last: int = 0
+    latest: int = 0
     """Sequence of the latest access."""
-    touched: dict[Key, list[_Access]] = field(default_factory=dict)
-
-    def add(self, access: _Access) -> None:
-        self.last = access.sequence
-        for key in access.keys(access.is_write):
-            self.touched.setdefault(key, []).append(access)
+    accesses: dict[tuple[int, int, Global | None], _Access] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -89,9 +88,15 @@ class _Lane:
 
     queue: deque[int] = field(default_factory=deque)
     clock: Clock = field(default_factory=dict)
-    epochs: deque[_Epoch] = field(default_factory=lambda: deque([_Epoch()]))
-    undrained: _Epoch = field(default_factory=_Epoch)
-    """The vector pipe only: what it touched since its last barrier."""
+    drained: int = 0
+    """Sequence up to which its results are there: moved on by its barriers."""
+    touched: dict[Key, _Page] = field(default_factory=dict)
+
+    def add(self, access: _Access) -> None:
+        for key in access.keys(access.is_write):
+            page = self.touched.setdefault(key, _Page())
+            page.latest = access.sequence
+            page.accesses[access.start, access.end, access.bursts] = access
 
 
 def order(program: Program) -> tuple[int, ...]:
@@ -113,6 +118,10 @@ class _Walk:
         for op in program.ops:
             self.lanes.setdefault(op.pipe, _Lane())
         self.scalar = self.lanes.setdefault("scalar", _Lane())
+        loaded = {op.src.name for op in program.ops if isinstance(op, Load)}
+        stored = {op.dst.name for op in program.ops if isinstance(op, Store)}
+        self.both_ways = loaded & stored
+        """Names of global memory that are read and written; no others can clash."""
         self.flags: dict[Flag, deque[Clock]] = {}
         self.next = 0
 
@@ -153,9 +162,8 @@ class _Walk:
                 return False
             clock = raised.popleft()
             _join(lane.clock, clock)
-            if clock.get(op.pipe, 0) >= lane.undrained.last:
-                # The flag comes from somebody who knew that all of this pipe's work was done.
-                lane.undrained = _Epoch()
+            # Whoever set the flag knew that so much of this pipe's own work was done.
+            lane.drained = max(lane.drained, clock.get(op.pipe, 0))
         is_full_barrier = isinstance(op, Barrier) and op.on is None
         if is_full_barrier and any(other.queue for other in self.lanes.values()):
             return False
@@ -163,16 +171,14 @@ class _Walk:
         if isinstance(op, SetFlag):
             raised = self.flags.setdefault((op.src, op.dst, op.event), deque())
             raised.append(dict(lane.clock))
-            self._begin_epoch(lane, op.pipe)
         elif isinstance(op, Barrier) and op.on is not None:
-            lane.undrained = _Epoch()
+            lane.drained = lane.clock[op.pipe]
         elif is_full_barrier:
             for other in self.lanes.values():
                 _join(self.scalar.clock, other.clock)
             for pipe, other in self.lanes.items():
                 _join(other.clock, self.scalar.clock)
-                other.undrained = _Epoch()
-                self._begin_epoch(other, pipe)
+                other.drained = other.clock.get(pipe, 0)
         else:
             self._touch(lane, op, index)
         self.done.append(index)
@@ -182,9 +188,9 @@ class _Walk:
         sequence = lane.clock[op.pipe]
         accesses = [_local(local, sequence, False, index) for local in reads(op)]
         accesses += [_local(local, sequence, True, index) for local in writes(op)]
-        if isinstance(op, Load):
+        if isinstance(op, Load) and op.src.name in self.both_ways:
             accesses.append(_global(op.src, sequence, False, index))
-        elif isinstance(op, Store):
+        elif isinstance(op, Store) and op.dst.name in self.both_ways:
             accesses.append(_global(op.dst, sequence, True, index))
         clashing = [(key, access) for access in accesses for key in access.keys(True)]
         written = [access for access in accesses if access.is_write]
@@ -193,31 +199,18 @@ class _Walk:
             if other is not lane:
                 self._compare(clashing, other, lane.clock.get(pipe, 0))
         if op.pipe == "vector":
-            self._compare_epoch(clashing, lane.undrained)
-            for access in accesses:
-                lane.undrained.add(access)
+            self._compare(clashing, lane, lane.drained)
         for access in accesses:
-            lane.epochs[-1].add(access)
+            lane.add(access)
 
     def _compare(self, clashing: list[tuple[Key, _Access]], other: _Lane, known: int) -> None:
-        """Hold accesses against what *other* did after the last of its work that is known of."""
-        for epoch in reversed(other.epochs):
-            if 0 < epoch.last <= known:
-                return
-            self._compare_epoch(clashing, epoch)
-
-    def _compare_epoch(self, clashing: list[tuple[Key, _Access]], epoch: _Epoch) -> None:
-        if epoch.touched:
-            for key, access in clashing:
-                for past in epoch.touched.get(key, ()):
-                    self._check(past, access)
-
-    def _begin_epoch(self, lane: _Lane, pipe: Pipe) -> None:
-        """Start anew at a flag, and forget what every other pipe knows of."""
-        known = min(other.clock.get(pipe, 0) for other in self.lanes.values() if other is not lane)
-        while lane.epochs and lane.epochs[0].last <= known:
-            lane.epochs.popleft()
-        lane.epochs.append(_Epoch())
+        """Hold accesses against what *other* did after its *known* first micro-ops."""
+        for key, access in clashing:
+            page = other.touched.get(key)
+            if page is not None and page.latest > known:
+                for past in page.accesses.values():
+                    if past.sequence > known:
+                        self._check(past, access)
 
     def _check(self, past: _Access, access: _Access) -> None:
         start, end = max(past.start, access.start), min(past.end, access.end)
