@@ -182,10 +182,20 @@ class _Index:
         self._trap_if(ScalarAlu("eq", "bad", "good", 0))
 
     def advance(self, group: int) -> None:
-        """Look for the group of the next row, from the last one's on."""
-        for entry in range(self.group, group + 1):
-            self._read("end", entry)
-            self.builder.emit(ScalarAlu("lt", "inside", 0, "end"))
+        """Look for the group of the next row, from the last one's on: entry after entry."""
+        entry = self.group
+        while entry <= group:
+            start = entry // INDEX_CHUNK * INDEX_CHUNK
+            stop = min(group + 1, start + INDEX_CHUNK)
+            slot = self._fetch(start, min(INDEX_CHUNK, self.count - start))
+            first = slot.of(self.element, 1, self.element.nbytes(entry - start))
+            # On the chip the row's number stands in a register; here it is known beforehand.
+            body = (
+                ScalarLoad("end", first, self.element.nbytes(1)),
+                ScalarAlu("lt", "inside", 0, "end"),
+            )
+            self.builder.emit(ScalarLoop(stop - entry, body))
+            entry = stop
         self.group = group
 
     def _trap_if(self, test: ScalarAlu) -> None:
