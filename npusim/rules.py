@@ -344,7 +344,11 @@ def check(program: Program, place: Place) -> None:
     for rule in RULES:
         for kind in rule.kinds:
             rows.setdefault(kind, []).append(rule)
+    seen: set[MicroOp] = set()
     for index, op in enumerate(program.ops):
+        if op in seen:
+            continue
+        seen.add(op)
         if op.pipe not in place.core.pipes:
             raise RuleError(
                 f"{program.name} #{index}: {op}: its pipe must be one of {place.kind}'s, which are "
