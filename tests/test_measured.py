@@ -1,0 +1,41 @@
+"""A first look at measured kernels, so that the README can say how far times are off."""
+
+from __future__ import annotations
+
+import pytest
+
+import npusim
+from npusim import TensorSpec
+
+# Median Task Duration of AscendQuantV2, bf16 to int8, a scale and an offset for each column, on an
+# Atlas A3: hudingyi688/aiconfigurator-npu@11bc0ae, docs/profiler_alignment/groundtruth/
+# by_op_family.csv.
+MEASURED_US = {
+    (3, 4096): 10.68,
+    (9, 4096): 9.8,
+    (114, 2048): 11.23,
+    (256, 2048): 13.84,
+    (256, 6144): 17.18,
+    (1824, 1024): 17.09,
+    (4096, 1024): 28.15,
+}
+
+
+@pytest.mark.parametrize(("shape", "measured_us"), MEASURED_US.items())
+def test_static_quantisation_comes_out_three_to_seven_microseconds_short(
+    shape: tuple[int, int], measured_us: float
+) -> None:
+    row = TensorSpec(shape[1:], "bfloat16")
+    args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
+    run = npusim.run("npu_quantize", *args, device="Atlas A3", l2="warm")
+    assert run.time_us is not None
+    assert 3 < measured_us - run.time_us < 7
+
+
+def test_longer_kernels_come_out_longer() -> None:
+    times = []
+    for shape in MEASURED_US:
+        row = TensorSpec(shape[1:], "bfloat16")
+        args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
+        times.append(npusim.run("npu_quantize", *args, device="Atlas A3", l2="warm").time_us)
+    assert times == sorted(times)
