@@ -4,7 +4,7 @@ from npusim import devices, ops
 from npusim.errors import Code, OpError
 from npusim.run import Run, run
 from npusim.spec import DeviceSpec
-from npusim.tensor import TensorSpec
+from npusim.tensor import Tensor, TensorSpec
 from npusim.trace import Span, Trace
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "OpError",
     "Run",
     "Span",
+    "Tensor",
     "TensorSpec",
     "Trace",
     "devices",

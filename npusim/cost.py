@@ -137,7 +137,7 @@ def cost(op: MicroOp, spec: DeviceSpec) -> Cost:
             return Cost(spec.sync.wait_flag_cycles)
         case Barrier():
             return Cost(spec.sync.barrier_cycles)
-        case Load() | Store():
+        case _:
             raise TypeError(f"cost: {op} must be charged with the offset of its tensor; use charge")
 
 

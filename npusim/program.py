@@ -13,19 +13,30 @@ one micro-op after the other. The queues set and await the flags, as TPipe and T
 With depth 1 the producer waits for the consumer each time; with depth 2 it fills one buffer while
 the other is read. Flags can also be placed by hand (:meth:`Builder.set_flag`,
 :meth:`Builder.wait_flag`), right or wrong.
+
+Work that comes again and again, a tile at a time, is written once and called
+(:meth:`Builder.call`): each :class:`Call` shifts the names of global memory to its own tile, as a
+loop on the chip moves its addresses. Whatever looks at a program can look at such a body once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from npusim.dtypes import DType
 from npusim.isa import (
     BLOCK_BYTES,
     Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    CrossMode,
+    Fixpipe,
     Global,
     Load,
+    LoadNd2Nz,
     Local,
     MicroOp,
     SetFlag,
@@ -34,11 +45,20 @@ from npusim.isa import (
 )
 from npusim.spec import Core, Pipe, Sync
 
-__all__ = ["Binding", "Block", "Builder", "Program", "ProgramError", "Queue", "Slot"]
+__all__ = ["Binding", "Block", "Builder", "Call", "Program", "ProgramError", "Queue", "Slot"]
 
 
 class ProgramError(ValueError):
     """A kernel asked the builder for something the core does not have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """Micro-ops with their names of global memory moved on; many calls share one tuple of them."""
+
+    ops: tuple[MicroOp, ...]
+    shifts: dict[str, int] = field(default_factory=dict)
+    """Name of global memory -> bytes added to every offset into it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +66,59 @@ class Program:
     """Micro-ops in program order, for every core that is bound to them."""
 
     name: str
-    ops: tuple[MicroOp, ...]
+    parts: tuple[MicroOp | Call, ...]
     claimed_bytes: dict[str, int] = field(default_factory=dict)
     """Buffer -> how much of it the program claims."""
 
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The program as calls only: micro-ops between two calls are one without shifts."""
+        found: list[Call] = []
+        plain: list[MicroOp] = []
+        for part in self.parts:
+            if isinstance(part, Call):
+                if plain:
+                    found.append(Call(tuple(plain)))
+                    plain = []
+                found.append(part)
+            else:
+                plain.append(part)
+        if plain:
+            found.append(Call(tuple(plain)))
+        return tuple(found)
+
+    @cached_property
+    def bodies(self) -> tuple[tuple[MicroOp, ...], ...]:
+        """The different tuples of micro-ops that the calls share, in order of appearance."""
+        return tuple({id(call.ops): call.ops for call in self.calls}.values())
+
+    @cached_property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op with its own offsets, calls written out."""
+        if len(self.calls) == 1 and not self.calls[0].shifts:
+            return self.calls[0].ops
+        return tuple(_shifted(op, call.shifts) for call in self.calls for op in call.ops)
+
+    def __len__(self) -> int:
+        """How many micro-ops it has, calls written out."""
+        return sum(len(call.ops) for call in self.calls)
+
     def __str__(self) -> str:
         return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)
+
+
+def _shifted(op: MicroOp, shifts: dict[str, int]) -> MicroOp:
+    match op:
+        case Load(src=place) | LoadNd2Nz(src=place):
+            return replace(op, src=_moved(place, shifts)) if shifts.get(place.name) else op
+        case Store(dst=place) | Fixpipe(dst=Global() as place):
+            return replace(op, dst=_moved(place, shifts)) if shifts.get(place.name) else op
+        case _:
+            return op
+
+
+def _moved(place: Global, shifts: dict[str, int]) -> Global:
+    return replace(place, offset_bytes=place.offset_bytes + shifts[place.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +137,8 @@ class Block:
     kind: str
     program: Program
     bindings: dict[str, Binding]
+    group: int = 0
+    """Cores of one group meet at flags between cores: a cube core and its two vector cores."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +161,9 @@ class Slot:
                 f"{self.nbytes} bytes, not at {end}; make the slot larger"
             )
         return Local(self.buffer, self.offset_bytes + start_bytes, dtype, count)
+
+
+QueueState = tuple[tuple[int, bool], ...]
 
 
 class Queue:
@@ -137,6 +209,19 @@ class Queue:
         slot.used = True
         self._free.append(slot)
 
+    @property
+    def state(self) -> QueueState:
+        """Which slot comes next, and which flags are up; raises ProgramError with slots in use."""
+        if len(self._free) != len(self._slots):
+            raise ProgramError("Queue.state: every slot must be free; free them first")
+        return tuple((self._slots.index(slot), slot.used) for slot in self._free)
+
+    @state.setter
+    def state(self, state: QueueState) -> None:
+        self._free = deque(self._slots[index] for index, _ in state)
+        for slot, (_, used) in zip(self._free, state, strict=True):
+            slot.used = used
+
     def drain(self) -> None:
         """Await the flags that are still up, as TPipe does when it goes."""
         for slot in self._slots:
@@ -155,12 +240,13 @@ class Builder:
         self.name = name
         self._core = core
         self._events = sync.event_ids - sync.reserved_event_ids
-        self._ops: list[MicroOp] = []
+        self._ops: list[MicroOp | Call] = []
         self._claimed: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
         self._queues: list[Queue] = []
+        self._bodies: dict[Hashable, tuple[tuple[MicroOp, ...], list[QueueState]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
@@ -234,6 +320,34 @@ class Builder:
             )
         self._synced.add(pair)
         self.emit(SetFlag(src, dst, event), WaitFlag(src, dst, event))
+
+    def cross_core_set_flag(self, mode: CrossMode, pipe: Pipe, event: int) -> None:
+        self.emit(CrossCoreSetFlag(mode, pipe, event))
+
+    def cross_core_wait_flag(self, mode: CrossMode, pipe: Pipe, event: int) -> None:
+        self.emit(CrossCoreWaitFlag(mode, pipe, event))
+
+    def call(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
+        """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
+
+        It is written once for each *key* and state of the queues; *write* must depend on nothing
+        else, leave no slot in use, and make no call of its own.
+        """
+        before = tuple(queue.state for queue in self._queues)
+        known = self._bodies.get((key, before))
+        if known is None:
+            outer, self._ops = self._ops, []
+            write()
+            body = tuple(op for op in self._ops if not isinstance(op, Call))
+            if len(body) < len(self._ops):
+                raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
+            self._ops = outer
+            known = body, [queue.state for queue in self._queues]
+            self._bodies[key, before] = known
+        else:
+            for queue, state in zip(self._queues, known[1], strict=True):
+                queue.state = state
+        self._ops.append(Call(known[0], shifts))
 
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.dtypes import Array, DType, cast, dtype_named
+from npusim.dtypes import INT4, Array, DType, cast, dtype_named, dtype_of, pack_int4
+from npusim.layout import FRACTAL_ROWS, NZ, c0, from_fractals
 
-__all__ = ["GlobalTensor", "Operand", "TensorSpec", "allocate", "allocated_bytes"]
+__all__ = ["GlobalTensor", "Operand", "Tensor", "TensorSpec", "allocate", "allocated_bytes"]
 
-LAYOUTS = ("ND",)
+LAYOUTS = ("ND", "FRACTAL_NZ")
 
 ALLOCATION_BYTES = 512
 """torch_npu's allocator hands out whole blocks of 512 bytes."""
@@ -34,6 +36,8 @@ class TensorSpec:
     shape: tuple[int, ...]
     dtype: str
     layout: str = "ND"
+    transposed: bool = False
+    """Whether the last two dimensions lie in memory the other way round: see :attr:`T`."""
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -50,6 +54,11 @@ class TensorSpec:
                 f"TensorSpec: layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}; "
                 f"use one of these"
             )
+        if len(shape) < 2 and (self.layout != "ND" or self.transposed):
+            raise ValueError(
+                f"TensorSpec: shape must have at least two dimensions for a transposed or "
+                f"FRACTAL_NZ tensor, not {shape!r}; pass a matrix"
+            )
         # One spelling for each type, so that equal specs compare equal.
         object.__setattr__(self, "dtype", dtype_named(self.dtype).name)
 
@@ -64,9 +73,85 @@ class TensorSpec:
         return prod(self.shape)
 
     @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """The shape as it lies in memory: FRACTAL_NZ is `(..., n1, m1, 16, C0)`.
+
+        >>> TensorSpec((100, 40), "int8", "FRACTAL_NZ").storage_shape
+        (2, 7, 16, 32)
+        """
+        shape = (*self.shape[:-2], *self.shape[:-3:-1]) if self.transposed else self.shape
+        if self.layout == "ND":
+            return shape
+        fractal = FRACTAL_ROWS, c0(self.element)
+        return (*shape[:-2], *NZ.array_shape(shape[-2], shape[-1], fractal))
+
+    @property
     def nbytes(self) -> int:
         """How many bytes they take in global memory."""
-        return self.element.nbytes(self.size)
+        return self.element.nbytes(prod(self.storage_shape))
+
+    @property
+    def T(self) -> TensorSpec:  # noqa: N802 (numpy's and torch's name)
+        """The same memory seen as its transpose: the last two dimensions change places.
+
+        >>> TensorSpec((256, 320), "int8").T
+        TensorSpec(shape=(320, 256), dtype='int8', layout='ND', transposed=True)
+        """
+        shape = (*self.shape[:-2], *self.shape[:-3:-1])
+        return TensorSpec(shape, self.dtype, self.layout, not self.transposed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor with its layout: what `npu_format_cast` makes, and operators take.
+
+    `np.asarray(tensor)` gives the elements as they are numbered, whatever the layout.
+    """
+
+    spec: TensorSpec
+    storage: Array
+    """The elements as they lie in memory, of shape `spec.storage_shape`."""
+
+    def __post_init__(self) -> None:
+        wanted, element = self.spec.storage_shape, self.spec.element
+        if self.storage.shape != wanted or self.storage.dtype != element.numpy:
+            raise ValueError(
+                f"Tensor: storage must be {element} of shape {wanted} for {self.spec}, not "
+                f"{self.storage.dtype} of shape {self.storage.shape}; see npu_format_cast"
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype
+
+    @property
+    def layout(self) -> str:
+        return self.spec.layout
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """The same storage seen as its transpose."""
+        return Tensor(self.spec.T, self.storage)
+
+    def numpy(self) -> Array:
+        """The elements in an array of :attr:`shape`."""
+        whole = self.storage
+        if self.spec.layout != "ND":
+            lying = self.spec.T.shape if self.spec.transposed else self.spec.shape
+            whole = from_fractals(whole, NZ, (lying[-2], lying[-1]))
+        return whole.swapaxes(-1, -2) if self.spec.transposed else whole
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        whole = self.numpy()
+        return np.array(whole, dtype) if copy or dtype is not None else whole
+
+    def __repr__(self) -> str:
+        turned = ", transposed" if self.spec.transposed else ""
+        return f"<Tensor {self.dtype} {self.shape} {self.layout}{turned}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +174,7 @@ class Operand:
     name: str
     spec: TensorSpec
     array: Array | None = None
+    """The elements: of the spec's shape if its layout is ND, else as they lie in memory."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,14 +189,18 @@ class Operand:
         if dtype is self.element:
             return self
         array = None if self.array is None else cast(self.array, dtype)
-        return Operand(self.name, TensorSpec(self.shape, dtype.name, self.spec.layout), array)
+        return Operand(self.name, replace(self.spec, dtype=dtype.name), array)
 
     def place(self) -> GlobalTensor:
         """Put it into global memory: contiguous, without a copy where it is that already."""
         if self.array is None:
             return GlobalTensor(self.name, self.spec.nbytes)
-        flat = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
-        return GlobalTensor(self.name, flat.size, flat)
+        array = self.array
+        if self.spec.transposed and self.spec.layout == "ND":
+            array = array.swapaxes(-1, -2)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        raw = pack_int4(flat) if dtype_of(flat) is INT4 else flat.view(np.uint8)
+        return GlobalTensor(self.name, raw.size, raw)
 
 
 def allocated_bytes(nbytes: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from npusim.dtypes import UINT8
+from npusim.dtypes import UINT8, DType
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
 from npusim.spec import Pipe
 
@@ -37,11 +37,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Copy bursts to global memory; the other way round of :class:`Load`."""
+    """Copy bursts to global memory; the other way round of :class:`Load`.
+
+    With *atomic* the elements are added to what is there, as that type (SetAtomicAdd).
+    """
 
     dst: Global
     src: Local
     pitch_bytes: int = 0
+    atomic: DType | None = None
     pipe: ClassVar[Pipe] = "mte3"
 
     @property
@@ -51,4 +55,5 @@ class Store:
         return Local(self.src.buffer, self.src.offset_bytes, UINT8, nbytes)
 
     def __str__(self) -> str:
-        return f"store {self.dst} <- {self.src}"
+        sign = "<-" if self.atomic is None else f"{self.atomic.name} +="
+        return f"store {self.dst} {sign} {self.src}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from npusim.spec import Pipe
 
-__all__ = ["Barrier", "SetFlag", "WaitFlag"]
+__all__ = ["Barrier", "CrossCoreSetFlag", "CrossCoreWaitFlag", "CrossMode", "SetFlag", "WaitFlag"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,39 @@ class Barrier:
 
     def __str__(self) -> str:
         return f"barrier {self.on or 'all'}"
+
+
+CrossMode = Literal["all", "group"]
+"""Who meets at a flag between cores.
+
+all    every cube core, or every vector core, of the launch (mode 0)
+group  a cube core and the two vector cores beside it (mode 2): what the cube core sets, both vector
+       cores can await; the cube core can go on once both have set
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCoreSetFlag:
+    """Raise flag *event* for other cores once all earlier work of *pipe* is done.
+
+    Flags are counted, up to 15 of each (asc-devkit, CrossCoreSetFlag(ISASI).md).
+    """
+
+    mode: CrossMode
+    pipe: Pipe
+    event: int
+
+    def __str__(self) -> str:
+        return f"cross_core_set_flag {self.mode} {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCoreWaitFlag:
+    """Hold *pipe* until flag *event* was raised for this core, then lower it."""
+
+    mode: CrossMode
+    pipe: Pipe
+    event: int
+
+    def __str__(self) -> str:
+        return f"cross_core_wait_flag {self.mode} {self.event}"

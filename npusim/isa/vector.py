@@ -9,7 +9,20 @@ from npusim.dtypes import RoundMode
 from npusim.isa.operands import Local, Register
 from npusim.spec import Pipe
 
-__all__ = ["Binary", "BinaryOp", "BinaryScalar", "Broadcast", "Cast", "Duplicate", "Reduce"]
+__all__ = [
+    "Axpy",
+    "Binary",
+    "BinaryOp",
+    "BinaryScalar",
+    "BlockReduce",
+    "Broadcast",
+    "Cast",
+    "Copy",
+    "Duplicate",
+    "MulAddDst",
+    "Reduce",
+    "Unary",
+]
 
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 
@@ -93,3 +106,75 @@ class Reduce:
 
     def __str__(self) -> str:
         return f"reduce.{self.op} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`dst = op(src)`, element by element (Abs)."""
+
+    op: Literal["abs"]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Axpy:
+    """`dst = src x scalar + dst` (Axpy): the product is rounded, then the sum.
+
+    asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22, give the product a column of its
+    own, with results that a fused operation would not have.
+    """
+
+    dst: Local
+    src: Local
+    scalar: float | Register
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"axpy {self.dst} <- {self.src}, {self.scalar}"
+
+
+@dataclass(frozen=True, slots=True)
+class MulAddDst:
+    """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`."""
+
+    dst: Local
+    a: Local
+    b: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"mul_add_dst {self.dst} <- {self.a}, {self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReduce:
+    """Each block of 32 bytes of *src* becomes one element of *dst* (BlockReduceSum, ...Max).
+
+    A sum adds neighbours, then neighbours of these, and so on: ``((x0+x1)+(x2+x3))+...``
+    (asc-devkit, ReduceDataBlock.md).
+    """
+
+    op: Literal["sum", "max"]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"block_reduce.{self.op} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy element by element; with strides, blocks change places (DataCopy, UB to UB)."""
+
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"copy {self.dst} <- {self.src}"

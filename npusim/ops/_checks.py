@@ -6,7 +6,7 @@ that CANN returns (op-plugin and ops-nn: 161001 for a missing tensor, 161002 for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from npusim.dtypes import DType, dtype_of
 from npusim.errors import Code, OpError
 from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.tensor import Operand, Tensor, TensorSpec
 
 __all__ = ["MAX_RANK", "Contract", "listed"]
 
@@ -61,6 +61,10 @@ class Contract:
         known += when or f" on {self.spec.series}"
         if isinstance(value, TensorSpec):
             spec, array = value, None
+        elif isinstance(value, Tensor):
+            self.fail(
+                f"{name} must be an array or a TensorSpec, not a Tensor; pass np.asarray of it"
+            )
         elif isinstance(value, np.ma.MaskedArray):
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
@@ -85,6 +89,27 @@ class Contract:
             f"{name} must have at most {MAX_RANK} dimensions, not {len(spec.shape)}; reshape it",
         )
         return Operand(name, spec, array)
+
+    def matrix(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = "") -> Operand:
+        """A required tensor of one of *dtypes* with at least two dimensions, in any layout.
+
+        An array whose last two dimensions lie in memory the other way round is taken as a
+        transposed one, told by its strides as torch does (op-plugin, is_transpose_last_two_dims).
+        The array of an operand in FRACTAL_NZ is its storage.
+        """
+        given = value
+        if isinstance(value, Tensor):
+            value = value.spec
+        found = self.operand(name, value, dtypes, when)
+        self.require(
+            len(found.shape) >= 2,
+            f"{name} must have at least two dimensions, not {len(found.shape)}; reshape it",
+        )
+        if isinstance(given, Tensor):
+            return Operand(name, found.spec, given.storage)
+        if isinstance(given, np.ndarray) and _is_transposed(given):
+            return Operand(name, replace(found.spec, transposed=True), given)
+        return found
 
     def optional(
         self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = ""
@@ -112,3 +137,8 @@ class Contract:
             remedy = "choose one of these" if len(choices) > 1 else f"pass {choices[0]!r}"
             self.fail(f"{name} must be {listed(choices)}{when}, not {value!r}; {remedy}")
         return value
+
+
+def _is_transposed(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the last two dimensions lie in memory the other way round, without gaps."""
+    return not array.flags.c_contiguous and array.swapaxes(-1, -2).flags.c_contiguous

@@ -1,0 +1,249 @@
+"""Micro-ops around the cube: matrices on their way from L1 through L0 and out again.
+
+Where a matrix lies in a buffer, its first byte and its layout say it all (``layout``): Nz in L1,
+zZ in L0A, zN in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
+byte on and reads or writes whole fractals; `count` says how many elements that are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from npusim.dtypes import UINT8, DType
+from npusim.isa.operands import BLOCK_BYTES, Global, Local
+from npusim.layout import FRACTAL_ROWS, c0
+from npusim.spec import Pipe
+
+__all__ = [
+    "CopyL0c",
+    "CopyToL1",
+    "Fixpipe",
+    "LoadData",
+    "LoadNd2Nz",
+    "LoadTable",
+    "Mmad",
+    "QuantMode",
+]
+
+QuantMode = Literal["none", "cast", "deqf16", "req8", "qf322b8"]
+"""What is done to the numbers of L0C on their way out.
+
+none    as they are
+cast    fp32 -> fp16 or bf16, ties to even (F322F16, F322BF16)
+deqf16  int32 -> fp16, times the scale (DEQF16; VDEQF16 with a scale for each column)
+req8    int32 -> int8, times the scale, saturated to nine bits, plus the offset (REQ8, VREQ8)
+qf322b8 the same from fp32 (QF322B8_PRE, VQF322B8_PRE)
+
+asc-devkit, docs/zh, 矩阵搬出关键特性说明/随路量化.md.
+"""
+
+Init = Literal["zero", "bias", "accumulate"]
+
+
+def _rounded_up(extent: int, step: int) -> int:
+    return -(-extent // step) * step
+
+
+@dataclass(frozen=True, slots=True)
+class LoadNd2Nz:
+    """Copy rows of global memory into L1 as Nz (DataCopy with Nd2NzParams).
+
+    *src* is the matrix, a burst a row; in L1 it is part of one of *dst_rows* rows (a multiple of
+    16), so that columns of fractals lie ``dst_rows x 32`` bytes apart. Columns are filled up with
+    zeros to a whole C0; rows below the last one are left as they were.
+    """
+
+    dst: Local
+    src: Global
+    dst_rows: int
+    pipe: ClassVar[Pipe] = "mte2"
+
+    @property
+    def footprint(self) -> Local:
+        """All bytes written, as one range."""
+        across = -(-self.src.burst_bytes // BLOCK_BYTES)
+        nbytes = ((across - 1) * self.dst_rows + self.src.bursts) * BLOCK_BYTES
+        return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
+
+    def __str__(self) -> str:
+        return f"nd2nz {self.dst} of {self.dst_rows} rows <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadData:
+    """Fill L0A or L0B from an Nz matrix in L1 (LoadData).
+
+    The piece of *rows* x *columns* from (*row*, *column*) on, both multiples of a fractal, of a
+    matrix of *src_rows* rows that begins at *src*. L0A gets it as zZ. L0B gets it as the zN of its
+    transpose: the fractals of the one are those of the other. With *transpose* the piece is
+    turned on the way, so L0A then expects `(k, m)` in L1 and L0B `(k, n)`.
+    """
+
+    dst: Local
+    src: Local
+    src_rows: int
+    row: int
+    column: int
+    rows: int
+    columns: int
+    transpose: bool = False
+    pipe: ClassVar[Pipe] = "mte1"
+
+    @property
+    def footprint(self) -> Local:
+        """All bytes read, as one range."""
+        width = c0(self.src.dtype)
+        first = self.column // width * self.src_rows + self.row
+        across = -(-self.columns // width)
+        last = (across - 1) * self.src_rows + _rounded_up(self.rows, FRACTAL_ROWS)
+        offset = self.src.offset_bytes + first * BLOCK_BYTES
+        return Local(self.src.buffer, offset, UINT8, last * BLOCK_BYTES)
+
+    def __str__(self) -> str:
+        turned = " transposed" if self.transpose else ""
+        piece = f"[{self.row}:+{self.rows}, {self.column}:+{self.columns}]"
+        return f"load_data {self.dst} <- {self.src} of {self.src_rows} rows {piece}{turned}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTable:
+    """Copy a vector from L1 into the bias table (mte1) or the fixpipe buffer (fixpipe).
+
+    float16 becomes float32 on the way into the bias table (DataCopy, C1 to C2).
+    """
+
+    dst: Local
+    src: Local
+
+    @property
+    def pipe(self) -> Pipe:
+        return "mte1" if self.dst.buffer == "bt" else "fixpipe"
+
+    def __str__(self) -> str:
+        return f"load_table {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mmad:
+    """`dst (m, n) = start + a (m, k) @ b (k, n)` (Mmad).
+
+    *a* is zZ in L0A, *b* zN in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
+    *bias* `(n,)` in the bias table, or from what *dst* holds. Elements beyond m, n and k take no
+    part.
+    """
+
+    dst: Local
+    a: Local
+    b: Local
+    m: int
+    n: int
+    k: int
+    init: Init = "zero"
+    bias: Local | None = None
+    pipe: ClassVar[Pipe] = "cube"
+
+    def __str__(self) -> str:
+        start = f"{self.bias} + " if self.bias else ""
+        sign = "+=" if self.init == "accumulate" else "="
+        return f"mmad {self.m}x{self.n}x{self.k} {self.dst} {sign} {start}{self.a} @ {self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixpipe:
+    """Write `(m, n)` of L0C to global memory or L1, converted by *mode* (Fixpipe).
+
+    *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row; to L1 as Nz of
+    *dst_rows* rows. *scale* is one 64-bit quantisation parameter, or one a column in the fixpipe
+    buffer. With *atomic* the numbers are added to what is there, in the type of *dtype*.
+    """
+
+    dst: Global | Local
+    src: Local
+    m: int
+    n: int
+    src_rows: int
+    dtype: DType
+    mode: QuantMode = "none"
+    scale: Local | int | None = None
+    dst_rows: int = 0
+    atomic: bool = False
+    pipe: ClassVar[Pipe] = "fixpipe"
+
+    @property
+    def footprint(self) -> Local:
+        """All bytes read of L0C, as one range."""
+        columns = _rounded_up(self.n, FRACTAL_ROWS)
+        return Local(
+            self.src.buffer, self.src.offset_bytes, self.src.dtype, self.src_rows * columns
+        )
+
+    @property
+    def written(self) -> Local | None:
+        """All bytes written in L1, as one range; None if it goes to global memory."""
+        if isinstance(self.dst, Global):
+            return None
+        across = -(-self.n // c0(self.dtype))
+        nbytes = ((across - 1) * self.dst_rows + self.m) * BLOCK_BYTES
+        return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
+
+    def __str__(self) -> str:
+        scale = "" if self.scale is None else f" by {self.scale}"
+        sign = "+=" if self.atomic else "<-"
+        shape = f"{self.m}x{self.n}"
+        return f"fixpipe.{self.mode} {shape} {self.dst} {self.dtype.name} {sign} {self.src}{scale}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyL0c:
+    """Move `(m, n)` of L0C into the unified buffer, converted by *mode* (DataCopy, CO1 to CO2).
+
+    Coupled cores only, on their vector pipe. *dst* is Nz with fractals of 16 x 16 elements
+    whatever the type, of as many rows as *src*. *scale* as in :class:`Fixpipe`, in the unified
+    buffer.
+    """
+
+    dst: Local
+    src: Local
+    mode: QuantMode = "none"
+    scale: Local | int | None = None
+    rows: int = 16
+    """Rows of both, a multiple of 16."""
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        scale = "" if self.scale is None else f" by {self.scale}"
+        return f"copy_l0c.{self.mode} {self.dst} <- {self.src} of {self.rows} rows{scale}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyToL1:
+    """Move *bursts* pieces of *burst_bytes* from the unified buffer to L1 (DataCopy, UB to L1).
+
+    Coupled cores only. Pieces start *src_pitch_bytes* and *dst_pitch_bytes* apart.
+    """
+
+    dst: Local
+    src: Local
+    burst_bytes: int
+    bursts: int = 1
+    src_pitch_bytes: int = 0
+    dst_pitch_bytes: int = 0
+    pipe: ClassVar[Pipe] = "mte3"
+
+    @property
+    def read(self) -> Local:
+        """All bytes read, as one range."""
+        nbytes = (self.bursts - 1) * self.src_pitch_bytes + self.burst_bytes
+        return Local(self.src.buffer, self.src.offset_bytes, UINT8, nbytes)
+
+    @property
+    def written(self) -> Local:
+        """All bytes written, as one range."""
+        nbytes = (self.bursts - 1) * self.dst_pitch_bytes + self.burst_bytes
+        return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
+
+    def __str__(self) -> str:
+        shape = f"{self.bursts}x{self.burst_bytes} B"
+        pitches = f"pitch {self.dst_pitch_bytes} <- {self.src_pitch_bytes}"
+        return f"copy {shape} {self.dst} <- {self.src} {pitches}"

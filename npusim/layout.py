@@ -1,0 +1,110 @@
+"""Where the elements of a matrix lie: ND, and the fractal layouts of the cube.
+
+The cube works on *fractals*: blocks of 512 bytes that it eats whole. A layout says in which order
+the fractals of a matrix follow each other (the capital letter: Z row by row, N column by column)
+and in which order the elements inside one do (the small letter). asc-devkit, docs/zh, the guide's
+page on matrix fractals (关键分形格式详解.md):
+
+========  =======  ==================================================  ==========================
+layout    where    fractal (rows x columns)                            as an array
+========  =======  ==================================================  ==========================
+Nz        L1, GM   16 x C0                                             `(n1, m1, 16, C0)`
+zZ        L0A      16 x C0                                             `(m1, k1, 16, C0)`
+zN        L0B      C0 x 16, column by column inside                    `(k1, n1, 16, C0)`
+Nz        L0C      16 x 16                                             `(n1, m1, 16, 16)`
+========  =======  ==================================================  ==========================
+
+C0 is how many elements 32 bytes hold: 16 of fp16, 32 of int8, 64 of int4. In global memory Nz is
+called FRACTAL_NZ. Edges are filled up with zeros to whole fractals.
+
+    >>> NZ.array_shape(20, 40, (16, 32))
+    (2, 2, 16, 32)
+    >>> NZ.offset(17, 33, (20, 40), (16, 32))
+    1553
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from npusim.dtypes import Array, DType
+
+__all__ = ["FRACTAL_ROWS", "NZ", "ZN", "ZZ", "Layout", "c0", "from_fractals", "to_fractals"]
+
+FRACTAL_ROWS = 16
+"""Rows of a fractal, and columns of one in L0B and L0C."""
+C0_BYTES = 32
+
+Shape = tuple[int, int]
+
+
+def c0(dtype: DType) -> int:
+    """How many elements of *dtype* a row of a fractal holds.
+
+    >>> from npusim.dtypes import FLOAT16, INT4, INT8
+    >>> c0(FLOAT16), c0(INT8), c0(INT4)
+    (16, 32, 64)
+    """
+    return C0_BYTES * 8 // dtype.bits
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An order of fractals, and of the elements inside them."""
+
+    name: str
+    outer: Literal["Z", "N"]
+    inner: Literal["z", "n"]
+
+    def array_shape(self, rows: int, columns: int, fractal: Shape) -> tuple[int, int, int, int]:
+        """The matrix as an array of fractals, `(outer, outer, inner, inner)`."""
+        down, across = -(-rows // fractal[0]), -(-columns // fractal[1])
+        outer = (down, across) if self.outer == "Z" else (across, down)
+        return (*outer, *(fractal if self.inner == "z" else fractal[::-1]))
+
+    def offset(self, row: int, column: int, shape: Shape, fractal: Shape) -> int:
+        """How many elements lie before element (*row*, *column*) of a matrix of *shape*."""
+        down, across = -(-shape[0] // fractal[0]), -(-shape[1] // fractal[1])
+        (i, y), (j, x) = divmod(row, fractal[0]), divmod(column, fractal[1])
+        block = i * across + j if self.outer == "Z" else j * down + i
+        inside = y * fractal[1] + x if self.inner == "z" else x * fractal[0] + y
+        return block * fractal[0] * fractal[1] + inside
+
+
+NZ = Layout("Nz", "N", "z")
+ZZ = Layout("zZ", "Z", "z")
+ZN = Layout("zN", "Z", "n")
+
+
+def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:
+    """`(..., rows, columns)` as fractals, `(..., outer, outer, inner, inner)`, edges zero."""
+    *batch, rows, columns = matrix.shape
+    height, width = fractal
+    down, across = -(-rows // height), -(-columns // width)
+    if (down * height, across * width) != (rows, columns):
+        padded = np.zeros((*batch, down * height, across * width), matrix.dtype)
+        padded[..., :rows, :columns] = matrix
+        matrix = padded
+    split = matrix.reshape(*batch, down, height, across, width)
+    return np.ascontiguousarray(split.transpose(*range(len(batch)), *_axes(layout, len(batch))))
+
+
+def from_fractals(fractals: Array, layout: Layout, shape: Shape) -> Array:
+    """The other way round: `(..., *shape)`, what fills the edges dropped."""
+    *batch, _, _, _, _ = fractals.shape
+    axes = _axes(layout, len(batch))
+    back = [axes.index(len(batch) + axis) + len(batch) for axis in range(4)]
+    split = fractals.transpose(*range(len(batch)), *back)
+    down, height, across, width = split.shape[len(batch) :]
+    whole = split.reshape(*batch, down * height, across * width)
+    return whole[..., : shape[0], : shape[1]]
+
+
+def _axes(layout: Layout, first: int) -> tuple[int, int, int, int]:
+    """Where the axes (row of fractals, row, column of fractals, column) go."""
+    i, y, j, x = range(first, first + 4)
+    outer = (i, j) if layout.outer == "Z" else (j, i)
+    return (*outer, *((y, x) if layout.inner == "z" else (x, y)))
