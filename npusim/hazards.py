@@ -13,6 +13,7 @@ deadlock. Neither depends on how long anything takes, so what passes here holds 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -99,7 +100,7 @@ class _Lane:
             page.accesses[access.start, access.end, access.bursts] = access
 
 
-def order(program: Program) -> tuple[int, ...]:
+def order(program: Program) -> Sequence[int]:
     """Indices of the micro-ops in an order that the chip could take, program order where it can.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
@@ -107,7 +108,8 @@ def order(program: Program) -> tuple[int, ...]:
     """
     walk = _Walk(program)
     walk.go()
-    return tuple(walk.done)
+    in_order = range(len(program))
+    return in_order if walk.done == list(in_order) else tuple(walk.done)
 
 
 class _Walk:

@@ -13,6 +13,7 @@ from npusim import chip, devices, ops
 from npusim.chip import L2State, Progress
 from npusim.dtypes import Array
 from npusim.errors import Code, OpError, TrapError
+from npusim.product import CubeOrder
 from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import GlobalTensor, TensorSpec, allocate
 from npusim.trace import PipeCounter, Trace
@@ -116,6 +117,8 @@ def run(
     timing: bool = True,
     l2: L2State = "cold",
     fold: bool = True,
+    literal: bool = False,
+    cube_order: CubeOrder = "k16",
     progress: Progress | None = None,
     **kwargs: Any,
 ) -> Run:
@@ -124,8 +127,10 @@ def run(
     *args* and *kwargs* are numpy arrays and plain attributes; a :class:`TensorSpec` in place of an
     array asks for time only. *values* and *timing* turn either half off. *l2* says whether inputs
     and outputs lie in the L2 at launch. *fold* off times each core on its own, which gives the same
-    times more slowly. *progress* is called with a stage, "values" or "time", and the share of it
-    that is done.
+    times more slowly; *literal* on keeps every byte of L1 and L0, which gives the same values more
+    slowly. *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up
+    exactly before it rounds, 16 unless told otherwise. *progress* is called with a stage, "values"
+    or "time", and the share of it that is done.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -135,10 +140,8 @@ def run(
     >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
     array([[   0,    2, -128]], dtype=int8)
     """
-    if l2 not in get_args(L2State):
-        raise ValueError(
-            f"run: l2 must be one of {', '.join(get_args(L2State))}, not {l2!r}; use one of these"
-        )
+    _check_choice("l2", l2, get_args(L2State))
+    _check_choice("cube_order", cube_order, get_args(CubeOrder))
     operator, spec = ops.load(op), devices.load(device)
     given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
@@ -157,13 +160,28 @@ def run(
     trace = None
     try:
         if with_values:
-            chip.compute(blocks, tensors, spec, orders, progress=progress)
+            chip.compute(
+                blocks,
+                tensors,
+                spec,
+                orders,
+                cube_order=cube_order,
+                literal=literal,
+                progress=progress,
+            )
         if timing:
             trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
     except TrapError as trap:
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
     output = _values(result, problem.output) if with_values else problem.output
     return Run(op, spec, arguments, l2, output, plan, trace, timing)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(
+            f"run: {name} must be one of {', '.join(choices)}, not {value!r}; use one of these"
+        )
 
 
 def _bind(
