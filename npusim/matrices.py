@@ -79,7 +79,8 @@ def l1_matrix(raw: Bytes, dtype: DType, lying_rows: int, rows: int, columns: int
     across = -(-columns // c0(dtype))
     steps = (lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
     blocks = as_strided(raw, (across, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
-    whole = _elements(np.ascontiguousarray(blocks).reshape(rows, -1), dtype)
+    # A copy: the tile must outlive what comes into these bytes next.
+    whole = _elements(blocks.copy().reshape(rows, -1), dtype)
     return whole[:, :columns]
 
 

@@ -60,7 +60,7 @@ class Player:
         self._buffers: dict[str, Buffers] = {}
         self._reordered: dict[Program, tuple[Call, ...]] = {}
 
-    def run(self, progress: Callable[[float], None] | None) -> None:
+    def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Run all blocks; *progress* hears which share of them has begun."""
         if not self._meets:
             for index, block in enumerate(self._blocks):

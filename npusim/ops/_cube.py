@@ -8,6 +8,7 @@ row and column (asc-devkit, the Matmul API's Norm and MDL schedules).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -147,8 +148,13 @@ class BaseTile:
 class CubeWriter:
     """Writes products of base tiles for one cube core, or the cube of a coupled core."""
 
-    def __init__(self, builder: Builder, tile: BaseTile, a: Feed, b: Feed, k: int) -> None:
-        """*k* is the longest product; buffers are claimed here. Raises ProgramError."""
+    def __init__(
+        self, builder: Builder, tile: BaseTile, a: Feed, b: Feed, k: int, drain: Pipe = "fixpipe"
+    ) -> None:
+        """*k* is the longest product, *drain* the pipe that reads L0C.
+
+        Buffers are claimed here; raises ProgramError where they do not fit.
+        """
         self.builder, self.tile, self.k = builder, tile, k
         self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, tile.keep == "a")
         self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, tile.keep == "b")
@@ -160,21 +166,30 @@ class CubeWriter:
         self._l0b = {
             event: builder.claim("l0b", dtype.nbytes(n * depth_k)) for event in self._l0.events
         }
-        self._l0c = builder.queue("l0c", 4 * m * n, "cube", "fixpipe", tile.l0c_depth)
+        self._l0c = builder.queue("l0c", 4 * m * n, "cube", drain, tile.l0c_depth)
 
     def fetch(self, extent: int, k: int) -> None:
         """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
 
     def product(
-        self, m: int, n: int, k: int, *, bias: Local | None = None, onto: Slot | None = None
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        bias: Local | None = None,
+        preload: Callable[[Local], None] | None = None,
     ) -> Slot:
-        """Multiply an (m, k) by a (k, n) tile; returns L0C, ready for the fixpipe.
+        """Multiply an (m, k) by a (k, n) tile; returns L0C, ready for the pipe that drains it.
 
-        It starts from *bias* in the bias table, or from zero. Give the slot back with `release`.
+        It starts from *bias* in the bias table, from what *preload* writes into L0C, or from zero.
+        Give the slot back with `release`.
         """
-        total = self._l0c.alloc() if onto is None else onto
+        total = self._l0c.alloc()
         dst = total.of(self.dtype, rounded_up(m, FRACTAL_ROWS) * rounded_up(n, FRACTAL_ROWS))
+        if preload is not None:
+            preload(dst)
         for start in range(0, k, self.tile.k):
             count = min(self.tile.k, k - start)
             self._a.reach(start, m, k)
@@ -184,20 +199,20 @@ class CubeWriter:
             right = self._b.load_data(self._l0b[slot.event], start, n, count)
             self._l0.enque(slot)
             slot = self._l0.deque()
-            first = "zero" if bias is None else "bias"
-            init = first if start == 0 and onto is None else "accumulate"
-            used = bias if init == "bias" else None
-            self.builder.emit(Mmad(dst, left, right, m, n, count, init, used))
+            if start > 0 or preload is not None:
+                self.builder.emit(Mmad(dst, left, right, m, n, count, "accumulate"))
+            elif bias is not None:
+                self.builder.emit(Mmad(dst, left, right, m, n, count, "bias", bias))
+            else:
+                self.builder.emit(Mmad(dst, left, right, m, n, count))
             self._l0.free(slot)
         self._a.leave()
         self._b.leave()
-        if onto is None:
-            self._l0c.enque(total)
-            total = self._l0c.deque()
-        return total
+        self._l0c.enque(total)
+        return self._l0c.deque()
 
     def release(self, total: Slot) -> None:
-        """The fixpipe has read L0C."""
+        """L0C has been read."""
         self._l0c.free(total)
 
 

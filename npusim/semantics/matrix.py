@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.dtypes import INT4, Array, cast, unpack_int4
+from npusim.dtypes import INT4, INT8, Array, cast, unpack_int4
 from npusim.isa import (
+    BroadcastToL0c,
     CopyL0c,
     Fixpipe,
     Global,
@@ -22,7 +23,15 @@ from npusim.semantics.quantise import convert
 from npusim.semantics.state import State
 from npusim.tensor import SLACK_BYTES
 
-__all__ = ["copy_l0c", "fixpipe", "load_data", "load_nd2nz", "load_table", "mmad"]
+__all__ = [
+    "broadcast_to_l0c",
+    "copy_l0c",
+    "fixpipe",
+    "load_data",
+    "load_nd2nz",
+    "load_table",
+    "mmad",
+]
 
 
 def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
@@ -141,4 +150,16 @@ def copy_l0c(op: CopyL0c, state: State) -> None:
     if scale is not None and scale.size > 1:
         scale = scale.reshape(-1, 1, 16)
     result = convert(values, op.mode, scale, op.dst.dtype, state.overflow)
+    if op.dst.dtype is INT8:
+        # Two blocks of 16 columns make one of 32; the last one may lack its second half.
+        if result.shape[0] % 2:
+            result = np.concatenate([result, np.zeros_like(result[:1])])
+        pairs = result.reshape(-1, 2, op.rows, 16)
+        result = pairs.swapaxes(1, 2)
     state.write(op.dst, result.reshape(-1))
+
+
+def broadcast_to_l0c(op: BroadcastToL0c, state: State) -> None:
+    # Blocks of 16 columns, one after the other: (blocks, rows, 16).
+    row = state.read(op.src).reshape(-1, 1, 16)
+    state.write(op.dst, np.repeat(row, op.rows, axis=1).reshape(-1))
