@@ -11,6 +11,7 @@ from npusim.dtypes import FLOAT16, UINT8, DType
 from npusim.isa import (
     BLOCK_BYTES,
     BroadcastToL0c,
+    Cast,
     Copy,
     CopyL0c,
     CopyToL1,
@@ -20,14 +21,16 @@ from npusim.isa import (
 from npusim.layout import FRACTAL_ROWS, c0
 from npusim.ops._chain import step
 from npusim.ops._cube import Lying, l1_rows, rounded_up
-from npusim.ops._rows import Rows, Writer, load, pieces
+from npusim.ops._rows import Rows, Writer, load, padded, pieces
 from npusim.program import Builder, Slot
 from npusim.spec import DeviceSpec, Pipe
 
-__all__ = ["NdFeed", "NdOut", "preloaded"]
+__all__ = ["NdFeed", "NdOut", "RowTable"]
 
 STRIP_BYTES = 16384
 """What is turned at a time; two of them come in and two go out, a quarter of the buffer."""
+TILE_BYTES = 65536
+"""What comes out of L0C at a time."""
 WIDEST_BLOCKS = 31
 """A vector instruction strides over up to 255 blocks a repeat, eight rows of this width."""
 
@@ -103,24 +106,44 @@ class NdOut:
     def __init__(self, builder: Builder, spec: DeviceSpec, m: int, n: int, dtype: DType) -> None:
         """Claim room for tiles of up to *m* x *n* of *dtype*, float16 or int8."""
         self._builder, self.dtype = builder, dtype
-        columns = rounded_up(n, c0(dtype))
-        self.nz = builder.claim("ub", dtype.nbytes(rounded_up(m, FRACTAL_ROWS) * columns))
-        tall = STRIP_BYTES // dtype.nbytes(columns) // FRACTAL_ROWS * FRACTAL_ROWS
-        self._strip = max(FRACTAL_ROWS, min(tall, rounded_up(m, FRACTAL_ROWS)))
-        nbytes = dtype.nbytes(self._strip * columns)
+        high = rounded_up(m, FRACTAL_ROWS)
+        most = TILE_BYTES // dtype.nbytes(high) // 32 * 32
+        self._wide = min(rounded_up(n, 32), max(32, most), 32 * (WIDEST_BLOCKS // 2))
+        self.nz = builder.claim("ub", dtype.nbytes(high * self._wide))
+        tall = STRIP_BYTES // dtype.nbytes(self._wide) // FRACTAL_ROWS * FRACTAL_ROWS
+        self._strip = min(tall, high)
+        nbytes = dtype.nbytes(self._strip * self._wide)
         self._rows = builder.queue("ub", nbytes, "vector", "mte3", 2)
         self._writer = Writer(builder, spec)
 
-    def take(
-        self, src: Local, m: int, n: int, mode: QuantMode, scale: Local | int | None = None
+    def drain(
+        self,
+        src: Local,
+        m: int,
+        n: int,
+        stride_bytes: int,
+        mode: QuantMode,
+        scale: Local | int | None = None,
     ) -> None:
-        """Bring the (m, n) tile *src* from L0C into the buffer, converted."""
-        high = rounded_up(m, FRACTAL_ROWS)
-        dst = self.nz.of(self.dtype, high * rounded_up(n, c0(self.dtype)))
-        step(self._builder, CopyL0c(dst, src, mode, scale, high))
+        """Bring the (m, n) tile *src* from L0C to rows of `output`, *stride_bytes* apart.
 
-    def store(self, name: str, m: int, n: int, stride_bytes: int) -> None:
-        """Store the tile to rows of *name* that lie *stride_bytes* apart."""
+        *scale* holds one parameter, or one a column of the tile.
+        """
+        high = rounded_up(m, FRACTAL_ROWS)
+        for column, width in pieces(n, self._wide):
+            size = high * rounded_up(width, FRACTAL_ROWS)
+            start = src.offset_bytes + src.dtype.nbytes(high * column)
+            part = Local(src.buffer, start, src.dtype, size)
+            of_part = scale
+            if isinstance(scale, Local) and scale.count > 1:
+                of_part = scale.at(column, rounded_up(width, FRACTAL_ROWS))
+            dst = self.nz.of(self.dtype, high * rounded_up(width, c0(self.dtype)))
+            step(self._builder, CopyL0c(dst, part, mode, of_part, high))
+            self._store(column, m, width, stride_bytes)
+            self._builder.barrier("vector")
+
+    def _store(self, first: int, m: int, n: int, stride_bytes: int) -> None:
+        """Turn and store what the buffer holds, columns from *first* on."""
         high = rounded_up(m, FRACTAL_ROWS)
         across = -(-n // c0(self.dtype))
         pitch = across * BLOCK_BYTES
@@ -133,15 +156,37 @@ class NdOut:
                 self._builder.emit(Copy(_column(slot, column, tall, pitch), src))
             self._rows.enque(slot)
             slot = self._rows.deque()
-            width = self.dtype.nbytes(n)
-            self._writer.store(
-                slot, Rows(name, row * stride_bytes, rows, width, stride_bytes), pitch
-            )
+            place = row * stride_bytes + self.dtype.nbytes(first)
+            lines = Rows("output", place, rows, self.dtype.nbytes(n), stride_bytes)
+            self._writer.store(slot, lines, pitch)
             self._rows.free(slot)
+
+
+class RowTable:
+    """A vector along n that sums in L0C start from: there is no bias table."""
+
+    def __init__(
+        self, builder: Builder, spec: DeviceSpec, n: int, dtype: DType, total: DType
+    ) -> None:
+        """Claim room for *n* elements of *dtype*; L0C holds *total*."""
+        self._builder, self._spec, self._dtype, self._total = builder, spec, dtype, total
+        wide = rounded_up(n, FRACTAL_ROWS)
+        self._come = builder.queue("ub", dtype.nbytes(wide), "mte2", "vector")
+        self._row = None if dtype is total else builder.claim("ub", total.nbytes(wide))
+
+    def spread(self, name: str, n: int, dst: Local, rows: int) -> None:
+        """Write *n* elements of tensor *name* into each of *rows* rows of *dst* in L0C."""
+        wide = rounded_up(n, FRACTAL_ROWS)
+        slot = self._come.alloc()
+        nbytes = self._dtype.nbytes(n)
+        load(self._builder, self._spec, slot, Rows(name, 0, 1, nbytes, nbytes), padded(nbytes))
+        self._come.enque(slot)
+        slot = self._come.deque()
+        row = slot.of(self._dtype, wide)
+        if self._row is not None:
+            src, row = row, self._row.of(self._total, wide)
+            step(self._builder, Cast(row, src, "none"))
+        self._builder.emit(BroadcastToL0c(dst, row, rows))
         self._builder.barrier("vector")
-
-
-def preloaded(builder: Builder, dst: Local, row: Local, rows: int) -> None:
-    """Let the sum in L0C start from *row* in the unified buffer."""
-    builder.emit(BroadcastToL0c(dst, row, rows))
-    builder.sync("vector", "cube")
+        self._come.free(slot)
+        self._builder.sync("vector", "cube")
