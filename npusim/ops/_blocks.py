@@ -63,11 +63,15 @@ def write_pieces(
     p: Product,
     pieces: tuple[Piece, ...],
     shifts: Callable[[Piece], dict[str, int]],
-    body: Callable[[int, int], None],
+    body: Callable[[int, int, int], None],
+    stages: int = 0,
 ) -> None:
-    """Write *pieces* one after the other; `body(rows, columns)` writes one of that size."""
+    """Write *pieces* one after the other.
+
+    `body(rows, columns, stage)` writes one of that size; the stage is its number, up to *stages*.
+    """
     kept: tuple[int, int] | None = None
-    for piece in pieces:
+    for index, piece in enumerate(pieces):
         moved = shifts(piece)
         if writer.tile.keep is not None:
             is_a = writer.tile.keep == "a"
@@ -76,13 +80,15 @@ def write_pieces(
             if here != kept:
                 builder.call(("fetch", extent), moved, _fetching(writer, extent, p.k))
                 kept = here
-        size = piece.rows, piece.columns
-        builder.call(size, moved, _writing(body, *size))
+        key = piece.rows, piece.columns, min(index, stages)
+        builder.call(key, moved, _writing(body, *key))
 
 
 def _fetching(writer: CubeWriter, extent: int, k: int) -> Callable[[], None]:
     return lambda: writer.fetch(extent, k)
 
 
-def _writing(body: Callable[[int, int], None], rows: int, columns: int) -> Callable[[], None]:
-    return lambda: body(rows, columns)
+def _writing(
+    body: Callable[[int, int, int], None], rows: int, columns: int, stage: int
+) -> Callable[[], None]:
+    return lambda: body(rows, columns, stage)

@@ -49,7 +49,7 @@ class _Split:
         kind = None if p.bias is None else p.bias.element
         self.tables = Tables(self.builder, self.tile.n, kind)
 
-    def body(self, rows: int, columns: int) -> None:
+    def body(self, rows: int, columns: int, _: int) -> None:
         p, n = self.p, self.p.product.n
         out = p.output.element
         bias, table = None, None
@@ -82,7 +82,7 @@ class _Coupled:
         if p.bias is not None:
             self.row = RowTable(self.builder, spec, self.tile.n, p.bias.element, FLOAT32)
 
-    def body(self, rows: int, columns: int) -> None:
+    def body(self, rows: int, columns: int, _: int) -> None:
         p = self.p
         high = rounded_up(rows, 16)
         row = self.row
