@@ -146,35 +146,40 @@ def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A factor in float64, k first or last and filled up with zeros to whole blocks."""
+    """A factor in float64, filled up with zeros to whole blocks of k."""
 
     values: Double
     sizes: Double
     """Magnitudes, and 0 for inf and NaN."""
+    quanta: Double
+    """No more than a power of two that divides a block's numbers in each row of *a* `(m, blocks)`,
+    or column of *b* `(blocks, n)`; inf where all are zero."""
     finite: bool
 
     @classmethod
     def of(cls, values: Array, k_axis: int, width: int) -> _Operand:
         shape = list(values.shape)
-        k = shape[k_axis]
-        shape[k_axis] = -(-k // width) * width
+        blocks = -(-shape[k_axis] // width)
+        shape[k_axis] = blocks * width
         filled = np.zeros(shape)
         filled[: values.shape[0], : values.shape[1]] = values
         sizes = np.abs(filled)
         finite = math.isfinite(sizes.sum())
         if not finite:
             sizes[~np.isfinite(sizes)] = 0
-        return cls(filled, sizes, finite)
+        split = (-1, blocks, width) if k_axis else (blocks, width, -1)
+        quanta = _quanta(sizes).reshape(split).min(axis=k_axis + 1)
+        return cls(filled, sizes, quanta, finite)
 
 
-def _quantum(sizes: Double) -> float:
-    """A power of two that divides all of *sizes*; inf when they are all zero."""
+def _quanta(sizes: Double) -> Double:
+    """At most the lowest set bit of each number; inf for zero."""
     bits = sizes.view(np.int64)
-    # Less one, the lowest set bit falls, and with it the gap is that bit. A power of two has none
-    # in its significand and loses a bit of its exponent: the gap is then half of it or more.
+    # Less one, the lowest set bit falls: the gap is that bit. A power of two has none in its
+    # significand and loses one of its exponent: the gap is then half of it or more.
     gaps = sizes - (bits & (bits - 1)).view(np.float64)
-    smallest = gaps.min(where=gaps > 0, initial=math.inf)
-    return float(smallest if smallest == math.inf else 2.0 ** (math.frexp(smallest)[1] - 1))
+    gaps[gaps == 0] = math.inf
+    return cast(Double, gaps / 2)
 
 
 def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
@@ -184,16 +189,19 @@ def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
     left, right = _Operand.of(a, 1, width), _Operand.of(b, 0, width)
     starts = np.abs(out).astype(np.float64)
     starts[~np.isfinite(starts)] = 0
-    quantum = min(_quantum(left.sizes) * _quantum(right.sizes), _quantum(starts))
+    finest = float(_quanta(starts).min())
     finite = left.finite and right.finite
     for column in range(0, out.shape[1], _TILE_COLUMNS):
         columns = slice(column, column + _TILE_COLUMNS)
         peaks = right.sizes[:, columns].max(axis=1).reshape(-1, width)
+        finest_right = right.quanta[:, columns].min(axis=1)
         for row in range(0, out.shape[0], _TILE_ROWS):
             rows = slice(row, row + _TILE_ROWS)
             sizes = left.sizes[rows].reshape(-1, *peaks.shape)
             bounds = np.einsum("ibw,bw->bi", sizes, peaks)
-            tile = _Tile.of(bounds, starts[rows, columns].max(axis=1), quantum, width, finite)
+            quanta = (left.quanta[rows] * finest_right).T
+            largest = starts[rows, columns].max(axis=1)
+            tile = _Tile.of(bounds, quanta, largest, finest, width, finite)
             tile.run(left.values[rows], right.values[:, columns], out[rows, columns])
 
 
@@ -201,21 +209,26 @@ def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
 class _Tile:
     """What is known beforehand of the errors in one tile of *rows* x *columns*.
 
-    Let u = 2^-53, P the sum of |a b| over a block, and T = |start| + 2 x the P of all blocks so
-    far. |accumulator| <= T: rounding to nearest moves an accumulator that fp32 holds by no more
-    than twice what is added to it.
+    Let u = 2^-53, P the sum of |a b| over a block, q a power of two that divides each a b, and
+    T = |start| + 2 x the P of all blocks so far. |accumulator| <= T: rounding to nearest moves a
+    number that fp32 holds by no more than twice what is added to it.
 
-    *Exact*: all numbers added are multiples of a quantum q, accumulators too, since rounding to
-    fp32 only ever clears low bits. While T <= 2^53 q, float64 holds every partial sum; what is left
-    is the one rounding to fp32.
+    *Exact*: q divides the accumulator too, as rounding only clears low bits. While T <= 2^53 q for
+    the least q so far, float64 holds every partial sum; what is left is the one rounding to fp32.
 
-    *Tolerances*: BLAS is off by at most (w - 1) u P (1 + tiny), adding the accumulator by u T, and
-    adding or taking the tolerance e by u (T + e). With e >= the sum of these the true sum lies
-    between the two candidates before they are rounded; rounding is monotone, so where both give
-    the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice that sum.
+    *Ties*: while P <= 2^53 q the block's sum is exact, so only adding the accumulator rounds. A
+    number rounded twice comes out wrong only if the first time it becomes a tie of the second. (Of
+    fp32's subnormals the ties lie elsewhere; but if 2^-149 divides all, no such sum rounds at all.)
+
+    *Doubtful* rows are the rest. BLAS is off by at most (w - 1) u P (1 + tiny), adding the
+    accumulator by u T, adding or taking a tolerance e by u (T + e). With e >= all these the true
+    sum lies between the two candidates before they are rounded; rounding is monotone, so where
+    both give the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice what is needed.
     """
 
     exact: list[bool]
+    doubtful: NDArray[np.bool_]
+    """`(blocks, rows)`"""
     tolerances: Double
     """`(blocks, rows, 1)`"""
     width: int
@@ -223,38 +236,58 @@ class _Tile:
 
     @classmethod
     def of(
-        cls, bounds: Double, starts: Double, quantum: float, width: int, finite: bool
+        cls,
+        bounds: Double,
+        quanta: Double,
+        starts: Double,
+        finest_start: float,
+        width: int,
+        finite: bool,
     ) -> _Tile:
-        """From P `(blocks, rows)` and the largest |start| of each row."""
+        """From P and q `(blocks, rows)`, and the largest |start| of each row."""
         reach = starts + 2 * np.cumsum(bounds, axis=0)
+        finest = np.minimum(np.minimum.accumulate(quanta.min(axis=1)), finest_start)
         # Half of 2^53: the bounds were themselves rounded.
-        exact = reach.max(axis=1) <= 2.0**52 * quantum
+        exact = reach.max(axis=1) <= 2.0**52 * finest
+        doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)[:, None]
         tolerances = 2.0**-52 * (width * bounds + 2 * reach)
-        return cls(exact.tolist(), tolerances[:, :, None], width, finite)
+        return cls(exact.tolist(), doubtful, tolerances[:, :, None], width, finite)
 
     def run(self, a: Double, b: Double, out: Single) -> None:
         """Add the product to *out*, which is a window of the result."""
-        total, low, high = out.copy(), np.empty(out.shape, np.float32), np.empty_like(out, order="C")
-        sums = np.empty(out.shape)
+        total = out.copy()
+        sums, wide = np.empty((2, *out.shape))
+        bits = np.empty(out.shape, np.int64)
         for block, exact in enumerate(self.exact):
             ks = slice(block * self.width, (block + 1) * self.width)
             np.matmul(a[:, ks], b[ks], out=sums)
             if not self.finite:
                 _restore_nonfinite(a[:, ks], b[ks], sums)
-            np.add(sums, total, out=sums)
+            np.add(sums, total, out=wide)
             if exact:
-                np.copyto(total, sums, casting="same_kind")
+                np.copyto(total, wide, casting="same_kind")
                 continue
-            tolerance = self.tolerances[block]
-            np.subtract(sums, tolerance, out=low, casting="same_kind")
-            np.add(sums, tolerance, out=high, casting="same_kind")
-            unsettled = low.view(np.int32) != high.view(np.int32)
-            if unsettled.any():
-                i, j = np.nonzero(unsettled)
-                terms = np.column_stack([total[i, j], a[i, ks] * b[ks, j].T])
-                high[i, j] = _rounded_sums(terms)
-            total, high = high, total
+            # A tie of fp32 has the first of its 29 low bits set, and no other.
+            np.left_shift(wide.view(np.int64), 35, out=bits)
+            ties = np.flatnonzero(bits == np.iinfo(np.int64).min)
+            rounded = _rounded_pairs(total.take(ties).astype(np.float64), sums.take(ties))
+            rows = np.flatnonzero(self.doubtful[block])
+            before = total[rows]
+            np.copyto(total, wide, casting="same_kind")
+            total.put(ties, rounded)
+            if rows.size:
+                tolerances = self.tolerances[block, rows]
+                total[rows] = _settled(a[rows, ks], b[ks], before, wide[rows], tolerances)
         out[...] = total
+
+
+def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Double) -> Single:
+    """*start* plus one block's product, of which *wide* is within *tolerances* of each row."""
+    low, high = (wide - tolerances).astype(np.float32), (wide + tolerances).astype(np.float32)
+    i, j = np.nonzero(low.view(np.int32) != high.view(np.int32))
+    if i.size:
+        high[i, j] = _rounded_sums(np.column_stack([start[i, j], a[i] * b[:, j].T]))
+    return high
 
 
 def _restore_nonfinite(a: Double, b: Double, sums: Double) -> None:
@@ -265,6 +298,25 @@ def _restore_nonfinite(a: Double, b: Double, sums: Double) -> None:
     rows, columns = ~np.isfinite(a).all(axis=1), ~np.isfinite(b).all(axis=0)
     sums[rows] = np.einsum("ik,kj->ij", a[rows], b)
     sums[:, columns] = np.einsum("ik,kj->ij", a, b[:, columns])
+
+
+def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:
+    """The rounded sum and its error: together they are ``x + y`` (Knuth)."""
+    total = x + y
+    back = total - x
+    return total, (x - (total - back)) + (y - back)
+
+
+def _to_single(total: Double, rest: Double) -> Single:
+    """``total + rest`` with one rounding, where *total* is the nearest float64."""
+    # Rounded to odd, 53 bits show on which side of every fp32 tie the sum lies.
+    even = (total.view(np.int64) & 1) == 0
+    beside = np.nextafter(total, np.copysign(np.inf, rest))
+    return cast(Single, np.where(even & (rest != 0), beside, total).astype(np.float32))
+
+
+def _rounded_pairs(x: Double, y: Double) -> Single:
+    return _to_single(*_two_sum(x, y))
 
 
 def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
@@ -283,15 +335,9 @@ def _rounded_sums(terms: Double) -> Single:
     sigma = np.ldexp(1.0, exponents + 5)
     upper, below = _extracted(terms, sigma)
     lower, below = _extracted(below, sigma * 2.0**-48)
-    total = upper + lower
-    # Knuth's two-sum: what the addition lost.
-    back = total - upper
-    rest = (upper - (total - back)) + (lower - back)
+    total, rest = _two_sum(upper, lower)
     for row in np.flatnonzero(below.any(axis=1)):
         numbers = terms[row].tolist()
         total[row] = math.fsum(numbers)
         rest[row] = math.fsum([*numbers, -total[row]])
-    # Rounded to odd, 53 bits show on which side of every fp32 tie the sum lies.
-    even = (total.view(np.int64) & 1) == 0
-    beside = np.nextafter(total, np.copysign(np.inf, rest))
-    return cast(Single, np.where(even & (rest != 0), beside, total).astype(np.float32))
+    return _to_single(total, rest)
