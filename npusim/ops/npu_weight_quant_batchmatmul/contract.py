@@ -1,0 +1,286 @@
+"""What npu_weight_quant_batchmatmul accepts, per product line, and which kernel takes the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+from warnings import warn
+
+from npusim.dtypes import BFLOAT16, FLOAT16, INT8, INT32
+from npusim.layout import FRACTAL_ROWS, NZ, c0, to_fractals
+from npusim.ops._checks import Contract
+from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Facts, choose
+from npusim.ops.npu_weight_quant_batchmatmul.parameters import (
+    antiquant_operands,
+    bias_operand,
+    quant_operand,
+)
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Problem", "check"]
+
+OP = "npu_weight_quant_batchmatmul"
+CUBE_ORDERS = ("k16", "k8", "k4", "k1")
+MOST = 65535
+"""Largest k and n, and largest m of a transposed x."""
+MOST_PER_TENSOR = 512_000_000
+"""Largest m x k of 310P with one scale for all (aclnnWeightQuantBatchMatmulV2.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call: x `(m, k)` times the weight `(k, n)`, as the kernel gets them."""
+
+    x: Operand
+    weight: Operand
+    """int8 `(k, n)`, or int32 that holds eight int4 along the last dimension in memory."""
+    antiquant_scale: Operand
+    antiquant_offset: Operand | None
+    quant_scale: Operand | None
+    """int64: scale and offset as the fixpipe reads them, `(1,)`, `(n,)` or `(1, n)`."""
+    bias: Operand | None
+    """`(n,)` or `(1, n)`."""
+    facts: Facts
+    choice: Choice
+    inner_precise: int
+    cube_order: str
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        given = (
+            self.x,
+            self.weight,
+            self.antiquant_scale,
+            self.antiquant_offset,
+            self.quant_scale,
+            self.bias,
+        )
+        return tuple(operand for operand in given if operand is not None)
+
+
+def check(
+    spec: DeviceSpec,
+    x: Any,
+    weight: Any,
+    antiquant_scale: Any,
+    antiquant_offset: Any = None,
+    quant_scale: Any = None,
+    quant_offset: Any = None,
+    bias: Any = None,
+    antiquant_group_size: Any = 0,
+    inner_precise: Any = 0,
+    *,
+    template: Any = None,
+    deterministic: Any = False,
+    cube_order: Any = "k16",
+) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract(OP, spec)
+    is_310p = spec.series == "Atlas inference"
+    a = contract.matrix("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16))
+    b = contract.matrix("weight", weight, (INT8,) if is_310p else (INT8, INT32))
+    m, k, n = _sizes(contract, a, b)
+    group_size = _group_size(contract, antiquant_group_size, k)
+    scale, offset = antiquant_operands(
+        contract, antiquant_scale, antiquant_offset, a.element, k, n, group_size
+    )
+    packed = quant_operand(contract, quant_scale, quant_offset, n, scale.element)
+    start = bias_operand(contract, bias, a.element, n)
+    inner = contract.integer("inner_precise", inner_precise)
+    contract.require(
+        inner in (0, 1),
+        f"inner_precise must be 0 or 1, not {inner}; 0 is precise, 1 is fast",
+    )
+    if template is not None and not isinstance(template, str):
+        contract.fail(f"template must be a name or None, not {template!r}; leave it out")
+    if is_310p:
+        b = _as_fractals(b)
+    facts = _facts(a, b, (m, k, n), group_size, (scale, offset, packed, start))
+    facts = replace(facts, deterministic=contract.boolean("deterministic", deterministic))
+    _check_combination(contract, facts)
+    if is_310p:
+        _check_310p(contract, facts)
+    order = contract.choice("cube_order", cube_order, CUBE_ORDERS)
+    choice = choose(facts, spec, template)
+    output = TensorSpec((m, n), "int8" if packed else a.element.name)
+    return Problem(a, b, scale, offset, packed, start, facts, choice, inner, order, output)
+
+
+def _facts(
+    x: Operand,
+    weight: Operand,
+    sizes: tuple[int, int, int],
+    group_size: int,
+    parameters: tuple[Operand, Operand | None, Operand | None, Operand | None],
+) -> Facts:
+    """What the choice of a kernel looks at; *parameters*: scale, offset, quant scale, bias."""
+    scale, offset, packed, bias = parameters
+    return Facts(
+        *sizes,
+        x=x.element.name,
+        weight="int8" if weight.element is INT8 else "int4",
+        trans_x=x.spec.transposed,
+        trans_weight=weight.spec.transposed,
+        is_nz=weight.spec.layout != "ND",
+        scaling="group" if group_size else "tensor" if scale.spec.size == 1 else "channel",
+        group_size=group_size,
+        has_offset=offset is not None,
+        has_bias=bias is not None,
+        has_quant=packed is not None,
+        is_packed=not scale.element.is_float,
+    )
+
+
+def _sizes(contract: Contract, x: Operand, weight: Operand) -> tuple[int, int, int]:
+    """m, k and n; an int32 of the weight counts as eight int4."""
+    for operand in (x, weight):
+        contract.require(
+            len(operand.shape) == 2,
+            f"{operand.name} must have two dimensions, not shape {operand.shape}; reshape it",
+        )
+        contract.require(
+            0 not in operand.shape,
+            f"{operand.name} must not be empty, not shape {operand.shape}; leave the call out",
+        )
+    contract.require(
+        x.spec.layout == "ND",
+        "x must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
+    )
+    m, k = x.shape
+    rows, n = weight.shape
+    form = "(k, n)"
+    if weight.element is INT32:
+        form = "(k, n / 8), or as the transpose of (n, k / 8)"
+        rows, n = (rows * 8, n) if weight.spec.transposed else (rows, n * 8)
+    contract.require(
+        rows == k,
+        f"weight must have k = {k} rows as x has columns, not {rows}; pass it as {form}",
+    )
+    for name, size in (("k", k), ("n", n)):
+        contract.require(
+            size <= MOST, f"{name} must lie in [1, {MOST}], not be {size}; split the weight"
+        )
+    most, how = (MOST, " for a transposed x") if x.spec.transposed else (2**31 - 1, "")
+    contract.require(m <= most, f"m must lie in [1, {most}]{how}, not be {m}; split x")
+    return m, k, n
+
+
+def _group_size(contract: Contract, value: Any, k: int) -> int:
+    size = contract.integer("antiquant_group_size", value)
+    if contract.spec.series == "Atlas inference":
+        contract.require(
+            size == 0,
+            f"antiquant_group_size must be 0 on {contract.spec.series}, not {size}; "
+            f"pass a scale for each column",
+        )
+    contract.require(
+        size == 0 or (32 <= size <= k - 1 and size % 32 == 0),
+        f"antiquant_group_size must be 0, or a multiple of 32 in [32, k - 1 = {k - 1}], "
+        f"not {size}; pass 0 for one group",
+    )
+    return size
+
+
+def _check_combination(contract: Contract, f: Facts) -> None:
+    """What type, layout, transposition and scaling ask of each other."""
+    if f.is_packed:
+        needs = (
+            (not f.trans_x, "x that is not transposed"),
+            (f.weight == "int8" and not f.is_nz, "an int8 weight of layout ND"),
+            (f.trans_weight, "a transposed weight"),
+            (f.scaling == "channel", "a scale for each column"),
+            (f.m <= 96, "m in [1, 96]"),
+            (f.k % 64 == 0 and f.n % 64 == 0, "k and n that are multiples of 64"),
+        )
+        _need(contract, f, "an int64 antiquant_scale", needs, f"pass a {f.x} scale")
+    if not f.is_nz or contract.spec.series == "Atlas inference":
+        return
+    if f.weight == "int8":
+        _check_int8_nz(contract, f)
+    else:
+        _check_int4_nz(contract, f)
+
+
+Needs = tuple[tuple[bool, str], ...]
+
+
+def _need(contract: Contract, f: Facts, what: str, needs: Needs, remedy: str) -> None:
+    for holds, text in needs:
+        contract.require(holds, f"{what} needs {text}, not {_told(f)}; {remedy}")
+
+
+def _check_int8_nz(contract: Contract, f: Facts) -> None:
+    needs = (
+        (f.scaling == "channel", "a scale for each column"),
+        (not f.trans_x, "x that is not transposed"),
+    )
+    _need(contract, f, "an int8 FRACTAL_NZ weight", needs, "use layout ND")
+    if f.has_quant:
+        warn(
+            f"{contract.op}: the document takes quant_scale with ND weights only, but its own "
+            f"example passes it with a FRACTAL_NZ one; it is taken",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _check_int4_nz(contract: Contract, f: Facts) -> None:
+    needs = (
+        (not f.has_quant, "quant_scale None"),
+        (f.scaling != "tensor", "a scale for each column or group"),
+        (f.scaling == "group" or f.trans_weight, "a transposed weight if scaled per channel"),
+        (f.scaling != "group" or not f.trans_weight, "no transposed weight if scaled per group"),
+        (f.group_size in (0, 64, 128), "antiquant_group_size 64 or 128"),
+        (not f.group_size or f.k % f.group_size == 0, "k that is a multiple of the group"),
+        (not f.group_size or f.n % 64 == 0, "n that is a multiple of 64"),
+    )
+    _need(contract, f, "an int32 FRACTAL_NZ weight", needs, "use layout ND")
+    if f.scaling == "group" and not f.trans_x:
+        warn(
+            f"{contract.op}: the document asks for a transposed x with an int32 FRACTAL_NZ weight "
+            f"scaled per group, but its inner_precise and the kernels for m <= 16 take x as it "
+            f"is; it is taken",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _check_310p(contract: Contract, f: Facts) -> None:
+    contract.require(
+        f.scaling == "channel" or f.n == 1,
+        f"antiquant_scale must have one number for each of {f.n} columns on "
+        f"{contract.spec.series}, not one for all; repeat it",
+    )
+    contract.require(
+        not f.has_quant,
+        f"quant_scale must be None on {contract.spec.series}; quantise the output with "
+        f"npu_quantize",
+    )
+    contract.require(
+        f.scaling != "tensor" or f.m * f.k <= MOST_PER_TENSOR,
+        f"m x k must be at most {MOST_PER_TENSOR} with one scale for all on "
+        f"{contract.spec.series}, not {f.m * f.k}; split x",
+    )
+
+
+def _told(f: Facts) -> str:
+    """The facts that a refused combination is about, in a few words."""
+    words = [f"m = {f.m}, k = {f.k}, n = {f.n}"]
+    words.append("x transposed" if f.trans_x else "x not transposed")
+    layout = "FRACTAL_NZ" if f.is_nz else "ND"
+    words.append(f"{f.weight} {layout} weight {'' if f.trans_weight else 'not '}transposed")
+    words.append(f"per {f.scaling}" + f" of {f.group_size}" * (f.scaling == "group"))
+    return ", ".join(words) + ", int8 output" * f.has_quant
+
+
+def _as_fractals(weight: Operand) -> Operand:
+    """An ND weight as aclnn hands it to the kernel of 310P: FRACTAL_NZ of its transpose."""
+    if weight.spec.layout != "ND":
+        return weight
+    k, n = weight.shape
+    spec = TensorSpec((n, k), weight.spec.dtype, "FRACTAL_NZ").T
+    fractal = FRACTAL_ROWS, c0(weight.element)
+    array = None if weight.array is None else to_fractals(weight.array.T, NZ, fractal)
+    return Operand(weight.name, spec, array)
