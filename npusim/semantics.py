@@ -26,6 +26,7 @@ from npusim.isa import (
     BinaryScalar,
     Broadcast,
     Cast,
+    Copy,
     Duplicate,
     Global,
     Load,
@@ -188,6 +189,10 @@ def _broadcast(op: Broadcast, state: State) -> None:
     _write(op.dst, np.repeat(_read(op.src, state), per_block), state)
 
 
+def _copy(op: Copy, state: State) -> None:
+    _write(op.dst, _read(op.src, state), state)
+
+
 def _reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
     state.buffers.view(op.dst).flat[0] = extreme(_read(op.src, state))
@@ -286,6 +291,7 @@ _MEANING: dict[type, Callable[[Any, State], None]] = {
     Duplicate: _duplicate,
     Broadcast: _broadcast,
     Reduce: _reduce,
+    Copy: _copy,
     ScalarLoad: _scalar_load,
     ScalarStore: _scalar_store,
     ScalarAlu: _scalar_alu,
