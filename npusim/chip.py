@@ -17,8 +17,7 @@ from npusim.fold import fold
 from npusim.footprint import check_apart, check_inside
 from npusim.hazards import order
 from npusim.memory import SharedMemory
-from npusim.play import Player
-from npusim.product import CubeOrder
+from npusim.play import DEFAULT_MODEL, Model, Player
 from npusim.program import Binding, Block, Program
 from npusim.rules import Place, check
 from npusim.spec import DeviceSpec
@@ -26,7 +25,7 @@ from npusim.tensor import GlobalTensor
 from npusim.trace import Trace
 from npusim.units import Code, Lane
 
-__all__ = ["Binding", "Block", "L2State", "Progress", "compute", "time", "verify"]
+__all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
 
 L2State = Literal["cold", "warm"]
 """Whether inputs and outputs were touched just before the launch."""
@@ -57,20 +56,18 @@ def compute(
     tensors: list[GlobalTensor],
     spec: DeviceSpec,
     orders: dict[Program, Sequence[int]],
+    model: Model = DEFAULT_MODEL,
     *,
-    cube_order: CubeOrder = "k16",
-    literal: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Run the values of every block; output tensors are written in place.
 
     Blocks run one after the other; one that waits for a flag of another core lets the others go
     on, always the first that can. Atomic additions of several cores to the same bytes so happen in
-    the order of the cores, where the chip leaves it open. *literal* keeps L1 and L0 as bytes all
-    the time, which gives the same values more slowly. *progress* hears of every block. Raises
+    the order of the cores, where the chip leaves it open. *progress* hears of every block. Raises
     TrapError, its message saying on which core, when a kernel traps.
     """
-    player = Player(blocks, tensors, spec, orders, cube_order, literal)
+    player = Player(blocks, tensors, spec, orders, model)
     player.run((lambda share: progress("values", share)) if progress else None)
 
 

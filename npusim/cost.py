@@ -18,6 +18,7 @@ from npusim.isa import (
     BinaryScalar,
     Broadcast,
     Cast,
+    Copy,
     Duplicate,
     Global,
     Load,
@@ -38,7 +39,7 @@ from npusim.spec import DeviceSpec, VectorClass
 
 __all__ = ["Charge", "Cost", "charge", "cost"]
 
-VectorOp = Cast | Binary | BinaryScalar | Duplicate | Broadcast | Reduce
+VectorOp = Cast | Binary | BinaryScalar | Duplicate | Broadcast | Reduce | Copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ def _vector_class(op: VectorOp, spec: DeviceSpec) -> VectorClass:
             return classes["broadcast"]
         case Reduce():
             return classes["reduce"]
+        case Copy():
+            return classes["copy"]
 
 
 def _vector(op: VectorOp, spec: DeviceSpec) -> Cost:
@@ -125,7 +128,7 @@ def _scalar(op: ScalarLoad | ScalarStore | ScalarAlu | Trap, spec: DeviceSpec) -
 def cost(op: MicroOp, spec: DeviceSpec) -> Cost:
     """Cycles of *op*; raises TypeError for copies, whose time other cores decide: see `charge`."""
     match op:
-        case Cast() | Binary() | BinaryScalar() | Duplicate() | Broadcast() | Reduce():
+        case Cast() | Binary() | BinaryScalar() | Duplicate() | Broadcast() | Reduce() | Copy():
             return _vector(op, spec)
         case ScalarLoad() | ScalarStore() | ScalarAlu() | Trap():
             return Cost(_scalar(op, spec))

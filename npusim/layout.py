@@ -89,7 +89,8 @@ def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:
         padded[..., :rows, :columns] = matrix
         matrix = padded
     split = matrix.reshape(*batch, down, height, across, width)
-    return np.ascontiguousarray(split.transpose(*range(len(batch)), *_axes(layout, len(batch))))
+    turned = split.transpose(*range(len(batch)), *_axes(layout, len(batch)))
+    return np.array(turned, order="C")
 
 
 def from_fractals(fractals: Array, layout: Layout, shape: Shape) -> Array:

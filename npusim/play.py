@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from npusim.buffers import Buffers
 from npusim.errors import TrapError
@@ -25,11 +25,24 @@ from npusim.semantics import Memory, State, run
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 
-__all__ = ["Player"]
+__all__ = ["DEFAULT_MODEL", "Model", "Player"]
 
 CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
 Piece = list[MicroOp] | CrossCoreOp
 """Micro-ops that run without a stop, or a flag between cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How values are computed."""
+
+    cube_order: CubeOrder = "k16"
+    """How many products of fp16 or bf16 the cube adds up exactly before it rounds."""
+    literal: bool = False
+    """Keep L1 and L0 as bytes all the time, which gives the same values more slowly."""
+
+
+DEFAULT_MODEL = Model()
 
 
 class Player:
@@ -41,11 +54,10 @@ class Player:
         tensors: list[GlobalTensor],
         spec: DeviceSpec,
         orders: dict[Program, Sequence[int]],
-        cube_order: CubeOrder,
-        literal: bool,
+        model: Model = DEFAULT_MODEL,
     ) -> None:
         self._blocks, self._spec, self._orders = blocks, spec, orders
-        self._cube_order, self._literal = cube_order, literal
+        self._model = model
         self._data = {tensor.name: tensor.data for tensor in tensors}
         self._pieces: dict[int, list[Piece]] = {}
         self._written = {
@@ -89,7 +101,7 @@ class Player:
 
     def _play(self, block: Block) -> Iterator[CrossCoreOp]:
         """Run *block*, stopping at each flag between cores."""
-        state = State(self._fresh(block.kind), {}, self._spec.half_overflow, self._cube_order)
+        state = State(self._fresh(block.kind), {}, self._spec.half_overflow, self._model.cube_order)
         bound = self._bound(block)
         try:
             for call in self._calls(block.program):
@@ -105,7 +117,7 @@ class Player:
     def _fresh(self, kind: str) -> Buffers:
         """Empty buffers; cores that run to their end one after the other share them."""
         if self._meets or kind not in self._buffers:
-            self._buffers[kind] = Buffers(self._spec.cores[kind], literal=self._literal)
+            self._buffers[kind] = Buffers(self._spec.cores[kind], literal=self._model.literal)
         else:
             self._buffers[kind].reset()
         return self._buffers[kind]

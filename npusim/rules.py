@@ -17,6 +17,7 @@ from npusim.isa import (
     BinaryScalar,
     Broadcast,
     Cast,
+    Copy,
     Duplicate,
     Global,
     Load,
@@ -63,7 +64,7 @@ class Rule:
     says: Callable[[Any, Place], str]
 
 
-VECTOR = (Cast, Binary, BinaryScalar, Duplicate, Broadcast, Reduce)
+VECTOR = (Cast, Binary, BinaryScalar, Duplicate, Broadcast, Reduce, Copy)
 ARITHMETIC = (Binary, BinaryScalar)
 FLAGS = (SetFlag, WaitFlag)
 ANY = (*VECTOR, Load, Store, ScalarLoad, ScalarStore, ScalarLoop)
@@ -269,7 +270,7 @@ RULES = (
         ),
     ),
     Rule(
-        (Cast, *ARITHMETIC),
+        (Cast, Copy, *ARITHMETIC),
         lambda op, _: all(local.count == op.dst.count > 0 for local in reads(op)),
         lambda op, _: (
             f"operands must have the same number of elements, and at least one, not "
@@ -277,7 +278,7 @@ RULES = (
         ),
     ),
     Rule(
-        (Duplicate, Broadcast, Reduce),
+        (Duplicate, Broadcast, Reduce, Copy),
         lambda op, _: (
             op.dst.dtype.bits in (16, 32)
             and all(local.dtype is op.dst.dtype for local in reads(op))

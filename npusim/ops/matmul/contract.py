@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.ops._checks import Contract
@@ -11,10 +11,8 @@ from npusim.ops._matrix import Product, product_of, require_nd
 from npusim.spec import DeviceSpec
 from npusim.tensor import Operand, TensorSpec
 
-__all__ = ["CubeOrder", "Problem", "check"]
+__all__ = ["Problem", "check"]
 
-CubeOrder = Literal["k16", "k8", "k4", "k1"]
-"""How many products the cube is taken to add before it rounds."""
 BIASES: dict[DType, tuple[DType, ...]] = {FLOAT16: (FLOAT16, FLOAT32), BFLOAT16: (FLOAT32,)}
 
 
@@ -26,7 +24,6 @@ class Problem:
     x2: Operand
     bias: Operand | None
     product: Product
-    cube_order: CubeOrder
     output: TensorSpec
 
     @property
@@ -35,9 +32,7 @@ class Problem:
         return tuple(operand for operand in given if operand is not None)
 
 
-def check(
-    spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, cube_order: Any = "k16"
-) -> Problem:
+def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("matmul", spec)
     has_bf16 = spec.series != "Atlas inference"
@@ -52,6 +47,5 @@ def check(
             c.shape in ((n,), (1, n)),
             f"bias must have shape ({n},) or (1, {n}), not {c.shape}; pass a number a column",
         )
-    order = contract.choice("cube_order", cube_order, get_args(CubeOrder))
     output = TensorSpec((*product.batch, product.m, product.n), a.element.name)
-    return Problem(a, b, c, product, cast(CubeOrder, order), output)
+    return Problem(a, b, c, product, output)

@@ -7,7 +7,7 @@ import numpy as np
 
 from npusim.dtypes import Array
 from npusim.ops._products import cube_product
-from npusim.ops.matmul.contract import CubeOrder
+from npusim.product import CubeOrder
 from npusim.spec import DeviceSpec
 
 __all__ = ["reference"]

@@ -10,7 +10,7 @@ from npusim.ops._tiles import CubeTiles, Order, cdiv, up
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.spec import Core, DeviceSpec
 
-__all__ = ["basic_tiles", "base_k_of", "decodes", "is_basic"]
+__all__ = ["base_k_of", "basic_tiles", "decodes", "is_basic"]
 
 SIZES = (64, 80, 96, 128, 192, 256, 320, 384, 512)
 SIZES_OF_FRACTALS = (64, 96, 128, 160, 192, 256, 320, 384, 512)
