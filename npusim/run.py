@@ -63,7 +63,8 @@ class Run:
             return 0.0
         launch = self.device.launch
         started = min(self.plan.launched, launch.saturation_cores)
-        return launch.base_us + launch.per_core_us * started + launch.completion_us
+        mix_us = launch.mix_us if getattr(self.plan, "is_mix", False) else 0.0
+        return launch.base_us + launch.per_core_us * started + mix_us + launch.completion_us
 
     @property
     def time_us(self) -> float | None:

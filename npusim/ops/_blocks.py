@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from npusim.dtypes import DType
 from npusim.ops._cube import BaseTile, CubeWriter, Lying
@@ -22,7 +23,7 @@ def lying_a(p: Product) -> Lying:
 def lying_b(p: Product) -> Lying:
     """x2 as it lies in memory."""
     rows, columns = (p.n, p.k) if p.transposed_b else (p.k, p.n)
-    layout = "FRACTAL_NZ" if p.fractal_b else "ND"
+    layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.fractal_b else "ND"
     return Lying("x2", p.element, rows, columns, not p.transposed_b, layout)
 
 
@@ -37,7 +38,7 @@ def base_tile(t: CubeTiles) -> BaseTile:
     """The tile of one core; an operand that is not double buffered in L1 stays there."""
     keep_a = t.resident_a and t.depth_a == t.step_ka
     keep_b = t.resident_b and t.depth_b == t.step_kb and not keep_a
-    keep = "a" if keep_a else "b" if keep_b else None
+    keep: Literal["a", "b"] | None = "a" if keep_a else "b" if keep_b else None
     return BaseTile(t.base_m, t.base_n, t.base_k, t.step_ka, t.step_kb, t.l0c_depth, keep)
 
 

@@ -72,10 +72,10 @@ class _Coupled:
         self.p, self.tile = p, base_tile(plan.cube)
         self.builder = Builder("matmul", spec.cores["ai_core"], spec.sync)
         a, b = lying_a(p.product), lying_b(p.product)
-        feeds: list[Feed] = [NdFeed(self.builder, spec, a)]
+        left: Feed = NdFeed(self.builder, spec, a)
         is_nd = b.layout == "ND"
-        feeds.append(NdFeed(self.builder, spec, b) if is_nd else GmFeed(self.builder, b))
-        self.writer = CubeWriter(self.builder, self.tile, *feeds, p.product.k, "vector")
+        right: Feed = NdFeed(self.builder, spec, b) if is_nd else GmFeed(self.builder, b)
+        self.writer = CubeWriter(self.builder, self.tile, left, right, p.product.k, "vector")
         self.out = NdOut(self.builder, spec, self.tile.m, self.tile.n, p.output.element)
         self.row = None
         if p.bias is not None:

@@ -70,7 +70,7 @@ class Epilogue:
             start, rows = (0, upper) if half == 0 else (upper, piece.rows - upper)
             row, column = piece.row + start, piece.column
             pitch = INT32.nbytes(self.plan.cube.base_n)
-            block = index % 2 * tile_bytes(self.plan)
+            block = index % self.plan.ring * tile_bytes(self.plan)
             shifts = {
                 "workspace": block + start * pitch,
                 "output": out.nbytes((piece.matrix * p.product.m + row) * p.product.n + column),
