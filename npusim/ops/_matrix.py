@@ -37,6 +37,16 @@ class Product:
     """Whether x2 lies in memory as FRACTAL_NZ."""
 
     @property
+    def unit_m(self) -> int:
+        """Rows come in multiples of this: fractals are turned whole if x1 lies as (k, m)."""
+        return c0(self.element) if self.transposed_a else FRACTAL_ROWS
+
+    @property
+    def unit_n(self) -> int:
+        """The same of columns, which lie inside unless x2 lies as (n, k)."""
+        return FRACTAL_ROWS if self.transposed_b else c0(self.element)
+
+    @property
     def matrices(self) -> int:
         """How many matrices come out."""
         return prod(self.batch)

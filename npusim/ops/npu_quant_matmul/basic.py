@@ -1,6 +1,6 @@
 """The vendor's basic tiling of int8 and int4 products.
 
-ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling/quant_batch_matmul_v3_basic_tiling.cpp.
+ops-nn@e5c3fa9 quant_batch_matmul_v3/op_host/op_tiling, quant_batch_matmul_v3_basic_tiling.cpp.
 Left out: the closed white lists and the runtime knowledge base.
 """
 
@@ -10,7 +10,7 @@ from npusim.ops._tiles import CubeTiles, Order, cdiv, up
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.spec import Core, DeviceSpec
 
-__all__ = ["base_k_of", "basic_tiles", "decodes", "is_basic"]
+__all__ = ["basic_tiles", "is_basic"]
 
 SIZES = (64, 80, 96, 128, 192, 256, 320, 384, 512)
 SIZES_OF_FRACTALS = (64, 96, 128, 160, 192, 256, 320, 384, 512)
@@ -32,7 +32,7 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
     small, large = min(pr.m, pr.n), max(pr.m, pr.n)
     if small <= 512 and large <= 1024:
         return False
-    if decodes(p):
+    if _decodes(p):
         return True
     total = pr.m * pr.k + pr.k * pr.n + p.output.nbytes
     if (pr.k < 1024 and total <= 0.8 * spec.l2.capacity_bytes) or small <= 256:
@@ -54,7 +54,7 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
     return inner % 128 != 0
 
 
-def decodes(p: Problem) -> bool:
+def _decodes(p: Problem) -> bool:
     """Whether few rows meet weights in FRACTAL_NZ, which has a rule of its own."""
     pr = p.product
     is_plain = not pr.transposed_a and not pr.transposed_b
@@ -64,9 +64,9 @@ def decodes(p: Problem) -> bool:
 def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     """Blocks by load and reuse, deals them out in runs."""
     core, pr = spec.cores["aic"], p.product
-    bm, bn = _decode(core, p) if decodes(p) else _search(core, p)
-    bm, bn = min(bm, up(pr.m, 16)), min(bn, up(pr.n, 16))
-    base_k = min(base_k_of(p, bm, bn), up(pr.k, 256 // pr.element.bits))
+    bm, bn = _decode(core, p) if _decodes(p) else _search(core, p)
+    bm, bn = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n))
+    base_k = min(_base_k(p, bm, bn), up(pr.k, 256 // pr.element.bits))
     room_for_two = bm * bn <= BLOCK // 2 and (p.epilogue == "vector" or bn <= 128)
     l0c_depth = 2 if room_for_two and (p.start is None or bn <= 128) else 1
     step_a, step_b = _steps(core, p, bm, bn, base_k, l0c_depth)
@@ -82,7 +82,7 @@ def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     )
 
 
-def base_k_of(p: Problem, bm: int, bn: int) -> int:
+def _base_k(p: Problem, bm: int, bn: int) -> int:
     """The longest piece of k that L0 takes twice."""
     fitting = [size for size in K_BYTES if size * max(bm, bn) <= PIECE_BYTES]
     return fitting[0] * 8 // p.product.element.bits
@@ -127,7 +127,7 @@ def _search(core: Core, p: Problem) -> tuple[int, int]:
     def blocks(pair: tuple[int, int]) -> int:
         return cdiv(pr.m, pair[0]) * cdiv(pr.n, pair[1])
 
-    best = (min(128, up(pr.m, 16)), min(256, up(pr.n, 16)))
+    best = (min(128, up(pr.m, pr.unit_m)), min(256, up(pr.n, pr.unit_n)))
     few = min(blocks((128, 256)), blocks((256, 128))) <= cores // 2
     if (pr.transposed_b or pr.fractal_b) and pr.k >= 512 and few:
         fitting = [pair for pair in _candidates(p) if blocks(pair) <= cores]

@@ -94,7 +94,7 @@ def check(
     o = contract.optional("offset", offset, (FLOAT32,))
     c = contract.optional("bias", bias, _biases(target, is_vector), what)
     product = product_of(contract, a, b, INT4 if a.element is INT32 else INT8, a.element is INT32)
-    _check_product(contract, a, b, product)
+    _check_product(contract, product)
     check_vectors(contract, product, s, o, c, t)
     mode: QuantMode = "none"
     parameter: Operand | None = s
@@ -174,7 +174,7 @@ def _check_group_sizes(contract: Contract, group_sizes: Any) -> None:
     )
 
 
-def _check_product(contract: Contract, a: Operand, b: Operand, product: Product) -> None:
+def _check_product(contract: Contract, product: Product) -> None:
     inner_a = product.m if product.transposed_a else product.k
     inner_b = product.k if product.transposed_b else product.n
     for name, size in (("k", product.k), ("x1", inner_a), ("x2", inner_b)):
@@ -184,7 +184,7 @@ def _check_product(contract: Contract, a: Operand, b: Operand, product: Product)
             f"{who} must be at most {LARGEST_INNER}, not {size}; split the call",
         )
     contract.require(
-        a.element is INT8 or product.n % 2 == 0,
+        product.element is INT8 or product.n % 2 == 0,
         f"n must be even with packed int4 matrices, not {product.n}; pad x2",
     )
 

@@ -49,9 +49,8 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     )
 
 
-def _sizes(extent: int) -> Iterator[int]:
-    """16, 32, 64, ... up to the first that holds *extent*."""
-    size = 16
+def _sizes(extent: int, size: int) -> Iterator[int]:
+    """*size* and its doubles, up to the first that holds *extent*."""
     while size < extent and size < LONGEST:
         yield size
         size *= 2
@@ -62,8 +61,8 @@ def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
     pr = p.product
     ratio = spec.l2.read_bytes_per_s / spec.gm.read_bytes_per_s
     best, least = (16, 16), float("inf")
-    for m in _sizes(pr.m):
-        for n in _sizes(pr.n):
+    for m in _sizes(pr.m, pr.unit_m):
+        for n in _sizes(pr.n, pr.unit_n):
             if 4 * m * n > (core.l0c_bytes or 0):
                 continue
             blocks_n = cdiv(pr.n, n)
@@ -83,7 +82,7 @@ def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
 
 
 def _band(p: Problem, bm: int, bn: int, cores: int) -> tuple[bool, int]:
-    """Whether blocks go in bands of columns or of rows, and how wide: the least that a wave loads."""
+    """Whether bands are of columns or rows, and how wide: those with which a wave loads least."""
     pr = p.product
     best, least = (False, 1), float("inf")
     for across in range(1, cores + 1):

@@ -2,8 +2,9 @@
 
 A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
 of blocks and takes the one that its estimator likes best. The estimator is not followed here: of
-the same blocks those are taken with which the busiest core loads least, give or take a tenth, and of
-these the largest, on the fewest cores. Products of several matrices are dealt out matrix by matrix first (assumed).
+the same blocks those are kept with which the busiest core loads least, give or take a tenth, and
+of these the largest is taken, on the fewest cores. Several matrices are dealt out to groups of
+cores first (assumed).
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ PIECE_BYTES = 32768
 def grid_tiles(core: Core, p: Problem) -> CubeTiles:
     """The block and the grid with the least to load."""
     pr = p.product
-    groups = min(core.count, pr.matrices)
+    # As many groups as there is work for, if each takes the same number of matrices.
+    groups = cdiv(pr.matrices, cdiv(pr.matrices, core.count))
     cores = core.count // groups
     choices = []
     most_n = 256 if p.start else 512
-    for bm, bn in FEW_ROWS if pr.m <= 16 else BLOCKS:
-        m, n = min(bm, up(pr.m, 16)), min(bn, up(pr.n, 32), most_n)
+    for bm, bn in FEW_ROWS if pr.m <= pr.unit_m == 16 else BLOCKS:
+        m, n = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n), most_n)
+        if m % pr.unit_m or n % pr.unit_n:
+            continue
         high, across = cdiv(pr.m, m), cdiv(pr.n, n)
         for along_m in range(1, min(cores, high) + 1):
             rows = cdiv(high, along_m)
@@ -56,7 +60,7 @@ def _with_steps(
     blocks: tuple[int, int],
     grid: tuple[int, int, int],
 ) -> CubeTiles:
-    """Fill L1: the operand of which the core has one block stays, if strips of the other one fit."""
+    """Fill L1: the operand of which a core has one block stays if strips of the other one fit."""
     pr = p.product
     (bm, bn), bits = base, pr.element.bits
     unit = 256 // bits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,11 @@ from npusim.spec import DeviceSpec
 
 __all__ = ["reference"]
 
-KINDS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
+KINDS: dict[str, np.dtype[Any]] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
 
 
 def reference(
@@ -89,9 +94,9 @@ def _parameters(scale: Array, offset: Array | None) -> tuple[Array, Array]:
     return (low & np.uint32(0xFFFFE000)).view(np.float32), point
 
 
-def _narrow(values: Array, kind: np.dtype[np.generic], spec: DeviceSpec | None) -> Array:
+def _narrow(values: Array, kind: np.dtype[Any], spec: DeviceSpec | None) -> Array:
     """float32 rounded to *kind*, ties to even."""
     if spec is not None and spec.half_overflow == "saturate":
-        largest = float(ml_dtypes.finfo(kind).max)
+        largest = LARGEST[kind.name]
         values = np.clip(np.where(np.isnan(values), 0, values), -largest, largest)
     return np.asarray(values.astype(kind))
