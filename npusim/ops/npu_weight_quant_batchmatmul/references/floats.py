@@ -10,7 +10,7 @@ import numpy as np
 
 from npusim.dtypes import Array
 from npusim.ops._products import cube_product
-from npusim.ops.npu_weight_quant_batchmatmul.choice import k_step
+from npusim.ops.npu_weight_quant_batchmatmul.facts import k_step
 from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given
 
 __all__ = ["custom", "fixpipe", "nz_splitk", "split_k", "weight_nz"]

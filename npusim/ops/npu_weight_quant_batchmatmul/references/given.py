@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from npusim.dtypes import BFLOAT16, FLOAT16, Array, cast, unpack_int4
-from npusim.ops.npu_weight_quant_batchmatmul.choice import Facts
+from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.tensor import Tensor
 
 __all__ = ["CubeOrder", "Given", "given"]

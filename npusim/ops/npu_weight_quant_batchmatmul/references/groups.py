@@ -10,7 +10,7 @@ import numpy as np
 
 from npusim.dtypes import Array
 from npusim.ops._products import exact_int
-from npusim.ops.npu_weight_quant_batchmatmul.choice import k_step
+from npusim.ops.npu_weight_quant_batchmatmul.facts import k_step
 from npusim.ops.npu_weight_quant_batchmatmul.references.digits import (
     Digits,
     lanes_sum,
