@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_calls import BF16, LINES, NEW, OLD, Array, Row, assert_refused, on_each_line
 
-from npusim import Tensor, TensorSpec, devices, run
+from npusim import Tensor, TensorSpec, devices, ops, run
+from npusim.ops.npu_format_cast.tiling import pieces_of_cores
 
 OP = "npu_format_cast"
 KINDS = (np.float16, BF16, np.float32, np.int8, np.int32)
@@ -158,6 +159,42 @@ def test_large_tensors_fit_the_buffer_on_every_chip(
     moved = prod(shape)
     assert result.time_us is not None
     assert result.time_us > moved / result.device.gm.read_bytes_per_s * 1e6
+
+
+@given(
+    st.sampled_from(tuple(LINES.values())),
+    st.tuples(st.integers(1, 40), st.integers(1, 600), st.integers(1, 3000)),
+    st.booleans(),
+)
+def test_pieces_cover_both_layouts_once(
+    device: str, shape: tuple[int, int, int], to_fractals: bool
+) -> None:
+    spec, operator = devices.load(device), ops.load(OP)
+    x = TensorSpec(shape, "int8", "ND" if to_fractals else "FRACTAL_NZ")
+    problem: Any = operator.check(spec, x, 29 if to_fractals else 2)
+    plan: Any = operator.tile(spec, problem)
+    of_cores = list(pieces_of_cores(problem, plan))
+    assert len(of_cores) == plan.launched <= len(spec.vector_cores)
+    pieces = [piece for core in of_cores for piece in core]
+    assert len({piece.nd_bytes for piece in pieces}) == len(pieces)
+    assert len({piece.nz_bytes for piece in pieces}) == len(pieces)
+    assert sum(piece.rows * piece.width_bytes for piece in pieces) == prod(shape)
+    heights = [-(-piece.rows // 16) * 16 for piece in pieces]
+    moved = sum(h * piece.blocks * 32 for h, piece in zip(heights, pieces, strict=True))
+    assert moved == TensorSpec(shape, "int8", "FRACTAL_NZ").nbytes
+
+
+@pytest.mark.parametrize("device", LINES.values())
+@pytest.mark.parametrize("shape", [(8192, 8192), (64, 16384), (16, 65536)], ids=str)
+def test_no_core_has_much_more_than_its_share(shape: tuple[int, int], device: str) -> None:
+    spec, operator = devices.load(device), ops.load(OP)
+    problem: Any = operator.check(spec, TensorSpec(shape, "float16"), 29)
+    plan: Any = operator.tile(spec, problem)
+    loads = [
+        sum(piece.rows * piece.width_bytes for piece in core)
+        for core in pieces_of_cores(problem, plan)
+    ]
+    assert max(loads) < 1.2 * sum(loads) / len(spec.vector_cores)
 
 
 # ---- what is refused ----

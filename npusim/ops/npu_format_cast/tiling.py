@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from npusim.isa import BLOCK_BYTES
 from npusim.layout import FRACTAL_ROWS
-from npusim.ops._rows import balanced, pieces
+from npusim.ops._rows import pieces
 from npusim.ops.npu_format_cast.contract import Problem
 from npusim.spec import DeviceSpec
 
@@ -26,7 +26,7 @@ stores whole blocks, can end it with an overlapping one."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Rows of fractals are dealt out evenly; too few of them, and columns are cut as well."""
+    """A grid of cores over the rows of fractals of all matrices and the columns."""
 
     fractal_rows_per_core: int
     blocks_per_core: int
@@ -68,11 +68,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
         # Rows narrower than a store spill into each other, so one core takes them in order.
         cores = 1
     total = p.batch * p.down
-    row_parts = balanced(total, cores)
-    per_core = -(-total // row_parts)
     lines = -(-p.across // LINE_BLOCKS)
-    column_parts = balanced(lines, max(1, cores // row_parts))
-    blocks = min(-(-lines // column_parts) * LINE_BLOCKS, p.across)
+    per_core, lines_per_core = _share(total, lines, cores)
+    blocks = min(lines_per_core * LINE_BLOCKS, p.across)
 
     # A block once in ND and once in NZ, and one block a row for an odd pitch.
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - spec.transfer.store_granule_bytes
@@ -83,6 +81,15 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     columns = len(list(pieces(p.across, blocks, LEAST_BLOCKS)))
     active = -(-total // per_core) * columns
     return Plan(per_core, blocks, down * FRACTAL_ROWS, across, active)
+
+
+def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
+    """The smallest rectangle a core, of rows of fractals and cache lines; of equals the widest."""
+    shares = (
+        (-(-rows // parts), -(-lines // (cores // parts)))
+        for parts in range(min(rows, cores), 0, -1)
+    )
+    return min(shares, key=lambda share: share[0] * share[1])
 
 
 def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
