@@ -7,7 +7,7 @@ order of the micro-ops is certain (``hazards``) and that the chip has them (``ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
@@ -17,7 +17,7 @@ from npusim.buffers import Buffers
 from npusim.errors import TrapError
 from npusim.fold import fold
 from npusim.footprint import check_apart, check_inside
-from npusim.hazards import order
+from npusim.hazards import Meetings, Orders
 from npusim.isa import Barrier, MicroOp, SetFlag, WaitFlag
 from npusim.memory import SharedMemory
 from npusim.program import Binding, Block, Program
@@ -37,20 +37,21 @@ Progress = Callable[[str, float], None]
 EVENTS_PER_REPORT = 1000
 
 
-def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, tuple[int, ...]]:
+def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, Sequence[int]]:
     """Check every program once; returns an order in which its micro-ops may be computed.
 
     Raises RuleError, RaceError or DeadlockError.
     """
-    orders: dict[Program, tuple[int, ...]] = {}
+    found = Orders()
+    orders: dict[Program, Sequence[int]] = {}
     seen: set[tuple[Program, str]] = set()
     for block in blocks:
         if (block.program, block.kind) not in seen:
             seen.add((block.program, block.kind))
             check(block.program, Place(spec, block.kind))
         if block.program not in orders:
-            orders[block.program] = order(block.program)
-    check_apart(blocks)
+            orders[block.program] = found.of(block.program)
+    check_apart(blocks, Meetings(blocks, found))
     return orders
 
 
@@ -58,7 +59,7 @@ def compute(
     blocks: tuple[Block, ...],
     tensors: list[GlobalTensor],
     spec: DeviceSpec,
-    orders: dict[Program, tuple[int, ...]],
+    orders: dict[Program, Sequence[int]],
     *,
     progress: Progress | None = None,
 ) -> None:
