@@ -1,7 +1,7 @@
 """What flags between cores a program awaited before, and sets after, each access to global memory.
 
 Sets of waits, of sets and of epochs are integers, a bit each, so that joining two is one step. An
-*epoch* is a run of accesses of one pipe that no flag tells apart.
+*epoch* is all accesses that these flags do not tell apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Epoch", "Meeting", "Record", "has_meetings", "record"]
 
 @dataclass(slots=True)
 class Epoch:
-    """Accesses of one pipe that follow the same waits and come before the same sets."""
+    """Accesses that follow the same waits and come before the same sets."""
 
     waits: int
     sets: int = 0
@@ -163,4 +163,10 @@ class _Player:
                 lowest = covered & -covered
                 self.record.epochs[lowest.bit_length() - 1].sets |= 1 << number
                 covered ^= lowest
+        alike: dict[tuple[int, int], Epoch] = {}
+        for epoch in self.record.epochs:
+            known = alike.setdefault((epoch.waits, epoch.sets), epoch)
+            if known is not epoch:
+                known.accesses += epoch.accesses
+        self.record.epochs = list(alike.values())
         return self.record
