@@ -15,7 +15,7 @@ import simpy
 
 from npusim.fold import fold
 from npusim.footprint import check_apart, check_inside
-from npusim.hazards import order
+from npusim.hazards import Meetings, Orders
 from npusim.memory import SharedMemory
 from npusim.play import DEFAULT_MODEL, Model, Player
 from npusim.program import Binding, Block, Program
@@ -39,6 +39,7 @@ def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, Sequenc
 
     Raises RuleError, RaceError or DeadlockError.
     """
+    found = Orders()
     orders: dict[Program, Sequence[int]] = {}
     seen: set[tuple[Program, str]] = set()
     for block in blocks:
@@ -46,8 +47,8 @@ def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, Sequenc
             seen.add((block.program, block.kind))
             check(block.program, Place(spec, block.kind))
         if block.program not in orders:
-            orders[block.program] = order(block.program)
-    check_apart(blocks)
+            orders[block.program] = found.of(block.program)
+    check_apart(blocks, Meetings(blocks, found))
     return orders
 
 
