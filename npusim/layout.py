@@ -20,7 +20,7 @@ called FRACTAL_NZ. Edges are filled up with zeros to whole fractals.
     >>> NZ.array_shape(20, 40, (16, 32))
     (2, 2, 16, 32)
     >>> NZ.offset(17, 33, (20, 40), (16, 32))
-    1553
+    1569
 """
 
 from __future__ import annotations
