@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.dtypes import DType
 from npusim.hazards.errors import DeadlockError, RaceError, deadlock
 from npusim.isa import (
+    BLOCK_BYTES,
     Barrier,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
@@ -92,6 +94,8 @@ class _Access:
     index: int
     bursts: Global | None = None
     """The pieces that are really touched, where there are gaps."""
+    strided: Local | None = None
+    """The operand, where there are gaps between its blocks."""
     adds: DType | None = None
     """The type in which it adds to what is there: two such do not race."""
 
@@ -114,7 +118,7 @@ class _Page:
 
     latest: int = 0
     """Sequence of the latest access."""
-    accesses: dict[tuple[int, int, Global | None, DType | None], _Access] = field(
+    accesses: dict[tuple[int, int, Global | Local | None, DType | None], _Access] = field(
         default_factory=dict
     )
 
@@ -133,7 +137,8 @@ class _Lane:
         for key in access.keys(access.is_write):
             page = self.touched.setdefault(key, _Page())
             page.latest = access.sequence
-            page.accesses[access.start, access.end, access.bursts, access.adds] = access
+            pieces = access.bursts or access.strided
+            page.accesses[access.start, access.end, pieces, access.adds] = access
 
 
 def walk(program: Program) -> list[int]:
@@ -253,6 +258,8 @@ class _Walk:
             return
         if past.bursts and access.bursts and not _meet(past.bursts, access.bursts):
             return
+        if past.strided and access.strided and not _share_a_block(past.strided, access.strided):
+            return
         first, second = sorted((past.index, access.index))
         a, b = self.program.ops[first], self.program.ops[second]
         must, remedy = (
@@ -278,13 +285,15 @@ def _join(into: Clock, other: Clock) -> None:
 
 
 def _local(local: Local, sequence: int, is_write: bool, index: int) -> _Access:
-    return _Access(sequence, local.buffer, local.offset_bytes, local.end_bytes, is_write, index)
+    start, end = local.offset_bytes, local.end_bytes
+    strided = local if local.is_strided else None
+    return _Access(sequence, local.buffer, start, end, is_write, index, strided=strided)
 
 
 def _global(place: Global, sequence: int, op: MicroOp, index: int) -> _Access:
     start, end, is_write = place.offset_bytes, place.end_bytes, isinstance(op, Store | Fixpipe)
     name = f"gm {place.name} "
-    return _Access(sequence, name, start, end, is_write, index, place, added(op))
+    return _Access(sequence, name, start, end, is_write, index, place, adds=added(op))
 
 
 def _meet(a: Global, b: Global) -> bool:
@@ -294,3 +303,19 @@ def _meet(a: Global, b: Global) -> bool:
     # The last burst of b that starts before each burst of a ends.
     last = np.searchsorted(starts_b, starts_a + a.burst_bytes, side="left") - 1
     return bool(np.any((last >= 0) & (starts_b[last] + b.burst_bytes > starts_a)))
+
+
+@lru_cache(maxsize=4096)
+def _share_a_block(a: Local, b: Local) -> bool:
+    """Whether two strided operands share a block of 32 bytes."""
+    return bool(np.intersect1d(_blocks(a), _blocks(b)).size)
+
+
+@lru_cache(maxsize=4096)
+def _blocks(local: Local) -> NDArray[np.int64]:
+    """The blocks that a strided operand touches, counted from the start of the buffer."""
+    count = -(-local.nbytes // BLOCK_BYTES)
+    repeats, block = np.divmod(np.arange(count), 8)
+    first = local.offset_bytes // BLOCK_BYTES
+    blocks: NDArray[np.int64] = first + repeats * local.repeat_stride + block * local.block_stride
+    return blocks

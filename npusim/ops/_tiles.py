@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Literal, NamedTuple
 
+from npusim.dtypes import DType
 from npusim.ops._matrix import Product
 
 __all__ = ["CubeTiles", "Order", "Piece", "cdiv", "down", "up", "work"]
@@ -75,6 +76,21 @@ class CubeTiles:
         a = self.depth_a * self.base_m * self.base_k
         b = self.depth_b * self.base_n * self.base_k
         return p.element.nbytes(a) + p.element.nbytes(b)
+
+
+def whole_edges(base: int, extent: int, out: DType) -> int:
+    """A width near *base* that cuts rows of *extent* without leaving a piece below 32 bytes.
+
+    310P stores at least that much: a narrower piece would write over its neighbour's.
+    """
+    least = 32 * 8 // out.bits
+    if extent % least == 0:
+        return base
+    smaller, larger = range(base, least - 1, -16), range(base + 16, base + 80, 16)
+    for width in (*smaller, *larger):
+        if width >= extent or extent % width == 0 or extent % width >= least:
+            return width
+    return base
 
 
 class Piece(NamedTuple):

@@ -100,11 +100,18 @@ def _columns(op: Fixpipe | CopyL0c) -> int:
     return op.n if isinstance(op, Fixpipe) else op.src.count // op.rows
 
 
+def _copied_count(op: CopyL0c) -> int:
+    """Elements in the unified buffer: those of int8 lie 32 columns wide."""
+    columns = op.src.count // op.rows
+    wide = 2 * FRACTAL_ROWS if op.dst.dtype is INT8 else FRACTAL_ROWS
+    return op.rows * -(-columns // wide) * wide
+
+
 def _scale_fits(op: Fixpipe | CopyL0c) -> bool:
     if op.mode not in SCALED or not isinstance(op.scale, Local):
         return (op.scale is not None) == (op.mode in SCALED)
     table = "fb" if isinstance(op, Fixpipe) else "ub"
-    fits = op.scale.count >= _columns(op)
+    fits = op.scale.count == 1 or op.scale.count >= _columns(op)
     return op.scale.buffer == table and op.scale.dtype is UINT64 and fits
 
 
@@ -283,12 +290,12 @@ DRAINS = (
     Rule(
         (CopyL0c,),
         lambda op, _: (
-            op.src.count == op.dst.count > 0
-            and op.rows > 0 == op.rows % FRACTAL_ROWS
+            op.rows > 0 == op.rows % FRACTAL_ROWS
+            and op.dst.count == _copied_count(op) > 0
             and op.src.count % (op.rows * FRACTAL_ROWS) == 0
         ),
         lambda op, _: (
-            f"src and dst must be the same whole fractals of {FRACTAL_ROWS} x {FRACTAL_ROWS}, not "
+            f"src and dst must be the same whole fractals, in L0C of {FRACTAL_ROWS} x {FRACTAL_ROWS}, not "
             f"{op.src.count} and {op.dst.count} elements of {op.rows} rows; cut them alike"
         ),
     ),

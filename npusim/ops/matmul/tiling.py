@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.ops._tiles import CubeTiles, cdiv, down, up
+from npusim.isa import BLOCK_BYTES
+from npusim.ops._tiles import CubeTiles, cdiv, down, up, whole_edges
 from npusim.ops.matmul.contract import Problem
 from npusim.spec import Core, DeviceSpec
 
@@ -39,6 +40,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     is_2002 = spec.arch == "2002"
     core = spec.cores["ai_core" if is_2002 else "aic"]
     bm, bn = _base(core, p)
+    if is_2002:
+        bn = whole_edges(bn, p.product.n, p.output.element)
     pr, size = p.product, p.product.element.bits // 8
     base_k = min(K_BYTES // size, down(PIECE_BYTES // size // max(bm, bn), 16), up(pr.k, 16))
     step_a, step_b = (3, 3) if is_2002 else _steps(core, p, bm, bn, base_k)
@@ -48,6 +51,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     else:
         l2_m, l2_n = _l2_tile(p, bm, bn)
     cores = min(core.count, blocks_m * blocks_n * pr.matrices)
+    if is_2002 and p.output.element.nbytes(pr.n) < BLOCK_BYTES:
+        # A store spills into the next row, which must come later.
+        cores = 1
     cube = CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b),
         l0c_depth=2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npusim.ops._tiles import CubeTiles, cdiv, down, up
+from npusim.isa import BLOCK_BYTES
+from npusim.ops._tiles import CubeTiles, cdiv, down, up, whole_edges
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.spec import Core, DeviceSpec
 
@@ -30,6 +31,7 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     """
     core, pr = spec.cores["ai_core"], p.product
     bm, bn = _base(spec, core, p)
+    bn = whole_edges(bn, pr.n, p.output.element)
     k = up(pr.k, 32)
     strip = STRIP_BYTES // (bm + bn)
     strip = min(k, down(strip, 256) if strip >= 256 else down(strip, 32))
@@ -37,6 +39,9 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     step = max(1, strip // base_k)
     high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
     cores = min(core.count, high * across * pr.matrices)
+    if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
+        # A store spills into the next row, which must come later.
+        cores = 1
     by_column, width = _band(p, bm, bn, min(cores, high * across))
     return CubeTiles(
         *(bm, bn, base_k, step, step, 2 * step, 2 * step),
