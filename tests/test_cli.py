@@ -1,6 +1,7 @@
 """The command line: what goes to stdout, what to stderr, and with which exit code."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version

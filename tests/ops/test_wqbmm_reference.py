@@ -15,7 +15,7 @@ from op_calls import BF16, Array
 
 from npusim import Tensor, TensorSpec, devices, ops
 from npusim.layout import NZ, c0, to_fractals
-from npusim.ops.npu_weight_quant_batchmatmul import reference
+from npusim.ops.npu_weight_quant_batchmatmul import check, reference
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels, digits, groups
 from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given, given
 
@@ -477,6 +477,26 @@ def test_layouts_do_not_change_values(rng: np.random.Generator) -> None:
         reference(x, fractal(weight.T.copy()).T, scale, offset, deterministic=True),
     ):
         np.testing.assert_array_equal(other, y)
+
+
+def test_the_oracle_reads_a_call_as_the_contract_does() -> None:
+    x, weight, nibbles = np.ones((4, 64), HALF), np.ones((64, 128), np.int8), np.ones((64, 128))
+    one, each = np.ones(1, HALF), np.ones(128, HALF)
+    down, packed = pack(nibbles.T), np.ones(128, np.int64)
+    calls: list[tuple[Any, ...]] = [
+        (x, weight, each), (np.asfortranarray(x), weight, one), (x, fractal(weight), each, each),
+        (x, np.asfortranarray(weight), packed), (x, weight, each[None], None, packed | 1 << 46),
+        (x, fractal(weight.T.copy()).T, each), (x, pack(nibbles), each), (x, down.T, each, each),
+        (x, fractal(down).T, each, None, None, None, each),
+        (x, weight, np.ones((2, 128), HALF), None, None, None, None, 32),
+    ]  # fmt: skip
+    for call in calls:
+        x_, w_, scale, offset, quant, _, bias, size = (*call, *(None,) * (8 - len(call)))
+        seen = given(
+            x_, w_, scale, offset, quant, bias, size or 0, True, inner_precise=0, aic=24,
+            overflow="inf_nan", cube_order="k16",
+        )  # fmt: skip
+        assert seen.facts == check(A2, *call, deterministic=True).facts
 
 
 def test_int4_layouts_do_not_change_values(rng: np.random.Generator) -> None:
