@@ -203,6 +203,8 @@ HARD = [
     (call(8, 128, 96, "g64"), "msd_group", "n is a multiple of 64"),
     (call(9, 13952, 2048 * 24, "int4", "g128"), "msd_group",
      "its 708608 bytes fit into L1, 524032"),
+    (call(8, 13952, 2048 * 24, "g64"), "msd_group",
+     "its 708608 bytes fit into L1, 524032"),
     (replace(SPLIT_K, x="float16"), "split_k", "x is bfloat16"),
     (replace(SPLIT_K, weight="int4"), "split_k", "weight is int8"),
     (replace(SPLIT_K, is_nz=True), "split_k", "weight is ND"),

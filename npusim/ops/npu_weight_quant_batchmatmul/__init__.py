@@ -1,4 +1,4 @@
-"""npu_weight_quant_batchmatmul: floats times a weight of int8 or int4 that is scaled back to floats.
+"""npu_weight_quant_batchmatmul: floats times a weight of int8 or int4, which is scaled back.
 
 .. code-block:: text
 
@@ -24,7 +24,8 @@ number and `y()` to the type of x, both with ties away from zero (CAST_ROUND), `
     msd split_k         M, S and digits for each block of at most 12288 of k
                         p = x / M * f1, a_t = away(p), p = (p - a_t) * f_(t+1)
                         int8: f = 127, 254; int4: f = 7.49, 14.98, 14.98
-                        y(sum_b S_b * (scale * offset) + sum_b (sum_t (a_t @ weight) / f..) * scale * M)
+                        u_b = (sum_t (a_t @ weight) / (f1 .. f_t)) * scale
+                        y(sum_b S_b * (scale * offset) + sum_b u_b * M_b + bias)
     msd per_group       the same for groups of k, in packs of 1024: all offsets of a pack, then its
                         products; with inner_precise=1 the digits' products are rounded to fp16 and
                         put together in fp16, two roundings a step
@@ -36,10 +37,10 @@ number and `y()` to the type of x, both with ties away from zero (CAST_ROUND), `
     split_k             bf16: w = b(h(weight + h(offset)) * scale); the groups of 64 are added up in
                         fp32 with atomics; b()
 
-`a / F` stands for `a * f32(1 / F)`. Products and sums of Axpy and MulAddDst round twice (asc-devkit,
-Memory矢量计算接口边界值汇总.md, tables 20 to 22, inferred). Nobody fixes the order of atomic adds; here
-it is ascending k, and a deterministic call never takes these templates. The order inside the cube
-is a model (`cube_order`). fp16 and bf16 overflow as the device file says.
+`a / F` stands for `a * f32(1 / F)`. Axpy and MulAddDst round the product, then the sum: inferred
+from asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22. Nobody fixes the order of
+atomic adds; here it is ascending k, and a deterministic call never takes these templates. The order
+inside the cube is a model (`cube_order`). fp16 and bf16 overflow as the device file says.
 
 Sources: ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 (op_kernel and op_host/op_tiling);
 op-plugin@517f2e7 WeightQuantBatchMatmulV2KernelNpuOpApi.cpp for what happens before.

@@ -67,9 +67,12 @@ def _msd_group_needs(f: Facts, chip: Chip) -> Needs:
         (f.group_size > 0 and f.k % f.group_size == 0, "k is a multiple of antiquant_group_size"),
         (f.n % 64 == 0, "n is a multiple of 64"),
     ]
-    if f.weight == "int4" and all(holds for holds, _ in rows):
-        # A of one core's whole k, and a double-buffered 2048 x group tile of B.
-        l1 = k_step(f, chip.aic) * up(4 * f.m, 32) // 2 + 2048 * f.group_size
+    if all(holds for holds, _ in rows):
+        # A of one core's whole k, and a double-buffered 2048 x group tile of B; the vendor asks
+        # for int4 only, since the shapes that it knows for int8 all fit.
+        a = up(4 * f.m, 32) // 2 if f.weight == "int4" else up(2 * f.m, 32)
+        b = 2048 * f.group_size * (1 if f.weight == "int4" else 2)
+        l1 = k_step(f, chip.aic) * a + b
         rows.append((l1 <= chip.l1_bytes, f"its {l1} bytes fit into L1, {chip.l1_bytes}"))
     return rows
 

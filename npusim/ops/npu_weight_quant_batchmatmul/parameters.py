@@ -57,7 +57,7 @@ def antiquant_operands(
         return s, None
     kind = INT32 if s.element is INT64 else s.element
     o = _parameter(
-        contract, "antiquant_offset", offset, (kind,), f" with a {s.element} antiquant_scale"
+        contract, "antiquant_offset", offset, (kind,), f" with an antiquant_scale of {s.element}"
     )
     contract.require(
         o.shape == s.shape,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels, floats, groups
 from npusim.ops.npu_weight_quant_batchmatmul.references.given import CubeOrder, Given, given
 from npusim.spec import DeviceSpec
+from npusim.tensor import Tensor
 
 __all__ = ["reference"]
 
@@ -33,7 +33,7 @@ TEMPLATES: dict[tuple[str, str], Callable[[Given], Array]] = {
 
 def reference(
     x: Array,
-    weight: Any,
+    weight: Array | Tensor,
     antiquant_scale: Array,
     antiquant_offset: Array | None = None,
     quant_scale: Array | None = None,
