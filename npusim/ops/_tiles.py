@@ -134,22 +134,22 @@ def _piece(t: CubeTiles, p: Product, matrix: int, i: int, j: int) -> Piece:
 def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
     group, place = divmod(core, t.cores_m * t.cores_n)
     x, y = place % t.cores_m, place // t.cores_m
-    down_, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
-    rows, columns = cdiv(down_, t.cores_m), cdiv(across, t.cores_n)
+    high, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
+    rows, columns = cdiv(high, t.cores_m), cdiv(across, t.cores_n)
     share = cdiv(p.matrices, t.cores_batch)
     for matrix in range(group * share, min((group + 1) * share, p.matrices)):
-        for i in range(x * rows, min((x + 1) * rows, down_)):
+        for i in range(x * rows, min((x + 1) * rows, high)):
             for j in range(y * columns, min((y + 1) * columns, across)):
                 yield _piece(t, p, matrix, i, j)
 
 
 def _l2_tiles(t: CubeTiles, p: Product) -> Iterator[list[tuple[int, int]]]:
     """The blocks of each L2 tile in turn; columns of tiles go back and forth."""
-    down_, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
+    high, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
     starts = range(0, across, t.l2_n)
-    for turn, top in enumerate(range(0, down_, t.l2_m)):
+    for turn, top in enumerate(range(0, high, t.l2_m)):
         for left in starts if turn % 2 == 0 else reversed(starts):
-            rows, columns = min(t.l2_m, down_ - top), min(t.l2_n, across - left)
+            rows, columns = min(t.l2_m, high - top), min(t.l2_n, across - left)
             yield [(top + i, left + j) for i, j in _walk(t.order, rows, columns)]
 
 

@@ -160,15 +160,24 @@ def test_few_rows_of_tokens_have_a_rule_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "base"),
-    [(16, 7168, (16, 320, 64)), (64, 12288, (64, 512, 64)), (1, 1024, (16, 64, 512))],
+    ("m", "n", "template", "base", "cores"),
+    [
+        # A share of the columns a core, as whole blocks of 32.
+        (16, 7168, "basic", (16, 320, 64), 23),
+        (32, 4096, "basic", (32, 192, 128), 22),
+        # More than 16 rows: 512 columns make 24 blocks.
+        (64, 12288, "basic", (64, 512, 64), 24),
+        # Too many columns for one block a core.
+        (33, 20000, "basic", (48, 256, 128), 24),
+        # Small products never take this template.
+        (16, 1024, "tbe", (16, 256, 128), 4),
+    ],
 )
-def test_few_rows_and_fractal_weights_without_tokens(m: int, n: int, base: Any) -> None:
-    k = 4096
-    weight = TensorSpec((k, n), "int8", "FRACTAL_NZ")
-    tiled = quantised(B2, m, k, n, x2=weight)
-    if tiled.plan.template == "basic":
-        assert tiled.base == base
+def test_few_rows_and_fractal_weights_without_tokens(
+    m: int, n: int, template: str, base: Any, cores: int
+) -> None:
+    tiled = quantised(B2, m, 4096, n, x2=TensorSpec((4096, n), "int8", "FRACTAL_NZ"))
+    assert (tiled.plan.template, tiled.base, tiled.cube.cores) == (template, base, cores)
 
 
 @pytest.mark.parametrize(("m", "kept"), [(128, False), (129, True)])

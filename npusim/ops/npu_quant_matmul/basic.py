@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from npusim.ops._tiles import CubeTiles, Order, cdiv, up
 from npusim.ops.npu_quant_matmul.contract import Problem
+from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
 from npusim.spec import Core, DeviceSpec
 
 __all__ = ["basic_tiles", "is_basic"]
 
-SIZES = (64, 80, 96, 128, 192, 256, 320, 384, 512)
-SIZES_OF_FRACTALS = (64, 96, 128, 160, 192, 256, 320, 384, 512)
-SIZES_OF_ROWS = (128, 256, 512, 1024)
 K_BYTES = (1024, 512, 256, 128, 64, 32)
+MOST_CUTS = 64
+"""L2 tiles along either axis; a product that needs more is not cut."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
-BLOCK = 32768
-"""Numbers of a block that fill L0C."""
 
 
 def is_basic(spec: DeviceSpec, p: Problem) -> bool:
@@ -32,7 +30,8 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
     small, large = min(pr.m, pr.n), max(pr.m, pr.n)
     if small <= 512 and large <= 1024:
         return False
-    if _decodes(p):
+    is_long = pr.m <= 16 and 13000 <= pr.k <= 18944 and pr.n >= 1500
+    if _decodes(p) or (is_long and spec.series == "Atlas A2"):
         return True
     total = pr.m * pr.k + pr.k * pr.n + p.output.nbytes
     if (pr.k < 1024 and total <= 0.8 * spec.l2.capacity_bytes) or small <= 256:
@@ -48,10 +47,8 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
     base = 128 if is_inner else 64
     if (cdiv(large, core.count * base) - 1) * resident > 160 * 1024:
         return False
-    inner = (
-        (pr.k if pr.transposed_b else pr.n) if m_is_larger else (pr.m if pr.transposed_a else pr.k)
-    )
-    return inner % 128 != 0
+    inner_a, inner_b = (pr.m if pr.transposed_a else pr.k), (pr.k if pr.transposed_b else pr.n)
+    return (inner_b if m_is_larger else inner_a) % 128 == 0
 
 
 def _decodes(p: Problem) -> bool:
@@ -62,9 +59,9 @@ def _decodes(p: Problem) -> bool:
 
 
 def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """Blocks by load and reuse, deals them out in runs."""
+    """Blocks by load and reuse, dealt out in runs."""
     core, pr = spec.cores["aic"], p.product
-    bm, bn = _decode(core, p) if _decodes(p) else _search(core, p)
+    bm, bn = _decode(core, p) if _decodes(p) else search(core, p)
     bm, bn = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n))
     base_k = min(_base_k(p, bm, bn), up(pr.k, 256 // pr.element.bits))
     room_for_two = bm * bn <= BLOCK // 2 and (p.epilogue == "vector" or bn <= 128)
@@ -101,93 +98,6 @@ def _decode(core: Core, p: Problem) -> tuple[int, int]:
             if 0.8 * core.count <= cdiv(pr.n, bn) <= core.count and bn <= most:
                 return bm, bn
     return bm, share
-
-
-def _candidates(p: Problem) -> list[tuple[int, int]]:
-    pr = p.product
-    wide = SIZES if pr.transposed_b else SIZES_OF_FRACTALS if pr.fractal_b else SIZES_OF_ROWS
-    tall = SIZES_OF_ROWS if pr.transposed_a else SIZES
-    # The fixpipe buffer and the bias table bound the columns, L0 the rows.
-    most_n = 256 if p.start else 512
-    return [
-        (m, n)
-        for m in tall
-        for n in wide
-        if m * n <= BLOCK
-        and n <= most_n
-        and m <= 512
-        and not (n in (160, 192, 320) and pr.k <= 2048)
-    ]
-
-
-def _search(core: Core, p: Problem) -> tuple[int, int]:
-    """Take candidates in order; each replaces the best so far if it is better by rule."""
-    pr, cores = p.product, core.count
-
-    def blocks(pair: tuple[int, int]) -> int:
-        return cdiv(pr.m, pair[0]) * cdiv(pr.n, pair[1])
-
-    best = (min(128, up(pr.m, pr.unit_m)), min(256, up(pr.n, pr.unit_n)))
-    few = min(blocks((128, 256)), blocks((256, 128))) <= cores // 2
-    if (pr.transposed_b or pr.fractal_b) and pr.k >= 512 and few:
-        fitting = [pair for pair in _candidates(p) if blocks(pair) <= cores]
-        return max(fitting, key=lambda pair: (blocks(pair), pair[1])) if fitting else best
-    for pair in _candidates(p):
-        if _is_better(core, p, pair, best):
-            best = pair
-    return best
-
-
-def _is_better(core: Core, p: Problem, new: tuple[int, int], old: tuple[int, int]) -> bool:
-    pr, cores = p.product, core.count
-
-    def load(pair: tuple[int, int]) -> int:
-        return pr.m * cdiv(pr.n, pair[1]) + pr.n * cdiv(pr.m, pair[0])
-
-    def rounds(pair: tuple[int, int]) -> int:
-        return cdiv(cdiv(pr.m, pair[0]) * cdiv(pr.n, pair[1]), cores)
-
-    if 0.9 * load(new) > load(old):
-        return False
-    if 0.9 * load(old) > load(new):
-        return True
-    is_long = rounds(new) >= 5
-    if is_long and min(new) >= 128 and 0.95 * load(old) > load(new):
-        return True
-    if not (pr.transposed_b or pr.fractal_b):
-        if new[1] == 256:
-            return True
-        if new[1] == 512 and load(new) < load(old):
-            return True
-        if new[1] < old[1]:
-            return False
-    areas = [pair[0] * pair[1] * rounds(pair) for pair in (new, old)]
-    if areas[0] != areas[1]:
-        return areas[0] < 0.9 * areas[1]
-    if is_long and new[0] * new[1] * sum(old) > old[0] * old[1] * sum(new):
-        return True
-    if sum(new) != sum(old):
-        return False
-    most = 8 if p.epilogue == "vector" else 6
-    touched, clash = _first_touch(core, p, new)
-    if _first_touch(core, p, old)[0] >= 1.3 * touched and clash <= most:
-        return True
-    return new[0] < new[1] and abs(pr.m - pr.n) < 0.1 * pr.n
-
-
-def _first_touch(core: Core, p: Problem, pair: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns that all cores load for their first block; how many share one of them."""
-    return _starts(core, p, pair, "row")
-
-
-def _starts(core: Core, p: Problem, pair: tuple[int, int], order: Order) -> tuple[int, int]:
-    down_, across = cdiv(p.product.m, pair[0]), cdiv(p.product.n, pair[1])
-    each, more = divmod(down_ * across, core.count)
-    first = [each * i + min(i, more) for i in range(min(core.count, down_ * across))]
-    rows = [i // across if order == "row" else i % down_ for i in first]
-    columns = [i % across if order == "row" else i // down_ for i in first]
-    clash = max(max(map(x.count, set(x))) for x in (rows, columns))
-    return len(set(rows)) * pair[0] + len(set(columns)) * pair[1], clash
 
 
 def _steps(
@@ -234,11 +144,11 @@ def _k_outside(
 
 def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
     pr = p.product
-    down_, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
     if pr.n > 5 * pr.m:
         return "column"
-    by_row, by_column = (_starts(core, p, (bm, bn), order)[1] for order in ("row", "column"))
-    if down_ % (core.count // 2) == 0 and by_column < by_row:
+    by_row, by_column = (first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
+    if high % (core.count // 2) == 0 and by_column < by_row:
         return "column"
     if across % (core.count // 2) == 0:
         return "row"
@@ -248,21 +158,21 @@ def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
 def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
     """Blocks of an L2 tile: everything, or the fewest even tiles that fit."""
     pr = p.product
-    down_, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
     share = 110 / 192 if p.epilogue == "vector" else 100 / 192
     limit = share * spec.l2.capacity_bytes
     a, b = pr.element.nbytes(pr.m * pr.k), pr.element.nbytes(pr.k * pr.n)
     c = p.output.element.nbytes(pr.m * pr.n)
     if a + b + c < limit and max(a, b, c) < 128 * 2**20:
-        return down_, across
+        return high, across
     least = 15 * 2**20
-    cuts_m = range(1, 2 if a <= least else down_ + 1)
-    cuts_n = range(1, 2 if b <= least else across + 1)
+    cuts_m = range(1, 2 if a <= least else min(high, MOST_CUTS) + 1)
+    cuts_n = range(1, 2 if b <= least else min(across, MOST_CUTS) + 1)
     pairs = sorted(((x, y) for x in cuts_m for y in cuts_n), key=lambda cut: cut[0] * cut[1])
     for x, y in pairs:
-        m, n = cdiv(down_, x), cdiv(across, y)
-        tails = (down_ - 1) % m + 1 >= 0.8 * m and (across - 1) % n + 1 >= 0.8 * n
-        nbytes = a * m / down_ + b * n / across + c * m * n / (down_ * across)
+        m, n = cdiv(high, x), cdiv(across, y)
+        tails = (high - 1) % m + 1 >= 0.8 * m and (across - 1) % n + 1 >= 0.8 * n
+        nbytes = a * m / high + b * n / across + c * m * n / (high * across)
         if nbytes < limit and tails and m * n <= 625:
             return m, n
-    return down_, across
+    return high, across

@@ -58,8 +58,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         cube = coupled_tiles(spec, p)
         # A quarter of the unified buffer for results of L0C; x1 is turned into NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
-        size = 4 if p.epilogue == "vector" else p.output.element.bits // 8
-        rows = min(cube.base_m, down(room // (size * cube.base_n), 16))
+        rows = min(cube.base_m, down(room // p.output.element.nbytes(cube.base_n), 16))
         return Plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n, 0, cube.cores)
     core = spec.cores["aic"]
     template: Template = "tbe"
