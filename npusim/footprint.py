@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -152,6 +153,7 @@ class _Search:
         return self._places[id(ops)]
 
 
+@lru_cache(maxsize=4096)
 def _pieces(place: Global) -> Pieces:
     starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
     return starts, starts + place.burst_bytes

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.dtypes import UINT8
 from npusim import footprint
+from npusim.dtypes import UINT8
 from npusim.footprint import check_inside
 from npusim.hazards import Meetings, Orders, RaceError
 from npusim.isa import Global, Load, Local, MicroOp, Store
