@@ -106,8 +106,10 @@ def accumulate_int(start: NDArray[np.int32], product: Wide) -> NDArray[np.int32]
 
 # ---- floats ----
 
-# A tile of sums (float64), two of candidates and one of accumulators (float32) stay in L2.
-_TILE_ROWS, _TILE_COLUMNS = 128, 512
+# Of such a tile the sums (float64) and accumulators (float32) stay in a cache of 1 to 2 MiB.
+_TILE_ROWS, _TILE_COLUMNS = 64, 1024
+# A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
+_ABOVE_TIE, _TIE = 35, -(2**63)
 
 
 def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -> Single:
@@ -166,7 +168,7 @@ class _Operand:
         sizes = np.abs(filled)
         finite = math.isfinite(sizes.sum())
         if not finite:
-            sizes[~np.isfinite(sizes)] = 0
+            np.copyto(sizes, 0, where=~np.isfinite(sizes))
         split = (-1, blocks, width) if k_axis else (blocks, width, -1)
         quanta = _quanta(sizes).reshape(split).min(axis=k_axis + 1)
         return cls(filled, sizes, quanta, finite)
@@ -177,9 +179,12 @@ def _quanta(sizes: Double) -> Double:
     bits = sizes.view(np.int64)
     # Less one, the lowest set bit falls: the gap is that bit. A power of two has none in its
     # significand and loses one of its exponent: the gap is then half of it or more.
-    gaps = sizes - (bits & (bits - 1)).view(np.float64)
-    gaps[gaps == 0] = math.inf
-    return cast(Double, gaps / 2)
+    rest = bits - 1
+    rest &= bits
+    gaps = np.subtract(sizes, rest.view(np.float64), out=rest.view(np.float64))
+    gaps *= 0.5
+    np.copyto(gaps, math.inf, where=gaps == 0)
+    return gaps
 
 
 def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
@@ -188,8 +193,8 @@ def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
         return
     left, right = _Operand.of(a, 1, width), _Operand.of(b, 0, width)
     starts = np.abs(out).astype(np.float64)
-    starts[~np.isfinite(starts)] = 0
-    finest = float(_quanta(starts).min())
+    np.copyto(starts, 0, where=~np.isfinite(starts))
+    finest = float(_quanta(starts).min()) if starts.any() else math.inf
     finite = left.finite and right.finite
     for column in range(0, out.shape[1], _TILE_COLUMNS):
         columns = slice(column, column + _TILE_COLUMNS)
@@ -267,14 +272,14 @@ class _Tile:
             if exact:
                 np.copyto(total, wide, casting="same_kind")
                 continue
-            # A tie of fp32 has the first of its 29 low bits set, and no other.
-            np.left_shift(wide.view(np.int64), 35, out=bits)
-            ties = np.flatnonzero(bits == np.iinfo(np.int64).min)
-            rounded = _rounded_pairs(total.take(ties).astype(np.float64), sums.take(ties))
+            np.left_shift(wide.view(np.int64), _ABOVE_TIE, out=bits)
+            ties = np.flatnonzero(bits == _TIE)
+            near, rest = _two_sum(total.take(ties).astype(np.float64), sums.take(ties))
             rows = np.flatnonzero(self.doubtful[block])
             before = total[rows]
             np.copyto(total, wide, casting="same_kind")
-            total.put(ties, rounded)
+            if rest.any():
+                total.put(ties, _to_single(near, rest))
             if rows.size:
                 tolerances = self.tolerances[block, rows]
                 total[rows] = _settled(a[rows, ks], b[ks], before, wide[rows], tolerances)
@@ -313,10 +318,6 @@ def _to_single(total: Double, rest: Double) -> Single:
     even = (total.view(np.int64) & 1) == 0
     beside = np.nextafter(total, np.copysign(np.inf, rest))
     return cast(Single, np.where(even & (rest != 0), beside, total).astype(np.float32))
-
-
-def _rounded_pairs(x: Double, y: Double) -> Single:
-    return _to_single(*_two_sum(x, y))
 
 
 def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
