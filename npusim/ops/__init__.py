@@ -4,8 +4,8 @@ An operator's module has four functions: `check` holds a call against the contra
 and returns the problem, `tile` splits the problem over cores and buffers as the vendor's kernel
 does, `build` writes the programs, and `reference` computes the result on whole arrays in plain
 numpy. The parameters of `reference` are those of the torch_npu function, in its order, with its
-defaults; those called `spec` and `cube_order` are the oracle's own. To add an operator, add its module: nothing else
-lists it.
+defaults; those called `spec` and `cube_order` are the oracle's own. To add an operator, add its
+module: nothing else lists it.
 
 An operator that the chip has no kernel for says `on_host = True`: it needs only `check` and
 `reference`, whose result is the result, and takes no time, since a Task Duration leaves the host

@@ -87,6 +87,7 @@ def whole_edges(base: int, extent: int, out: DType) -> int:
     if extent % least == 0:
         return base
     smaller, larger = range(base, least - 1, -16), range(base + 16, base + 80, 16)
+    width: int
     for width in (*smaller, *larger):
         if width >= extent or extent % width == 0 or extent % width >= least:
             return width

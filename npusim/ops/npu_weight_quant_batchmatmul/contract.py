@@ -22,7 +22,6 @@ from npusim.tensor import Operand, TensorSpec
 __all__ = ["Problem", "check"]
 
 OP = "npu_weight_quant_batchmatmul"
-CUBE_ORDERS = ("k16", "k8", "k4", "k1")
 MOST = 65535
 """Largest k and n, and largest m of a transposed x."""
 
@@ -43,7 +42,6 @@ class Problem:
     facts: Facts
     choice: Choice
     inner_precise: int
-    cube_order: str
     output: TensorSpec
 
     @property
@@ -73,7 +71,6 @@ def check(
     *,
     template: Any = None,
     deterministic: Any = False,
-    cube_order: Any = "k16",
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract(OP, spec)
@@ -99,10 +96,9 @@ def check(
     facts = _facts(a, b, (m, k, n), group_size, (scale, offset, packed, start))
     facts = replace(facts, deterministic=contract.boolean("deterministic", deterministic))
     check_combination(contract, facts)
-    order = contract.choice("cube_order", cube_order, CUBE_ORDERS)
     choice = choose(facts, spec, template)
     output = TensorSpec((m, n), "int8" if packed else a.element.name)
-    return Problem(a, b, scale, offset, packed, start, facts, choice, inner, order, output)
+    return Problem(a, b, scale, offset, packed, start, facts, choice, inner, output)
 
 
 def _facts(
