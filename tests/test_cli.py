@@ -1,7 +1,6 @@
 """The command line: what goes to stdout, what to stderr, and with which exit code."""
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace

@@ -212,9 +212,6 @@ ATTRIBUTES = [
         {"inner_precise": 1}),
     Row({"deterministic": 1}, "deterministic must be True or False, not 1; pass one of them",
         {"deterministic": True}),
-    Row({"cube_order": "k32"},
-        "cube_order must be k16, k8, k4 or k1, not 'k32'; choose one of these",
-        {"cube_order": "k4"}),
     Row({"template": 3}, "template must be a name or None, not 3; leave it out", {}),
     Row({"template": "fast"},
         "template must be one of split_k, msd_group, msd, nz_splitk, custom, fixpipe on Atlas A2 "
