@@ -242,12 +242,15 @@ class Queue:
 class Builder:
     """Writes one program for one kind of core.
 
-    Buffers are handed out from the low end upwards; nothing is given back.
+    Buffers are handed out from the low end upwards; nothing is given back. A kernel of cube cores
+    *alone* may claim all of L1, whose end otherwise carries messages to vector cores (ops-nn,
+    matmul_v3_base_tiling.cpp).
     """
 
-    def __init__(self, name: str, core: Core, sync: Sync) -> None:
+    def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
         self.name = name
         self._core = core
+        self._alone = alone
         self._events = sync.event_ids - sync.reserved_event_ids
         self._ops: list[MicroOp | Call] = []
         self._claimed: dict[str, int] = {}
@@ -260,6 +263,8 @@ class Builder:
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
         usable = self._core.usable_bytes(buffer)
+        if self._alone and buffer == "l1":
+            usable = self._core.l1_bytes or 0
         if usable <= 0:
             raise ProgramError(f"{self.name}: the core must have a {buffer}, but it has none")
         return usable - self._claimed.get(buffer, 0)

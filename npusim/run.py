@@ -156,14 +156,11 @@ def run(
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     arguments = {name: _described(value) for name, value in given.items()}
-    if problem.output.size == 0:
-        empty = allocate("output", problem.output, with_values)
-        output = _values(empty, problem.output) if with_values else problem.output
-        return Run(op, spec, arguments, l2, output, None, None, timing)
     _check_capacity(op, problem, spec)
-    plan = None if ops.is_on_host(operator) else operator.tile(spec, problem)
+    has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
+    plan = operator.tile(spec, problem) if has_kernel else None
     if plan is None:
-        output = operator.reference(**given) if with_values else problem.output
+        output = _without_kernel(operator, problem, given) if with_values else problem.output
         return Run(op, spec, arguments, l2, output, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
@@ -179,6 +176,15 @@ def run(
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
     output = _values(tensors[0], problem.output) if with_values else problem.output
     return Run(op, spec, arguments, l2, output, plan, trace, timing)
+
+
+def _without_kernel(
+    operator: ops.Operator, problem: ops.Problem, given: dict[str, Any]
+) -> Array | Tensor:
+    """The output where no kernel runs: there is nothing to do, or the host does it."""
+    if problem.output.size == 0:
+        return _values(allocate("output", problem.output, True), problem.output)
+    return operator.reference(**given)
 
 
 def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:

@@ -399,7 +399,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     (
         "ai_core",
         other(DRAIN, rows=24),
-        "src and dst must be the same whole fractals of 16 x 16, "
+        "src and dst must be the same whole fractals, in L0C of 16 x 16, "
         "not 1024 and 1024 elements of 24 rows; cut them alike",
     ),
     (

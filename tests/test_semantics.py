@@ -159,8 +159,8 @@ def test_a_load_before_the_beginning_is_refused(tiny: DeviceSpec) -> None:
 def test_a_load_beyond_the_buffer_is_refused(tiny: DeviceSpec) -> None:
     bench = Bench(tiny, x=np.zeros(512, np.uint8))
     message = (
-        "semantics: load ub[16352:16362] uint8 <- x+0 2x10 B stride 20 must end within "
-        "16384 bytes, not at 16416; use a smaller tile"
+        "buffers: ub[16352:16416] uint8 must lie within 16384 bytes of ub; "
+        "claim it with the builder"
     )
     with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
         bench.run(Load(ub(16352, UINT8, 10), Global("x", 0, 10, 2, 20), 32))

@@ -143,9 +143,35 @@ def test_pieces_of_the_vector_epilogue(
 ) -> None:
     plan = quantised(B2, *shape, "nz").plan
     assert (plan.template, plan.epilogue_rows, plan.epilogue_columns) == (template, *piece)
-    assert plan.workspace_bytes == workspace_kib * KIB
+    assert plan.workspaces == {"workspace": workspace_kib * KIB}
     plain = quantised(B2, *shape, "nd").plan
-    assert (plain.epilogue_rows, plain.workspace_bytes) == (0, 0)
+    assert (plain.epilogue_rows, plain.workspaces) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("chip", "shape", "template"),
+    [
+        # Few rows and very long sums: on A2 only.
+        ("ascend910b2", (16, 16384, 2048), "basic"),
+        ("ascend910_9391", (16, 16384, 2048), "tbe"),
+        ("ascend910b2", (16, 12999, 2048), "tbe"),
+        # Short sums whose tensors lie in the L2, and those that do not.
+        ("ascend910b2", (4096, 992, 4096), "tbe"),
+        ("ascend910b2", (16384, 992, 16384), "basic"),
+        # 300 columns stay in L1: taken only if their rows are whole lines, or if they do not fit.
+        ("ascend910b2", (1200, 2048, 300), "tbe"),
+        ("ascend910b2", (1200, 2048, 384), "basic"),
+        ("ascend910b2", (1200, 3616, 300), "basic"),
+    ],
+)
+def test_which_template_is_taken(chip: str, shape: Any, template: str) -> None:
+    assert quantised(devices.load(chip), *shape).plan.template == template
+
+
+def test_int4_always_takes_the_basic_template() -> None:
+    x1, x2 = TensorSpec((1, 512), "int32"), TensorSpec((4096, 512), "int32")
+    tiled = quantised(B2, 1, 4096, 4096, x1=x1, x2=x2)
+    assert (tiled.plan.template, tiled.problem.product.element.name) == ("basic", "int4")
 
 
 def test_large_products_are_walked_in_l2_tiles() -> None:

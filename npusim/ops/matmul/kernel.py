@@ -42,7 +42,7 @@ class _Split:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.tile = p, base_tile(plan.cube)
-        self.builder = Builder("matmul", spec.cores["aic"], spec.sync)
+        self.builder = Builder("matmul", spec.cores["aic"], spec.sync, alone=True)
         a, b = (GmFeed(self.builder, lying(p.product)) for lying in (lying_a, lying_b))
         self.writer = CubeWriter(self.builder, self.tile, a, b, p.product.k)
         kind = None if p.bias is None else p.bias.element

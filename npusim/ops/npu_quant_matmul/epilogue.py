@@ -54,7 +54,7 @@ class Epilogue:
             self.token_blocks = claim("ub", 32 * most)
         row_bytes = 2 * INT32.nbytes(self.wide) + 2 * p.output.element.nbytes(self.wide)
         fitting = self.builder.room_bytes("ub") // row_bytes
-        self.step = max(1, min(fitting, -(-plan.cube.base_m // 2)))
+        self.step = max(1, min(fitting, plan.epilogue_rows))
         self.sums = queue("ub", self.step * INT32.nbytes(self.wide), "mte2", "vector", 2)
         out = self.step * p.output.element.nbytes(self.wide)
         self.results = queue("ub", out, "vector", "mte3", 2)
@@ -70,7 +70,7 @@ class Epilogue:
             start, rows = (0, upper) if half == 0 else (upper, piece.rows - upper)
             row, column = piece.row + start, piece.column
             pitch = INT32.nbytes(self.plan.cube.base_n)
-            block = index % self.plan.ring * tile_bytes(self.plan)
+            block = index % self.plan.workspace_blocks * tile_bytes(self.plan)
             shifts = {
                 "workspace": block + start * pitch,
                 "output": out.nbytes((piece.matrix * p.product.m + row) * p.product.n + column),

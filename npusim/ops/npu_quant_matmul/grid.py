@@ -1,4 +1,4 @@
-"""A grid of cores over the product, each with a rectangle: the vendor's older tiling, and 310P's.
+"""A grid of cores over the product, each with a rectangle of it: the vendor's older tiling.
 
 A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
 of blocks and takes the one that its estimator likes best. The estimator is not followed here: of

@@ -39,7 +39,9 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     blocks = []
     for group, pieces in enumerate(work(plan.cube, p.product)):
         bindings = {name: Binding(name) for name in names}
-        bindings["workspace"] = Binding("workspace", group * plan.ring * tile_bytes(plan))
+        bindings["workspace"] = Binding(
+            "workspace", group * plan.workspace_blocks * tile_bytes(plan)
+        )
         first = 3 * group
         blocks.append(Block(first, "aic", cube.program(pieces), bindings, group))
         for half in (0, 1):
@@ -84,7 +86,10 @@ class _Split:
         if self.has_words and self.p.scale is not None and self.p.scale.spec.size == 1:
             self.single = self.tables.take_scale("scale", 1)
         plan = self.plan
-        places = {piece: index % plan.ring * tile_bytes(plan) for index, piece in enumerate(pieces)}
+        places = {
+            piece: index % plan.workspace_blocks * tile_bytes(plan)
+            for index, piece in enumerate(pieces)
+        }
         is_alone = self.p.epilogue == "fixpipe"
         write_pieces(
             self.builder,
@@ -93,7 +98,7 @@ class _Split:
             pieces,
             lambda piece: _shifts(self.p, piece) | {"workspace": places[piece]},
             self._finish if is_alone else self._hand_over,
-            0 if is_alone else plan.ring,
+            0 if is_alone else plan.workspace_blocks,
         )
         return self.builder.build()
 
@@ -121,7 +126,7 @@ class _Split:
 
     def _hand_over(self, rows: int, columns: int, stage: int) -> None:
         total, high = self._multiply(rows, columns)
-        if stage >= self.plan.ring:
+        if stage >= self.plan.workspace_blocks:
             # Every place of the workspace has been filled: this one must have been read.
             self.builder.cross_core_wait_flag("group", "fixpipe", READ)
         width = INT32.nbytes(columns)

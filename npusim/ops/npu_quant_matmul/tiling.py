@@ -31,11 +31,6 @@ class Plan:
     launched: int
 
     @property
-    def ring(self) -> int:
-        """Blocks of a core's workspace: at least two, so that one is read while one is written."""
-        return max(2, self.workspace_blocks)
-
-    @property
     def is_mix(self) -> bool:
         """Whether vector cores start beside the cube cores."""
         return self.workspace_blocks > 0
@@ -44,7 +39,7 @@ class Plan:
     def workspaces(self) -> dict[str, int]:
         """Global memory for the blocks of all cores."""
         block = 4 * self.cube.base_m * self.cube.base_n
-        return {"workspace": self.ring * block * self.cube.cores} if self.is_mix else {}
+        return {"workspace": self.workspace_blocks * block * self.cube.cores} if self.is_mix else {}
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
