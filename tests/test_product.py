@@ -306,6 +306,12 @@ HALF = np.zeros((2, 3), np.float16)
             "(2, 3); transpose or cut one of them",
         ),
         (
+            lambda: int_product(np.zeros((2, 1, 3), np.int8), np.zeros((4, 3, 1), np.int8)),
+            ValueError,
+            "product.int_product: a and b must be (..., m, k) and (..., k, n), not (2, 1, 3) and "
+            "(4, 3, 1); transpose or cut one of them",
+        ),
+        (
             lambda: float_product(HALF, HALF.T, ZERO, "k2"),  # type: ignore[arg-type]
             ValueError,
             "product.float_product: order must be one of k16, k8, k4, k1, not 'k2'; "
