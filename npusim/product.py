@@ -329,7 +329,7 @@ def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
     """The bits of *terms* above 2^-53 *sigma*, as their sum, and what lies below.
 
     *sigma* is a power of two, at least 32 times each of up to 30 terms: no addition here rounds
-    (Rump, Ogita, Oishi, "Accurate floating-point summation part I", lemma 3.3).
+    (Rump, Ogita, Oishi, "Accurate floating-point summation part I").
     """
     high = (terms + sigma) - sigma
     return high.sum(axis=1), terms - high
