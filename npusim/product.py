@@ -41,12 +41,15 @@ def _product_shape(who: str, a: Array, b: Array, accepted: tuple[DType, ...]) ->
             raise TypeError(
                 f"{who}: {name} must be one of {names}, not {operand.dtype}; convert it first"
             )
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+    try:
+        if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+            raise ValueError
+        return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    except ValueError:
         raise ValueError(
             f"{who}: a and b must be (..., m, k) and (..., k, n), not {a.shape} and {b.shape}; "
             "transpose or cut one of them"
-        )
-    return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        ) from None
 
 
 # ---- integers ----
@@ -106,8 +109,9 @@ def accumulate_int(start: NDArray[np.int32], product: Wide) -> NDArray[np.int32]
 
 # ---- floats ----
 
-# Of such a tile the sums (float64) and accumulators (float32) stay in a cache of 1 to 2 MiB.
-_TILE_ROWS, _TILE_COLUMNS = 64, 1024
+# A tile stays in cache, and so small a product in one thread of OpenBLAS (up to 2^18
+# multiplications): threads that wait for each other at every block cost more than they bring.
+_TILE_COLUMNS, _TILE_SUMS = 512, 2**14
 # A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
 _ABOVE_TIE, _TIE = 35, -(2**63)
 
@@ -196,12 +200,13 @@ def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
     np.copyto(starts, 0, where=~np.isfinite(starts))
     finest = float(_quanta(starts).min()) if starts.any() else math.inf
     finite = left.finite and right.finite
+    height = _TILE_SUMS // min(out.shape[1], _TILE_COLUMNS)
     for column in range(0, out.shape[1], _TILE_COLUMNS):
         columns = slice(column, column + _TILE_COLUMNS)
         peaks = right.sizes[:, columns].max(axis=1).reshape(-1, width)
         finest_right = right.quanta[:, columns].min(axis=1)
-        for row in range(0, out.shape[0], _TILE_ROWS):
-            rows = slice(row, row + _TILE_ROWS)
+        for row in range(0, out.shape[0], height):
+            rows = slice(row, row + height)
             sizes = left.sizes[rows].reshape(-1, *peaks.shape)
             bounds = np.einsum("ibw,bw->bi", sizes, peaks)
             quanta = (left.quanta[rows] * finest_right).T
@@ -324,7 +329,7 @@ def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
     """The bits of *terms* above 2^-53 *sigma*, as their sum, and what lies below.
 
     *sigma* is a power of two, at least 32 times each of up to 30 terms: no addition here rounds
-    (Rump, Ogita, Oishi, "Accurate floating-point summation part I", lemma 3.3).
+    (Rump, Ogita, Oishi, "Accurate floating-point summation part I").
     """
     high = (terms + sigma) - sigma
     return high.sum(axis=1), terms - high
