@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import put, tiny_spec
 
-from npusim.cost import Charge, Cost, charge, cost
+from npusim import cost as costs
+from npusim.cost import Charge, Cost, charge
 from npusim.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.isa import (
     Barrier,
@@ -45,6 +46,10 @@ def classy() -> DeviceSpec:
         put(data, f"vector.classes.{name}.cycles_per_repeat_16bit", 2.0)
         put(data, f"vector.classes.{name}.cycles_per_repeat_32bit", 3.0)
     return DeviceSpec.model_validate(data)
+
+
+def cost(op: MicroOp, spec: DeviceSpec, kind: str = "aiv") -> Cost:
+    return costs.cost(op, spec, spec.cores[kind])
 
 
 def ub(offset_bytes: int, dtype: DType, count: int) -> Local:

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.dtypes import UINT8
-from npusim.footprint import check_apart, check_inside
+from npusim.footprint import check_apart
 from npusim.hazards import RaceError
 from npusim.isa import Global, Load, Local, MicroOp, Store
 from npusim.program import Binding, Block, Program
+from npusim.reach import check_inside
 from npusim.tensor import GlobalTensor
 
 UB = Local("ub", 0, UINT8, 32)
