@@ -141,6 +141,7 @@ class Lane:
         """Time what is left of *steps*; returns whether *pipe* is through with them."""
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
+        raised = self._raised
         for position in range(self._position[pipe], len(steps)):
             what, after, cycles, x, y = steps[position]
             start = opened + after
@@ -148,15 +149,20 @@ class Lane:
                 start = free
             if what == WORK:
                 free = start + cycles if start < done else start + x + cycles
-                end = done = max(done, free + y)
+                end = free + y
+                if end < done:
+                    end = done
+                done = end
             elif what == WAIT:
-                if not self._raised[x]:
+                if not raised[x]:
                     self._waits_for[pipe] = x
                     break
-                free = end = max(start, self._raised[x].popleft()) + cycles
+                risen = raised[x].popleft()
+                free = end = (start if start > risen else risen) + cycles
             elif what == SET:
-                free, end = start + cycles, max(start, done) + cycles
-                self._raised[x].append(end)
+                free = start + cycles
+                end = free if start > done else done + cycles
+                raised[x].append(end)
                 if self._waits_for[y] == x:
                     self._wake(y)
             elif what == COPY:
