@@ -16,16 +16,20 @@ from tiny import builder, log, play, tiny_spec
 
 from npusim import chip
 from npusim.chip import Binding, Block
-from npusim.dtypes import FLOAT32, UINT8
+from npusim.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.hazards import DeadlockError
 from npusim.isa import (
     Barrier,
     BinaryScalar,
     Duplicate,
+    Fixpipe,
     Global,
     Load,
+    LoadData,
+    LoadNd2Nz,
     Local,
     MicroOp,
+    Mmad,
     ScalarAlu,
     ScalarLoad,
     ScalarLoop,
@@ -247,6 +251,37 @@ def test_with_depth_1_each_load_waits_for_the_tile_before(tiny: DeviceSpec) -> N
         ("mte2", 102, 134, 144),
         ("vector", 144, 150, 153),
     ]
+
+
+# ---- the cube path ----
+
+
+def test_a_product_from_global_memory_and_back(tiny: DeviceSpec) -> None:
+    l1, l0c = Local("l1", 0, FLOAT16, 512), Local("l0c", 0, FLOAT32, 256)
+    l0a, l0b = Local("l0a", 0, FLOAT16, 512), Local("l0b", 0, FLOAT16, 512)
+    program = (
+        *(LoadNd2Nz(l1, Global("x", 0, 64, 16, 64), 16), *sync("mte2", "mte1")),
+        *(LoadData(l0a, l1, 16, 0, 0, 16, 32), LoadData(l0b, l1, 16, 0, 0, 16, 32)),
+        *(*sync("mte1", "cube"), Mmad(l0c, l0a, l0b, 16, 16, 32)),
+        *(Mmad(l0c, l0a, l0b, 16, 16, 32, "accumulate"), *sync("cube", "fixpipe")),
+        Fixpipe(Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast"),
+    )
+    # 1024 bytes at 32 a cycle and 10; 3 + 1024 / 256, 4 + 1024 / 128; twice 2 + 2 tiles, there 5
+    # later; 512 bytes at 32 and 4.
+    assert log(play(tiny, program, kind="aic")) == [
+        ("mte2", 0, 32, 42),
+        ("mte1", 42, 49, 49),
+        ("mte1", 49, 61, 61),
+        ("cube", 61, 65, 70),
+        ("cube", 65, 69, 74),
+        ("fixpipe", 74, 90, 94),
+    ]
+
+
+def test_rows_that_become_fractals_hold_the_pipe_one_by_one() -> None:
+    spec = tiny_spec(transfer__burst_cycles=3)
+    rows = LoadNd2Nz(Local("l1", 0, UINT8, 32), Global("x", 0, 32, 8, 64), 16)
+    assert log(play(spec, (rows,), kind="aic")) == [("mte2", 0, 24, 24)]
 
 
 # ---- calls ----
