@@ -7,29 +7,26 @@ order of the micro-ops is certain (``hazards``) and that the chip has them (``ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal
 
 import simpy
 
-from npusim.buffers import Buffers
-from npusim.errors import TrapError
 from npusim.fold import fold
 from npusim.footprint import check_apart
-from npusim.hazards import order
-from npusim.isa import Barrier, MicroOp, SetFlag, WaitFlag
+from npusim.hazards import Meetings, Orders
 from npusim.memory import SharedMemory
+from npusim.play import DEFAULT_MODEL, Model, Player
 from npusim.program import Binding, Block, Program
 from npusim.reach import check_inside
 from npusim.rules import Place, check
-from npusim.semantics import Memory, State, run
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 from npusim.trace import Trace
 from npusim.units import Code, Crossings, Decoder, Lane
 
-__all__ = ["Binding", "Block", "L2State", "Progress", "compute", "time", "verify"]
+__all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
 
 L2State = Literal["cold", "warm"]
 """Whether inputs and outputs were touched just before the launch."""
@@ -38,20 +35,21 @@ Progress = Callable[[str, float], None]
 EVENTS_PER_REPORT = 1000
 
 
-def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, tuple[int, ...]]:
+def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, Sequence[int]]:
     """Check every program once; returns an order in which its micro-ops may be computed.
 
     Raises RuleError, RaceError or DeadlockError.
     """
-    orders: dict[Program, tuple[int, ...]] = {}
+    found = Orders()
+    orders: dict[Program, Sequence[int]] = {}
     seen: set[tuple[Program, str]] = set()
     for block in blocks:
         if (block.program, block.kind) not in seen:
             seen.add((block.program, block.kind))
             check(block.program, Place(spec, block.kind))
         if block.program not in orders:
-            orders[block.program] = order(block.program)
-    check_apart(blocks)
+            orders[block.program] = found.of(block.program)
+    check_apart(blocks, Meetings(blocks, found))
     return orders
 
 
@@ -59,40 +57,20 @@ def compute(
     blocks: tuple[Block, ...],
     tensors: list[GlobalTensor],
     spec: DeviceSpec,
-    orders: dict[Program, tuple[int, ...]],
+    orders: dict[Program, Sequence[int]],
+    model: Model = DEFAULT_MODEL,
     *,
     progress: Progress | None = None,
 ) -> None:
     """Run the values of every block; output tensors are written in place.
 
-    *progress* hears of every block. Raises TrapError, its message saying on which core, when a
-    kernel traps.
+    Blocks run one after the other; one that waits for a flag of another core lets the others go
+    on, always the first that can. Atomic additions of several cores to the same bytes so happen in
+    the order of the cores, where the chip leaves it open. *progress* hears of every block. Raises
+    TrapError, its message saying on which core, when a kernel traps.
     """
-    bytes_of = {tensor.name: tensor.data for tensor in tensors}
-    buffers: dict[str, Buffers] = {}
-    working: dict[Program, list[MicroOp]] = {}
-    for program, indices in orders.items():
-        moves = (program.ops[index] for index in indices)
-        working[program] = [op for op in moves if not isinstance(op, SetFlag | WaitFlag | Barrier)]
-    for index, block in enumerate(blocks):
-        if progress:
-            progress("values", index / len(blocks))
-        if block.kind not in buffers:
-            buffers[block.kind] = Buffers(spec.cores[block.kind])
-        buffers[block.kind].reset()
-        memories = {}
-        for name, bound in block.bindings.items():
-            data = bytes_of[bound.tensor]
-            if data is None:
-                raise ValueError(
-                    f"chip: tensor {bound.tensor} must have values, but only its size is known; "
-                    f"place an array or ask for time only"
-                )
-            memories[name] = Memory(data, bound.base_bytes)
-        try:
-            run(working[block.program], State(buffers[block.kind], memories, spec.half_overflow))
-        except TrapError as trap:
-            raise TrapError(f"{trap} (core {block.core})") from None
+    player = Player(blocks, tensors, spec, orders, model)
+    player.run((lambda share: progress("values", share)) if progress else None)
 
 
 def time(

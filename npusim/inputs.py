@@ -10,6 +10,8 @@
     none                                                  an optional tensor that is left out
 
 A shape is its sizes joined by x, or `scalar`; the type is float32 and the seed 0 unless given.
+All but files can say how a tensor lies in memory: layout=FRACTAL_NZ, and transposed=true when the
+last two dimensions of the shape named lie the other way round.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from npusim.dtypes import DTYPES, FLOAT32, INT64, UINT64, Array, DType, dtype_named
-from npusim.tensor import TensorSpec
+from npusim.tensor import LAYOUTS, Tensor, TensorSpec
 
 __all__ = ["FileError", "InputError", "parse"]
 
@@ -32,7 +34,7 @@ MOST_BYTES = 2**40
 MAGIC = b"\x93NUMPY"
 """The first bytes of every .npy file (numpy.lib.format)."""
 
-Value = Array | TensorSpec | None
+Value = Array | Tensor | TensorSpec | None
 Options = dict[str, str]
 Generator = Callable[[tuple[int, ...], DType, Options], Array]
 
@@ -52,7 +54,7 @@ def parse(text: str) -> Value:
     array([[7, 7, 7],
            [7, 7, 7]], dtype=int8)
     >>> parse("spec:8192x8192:half")
-    TensorSpec(shape=(8192, 8192), dtype='float16', layout='ND')
+    TensorSpec(shape=(8192, 8192), dtype='float16', layout='ND', transposed=False)
     """
     if text == "none":
         return None
@@ -68,8 +70,9 @@ def parse(text: str) -> Value:
             f"inputs: a value must begin with one of {', '.join(known)}, not {text!r}; {hint}"
         )
     shape, dtype, options = _words(kind, words)
+    layout, transposed = _lie(kind, shape, options)
     if kind == "spec":
-        return TensorSpec(shape, dtype.name)
+        return TensorSpec(shape, dtype.name, layout, transposed)
     # Numpy multiplies the sizes beside a zero, too.
     nbytes = prod(max(size, 1) for size in shape) * dtype.numpy.itemsize
     if nbytes > MOST_BYTES:
@@ -77,7 +80,11 @@ def parse(text: str) -> Value:
             f"inputs: {kind} must make at most {MOST_BYTES} bytes, not {nbytes}; "
             f"use spec:{words[0]}:{dtype.name} to ask for time only"
         )
-    return GENERATORS[kind][0](shape, dtype, options)
+    array = GENERATORS[kind][0](shape, dtype, options)
+    if layout == "ND" and not transposed:
+        return array
+    tensor = Tensor.of(array, layout, transposed)
+    return tensor.numpy() if layout == "ND" else tensor
 
 
 # ---- words ----
@@ -85,7 +92,7 @@ def parse(text: str) -> Value:
 
 def _words(kind: str, words: list[str]) -> tuple[tuple[int, ...], DType, Options]:
     """Shape, type and options of a generator or a spec."""
-    names = () if kind == "spec" else GENERATORS[kind][1]
+    names = (*(() if kind == "spec" else GENERATORS[kind][1]), "layout", "transposed")
     shape = _shape(kind, words[0] if words else "")
     dtype, options = FLOAT32, {}
     for place, word in enumerate(words[1:]):
@@ -101,6 +108,25 @@ def _words(kind: str, words: list[str]) -> tuple[tuple[int, ...], DType, Options
         else:
             options[name] = value
     return shape, dtype, options
+
+
+def _lie(kind: str, shape: tuple[int, ...], options: Options) -> tuple[str, bool]:
+    """Layout, and whether it is transposed."""
+    layout, transposed = options.get("layout", "ND"), options.get("transposed", "false")
+    for name, word, known in (
+        ("layout", layout, LAYOUTS),
+        ("transposed", transposed, ("false", "true")),
+    ):
+        if word not in known:
+            raise InputError(
+                f"inputs: {name} must be {' or '.join(known)}, not {word!r}; use one of these"
+            )
+    if len(shape) < 2 and (layout, transposed) != ("ND", "false"):
+        raise InputError(
+            f"inputs: {kind} must have at least two dimensions to be transposed or in FRACTAL_NZ, "
+            f"not shape {shape}; write for example {kind}:8x16"
+        )
+    return layout, transposed == "true"
 
 
 def _shape(kind: str, word: str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ called FRACTAL_NZ. Edges are filled up with zeros to whole fractals.
     >>> NZ.array_shape(20, 40, (16, 32))
     (2, 2, 16, 32)
     >>> NZ.offset(17, 33, (20, 40), (16, 32))
-    1553
+    1569
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:
         padded[..., :rows, :columns] = matrix
         matrix = padded
     split = matrix.reshape(*batch, down, height, across, width)
-    return np.ascontiguousarray(split.transpose(*range(len(batch)), *_axes(layout, len(batch))))
+    turned = split.transpose(*range(len(batch)), *_axes(layout, len(batch)))
+    return np.array(turned, order="C")
 
 
 def from_fractals(fractals: Array, layout: Layout, shape: Shape) -> Array:

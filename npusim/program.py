@@ -177,6 +177,11 @@ class Queue:
         self._free = deque(slots)
         self._full: deque[Slot] = deque()
 
+    @property
+    def events(self) -> tuple[int, ...]:
+        """The events of its slots."""
+        return tuple(slot.event for slot in self._slots)
+
     def alloc(self) -> Slot:
         """The next free buffer, for the producer; raises ProgramError when none is left."""
         if not self._free:
@@ -221,6 +226,10 @@ class Queue:
         self._free = deque(self._slots[index] for index, _ in state)
         for slot, (_, used) in zip(self._free, state, strict=True):
             slot.used = used
+
+    def rewind(self) -> None:
+        """Begin again with the first slot."""
+        self._free = deque(self._slots)
 
     def drain(self) -> None:
         """Await the flags that are still up, as TPipe does when it goes."""
@@ -353,7 +362,20 @@ class Builder:
         self.emit(Barrier(pipe))
 
     def build(self) -> Program:
-        """The program, with every queue drained."""
+        """The program, with every queue drained; what is written next begins another one.
+
+        Programs of one builder claim the same buffers and share the bodies of their calls.
+        """
+        if self._bodies:
+            self.call("drain", {}, self._drain)
+        else:
+            self._drain()
+        program = Program(self.name, tuple(self._ops), dict(self._claimed))
+        self._ops = []
+        for queue in self._queues:
+            queue.rewind()
+        return program
+
+    def _drain(self) -> None:
         for queue in self._queues:
             queue.drain()
-        return Program(self.name, tuple(self._ops), dict(self._claimed))

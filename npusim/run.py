@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
@@ -10,11 +9,13 @@ from typing import Any, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
+from npusim.buffers import UNWRITTEN
 from npusim.chip import L2State, Progress
 from npusim.dtypes import Array
 from npusim.errors import Code, OpError, TrapError
+from npusim.product import CubeOrder
 from npusim.spec import DeviceSpec, Pipe
-from npusim.tensor import GlobalTensor, TensorSpec, allocate
+from npusim.tensor import GlobalTensor, Tensor, TensorSpec, allocate
 from npusim.trace import PipeCounter, Trace
 
 __all__ = ["Run", "run"]
@@ -27,14 +28,14 @@ class Run:
     op: str
     device: DeviceSpec
     arguments: dict[str, Any]
-    """Parameter -> what was given; arrays as their TensorSpec."""
+    """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
-    output: Array | TensorSpec
+    output: Array | Tensor | TensorSpec
     """The values, or only their shape and type when a TensorSpec went in."""
     plan: ops.Plan | None
-    """How the work was split; None when there was nothing to do."""
+    """How the work was split; None when no kernel ran."""
     trace: Trace | None
-    """When each micro-op ran; None without timing, or when there was nothing to do."""
+    """When each micro-op ran; None without timing, or when no kernel ran."""
     timed: bool
     """Whether time was asked for."""
 
@@ -46,13 +47,24 @@ class Run:
         return self.trace.cycles if self.trace else 0
 
     @property
+    def template(self) -> str | None:
+        """Which of the vendor's kernels ran, where the operator has several."""
+        return getattr(self.plan, "template", None)
+
+    @property
+    def why(self) -> str | None:
+        """Why that one was chosen."""
+        return getattr(self.plan, "why", None)
+
+    @property
     def launch_us(self) -> float:
         """What starting and ending the kernel costs around the cores' own time."""
         if self.plan is None:
             return 0.0
         launch = self.device.launch
         started = min(self.plan.launched, launch.saturation_cores)
-        return launch.base_us + launch.per_core_us * started + launch.completion_us
+        mix_us = launch.mix_us if getattr(self.plan, "is_mix", False) else 0.0
+        return launch.base_us + launch.per_core_us * started + mix_us + launch.completion_us
 
     @property
     def time_us(self) -> float | None:
@@ -68,13 +80,13 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the values and the spans, as plain numbers, strings and lists."""
-        output = self.output
         return {
             "op": self.op,
             "device": self.device.name,
             "arguments": {name: _plain(value) for name, value in self.arguments.items()},
             "l2": self.l2,
-            "output": _plain(output if isinstance(output, TensorSpec) else _spec_of(output)),
+            "output": _plain(_described(self.output)),
+            "template": self.template,
             "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
             "time_us": self.time_us,
             "launch_us": self.launch_us,
@@ -92,19 +104,16 @@ class Run:
         return self.trace.lanes if self.trace else ()
 
     def __repr__(self) -> str:
-        output = self.output
-        spec = output if isinstance(output, TensorSpec) else _spec_of(output)
+        spec = _described(self.output)
         took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
-        return f"<{self.op} on {self.device.name}: {spec.dtype} {spec.shape}, {took}>"
-
-
-def _spec_of(array: Array) -> TensorSpec:
-    return TensorSpec(array.shape, array.dtype.name)
+        layout = "" if spec.layout == "ND" else f" {spec.layout}"
+        return f"<{self.op} on {self.device.name}: {spec.dtype} {spec.shape}{layout}, {took}>"
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, TensorSpec):
-        return {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
+        plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
+        return plain | ({"transposed": True} if value.transposed else {})
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -116,16 +125,21 @@ def run(
     timing: bool = True,
     l2: L2State = "cold",
     fold: bool = True,
+    literal: bool = False,
+    cube_order: CubeOrder = "k16",
     progress: Progress | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
 
-    *args* and *kwargs* are numpy arrays and plain attributes; a :class:`TensorSpec` in place of an
-    array asks for time only. *values* and *timing* turn either half off. *l2* says whether inputs
-    and outputs lie in the L2 at launch. *fold* off times each core on its own, which gives the same
-    times more slowly. *progress* is called with a stage, "values" or "time", and the share of it
-    that is done.
+    *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
+    plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
+    *timing* turn either half off. *l2* says whether inputs and outputs lie in the L2 at launch.
+    *fold* off times each core on its own, which gives the same times more slowly; *literal* on
+    keeps every byte of L1 and L0, which gives the same values more slowly. *cube_order* is the
+    model of fp16 and bf16 products: how many of them the cube adds up exactly before it rounds, 16
+    unless told otherwise. *progress* is called with a stage, "values" or "time", and the share of
+    it that is done.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -135,41 +149,60 @@ def run(
     >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
     array([[   0,    2, -128]], dtype=int8)
     """
-    if l2 not in get_args(L2State):
-        raise ValueError(
-            f"run: l2 must be one of {', '.join(get_args(L2State))}, not {l2!r}; use one of these"
-        )
+    _check_choice("l2", l2, get_args(L2State))
+    _check_choice("cube_order", cube_order, get_args(CubeOrder))
     operator, spec = ops.load(op), devices.load(device)
     given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     arguments = {name: _described(value) for name, value in given.items()}
     if problem.output.size == 0:
-        empty = np.empty(problem.output.shape, problem.output.element.numpy)
-        output = empty if with_values else problem.output
+        empty = allocate("output", problem.output, with_values)
+        output = _values(empty, problem.output) if with_values else problem.output
         return Run(op, spec, arguments, l2, output, None, None, timing)
     _check_capacity(op, problem, spec)
-    plan = operator.tile(spec, problem)
+    plan = None if ops.is_on_host(operator) else operator.tile(spec, problem)
+    if plan is None:
+        output = operator.reference(**given) if with_values else problem.output
+        return Run(op, spec, arguments, l2, output, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
-    result = allocate("output", problem.output, with_values)
-    tensors = [*(operand.place() for operand in problem.inputs), result]
+    tensors = _place(problem, plan, with_values)
     trace = None
     try:
         if with_values:
-            chip.compute(blocks, tensors, spec, orders, progress=progress)
+            model = chip.Model(cube_order, literal)
+            chip.compute(blocks, tensors, spec, orders, model, progress=progress)
         if timing:
             trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
     except TrapError as trap:
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
-    output = _values(result, problem.output) if with_values else problem.output
+    output = _values(tensors[0], problem.output) if with_values else problem.output
     return Run(op, spec, arguments, l2, output, plan, trace, timing)
+
+
+def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
+    """Output, inputs and workspaces in global memory, in that order."""
+    tensors = [allocate("output", problem.output, with_values)]
+    tensors += [operand.place() for operand in problem.inputs]
+    for name, nbytes in ops.workspaces(plan).items():
+        # What nobody has written must show when somebody reads it.
+        data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
+        tensors.append(GlobalTensor(name, nbytes, data))
+    return tensors
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(
+            f"run: {name} must be one of {', '.join(choices)}, not {value!r}; use one of these"
+        )
 
 
 def _bind(
     op: str, operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    signature = inspect.signature(operator.reference)
+    signature = ops.signature(operator)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -198,9 +231,15 @@ def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
 
 
 def _described(value: Any) -> Any:
-    return _spec_of(value) if isinstance(value, np.ndarray) else value
+    """Arrays and tensors as their TensorSpec; the rest as it is."""
+    if isinstance(value, np.ndarray):
+        return TensorSpec(value.shape, value.dtype.name)
+    return value.spec if isinstance(value, Tensor) else value
 
 
-def _values(tensor: GlobalTensor, spec: TensorSpec) -> Array:
+def _values(tensor: GlobalTensor, spec: TensorSpec) -> Array | Tensor:
+    """The output as an array, or as a Tensor if it lies in fractals."""
     assert tensor.data is not None
-    return tensor.data[: spec.nbytes].view(spec.element.numpy).reshape(spec.shape)
+    storage = tensor.data[: spec.nbytes].view(spec.element.numpy).reshape(spec.storage_shape)
+    found = Tensor(spec, storage)
+    return found.numpy() if spec.layout == "ND" else found

@@ -10,9 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.dtypes import INT4, Array, DType, cast, dtype_named, dtype_of, pack_int4
-from npusim.layout import FRACTAL_ROWS, NZ, c0, from_fractals
+from npusim.layout import FRACTAL_ROWS, NZ, c0, from_fractals, to_fractals
 
-__all__ = ["GlobalTensor", "Operand", "Tensor", "TensorSpec", "allocate", "allocated_bytes"]
+__all__ = [
+    "LAYOUTS",
+    "GlobalTensor",
+    "Operand",
+    "Tensor",
+    "TensorSpec",
+    "allocate",
+    "allocated_bytes",
+]
 
 LAYOUTS = ("ND", "FRACTAL_NZ")
 
@@ -119,6 +127,15 @@ class Tensor:
                 f"Tensor: storage must be {element} of shape {wanted} for {self.spec}, not "
                 f"{self.storage.dtype} of shape {self.storage.shape}; see npu_format_cast"
             )
+
+    @classmethod
+    def of(cls, array: Array, layout: str = "ND", transposed: bool = False) -> Tensor:
+        """The elements of *array* laid out so; what fills the edges of FRACTAL_NZ is zero."""
+        spec = TensorSpec(array.shape, array.dtype.name, layout, transposed)
+        lying = array.swapaxes(-1, -2) if transposed else array
+        if layout == "ND":
+            return cls(spec, np.asarray(lying, order="C"))
+        return cls(spec, to_fractals(lying, NZ, (FRACTAL_ROWS, c0(spec.element))))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ import npusim
 from npusim import TensorSpec, chip, devices
 from npusim.cli import app, folder, progress
 from npusim.cli.call import attribute
+from npusim.cli.summary import summary
 
 CHIPS = ", ".join(devices.names())
 QUANTIZE = (
@@ -111,6 +113,53 @@ def test_of_many_cores_the_slowest_is_named() -> None:
     )
 
 
+CAST = ("run", "npu_format_cast", "-d", "ascend910b2", "-a", "acl_format=29")
+
+
+def test_an_output_in_fractals_is_told_as_its_elements_are_numbered() -> None:
+    code, out, _ = npusim_says(*CAST, "-i", "x=arange:3x5:int8")
+
+    assert code == 0
+    assert "output    int8 (3, 5) FRACTAL_NZ: 0 1 2 3 4 5 6 7 8 9 10 11 ...\n" in out
+    _, out, _ = npusim_says(*CAST, "-i", "x=spec:3x5:int8")
+    assert "output    int8 (3, 5) FRACTAL_NZ, without values\n" in out
+
+
+def test_a_tensor_in_fractals_can_be_an_input() -> None:
+    code, out, _ = npusim_says(
+        *("run", "npu_format_cast", "-d", "ascend910b2", "-a", "acl_format=ND"),
+        *("-i", "x=arange:3x5:int8:layout=FRACTAL_NZ:transposed=true"),
+    )
+
+    assert code == 0
+    assert "output    int8 (3, 5): 0 1 2 3 4 5 6 7 8 9 10 11 ...\n" in out
+
+
+def test_a_folder_holds_a_tensor_as_it_lies(tmp_path: Path) -> None:
+    npusim_says(*CAST, "-i", "x=arange:3x5:int8", "-o", str(tmp_path / "out"), "--no-timing")
+
+    expected = np.zeros((1, 1, 16, 32), np.int8)
+    expected[0, 0, :3, :5] = np.arange(15).reshape(3, 5)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "output.npy"), expected)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["output"] == {"shape": [3, 5], "dtype": "int8", "layout": "FRACTAL_NZ"}
+
+
+def test_the_template_is_told_with_its_reason() -> None:
+    class Chosen:
+        template, why, launched = "msd", "few rows", 1
+
+    told = Console(width=200)
+    for why, line in (("few rows", "template  msd: few rows"), (None, "template  msd")):
+        plan = Chosen()
+        plan.why = why
+        with told.capture() as captured:
+            told.print(summary(replace(reference(), plan=plan, trace=None, timed=False)))
+        assert line in [text.rstrip() for text in captured.get().splitlines()]
+    _, out, _ = npusim_says(*QUANTIZE)
+    assert "template" not in out
+
+
 def test_a_run_without_time_says_so() -> None:
     code, out, err = npusim_says(*quantize("--no-timing"))
 
@@ -130,7 +179,7 @@ def test_a_run_with_nothing_to_do_says_so() -> None:
     code, out, err = npusim_says(*quantize("-i", "input=zeros:0x12", without="input="))
 
     assert (code, err) == (0, "")
-    assert "output    int8 (0, 12):\ntime      0 us, for there was nothing to do\n" in out
+    assert "output    int8 (0, 12):\ntime      0 us, for no kernel ran\n" in out
 
 
 def test_json_is_all_there_is_and_always_the_same_bytes() -> None:
@@ -579,9 +628,9 @@ def test_operators_are_listed_with_their_parameters() -> None:
 
     assert (code, err) == (0, "")
     assert (
-        "npu_quantize(input, scales, zero_points, dtype, axis=1, div_mode=True)   "
-        "a tensor of floats becomes int8, uint8, int32 or packed int4.\n"
-    ) in out
+        "npu_quantize(input, scales, zero_points, dtype, axis=1, div_mode=True) "
+        "a tensor of floats becomes int8, uint8, int32 or packed int4. "
+    ) in " ".join(out.split())
     assert len(out.splitlines()) == 2 + len(npusim.ops.names())
 
 

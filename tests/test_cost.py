@@ -20,6 +20,7 @@ from npusim.isa import (
     BinaryScalar,
     BlockReduce,
     Broadcast,
+    BroadcastToL0c,
     Cast,
     Copy,
     CopyL0c,
@@ -248,7 +249,9 @@ def test_between_buffers_it_is_the_startup_and_the_bytes(
 def test_coupled_cores_move_matrices_through_the_unified_buffer(tiny_2002: DeviceSpec) -> None:
     out = CopyL0c(ub(0, FLOAT16, 1024), L0C, "cast")
     back = CopyToL1(Local("l1", 0, UINT8, 32), ub(0, UINT8, 32), 40, 3, 64, 64)
-    # 4096 bytes at 256 a cycle; three bursts of two blocks at 64.
+    bias = BroadcastToL0c(L0C, ub(0, FLOAT32, 64), 16)
+    # 4096 bytes at 256 a cycle, or at 512; three bursts of two blocks at 64.
+    assert cost(bias, tiny_2002, "ai_core") == Cost(10 + 8)
     assert cost(out, tiny_2002, "ai_core") == Cost(8 + 16)
     assert cost(back, tiny_2002, "ai_core") == Cost(9 + 3)
 

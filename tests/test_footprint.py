@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim import footprint
 from npusim.dtypes import UINT8
-from npusim.footprint import check_apart
-from npusim.hazards import RaceError
+from npusim.hazards import Meetings, Orders, RaceError
 from npusim.isa import Global, Load, Local, MicroOp, Store
 from npusim.program import Binding, Block, Program
 
@@ -31,10 +31,14 @@ def store(start: int, nbytes: int, bursts: int = 1, stride: int = 0) -> Store:
     return Store(Global("y", start, nbytes, bursts, stride), UB, 32)
 
 
+def check_apart(blocks: tuple[Block, ...]) -> None:
+    footprint.check_apart(blocks, Meetings(blocks, Orders()))
+
+
 def refused(cores: str, where: str, *blocks: Block) -> None:
     text = (
         f"kernel: bytes that a core writes must be its own, but cores {cores} both touch {where}; "
-        f"give each core its own part"
+        f"give each core its own part, or order them by flags between cores"
     )
     with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
         check_apart(blocks)

@@ -7,10 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from npusim import TensorSpec
+from npusim import Tensor, TensorSpec
 from npusim.inputs import FileError, InputError, parse
 
 DTYPES = "float32, float16, bfloat16, int4, int8, uint8, int32, int64, uint64"
+LAST = "layout=..., transposed=... and no more"
 KINDS = "FILE.npy, randn, rand, randint, zeros, ones, full, arange, spec, none"
 
 
@@ -79,6 +80,33 @@ def test_a_spec_has_no_values() -> None:
     assert parse("none") is None
 
 
+# ---- layouts ----
+
+
+def test_a_spec_says_how_it_lies() -> None:
+    assert parse("spec:8x16:int8:layout=FRACTAL_NZ") == TensorSpec((8, 16), "int8", "FRACTAL_NZ")
+    assert parse("spec:8x16:transposed=true") == TensorSpec((8, 16), "float32", transposed=True)
+    assert parse("spec:8x16:int8:transposed=true:layout=FRACTAL_NZ") == TensorSpec(
+        (8, 16), "int8", "FRACTAL_NZ", True
+    )
+    assert parse("spec:8:layout=ND:transposed=false") == TensorSpec((8,), "float32")
+
+
+def test_a_transposed_array_has_the_same_numbers_the_other_way_round_in_memory() -> None:
+    found = parse("arange:2x3x4:int8:transposed=true")
+    same(found, np.arange(24, dtype=np.int8).reshape(2, 3, 4))
+    assert isinstance(found, np.ndarray)
+    assert found.swapaxes(-1, -2).flags.c_contiguous
+
+
+@pytest.mark.parametrize(("words", "turned"), [("", False), (":transposed=true", True)])
+def test_an_array_in_fractals_is_a_tensor(words: str, turned: bool) -> None:
+    found = parse(f"arange:17x40:int32:layout=FRACTAL_NZ{words}")
+    assert isinstance(found, Tensor)
+    assert found.spec == TensorSpec((17, 40), "int32", "FRACTAL_NZ", turned)
+    same(np.asarray(found), np.arange(680, dtype=np.int32).reshape(17, 40))
+
+
 # ---- wrong words ----
 
 
@@ -96,21 +124,36 @@ def test_a_spec_has_no_values() -> None:
         ("rand:3:seed=-1", "seed must be a whole number >= 0, not '-1'; write for example seed=8"),
         (
             "randn:3:sed=1",
-            "randn must be followed by a shape, a dtype, seed=... and no more, not 'sed=1'; "
-            "correct it",
+            f"randn must be followed by a shape, a dtype, seed=..., {LAST}, "
+            "not 'sed=1'; correct it",
         ),
         (
             "randn:3:float32:seed=1:seed=2",
-            "randn must be followed by a shape, a dtype, seed=... and no more, not 'seed=2'; "
-            "correct it",
+            f"randn must be followed by a shape, a dtype, seed=..., {LAST}, "
+            "not 'seed=2'; correct it",
         ),
         (
             "zeros:3:int8:int8",
-            "zeros must be followed by a shape, a dtype and no more, not 'int8'; correct it",
+            f"zeros must be followed by a shape, a dtype, {LAST}, not 'int8'; correct it",
         ),
         (
             "spec:3:seed=1",
-            "spec must be followed by a shape, a dtype and no more, not 'seed=1'; correct it",
+            f"spec must be followed by a shape, a dtype, {LAST}, not 'seed=1'; correct it",
+        ),
+        ("spec:8x8:layout=NZ", "layout must be ND or FRACTAL_NZ, not 'NZ'; use one of these"),
+        (
+            "ones:8x8:transposed=yes",
+            "transposed must be false or true, not 'yes'; use one of these",
+        ),
+        (
+            "ones:8:layout=FRACTAL_NZ",
+            "ones must have at least two dimensions to be transposed or in FRACTAL_NZ, "
+            "not shape (8,); write for example ones:8x16",
+        ),
+        (
+            "spec:scalar:transposed=true",
+            "spec must have at least two dimensions to be transposed or in FRACTAL_NZ, "
+            "not shape (); write for example spec:8x16",
         ),
         ("randn:3:int8", "randn must have a dtype of floats, not int8; use randint"),
         ("rand:3:uint8", "rand must have a dtype of floats, not uint8; use randint"),

@@ -54,6 +54,7 @@ CUBE_PATHS = {
     "l0c_to_gm": (32.0, 0),
     "l0c_to_l2": (64.0, 0),
     "l0c_to_ub": (256.0, 8),
+    "ub_to_l0c": (512.0, 10),
     "ub_to_l1": (64.0, 9),
 }
 """Path -> bytes a cycle and start-up, where the core has it."""

@@ -25,7 +25,7 @@ def parameters(op: str) -> tuple[Parameter, ...]:
         operator = ops.load(op)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return tuple(inspect.signature(operator.reference).parameters.values())
+    return tuple(ops.signature(operator).parameters.values())
 
 
 def is_tensor(parameter: Parameter) -> bool:

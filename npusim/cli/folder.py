@@ -11,6 +11,7 @@ import numpy as np
 
 from npusim.cli.screen import json_text
 from npusim.run import Run
+from npusim.tensor import Tensor
 
 __all__ = ["FolderError", "check", "write"]
 
@@ -83,9 +84,10 @@ def _unwritable(folder: Path, error: OSError) -> FolderError:
 
 def _fill(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
     names = []
-    if isinstance(run.output, np.ndarray):
+    values = run.output.storage if isinstance(run.output, Tensor) else run.output
+    if isinstance(values, np.ndarray):
         names.append("output.npy")
-        np.save(folder / "output.npy", run.output, allow_pickle=False)
+        np.save(folder / "output.npy", values, allow_pickle=False)
     names.append(RECORD)
     record = run.to_json() | {"typed": typed}
     (folder / RECORD).write_text(json_text(record) + "\n", encoding="utf-8")

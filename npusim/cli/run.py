@@ -28,7 +28,8 @@ class L2(StrEnum):
 
 INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
 randint:64:int8:low=-8:high=8, zeros:8, ones:scalar, full:12:float32:value=3, arange:2x6,
-spec:8192x8192:float16 (time only), none."""
+spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ or
+:transposed=true."""
 
 
 Operator = Annotated[

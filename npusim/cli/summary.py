@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +10,7 @@ from rich.text import Text
 from npusim.cli.quantities import bytes_named, hz_named
 from npusim.cli.screen import table
 from npusim.run import Run
-from npusim.tensor import TensorSpec
+from npusim.tensor import Tensor, TensorSpec
 from npusim.trace import Trace
 
 __all__ = ["summary"]
@@ -25,6 +26,9 @@ def summary(run: Run) -> Group:
     lines.add_row("operator", run.op)
     lines.add_row("chip", " = ".join((run.device.name, *run.device.aliases)))
     lines.add_row("output", _output(run))
+    if run.template is not None:
+        why = "" if run.why is None else f": {run.why}"
+        lines.add_row("template", f"{run.template}{why}")
     lines.add_row("time", _time(run))
     parts: list[RenderableType] = [lines]
     if run.trace is not None:
@@ -41,18 +45,21 @@ def summary(run: Run) -> Group:
 
 def _output(run: Run) -> str:
     output = run.output
+    layout = "ND" if isinstance(output, np.ndarray) else output.layout
+    told = f"{output.dtype} {output.shape}" + (f" {layout}" if layout != "ND" else "")
     if isinstance(output, TensorSpec):
-        return f"{output.dtype} {output.shape}, without values"
-    first = " ".join(str(value) for value in output.reshape(-1)[:FIRST_VALUES].tolist())
-    more = " ..." if output.size > FIRST_VALUES else ""
-    return f"{output.dtype} {output.shape}: {first}{more}".rstrip()
+        return f"{told}, without values"
+    values = output.numpy() if isinstance(output, Tensor) else output
+    first = " ".join(str(value) for value in values.reshape(-1)[:FIRST_VALUES].tolist())
+    more = " ..." if values.size > FIRST_VALUES else ""
+    return f"{told}: {first}{more}".rstrip()
 
 
 def _time(run: Run) -> str:
     if run.time_us is None:
         return "not asked for"
     if run.trace is None:
-        return "0 us, for there was nothing to do"
+        return "0 us, for no kernel ran"
     cores_us = run.time_us - run.launch_us
     return (
         f"{run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion + {cores_us:.2f} us "

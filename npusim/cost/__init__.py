@@ -16,6 +16,7 @@ from npusim.cost.matrix import between_buffers, mmad
 from npusim.cost.vector import VectorOp, vector
 from npusim.isa import (
     Barrier,
+    BroadcastToL0c,
     CopyL0c,
     CopyToL1,
     CrossCoreSetFlag,
@@ -59,7 +60,9 @@ def cost(op: MicroOp, spec: DeviceSpec, core: Core) -> Cost:
             return Cost(spec.sync.barrier_cycles)
         case Mmad():
             return mmad(op, spec.cube)
-        case LoadData() | LoadTable() | CopyL0c() | CopyToL1() | Fixpipe(dst=Local()):
+        case LoadData() | LoadTable() | CopyL0c() | BroadcastToL0c() | CopyToL1():
+            return between_buffers(op, core)
+        case Fixpipe(dst=Local()):
             return between_buffers(op, core)
         case _ if isinstance(op, VectorOp):
             return vector(op, spec)

@@ -5,13 +5,23 @@ from __future__ import annotations
 from math import ceil
 
 from npusim.cost.cost import Cost
-from npusim.isa import BLOCK_BYTES, CopyL0c, CopyToL1, Fixpipe, LoadData, LoadTable, Local, Mmad
+from npusim.isa import (
+    BLOCK_BYTES,
+    BroadcastToL0c,
+    CopyL0c,
+    CopyToL1,
+    Fixpipe,
+    LoadData,
+    LoadTable,
+    Local,
+    Mmad,
+)
 from npusim.layout import FRACTAL_ROWS
 from npusim.spec import Core, Cube
 
 __all__ = ["BufferOp", "between_buffers", "mmad"]
 
-BufferOp = LoadData | LoadTable | CopyL0c | CopyToL1 | Fixpipe
+BufferOp = LoadData | LoadTable | BroadcastToL0c | CopyL0c | CopyToL1 | Fixpipe
 
 FIXPIPE_ELEMENT_BYTES = 2
 """Fixpipe moves as many elements a cycle whatever their type; its rate is stated for fp16.
@@ -49,7 +59,7 @@ def between_buffers(op: BufferOp, core: Core) -> Cost:
 
 def _moved_bytes(op: BufferOp) -> int:
     match op:
-        case LoadData() | LoadTable():
+        case LoadData() | LoadTable() | BroadcastToL0c():
             return -(-op.dst.nbytes // BLOCK_BYTES) * BLOCK_BYTES
         case CopyL0c():
             return op.src.nbytes

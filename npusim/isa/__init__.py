@@ -13,6 +13,7 @@ one program serves every core that does the same work.
 from __future__ import annotations
 
 from npusim.isa.matrix import (
+    BroadcastToL0c,
     CopyL0c,
     CopyToL1,
     Fixpipe,
@@ -57,6 +58,7 @@ __all__ = [
     "BinaryScalar",
     "BlockReduce",
     "Broadcast",
+    "BroadcastToL0c",
     "Cast",
     "Copy",
     "CopyL0c",
@@ -103,6 +105,7 @@ MicroOp = (
     | Mmad
     | Fixpipe
     | CopyL0c
+    | BroadcastToL0c
     | CopyToL1
     | Cast
     | Unary
@@ -150,7 +153,7 @@ def reads(op: MicroOp) -> tuple[Local, ...]:
             return (op.footprint,)
         case Cast() | Unary() | Broadcast() | Reduce() | BlockReduce() | Copy():
             return (op.src,)
-        case ScalarLoad() | LoadTable():
+        case ScalarLoad() | LoadTable() | BroadcastToL0c():
             return (op.src,)
         case Binary():
             return (op.a, op.b)
@@ -185,7 +188,7 @@ def writes(op: MicroOp) -> tuple[Local, ...]:
             return (op.dst,)
         case Duplicate() | Broadcast() | Reduce() | BlockReduce() | Copy():
             return (op.dst,)
-        case LoadData() | LoadTable() | Mmad() | CopyL0c() | ScalarStore():
+        case LoadData() | LoadTable() | Mmad() | CopyL0c() | BroadcastToL0c() | ScalarStore():
             return (op.dst,)
         case ScalarLoop():
             stores = (part for part in op.body if isinstance(part, ScalarStore))

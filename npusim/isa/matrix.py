@@ -16,6 +16,7 @@ from npusim.layout import FRACTAL_ROWS, c0
 from npusim.spec import Pipe
 
 __all__ = [
+    "BroadcastToL0c",
     "CopyL0c",
     "CopyToL1",
     "Fixpipe",
@@ -198,9 +199,8 @@ class Fixpipe:
 class CopyL0c:
     """Move `(m, n)` of L0C into the unified buffer, converted by *mode* (DataCopy, CO1 to CO2).
 
-    Coupled cores only, on their vector pipe. *dst* is Nz with fractals of 16 x 16 elements
-    whatever the type, of as many rows as *src*. *scale* as in :class:`Fixpipe`, in the unified
-    buffer.
+    Coupled cores only, on their vector pipe. *dst* is Nz of as many rows as *src*; its fractals are
+    16 columns wide, those of int8 32. *scale* as in :class:`Fixpipe`, in the unified buffer.
     """
 
     dst: Local
@@ -214,6 +214,23 @@ class CopyL0c:
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" by {self.scale}"
         return f"copy_l0c.{self.mode} {self.dst} <- {self.src} of {self.rows} rows{scale}"
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastToL0c:
+    """Write a vector `(n,)` from the unified buffer into every one of *rows* rows of L0C.
+
+    Coupled cores only, which have no bias table (BroadCastVecToMM); *dst* is Nz, *rows* a multiple
+    of 16.
+    """
+
+    dst: Local
+    src: Local
+    rows: int
+    pipe: ClassVar[Pipe] = "vector"
+
+    def __str__(self) -> str:
+        return f"broadcast_to_l0c {self.dst} of {self.rows} rows <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,20 @@ from npusim.spec import Pipe
 __all__ = ["AluOp", "ScalarAlu", "ScalarLoad", "ScalarLoop", "ScalarOp", "ScalarStore", "Trap"]
 
 AluOp = Literal[
-    "add", "sub", "mul", "and", "or", "shl", "shr", "min", "max", "eq", "lt", "select", "f32_to_i32"
+    "add",
+    "sub",
+    "mul",
+    "and",
+    "or",
+    "shl",
+    "shr",
+    "min",
+    "max",
+    "eq",
+    "lt",
+    "select",
+    "f32_to_i32",
+    "f32_div",
 ]
 
 
@@ -46,7 +59,8 @@ class ScalarAlu:
     """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
 
     `select` gives b where a is not 0, else c; `f32_to_i32` rounds the float whose bits are a, ties
-    to even; `eq` and `lt` give 0 or 1; `shr` fills with zeros.
+    to even; `f32_div` divides floats given as their bits; `eq` and `lt` give 0 or 1; `shr` fills
+    with zeros.
     """
 
     op: AluOp

@@ -4,11 +4,17 @@ An operator's module has four functions: `check` holds a call against the contra
 and returns the problem, `tile` splits the problem over cores and buffers as the vendor's kernel
 does, `build` writes the programs, and `reference` computes the result on whole arrays in plain
 numpy. The parameters of `reference` are those of the torch_npu function, in its order, with its
-defaults. To add an operator, add its module: nothing else lists it.
+defaults; those called `spec` and `cube_order` are the oracle's own. To add an operator, add its
+module: nothing else lists it.
+
+An operator that the chip has no kernel for says `on_host = True`: it needs only `check` and
+`reference`, whose result is the result, and takes no time, since a Task Duration leaves the host
+out. So does a call for which `tile` returns None.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
@@ -19,9 +25,9 @@ from typing import Any, Protocol, cast
 from npusim.dtypes import Array
 from npusim.program import Block
 from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.tensor import Operand, Tensor, TensorSpec
 
-__all__ = ["Operator", "Plan", "Problem", "load", "names"]
+__all__ = ["Operator", "Plan", "Problem", "is_on_host", "load", "names", "signature", "workspaces"]
 
 
 class Problem(Protocol):
@@ -48,9 +54,9 @@ class Operator(Protocol):
     """What an operator's module offers."""
 
     check: Callable[..., Problem]
-    tile: Callable[[DeviceSpec, Any], Plan]
+    tile: Callable[[DeviceSpec, Any], Plan | None]
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]]
-    reference: Callable[..., Array]
+    reference: Callable[..., Array | Tensor]
 
 
 @cache
@@ -69,3 +75,21 @@ def load(name: str) -> Operator:
             f"ops: an operator must be one of {', '.join(names())}, not {name!r}{hint}"
         )
     return cast(Operator, import_module(f"{__name__}.{name}"))
+
+
+def signature(operator: Operator) -> inspect.Signature:
+    """The parameters of the torch_npu function."""
+    whole = inspect.signature(operator.reference)
+    own = [p for p in whole.parameters.values() if p.name not in ("spec", "cube_order")]
+    return whole.replace(parameters=own)
+
+
+def workspaces(plan: Plan) -> dict[str, int]:
+    """Tensors that a kernel keeps between its cores, and their bytes: none unless it says so."""
+    found: dict[str, int] = getattr(plan, "workspaces", {})
+    return found
+
+
+def is_on_host(operator: Operator) -> bool:
+    """Whether *operator* runs on the host and not on the chip."""
+    return bool(getattr(operator, "on_host", False))

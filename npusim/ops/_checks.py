@@ -106,7 +106,8 @@ class Contract:
             f"{name} must have at least two dimensions, not {len(found.shape)}; reshape it",
         )
         if isinstance(given, Tensor):
-            return Operand(name, found.spec, given.storage)
+            is_plain = given.layout == "ND"
+            return Operand(name, found.spec, given.numpy() if is_plain else given.storage)
         if isinstance(given, np.ndarray) and _is_transposed(given):
             return Operand(name, replace(found.spec, transposed=True), given)
         return found

@@ -38,9 +38,9 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
 
     A remainder that is too narrow takes *least* from the piece before.
 
-    >>> list(pieces(100, 48, least=32))
-    [(0, 48), (48, 20), (68, 32)]
-    >>> list(pieces(100, 64, least=32))
+    >>> list(pieces(100, 48, least=4))
+    [(0, 48), (48, 48), (96, 4)]
+    >>> list(pieces(100, 96, least=32))
     [(0, 64), (64, 36)]
     """
     start = 0

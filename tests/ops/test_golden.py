@@ -44,6 +44,8 @@ CASES = [
          np.array([0, 1], np.int32)), ALL[1:],
     ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
+    Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
+    Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from op_calls import A2, assert_same
 
-from npusim import Run, TensorSpec, devices, run
+from npusim import OpError, Run, Tensor, TensorSpec, devices, ops, run
 
 X = np.linspace(-9, 9, 80, dtype=np.float32).reshape(2, 40)
 ONE = np.ones(1, np.float32)
@@ -72,10 +73,7 @@ def test_keywords_positions_and_defaults_mean_the_same() -> None:
     ],
 )
 def test_an_operator_that_does_not_exist(op: Any, hint: str) -> None:
-    message = (
-        "ops: an operator must be one of npu_group_quant, npu_quantize, npu_trans_quant_param, "
-        f"not {op!r}; {hint}"
-    )
+    message = f"ops: an operator must be one of {', '.join(ops.names())}, not {op!r}; {hint}"
     with pytest.raises(ValueError, match=whole(message)):
         run(op, *CALL, device="ascend910b2")
 
@@ -233,8 +231,8 @@ def test_two_runs_are_equal(op: str) -> None:
 
 
 KEYS = [
-    "op", "device", "arguments", "l2", "output", "plan", "time_us", "launch_us", "cycles",
-    "clock_hz", "gm_bytes", "l2_bytes", "counters",
+    "op", "device", "arguments", "l2", "output", "template", "plan", "time_us",
+    "launch_us", "cycles", "clock_hz", "gm_bytes", "l2_bytes", "counters",
 ]  # fmt: skip
 
 
@@ -284,7 +282,77 @@ def test_numpy_attributes_are_plain_in_json() -> None:
     assert json.loads(json.dumps(told["arguments"]))["axis"] == 1
 
 
+def test_json_says_what_is_transposed_and_in_fractals() -> None:
+    spec = TensorSpec((40, 2), "int8", "FRACTAL_NZ").T
+    told = run("npu_format_cast", spec, 2, device="ascend910b2").to_json()
+    assert told["arguments"]["x"] == {
+        "shape": [2, 40],
+        "dtype": "int8",
+        "layout": "FRACTAL_NZ",
+        "transposed": True,
+    }
+    assert told["output"] == {
+        "shape": [2, 40],
+        "dtype": "int8",
+        "layout": "ND",
+        "transposed": True,
+    }
+    tensor = Tensor.of(X, "FRACTAL_NZ")
+    told = run("npu_format_cast", tensor, 29, device="ascend910b2").to_json()
+    assert told["output"] == told["arguments"]["x"]
+    assert told["output"] == {"shape": [2, 40], "dtype": "float32", "layout": "FRACTAL_NZ"}
+
+
+def test_a_template_is_told_where_the_plan_has_one() -> None:
+    @dataclass
+    class Chosen:
+        launched: int = 1
+        template: str = "msd"
+        why: str = "few rows"
+
+    result = run("npu_quantize", *CALL, device="ascend910b2", timing=False)
+    assert (result.template, result.why, result.to_json()["template"]) == (None, None, None)
+    result = replace(result, plan=Chosen())
+    assert (result.template, result.why) == ("msd", "few rows")
+    assert result.to_json()["template"] == "msd"
+
+
+def test_the_oracles_spec_is_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = ops.load("npu_trans_quant_param")
+
+    def reference(scale: Any, offset: Any = None, round_mode: int = 0, *, spec: Any = None) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(operator, "reference", reference)
+    assert str(ops.signature(operator)).startswith("(scale: 'Any', offset: 'Any' = None, round_")
+    assert list(ops.signature(operator).parameters) == ["scale", "offset", "round_mode"]
+    assert "spec" not in run("npu_trans_quant_param", ONE, device="ascend910b2").arguments
+    message = (
+        "npu_trans_quant_param: arguments must fit npu_trans_quant_param(scale, offset=None, "
+        "round_mode=0), but: got an unexpected keyword argument 'spec'; mend the call"
+    )
+    with pytest.raises(TypeError, match=whole(message)):
+        run("npu_trans_quant_param", ONE, spec=None, device="ascend910b2")
+
+
+def test_tensors_in_fractals_must_fit_into_memory_with_their_edges() -> None:
+    """A column of one element is as wide as 32 bytes there."""
+    spec = TensorSpec((2**31, 1), "int8")
+    device = devices.load("ascend310p3")
+    message = (
+        f"npu_format_cast: its tensors must fit into the {device.gm.capacity_bytes} bytes of "
+        f"global memory of ascend310p3, not take {33 * 2**31} (x {2**31}, output {2**36}); "
+        "split the call [207001]"
+    )
+    with pytest.raises(OpError, match=whole(message)):
+        run("npu_format_cast", spec, 29, device=device)
+
+
 def test_repr() -> None:
+    result = run("npu_format_cast", X, 29, device="ascend910b2", timing=False)
+    assert repr(result) == (
+        "<npu_format_cast on ascend910b2: float32 (2, 40) FRACTAL_NZ, not timed>"
+    )
     result = run("npu_quantize", *CALL, device="ascend910b2")
     assert repr(result) == (f"<npu_quantize on ascend910b2: int8 (2, 40), {result.time_us:.2f} us>")
     result = run("npu_quantize", *CALL, device="ascend910b2", values=False, timing=False)

@@ -1,52 +1,87 @@
-"""Races and deadlocks: does the order that the flags impose make a program's values certain?
-
-Pipes run at their own speed, so two micro-ops on different pipes are ordered only by a chain of set
-and awaited flags (or a full barrier). :func:`order` walks a program pipe by pipe as the chip does,
-untimed, and keeps a vector clock for each pipe: how far each other pipe had come, at least, when
-this one went on. Two micro-ops on different pipes that touch the same bytes, one of them writing,
-without the clock of the one knowing of the other, are a race. So are two on the vector pipe, which
-starts a micro-op before the last one's results are there, with no barrier between them
-(asc-devkit, PipeBarrier(ISASI).md). A walk that cannot go on is a
-deadlock. Neither depends on how long anything takes, so what passes here holds on every device.
-"""
+"""The walk: a program played pipe by pipe as the chip does, untimed, with vector clocks."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from npusim.dtypes import DType
+from npusim.hazards.errors import DeadlockError, RaceError, deadlock
 from npusim.isa import (
+    BLOCK_BYTES,
     Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Fixpipe,
     Global,
-    Load,
     Local,
     MicroOp,
     SetFlag,
     Store,
     WaitFlag,
+    place_of,
     reads,
     writes,
 )
 from npusim.program import Program
 from npusim.spec import Pipe
 
-__all__ = ["DeadlockError", "RaceError", "deadlock", "order"]
+__all__ = ["Flag", "added", "awaited", "raised", "shared_names", "walk"]
 
-Flag = tuple[Pipe, Pipe, int]
+Flag = tuple[str, str, int]
 Clock = dict[Pipe, int]
 Key = tuple[str, bool, int]
 """Place, whether written, and page: only accesses that share a page need to be compared."""
 
 
-class RaceError(RuntimeError):
-    """Two micro-ops touch the same bytes in an order that nothing decides."""
+def raised(op: MicroOp) -> Flag | None:
+    """The flag that *op* raises for a pipe of its own core, if any.
+
+    A core is one of those that a flag between all cores of its kind waits for.
+    """
+    if isinstance(op, SetFlag):
+        return op.src, op.dst, op.event
+    if isinstance(op, CrossCoreSetFlag) and op.mode == "all":
+        return "all", "all", op.event
+    return None
 
 
-class DeadlockError(RuntimeError):
-    """A pipe waits for a flag that nobody will set."""
+def awaited(op: MicroOp) -> Flag | None:
+    """The flag of its own core that *op* awaits, if any."""
+    if isinstance(op, WaitFlag):
+        return op.src, op.dst, op.event
+    if isinstance(op, CrossCoreWaitFlag) and op.mode == "all":
+        return "all", "all", op.event
+    return None
+
+
+def added(op: MicroOp) -> DType | None:
+    """The type in which *op* adds to global memory; None if it does not."""
+    match op:
+        case Store():
+            return op.atomic
+        case Fixpipe(atomic=True):
+            return op.dtype
+        case _:
+            return None
+
+
+def shared_names(ops: Iterable[MicroOp]) -> set[str]:
+    """Names of global memory that are written, and touched by another pipe too."""
+    pipes: dict[str, set[Pipe]] = {}
+    written: set[str] = set()
+    for op in ops:
+        place = place_of(op)
+        if place is not None:
+            pipes.setdefault(place.name, set()).add(op.pipe)
+            if isinstance(op, Store | Fixpipe):
+                written.add(place.name)
+    return {name for name in written if len(pipes[name]) > 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +94,10 @@ class _Access:
     index: int
     bursts: Global | None = None
     """The pieces that are really touched, where there are gaps."""
+    strided: Local | None = None
+    """The operand, where there are gaps between its blocks."""
+    adds: DType | None = None
+    """The type in which it adds to what is there: two such do not race."""
 
     def keys(self, is_write: bool) -> tuple[Key, ...]:
         """Where it is found, or where writes or reads that may clash with it are."""
@@ -79,7 +118,9 @@ class _Page:
 
     latest: int = 0
     """Sequence of the latest access."""
-    accesses: dict[tuple[int, int, Global | None], _Access] = field(default_factory=dict)
+    accesses: dict[tuple[int, int, Global | Local | None, DType | None], _Access] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(slots=True)
@@ -96,18 +137,19 @@ class _Lane:
         for key in access.keys(access.is_write):
             page = self.touched.setdefault(key, _Page())
             page.latest = access.sequence
-            page.accesses[access.start, access.end, access.bursts] = access
+            pieces = access.bursts or access.strided
+            page.accesses[access.start, access.end, pieces, access.adds] = access
 
 
-def order(program: Program) -> tuple[int, ...]:
+def walk(program: Program) -> list[int]:
     """Indices of the micro-ops in an order that the chip could take, program order where it can.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
     waiting pipe and its flag.
     """
-    walk = _Walk(program)
-    walk.go()
-    return tuple(walk.done)
+    found = _Walk(program)
+    found.go()
+    return found.done
 
 
 class _Walk:
@@ -118,10 +160,8 @@ class _Walk:
         for op in program.ops:
             self.lanes.setdefault(op.pipe, _Lane())
         self.scalar = self.lanes.setdefault("scalar", _Lane())
-        loaded = {op.src.name for op in program.ops if isinstance(op, Load)}
-        stored = {op.dst.name for op in program.ops if isinstance(op, Store)}
-        self.both_ways = loaded & stored
-        """Names of global memory that are read and written; no others can clash."""
+        self.shared = shared_names(program.ops)
+        """Names of global memory where pipes can clash."""
         self.flags: dict[Flag, deque[Clock]] = {}
         self.next = 0
 
@@ -156,11 +196,12 @@ class _Walk:
     def _step(self, lane: _Lane, index: int) -> bool:
         """Execute one micro-op, if it need not wait."""
         op = self.program.ops[index]
-        if isinstance(op, WaitFlag):
-            raised = self.flags.get((op.src, op.dst, op.event))
-            if not raised:
+        flag = awaited(op)
+        if flag is not None:
+            clocks = self.flags.get(flag)
+            if not clocks:
                 return False
-            clock = raised.popleft()
+            clock = clocks.popleft()
             _join(lane.clock, clock)
             # Whoever set the flag knew that so much of this pipe's own work was done.
             lane.drained = max(lane.drained, clock.get(op.pipe, 0))
@@ -168,9 +209,9 @@ class _Walk:
         if is_full_barrier and any(other.queue for other in self.lanes.values()):
             return False
         lane.clock[op.pipe] = lane.clock.get(op.pipe, 0) + 1
-        if isinstance(op, SetFlag):
-            raised = self.flags.setdefault((op.src, op.dst, op.event), deque())
-            raised.append(dict(lane.clock))
+        flag = raised(op)
+        if flag is not None:
+            self.flags.setdefault(flag, deque()).append(dict(lane.clock))
         elif isinstance(op, Barrier) and op.on is not None:
             lane.drained = lane.clock[op.pipe]
         elif is_full_barrier:
@@ -188,10 +229,9 @@ class _Walk:
         sequence = lane.clock[op.pipe]
         accesses = [_local(local, sequence, False, index) for local in reads(op)]
         accesses += [_local(local, sequence, True, index) for local in writes(op)]
-        if isinstance(op, Load) and op.src.name in self.both_ways:
-            accesses.append(_global(op.src, sequence, False, index))
-        elif isinstance(op, Store) and op.dst.name in self.both_ways:
-            accesses.append(_global(op.dst, sequence, True, index))
+        place = place_of(op)
+        if place is not None and place.name in self.shared:
+            accesses.append(_global(place, sequence, op, index))
         clashing = [(key, access) for access in accesses for key in access.keys(True)]
         written = [access for access in accesses if access.is_write]
         clashing += [(key, access) for access in written for key in access.keys(False)]
@@ -214,9 +254,11 @@ class _Walk:
 
     def _check(self, past: _Access, access: _Access) -> None:
         start, end = max(past.start, access.start), min(past.end, access.end)
-        if start >= end:
+        if start >= end or (past.adds is not None and past.adds is access.adds):
             return
         if past.bursts and access.bursts and not _meet(past.bursts, access.bursts):
+            return
+        if past.strided and access.strided and not _share_a_block(past.strided, access.strided):
             return
         first, second = sorted((past.index, access.index))
         a, b = self.program.ops[first], self.program.ops[second]
@@ -236,16 +278,6 @@ class _Walk:
         )
 
 
-def deadlock(program: Program, waiting: list[int]) -> str:
-    """What to say when the micro-ops with these indices wait for ever."""
-    ops = program.ops
-    stuck = "; ".join(f"{ops[index].pipe} at #{index}: {ops[index]}" for index in sorted(waiting))
-    return (
-        f"{program.name}: every awaited flag must be set, but these wait for ever: {stuck}; "
-        f"set the flag on its source pipe before"
-    )
-
-
 def _join(into: Clock, other: Clock) -> None:
     for pipe, count in other.items():
         if into.get(pipe, 0) < count:
@@ -253,12 +285,15 @@ def _join(into: Clock, other: Clock) -> None:
 
 
 def _local(local: Local, sequence: int, is_write: bool, index: int) -> _Access:
-    return _Access(sequence, local.buffer, local.offset_bytes, local.end_bytes, is_write, index)
+    start, end = local.offset_bytes, local.end_bytes
+    strided = local if local.is_strided else None
+    return _Access(sequence, local.buffer, start, end, is_write, index, strided=strided)
 
 
-def _global(place: Global, sequence: int, is_write: bool, index: int) -> _Access:
-    start, end = place.offset_bytes, place.end_bytes
-    return _Access(sequence, f"gm {place.name} ", start, end, is_write, index, place)
+def _global(place: Global, sequence: int, op: MicroOp, index: int) -> _Access:
+    start, end, is_write = place.offset_bytes, place.end_bytes, isinstance(op, Store | Fixpipe)
+    name = f"gm {place.name} "
+    return _Access(sequence, name, start, end, is_write, index, place, adds=added(op))
 
 
 def _meet(a: Global, b: Global) -> bool:
@@ -268,3 +303,19 @@ def _meet(a: Global, b: Global) -> bool:
     # The last burst of b that starts before each burst of a ends.
     last = np.searchsorted(starts_b, starts_a + a.burst_bytes, side="left") - 1
     return bool(np.any((last >= 0) & (starts_b[last] + b.burst_bytes > starts_a)))
+
+
+@lru_cache(maxsize=4096)
+def _share_a_block(a: Local, b: Local) -> bool:
+    """Whether two strided operands share a block of 32 bytes."""
+    return bool(np.intersect1d(_blocks(a), _blocks(b)).size)
+
+
+@lru_cache(maxsize=4096)
+def _blocks(local: Local) -> NDArray[np.int64]:
+    """The blocks that a strided operand touches, counted from the start of the buffer."""
+    count = -(-local.nbytes // BLOCK_BYTES)
+    repeats, block = np.divmod(np.arange(count), 8)
+    first = local.offset_bytes // BLOCK_BYTES
+    blocks: NDArray[np.int64] = first + repeats * local.repeat_stride + block * local.block_stride
+    return blocks

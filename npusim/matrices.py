@@ -1,0 +1,209 @@
+"""Matrices in L1, L0A, L0B and L0C: as numbers, until somebody looks at their bytes.
+
+A tile knows the bytes that it would be on the chip, so taking it as a matrix and taking its bytes
+apart again give the same numbers; only the latter takes long. An accumulator keeps the products it
+is the sum of until somebody asks for the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from npusim.buffers import UNWRITTEN, Held
+from npusim.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
+from npusim.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
+from npusim.product import CubeOrder, accumulate_int, float_product, int_product
+
+__all__ = ["Accumulator", "L0Tile", "L1Tile", "l0_matrix", "l0c_matrix", "l1_matrix"]
+
+Bytes = NDArray[np.uint8]
+BLOCK_BYTES = 32
+SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
+
+
+def _bytes_of(values: Array, dtype: DType) -> Bytes:
+    return pack_int4(values) if dtype is INT4 else np.ascontiguousarray(values).view(np.uint8)
+
+
+def _elements(raw: Bytes, dtype: DType) -> Array:
+    return unpack_int4(raw) if dtype is INT4 else raw.view(dtype.numpy)
+
+
+# ---- L1 ----
+
+
+@dataclass(frozen=True, slots=True)
+class L1Tile:
+    """*matrix* `(rows, columns)` as part of an Nz matrix of *lying_rows* rows."""
+
+    start: int
+    dtype: DType
+    lying_rows: int
+    matrix: Array
+
+    @property
+    def end(self) -> int:
+        rows, columns = (int(size) for size in self.matrix.shape)
+        across = -(-columns // c0(self.dtype))
+        return self.start + ((across - 1) * self.lying_rows + rows) * BLOCK_BYTES
+
+    def hides(self, other: Held) -> bool:
+        return (
+            isinstance(other, L1Tile)
+            and other.start == self.start
+            and other.lying_rows == self.lying_rows
+            and other.matrix.shape[0] <= self.matrix.shape[0]
+            and other.end <= self.end
+        )
+
+    def put(self, raw: Bytes) -> None:
+        rows, columns = self.matrix.shape
+        width = c0(self.dtype)
+        across = -(-columns // width)
+        padded = self.matrix
+        if across * width != columns:
+            padded = np.zeros((rows, across * width), self.matrix.dtype)
+            padded[:, :columns] = self.matrix
+        split = padded.reshape(rows, across, width).swapaxes(0, 1)
+        steps = (self.lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+        place = as_strided(raw[self.start :], (across, rows, BLOCK_BYTES), steps)
+        place[...] = _bytes_of(split, self.dtype)
+
+
+def l1_matrix(raw: Bytes, dtype: DType, lying_rows: int, rows: int, columns: int) -> Array:
+    """The first *rows* x *columns* of an Nz matrix that begins with *raw*."""
+    across = -(-columns // c0(dtype))
+    steps = (lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+    blocks = as_strided(raw, (across, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
+    # A copy: the tile must outlive what comes into these bytes next.
+    whole = _elements(blocks.copy().reshape(rows, -1), dtype)
+    return whole[:, :columns]
+
+
+# ---- L0A, L0B ----
+
+
+def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
+    width = c0(dtype)
+    return (FRACTAL_ROWS, width) if buffer == "l0a" else (width, FRACTAL_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class L0Tile:
+    """*matrix* as zZ in L0A or zN in L0B; what fills its edges nobody wrote."""
+
+    start: int
+    dtype: DType
+    buffer: str
+    layout: Layout
+    matrix: Array
+
+    @property
+    def end(self) -> int:
+        height, width = _fractal(self.buffer, self.dtype)
+        rows, columns = self.matrix.shape
+        count = -(-rows // height) * -(-columns // width) * height * width
+        return self.start + self.dtype.nbytes(count)
+
+    def hides(self, other: Held) -> bool:
+        return other.start == self.start and other.end <= self.end
+
+    def put(self, raw: Bytes) -> None:
+        height, width = _fractal(self.buffer, self.dtype)
+        rows, columns = self.matrix.shape
+        down, across = -(-rows // height) * height, -(-columns // width) * width
+        padded = self.matrix
+        if (down, across) != (rows, columns):
+            filler = np.full(8, UNWRITTEN, np.uint8)
+            padded = np.full((down, across), _elements(filler, self.dtype)[0], self.matrix.dtype)
+            padded[:rows, :columns] = self.matrix
+        fractals = to_fractals(padded, self.layout, (height, width))
+        raw[self.start : self.end] = _bytes_of(fractals.reshape(-1), self.dtype)
+
+
+def l0_matrix(
+    raw: Bytes, dtype: DType, buffer: str, layout: Layout, shape: tuple[int, int]
+) -> Array:
+    """The matrix of *shape* whose fractals begin with *raw*."""
+    fractal = _fractal(buffer, dtype)
+    lying = layout.array_shape(*shape, fractal)
+    nbytes = dtype.nbytes(int(np.prod(lying)))
+    return from_fractals(_elements(raw[:nbytes], dtype).reshape(lying), layout, shape)
+
+
+# ---- L0C ----
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """`initial + sum of a @ b over terms`, in Nz of 16 x 16 fractals; *terms* in k order."""
+
+    start: int
+    dtype: DType
+    m: int
+    n: int
+    order: CubeOrder
+    initial: Array
+    """`(m, n)`, or anything that broadcasts to it."""
+    terms: list[tuple[Array, Array]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        down, across = -(-self.m // FRACTAL_ROWS), -(-self.n // FRACTAL_ROWS)
+        return self.start + down * across * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
+
+    def hides(self, other: Held) -> bool:
+        return other.start == self.start and other.end <= self.end
+
+    def put(self, raw: Bytes) -> None:
+        fractals = to_fractals(self.value(), NZ, SQUARE)
+        raw[self.start : self.end] = fractals.reshape(-1).view(np.uint8)
+
+    def value(self) -> Array:
+        """The sum so far, `(m, n)`."""
+        for a, b in _joined(self.terms):
+            if self.dtype is INT32:
+                self.initial = accumulate_int(self.initial, int_product(a, b))
+            else:
+                self.initial = float_product(a, b, self.initial, self.order)
+        self.terms = []
+        if self.initial.shape != (self.m, self.n):
+            self.initial = np.broadcast_to(self.initial, (self.m, self.n)).copy()
+        return self.initial
+
+
+LONGEST = 1 << 15
+"""Products are joined up to this k: with int8 the sum stays below 2^30, and far from saturation."""
+
+
+def _joined(terms: list[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+    """Products that follow each other as one, where the cube's blocks of k stay the same."""
+    groups: list[list[tuple[Array, Array]]] = []
+    length = 0
+    for a, b in terms:
+        k = a.shape[1]
+        if not groups or length % FRACTAL_ROWS or length + k > LONGEST:
+            groups.append([])
+            length = 0
+        groups[-1].append((a, b))
+        length += k
+    return [
+        group[0]
+        if len(group) == 1
+        else (np.concatenate([a for a, _ in group], 1), np.concatenate([b for _, b in group]))
+        for group in groups
+    ]
+
+
+def l0c_matrix(raw: Bytes, dtype: DType, lying_rows: int, shape: tuple[int, int]) -> Array:
+    """The matrix of *shape* in an Nz matrix of *lying_rows* rows that begins with *raw*."""
+    m, n = shape
+    assert dtype in (FLOAT32, INT32)
+    across = -(-n // FRACTAL_ROWS)
+    count = across * lying_rows * FRACTAL_ROWS
+    blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(across, lying_rows, FRACTAL_ROWS)
+    return blocks.swapaxes(0, 1).reshape(lying_rows, -1)[:m, :n]

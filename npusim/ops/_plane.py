@@ -1,0 +1,85 @@
+"""Rows and columns of numbers in the unified buffer, and what the vector pipe does to all of them.
+
+A plane is `(rows, columns)`, its rows filled up to whole repeats of 64 float32. One micro-op takes
+64 columns of all rows: a repeat is a row, so a vector along the columns is read again each repeat
+(repeat stride 0), and a number a row as its block of eight copies (block stride 0), as Ascend C
+kernels do (asc-devkit, docs/zh, the guide's page on strides; Brcb.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.dtypes import FLOAT32, DType
+from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Local, MulAddDst
+from npusim.program import Builder, Slot
+
+__all__ = ["REPEAT", "Plane", "by_column", "by_row", "spread_rows"]
+
+REPEAT = 64
+"""float32 in a repeat of 256 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """*rows* x *columns* (a multiple of 64) of a slot, *start_bytes* into it."""
+
+    slot: Slot
+    rows: int
+    columns: int
+    start_bytes: int = 0
+
+    def whole(self, dtype: DType = FLOAT32) -> Local:
+        """Everything, rows after each other."""
+        return self.slot.of(dtype, self.rows * self.columns, self.start_bytes)
+
+    def row(self, index: int, count: int | None = None, dtype: DType = FLOAT32) -> Local:
+        """One row, or the first *count* of its elements."""
+        width = self.columns if count is None else count
+        return self.slot.of(dtype, width, self.start_bytes + index * dtype.nbytes(self.columns))
+
+    def chunk(self, index: int) -> Local:
+        """Columns [64 x index, 64 x index + 64) of all rows, as float32."""
+        offset = self.slot.offset_bytes + self.start_bytes + index * FLOAT32.nbytes(REPEAT)
+        pitch = FLOAT32.nbytes(self.columns) // BLOCK_BYTES
+        return Local(self.slot.buffer, offset, FLOAT32, self.rows * REPEAT, 1, pitch)
+
+    @property
+    def chunks(self) -> range:
+        return range(self.columns // REPEAT)
+
+
+def by_row(builder: Builder, op: BinaryOp, plane: Plane, vector: Local) -> None:
+    """`plane = plane op vector`, the float32 *vector* `(columns,)` applied to every row."""
+    for index in plane.chunks:
+        here = plane.chunk(index)
+        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
+        again = Local(vector.buffer, offset, FLOAT32, here.count, 1, 0)
+        builder.emit(Binary(op, here, here, again))
+    builder.barrier("vector")
+
+
+def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local) -> None:
+    """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
+    for index in plane.chunks:
+        here = plane.chunk(index)
+        number = Local(blocks.buffer, blocks.offset_bytes, FLOAT32, here.count, 0, 1)
+        builder.emit(Binary(op, here, here, number))
+    builder.barrier("vector")
+
+
+def multiply_add(builder: Builder, plane: Plane, blocks: Local, vector: Local) -> None:
+    """`plane = number of the row x vector + plane`, see :func:`by_row` and :func:`by_column`."""
+    for index in plane.chunks:
+        here = plane.chunk(index)
+        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
+        again = Local(vector.buffer, offset, FLOAT32, here.count, 1, 0)
+        number = Local(blocks.buffer, blocks.offset_bytes, FLOAT32, here.count, 0, 1)
+        builder.emit(MulAddDst(here, number, again))
+    builder.barrier("vector")
+
+
+def spread_rows(builder: Builder, dst: Local, numbers: Local) -> None:
+    """Copy each of *numbers* into a block of eight: what :func:`by_column` reads."""
+    builder.emit(Broadcast(dst, numbers))
+    builder.barrier("vector")

@@ -1,0 +1,32 @@
+"""matmul: matrices of fp16 or bf16 multiplied on the cube, with an optional bias.
+
+.. code-block:: text
+
+    acc = f32(bias)
+    acc = round32(acc + the sum of 16 products)      for k = 0, 16, 32, ...
+    y   = round(acc) to the type of the inputs
+
+Products are exact and the accumulator is fp32. In which order the cube adds the products of a
+block and how it rounds is not public: that it adds 16 of them exactly, k ascending, and rounds
+once, to nearest even, is our model, the same on every machine; *cube_order* takes blocks of 8, 4 or
+1 instead. The result is rounded to nearest even on its way out (asc-devkit, F322F16 and
+F322BF16); beyond the range it becomes infinite on A2 and A3 and the largest number on 310P, where
+NaN becomes 0 (Ascend/pytorch, npu_sys_ctrl.cpp).
+
+What is accepted:
+
+* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty;
+* fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
+* x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
+* a bias (n,) or (1, n), from which the accumulator starts: fp16 or fp32 with fp16, which the bias
+  table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16.
+"""
+
+from __future__ import annotations
+
+from npusim.ops.matmul.contract import Problem, check
+from npusim.ops.matmul.kernel import build
+from npusim.ops.matmul.reference import reference
+from npusim.ops.matmul.tiling import Plan, tile
+
+__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]

@@ -1,0 +1,51 @@
+"""What matmul accepts, per product line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.ops._checks import Contract
+from npusim.ops._matrix import Product, product_of, require_nd
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Problem", "check"]
+
+BIASES: dict[DType, tuple[DType, ...]] = {FLOAT16: (FLOAT16, FLOAT32), BFLOAT16: (FLOAT32,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call."""
+
+    x1: Operand
+    x2: Operand
+    bias: Operand | None
+    product: Product
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        given = (self.x1, self.x2, self.bias)
+        return tuple(operand for operand in given if operand is not None)
+
+
+def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract("matmul", spec)
+    has_bf16 = spec.series != "Atlas inference"
+    a = contract.matrix("x1", x1, (FLOAT16, BFLOAT16) if has_bf16 else (FLOAT16,))
+    require_nd(contract, a)
+    b = contract.matrix("x2", x2, (a.element,), " like x1")
+    product = product_of(contract, a, b, a.element, packed=False)
+    c = contract.optional("bias", bias, BIASES[a.element], f" with {a.element} matrices")
+    if c is not None:
+        n = product.n
+        contract.require(
+            c.shape in ((n,), (1, n)),
+            f"bias must have shape ({n},) or (1, {n}), not {c.shape}; pass a number a column",
+        )
+    output = TensorSpec((*product.batch, product.m, product.n), a.element.name)
+    return Problem(a, b, c, product, output)

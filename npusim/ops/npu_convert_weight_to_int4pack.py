@@ -1,0 +1,86 @@
+"""npu_convert_weight_to_int4pack: an int32 matrix of int4 numbers packed eight to an int32.
+
+.. code-block:: text
+
+    out[i, j] = sum over t of (weight[i, 8 j + t] & 0xF) << 4 t
+
+Numbers beyond [-8, 7] lose their upper bits without a word (op-plugin@517f2e7,
+ConvertWeightToINT4PackKernelNpuOpApi.cpp). It runs on the host: the weight goes there, is packed,
+and comes back, so no kernel runs on the chip and the Task Duration is 0. A weight in FRACTAL_NZ is
+cast to ND, packed, and cast back, a row of a fractal then holding 8 int32, that is 64 int4.
+inner_k_tiles is there for the signature's sake; nothing depends on it.
+
+What is accepted follows the same source: int32 (float32 is for chips after A3), two dimensions
+(three are for those, too), contiguous, the last dimension a multiple of 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.dtypes import INT32, Array
+from npusim.errors import Code
+from npusim.ops._checks import Contract
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, Tensor, TensorSpec
+
+__all__ = ["Problem", "check", "on_host", "reference"]
+
+on_host = True
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call."""
+
+    weight: Operand
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return (self.weight,)
+
+
+def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract("npu_convert_weight_to_int4pack", spec)
+    contract.require(
+        spec.series != "Atlas inference",
+        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which "
+        f"multiplies no packed weights; use int8 weights",
+        Code.UNSUPPORTED,
+    )
+    w = contract.matrix("weight", weight, (INT32,))
+    contract.require(
+        len(w.shape) == 2, f"weight must have two dimensions, not {len(w.shape)}; pass a matrix"
+    )
+    strided = isinstance(weight, np.ndarray) and not weight.flags.c_contiguous
+    contract.require(
+        not (strided or w.spec.transposed),
+        "weight must be contiguous, not a view with gaps or a transpose; copy it",
+    )
+    contract.require(
+        w.shape[1] % 8 == 0,
+        f"the last dimension of weight must be a multiple of 8, not {w.shape[1]}; pad it",
+    )
+    contract.integer("inner_k_tiles", inner_k_tiles)
+    output = TensorSpec((w.shape[0], w.shape[1] // 8), "int32", w.spec.layout)
+    return Problem(w, output)
+
+
+def reference(weight: Array | Tensor, inner_k_tiles: int = 0) -> Array | Tensor:  # noqa: ARG001
+    """Pack *weight*, int32 `(k, n)`, into int32 `(k, n / 8)` of the same layout."""
+    if isinstance(weight, Tensor):
+        return Tensor.of(_packed(weight.numpy()), weight.layout)
+    return _packed(weight)
+
+
+def _packed(weight: Array) -> Array:
+    rows, columns = weight.shape
+    nibbles = (weight & 0xF).astype(np.uint32).reshape(rows, columns // 8, 8)
+    shifts = np.arange(0, 32, 4, dtype=np.uint32)
+    words = np.bitwise_or.reduce(nibbles << shifts, axis=-1)
+    return np.asarray(words.view(np.int32))

@@ -1,0 +1,28 @@
+"""npu_format_cast: a matrix goes from ND to FRACTAL_NZ, or back.
+
+.. code-block:: text
+
+    ND           (..., m, n)                 row after row
+    FRACTAL_NZ   (..., n1, m1, 16, C0)       n1 = ceil(n / C0), m1 = ceil(m / 16), C0 in 32 bytes
+
+What fills the edges is zero (asc-devkit, docs/zh, 关键分形格式详解.md). acl_format is 2 for ND and
+29 for FRACTAL_NZ (acl_base.h, aclFormat); their names are accepted beside the numbers. A tensor
+that is in the format already comes back as it is, and no kernel runs.
+
+The vendor's kernel is TransData, which is closed; the one here does what its name says with
+the micro-ops that there are: rows into the unified buffer, block copies there, fractals out. Its
+split over cores and buffers is assumed. A transposed view of an ND array is made contiguous first,
+by a kernel of its own that is not timed; one of a FRACTAL_NZ tensor keeps its memory's order.
+
+Accepted are two to six dimensions (those of the matrix products' weights, ops-nn) of float16,
+float32, int8, int32 and, but for 310P, bfloat16. Elements below a byte come packed in int32.
+"""
+
+from __future__ import annotations
+
+from npusim.ops.npu_format_cast.contract import Problem, check
+from npusim.ops.npu_format_cast.kernel import build
+from npusim.ops.npu_format_cast.reference import reference
+from npusim.ops.npu_format_cast.tiling import Plan, tile
+
+__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]

@@ -1,0 +1,85 @@
+"""What npu_format_cast accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
+from npusim.isa import BLOCK_BYTES
+from npusim.layout import FRACTAL_ROWS
+from npusim.ops._checks import Contract
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["FORMATS", "Problem", "check"]
+
+FORMATS: dict[Any, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
+"""acl_format -> layout."""
+MOST_DIMENSIONS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call: `batch` matrices of `rows` x `row_bytes`, as they lie in memory."""
+
+    x: Operand
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        return (self.x,)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether *x* is in the format already."""
+        return self.x.spec.layout == self.output.layout
+
+    @property
+    def to_fractals(self) -> bool:
+        return self.output.layout == "FRACTAL_NZ"
+
+    @property
+    def batch(self) -> int:
+        return prod(self.x.shape[:-2])
+
+    @property
+    def rows(self) -> int:
+        return self.x.shape[-1 if self.x.spec.transposed else -2]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.x.element.nbytes(self.x.shape[-2 if self.x.spec.transposed else -1])
+
+    @property
+    def down(self) -> int:
+        """Fractals from top to bottom (m1)."""
+        return -(-self.rows // FRACTAL_ROWS)
+
+    @property
+    def across(self) -> int:
+        """Fractals from left to right (n1), each one block of 32 bytes wide."""
+        return -(-self.row_bytes // BLOCK_BYTES)
+
+
+def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract("npu_format_cast", spec)
+    bf16 = () if spec.series == "Atlas inference" else (BFLOAT16,)
+    found = contract.matrix("x", x, (FLOAT16, *bf16, FLOAT32, INT8, INT32))
+    contract.require(
+        len(found.shape) <= MOST_DIMENSIONS,
+        f"x must have at most {MOST_DIMENSIONS} dimensions, not {len(found.shape)}; reshape it",
+    )
+    is_known = isinstance(acl_format, int | np.integer | str) and acl_format in FORMATS
+    contract.require(
+        is_known and not isinstance(acl_format, bool),
+        f"acl_format must be 2 (ND) or 29 (FRACTAL_NZ), not {acl_format!r}; pass one of them",
+    )
+    layout = FORMATS[acl_format]
+    if found.spec.layout == "ND" and layout != "ND":
+        found = replace(found, spec=replace(found.spec, transposed=False))
+    return Problem(found, replace(found.spec, layout=layout))

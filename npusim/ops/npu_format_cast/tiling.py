@@ -1,0 +1,125 @@
+"""How npu_format_cast is split over cores and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from npusim.isa import BLOCK_BYTES
+from npusim.layout import FRACTAL_ROWS
+from npusim.ops._rows import pieces
+from npusim.ops.npu_format_cast.contract import Problem
+from npusim.spec import DeviceSpec
+
+__all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "pitch_blocks", "tile"]
+
+DEPTH = 2
+"""Buffers of each queue: one is loaded while the other is turned."""
+LINE_BLOCKS = 16
+"""Columns are cut in whole cache lines of 512 bytes."""
+MOST_REPEATS = 255
+"""The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
+LEAST_BLOCKS = 2
+"""A piece with the ragged end of the rows is never less than a block wide, so that 310P, which
+stores whole blocks, can end it with an overlapping one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A grid of cores over the rows of fractals of all matrices and the columns."""
+
+    fractal_rows_per_core: int
+    blocks_per_core: int
+    """Columns, in blocks of 32 bytes."""
+    row_step: int
+    """Rows of a piece, whole fractals."""
+    block_step: int
+    """Columns of a piece, in blocks."""
+    launched: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A rectangle that fits the buffer: where it begins in both layouts, and its size."""
+
+    nd_bytes: int
+    nz_bytes: int
+    rows: int
+    blocks: int
+    width_bytes: int
+    """Of a row in ND: less than its blocks hold at a ragged end."""
+
+
+def pitch_blocks(blocks: int) -> int:
+    """Blocks from row to row in the buffer: odd, so that the rows of a column meet no bank twice.
+
+    >>> pitch_blocks(16), pitch_blocks(3)
+    (17, 3)
+    """
+    return blocks | 1
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
+    """Split over all vector cores; None when there is nothing to do."""
+    if p.is_done:
+        return None
+    cores = len(spec.vector_cores)
+    if not p.to_fractals and p.row_bytes < spec.transfer.store_granule_bytes:
+        # Rows narrower than a store spill into each other, so one core takes them in order.
+        cores = 1
+    total = p.batch * p.down
+    lines = -(-p.across // LINE_BLOCKS)
+    per_core, lines_per_core = _share(total, lines, cores)
+    blocks = min(lines_per_core * LINE_BLOCKS, p.across)
+
+    # A block once in ND and once in NZ, and one block a row for an odd pitch.
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - spec.transfer.store_granule_bytes
+    room_blocks = room // (DEPTH * BLOCK_BYTES * FRACTAL_ROWS)
+    down = min(per_core, p.down)
+    across = min(blocks, max(LINE_BLOCKS, (room_blocks // down - 1) // 2))
+    down = min(down, room_blocks // (2 * across + 1), MOST_REPEATS * 8 // FRACTAL_ROWS)
+    columns = len(list(pieces(p.across, blocks, LEAST_BLOCKS)))
+    active = -(-total // per_core) * columns
+    return Plan(per_core, blocks, down * FRACTAL_ROWS, across, active)
+
+
+def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
+    """The smallest rectangle a core, of rows of fractals and cache lines; of equals the widest."""
+    shares = (
+        (-(-rows // parts), -(-lines // (cores // parts)))
+        for parts in range(min(rows, cores), 0, -1)
+    )
+    return min(shares, key=lambda share: share[0] * share[1])
+
+
+def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
+    """The pieces of each core, in the order in which it takes them."""
+    for first, count in pieces(p.batch * p.down, plan.fractal_rows_per_core):
+        for start, blocks in pieces(p.across, plan.blocks_per_core, LEAST_BLOCKS):
+            yield tuple(
+                _piece(p, row, height, start + column, width)
+                for row, height in _spans(p, plan, first, first + count)
+                for column, width in pieces(blocks, plan.block_step, LEAST_BLOCKS)
+            )
+
+
+def _spans(p: Problem, plan: Plan, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut rows of fractals [*first*, *end*) so that none reaches into the next matrix."""
+    while first < end:
+        height = min(plan.row_step // FRACTAL_ROWS, p.down - first % p.down, end - first)
+        yield first, height
+        first += height
+
+
+def _piece(p: Problem, first: int, height: int, column: int, blocks: int) -> Piece:
+    """*height* rows of fractals from *first* on, counted through all matrices."""
+    batch, down = divmod(first, p.down)
+    row = down * FRACTAL_ROWS
+    fractal_bytes = FRACTAL_ROWS * BLOCK_BYTES
+    return Piece(
+        nd_bytes=(batch * p.rows + row) * p.row_bytes + column * BLOCK_BYTES,
+        nz_bytes=((batch * p.across + column) * p.down + down) * fractal_bytes,
+        rows=min(height * FRACTAL_ROWS, p.rows - row),
+        blocks=blocks,
+        width_bytes=min(blocks * BLOCK_BYTES, p.row_bytes - column * BLOCK_BYTES),
+    )

@@ -1,0 +1,50 @@
+"""npu_quant_matmul: int8 or int4 matrices multiplied, and the int32 sums rescaled.
+
+.. code-block:: text
+
+    acc = fit32(x1 @ x2 + an int32 bias)                                  exact
+
+    int8      fit8(fit9(round(f32(acc) * f19(scale))) + offset)           fixpipe
+    float16   f16(f32(acc) * f19(scale))                                  fixpipe
+    int32     acc                                                         fixpipe
+    bfloat16  bf16(f32(acc) * f32(scale) + f32(bias))                     vector cores
+    with pertoken_scale, float16 or bfloat16:
+              y(f32(acc) * f32(scale) * pertoken_scale[row] + f32(bias))  vector cores
+
+From left to right, one fp32 rounding an operation, all to nearest, ties to even. *fit* saturates.
+*f19* cuts an fp32 number off after 19 bits; *fit9* saturates to [-256, 255] before the offset is
+added, so a large sum with offset -200 gives 55. NaN becomes 0 in int8.
+
+Sources: ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel (order of operations) and its
+tests/assets/qbmmv3_kernel_golden.py; asc-devkit, 随路量化.md (fixpipe) and Mmad.md (integers
+saturate; the limit is applied to the whole sum here, which differs only if an int32 bias takes a
+part of it beyond the range and back). How the fixpipe rounds to float16 is not documented: to
+nearest even is taken, and beyond the range infinity on A2 and A3 and 65504 on 310P (Ascend/pytorch,
+npu_sys_ctrl.cpp). On 310P the copy out of L0C is taken to do what the fixpipe does.
+
+What is accepted is what torch_npu-npu_quant_matmul.md says, and op-plugin@517f2e7,
+QuantMatmulKernelNpuOpApi.cpp:
+
+* A float32 scale for an int8 output, or for float16 without pertoken_scale, goes through
+  npu_trans_quant_param with the offset, and so loses 13 bits. int64 and uint64 scales are taken as
+  such words. The kernel never reads the offset itself: beside a packed scale it has no effect.
+* Packed scales may also be (1, n), as torch_npu-npu_trans_quant_param.md says of its result.
+* Words that ask for a shift (bit 36), and for int8 those without the sign bit (46), are refused.
+* int32 matrices hold int4, eight an element, the lowest bits first: x1 (m, k/8); x2 (k, n/8), or
+  the transposed view of (n, k/8). A2 and A3 only; the output is float16 or bfloat16.
+* x2 in FRACTAL_NZ is int8. On 310P it must be the transposed view of (n, k); an ND one is turned
+  into that by aclnn before the launch, which costs time that is not counted here.
+* Matrices must not be empty, and x1 must be ND. 310P: int8 and float16 outputs, int32 bias, no
+  pertoken_scale (the document; the open source has such a kernel for x1 in FRACTAL_NZ).
+* int8 times int4, and group_sizes other than 0, need the kernels of quant_batch_matmul_v4, which
+  are not simulated.
+"""
+
+from __future__ import annotations
+
+from npusim.ops.npu_quant_matmul.contract import Problem, check
+from npusim.ops.npu_quant_matmul.kernel import build
+from npusim.ops.npu_quant_matmul.reference import reference
+from npusim.ops.npu_quant_matmul.tiling import Plan, tile
+
+__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]

@@ -1,0 +1,178 @@
+"""The vendor's basic tiling of int8 and int4 products.
+
+ops-nn@e5c3fa9 quant_batch_matmul_v3/op_host/op_tiling, quant_batch_matmul_v3_basic_tiling.cpp.
+Left out: the closed white lists and the runtime knowledge base.
+"""
+
+from __future__ import annotations
+
+from npusim.ops._tiles import CubeTiles, Order, cdiv, up
+from npusim.ops.npu_quant_matmul.contract import Problem
+from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
+from npusim.spec import Core, DeviceSpec
+
+__all__ = ["basic_tiles", "is_basic"]
+
+K_BYTES = (1024, 512, 256, 128, 64, 32)
+MOST_CUTS = 64
+"""L2 tiles along either axis; a product that needs more is not cut."""
+PIECE_BYTES = 32768
+"""Half of L0A or L0B."""
+
+
+def is_basic(spec: DeviceSpec, p: Problem) -> bool:
+    """Whether the vendor takes this tiling rather than the older one (CheckUseBasicTiling)."""
+    core, pr = spec.cores["aic"], p.product
+    if pr.element.bits == 4 or core.count not in (20, 24):
+        return pr.matrices == 1
+    if pr.matrices > 1 or (p.epilogue == "vector" and pr.m <= 256):
+        return False
+    small, large = min(pr.m, pr.n), max(pr.m, pr.n)
+    if small <= 512 and large <= 1024:
+        return False
+    is_long = pr.m <= 16 and 13000 <= pr.k <= 18944 and pr.n >= 1500
+    if _decodes(p) or (is_long and spec.series == "Atlas A2"):
+        return True
+    total = pr.m * pr.k + pr.k * pr.n + p.output.nbytes
+    if (pr.k < 1024 and total <= 0.8 * spec.l2.capacity_bytes) or small <= 256:
+        return False
+    lines = up(pr.k, 32)
+    resident = up(small, 16) * lines
+    if small < 512:
+        resident = min(resident, 128 * lines)
+    if resident > 448 * 1024:
+        return True
+    m_is_larger = pr.m >= pr.n
+    is_inner = pr.transposed_a if m_is_larger else not pr.transposed_b
+    base = 128 if is_inner else 64
+    if (cdiv(large, core.count * base) - 1) * resident > 160 * 1024:
+        return False
+    inner_a, inner_b = (pr.m if pr.transposed_a else pr.k), (pr.k if pr.transposed_b else pr.n)
+    return (inner_b if m_is_larger else inner_a) % 128 == 0
+
+
+def _decodes(p: Problem) -> bool:
+    """Whether few rows meet weights in FRACTAL_NZ, which has a rule of its own."""
+    pr = p.product
+    is_plain = not pr.transposed_a and not pr.transposed_b
+    return pr.fractal_b and is_plain and pr.m <= 64 and pr.k % 128 == 0
+
+
+def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    """Blocks by load and reuse, dealt out in runs."""
+    core, pr = spec.cores["aic"], p.product
+    bm, bn = _decode(core, p) if _decodes(p) else search(core, p)
+    bm, bn = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n))
+    base_k = min(_base_k(p, bm, bn), up(pr.k, 256 // pr.element.bits))
+    room_for_two = bm * bn <= BLOCK // 2 and (p.epilogue == "vector" or bn <= 128)
+    l0c_depth = 2 if room_for_two and (p.start is None or bn <= 128) else 1
+    step_a, step_b = _steps(core, p, bm, bn, base_k, l0c_depth)
+    blocks = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    l2_m, l2_n = _l2_tile(spec, p, bm, bn)
+    return CubeTiles(
+        *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
+        cores=min(core.count, blocks[0] * blocks[1] * pr.matrices),
+        deal="runs",
+        order=_order(core, p, bm, bn),
+        l2_m=l2_m,
+        l2_n=l2_n,
+    )
+
+
+def _base_k(p: Problem, bm: int, bn: int) -> int:
+    """The longest piece of k that L0 takes twice."""
+    fitting = [size for size in K_BYTES if size * max(bm, bn) <= PIECE_BYTES]
+    return fitting[0] * 8 // p.product.element.bits
+
+
+def _decode(core: Core, p: Problem) -> tuple[int, int]:
+    pr = p.product
+    bm = up(pr.m, 16)
+    share, most = up(cdiv(pr.n, core.count), 32), min(512, BLOCK // bm)
+    if share > most:
+        return bm, 256
+    if share < 64:
+        return bm, 64
+    if pr.m > 16:
+        for bn in (256, 512):
+            if 0.8 * core.count <= cdiv(pr.n, bn) <= core.count and bn <= most:
+                return bm, bn
+    return bm, share
+
+
+def _steps(
+    core: Core, p: Problem, bm: int, bn: int, base_k: int, l0c_depth: int
+) -> tuple[int, int]:
+    """Pieces of k that one load brings to L1, of x1 and of x2."""
+    pr = p.product
+    room = core.usable_bytes("l1")
+    parameters = (8 + (4 if p.start else 0)) * bn * l0c_depth
+    piece_a, piece_b = (pr.element.nbytes(base * base_k) for base in (bm, bn))
+    a, b = max(2, room // 2 // piece_a), max(2, room // 2 // piece_b)
+    if a * piece_a + b * piece_b > room - parameters:
+        a, b = (a // 2, b) if a > b else (a, b // 2)
+    step_a, step_b = max(1, a // 2), max(1, b // 2)
+    whole = max(1, 256 // pr.element.nbytes(base_k))
+    small = min(step_a, step_b)
+    if small > whole:
+        small = small // whole * whole
+    if pr.element.nbytes(pr.k) <= 512:
+        small = min(small, whole)
+    big = max(step_a, step_b) // small * small
+    if min(bm, bn) < 64:
+        big = small
+    elif min(bm, bn) < 128:
+        big = min(big, 2 * small)
+    step_a, step_b = (big, small) if step_a >= step_b else (small, big)
+    if not pr.transposed_b and not pr.fractal_b:
+        step_a, step_b = _k_outside(step_a, step_b, piece_a, piece_b, room - parameters)
+    if pr.transposed_a:
+        step_b, step_a = _k_outside(step_b, step_a, piece_b, piece_a, room - parameters)
+    most = cdiv(pr.k, base_k)
+    return min(step_a, most), min(step_b, most)
+
+
+def _k_outside(
+    other: int, step: int, other_bytes: int, piece_bytes: int, room: int
+) -> tuple[int, int]:
+    """A side whose rows are of k takes short steps; the other one takes what that leaves."""
+    step = min(step, 2)
+    if other <= 4 and 2 * (2 * other * other_bytes + step * piece_bytes) <= room:
+        other *= 2
+    return other, step
+
+
+def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
+    pr = p.product
+    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    if pr.n > 5 * pr.m:
+        return "column"
+    by_row, by_column = (first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
+    if high % (core.count // 2) == 0 and by_column < by_row:
+        return "column"
+    if across % (core.count // 2) == 0:
+        return "row"
+    return "column" if by_column < min(by_row, 9) else "row"
+
+
+def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
+    """Blocks of an L2 tile: everything, or the fewest even tiles that fit."""
+    pr = p.product
+    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    share = 110 / 192 if p.epilogue == "vector" else 100 / 192
+    limit = share * spec.l2.capacity_bytes
+    a, b = pr.element.nbytes(pr.m * pr.k), pr.element.nbytes(pr.k * pr.n)
+    c = p.output.element.nbytes(pr.m * pr.n)
+    if a + b + c < limit and max(a, b, c) < 128 * 2**20:
+        return high, across
+    least = 15 * 2**20
+    cuts_m = range(1, 2 if a <= least else min(high, MOST_CUTS) + 1)
+    cuts_n = range(1, 2 if b <= least else min(across, MOST_CUTS) + 1)
+    pairs = sorted(((x, y) for x in cuts_m for y in cuts_n), key=lambda cut: cut[0] * cut[1])
+    for x, y in pairs:
+        m, n = cdiv(high, x), cdiv(across, y)
+        tails = (high - 1) % m + 1 >= 0.8 * m and (across - 1) % n + 1 >= 0.8 * n
+        nbytes = a * m / high + b * n / across + c * m * n / (high * across)
+        if nbytes < limit and tails and m * n <= 625:
+            return m, n
+    return high, across

@@ -1,0 +1,216 @@
+"""What npu_quant_matmul accepts, per product line, and what its kernel is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT64, DType
+from npusim.errors import Code
+from npusim.isa.matrix import QuantMode
+from npusim.ops import npu_trans_quant_param
+from npusim.ops._checks import Contract
+from npusim.ops._matrix import Product, as_fractals, product_of, require_nd
+from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks, check_vectors
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Problem", "check"]
+
+TARGETS = {"int8": INT8, "float16": FLOAT16, "bfloat16": BFLOAT16, "int32": INT32}
+PACKED = (INT64, UINT64)
+SCALES: dict[DType, tuple[DType, ...]] = {
+    INT8: (FLOAT32, *PACKED),
+    FLOAT16: (FLOAT32, *PACKED),
+    BFLOAT16: (FLOAT32, BFLOAT16),
+    INT32: (FLOAT32, BFLOAT16),
+}
+SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call, and where its epilogue runs."""
+
+    x1: Operand
+    x2: Operand
+    scale: Operand | None
+    """uint64 words for the fixpipe, or numbers for the vector pipe; None: nobody reads it."""
+    bias: Operand | None
+    pertoken_scale: Operand | None
+    product: Product
+    epilogue: Literal["fixpipe", "vector"]
+    """Who turns int32 into the output; on 310P "fixpipe" is the copy out of L0C."""
+    mode: QuantMode
+    """What happens to the numbers on their way out of L0C."""
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        given = (self.x1, self.x2, self.scale, self.bias, self.pertoken_scale)
+        return tuple(operand for operand in given if operand is not None)
+
+    @property
+    def start(self) -> Operand | None:
+        """An int32 bias, which the accumulator starts from; others are added by the epilogue."""
+        return self.bias if self.bias is not None and self.bias.element is INT32 else None
+
+
+def check(
+    spec: DeviceSpec,
+    x1: Any,
+    x2: Any,
+    scale: Any,
+    offset: Any = None,
+    bias: Any = None,
+    *,
+    pertoken_scale: Any = None,
+    output_dtype: Any = None,
+    group_sizes: Any = None,
+) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract("npu_quant_matmul", spec)
+    is_310p = spec.series == "Atlas inference"
+    a, b = _check_matrices(contract, x1, x2)
+    target = _check_target(contract, output_dtype, a.element)
+    _check_group_sizes(contract, group_sizes)
+    contract.require(
+        pertoken_scale is None or (not is_310p and target in (FLOAT16, BFLOAT16)),
+        "pertoken_scale must be None "
+        + (f"on {spec.series}" if is_310p else f"with output_dtype={target.name!r}")
+        + "; leave it out",
+    )
+    t = contract.optional("pertoken_scale", pertoken_scale, (FLOAT32,))
+    what = f" with output_dtype={target.name!r}" + (" and a pertoken_scale" if t else "")
+    is_vector = target is BFLOAT16 or t is not None
+    scales = (FLOAT32,) if target is FLOAT16 and t else SCALES[target]
+    s = contract.operand("scale", scale, scales, what)
+    contract.require(
+        offset is None or target is INT8,
+        f"offset must be None{what}; only an int8 output takes one",
+    )
+    o = contract.optional("offset", offset, (FLOAT32,))
+    c = contract.optional("bias", bias, _biases(target, is_vector), what)
+    product = product_of(contract, a, b, INT4 if a.element is INT32 else INT8, a.element is INT32)
+    _check_product(contract, product)
+    check_vectors(contract, product, s, o, c, t)
+    mode: QuantMode = "none"
+    parameter: Operand | None = s
+    if target is INT32:
+        parameter = None
+    elif not is_vector:
+        mode = "req8" if target is INT8 else "deqf16"
+        parameter = _words(contract, s, o, target)
+    output = TensorSpec((*product.batch, product.m, product.n), target.name)
+    epilogue: Literal["fixpipe", "vector"] = "vector" if is_vector else "fixpipe"
+    if is_310p:
+        b, product = as_fractals(b), replace(product, transposed_b=True, fractal_b=True)
+    return Problem(a, b, parameter, c, t, product, epilogue, mode, output)
+
+
+def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Operand]:
+    kinds = (INT8,) if contract.spec.series == "Atlas inference" else (INT8, INT32)
+    a, b = contract.matrix("x1", x1, kinds), contract.matrix("x2", x2, kinds)
+    contract.require(
+        (a.element, b.element) != (INT8, INT32),
+        "x2 must be int8 like x1, not packed int4; the kernel of int8 times int4 "
+        "(quant_batch_matmul_v4) is not simulated",
+        Code.UNSUPPORTED,
+    )
+    contract.require(
+        a.element is b.element,
+        f"x2 must be {a.element} like x1, not {b.element}; convert it",
+    )
+    require_nd(contract, a)
+    if a.element is INT32:
+        require_nd(contract, b)
+        contract.require(
+            not a.spec.transposed,
+            "x1 must not be transposed if it holds packed int4; make it contiguous",
+        )
+    contract.require(
+        contract.spec.series != "Atlas inference" or b.spec.layout == "ND" or b.spec.transposed,
+        f"x2 in FRACTAL_NZ must be the transposed view of an (n, k) matrix on "
+        f"{contract.spec.series}, not of (k, n); cast its transpose and pass that one's .T",
+    )
+    check_ranks(contract, a, b)
+    return a, b
+
+
+def _check_target(contract: Contract, output_dtype: Any, element: DType) -> DType:
+    choices, when = tuple(TARGETS), ""
+    if contract.spec.series == "Atlas inference":
+        choices, when = ("int8", "float16"), f" on {contract.spec.series}"
+    if element is INT32:
+        choices, when = ("float16", "bfloat16"), " with packed int4 matrices"
+    name = "int8" if output_dtype is None else output_dtype
+    return TARGETS[contract.choice("output_dtype", name, choices, when)]
+
+
+def _biases(target: DType, is_vector: bool) -> tuple[DType, ...]:
+    return (INT32, target, FLOAT32) if is_vector else (INT32,)
+
+
+def _check_group_sizes(contract: Contract, group_sizes: Any) -> None:
+    if group_sizes is None:
+        return
+    contract.require(
+        isinstance(group_sizes, list | tuple) and len(group_sizes) == 3,
+        f"group_sizes must be three integers (m, n, k), not {group_sizes!r}; pass [0, 0, 0]",
+    )
+    sizes = [contract.integer(f"group_sizes[{i}]", size) for i, size in enumerate(group_sizes)]
+    for i, size in enumerate(sizes):
+        contract.require(
+            0 <= size <= 65535,
+            f"group_sizes[{i}] must lie in [0, 65535], not {size}; pass 0 for no groups",
+        )
+    contract.require(
+        not any(sizes),
+        f"group_sizes must be None or all 0, not {sizes}; the kernel with groups "
+        f"(quant_batch_matmul_v4) is not simulated",
+        Code.UNSUPPORTED,
+    )
+
+
+def _check_product(contract: Contract, product: Product) -> None:
+    inner_a = product.m if product.transposed_a else product.k
+    inner_b = product.k if product.transposed_b else product.n
+    for name, size in (("k", product.k), ("x1", inner_a), ("x2", inner_b)):
+        who = "k" if name == "k" else f"the dimension of {name} that lies inside"
+        contract.require(
+            size <= LARGEST_INNER,
+            f"{who} must be at most {LARGEST_INNER}, not {size}; split the call",
+        )
+    contract.require(
+        product.element is INT8 or product.n % 2 == 0,
+        f"n must be even with packed int4 matrices, not {product.n}; pad x2",
+    )
+
+
+def _words(contract: Contract, s: Operand, o: Operand | None, target: DType) -> Operand:
+    """The 64-bit parameters of the fixpipe, from numbers or as they came."""
+    if s.element in PACKED:
+        spec = TensorSpec(s.shape, "uint64")
+        if s.array is None:
+            return Operand("scale", spec)
+        words = np.ascontiguousarray(s.array).view(np.uint64)
+        contract.require(
+            not np.any(words & np.uint64(SHIFT_BIT)),
+            "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
+            "does and that is not simulated; pack it with npu_trans_quant_param",
+            Code.UNSUPPORTED,
+        )
+        contract.require(
+            target is not INT8 or bool(np.all(words & np.uint64(SIGNED_BIT))),
+            "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; "
+            "pack it with npu_trans_quant_param",
+        )
+        return Operand("scale", spec, words)
+    shape = s.shape if o is None or s.spec.size > 1 else o.shape
+    spec = TensorSpec(shape, "uint64")
+    if s.array is None or (o is not None and o.array is None):
+        return Operand("scale", spec)
+    packed = npu_trans_quant_param.reference(s.array, None if o is None else o.array)
+    return Operand("scale", spec, packed.view(np.uint64))

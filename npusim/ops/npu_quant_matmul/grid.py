@@ -1,0 +1,154 @@
+"""A grid of cores over the product, each with a rectangle: the vendor's older tiling, and 310P's.
+
+A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
+of blocks and takes the one that its estimator likes best. The estimator is not followed here: of
+the same blocks those are kept with which the busiest core loads least, give or take a tenth, and
+of these the largest is taken, on the fewest cores. Several matrices are dealt out to groups of
+cores first (assumed).
+"""
+
+from __future__ import annotations
+
+from npusim.ops._tiles import CubeTiles, cdiv, down, up
+from npusim.ops.npu_quant_matmul.contract import Problem
+from npusim.spec import Core
+
+__all__ = ["few_rows_tiles", "grid_tiles"]
+
+BLOCKS = (
+    *((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (256, 64), (96, 320), (128, 192)),
+    *((128, 256), (192, 128), (256, 128), (320, 96), (320, 64), (64, 320), (512, 64), (64, 512)),
+)
+FEW_ROWS = ((16, 256),)
+STRIP_BYTES = 65536
+"""What one load brings to L1, at least."""
+LINE = 256
+"""k of a load is a multiple of it: 512 bytes of fp16, as which the library counts int8 too."""
+PIECE_BYTES = 32768
+"""Half of L0A or L0B."""
+
+
+def grid_tiles(core: Core, p: Problem) -> CubeTiles:
+    """The block and the grid with the least to load."""
+    pr = p.product
+    # As many groups as there is work for, if each takes the same number of matrices.
+    groups = cdiv(pr.matrices, cdiv(pr.matrices, core.count))
+    cores = core.count // groups
+    choices = []
+    most_n = 256 if p.start else 512
+    for bm, bn in FEW_ROWS if pr.m <= pr.unit_m == 16 else BLOCKS:
+        m, n = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n), most_n)
+        if m % pr.unit_m or n % pr.unit_n:
+            continue
+        high, across = cdiv(pr.m, m), cdiv(pr.n, n)
+        for along_m in range(1, min(cores, high) + 1):
+            rows = cdiv(high, along_m)
+            columns = cdiv(across, min(across, cores // along_m))
+            load = rows * m + columns * n
+            used = cdiv(high, rows), cdiv(across, columns)
+            choices.append((-m * n, load, used[0] * used[1], -m, used, (m, n)))
+    least = min(load for _, load, *_ in choices)
+    *_, (cores_m, cores_n), (bm, bn) = min(x for x in choices if x[1] <= 1.1 * least)
+    rows, columns = cdiv(cdiv(pr.m, bm), cores_m), cdiv(cdiv(pr.n, bn), cores_n)
+    return _with_steps(core, p, (bm, bn), (rows, columns), (cores_m, cores_n, groups))
+
+
+def _with_steps(
+    core: Core,
+    p: Problem,
+    base: tuple[int, int],
+    blocks: tuple[int, int],
+    grid: tuple[int, int, int],
+) -> CubeTiles:
+    """Fill L1: the operand of which a core has one block stays if strips of the other one fit."""
+    pr = p.product
+    (bm, bn), bits = base, pr.element.bits
+    unit = 256 // bits
+    k = up(pr.k, unit)
+    l0c_depth = 2 if 2 * bm * bn <= 128 * 256 and (p.start is None or 2 * 4 * bn <= 1024) else 1
+    room = core.usable_bytes("l1") - (8 + (4 if p.start else 0)) * bn * l0c_depth
+
+    def k_of(side: int) -> tuple[int, int]:
+        """k of a load of *side* rows, at least 64 KiB or all, and k of a piece of it in L0."""
+        strip = min(k, up(cdiv(STRIP_BYTES * 8 // bits, side), LINE))
+        return strip, _divisor(strip, PIECE_BYTES * 8 // bits // max(bm, bn), unit)
+
+    options = []
+    for name, side, other, count in (("a", bm, bn, blocks[0]), ("b", bn, bm, blocks[1])):
+        strip, base_k = k_of(other)
+        nbytes = pr.element.nbytes(side * up(k, base_k) + 2 * other * strip)
+        if count == 1 and nbytes <= room:
+            options.append((nbytes, name, strip, base_k))
+    if options:
+        _, resident, strip, base_k = min(options)
+        step = strip // base_k
+    else:
+        resident, (strip, base_k) = "", k_of(max(bm, bn))
+        step = max(1, min(strip // base_k, room // pr.element.nbytes(2 * (bm + bn) * base_k)))
+    whole = cdiv(k, base_k)
+    return CubeTiles(
+        *(bm, bn, base_k),
+        step_ka=whole if resident == "a" else step,
+        step_kb=whole if resident == "b" else step,
+        depth_a=whole if resident == "a" else 2 * step,
+        depth_b=whole if resident == "b" else 2 * step,
+        l0c_depth=l0c_depth,
+        cores=grid[0] * grid[1] * grid[2],
+        deal="grid",
+        order="row",
+        l2_m=cdiv(pr.m, bm),
+        l2_n=cdiv(pr.n, bn),
+        cores_m=grid[0],
+        cores_n=grid[1],
+        cores_batch=grid[2],
+        resident_a=resident == "a",
+        resident_b=resident == "b",
+    )
+
+
+def _divisor(extent: int, most: int, unit: int) -> int:
+    """The largest divisor of *extent* that is a multiple of *unit* and at most *most*."""
+    steps = extent // unit
+    return unit * max(d for d in range(1, min(steps, most // unit) + 1) if steps % d == 0)
+
+
+def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
+    """Few rows of tokens and a large weight: one block of rows (UpdateSmallMTbeTiling); or None."""
+    pr = p.product
+    if not _is_few_rows(core, p):
+        return None
+    bm = up(pr.m, 16)
+    if bm <= 96:
+        bn = down(min((core.l0c_bytes or 0) // 4 // bm, 512), 32)
+        if cdiv(pr.n, bn) > core.count:
+            return None
+    else:
+
+        def worth(n: int) -> int:
+            used, rounds = min(cdiv(pr.n, n), core.count), cdiv(cdiv(pr.n, n), core.count)
+            return 7 * bm * n // (bm + n) + 10 * used - 100 * rounds
+
+        bn = max((n for n in (128, 192, 256) if bm * n <= 32768), key=worth)
+    base_k = min(128, PIECE_BYTES // max(bm, bn) // 32 * 32)
+    l0c_depth = 2 if 2 * bm * bn <= 128 * 256 else 1
+    room = core.usable_bytes("l1") - 8 * bn * l0c_depth
+    step_a, step_b = (8, 4) if bm <= 96 else (4, 4)
+    while 2 * base_k * (step_a * bm + step_b * bn) > room:
+        step_a, step_b = (step_a // 2, step_b) if step_a >= step_b else (step_a, step_b // 2)
+    across = cdiv(pr.n, bn)
+    return CubeTiles(
+        *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
+        cores=cdiv(across, cdiv(across, core.count)),
+        deal="grid",
+        order="row",
+        l2_m=1,
+        l2_n=across,
+        cores_n=cdiv(across, cdiv(across, core.count)),
+    )
+
+
+def _is_few_rows(core: Core, p: Problem) -> bool:
+    pr = p.product
+    is_shape = pr.m <= 256 and pr.k >= 4096 and pr.n >= 7168 and pr.matrices == 1
+    is_kind = p.pertoken_scale is not None and p.output.dtype == "bfloat16" and pr.fractal_b
+    return is_shape and is_kind and p.bias is None and core.count in (16, 24)

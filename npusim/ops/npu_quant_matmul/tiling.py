@@ -1,0 +1,107 @@
+"""How npu_quant_matmul is split over cores and buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from npusim.ops._tiles import CubeTiles, cdiv, down, up
+from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
+from npusim.ops.npu_quant_matmul.contract import Problem
+from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
+from npusim.ops.npu_quant_matmul.grid import few_rows_tiles, grid_tiles
+from npusim.spec import Core, DeviceSpec
+
+__all__ = ["Plan", "tile"]
+
+Template = Literal["basic", "tbe", "tbe opt", "pp", "coupled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cube's tiles, and the pieces in which vector cores turn int32 into the output."""
+
+    template: Template
+    cube: CubeTiles
+    epilogue_rows: int
+    """Rows of a block in the unified buffer at a time; 0 where the fixpipe does it all."""
+    epilogue_columns: int
+    workspace_blocks: int
+    """Blocks of int32 that each cube core has in global memory for its two vector cores."""
+    launched: int
+
+    @property
+    def ring(self) -> int:
+        """Blocks of a core's workspace: at least two, so that one is read while one is written."""
+        return max(2, self.workspace_blocks)
+
+    @property
+    def is_mix(self) -> bool:
+        """Whether vector cores start beside the cube cores."""
+        return self.workspace_blocks > 0
+
+    @property
+    def workspaces(self) -> dict[str, int]:
+        """Global memory for the blocks of all cores."""
+        block = 4 * self.cube.base_m * self.cube.base_n
+        return {"workspace": self.ring * block * self.cube.cores} if self.is_mix else {}
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split as the vendor does, as far as its rules are public.
+
+    ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling: the basic template where its
+    conditions hold, else the older library's; 310P has rules of its own. See `basic`, `grid`,
+    `coupled` for what is followed and what is not.
+    """
+    if spec.arch == "2002":
+        cube = coupled_tiles(spec, p)
+        # A quarter of the unified buffer for results of L0C; x1 is turned into NZ in one half.
+        room = spec.cores["ai_core"].usable_bytes("ub") // 4
+        rows = min(cube.base_m, down(room // p.output.element.nbytes(cube.base_n), 16))
+        return Plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n, 0, cube.cores)
+    core = spec.cores["aic"]
+    template: Template = "tbe"
+    if is_basic(spec, p):
+        cube, template = basic_tiles(spec, p), "basic"
+    else:
+        cube = few_rows_tiles(core, p) or grid_tiles(core, p)
+    if p.epilogue == "fixpipe":
+        return Plan(template, cube, 0, 0, 0, cube.cores)
+    strip = cdiv(cdiv(p.product.n, cube.base_n), cube.cores_n)
+    if template == "tbe" and _is_opt(p, cube, strip, core.count):
+        template = "tbe opt"
+    rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe opt")
+    blocks = {"basic": 2, "tbe opt": strip}.get(template, 1)
+    return Plan(template, cube, rows, cube.base_n, blocks, cube.cores)
+
+
+MOST_WORKSPACE_BYTES = 50 * 2**20
+
+
+def _is_opt(p: Problem, cube: CubeTiles, strip: int, cores: int) -> bool:
+    """Whether a whole strip of blocks has its own workspace, so that the cube never waits."""
+    pr = p.product
+    nbytes = 4 * cube.base_m * strip * cube.base_n * cores
+    if p.pertoken_scale is not None and nbytes < MOST_WORKSPACE_BYTES and pr.m <= cube.base_m:
+        return True
+    is_aligned = pr.k % 64 == 0 and pr.n % 64 == 0 and pr.m <= 256
+    per_column = p.scale is not None and p.scale.spec.size > 1
+    return is_aligned and p.bias is None and per_column
+
+
+def _epilogue_rows(core: Core, p: Problem, cube: CubeTiles, is_opt: bool) -> int:
+    """Rows of `base_n` that fit into the unified buffer of a vector core."""
+    bm, bn = cube.base_m, cube.base_n
+    fixed, row, column = bm * 32, 0, 2 * (4 + 2)
+    if is_opt:
+        fixed += bm * bn * 4 + up(bm, 8) * 4 + 8 * bn
+        column += 4
+    else:
+        column += 8
+        if p.scale is not None and p.scale.spec.size > 1:
+            column += 2 * p.scale.element.bits // 8
+        if p.pertoken_scale is not None:
+            column, row = column + 8, 2 * 4
+    room = core.usable_bytes("ub") - fixed
+    return max(1, min(room // (column * bn + row), bm, p.product.m))

@@ -1,0 +1,187 @@
+"""What npu_weight_quant_batchmatmul accepts, per product line, and which kernel takes the call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from npusim.dtypes import BFLOAT16, FLOAT16, INT8, INT32
+from npusim.layout import FRACTAL_ROWS, NZ, c0, to_fractals
+from npusim.ops._checks import Contract
+from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
+from npusim.ops.npu_weight_quant_batchmatmul.combinations import check_combination
+from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
+from npusim.ops.npu_weight_quant_batchmatmul.parameters import (
+    antiquant_operands,
+    bias_operand,
+    quant_operand,
+)
+from npusim.spec import DeviceSpec
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["Problem", "check"]
+
+OP = "npu_weight_quant_batchmatmul"
+MOST = 65535
+"""Largest k and n, and largest m of a transposed x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A checked call: x `(m, k)` times the weight `(k, n)`, as the kernel gets them."""
+
+    x: Operand
+    weight: Operand
+    """int8 `(k, n)`, or int32 that holds eight int4 along the last dimension in memory."""
+    antiquant_scale: Operand
+    antiquant_offset: Operand | None
+    quant_scale: Operand | None
+    """int64: scale and offset as the fixpipe reads them, `(1,)`, `(n,)` or `(1, n)`."""
+    bias: Operand | None
+    """`(n,)` or `(1, n)`."""
+    facts: Facts
+    choice: Choice
+    inner_precise: int
+    output: TensorSpec
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        given = (
+            self.x,
+            self.weight,
+            self.antiquant_scale,
+            self.antiquant_offset,
+            self.quant_scale,
+            self.bias,
+        )
+        return tuple(operand for operand in given if operand is not None)
+
+
+def check(
+    spec: DeviceSpec,
+    x: Any,
+    weight: Any,
+    antiquant_scale: Any,
+    antiquant_offset: Any = None,
+    quant_scale: Any = None,
+    quant_offset: Any = None,
+    bias: Any = None,
+    antiquant_group_size: Any = 0,
+    inner_precise: Any = 0,
+    *,
+    template: Any = None,
+    deterministic: Any = False,
+) -> Problem:
+    """Hold a call against the contract of this product line; raises OpError."""
+    contract = Contract(OP, spec)
+    is_310p = spec.series == "Atlas inference"
+    a = contract.matrix("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16))
+    b = contract.matrix("weight", weight, (INT8,) if is_310p else (INT8, INT32))
+    m, k, n = _sizes(contract, a, b)
+    group_size = _group_size(contract, antiquant_group_size, k)
+    scale, offset = antiquant_operands(
+        contract, antiquant_scale, antiquant_offset, a.element, k, n, group_size
+    )
+    packed = quant_operand(contract, quant_scale, quant_offset, n, scale.element)
+    start = bias_operand(contract, bias, a.element, n)
+    inner = contract.integer("inner_precise", inner_precise)
+    contract.require(
+        inner in (0, 1),
+        f"inner_precise must be 0 or 1, not {inner}; 0 is precise, 1 is fast",
+    )
+    if template is not None and not isinstance(template, str):
+        contract.fail(f"template must be a name or None, not {template!r}; leave it out")
+    if is_310p:
+        b = _as_fractals(b)
+    facts = _facts(a, b, (m, k, n), group_size, (scale, offset, packed, start))
+    facts = replace(facts, deterministic=contract.boolean("deterministic", deterministic))
+    check_combination(contract, facts)
+    choice = choose(facts, spec, template)
+    output = TensorSpec((m, n), "int8" if packed else a.element.name)
+    return Problem(a, b, scale, offset, packed, start, facts, choice, inner, output)
+
+
+def _facts(
+    x: Operand,
+    weight: Operand,
+    sizes: tuple[int, int, int],
+    group_size: int,
+    parameters: tuple[Operand, Operand | None, Operand | None, Operand | None],
+) -> Facts:
+    """What the choice of a kernel looks at; *parameters*: scale, offset, quant scale, bias."""
+    scale, offset, packed, bias = parameters
+    return Facts(
+        *sizes,
+        x=x.element.name,
+        weight="int8" if weight.element is INT8 else "int4",
+        trans_x=x.spec.transposed,
+        trans_weight=weight.spec.transposed,
+        is_nz=weight.spec.layout != "ND",
+        scaling="group" if group_size else "tensor" if scale.spec.size == 1 else "channel",
+        group_size=group_size,
+        has_offset=offset is not None,
+        has_bias=bias is not None,
+        has_quant=packed is not None,
+        is_packed=not scale.element.is_float,
+    )
+
+
+def _sizes(contract: Contract, x: Operand, weight: Operand) -> tuple[int, int, int]:
+    """m, k and n; an int32 of the weight counts as eight int4."""
+    for operand in (x, weight):
+        contract.require(
+            len(operand.shape) == 2,
+            f"{operand.name} must have two dimensions, not shape {operand.shape}; reshape it",
+        )
+        contract.require(
+            0 not in operand.shape,
+            f"{operand.name} must not be empty, not shape {operand.shape}; leave the call out",
+        )
+    contract.require(
+        x.spec.layout == "ND",
+        "x must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
+    )
+    m, k = x.shape
+    rows, n = weight.shape
+    form = "(k, n)"
+    if weight.element is INT32:
+        form = "(k, n / 8), or as the transpose of (n, k / 8)"
+        rows, n = (rows * 8, n) if weight.spec.transposed else (rows, n * 8)
+    contract.require(
+        rows == k,
+        f"weight must have k = {k} rows as x has columns, not {rows}; pass it as {form}",
+    )
+    for name, size in (("k", k), ("n", n)):
+        contract.require(
+            size <= MOST, f"{name} must lie in [1, {MOST}], not be {size}; split the weight"
+        )
+    most, how = (MOST, " for a transposed x") if x.spec.transposed else (2**31 - 1, "")
+    contract.require(m <= most, f"m must lie in [1, {most}]{how}, not be {m}; split x")
+    return m, k, n
+
+
+def _group_size(contract: Contract, value: Any, k: int) -> int:
+    size = contract.integer("antiquant_group_size", value)
+    if contract.spec.series == "Atlas inference":
+        contract.require(
+            size == 0,
+            f"antiquant_group_size must be 0 on {contract.spec.series}, not {size}; "
+            f"pass a scale for each column",
+        )
+    contract.require(
+        size == 0 or (32 <= size <= k - 1 and size % 32 == 0),
+        f"antiquant_group_size must be 0, or a multiple of 32 in [32, k - 1 = {k - 1}], "
+        f"not {size}; pass 0 for one group",
+    )
+    return size
+
+
+def _as_fractals(weight: Operand) -> Operand:
+    """An ND weight as aclnn hands it to the kernel of 310P: FRACTAL_NZ of its transpose."""
+    if weight.spec.layout != "ND":
+        return weight
+    k, n = weight.shape
+    spec = TensorSpec((n, k), weight.spec.dtype, "FRACTAL_NZ").T
+    fractal = FRACTAL_ROWS, c0(weight.element)
+    array = None if weight.array is None else to_fractals(weight.array.T, NZ, fractal)
+    return Operand(weight.name, spec, array)

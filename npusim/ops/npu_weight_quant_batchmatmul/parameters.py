@@ -1,0 +1,132 @@
+"""The scales, offsets and bias of npu_weight_quant_batchmatmul: their types and shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npusim.dtypes import FLOAT16, FLOAT32, INT32, INT64, DType
+from npusim.ops import npu_trans_quant_param
+from npusim.ops._checks import Contract, listed
+from npusim.tensor import Operand, TensorSpec
+
+__all__ = ["antiquant_operands", "bias_operand", "quant_operand"]
+
+SHIFT_BITS = 0x1F << 32
+"""Shift and its switch in a packed word; npu_trans_quant_param leaves them 0."""
+INT8_FLAG = 1 << 46
+
+
+def _parameter(
+    contract: Contract, name: str, value: Any, dtypes: tuple[DType, ...], when: str
+) -> Operand:
+    """A tensor of one or two dimensions; a transposed view of two is told as such."""
+    shape = getattr(value, "shape", ())
+    take = contract.matrix if len(shape) == 2 else contract.operand
+    operand = take(name, value, dtypes, when)
+    contract.require(
+        operand.spec.layout == "ND",
+        f"{name} must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
+    )
+    return operand
+
+
+def _shaped(contract: Contract, operand: Operand, shapes: tuple[tuple[int, ...], ...]) -> None:
+    wanted = listed(tuple(str(shape) for shape in dict.fromkeys(shapes)))
+    contract.require(
+        operand.shape in shapes,
+        f"{operand.name} must have shape {wanted}, not {operand.shape}; reshape it",
+    )
+
+
+def antiquant_operands(
+    contract: Contract, scale: Any, offset: Any, x: DType, k: int, n: int, group_size: int
+) -> tuple[Operand, Operand | None]:
+    """What the weight is dequantised with."""
+    is_310p = contract.spec.series == "Atlas inference"
+    dtypes = (x,) if is_310p or x is not FLOAT16 else (x, INT64)
+    when = f" with a {x} x on {contract.spec.series}"
+    s = _parameter(contract, "antiquant_scale", scale, dtypes, when)
+    groups = -(-k // group_size) if group_size else 1
+    shapes = ((groups, n),) if group_size else ((1,), (1, 1), (n,), (1, n))
+    _shaped(contract, s, shapes)
+    if s.element is INT64:
+        _check_words(contract, s, 0)
+    if offset is None:
+        return s, None
+    kind = INT32 if s.element is INT64 else s.element
+    o = _parameter(
+        contract, "antiquant_offset", offset, (kind,), f" with an antiquant_scale of {s.element}"
+    )
+    contract.require(
+        o.shape == s.shape,
+        f"antiquant_offset must have the shape of antiquant_scale, {s.shape}, not {o.shape}; "
+        f"reshape it",
+    )
+    if kind is INT32 and o.array is not None:
+        low, high = int(o.array.min()), int(o.array.max())
+        contract.require(
+            low >= -128 and high <= 127,
+            f"antiquant_offset must lie in [-128, 127] if it is int32, not in [{low}, {high}]; "
+            f"clip it",
+        )
+    return s, o
+
+
+def quant_operand(
+    contract: Contract, scale: Any, offset: Any, n: int, antiquant: DType
+) -> Operand | None:
+    """What the output is quantised with, packed into int64 if it is not yet."""
+    if scale is None:
+        contract.require(
+            offset is None,
+            "quant_offset must be None without quant_scale; pass both",
+        )
+        return None
+    contract.require(
+        antiquant is not INT64,
+        "quant_scale must be None with an int64 antiquant_scale; pass a float16 antiquant_scale",
+    )
+    s = _parameter(contract, "quant_scale", scale, (FLOAT32, INT64), "")
+    _shaped(contract, s, ((1,), (n,), (1, n)))
+    o = None if offset is None else _parameter(contract, "quant_offset", offset, (FLOAT32,), "")
+    if o is not None:
+        contract.require(
+            o.shape == s.shape,
+            f"quant_offset must have the shape of quant_scale, {s.shape}, not {o.shape}; "
+            f"reshape it",
+        )
+    if s.element is INT64:
+        _check_words(contract, s, INT8_FLAG)
+        return s
+    packed = None
+    if s.array is not None and (o is None or o.array is not None):
+        packed = npu_trans_quant_param.reference(s.array, None if o is None else o.array)
+    return Operand(s.name, TensorSpec(s.shape, "int64"), packed)
+
+
+def _check_words(contract: Contract, operand: Operand, flag: int) -> None:
+    """Packed words are such that the fixpipe does what this operator means."""
+    if operand.array is None:
+        return
+    bad = operand.array[(operand.array & (SHIFT_BITS | flag)) != flag]
+    contract.require(
+        bad.size == 0,
+        f"{operand.name} must come from npu_trans_quant_param if it is int64, "
+        f"not be {bad.flat[0] if bad.size else 0}; pack it",
+    )
+
+
+def bias_operand(contract: Contract, bias: Any, x: DType, n: int) -> Operand | None:
+    """What is added, one number for each column."""
+    if bias is None:
+        return None
+    kind = FLOAT16 if x is FLOAT16 else FLOAT32
+    found = _parameter(contract, "bias", bias, (kind,), f" with a {x} x")
+    _shaped(contract, found, ((1,), (n,), (1, n)))
+    if found.shape == (1,) and n > 1:
+        # The document allows one number; the kernels read n of them.
+        array = None if found.array is None else np.repeat(found.array, n)
+        return Operand(found.name, TensorSpec((n,), kind.name), array)
+    return found

@@ -1,0 +1,107 @@
+"""matmul: every constraint, with the call that breaks it and the nearest that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import BF16, NEW, OLD, Row, on_each_line
+from product_calls import assert_check_accepts, assert_check_refuses
+
+from npusim import Code, TensorSpec
+from npusim.layout import NZ, to_fractals
+from npusim.tensor import Tensor
+
+OP = "matmul"
+F16, F32 = np.float16, np.float32
+
+
+def ones(*shape: int, dtype: Any = F16) -> Any:
+    return np.ones(shape, dtype)
+
+
+def fractals(matrix: Any) -> Tensor:
+    spec = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
+    return Tensor(spec, to_fractals(matrix, NZ, (16, 16)))
+
+
+BASE = {"x1": ones(4, 16), "x2": ones(16, 8)}
+BRAIN = {"x1": ones(4, 16, dtype=BF16), "x2": ones(16, 8, dtype=BF16)}
+NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not list; make it one of them"
+COLUMN = "pass a number a column"
+
+ROWS = [
+    *(
+        Row({name: None}, f"{name} must be given, not None; pass a tensor", {},
+            code=Code.NULL_POINTER)
+        for name in ("x1", "x2")
+    ),
+    *(Row({name: [1]}, f"{name} {NOT_A_TENSOR}", {}) for name in ("x1", "x2", "bias")),
+    Row({"x1": ones(4, 16, dtype=F32)},
+        "x1 must be float16 or bfloat16 on {series}, not float32; convert it", BRAIN, NEW),
+    Row(BRAIN, "x1 must be float16 on {series}, not bfloat16; convert it", {}, OLD),
+    Row({"x2": ones(16, 8, dtype=F32)}, "x2 must be float16 like x1, not float32; convert it", {}),
+    Row({"x1": ones(4, 16, dtype=BF16)},
+        "x2 must be bfloat16 like x1, not float16; convert it", BRAIN, NEW),
+    *(
+        Row({"bias": ones(8, dtype=kind)},
+            f"bias must be float16 or float32 with float16 matrices, not {np.dtype(kind)}; "
+            "convert it", {"bias": ones(8, dtype=right)})
+        for kind, right in ((np.int32, F16), (BF16, F32), (np.float64, F32))
+    ),
+    Row(BRAIN | {"bias": ones(8, dtype=BF16)},
+        "bias must be float32 with bfloat16 matrices, not bfloat16; convert it",
+        BRAIN | {"bias": ones(8, dtype=F32)}, NEW),
+    # shapes
+    *(
+        Row({name: ones(16)}, f"{name} must have at least two dimensions, not 1; reshape it", {})
+        for name in ("x1", "x2")
+    ),
+    Row({"x1": ones(*[1] * 7, 4, 16)}, "x1 must have at most 8 dimensions, not 9; reshape it",
+        {"x1": ones(*[1] * 6, 4, 16)}),
+    *(
+        Row({name: ones(*shape)},
+            f"{name} must not be empty, not of shape {shape}; leave the call out", {})
+        for name, shape in (("x1", (0, 16)), ("x1", (4, 0)), ("x2", (16, 0)))
+    ),
+    Row({"x1": ones(16, 4)},
+        "x2 must have as many rows as x1 has columns, 4, not 16; x1 is (m, k), x2 is (k, n)",
+        {"x1": ones(16, 4).T}),
+    Row({"x1": ones(3, 4, 16), "x2": ones(2, 16, 8)},
+        "the batch dimensions of x1 and x2 must broadcast, not (3,) and (2,); "
+        "make them equal, or 1", {"x1": ones(3, 1, 4, 16), "x2": ones(2, 16, 8)}),
+    *(
+        Row({"bias": ones(*shape)},
+            f"bias must have shape (8,) or (1, 8), not {shape}; {COLUMN}", {"bias": ones(*right)})
+        for shape, right in (((1,), (8,)), ((4,), (8,)), ((4, 8), (1, 8)), ((1, 1, 8), (1, 8)))
+    ),
+    # layouts
+    Row({"x1": fractals(ones(4, 16))},
+        "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
+        {"x2": fractals(ones(16, 8))}),
+    Row({"x2": fractals(ones(8, 16))},
+        "x2 must have as many rows as x1 has columns, 16, not 8; x1 is (m, k), x2 is (k, n)",
+        {"x2": fractals(ones(8, 16)).T}),
+    # order
+    *(
+        Row({"cube_order": order},
+            f"cube_order must be k16, k8, k4 or k1, not {order!r}; choose one of these",
+            {"cube_order": "k1"})
+        for order in ("k2", 16, None)
+    ),
+]  # fmt: skip
+
+
+@on_each_line(ROWS)
+def test_what_is_checked_before_the_launch(row: Row, series: str) -> None:
+    assert_check_refuses(OP, BASE | row.wrong, row, series)
+    assert_check_accepts(OP, BASE | row.right, series)
+
+
+@pytest.mark.parametrize("bias", [None, (8,), (1, 8)])
+@pytest.mark.parametrize("series", NEW)
+def test_both_types_with_and_without_bias(series: str, bias: tuple[int, ...] | None) -> None:
+    for call in (BASE, BRAIN):
+        start = None if bias is None else ones(*bias, dtype=F32)
+        assert_check_accepts(OP, call | {"bias": start}, series)

@@ -1,0 +1,392 @@
+"""How products are split over cube cores: the vendor's published choices, and what none may do.
+
+Sources: ops-nn, matmul/quant_batch_matmul_v3 and matmul/mat_mul_v3, their tilings and the golden
+tiling strings of their unit tests (910B2, 24 cores).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim import TensorSpec, devices
+from npusim.ops import matmul, npu_quant_matmul
+from npusim.ops._matrix import Product
+from npusim.ops._tiles import CubeTiles, Piece, work
+from npusim.spec import DeviceSpec
+
+B2 = devices.load("ascend910b2")
+KIB = 1024
+
+
+class Tiled(NamedTuple):
+    """A problem and its plan."""
+
+    spec: DeviceSpec
+    problem: Any
+    plan: Any
+
+    @property
+    def cube(self) -> CubeTiles:
+        assert isinstance(self.plan.cube, CubeTiles)
+        return self.plan.cube
+
+    @property
+    def base(self) -> tuple[int, int, int]:
+        return self.cube.base_m, self.cube.base_n, self.cube.base_k
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        cube = self.cube
+        return cube.step_ka, cube.step_kb, cube.depth_a, cube.depth_b
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.cube.cores_m, self.cube.cores_n
+
+    @property
+    def l1_kib(self) -> float:
+        return self.cube.l1_bytes(self.problem.product) / KIB
+
+    @property
+    def blocks(self) -> list[int]:
+        """How many blocks each core makes."""
+        return [len(share) for share in work(self.cube, self.problem.product)]
+
+
+def quantised(spec: DeviceSpec, m: int, k: int, n: int, kind: str = "nd", **more: Any) -> Tiled:
+    """npu_quant_matmul of int8: "nd" to float16 by the fixpipe, "nz" a token to bfloat16."""
+    call: dict[str, Any] = {"scale": TensorSpec((n,), "float32"), "output_dtype": "float16"}
+    weight = TensorSpec((k, n), "int8")
+    if kind == "nz":
+        weight = TensorSpec((k, n), "int8", "FRACTAL_NZ")
+        call |= {"pertoken_scale": TensorSpec((m,), "float32"), "output_dtype": "bfloat16"}
+    call = {"x1": TensorSpec((m, k), "int8"), "x2": weight} | call | more
+    problem = npu_quant_matmul.check(spec, **call)
+    return Tiled(spec, problem, npu_quant_matmul.tile(spec, problem))
+
+
+def halves(spec: DeviceSpec, m: int, k: int, n: int, turned: bool = False, **more: Any) -> Tiled:
+    """matmul of float16."""
+    b = TensorSpec((n, k), "float16").T if turned else TensorSpec((k, n), "float16")
+    problem = matmul.check(spec, TensorSpec((m, k), "float16"), b, **more)
+    return Tiled(spec, problem, matmul.tile(spec, problem))
+
+
+# ---- npu_quant_matmul: published choices ----
+
+BOTH = ("nd", "nz")
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(
+    ("shape", "grid", "base", "steps", "l1_kib", "l0c_depth", "blocks"),
+    [
+        ((1, 4096, 4096), (1, 16), (16, 256, 128), (32, 2, 32, 4), 192, 2, [1] * 16),
+        ((16, 7168, 2048), (1, 8), (16, 256, 128), (56, 2, 56, 4), 240, 2, [1] * 8),
+        ((128, 2048, 16384), (1, 22), (128, 256, 128), (16, 2, 16, 4), 384, 1, [3] * 21 + [1]),
+        ((8192, 320, 256), (22, 1), (128, 256, 64), (5, 5, 10, 5), 160, 1, [3] * 21 + [1]),
+    ],
+)  # fmt: skip
+def test_grids_of_the_older_library(
+    kind: str,
+    shape: Any,
+    grid: Any,
+    base: Any,
+    steps: Any,
+    l1_kib: int,
+    l0c_depth: int,
+    blocks: Any,
+) -> None:
+    tiled = quantised(B2, *shape, kind)
+    assert tiled.plan.template in ("tbe", "tbe opt")
+    assert (tiled.grid, tiled.base, tiled.steps) == (grid, base, steps)
+    assert (tiled.l1_kib, tiled.cube.l0c_depth) == (l1_kib, l0c_depth)
+    assert tiled.blocks == blocks
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "base", "steps", "blocks"),
+    [
+        ((1024, 4096, 4096), "nd", (128, 256, 128), (6, 2, 12, 4), [6] * 8 + [5] * 16),
+        ((1024, 4096, 4096), "nz", (256, 128, 128), (2, 6, 4, 12), [6] * 8 + [5] * 16),
+        ((4096, 4096, 4096), "nd", (128, 256, 128), (6, 2, 12, 4), [22] * 8 + [21] * 16),
+        ((4096, 4096, 4096), "nz", (128, 256, 128), (6, 2, 12, 4), [22] * 8 + [21] * 16),
+    ],
+)
+def test_runs_of_the_basic_template(
+    shape: Any, kind: str, base: Any, steps: Any, blocks: Any
+) -> None:
+    tiled = quantised(B2, *shape, kind)
+    assert (tiled.plan.template, tiled.base, tiled.steps) == ("basic", base, steps)
+    assert (tiled.l1_kib, tiled.cube.l0c_depth, tiled.cube.order) == (320, 1, "row")
+    assert tiled.blocks == blocks
+
+
+@pytest.mark.parametrize(
+    ("shape", "template", "piece", "workspace_kib"),
+    [
+        ((1, 4096, 4096), "tbe opt", (1, 256), 256),
+        ((16, 7168, 2048), "tbe opt", (16, 256), 128),
+        ((128, 2048, 16384), "tbe opt", (14, 256), 8448),
+        ((1024, 4096, 4096), "basic", (40, 128), 6144),
+        ((4096, 4096, 4096), "basic", (20, 256), 6144),
+        ((8192, 320, 256), "tbe", (20, 256), 2816),
+    ],
+)
+def test_pieces_of_the_vector_epilogue(
+    shape: Any, template: str, piece: Any, workspace_kib: int
+) -> None:
+    plan = quantised(B2, *shape, "nz").plan
+    assert (plan.template, plan.epilogue_rows, plan.epilogue_columns) == (template, *piece)
+    assert plan.workspace_bytes == workspace_kib * KIB
+    plain = quantised(B2, *shape, "nd").plan
+    assert (plain.epilogue_rows, plain.workspace_bytes) == (0, 0)
+
+
+def test_large_products_are_walked_in_l2_tiles() -> None:
+    assert quantised(B2, 8192, 8192, 8192).cube.l2_m == 32
+    assert quantised(B2, 8192, 8192, 8192).cube.l2_n == 16
+    assert quantised(B2, 4096, 4096, 4096).cube.l2_m == 32
+
+
+def test_few_rows_of_tokens_have_a_rule_of_their_own() -> None:
+    tiled = quantised(B2, 96, 7168, 7168, "nz")
+    assert (tiled.base, tiled.cube.cores) == ((96, 320, 96), 23)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "template", "base", "cores"),
+    [
+        # A share of the columns a core, as whole blocks of 32.
+        (16, 7168, "basic", (16, 320, 64), 23),
+        (32, 4096, "basic", (32, 192, 128), 22),
+        # More than 16 rows: 512 columns make 24 blocks.
+        (64, 12288, "basic", (64, 512, 64), 24),
+        # Too many columns for one block a core.
+        (33, 20000, "basic", (48, 256, 128), 24),
+        # Small products never take this template.
+        (16, 1024, "tbe", (16, 256, 128), 4),
+    ],
+)
+def test_few_rows_and_fractal_weights_without_tokens(
+    m: int, n: int, template: str, base: Any, cores: int
+) -> None:
+    tiled = quantised(B2, m, 4096, n, x2=TensorSpec((4096, n), "int8", "FRACTAL_NZ"))
+    assert (tiled.plan.template, tiled.base, tiled.cube.cores) == (template, base, cores)
+
+
+@pytest.mark.parametrize(("m", "kept"), [(128, False), (129, True)])
+def test_weights_that_are_read_once_do_not_stay_in_l2(m: int, kept: bool) -> None:
+    tiled = halves(B2, m, 4096, 4096)
+    assert tiled.cube.bypasses_l2(tiled.problem.product) is not kept
+
+
+# ---- matmul: published choices ----
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned", "base", "steps", "l1_kib", "cores", "l2_tile"),
+    [
+        ((1, 4096, 4096), False, (16, 256, 64), (64, 4), 512, 16, (1, 6)),
+        ((1, 4096, 4096), True, (16, 176, 64), (64, 4), 432, 24, (1, 6)),
+        ((128, 4096, 4096), False, (128, 256, 64), (8, 4), 512, 16, (1, 6)),
+        ((128, 4096, 4096), True, (128, 176, 64), (8, 4), 432, 24, (1, 6)),
+        ((4096, 4096, 4096), False, (128, 256, 64), (8, 4), 512, 24, (4, 6)),
+        ((4096, 4096, 4096), True, (128, 256, 64), (8, 4), 512, 24, (4, 6)),
+        ((8192, 8192, 8192), False, (128, 256, 64), (8, 4), 512, 24, (8, 16)),
+        ((8192, 8192, 8192), True, (128, 256, 64), (8, 4), 512, 24, (8, 16)),
+    ],
+)
+def test_base_tiles_of_halves(
+    shape: Any, turned: bool, base: Any, steps: Any, l1_kib: int, cores: int, l2_tile: Any
+) -> None:
+    tiled = halves(B2, *shape, turned)
+    assert (tiled.base, tiled.steps[:2]) == (base, steps)
+    assert (tiled.l1_kib, tiled.cube.cores) == (l1_kib, cores)
+    assert (tiled.cube.l2_m, tiled.cube.l2_n) == l2_tile
+    assert sum(tiled.blocks) == -(-shape[0] // base[0]) * -(-shape[2] // base[1])
+
+
+def test_whole_waves_where_there_are_few() -> None:
+    # 5 x 8 blocks of 128 x 256 are 1.7 waves of 24 cores; in two, 6 rows of blocks fit.
+    assert halves(B2, 640, 1024, 2048).base == (112, 256, 64)
+
+
+def test_middling_sizes_take_shorter_loads() -> None:
+    assert halves(B2, 1024, 4096, 4096).steps[:2] == (8, 4)
+    assert halves(B2, 1024, 4352, 4096).steps[:2] == (4, 4)
+
+
+# ---- 310P ----
+
+
+def test_pp_takes_powers_of_two_with_the_least_traffic() -> None:
+    spec = devices.load("ascend310p3")
+    bias = TensorSpec((4096,), "int32")
+    tiled = quantised(spec, 1024, 4096, 4096, bias=bias)
+    assert (tiled.plan.template, tiled.base, tiled.steps) == ("pp", (256, 256, 128), (2, 2, 4, 4))
+    assert quantised(spec, 1024, 4096, 4096).plan.template == "coupled"
+    # One row of blocks, and a last wave of four: columns are shared out anew.
+    assert quantised(spec, 16, 4096, 3072).base[:2] == (16, 192)
+
+
+# ---- what holds for every shape ----
+
+
+def assert_fits(tiled: Tiled) -> None:
+    """Everything a core needs at a time lies in its buffers."""
+    spec, cube, product = tiled.spec, tiled.cube, tiled.problem.product
+    core = spec.cores["ai_core" if spec.arch == "2002" else "aic"]
+    c0 = 256 // product.element.bits
+    m, n, k = tiled.base
+    assert (m % 16, n % 16, k % (16 if c0 == 16 else 32)) == (0, 0, 0)
+    high = -(-m // c0) * c0 if product.transposed_a else m
+    wide = n if product.transposed_b else -(-n // c0) * c0
+    deep = -(-k // c0) * c0
+    assert 2 * product.element.nbytes(high * deep) <= core.l0a_bytes
+    assert 2 * product.element.nbytes(wide * deep) <= core.l0b_bytes
+    assert 4 * cube.l0c_depth * m * n <= core.l0c_bytes
+    strips = cube.depth_a * high + cube.depth_b * wide
+    start = getattr(tiled.problem, "start", tiled.problem.bias)
+    parameters = n * start.element.bits // 8 if start else 0
+    if isinstance(tiled.problem, npu_quant_matmul.Problem) and tiled.problem.epilogue == "fixpipe":
+        parameters += 8 * n
+    assert product.element.nbytes(strips * deep) + parameters <= core.l1_bytes
+    if start and spec.arch == "2201":
+        assert 4 * n * cube.l0c_depth <= core.bt_bytes
+    for step, depth in ((cube.step_ka, cube.depth_a), (cube.step_kb, cube.depth_b)):
+        assert 1 <= step <= depth
+        assert depth == 2 * step or step * k >= product.k
+    assert min(cube.l2_m, cube.l2_n) >= 1
+
+
+def assert_covers(tiled: Tiled) -> None:
+    """Every block is made once, and every core that is started has one."""
+    cube, product = tiled.cube, tiled.problem.product
+    shares = work(cube, product)
+    assert len(shares) == cube.cores == tiled.plan.launched
+    assert all(shares)
+    pieces = [piece for share in shares for piece in share]
+    assert len({piece[:3] for piece in pieces}) == len(pieces)
+    area = sum(piece.rows * piece.columns for piece in pieces)
+    assert area == product.m * product.n * product.matrices
+    assert all(piece.row % cube.base_m == piece.column % cube.base_n == 0 for piece in pieces)
+
+
+SIZES = st.integers(1, 40) | st.integers(1, 700) | st.integers(1, 6000)
+DEEP = SIZES | st.integers(1, 65535)
+CHIPS = [devices.load(name) for name in ("ascend910b2", "ascend910b4", "ascend310p3")]
+BATCHES = st.sampled_from([(), (3,), (15,), (2, 20)])
+
+
+def flipped(shape: tuple[int, ...], dtype: str, turned: bool, layout: str = "ND") -> TensorSpec:
+    if not turned:
+        return TensorSpec(shape, dtype, layout)
+    return TensorSpec((*shape[:-2], shape[-1], shape[-2]), dtype, layout).T
+
+
+@st.composite
+def halves_calls(draw: st.DrawFn) -> Tiled:
+    """Any matmul."""
+    spec, batch = draw(st.sampled_from(CHIPS)), draw(BATCHES)
+    m, k, n = draw(SIZES), draw(DEEP), draw(SIZES)
+    layout = draw(st.sampled_from(["ND", "FRACTAL_NZ"]))
+    x1 = flipped((*batch, m, k), "float16", draw(st.booleans()))
+    x2 = flipped((k, n), "float16", draw(st.booleans()), layout)
+    bias = draw(st.sampled_from([None, TensorSpec((n,), "float16"), TensorSpec((n,), "float32")]))
+    problem = matmul.check(spec, x1, x2, bias)
+    return Tiled(spec, problem, matmul.tile(spec, problem))
+
+
+@st.composite
+def quantised_calls(draw: st.DrawFn) -> Tiled:
+    """Any npu_quant_matmul."""
+    spec, batch = draw(st.sampled_from(CHIPS)), draw(BATCHES)
+    is_310p = spec.arch == "2002"
+    m, k, n = draw(SIZES), draw(DEEP), draw(SIZES)
+    turned, layout = draw(st.booleans()), draw(st.sampled_from(["ND", "FRACTAL_NZ"]))
+    outputs = ["int8", "float16"] if is_310p else ["int8", "float16", "bfloat16", "int32"]
+    call: dict[str, Any] = {"output_dtype": draw(st.sampled_from(outputs))}
+    if not is_310p and draw(st.integers(0, 3)) == 0:
+        k, n = -(-k // 8) * 8 % 65536 or 8, -(-n // 8) * 8
+        x1 = TensorSpec((*batch, m, k // 8), "int32")
+        rows, columns = (k, n // 8) if not turned else (k // 8, n)
+        x2 = flipped((rows, columns), "int32", turned)
+        call["output_dtype"] = draw(st.sampled_from(["float16", "bfloat16"]))
+    else:
+        x1 = flipped((*batch, m, k), "int8", draw(st.booleans()))
+        turned = turned or (is_310p and layout != "ND")
+        x2 = flipped((k, n), "int8", turned, layout)
+    call["scale"] = TensorSpec((draw(st.sampled_from([1, n])),), "float32")
+    if draw(st.booleans()):
+        call["bias"] = TensorSpec((n,), "int32")
+    if not is_310p and call["output_dtype"] in ("float16", "bfloat16") and draw(st.booleans()):
+        call["pertoken_scale"] = TensorSpec((m,), "float32")
+    problem = npu_quant_matmul.check(spec, x1, x2, **call)
+    return Tiled(spec, problem, npu_quant_matmul.tile(spec, problem))
+
+
+@settings(max_examples=300)
+@given(halves_calls())
+def test_any_product_of_halves_fits_and_is_covered(tiled: Tiled) -> None:
+    assert_fits(tiled)
+    assert_covers(tiled)
+
+
+@settings(max_examples=400)
+@given(quantised_calls())
+def test_any_quantised_product_fits_and_is_covered(tiled: Tiled) -> None:
+    assert_fits(tiled)
+    assert_covers(tiled)
+    if tiled.problem.epilogue == "vector":
+        assert 1 <= tiled.plan.epilogue_rows <= tiled.cube.base_m
+        assert tiled.plan.workspace_blocks >= 1
+
+
+# ---- orders ----
+
+ORDERED = replace(
+    halves(B2, 64, 64, 64).cube,
+    base_m=16, base_n=16, cores=3, deal="rounds", l2_m=2, l2_n=3,
+)  # fmt: skip
+SMALL = halves(B2, 32, 16, 48).problem.product
+
+
+def places(cube: CubeTiles, product: Product) -> list[list[tuple[int, int]]]:
+    """Row and column of blocks that each core makes."""
+
+    def place(piece: Piece) -> tuple[int, int]:
+        return piece.row // cube.base_m, piece.column // cube.base_n
+
+    return [[place(piece) for piece in share] for share in work(cube, product)]
+
+
+@pytest.mark.parametrize(
+    ("order", "deal", "expected"),
+    [
+        ("row", "rounds", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
+        ("row", "runs", [[(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)]]),
+        ("column", "runs", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
+        ("diagonal", "rounds", [[(0, 0), (1, 0)], [(1, 1), (0, 1)], [(0, 2), (1, 2)]]),
+    ],
+)
+def test_blocks_are_dealt_in_order(order: Any, deal: Any, expected: Any) -> None:
+    assert places(replace(ORDERED, order=order, deal=deal), SMALL) == expected
+
+
+def test_the_next_l2_tile_begins_with_the_core_that_had_less() -> None:
+    cube = replace(ORDERED, order="row", cores=4, l2_m=1, l2_n=3)
+    # Tiles of three blocks: the second one begins with core 3; its columns go on from the left,
+    # since there is one tile across.
+    expected = [[(0, 0), (1, 1)], [(0, 1), (1, 2)], [(0, 2)], [(1, 0)]]
+    assert places(cube, SMALL) == expected
+
+
+def test_columns_of_l2_tiles_go_back_and_forth() -> None:
+    cube = replace(ORDERED, order="row", cores=1, l2_m=1, l2_n=2)
+    assert places(cube, SMALL) == [[(0, 0), (0, 1), (0, 2), (1, 2), (1, 0), (1, 1)]]

@@ -1,0 +1,91 @@
+"""The reference of matmul: exact products, where it rounds, and what becomes of large ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from npusim import TensorSpec, devices
+from npusim.layout import NZ, to_fractals
+from npusim.ops.matmul import reference
+from npusim.tensor import Tensor
+
+BF16 = ml_dtypes.bfloat16
+KINDS = (np.float16, BF16)
+Array = NDArray[Any]
+
+
+def whole(rng: np.random.Generator, *shape: int, kind: Any = np.float16) -> Array:
+    """Small whole numbers, whose sums are exact in any order."""
+    return rng.integers(-4, 5, shape).astype(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_numbers_give_whole_numbers(rng: np.random.Generator, kind: Any) -> None:
+    a, b = whole(rng, 3, 1, 5, 40, kind=kind), whole(rng, 2, 40, 7, kind=kind)
+    bias = rng.integers(-4, 5, 7).astype(np.float32)
+    y = reference(a, b, bias)
+    exact = np.einsum("iamk,jkn->ijmn", a.astype(int), b.astype(int)) + bias
+    assert (y.shape, y.dtype) == ((3, 2, 5, 7), kind)
+    np.testing.assert_array_equal(y, exact.astype(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "last", "expected"),
+    [
+        # The product is 1 + last: ties of the type's last bit go to even.
+        (np.float16, 2.0**-11, 1.0),
+        (np.float16, 2.0**-11 + 2.0**-20, 1 + 2.0**-10),
+        (np.float16, 3 * 2.0**-11, 1 + 2.0**-9),
+        (BF16, 2.0**-8, 1.0),
+        (BF16, 2.0**-8 + 2.0**-15, 1 + 2.0**-7),
+        (BF16, 3 * 2.0**-8, 1 + 2.0**-6),
+    ],
+)
+def test_the_sum_is_rounded_once_on_its_way_out(kind: Any, last: float, expected: float) -> None:
+    high = float(np.array(last).astype(kind))
+    a = np.array([[1, 1, 1]], kind)
+    b = np.array([[1], [high], [last - high]], kind)
+    assert (b.astype(float).sum(), reference(a, b).tolist()) == (1 + last, [[expected]])
+
+
+def test_the_accumulator_starts_from_the_bias() -> None:
+    # 2^25 swallows each block's 1 of sixteen 2^-4; only a sum that starts elsewhere keeps them.
+    ones = np.ones((1, 64), np.float16)
+    parts = np.full((64, 1), 2.0**-4, np.float16)
+    start, back = np.float32([2.0**25]), np.full((1, 1), -(2.0**15), np.float16)
+    a = np.concatenate([ones, np.full((1, 1), 2.0**10, np.float16)], axis=1)
+    b = np.concatenate([parts, back])
+    assert reference(a, b, start).tolist() == [[0.0]]
+    assert reference(ones, parts).tolist() == [[4.0]]
+
+
+@pytest.mark.parametrize(("order", "expected"), [("k16", 2.0), ("k1", 0.0)])
+def test_the_order_of_the_cube_can_be_changed(order: Any, expected: float) -> None:
+    # 2^24 + 1 + 1 - 2^24: exact within a block, and lost one by one.
+    a = np.array([[2.0**12, 1, 1, 2.0**12]], np.float16)
+    b = np.array([[2.0**12], [1], [1], [-(2.0**12)]], np.float16)
+    assert reference(a, b, cube_order=order).tolist() == [[expected]]
+
+
+def test_overflow_is_infinite_and_on_310p_the_largest_number() -> None:
+    a = np.array([[256, 0], [-256, 0], [0, 65504]], np.float16)
+    b = np.array([[256], [1]], np.float16)
+    assert reference(a, b).tolist() == [[np.inf], [-np.inf], [65504.0]]
+    saturating = devices.load("ascend310p3")
+    assert reference(a, b, spec=saturating).tolist() == [[65504.0], [-65504.0], [65504.0]]
+    nothing = np.array([[np.nan]], np.float16)
+    assert np.isnan(reference(nothing, nothing)).all()
+    assert reference(nothing, nothing, spec=saturating).tolist() == [[0.0]]
+
+
+def test_fractals_and_views_are_the_same_matrix(rng: np.random.Generator) -> None:
+    a, b = whole(rng, 9, 33), whole(rng, 33, 20)
+    expected = reference(a, b)
+    spec = TensorSpec(b.shape, "float16", "FRACTAL_NZ")
+    for same in (np.asfortranarray(b), Tensor(spec, to_fractals(b, NZ, (16, 16)))):
+        np.testing.assert_array_equal(reference(np.asfortranarray(a), same), expected)

@@ -1,0 +1,374 @@
+"""npu_quant_matmul: every constraint, with the call that breaks it and the nearest that does not.
+
+Sources: torch_npu-npu_quant_matmul.md; where it is silent, the checks of op-plugin and of aclnn
+that the operator's module docstring names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import BF16, NEW, OLD, Row, on_each_line
+from product_calls import assert_check_accepts, assert_check_refuses
+
+from npusim import Code, TensorSpec
+from npusim.layout import NZ, to_fractals
+from npusim.ops import npu_trans_quant_param
+from npusim.tensor import Tensor
+
+OP = "npu_quant_matmul"
+F32, F16, I8, I32, I64, U64 = np.float32, np.float16, np.int8, np.int32, np.int64, np.uint64
+
+
+def ones(*shape: int, dtype: Any = F32) -> Any:
+    return np.ones(shape, dtype)
+
+
+def fractals(matrix: Any, width: int = 32) -> Tensor:
+    spec = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
+    return Tensor(spec, to_fractals(matrix, NZ, (16, width)))
+
+
+WORDS = npu_trans_quant_param.reference(ones(8))
+PLAIN = WORDS & 0xFFFFFFFF
+"""Numbers only, without the bit that npu_trans_quant_param sets for int8."""
+BASE = {"x1": ones(4, 16, dtype=I8), "x2": ones(16, 8, dtype=I8), "scale": ones(8)}
+HALF = {"output_dtype": "float16"}
+BRAIN = {"output_dtype": "bfloat16"}
+WHOLE = {"output_dtype": "int32"}
+TOKENS = {"pertoken_scale": ones(4)}
+PACKED = {
+    "x1": ones(4, 2, dtype=I32), "x2": ones(16, 1, dtype=I32), "output_dtype": "float16",
+}  # fmt: skip
+
+ROWS: list[Row] = []
+
+# ---- tensors and types ----
+
+NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not {}; make it one of them"
+ROWS += [
+    *(
+        Row({name: None}, f"{name} must be given, not None; pass a tensor", {},
+            code=Code.NULL_POINTER)
+        for name in ("x1", "x2", "scale")
+    ),
+    *(
+        Row({name: [1]}, f"{name} {NOT_A_TENSOR.format('list')}", {})
+        for name in ("x1", "x2", "scale", "offset", "bias")
+    ),
+    *(
+        Row({name: ones(*BASE[name].shape, dtype=kind)},
+            f"{name} must be int8 on {{series}}, not {np.dtype(kind)}; convert it", {}, OLD)
+        for name in ("x1", "x2")
+        for kind in (I32, np.uint8, F16)
+    ),
+    *(
+        Row({name: ones(*BASE[name].shape, dtype=kind)},
+            f"{name} must be int8 or int32 on {{series}}, not {np.dtype(kind)}; convert it", {},
+            NEW)
+        for name in ("x1", "x2")
+        for kind in (I64, np.uint8, F16)
+    ),
+    Row({"x1": ones(4, 16, dtype=I32)}, "x2 must be int32 like x1, not int8; convert it", {}, NEW),
+    Row({"x2": ones(16, 1, dtype=I32)},
+        "x2 must be int8 like x1, not packed int4; the kernel of int8 times int4 "
+        "(quant_batch_matmul_v4) is not simulated", {}, NEW, Code.UNSUPPORTED),
+]  # fmt: skip
+
+# ---- output_dtype, and what it asks of scale, offset, bias and pertoken_scale ----
+
+KINDS_OF = {"float32": F32, "bfloat16": BF16, "float16": F16, "int32": I32, "int64": I64}
+PACKABLE = "float32, int64 or uint64"
+
+
+def of_kind(name: str, kind: str, count: int = 8) -> dict[str, Any]:
+    return {name: ones(count, dtype=KINDS_OF[kind])}
+
+
+ROWS += [
+    *(
+        Row({"output_dtype": kind},
+            f"output_dtype must be int8, float16, bfloat16 or int32, not {kind!r}; "
+            "choose one of these", HALF, NEW)
+        for kind in ("qint8", "float32", 1, np.int8)
+    ),
+    *(
+        Row({"output_dtype": kind},
+            f"output_dtype must be int8 or float16 on {{series}}, not {kind!r}; "
+            "choose one of these", HALF, OLD)
+        for kind in ("bfloat16", "int32", "uint8")
+    ),
+    *(
+        Row(PACKED | {"output_dtype": kind},
+            "output_dtype must be float16 or bfloat16 with packed int4 matrices, "
+            f"not {'int8' if kind is None else kind!r}; choose one of these".replace(
+                "not int8", "not 'int8'"),
+            PACKED | BRAIN, NEW)
+        for kind in (None, "int8", "int32")
+    ),
+    *(
+        Row(of_kind("scale", kind) | {"output_dtype": output},
+            f"scale must be {PACKABLE} with output_dtype={output!r}, not {kind}; convert it",
+            {"scale": right} | {"output_dtype": output})
+        for output in ("int8", "float16")
+        for kind, right in (("float16", ones(8)), ("bfloat16", WORDS), ("int32", WORDS.view(U64)))
+    ),
+    *(
+        Row(of_kind("scale", kind) | {"output_dtype": output},
+            f"scale must be float32 or bfloat16 with output_dtype={output!r}, not {kind}; "
+            "convert it", of_kind("scale", right) | {"output_dtype": output}, NEW)
+        for output in ("bfloat16", "int32")
+        for kind, right in (("float16", "float32"), ("int64", "bfloat16"))
+    ),
+    Row({"scale": WORDS} | HALF | TOKENS,
+        "scale must be float32 with output_dtype='float16' and a pertoken_scale, not int64; "
+        "convert it", HALF | TOKENS, NEW),
+    *(
+        Row({"offset": ones(8)} | more,
+            f"offset must be None with output_dtype={what}; only an int8 output takes one",
+            {"offset": ones(8)}, lines)
+        for more, what, lines in (
+            (HALF, "'float16'", NEW + OLD), (BRAIN, "'bfloat16'", NEW), (WHOLE, "'int32'", NEW),
+            (HALF | TOKENS, "'float16' and a pertoken_scale", NEW),
+        )
+    ),
+    Row(of_kind("offset", "int32"), "offset must be float32 on {series}, not int32; convert it",
+        {"offset": ones(8)}),
+    *(
+        Row(of_kind("bias", kind) | {"output_dtype": output},
+            f"bias must be int32 with output_dtype={output!r}, not {kind}; convert it",
+            of_kind("bias", "int32") | {"output_dtype": output}, lines)
+        for kind in ("float32", "float16", "int64")
+        for output, lines in (("int8", NEW + OLD), ("float16", NEW + OLD), ("int32", NEW))
+    ),
+    *(
+        Row(of_kind("bias", kind) | more,
+            f"bias must be int32, {what}, not {kind}; convert it", of_kind("bias", right) | more,
+            NEW)
+        for more, what, kind, right in (
+            (BRAIN, "bfloat16 or float32 with output_dtype='bfloat16'", "float16", "bfloat16"),
+            (BRAIN | TOKENS,
+             "bfloat16 or float32 with output_dtype='bfloat16' and a pertoken_scale",
+             "float16", "float32"),
+            (HALF | TOKENS, "float16 or float32 with output_dtype='float16' and a pertoken_scale",
+             "bfloat16", "float16"),
+        )
+    ),
+    *(
+        Row(TOKENS | {"output_dtype": output},
+            f"pertoken_scale must be None with output_dtype={output!r}; leave it out",
+            TOKENS | BRAIN, NEW)
+        for output in ("int8", "int32")
+    ),
+    *(
+        Row(TOKENS | more, "pertoken_scale must be None on {series}; leave it out", more, OLD)
+        for more in (HALF, {})
+    ),
+    Row({"pertoken_scale": ones(4, dtype=BF16)} | BRAIN,
+        "pertoken_scale must be float32 on {series}, not bfloat16; convert it", TOKENS | BRAIN,
+        NEW),
+]  # fmt: skip
+
+# ---- shapes ----
+
+SAYS = "for a product of 4 rows and 8 columns"
+EACH = "pass one number, or one a column"
+ROWS += [
+    *(
+        Row({name: ones(*shape, dtype=I8)},
+            f"{name} must have at least two dimensions, not {len(shape)}; reshape it", {})
+        for name in ("x1", "x2")
+        for shape in ((16,), ())
+    ),
+    Row({"x1": ones(*[1] * 5, 4, 16, dtype=I8)},
+        "x1 must have two to 6 dimensions, not 7; reshape it",
+        {"x1": ones(*[1] * 4, 4, 16, dtype=I8)}),
+    Row({"x2": ones(*[1] * 5, 16, 8, dtype=I8)},
+        "x2 must have two to 6 dimensions, not 7; reshape it",
+        {"x2": ones(*[1] * 4, 16, 8, dtype=I8)}),
+    *(
+        Row({name: ones(*shape, dtype=I8)},
+            f"{name} must not be empty, not of shape {shape}; leave the call out", {})
+        for name, shape in (("x1", (0, 16)), ("x1", (4, 0)), ("x2", (16, 0)), ("x2", (0, 16, 8)))
+    ),
+    Row({"x1": ones(4, 15, dtype=I8)},
+        "x2 must have as many rows as x1 has columns, 15, not 16; x1 is (m, k), x2 is (k, n)", {}),
+    Row({"x1": ones(16, 4, dtype=I8)},
+        "x2 must have as many rows as x1 has columns, 4, not 16; x1 is (m, k), x2 is (k, n)",
+        {"x1": ones(16, 4, dtype=I8).T}),
+    Row({"x1": ones(3, 4, 16, dtype=I8), "x2": ones(2, 16, 8, dtype=I8)},
+        "the batch dimensions of x1 and x2 must broadcast, not (3,) and (2,); "
+        "make them equal, or 1",
+        {"x1": ones(3, 1, 4, 16, dtype=I8), "x2": ones(2, 16, 8, dtype=I8)}),
+    *(
+        Row({"scale": ones(*shape)},
+            f"scale must have shape (1,) or (8,) {SAYS}, not {shape}; {EACH}", {"scale": ones(1)})
+        for shape in ((), (2,), (16,), (1, 8), (8, 1))
+    ),
+    *(
+        Row({"scale": ones(*shape, dtype=I64)} | HALF,
+            f"scale must have shape (1,), (8,) or (1, 8) {SAYS}, not {shape}; {EACH}",
+            {"scale": WORDS.reshape(1, 8)} | HALF)
+        for shape in ((7,), (8, 1))
+    ),
+    *(
+        Row({"offset": ones(*shape)},
+            f"offset must have shape (1,) or (8,) {SAYS}, not {shape}; {EACH}",
+            {"scale": ones(1), "offset": ones(8)})
+        for shape in ((), (4,), (1, 8))
+    ),
+    *(
+        Row({"bias": ones(*shape, dtype=I32)},
+            f"bias must have shape (8,) {SAYS}, not {shape}; pass a number a column",
+            {"bias": ones(8, dtype=I32)})
+        for shape in ((1,), (4,), (1, 8), (1, 1, 8))
+    ),
+    *(
+        Row({"x1": ones(3, 4, 16, dtype=I8), "bias": ones(*shape, dtype=I32)},
+            f"bias must have shape (8,) or (3, 1, 8) {SAYS}, not {shape}; pass a number a column",
+            {"x1": ones(3, 4, 16, dtype=I8), "bias": ones(3, 1, 8, dtype=I32)})
+        for shape in ((1, 1, 8), (3, 8), (3, 4, 8))
+    ),
+    Row({"x1": ones(3, 1, 4, 16, dtype=I8), "bias": ones(3, 1, 8, dtype=I32)},
+        f"bias must have shape (8,) {SAYS}, not (3, 1, 8); pass a number a column",
+        {"x1": ones(3, 1, 4, 16, dtype=I8), "bias": ones(8, dtype=I32)}),
+    *(
+        Row({"pertoken_scale": ones(*shape)} | BRAIN,
+            f"pertoken_scale must have shape (4,) {SAYS}, not {shape}; pass a number a row of x1",
+            TOKENS | BRAIN, NEW)
+        for shape in ((1,), (8,), (4, 1))
+    ),
+]  # fmt: skip
+
+
+def specs(x1: tuple[int, ...], x2: tuple[int, ...]) -> dict[str, Any]:
+    return {"x1": TensorSpec(x1, "int8"), "x2": TensorSpec(x2, "int8"), "scale": ones(1)}
+
+
+def turned(rows: int, columns: int) -> TensorSpec:
+    return TensorSpec((columns, rows), "int8").T
+
+
+ROWS += [
+    Row(specs((1, 65536), (65536, 8)), "k must be at most 65535, not 65536; split the call",
+        specs((1, 65535), (65535, 8))),
+    Row(specs((1, 16), (16, 65536)),
+        "the dimension of x2 that lies inside must be at most 65535, not 65536; split the call",
+        specs((1, 16), (16, 65536)) | {"x2": turned(16, 65536)}),
+    Row(specs((65536, 16), (16, 8)) | {"x1": turned(65536, 16)},
+        "the dimension of x1 that lies inside must be at most 65535, not 65536; split the call",
+        specs((65536, 16), (16, 8))),
+]  # fmt: skip
+
+# ---- layouts ----
+
+ND = "must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)"
+ROWS += [
+    Row({"x1": fractals(ones(4, 16, dtype=I8))}, f"x1 {ND}", {}),
+    Row({"x2": fractals(ones(16, 8, dtype=I8))},
+        "x2 in FRACTAL_NZ must be the transposed view of an (n, k) matrix on {series}, "
+        "not of (k, n); cast its transpose and pass that one's .T",
+        {"x2": fractals(ones(8, 16, dtype=I8)).T}, OLD),
+    Row({"x2": fractals(ones(8, 16, dtype=I8))},
+        "x2 must have as many rows as x1 has columns, 16, not 8; x1 is (m, k), x2 is (k, n)",
+        {"x2": fractals(ones(16, 8, dtype=I8))}, NEW),
+]  # fmt: skip
+
+# ---- int4 ----
+
+ROWS += [
+    Row(PACKED | {"x2": fractals(ones(16, 1, dtype=I32), 8)}, f"x2 {ND}", PACKED, NEW),
+    Row(PACKED | {"x1": ones(2, 4, dtype=I32).T},
+        "x1 must not be transposed if it holds packed int4; make it contiguous", PACKED, NEW),
+    Row(PACKED | {"x2": ones(2, 1, dtype=I32)},
+        "x2 must have as many rows as x1 has columns, 16, not 2; x1 is (m, k), x2 is (k, n)",
+        PACKED | {"x2": ones(8, 2, dtype=I32).T}, NEW),
+    Row(PACKED | {"x2": ones(7, 2, dtype=I32).T, "scale": ones(7)},
+        "n must be even with packed int4 matrices, not 7; pad x2",
+        PACKED | {"x2": ones(6, 2, dtype=I32).T, "scale": ones(6)}, NEW),
+    Row(PACKED | {"scale": ones(1), "x1": TensorSpec((4, 8192), "int32"),
+                  "x2": TensorSpec((65536, 1), "int32")},
+        "k must be at most 65535, not 65536; split the call",
+        PACKED | {"scale": ones(1), "x1": TensorSpec((4, 8191), "int32"),
+                  "x2": TensorSpec((65528, 1), "int32")}, NEW),
+]  # fmt: skip
+
+# ---- words, groups ----
+
+ROWS += [
+    Row({"scale": PLAIN},
+        "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; "
+        "pack it with npu_trans_quant_param", {"scale": PLAIN} | HALF),
+    Row({"scale": WORDS | (1 << 36)} | HALF,
+        "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
+        "does and that is not simulated; pack it with npu_trans_quant_param",
+        {"scale": WORDS} | HALF, code=Code.UNSUPPORTED),
+    *(
+        Row({"group_sizes": sizes},
+            f"group_sizes must be three integers (m, n, k), not {sizes!r}; pass [0, 0, 0]",
+            {"group_sizes": (0, 0, 0)})
+        for sizes in ([0, 0], [1, 2, 3, 4], 128, "000")
+    ),
+    Row({"group_sizes": [0, 0, 1.0]},
+        "group_sizes[2] must be an integer, not 1.0; pass one without quotes or a point",
+        {"group_sizes": [0, 0, 0]}),
+    *(
+        Row({"group_sizes": [0, size, 0]},
+            f"group_sizes[1] must lie in [0, 65535], not {size}; pass 0 for no groups",
+            {"group_sizes": [np.int64(0), 0, 0]})
+        for size in (-1, 65536)
+    ),
+    Row({"group_sizes": [0, 0, 256]},
+        "group_sizes must be None or all 0, not [0, 0, 256]; the kernel with groups "
+        "(quant_batch_matmul_v4) is not simulated", {}, code=Code.UNSUPPORTED),
+]  # fmt: skip
+
+
+@on_each_line(ROWS)
+def test_what_is_checked_before_the_launch(row: Row, series: str) -> None:
+    assert_check_refuses(OP, BASE | row.wrong, row, series)
+    assert_check_accepts(OP, BASE | row.right, series)
+
+
+# ---- the tables of the document: everything that is accepted ----
+
+SCALES_OF = {
+    ("int8", False): ("float32", "int64"),
+    ("float16", False): ("float32", "int64"),
+    ("bfloat16", False): ("float32", "bfloat16"),
+    ("int32", False): ("float32", "bfloat16"),
+    ("float16", True): ("float32",),
+    ("bfloat16", True): ("float32", "bfloat16"),
+}
+BIASES_OF = {
+    ("int8", False): ("int32",),
+    ("float16", False): ("int32",),
+    ("bfloat16", False): ("int32", "bfloat16", "float32"),
+    ("int32", False): ("int32",),
+    ("float16", True): ("int32", "float16", "float32"),
+    ("bfloat16", True): ("int32", "bfloat16", "float32"),
+}
+
+
+@pytest.mark.parametrize(
+    ("series", "output", "with_tokens", "scale", "bias"),
+    [
+        (series, *key, scale, bias)
+        for series in (*NEW, *OLD)
+        for key, scales in SCALES_OF.items()
+        if series in NEW or key in (("int8", False), ("float16", False))
+        for scale in scales
+        for bias in (*BIASES_OF[key], None)
+    ],
+)
+def test_the_types_of_the_document_go_together(
+    series: str, output: str, with_tokens: bool, scale: str, bias: str | None
+) -> None:
+    call = BASE | {"output_dtype": output} | (TOKENS if with_tokens else {})
+    call |= {"scale": WORDS} if scale == "int64" else of_kind("scale", scale)
+    call |= of_kind("bias", bias) if bias else {}
+    assert_check_accepts(OP, call, series)
+    if series in NEW and output in ("float16", "bfloat16"):
+        assert_check_accepts(OP, call | PACKED | {"output_dtype": output}, series)

@@ -1,0 +1,455 @@
+"""npu_weight_quant_batchmatmul: every constraint, the call that breaks it and the nearest that not.
+
+Sources: torch_npu.contrib.module.LinearWeightQuant; for what its document leaves open, op-plugin,
+WeightQuantBatchMatmulV2KernelNpuOpApi.cpp, and ops-nn, aclnn_weight_quant_batch_matmul_v2.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import BF16, LINES, NEW, OLD, Row, on_each_line
+
+from npusim import Code, OpError, Tensor, TensorSpec, devices, ops
+from npusim.layout import NZ, c0, to_fractals
+from npusim.ops.npu_weight_quant_batchmatmul import Problem, check
+
+OP = "npu_weight_quant_batchmatmul"
+HALF, FULL = np.float16, np.float32
+
+
+def ones(*shape: int, dtype: Any = HALF) -> Any:
+    return np.ones(shape, dtype)
+
+
+def int8(*shape: int) -> Any:
+    return ones(*shape, dtype=np.int8)
+
+
+def int32(*shape: int) -> Any:
+    return ones(*shape, dtype=np.int32)
+
+
+def spec(*shape: int, dtype: str = "float16") -> TensorSpec:
+    return TensorSpec(shape, dtype)
+
+
+def fractal(matrix: Any) -> Tensor:
+    """*matrix* in FRACTAL_NZ."""
+    wanted = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
+    return Tensor(wanted, to_fractals(matrix, NZ, (16, c0(wanted.element))))
+
+
+def checked(call: dict[str, Any], series: str) -> Problem:
+    return check(devices.load(LINES[series]), **call)
+
+
+WORD = 70507248484352
+BASE = {"x": ones(4, 64), "weight": int8(64, 128), "antiquant_scale": ones(128)}
+BRAIN = {"x": ones(4, 64, dtype=BF16), "antiquant_scale": ones(128, dtype=BF16)}
+GROUP = {"antiquant_scale": ones(2, 128), "antiquant_group_size": 32}
+PACKED = {
+    "weight": int8(128, 64).T,
+    "antiquant_scale": np.full(128, WORD, np.int64),
+}
+INT4 = {"weight": int32(64, 16)}
+INT8_NZ = {"weight": fractal(int8(64, 128))}
+INT4_NZ = {"weight": fractal(int32(128, 8)).T}
+QUANT = {"quant_scale": ones(128, dtype=FULL)}
+NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not {}; make it one of them"
+BIG = {"antiquant_scale": spec(1)}
+
+TENSORS = [
+    *(
+        Row({name: None}, f"{name} must be given, not None; pass a tensor", {},
+            code=Code.NULL_POINTER)
+        for name in BASE
+    ),
+    Row({"x": [[1.0]]}, "x " + NOT_A_TENSOR.format("list"), {}),
+    Row({"weight": 1}, "weight " + NOT_A_TENSOR.format("int"), {}),
+    Row({"antiquant_scale": 1.0}, "antiquant_scale " + NOT_A_TENSOR.format("float"), {}),
+    Row({"antiquant_offset": [0]}, "antiquant_offset " + NOT_A_TENSOR.format("list"), {}),
+    Row({"bias": 0}, "bias " + NOT_A_TENSOR.format("int"), {}),
+    Row({"quant_scale": 1.0}, "quant_scale " + NOT_A_TENSOR.format("float"), {}, NEW),
+    # types
+    *(
+        Row({"x": ones(4, 64, dtype=kind)},
+            f"x must be float16 or bfloat16 on {{series}}, not {kind}; convert it", {}, NEW)
+        for kind in ("float32", "int8")
+    ),
+    Row(BRAIN, "x must be float16 on {series}, not bfloat16; convert it", {}, OLD),
+    Row({"weight": ones(64, 128)},
+        "weight must be int8 or int32 on {series}, not float16; convert it", INT4, NEW),
+    Row({"weight": int32(64, 16)},
+        "weight must be int8 on {series}, not int32; convert it", {}, OLD),
+    Row({"antiquant_scale": ones(128, dtype=FULL)},
+        "antiquant_scale must be float16 or int64 with a float16 x on {series}, not float32; "
+        "convert it", PACKED, NEW),
+    Row({"antiquant_scale": PACKED["antiquant_scale"]},
+        "antiquant_scale must be float16 with a float16 x on {series}, not int64; convert it",
+        {}, OLD),
+    Row(BRAIN | {"antiquant_scale": ones(128)},
+        "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not float16; convert it",
+        BRAIN, NEW),
+    Row(BRAIN | {"antiquant_scale": PACKED["antiquant_scale"]},
+        "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not int64; convert it",
+        BRAIN, NEW),
+    Row({"antiquant_offset": ones(128, dtype=np.int32)},
+        "antiquant_offset must be float16 with an antiquant_scale of float16, not int32; "
+        "convert it",
+        {"antiquant_offset": ones(128)}),
+    Row(PACKED | {"antiquant_offset": ones(128)},
+        "antiquant_offset must be int32 with an antiquant_scale of int64, not float16; convert it",
+        PACKED | {"antiquant_offset": int32(128)}, NEW),
+    Row({"bias": ones(128, dtype=FULL)},
+        "bias must be float16 with a float16 x, not float32; convert it", {"bias": ones(128)}),
+    Row(BRAIN | {"bias": ones(128)},
+        "bias must be float32 with a bfloat16 x, not float16; convert it",
+        BRAIN | {"bias": ones(128, dtype=FULL)}, NEW),
+    Row({"quant_scale": ones(128)},
+        "quant_scale must be float32 or int64 on {series}, not float16; convert it", QUANT, NEW),
+    Row(QUANT | {"quant_offset": ones(128)},
+        "quant_offset must be float32 on {series}, not float16; convert it",
+        QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
+]  # fmt: skip
+
+PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
+SHAPES = [
+    Row({"x": ones(64)}, "x must have at least two dimensions, not 1; reshape it", {}),
+    Row({"x": ones(1, 4, 64)}, "x must have two dimensions, not shape (1, 4, 64); reshape it", {}),
+    Row({"weight": int8(1, 64, 128)},
+        "weight must have two dimensions, not shape (1, 64, 128); reshape it", {}),
+    Row({"x": ones(0, 64)}, "x must not be empty, not shape (0, 64); leave the call out", {}),
+    Row({"weight": int8(64, 0)},
+        "weight must not be empty, not shape (64, 0); leave the call out", {}),
+    Row({"x": fractal(ones(4, 64))},
+        "x must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast", {}),
+    Row({"weight": int8(128, 64)},
+        "weight must have k = 64 rows as x has columns, not 128; pass it as (k, n)",
+        {"weight": int8(128, 64).T}),
+    Row({"weight": int32(8, 128)},
+        "weight must have k = 64 rows as x has columns, not 8; pass it as (k, n / 8), or as the "
+        "transpose of (n, k / 8)", {"weight": int32(128, 8).T}, NEW),
+    Row({"weight": int32(16, 64).T},
+        "weight must have k = 64 rows as x has columns, not 512; pass it as (k, n / 8), or as the "
+        "transpose of (n, k / 8)", {"weight": np.ascontiguousarray(int32(16, 64).T)}, NEW),
+    Row(BIG | {"x": spec(4, 65536), "weight": spec(65536, 1, dtype="int8")},
+        "k must lie in [1, 65535], not be 65536; split the weight",
+        BIG | {"x": spec(4, 65535), "weight": spec(65535, 1, dtype="int8")}),
+    Row({"weight": spec(64, 65536, dtype="int8"), "antiquant_scale": spec(65536)},
+        "n must lie in [1, 65535], not be 65536; split the weight",
+        {"weight": spec(64, 65535, dtype="int8"), "antiquant_scale": spec(65535)}),
+    Row({"weight": spec(64, 8192, dtype="int32"), "antiquant_scale": spec(65536)},
+        "n must lie in [1, 65535], not be 65536; split the weight",
+        {"weight": spec(64, 8191, dtype="int32"), "antiquant_scale": spec(65528)}, NEW),
+    Row({"x": spec(2**31, 64)}, "m must lie in [1, 2147483647], not be 2147483648; split x",
+        {"x": spec(2**31 - 1, 64)}),
+    Row({"x": spec(64, 65536).T},
+        "m must lie in [1, 65535] for a transposed x, not be 65536; split x",
+        {"x": spec(64, 65535).T}),
+    # scales
+    *(
+        Row({"antiquant_scale": ones(*shape)},
+            "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), "
+            f"not {shape}; reshape it", {"antiquant_scale": ones(*right)}, NEW)
+        for shape, right in (
+            ((), (1,)), ((128, 1), (1, 128)), ((64,), (128,)), ((2, 128), (1, 128)),
+            ((1, 1, 128), (128,)), ((1, 2), (1, 1)),
+        )
+    ),
+    *(
+        Row(GROUP | {"antiquant_scale": ones(*shape)},
+            f"antiquant_scale must have shape (2, 128), not {shape}; reshape it", right, NEW)
+        for shape, right in (
+            ((1,), GROUP), ((128,), GROUP), ((128, 2), PAIR_T), ((3, 128), GROUP),
+            ((1, 128), GROUP),
+        )
+    ),
+    Row({"antiquant_scale": fractal(ones(1, 128))},
+        "antiquant_scale must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
+        {}),
+    Row({"antiquant_offset": ones(1, 128)},
+        "antiquant_offset must have the shape of antiquant_scale, (128,), not (1, 128); "
+        "reshape it", {"antiquant_offset": ones(1, 128), "antiquant_scale": ones(1, 128)}),
+    *(
+        Row(QUANT | {"quant_scale": ones(*shape, dtype=FULL)},
+            f"quant_scale must have shape (1,), (128,) or (1, 128), not {shape}; reshape it",
+            {"quant_scale": ones(*right, dtype=FULL)}, NEW)
+        for shape, right in (
+            ((1, 1), (1,)), ((128, 1), (1, 128)), ((64,), (128,)),
+        )
+    ),
+    Row(QUANT | {"quant_offset": ones(1, dtype=FULL)},
+        "quant_offset must have the shape of quant_scale, (128,), not (1,); reshape it",
+        QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
+    *(
+        Row({"bias": ones(*shape)},
+            f"bias must have shape (1,), (128,) or (1, 128), not {shape}; reshape it",
+            {"bias": ones(*right)})
+        for shape, right in (((1, 1), (1,)), ((128, 1), (1, 128)), ((64,), (128,)))
+    ),
+]  # fmt: skip
+
+WHOLE = "pass one without quotes or a point"
+ATTRIBUTES = [
+    Row({"antiquant_group_size": 32.0}, f"antiquant_group_size must be an integer, not 32.0; "
+        f"{WHOLE}", {"antiquant_group_size": 0}),
+    *(
+        Row(GROUP | {"antiquant_group_size": size},
+            "antiquant_group_size must be 0, or a multiple of 32 in [32, k - 1 = 63], "
+            f"not {size}; pass 0 for one group", GROUP, NEW)
+        for size in (-32, 1, 16, 48, 64, 96)
+    ),
+    Row(GROUP, "antiquant_group_size must be 0 on {series}, not 32; pass a scale for each column",
+        {}, OLD),
+    Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; 0 is precise, 1 is fast",
+        {"inner_precise": 1}),
+    Row({"inner_precise": True}, f"inner_precise must be an integer, not True; {WHOLE}",
+        {"inner_precise": 1}),
+    Row({"deterministic": 1}, "deterministic must be True or False, not 1; pass one of them",
+        {"deterministic": True}),
+    Row({"template": 3}, "template must be a name or None, not 3; leave it out", {}),
+    Row({"template": "fast"},
+        "template must be one of split_k, msd_group, msd, nz_splitk, custom, fixpipe on Atlas A2 "
+        "and Atlas A3, not 'fast'; leave it out to get the vendor's choice",
+        {"template": "custom"}, NEW),
+    Row({"template": "fixpipe"},
+        "template 'fixpipe' can run only if antiquant_scale is int64; leave it out to get the "
+        "vendor's choice", PACKED | {"template": "fixpipe"}, NEW),
+    # what quantises the output
+    Row({"quant_offset": ones(128, dtype=FULL)},
+        "quant_offset must be None without quant_scale; pass both",
+        QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
+    Row(PACKED | QUANT,
+        "quant_scale must be None with an int64 antiquant_scale; pass a float16 antiquant_scale",
+        PACKED, NEW),
+    Row(QUANT, "quant_scale must be None on {series}; quantise the output with npu_quantize",
+        {}, OLD),
+    *(
+        Row({"quant_scale": np.full(128, word, np.int64)},
+            f"quant_scale must come from npu_trans_quant_param if it is int64, not be {word}; "
+            "pack it", {"quant_scale": np.full(128, WORD, np.int64)}, NEW)
+        for word in (1065353216, WORD | 1 << 36, WORD | 1 << 32)
+    ),
+    Row(PACKED | {"antiquant_scale": np.full(128, WORD | 1 << 36, np.int64)},
+        f"antiquant_scale must come from npu_trans_quant_param if it is int64, not be "
+        f"{WORD | 1 << 36}; pack it",
+        PACKED | {"antiquant_scale": np.full(128, 1065353216, np.int64)}, NEW),
+    *(
+        Row(PACKED | {"antiquant_offset": np.full(128, value, np.int32)},
+            f"antiquant_offset must lie in [-128, 127] if it is int32, not in [{value}, {value}]; "
+            "clip it", PACKED | {"antiquant_offset": np.full(128, right, np.int32)}, NEW)
+        for value, right in ((128, 127), (-129, -128))
+    ),
+]  # fmt: skip
+
+INT4_GROUP_NZ = {
+    "x": ones(128, 4).T,
+    "weight": fractal(int32(128, 16)),
+    "antiquant_scale": ones(2, 128),
+    "antiquant_group_size": 64,
+}
+SIZES = "m = 4, k = 64, n = 128"
+COMBINATIONS = [
+    # an int64 antiquant_scale
+    Row(PACKED | {"x": ones(64, 4).T},
+        f"an int64 antiquant_scale needs x that is not transposed, not {SIZES}, x transposed, "
+        "int8 ND weight transposed, per channel; pass a float16 scale", PACKED, NEW),
+    Row(PACKED | INT4_NZ,
+        f"an int64 antiquant_scale needs an int8 weight of layout ND, not {SIZES}, "
+        "x not transposed, int4 FRACTAL_NZ weight transposed, per channel; pass a float16 scale",
+        PACKED, NEW),
+    Row(PACKED | {"weight": int8(64, 128)},
+        f"an int64 antiquant_scale needs a transposed weight, not {SIZES}, x not transposed, "
+        "int8 ND weight not transposed, per channel; pass a float16 scale", PACKED, NEW),
+    Row(PACKED | {"antiquant_scale": np.full(1, WORD, np.int64)},
+        f"an int64 antiquant_scale needs a scale for each column, not {SIZES}, x not transposed, "
+        "int8 ND weight transposed, per tensor; pass a float16 scale", PACKED, NEW),
+    Row(PACKED | {"x": ones(97, 64)},
+        "an int64 antiquant_scale needs m in [1, 96], not m = 97, k = 64, n = 128, "
+        "x not transposed, int8 ND weight transposed, per channel; pass a float16 scale",
+        PACKED | {"x": ones(96, 64)}, NEW),
+    Row(PACKED | {"x": ones(4, 32), "weight": int8(128, 32).T},
+        "an int64 antiquant_scale needs k and n that are multiples of 64, not m = 4, k = 32, "
+        "n = 128, x not transposed, int8 ND weight transposed, per channel; pass a float16 scale",
+        PACKED, NEW),
+    # an int8 weight in FRACTAL_NZ
+    Row(INT8_NZ | {"antiquant_scale": ones(1)},
+        f"an int8 FRACTAL_NZ weight needs a scale for each column, not {SIZES}, "
+        "x not transposed, int8 FRACTAL_NZ weight not transposed, per tensor; use layout ND",
+        INT8_NZ, NEW),
+    Row(INT8_NZ | GROUP,
+        f"an int8 FRACTAL_NZ weight needs a scale for each column, not {SIZES}, "
+        "x not transposed, int8 FRACTAL_NZ weight not transposed, per group of 32; use layout ND",
+        GROUP, NEW),
+    Row(INT8_NZ | {"x": ones(64, 4).T},
+        f"an int8 FRACTAL_NZ weight needs x that is not transposed, not {SIZES}, x transposed, "
+        "int8 FRACTAL_NZ weight not transposed, per channel; use layout ND", INT8_NZ, NEW),
+    # an int32 one
+    Row(INT4_NZ | QUANT,
+        f"an int32 FRACTAL_NZ weight needs quant_scale None, not {SIZES}, x not transposed, "
+        "int4 FRACTAL_NZ weight transposed, per channel, int8 output; use layout ND",
+        INT4_NZ, NEW),
+    Row(INT4_NZ | {"antiquant_scale": ones(1)},
+        f"an int32 FRACTAL_NZ weight needs a scale for each column or group, not {SIZES}, "
+        "x not transposed, int4 FRACTAL_NZ weight transposed, per tensor; use layout ND",
+        INT4_NZ, NEW),
+    Row({"weight": fractal(int32(64, 16))},
+        "an int32 FRACTAL_NZ weight needs a transposed weight if scaled per channel, not "
+        f"{SIZES}, x not transposed, int4 FRACTAL_NZ weight not transposed, per channel; "
+        "use layout ND", INT4_NZ, NEW),
+    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)), "antiquant_group_size": 96},
+        "an int32 FRACTAL_NZ weight needs antiquant_group_size 64 or 128, not m = 4, k = 128, "
+        "n = 128, x transposed, int4 FRACTAL_NZ weight not transposed, per group of 96; "
+        "use layout ND", INT4_GROUP_NZ, NEW),
+    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)).T},
+        "an int32 FRACTAL_NZ weight needs no transposed weight if scaled per group, not m = 4, "
+        "k = 128, n = 128, x transposed, int4 FRACTAL_NZ weight transposed, per group of 64; "
+        "use layout ND", INT4_GROUP_NZ, NEW),
+    Row(INT4_GROUP_NZ | {"x": ones(96, 4).T, "weight": fractal(int32(96, 16))},
+        "an int32 FRACTAL_NZ weight needs k that is a multiple of the group, not m = 4, k = 96, "
+        "n = 128, x transposed, int4 FRACTAL_NZ weight not transposed, per group of 64; "
+        "use layout ND", INT4_GROUP_NZ, NEW),
+    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 4)), "antiquant_scale": ones(2, 32)},
+        "an int32 FRACTAL_NZ weight needs n that is a multiple of 64, not m = 4, k = 128, n = 32, "
+        "x transposed, int4 FRACTAL_NZ weight not transposed, per group of 64; use layout ND",
+        INT4_GROUP_NZ, NEW),
+    # Atlas inference
+    Row({"antiquant_scale": ones(1)},
+        "antiquant_scale must have one number for each of 128 columns on {series}, not one for "
+        "all; repeat it", {}, OLD),
+    Row(BIG | {"x": spec(12801, 40000), "weight": spec(40000, 1, dtype="int8")},
+        "m x k must be at most 512000000 with one scale for all on {series}, not 512040000; "
+        "split x",
+        BIG | {"x": spec(12800, 40000), "weight": spec(40000, 1, dtype="int8")}, OLD),
+    Row({"weight": fractal(int8(64, 128))},
+        "no kernel takes the call, the last one, weight_nz, only if weight is FRACTAL_NZ and "
+        "transposed; change that", {"weight": fractal(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
+]  # fmt: skip
+
+
+@on_each_line(TENSORS + SHAPES + ATTRIBUTES + COMBINATIONS)
+def test_what_is_checked(row: Row, series: str) -> None:
+    message = f"{OP}: {row.message.format(series=series)} [{row.code.value}]"
+    with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
+        checked(BASE | row.wrong, series)
+    assert caught.value.code is row.code
+    assert checked(BASE | row.right, series).output.shape[1] > 0
+
+
+# ---- where the document contradicts itself ----
+
+QUANT_NZ = (
+    f"{OP}: the document takes quant_scale with ND weights only, but its own example passes it "
+    "with a FRACTAL_NZ one; it is taken"
+)
+X_NZ = (
+    f"{OP}: the document asks for a transposed x with an int32 FRACTAL_NZ weight scaled per "
+    "group, but its inner_precise and the kernels for m <= 16 take x as it is; it is taken"
+)
+
+
+@pytest.mark.parametrize("series", NEW)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [(INT8_NZ | QUANT, QUANT_NZ), (INT4_GROUP_NZ | {"x": ones(4, 128)}, X_NZ)],
+)
+def test_contradictions_are_warned_of(series: str, call: dict[str, Any], message: str) -> None:
+    with pytest.warns(UserWarning, match="^" + re.escape(message) + "$"):
+        checked(BASE | call, series)
+
+
+@pytest.mark.parametrize("call", [INT8_NZ, QUANT, INT4_GROUP_NZ])
+def test_nothing_else_is_warned_of(call: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checked(BASE | call, "Atlas A2")
+
+
+# ---- what the kernel gets ----
+
+
+def test_inputs_are_those_that_the_kernel_reads() -> None:
+    everything = QUANT | {
+        "quant_offset": ones(128, dtype=FULL), "bias": ones(128), "antiquant_offset": ones(128),
+    }  # fmt: skip
+    problem = checked(BASE | everything, "Atlas A2")
+    assert [operand.name for operand in problem.inputs] == [
+        "x", "weight", "antiquant_scale", "antiquant_offset", "quant_scale", "bias",
+    ]  # fmt: skip
+    assert problem.output == TensorSpec((4, 128), "int8")
+    assert [operand.name for operand in checked(BASE, "Atlas A2").inputs] == [
+        "x", "weight", "antiquant_scale",
+    ]  # fmt: skip
+
+
+def test_a_float_quant_scale_is_packed_with_its_offset() -> None:
+    call = {
+        "quant_scale": np.full((1, 128), 1.5, FULL),
+        "quant_offset": np.full((1, 128), -1, FULL),
+    }
+    packed = checked(BASE | call, "Atlas A2").quant_scale
+    assert packed is not None
+    assert packed.array is not None
+    assert packed.spec == TensorSpec((1, 128), "int64")
+    assert set(packed.array.flat) == {1 << 46 | 0x1FF << 37 | 0x3FC00000}
+    call["quant_offset"] = spec(1, 128, dtype="float32")
+    packed = checked(BASE | call, "Atlas A2").quant_scale
+    assert packed is not None
+    assert packed.array is None
+
+
+def test_a_bias_of_one_number_is_spread() -> None:
+    bias = checked(BASE | {"bias": np.full(1, 3, HALF)}, "Atlas A2").bias
+    assert bias is not None
+    assert bias.array is not None
+    assert bias.array.tolist() == [3.0] * 128
+    bias = checked(BASE | {"bias": spec(1)}, "Atlas A2").bias
+    assert bias is not None
+    assert (bias.spec, bias.array) == (spec(128), None)
+
+
+def test_310p_gets_the_weight_in_fractals() -> None:
+    rng = np.random.default_rng(1)
+    weight = rng.integers(-128, 128, (64, 128), np.int8)
+    for given in (weight, np.asfortranarray(weight), fractal(weight.T.copy()).T):
+        problem = checked(BASE | {"weight": given}, "Atlas inference")
+        assert problem.weight.spec == TensorSpec((128, 64), "int8", "FRACTAL_NZ").T
+        assert problem.weight.array is not None
+        tensor = Tensor(problem.weight.spec, problem.weight.array)
+        np.testing.assert_array_equal(np.asarray(tensor), weight)
+    problem = checked(BASE | {"weight": spec(64, 128, dtype="int8")}, "Atlas inference")
+    assert problem.weight.array is None
+
+
+@pytest.mark.parametrize(
+    ("call", "facts"),
+    [
+        ({}, {"m": 4, "k": 64, "n": 128, "trans_weight": False, "weight": "int8"}),
+        ({"weight": int8(128, 64).T}, {"k": 64, "n": 128, "trans_weight": True}),
+        ({"x": ones(64, 4).T}, {"m": 4, "k": 64, "trans_x": True}),
+        (INT4, {"n": 128, "weight": "int4", "is_nz": False}),
+        (INT4_NZ, {"k": 64, "n": 128, "weight": "int4", "trans_weight": True, "is_nz": True}),
+        ({"weight": TensorSpec((128, 8), "int32").T}, {"k": 64, "n": 128, "trans_weight": True}),
+        (GROUP, {"scaling": "group", "group_size": 32}),
+        (PAIR_T, {"scaling": "group", "group_size": 32}),
+        ({"antiquant_scale": ones(1, 1)}, {"scaling": "tensor"}),
+        ({"bias": ones(128), "antiquant_offset": ones(128)},
+         {"has_bias": True, "has_offset": True, "has_quant": False}),
+        (QUANT | {"deterministic": True}, {"has_quant": True, "deterministic": True}),
+        (PACKED, {"is_packed": True, "scaling": "channel"}),
+    ],
+)  # fmt: skip
+def test_facts_are_read_off(call: dict[str, Any], facts: dict[str, Any]) -> None:
+    found = checked(BASE | call, "Atlas A3").facts
+    assert {name: getattr(found, name) for name in facts} == facts
+
+
+def test_the_module_offers_what_operators_do() -> None:
+    operator = ops.load(OP)
+    for name in ("check", "tile", "build", "reference"):
+        assert callable(getattr(operator, name))
