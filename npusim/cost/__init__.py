@@ -11,7 +11,7 @@ into time.
 from __future__ import annotations
 
 from npusim.cost.copies import Charge, charge
-from npusim.cost.cost import Cost
+from npusim.cost.cycles import Cost
 from npusim.cost.matrix import between_buffers, mmad
 from npusim.cost.vector import VectorOp, vector
 from npusim.isa import (

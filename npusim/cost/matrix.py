@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from npusim.cost.cost import Cost
+from npusim.cost.cycles import Cost
 from npusim.isa import (
     BLOCK_BYTES,
     BroadcastToL0c,

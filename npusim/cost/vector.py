@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from npusim.banks import repeat_cycles
-from npusim.cost.cost import Cost
+from npusim.cost.cycles import Cost
 from npusim.isa import (
     Axpy,
     Binary,
