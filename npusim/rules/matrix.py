@@ -295,8 +295,8 @@ DRAINS = (
             and op.src.count % (op.rows * FRACTAL_ROWS) == 0
         ),
         lambda op, _: (
-            f"src and dst must be the same whole fractals, in L0C of {FRACTAL_ROWS} x {FRACTAL_ROWS}, "
-            f"not {op.src.count} and {op.dst.count} elements of {op.rows} rows; cut them alike"
+            f"src and dst must be the same whole fractals, in L0C of {FRACTAL_ROWS} x "
+            f"{FRACTAL_ROWS}, not {op.src.count} and {op.dst.count} elements of {op.rows} rows; cut them alike"
         ),
     ),
     Rule((Fixpipe, CopyL0c), lambda op, _: _scale_fits(op), _scale_text),

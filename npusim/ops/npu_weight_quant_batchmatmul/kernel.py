@@ -1,15 +1,16 @@
-"""The programs that the cores run for npu_weight_quant_batchmatmul."""
+"""The programs that the cores run for npu_weight_quant_batchmatmul: those of its template."""
 
 from __future__ import annotations
 
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, module_of
 from npusim.program import Block
 from npusim.spec import DeviceSpec
 
 __all__ = ["build"]
 
 
-def build(_spec: DeviceSpec, _problem: Problem, _plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core."""
-    raise NotImplementedError("npu_weight_quant_batchmatmul: has no programs yet; use reference")
+    blocks: tuple[Block, ...] = module_of(p.choice).build(spec, p, plan)
+    return blocks

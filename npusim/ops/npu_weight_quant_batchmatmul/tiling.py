@@ -1,25 +1,33 @@
-"""How npu_weight_quant_batchmatmul is split over cores and buffers."""
+"""How npu_weight_quant_batchmatmul is split over cores and buffers: each template has its way."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
+from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.spec import DeviceSpec
 
-__all__ = ["Plan", "tile"]
+__all__ = ["Plan", "module_of", "tile"]
+
+MODULES = {
+    ("msd", "multicore"): "msd_multicore",
+    ("msd", "multicore_hp"): "msd_multicore",
+    ("msd", "split_k"): "msd_split_k",
+    ("msd", "per_group"): "msd_per_group",
+}
+"""Forms with a kernel of their own; the others bear their template's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Who works on what."""
-
-    template: str
-    form: str
-    why: str
-    launched: int
+def module_of(choice: Choice) -> ModuleType:
+    """The module of the kernel that *choice* names."""
+    name = MODULES.get((choice.template, choice.form), choice.template)
+    return import_module(f"npusim.ops.npu_weight_quant_batchmatmul.templates.{name}")
 
 
-def tile(_spec: DeviceSpec, _problem: Problem) -> Plan:
-    """Split over cores and buffers as the vendor does."""
-    raise NotImplementedError("npu_weight_quant_batchmatmul: has no tiling yet; use reference")
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split as the template that takes the call does."""
+    plan: Plan = module_of(p.choice).tile(spec, p)
+    return plan
