@@ -14,16 +14,17 @@ from typing import Literal
 import simpy
 
 from npusim.fold import fold
-from npusim.footprint import check_apart, check_inside
+from npusim.footprint import check_apart
 from npusim.hazards import Meetings, Orders
 from npusim.memory import SharedMemory
 from npusim.play import DEFAULT_MODEL, Model, Player
 from npusim.program import Binding, Block, Program
+from npusim.reach import check_inside
 from npusim.rules import Place, check
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 from npusim.trace import Trace
-from npusim.units import Code, Lane
+from npusim.units import Code, Crossings, Decoder, Lane
 
 __all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
 
@@ -90,15 +91,18 @@ def time(
     warm = l2 == "warm"
     memory = SharedMemory(env, spec, tensors, warm)
     groups = fold(blocks, tensors, spec, warm) if folded else tuple((block,) for block in blocks)
+    decoders = {block.kind: Decoder(block.kind, spec) for block in blocks}
     codes: dict[tuple[Program, str], Code] = {}
-    lanes = []
-    for group in groups:
-        first = group[0]
+    for first, *_ in groups:
         key = first.program, first.kind
         if key not in codes:
-            codes[key] = Code(first.program, first.kind, spec)
-        cores = tuple(block.core for block in group)
-        lanes.append(Lane(env, memory, codes[key], cores, first.bindings))
+            codes[key] = Code(first.program, decoders[first.kind])
+    # Cores of one kind share their flags' numbers, so all is decoded before the first lane is made.
+    crossings = Crossings()
+    lanes = [
+        Lane(env, memory, crossings, codes[group[0].program, group[0].kind], group)
+        for group in groups
+    ]
     for lane in lanes:
         lane.run()
     if progress:

@@ -1,9 +1,10 @@
 """Blocks that do the same are timed once, when nothing they share tells them apart.
 
 Two blocks can be timed as one when they run the same program on the same kind of core, their
-tensors begin at the same place within a line, and the L2 treats them alike: what they touch is
-either the very same bytes, or lines that no other block touches. Then every request of the one has
-its twin at the same cycle, and links that are shared fairly keep twins together.
+tensors begin at the same place within a line, they await no other core, and the L2 treats them
+alike: what they touch is either the very same bytes, or lines that no other block touches. Then
+every request of the one has its twin at the same cycle, and links that are shared fairly keep twins
+together.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import Global, Load, Store
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, place_of
 from npusim.memory import touched_lines
 from npusim.program import Block, Program
 from npusim.spec import DeviceSpec
@@ -20,6 +21,9 @@ from npusim.tensor import GlobalTensor, allocated_bytes
 __all__ = ["fold"]
 
 LineNumbers = NDArray[np.int64]
+_Place = tuple[Global, int]
+"""Where a copy goes in a body, and the shift of the call."""
+MEETING = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
 def fold(
@@ -32,12 +36,16 @@ def fold(
         # Which part of an input is still there differs from block to block.
         return tuple((block,) for block in blocks)
     groups: dict[tuple[object, ...], list[Block]] = {}
+    meets: dict[Program, bool] = {}
     for block in blocks:
         places = sorted(
             (name, bound.tensor, bound.base_bytes % line_bytes)
             for name, bound in block.bindings.items()
         )
-        groups.setdefault((id(block.program), block.kind, *places), []).append(block)
+        if block.program not in meets:
+            meets[block.program] = _meets(block.program)
+        own = block.core if meets[block.program] else None
+        groups.setdefault((id(block.program), block.kind, own, *places), []).append(block)
     if len(groups) == len(blocks):
         return tuple((block,) for block in blocks)
     lines = _Lines(line_bytes)
@@ -59,7 +67,7 @@ class _Lines:
 
     def __init__(self, line_bytes: int) -> None:
         self._line_bytes = line_bytes
-        self._places: dict[Program, dict[str, list[Global]]] = {}
+        self._places: dict[Program, dict[str, list[_Place]]] = {}
         self._known: dict[tuple[Program, str, int], LineNumbers] = {}
 
     def of(self, block: Block) -> dict[str, LineNumbers]:
@@ -75,11 +83,11 @@ class _Lines:
             numbers[name] = self._known[program, name, phase] + first
         return numbers
 
-    def _search(self, places: list[Global], phase: int) -> LineNumbers:
+    def _search(self, places: list[_Place], phase: int) -> LineNumbers:
         runs: set[tuple[int, int]] = set()
         scattered: list[LineNumbers] = []
-        for place in places:
-            lines = touched_lines(place, phase, self._line_bytes)
+        for place, shift in places:
+            lines = touched_lines(place, phase + shift, self._line_bytes)
             if isinstance(lines, slice):
                 runs.add((lines.start, lines.stop))
             else:
@@ -87,14 +95,23 @@ class _Lines:
         return np.unique(np.concatenate([*(np.arange(*run) for run in sorted(runs)), *scattered]))
 
 
-def _places(program: Program) -> dict[str, list[Global]]:
+def _places(program: Program) -> dict[str, list[_Place]]:
     """Name -> where *program* copies from or to."""
-    found: dict[str, list[Global]] = {}
-    for op in program.ops:
-        if isinstance(op, Load | Store):
-            place = op.src if isinstance(op, Load) else op.dst
-            found.setdefault(place.name, []).append(place)
+    found: dict[str, list[_Place]] = {}
+    bodies = {id(body): _copied(body) for body in program.bodies}
+    for call in program.calls:
+        for place in bodies[id(call.ops)]:
+            found.setdefault(place.name, []).append((place, call.shifts.get(place.name, 0)))
     return found
+
+
+def _copied(ops: tuple[MicroOp, ...]) -> list[Global]:
+    return [place for place in map(place_of, ops) if place is not None]
+
+
+def _meets(program: Program) -> bool:
+    """Whether it sets or awaits flags between cores, which would tell its blocks apart."""
+    return any(isinstance(op, MEETING) for body in program.bodies for op in body)
 
 
 def _touch_counts(

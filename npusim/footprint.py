@@ -1,4 +1,4 @@
-"""What the blocks of a launch touch of global memory: within their tensors, and apart.
+"""What the blocks of a launch write of global memory must be their own.
 
 Only flags between cores order the cores of a launch. So the bytes that a block writes must be its
 own, unless such a flag comes between it and whoever else touches them, or both add in the same
@@ -16,23 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.hazards import Meetings, Moment, RaceError, added
-from npusim.isa import Fixpipe, Global, Load, MicroOp, Store, place_of
+from npusim.isa import Fixpipe, Global, MicroOp, Store, place_of
 from npusim.program import Block, Program
-from npusim.tensor import SLACK_BYTES, GlobalTensor
 
-__all__ = ["check_apart", "check_inside"]
+__all__ = ["check_apart"]
 
 Numbers = NDArray[np.int64]
 Pieces = tuple[Numbers, Numbers]
 """Where byte ranges begin and end."""
-
-
-class _Reach(NamedTuple):
-    """The bytes that a program touches of a name, and the last micro-op that widened them."""
-
-    low: int
-    high: int
-    op: Load | Store
 
 
 class _Ranges(NamedTuple):
@@ -41,40 +32,6 @@ class _Ranges(NamedTuple):
     starts: Numbers
     ends: Numbers
     owners: Numbers
-
-
-def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None:
-    """Raise ValueError if a copy leaves the tensor it is bound to, slack included."""
-    sizes = {tensor.name: tensor.nbytes for tensor in tensors}
-    reach: dict[Program, dict[str, _Reach]] = {}
-    for block in blocks:
-        if block.program not in reach:
-            reach[block.program] = _reach(block.program)
-        for name, (low, high, op) in reach[block.program].items():
-            bound = block.bindings[name]
-            size = sizes[bound.tensor]
-            first, end = bound.base_bytes + low, bound.base_bytes + high
-            if first < 0 or end > size + SLACK_BYTES:
-                raise ValueError(
-                    f"{block.program.name}: copies on core {block.core} must stay within the "
-                    f"{size} bytes of {bound.tensor}, not touch [{first}:{end}] as {op} does; "
-                    f"mend the tiling or the binding"
-                )
-
-
-def _reach(program: Program) -> dict[str, _Reach]:
-    """Name -> the bytes from the first to the last that *program* touches of it."""
-    found: dict[str, _Reach] = {}
-    for op in program.ops:
-        if isinstance(op, Load | Store):
-            place = op.src if isinstance(op, Load) else op.dst
-            known = found.get(place.name)
-            if known is None:
-                found[place.name] = _Reach(place.offset_bytes, place.end_bytes, op)
-            elif place.offset_bytes < known.low or place.end_bytes > known.high:
-                low, high = min(known.low, place.offset_bytes), max(known.high, place.end_bytes)
-                found[place.name] = _Reach(low, high, op)
-    return found
 
 
 def check_apart(blocks: tuple[Block, ...], meetings: Meetings) -> None:

@@ -218,6 +218,7 @@ class Vector(Part):
             "duplicate",
             "broadcast",
             "reduce",
+            "block_reduce",
             "logic",
             "select",
             "copy",
@@ -250,7 +251,7 @@ class Scalar(Part):
 
 
 class Sync(Part):
-    """Flags and barriers inside a core."""
+    """Flags and barriers, inside a core and between cores."""
 
     set_flag_cycles: NonNegativeInt
     wait_flag_cycles: NonNegativeInt
@@ -259,6 +260,8 @@ class Sync(Part):
     """Flags for each pair of pipes."""
     reserved_event_ids: NonNegativeInt
     """How many of them, from the top, the framework keeps."""
+    cross_core_cycles: NonNegativeInt | None = None
+    """From a set flag until another core sees it; left out where cores cannot meet."""
 
 
 class Launch(Part):

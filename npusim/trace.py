@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import Barrier, Load, MicroOp, SetFlag, Store, WaitFlag
+from npusim.isa import (
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    MicroOp,
+    SetFlag,
+    WaitFlag,
+    place_of,
+)
+from npusim.program import Program
 from npusim.spec import Pipe
 
 __all__ = ["LaneTrace", "PipeCounter", "Span", "Trace"]
 
 Cycles = NDArray[np.int64]
+Rows = NDArray[np.int64]
+Work = dict[Pipe, tuple[Rows, int]]
+"""Of a body: pipe -> numbers of the micro-ops that work there, and the bytes they copy."""
 
-ORDERING = (SetFlag, WaitFlag, Barrier)
+ORDERING = (SetFlag, WaitFlag, CrossCoreSetFlag, CrossCoreWaitFlag, Barrier)
 """Micro-ops that order others and do no work of their own."""
 
 
@@ -52,7 +63,7 @@ class LaneTrace:
 
     cores: tuple[int, ...]
     kind: str
-    ops: tuple[MicroOp, ...]
+    program: Program
     start: Cycles
     free: Cycles
     end: Cycles
@@ -61,27 +72,50 @@ class LaneTrace:
     l2_bytes: int
     """Bytes that each core moved from or to lines in the L2."""
 
-    def counters(self) -> dict[Pipe, PipeCounter]:
-        """Counters of each pipe that did something."""
-        by_pipe: dict[Pipe, list[int]] = {}
-        for index, op in enumerate(self.ops):
-            if not isinstance(op, ORDERING):
-                by_pipe.setdefault(op.pipe, []).append(index)
-        return {pipe: self._count(np.array(rows)) for pipe, rows in sorted(by_pipe.items())}
+    @property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op, calls written out."""
+        return self.program.ops
 
-    def _count(self, rows: NDArray[Any]) -> PipeCounter:
+    def counters(self, known: dict[int, Work] | None = None) -> dict[Pipe, PipeCounter]:
+        """Counters of each pipe that did something; *known* keeps what bodies do, by identity."""
+        known = {} if known is None else known
+        rows: dict[Pipe, list[Rows]] = {}
+        nbytes: dict[Pipe, int] = {}
+        count = 0
+        for call in self.program.calls:
+            if id(call.ops) not in known:
+                known[id(call.ops)] = _work(call.ops)
+            for pipe, (places, moved) in known[id(call.ops)].items():
+                rows.setdefault(pipe, []).append(places + count)
+                nbytes[pipe] = nbytes.get(pipe, 0) + moved
+            count += len(call.ops)
+        return {
+            pipe: self._count(np.concatenate(rows[pipe]), nbytes[pipe]) for pipe in sorted(rows)
+        }
+
+    def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
         start, end = self.start[rows], self.end[rows]
         # Pipes are in order, so starts ascend; what lies before the latest end is counted already.
         covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
         busy = np.maximum(end - np.maximum(start, covered), 0).sum()
-        moved = sum(_nbytes(self.ops[row]) for row in rows)
-        return PipeCounter(int(busy), len(rows), moved)
+        return PipeCounter(int(busy), len(rows), nbytes)
+
+
+def _work(ops: tuple[MicroOp, ...]) -> Work:
+    """Pipe -> which of *ops* do work there, and how many bytes they copy."""
+    rows: dict[Pipe, list[int]] = {}
+    nbytes: dict[Pipe, int] = {}
+    for index, op in enumerate(ops):
+        if not isinstance(op, ORDERING):
+            rows.setdefault(op.pipe, []).append(index)
+            nbytes[op.pipe] = nbytes.get(op.pipe, 0) + _nbytes(op)
+    return {pipe: (np.array(found), nbytes[pipe]) for pipe, found in rows.items()}
 
 
 def _nbytes(op: MicroOp) -> int:
-    if isinstance(op, Load):
-        return op.src.nbytes
-    return op.dst.nbytes if isinstance(op, Store) else 0
+    place = place_of(op)
+    return place.nbytes if place else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +138,7 @@ class Trace:
     @property
     def micro_ops(self) -> int:
         """Micro-ops that all cores executed, flags and barriers included."""
-        return sum(len(lane.cores) * len(lane.ops) for lane in self.lanes)
+        return sum(len(lane.cores) * len(lane.program) for lane in self.lanes)
 
     @property
     def cores(self) -> tuple[int, ...]:
@@ -125,7 +159,8 @@ class Trace:
 
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
         """Core -> pipe -> what it did."""
-        counted = [(lane, lane.counters()) for lane in self.lanes]
+        known: dict[int, Work] = {}
+        counted = [(lane, lane.counters(known)) for lane in self.lanes]
         rows = {core: pipes for lane, pipes in counted for core in lane.cores}
         return dict(sorted(rows.items()))
 

@@ -10,19 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import put, tiny_spec
 
-from npusim.cost import Charge, Cost, charge, cost
+from npusim import cost as costs
+from npusim.cost import Charge, Cost, charge
 from npusim.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.isa import (
+    Axpy,
     Barrier,
     Binary,
     BinaryScalar,
+    BlockReduce,
     Broadcast,
+    BroadcastToL0c,
     Cast,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
     Duplicate,
+    Fixpipe,
     Global,
     Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
     Local,
     MicroOp,
+    Mmad,
+    MulAddDst,
     Reduce,
     ScalarAlu,
     ScalarLoad,
@@ -31,6 +46,7 @@ from npusim.isa import (
     SetFlag,
     Store,
     Trap,
+    Unary,
     WaitFlag,
 )
 from npusim.spec import DeviceSpec
@@ -45,6 +61,10 @@ def classy() -> DeviceSpec:
         put(data, f"vector.classes.{name}.cycles_per_repeat_16bit", 2.0)
         put(data, f"vector.classes.{name}.cycles_per_repeat_32bit", 3.0)
     return DeviceSpec.model_validate(data)
+
+
+def cost(op: MicroOp, spec: DeviceSpec, kind: str = "aiv") -> Cost:
+    return costs.cost(op, spec, spec.cores[kind])
 
 
 def ub(offset_bytes: int, dtype: DType, count: int) -> Local:
@@ -70,6 +90,11 @@ HALF = ub(512, FLOAT16, 64)
         (Duplicate(X, 1.0), "duplicate"),
         (Broadcast(Z, ub(0, FLOAT32, 8)), "broadcast"),
         (Reduce("max", Z, X), "reduce"),
+        (Unary("abs", Z, X), "adds"),
+        (Axpy(Z, X, 2.0), "muls"),
+        (MulAddDst(Z, X, Y), "muladd"),
+        *((BlockReduce(op, Z, X), "block_reduce") for op in ("sum", "max")),
+        (Copy(Z, X), "copy"),
     ],
     ids=str,
 )  # fmt: skip
@@ -92,6 +117,8 @@ def test_each_vector_micro_op_has_its_class(op: MicroOp, name: Any, classy: Devi
         # A broadcast fills its target, a reduction walks its source.
         (Broadcast(ub(0, FLOAT32, 128), ub(4096, FLOAT32, 16)), 2 * 3),
         (Reduce("min", ub(4096, FLOAT16, 1), ub(0, FLOAT16, 640)), 5 * 2),
+        (BlockReduce("max", ub(4096, FLOAT16, 40), ub(0, FLOAT16, 640)), 5 * 2),
+        (BlockReduce("sum", ub(4096, FLOAT32, 16), ub(0, FLOAT32, 128)), 2 * 3),
     ],
     ids=str,
 )
@@ -114,6 +141,10 @@ def test_a_conflict_in_the_buffer_lengthens_the_body(tiny: DeviceSpec) -> None:
     far = ub(8192, FLOAT32, 64)
     assert cost(Binary("add", X, X, far), tiny).body == 2
     assert cost(Binary("add", X, X, ub(8192 + 256, FLOAT32, 64)), tiny).body == 1
+    # Axpy and MulAddDst read what they add to, so that meets the other operands.
+    assert cost(Axpy(X, far, 2.0), tiny).body == 2
+    assert cost(Axpy(X, ub(8192 + 256, FLOAT32, 64), 2.0), tiny).body == 1
+    assert cost(MulAddDst(X, far, ub(4096, FLOAT32, 64)), tiny).body == 3
 
 
 BYTE = Local("ub", 0, UINT8, 1)
@@ -131,6 +162,8 @@ BYTE = Local("ub", 0, UINT8, 1)
         (WaitFlag("mte2", "vector", 0), 6),
         (Barrier("vector"), 7),
         (Barrier(), 7),
+        (CrossCoreSetFlag("group", "cube", 0), 5),
+        (CrossCoreWaitFlag("all", "vector", 0), 6),
     ],
     ids=str,
 )
@@ -148,7 +181,107 @@ def test_a_copy_has_no_cost_of_its_own(tiny: DeviceSpec) -> None:
         cost(Load(BYTE, Global("x", 0, 32)), tiny)
 
 
+# ---- cube: 7 cycles of start-up, 2 of them when it follows another ----
+
+
+def mmad(m: int, n: int, k: int, dtype: DType = FLOAT16) -> Mmad:
+    accumulator = INT32 if dtype in (INT8, INT4) else FLOAT32
+    a, b = Local("l0a", 0, dtype, 4096), Local("l0b", 0, dtype, 4096)
+    return Mmad(Local("l0c", 0, accumulator, 4096), a, b, m, n, k)
+
+
+@pytest.mark.parametrize(
+    ("op", "tiles"),
+    [
+        (mmad(64, 64, 64), 64),
+        (mmad(1, 1, 1), 1),
+        (mmad(40, 50, 60), 3 * 4 * 4),
+        (mmad(16, 16, 64, INT8), 2),
+        (mmad(16, 17, 65, INT4), 2 * 2),
+        (mmad(16, 16, 16, FLOAT32), 4),
+    ],
+    ids=str,
+)
+def test_an_mmad_takes_a_cycle_a_tile(op: Mmad, tiles: int, tiny: DeviceSpec) -> None:
+    assert cost(op, tiny, "aic") == Cost(2 + tiles, 0, 5)
+
+
+def test_a_following_mmad_never_takes_longer_than_a_lone_one() -> None:
+    spec = tiny_spec(cube__startup_cycles=1)
+    assert cost(mmad(16, 16, 16), spec, "aic") == Cost(3, 0, 0)
+
+
+def test_an_mmad_of_a_type_without_a_rate_is_refused(tiny_2002: DeviceSpec) -> None:
+    op = mmad(16, 16, 16, FLOAT32)
+    text = (
+        f"cost: cube.k_per_cycle must state int4, int8, float16 or more for {op}, not lack "
+        f"float32; use one of these types or add it to the device"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        cost(op, tiny_2002, "ai_core")
+
+
+L1 = Local("l1", 0, FLOAT16, 2048)
+L0C = Local("l0c", 0, FLOAT32, 1024)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        # A start-up of its own for each path, and the bytes: 4096 at 256 and at 128 a cycle.
+        (LoadData(Local("l0a", 0, FLOAT16, 2048), L1, 32, 0, 0, 32, 64), 3 + 16),
+        (LoadData(Local("l0b", 0, FLOAT16, 2048), L1, 32, 0, 0, 32, 64, True), 4 + 32),
+        (LoadTable(Local("bt", 0, FLOAT32, 16), Local("l1", 0, FLOAT16, 16)), 5 + 2),
+        (LoadTable(Local("fb", 0, UINT8, 65), Local("l1", 0, UINT8, 65)), 6 + 3),
+        # 64 elements a cycle whatever the type, columns in sixteens.
+        (Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16), 7 + 16),
+        (Fixpipe(L1, L0C, 16, 64, 16, INT8, "req8", 1, dst_rows=16), 7 + 16),
+        (Fixpipe(L1, L0C, 4, 20, 16, FLOAT16, "cast", dst_rows=16), 7 + 2),
+    ],
+    ids=str,
+)
+def test_between_buffers_it_is_the_startup_and_the_bytes(
+    op: MicroOp, body: int, tiny: DeviceSpec
+) -> None:
+    assert cost(op, tiny, "aic") == Cost(body)
+
+
+def test_coupled_cores_move_matrices_through_the_unified_buffer(tiny_2002: DeviceSpec) -> None:
+    out = CopyL0c(ub(0, FLOAT16, 1024), L0C, "cast")
+    back = CopyToL1(Local("l1", 0, UINT8, 32), ub(0, UINT8, 32), 40, 3, 64, 64)
+    bias = BroadcastToL0c(L0C, ub(0, FLOAT32, 64), 16)
+    # 4096 bytes at 256 a cycle, or at 512; three bursts of two blocks at 64.
+    assert cost(bias, tiny_2002, "ai_core") == Cost(10 + 8)
+    assert cost(out, tiny_2002, "ai_core") == Cost(8 + 16)
+    assert cost(back, tiny_2002, "ai_core") == Cost(9 + 3)
+
+
+def test_a_core_without_the_path_is_refused(tiny: DeviceSpec) -> None:
+    op = CopyToL1(Local("l1", 0, UINT8, 32), ub(0, UINT8, 32), 32)
+    text = (
+        f"cost: a core must have the path ub_to_l1 for {op}, not only gm_to_ub, l2_to_ub, "
+        f"ub_to_gm, ub_to_l2; use another core or add the path to the device"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        cost(op, tiny)
+
+
 # ---- copies: sectors of 32 bytes, lines of 128 ----
+
+
+def test_rows_become_fractals_and_products_rows_at_the_price_of_copies() -> None:
+    spec = tiny_spec(transfer__burst_cycles=3)
+    rows = Global("x", 0, 100, 16, 128)
+    load = LoadNd2Nz(Local("l1", 0, UINT8, 32), rows, 16)
+    store = Fixpipe(rows, L0C, 16, 50, 16, FLOAT16, "cast", atomic=True)
+    assert charge(load, 0, spec) == charge(store, 0, spec) == Charge(16 * 128, 48)
+
+
+def test_what_stays_in_its_core_cannot_be_charged(tiny: DeviceSpec) -> None:
+    op = Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16)
+    text = f"charge: {op} must touch global memory, but stays in its core; use cost"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        charge(op, 0, tiny)
 
 
 @pytest.mark.parametrize(

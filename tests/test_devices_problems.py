@@ -17,7 +17,7 @@ WORDS = "vendor file, vendor doc, vendor tool, measured, paper, calibrated, infe
 PIPES = "'scalar', 'vector', 'cube', 'mte1', 'mte2', 'mte3' or 'fixpipe'"
 CLASSES = (
     "'add', 'mul', 'max', 'adds', 'muls', 'maxs', 'div', 'cast', 'duplicate', 'broadcast', "
-    "'reduce', 'logic', 'select', 'copy', 'muladd' or 'transcendental'"
+    "'reduce', 'block_reduce', 'logic', 'select', 'copy', 'muladd' or 'transcendental'"
 )
 
 # What stands below the head of a file -> what is said about it.
@@ -89,7 +89,8 @@ SOURCES = {
     ),
     '[gm]\ncapacity_bytes = { value = 5, source = "book: p. 5", confidence = "assumed" }': (
         "gm.capacity_bytes: source must start with a key of [sources] (ini, doc, doc_cube, "
-        "doc_vec, ex, hia, pto, tri, leg, rows, split, cat) or with no key at all, not 'book'; "
+        "doc_vec, ex, hia, pto, tri, leg, rows, split, cat, mc2) or with no key at all, "
+        "not 'book'; "
         "add the key to [sources] or leave the colon out"
     ),
     "sources = 5": "sources: must be a table, not 5; start it with [sources]",
@@ -120,7 +121,7 @@ SHAPES = {
     ),
     f"[sync]\nset_flags_cycles = {NUMBER(1)}": (
         "sync.set_flags_cycles: must be one of set_flag_cycles, wait_flag_cycles, "
-        "barrier_cycles, event_ids, reserved_event_ids, not set_flags_cycles; "
+        "barrier_cycles, event_ids, reserved_event_ids, cross_core_cycles, not set_flags_cycles; "
         "did you mean set_flag_cycles?"
     ),
     f"[vector.classes.sort]\nhead_cycles = {NUMBER(1)}": (

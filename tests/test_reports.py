@@ -14,6 +14,7 @@ import npusim
 from npusim import TensorSpec
 from npusim.dtypes import FLOAT32, INT8
 from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, MicroOp, SetFlag, Store
+from npusim.program import Program
 from npusim.reports import labels, pipes, style, subject, timeline
 from npusim.reports.bars import Bar
 from npusim.run import Run
@@ -33,7 +34,7 @@ def lane(cores: tuple[int, ...], *times: Times, kind: str = "aiv") -> LaneTrace:
     """A lane of (micro-op, start, free, end)."""
     ops = tuple(time[0] for time in times)
     start, free, end = (np.array([time[i] for time in times], np.int64) for i in (1, 2, 3))
-    return LaneTrace(cores, kind, ops, start, free, end, 0, 0)
+    return LaneTrace(cores, kind, Program("kernel", ops), start, free, end, 0, 0)
 
 
 def trace(*lanes: LaneTrace) -> Trace:

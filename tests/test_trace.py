@@ -96,7 +96,7 @@ def test_overlapping_spans_are_busy_once(tiny: DeviceSpec) -> None:
 def test_busy_cycles_are_those_covered_by_any_span(spans: list[tuple[int, int]], busy: int) -> None:
     start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
     ops = tuple(ScalarAlu("add", "r", 1, 1) for _ in spans)
-    lane = LaneTrace((0,), "aiv", ops, start, end, end, 0, 0)
+    lane = LaneTrace((0,), "aiv", Program("kernel", ops), start, end, end, 0, 0)
     assert lane.counters() == {"scalar": PipeCounter(busy, len(spans), 0)}
 
 

@@ -10,20 +10,26 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny import builder, log, play, tiny_spec
 
 from npusim import chip
 from npusim.chip import Binding, Block
-from npusim.dtypes import FLOAT32, UINT8
+from npusim.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.hazards import DeadlockError
 from npusim.isa import (
     Barrier,
     BinaryScalar,
     Duplicate,
+    Fixpipe,
     Global,
     Load,
+    LoadData,
+    LoadNd2Nz,
     Local,
     MicroOp,
+    Mmad,
     ScalarAlu,
     ScalarLoad,
     ScalarLoop,
@@ -32,7 +38,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.program import Program
+from npusim.program import Call, Program
 from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import GlobalTensor
 
@@ -245,6 +251,119 @@ def test_with_depth_1_each_load_waits_for_the_tile_before(tiny: DeviceSpec) -> N
         ("mte2", 102, 134, 144),
         ("vector", 144, 150, 153),
     ]
+
+
+# ---- the cube path ----
+
+
+def test_a_product_from_global_memory_and_back(tiny: DeviceSpec) -> None:
+    l1, l0c = Local("l1", 0, FLOAT16, 512), Local("l0c", 0, FLOAT32, 256)
+    l0a, l0b = Local("l0a", 0, FLOAT16, 512), Local("l0b", 0, FLOAT16, 512)
+    program = (
+        *(LoadNd2Nz(l1, Global("x", 0, 64, 16, 64), 16), *sync("mte2", "mte1")),
+        *(LoadData(l0a, l1, 16, 0, 0, 16, 32), LoadData(l0b, l1, 16, 0, 0, 16, 32)),
+        *(*sync("mte1", "cube"), Mmad(l0c, l0a, l0b, 16, 16, 32)),
+        *(Mmad(l0c, l0a, l0b, 16, 16, 32, "accumulate"), *sync("cube", "fixpipe")),
+        Fixpipe(Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast"),
+    )
+    # 1024 bytes at 32 a cycle and 10; 3 + 1024 / 256, 4 + 1024 / 128; twice 2 + 2 tiles, there 5
+    # later; 512 bytes at 32 and 4.
+    assert log(play(tiny, program, kind="aic")) == [
+        ("mte2", 0, 32, 42),
+        ("mte1", 42, 49, 49),
+        ("mte1", 49, 61, 61),
+        ("cube", 61, 65, 70),
+        ("cube", 65, 69, 74),
+        ("fixpipe", 74, 90, 94),
+    ]
+
+
+def test_rows_that_become_fractals_hold_the_pipe_one_by_one() -> None:
+    spec = tiny_spec(transfer__burst_cycles=3)
+    rows = LoadNd2Nz(Local("l1", 0, UINT8, 32), Global("x", 0, 32, 8, 64), 16)
+    assert log(play(spec, (rows,), kind="aic")) == [("mte2", 0, 24, 24)]
+
+
+# ---- calls ----
+
+
+def called(spec: DeviceSpec, calls: int = 3) -> Program:
+    """The tiles of `pipelined` as calls, each shifted on by its tile."""
+    write = builder(spec)
+    queue = write.queue("ub", 1024, "mte2", "vector", 2)
+
+    def tile() -> None:
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 1024), Global("x", 0, 1024))
+        queue.enque(slot)
+        slot = queue.deque()
+        write.emit(vector(4, slot.offset_bytes))
+        queue.free(slot)
+
+    for number in range(calls):
+        write.call("tile", {"x": 1024 * number}, tile)
+    return write.build()
+
+
+def test_calls_take_the_time_of_what_they_stand_for(tiny: DeviceSpec) -> None:
+    program = called(tiny)
+    trace = play(tiny, program)
+    assert log(trace) == log(play(tiny, pipelined(tiny, 2)))
+    flat = play(tiny, Program("kernel", program.ops))
+    assert trace.to_text() == flat.to_text()
+    assert trace.counters() == flat.counters()
+    assert trace.micro_ops == flat.micro_ops == len(program.ops)
+
+
+def test_a_call_moves_what_is_copied_with_its_place_in_a_line(tiny: DeviceSpec) -> None:
+    ops = (load(160), store(160))
+    program = Program("kernel", (Call(ops), Call(ops, {"x": 16}), Call(ops, {"y": 8})))
+    # 160 bytes are 5 sectors of 32, or two lines of 128 where they begin off a sector. The lines of
+    # x that were read before come from the L2: twice as fast, there 2 later, as those of y.
+    assert [row for row in log(play(tiny, program)) if row[0] == "mte2"] == [
+        ("mte2", 0, 5, 15),
+        ("mte2", 5, 9, 11),
+        ("mte2", 9, 12, 14),
+    ]
+    assert play(tiny, program).to_text() == play(tiny, Program("kernel", program.ops)).to_text()
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[MicroOp, ...]:
+    """Copies, vector and scalar micro-ops, flags that are awaited at once, and barriers."""
+    kinds: list[tuple[MicroOp, ...]] = [
+        (load(160),),
+        (load(64, start=200),),
+        (store(96),),
+        (vector(3),),
+        (vector(1, 1024),),
+        sync("mte2", "vector"),
+        sync("vector", "mte3"),
+        sync("mte2", "scalar"),
+        sync("scalar", "mte2", 1),
+        (ScalarAlu("add", "r", "r", 1),),
+        (Barrier("vector"),),
+        (Barrier(),),
+    ]
+    return tuple(op for ops in draw(st.lists(st.sampled_from(kinds), max_size=12)) for op in ops)
+
+
+@given(
+    known=st.lists(bodies(), min_size=1, max_size=3),
+    calls=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), max_size=6),
+    dispatch=st.integers(0, 3),
+)
+@settings(max_examples=60)
+def test_calls_and_what_they_stand_for_take_the_same_time(
+    known: list[tuple[MicroOp, ...]], calls: list[tuple[int, int]], dispatch: int
+) -> None:
+    spec = tiny_spec(scalar__dispatch_cycles=dispatch)
+    parts = [Call(known[which % len(known)], {"x": at, "y": 3 * at}) for which, at in calls]
+    program = Program("kernel", tuple(parts))
+    flat = Program("kernel", program.ops)
+    one, other = (play(spec, each, flat) for each in (program, flat))
+    assert one.to_text() == other.to_text()
+    assert one.counters() == other.counters()
 
 
 # ---- what a copy costs beside its bytes ----

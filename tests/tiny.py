@@ -36,11 +36,29 @@ NUMBERS: dict[str, Any] = {
     "sync.set_flag_cycles": 0,
     "sync.wait_flag_cycles": 0,
     "sync.barrier_cycles": 0,
+    "cube.startup_cycles": 7,
+    "cube.back_to_back_cycles": 2,
     "banks.groups": 16,
     "banks.banks_per_group": 2,
     "banks.bank_bytes": 512,
 }
 PATHS = {"gm_to_ub": 32.0, "l2_to_ub": 64.0, "ub_to_gm": 32.0, "ub_to_l2": 64.0}
+CUBE_PATHS = {
+    "gm_to_l1": (32.0, 0),
+    "l2_to_l1": (64.0, 0),
+    "l1_to_l0a": (256.0, 3),
+    "l1_to_l0b": (128.0, 4),
+    "l1_to_bt": (32.0, 5),
+    "l1_to_fb": (32.0, 6),
+    "l0c_to_l1": (128.0, 7),
+    "l0c_to_gm": (32.0, 0),
+    "l0c_to_l2": (64.0, 0),
+    "l0c_to_ub": (256.0, 8),
+    "ub_to_l0c": (512.0, 10),
+    "ub_to_l1": (64.0, 9),
+}
+"""Path -> bytes a cycle and start-up, where the core has it."""
+CROSS_CORE_CYCLES = 20
 
 
 def tiny_spec(arch: str = "2201", **numbers: Any) -> DeviceSpec:
@@ -54,6 +72,12 @@ def tiny_spec(arch: str = "2201", **numbers: Any) -> DeviceSpec:
             put(data, f"cores.{kind}.ub_bytes", UB_BYTES)
             for path, rate in PATHS.items():
                 put(data, f"cores.{kind}.paths.{path}.bytes_per_cycle", rate)
+        for path, (rate, startup) in CUBE_PATHS.items():
+            if path in data["cores"][kind]["paths"]:
+                put(data, f"cores.{kind}.paths.{path}.bytes_per_cycle", rate)
+                put(data, f"cores.{kind}.paths.{path}.startup_cycles", startup)
+    if arch == "2201":
+        put(data, "sync.cross_core_cycles", CROSS_CORE_CYCLES)
     for name in data["vector"]["classes"]:
         data["vector"]["classes"][name] = {
             "head_cycles": 2,
