@@ -85,20 +85,22 @@ class _Split:
         self.single = None
         if self.has_words and self.p.scale is not None and self.p.scale.spec.size == 1:
             self.single = self.tables.take_scale("scale", 1)
-        plan = self.plan
-        places = {
-            piece: index % plan.workspace_blocks * tile_bytes(plan)
-            for index, piece in enumerate(pieces)
-        }
-        is_alone = self.p.epilogue == "fixpipe"
+        p, plan = self.p, self.plan
+        if p.epilogue == "fixpipe":
+            write_pieces(
+                self.builder, self.writer, p.product, pieces, lambda x: _shifts(p, x), self._finish
+            )
+            return self.builder.build()
+        ring = plan.workspace_blocks
+        places = {piece: index % ring * tile_bytes(plan) for index, piece in enumerate(pieces)}
         write_pieces(
             self.builder,
             self.writer,
-            self.p.product,
+            p.product,
             pieces,
-            lambda piece: _shifts(self.p, piece) | {"workspace": places[piece]},
-            self._finish if is_alone else self._hand_over,
-            0 if is_alone else plan.workspace_blocks,
+            lambda piece: _shifts(p, piece) | {"workspace": places[piece]},
+            self._hand_over,
+            ring,
         )
         return self.builder.build()
 
