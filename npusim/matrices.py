@@ -7,7 +7,9 @@ is the sum of until somebody asks for the sum.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -18,7 +20,16 @@ from npusim.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_
 from npusim.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
 from npusim.product import CubeOrder, accumulate_int, float_product, int_product
 
-__all__ = ["Accumulator", "L0Tile", "L1Tile", "l0_matrix", "l0c_matrix", "l1_matrix"]
+__all__ = [
+    "Accumulator",
+    "Factor",
+    "L0Tile",
+    "L1Tile",
+    "Panels",
+    "l0_matrix",
+    "l0c_matrix",
+    "l1_matrix",
+]
 
 Bytes = NDArray[np.uint8]
 BLOCK_BYTES = 32
@@ -44,6 +55,8 @@ class L1Tile:
     dtype: DType
     lying_rows: int
     matrix: Array
+    is_constant: bool = False
+    """Whether the matrix is a view of memory that nobody writes."""
 
     @property
     def end(self) -> int:
@@ -101,6 +114,8 @@ class L0Tile:
     buffer: str
     layout: Layout
     matrix: Array
+    is_constant: bool = False
+    """Whether the matrix is a view of memory that nobody writes."""
 
     @property
     def end(self) -> int:
@@ -138,6 +153,40 @@ def l0_matrix(
 # ---- L0C ----
 
 
+class Factor(NamedTuple):
+    """One side of a product, and whether it is a view of memory that nobody writes."""
+
+    matrix: Array
+    is_constant: bool
+
+
+class Panels:
+    """Long pieces of operands as float32, kept while they are used again and again."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], Array] = OrderedDict()
+        self._nbytes = 0
+
+    def single(self, factor: Factor) -> Array:
+        """The integers of *factor* as float32."""
+        matrix = factor.matrix
+        if not factor.is_constant:
+            return matrix.astype(np.float32)
+        key = _address(matrix), matrix.shape, matrix.strides
+        panel = self._known.pop(key, None)
+        if panel is None:
+            panel = np.ascontiguousarray(matrix).astype(np.float32)
+            self._nbytes += panel.nbytes
+            while self._known and self._nbytes > PANEL_BYTES:
+                self._nbytes -= self._known.popitem(last=False)[1].nbytes
+        self._known[key] = panel
+        return panel
+
+
+PANEL_BYTES = 1 << 27
+"""What may be kept: enough for both operands of 4096 x 4096."""
+
+
 @dataclass(slots=True)
 class Accumulator:
     """`initial + sum of a @ b over terms`, in Nz of 16 x 16 fractals; *terms* in k order."""
@@ -147,9 +196,10 @@ class Accumulator:
     m: int
     n: int
     order: CubeOrder
+    panels: Panels
     initial: Array
     """`(m, n)`, or anything that broadcasts to it."""
-    terms: list[tuple[Array, Array]] = field(default_factory=list)
+    terms: list[tuple[Factor, Factor]] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -165,11 +215,15 @@ class Accumulator:
 
     def value(self) -> Array:
         """The sum so far, `(m, n)`."""
-        for a, b in _joined(self.terms):
+        for terms in _groups(self.terms):
+            a = _joined([a for a, _ in terms], 1)
+            b = _joined([b for _, b in terms], 0)
             if self.dtype is INT32:
-                self.initial = accumulate_int(self.initial, int_product(a, b))
+                product = int_product(self.panels.single(a), self.panels.single(b))
+                is_zero = self.initial.ndim == 0 and not self.initial
+                self.initial = product if is_zero else accumulate_int(self.initial, product)
             else:
-                self.initial = float_product(a, b, self.initial, self.order)
+                self.initial = float_product(a.matrix, b.matrix, self.initial, self.order)
         self.terms = []
         if self.initial.shape != (self.m, self.n):
             self.initial = np.broadcast_to(self.initial, (self.m, self.n)).copy()
@@ -180,23 +234,44 @@ LONGEST = 1 << 15
 """Products are joined up to this k: with int8 the sum stays below 2^30, and far from saturation."""
 
 
-def _joined(terms: list[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
+def _groups(terms: list[tuple[Factor, Factor]]) -> list[list[tuple[Factor, Factor]]]:
     """Products that follow each other as one, where the cube's blocks of k stay the same."""
-    groups: list[list[tuple[Array, Array]]] = []
+    groups: list[list[tuple[Factor, Factor]]] = []
     length = 0
     for a, b in terms:
-        k = a.shape[1]
+        k = a.matrix.shape[1]
         if not groups or length % FRACTAL_ROWS or length + k > LONGEST:
             groups.append([])
             length = 0
         groups[-1].append((a, b))
         length += k
-    return [
-        group[0]
-        if len(group) == 1
-        else (np.concatenate([a for a, _ in group], 1), np.concatenate([b for _, b in group]))
-        for group in groups
-    ]
+    return groups
+
+
+def _joined(factors: list[Factor], axis: int) -> Factor:
+    """Pieces of an operand one after the other along *axis*; neighbours in memory as a view."""
+    first = factors[0].matrix
+    if len(factors) == 1:
+        return factors[0]
+    length, step = 0, first.strides[axis]
+    start = _address(first)
+    for matrix, is_constant in factors:
+        if not is_constant or matrix.strides != first.strides:
+            break
+        if matrix.shape[1 - axis] != first.shape[1 - axis]:
+            break
+        if _address(matrix) != start + length * step:
+            break
+        length += matrix.shape[axis]
+    else:
+        shape = (first.shape[0], length) if axis else (length, first.shape[1])
+        return Factor(as_strided(first, shape, first.strides), True)
+    return Factor(np.concatenate([matrix for matrix, _ in factors], axis), False)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def l0c_matrix(raw: Bytes, dtype: DType, lying_rows: int, shape: tuple[int, int]) -> Array:

@@ -18,6 +18,7 @@ from npusim.isa import (
     WaitFlag,
     place_of,
 )
+from npusim.matrices import Panels
 from npusim.meeting import Meeting
 from npusim.product import CubeOrder
 from npusim.program import Block, Call, Program
@@ -58,6 +59,7 @@ class Player:
     ) -> None:
         self._blocks, self._spec, self._orders = blocks, spec, orders
         self._model = model
+        self._panels = Panels()
         self._data = {tensor.name: tensor.data for tensor in tensors}
         self._pieces: dict[int, list[Piece]] = {}
         self._written = {
@@ -101,7 +103,8 @@ class Player:
 
     def _play(self, block: Block) -> Iterator[CrossCoreOp]:
         """Run *block*, stopping at each flag between cores."""
-        state = State(self._fresh(block.kind), {}, self._spec.half_overflow, self._model.cube_order)
+        overflow, order = self._spec.half_overflow, self._model.cube_order
+        state = State(self._fresh(block.kind), {}, overflow, order, self._panels)
         bound = self._bound(block)
         try:
             for call in self._calls(block.program):

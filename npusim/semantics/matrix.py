@@ -17,7 +17,7 @@ from npusim.isa import (
     Mmad,
 )
 from npusim.layout import ZN, ZZ, c0
-from npusim.matrices import Accumulator, L0Tile, L1Tile, l0_matrix, l0c_matrix, l1_matrix
+from npusim.matrices import Accumulator, Factor, L0Tile, L1Tile, l0_matrix, l0c_matrix, l1_matrix
 from npusim.semantics.copies import add_atomically, window
 from npusim.semantics.quantise import convert
 from npusim.semantics.state import State
@@ -37,11 +37,12 @@ __all__ = [
 def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
     rows = window(op.src, state, SLACK_BYTES)
     if op.dst.dtype is INT4:
+        is_constant = False
         matrix: Array = unpack_int4(rows)
     else:
         is_constant = state.memories[op.src.name].is_constant
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
-    tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix)
+    tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, is_constant)
     state.buffers.hold(op.dst.buffer, tile)
 
 
@@ -56,14 +57,16 @@ def load_data(op: LoadData, state: State) -> None:
         and bottom <= tile.matrix.shape[0]
         and right <= tile.matrix.shape[1]
     ):
-        piece = tile.matrix[op.row : bottom, op.column : right]
+        piece, is_constant = tile.matrix[op.row : bottom, op.column : right], tile.is_constant
     else:
+        is_constant = False
         raw = buffers.window(op.footprint)
         piece = l1_matrix(raw, src.dtype, op.src_rows, op.rows, op.columns)
     is_left = op.dst.buffer == "l0a"
     matrix = piece.T if op.transpose is is_left else piece
     layout = ZZ if is_left else ZN
-    held = L0Tile(op.dst.offset_bytes, op.dst.dtype, op.dst.buffer, layout, matrix)
+    where = op.dst.offset_bytes, op.dst.dtype, op.dst.buffer, layout
+    held = L0Tile(*where, matrix, is_constant)
     buffers.hold(op.dst.buffer, held)
 
 
@@ -72,16 +75,17 @@ def load_table(op: LoadTable, state: State) -> None:
     state.write(op.dst, values if op.src.dtype is op.dst.dtype else cast(values, op.dst.dtype))
 
 
-def _operand(local: Local, shape: tuple[int, int], state: State) -> Array:
+def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
     """The matrix of *shape* that *local* begins with, in L0A or L0B."""
     tile = state.buffers.held(local.buffer, local.offset_bytes)
     if isinstance(tile, L0Tile) and tile.dtype is local.dtype:
         rows, columns = tile.matrix.shape
         # Beyond the edge lie fractals of other places, which a tile does not know.
         if shape[0] <= rows and shape[1] <= columns and _same_fractals(tile, shape):
-            return tile.matrix[: shape[0], : shape[1]]
+            return Factor(tile.matrix[: shape[0], : shape[1]], tile.is_constant)
     layout = ZZ if local.buffer == "l0a" else ZN
-    return l0_matrix(state.buffers.window(local), local.dtype, local.buffer, layout, shape)
+    raw = state.buffers.window(local)
+    return Factor(l0_matrix(raw, local.dtype, local.buffer, layout, shape).copy(), False)
 
 
 def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
@@ -106,7 +110,14 @@ def mmad(op: Mmad, state: State) -> None:
     else:
         start = np.zeros((), op.dst.dtype.numpy)
     total = Accumulator(
-        op.dst.offset_bytes, op.dst.dtype, op.m, op.n, state.cube_order, start, [(a, b)]
+        op.dst.offset_bytes,
+        op.dst.dtype,
+        op.m,
+        op.n,
+        state.cube_order,
+        state.panels,
+        start,
+        [(a, b)],
     )
     state.buffers.hold("l0c", total)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from npusim.buffers import Buffers
 from npusim.dtypes import Array, Overflow
 from npusim.isa import Local
+from npusim.matrices import Panels
 from npusim.product import CubeOrder
 
 __all__ = ["Bytes", "Memory", "State"]
@@ -35,6 +36,7 @@ class State:
     memories: dict[str, Memory]
     overflow: Overflow = "inf_nan"
     cube_order: CubeOrder = "k16"
+    panels: Panels = field(default_factory=Panels)
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """Name -> `(1,)`, or `(rounds,)` inside a loop."""
 
