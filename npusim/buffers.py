@@ -33,13 +33,10 @@ class OutOfBufferError(ValueError):
 class Held(Protocol):
     """Something that lies in a buffer although its bytes have not been written yet."""
 
-    @property
-    def start(self) -> int:
-        """First byte."""
-
-    @property
-    def end(self) -> int:
-        """One past the last byte."""
+    start: int
+    """First byte."""
+    end: int
+    """One past the last byte."""
 
     def hides(self, other: Held) -> bool:
         """Whether every byte that *other* would write is written by this one too."""
@@ -122,14 +119,18 @@ class Buffers:
                 f"{buffer}; use a smaller tile"
             )
         held = self._held.setdefault(buffer, {})
-        before = held.get(item.start)
+        start, end = item.start, item.end
+        before = held.get(start)
         if before is not None and item.hides(before):
-            del held[item.start]
-        self._settle(buffer, item.start, item.end)
+            del held[start]
+        for other in held.values():
+            if other.start < end and start < other.end:
+                self._settle(buffer, start, end)
+                break
         if self._literal:
             item.put(raw)
         else:
-            held[item.start] = item
+            held[start] = item
 
     def held(self, buffer: str, offset_bytes: int) -> Held | None:
         """What is held from *offset_bytes* on, if anything is."""

@@ -33,6 +33,7 @@ __all__ = [
 
 Bytes = NDArray[np.uint8]
 BLOCK_BYTES = 32
+FRACTAL_BYTES = 512
 SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
 
 
@@ -47,7 +48,7 @@ def _elements(raw: Bytes, dtype: DType) -> Array:
 # ---- L1 ----
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class L1Tile:
     """*matrix* `(rows, columns)` as part of an Nz matrix of *lying_rows* rows."""
 
@@ -57,12 +58,12 @@ class L1Tile:
     matrix: Array
     is_constant: bool = False
     """Whether the matrix is a view of memory that nobody writes."""
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
-        rows, columns = (int(size) for size in self.matrix.shape)
+    def __post_init__(self) -> None:
+        rows, columns = self.matrix.shape
         across = -(-columns // c0(self.dtype))
-        return self.start + ((across - 1) * self.lying_rows + rows) * BLOCK_BYTES
+        self.end = self.start + ((across - 1) * self.lying_rows + rows) * BLOCK_BYTES
 
     def hides(self, other: Held) -> bool:
         return (
@@ -105,7 +106,7 @@ def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
     return (FRACTAL_ROWS, width) if buffer == "l0a" else (width, FRACTAL_ROWS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class L0Tile:
     """*matrix* as zZ in L0A or zN in L0B; what fills its edges nobody wrote."""
 
@@ -116,13 +117,13 @@ class L0Tile:
     matrix: Array
     is_constant: bool = False
     """Whether the matrix is a view of memory that nobody writes."""
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
+    def __post_init__(self) -> None:
         height, width = _fractal(self.buffer, self.dtype)
         rows, columns = self.matrix.shape
-        count = -(-rows // height) * -(-columns // width) * height * width
-        return self.start + self.dtype.nbytes(count)
+        # A fractal has 512 bytes whatever the type.
+        self.end = self.start + -(-rows // height) * -(-columns // width) * FRACTAL_BYTES
 
     def hides(self, other: Held) -> bool:
         return other.start == self.start and other.end <= self.end
@@ -200,11 +201,11 @@ class Accumulator:
     initial: Array
     """`(m, n)`, or anything that broadcasts to it."""
     terms: list[tuple[Factor, Factor]] = field(default_factory=list)
+    end: int = field(init=False)
 
-    @property
-    def end(self) -> int:
+    def __post_init__(self) -> None:
         down, across = -(-self.m // FRACTAL_ROWS), -(-self.n // FRACTAL_ROWS)
-        return self.start + down * across * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
+        self.end = self.start + down * across * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
 
     def hides(self, other: Held) -> bool:
         return other.start == self.start and other.end <= self.end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from npusim.buffers import OutOfBufferError
 from npusim.dtypes import FLOAT32, Array, DType, cast
@@ -18,7 +17,8 @@ def bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
     """`(count, burst)` bytes of *data*, rows *step* bytes apart."""
     if count == 1:
         return data[None, first : first + burst]
-    return as_strided(data[first:], (count, burst), (step, 1))
+    # Ten times faster than as_strided, and there may be a hundred thousand of them.
+    return np.ndarray((count, burst), np.uint8, data, first, (step, 1))
 
 
 def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
