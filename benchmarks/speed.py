@@ -2,7 +2,8 @@
 
 (a) values and time of a large npu_quantize against its own plain-numpy reference;
 (b) micro-ops timed a second against bare SimPy timeouts a second;
-(c) peak memory of a process that does (a) against the size of its inputs and outputs.
+(c) peak memory of a process that does (a) against the size of its inputs and outputs;
+(d) to (h) products on the cube: see products.py.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import simpy
+from products import products
 
 import npusim
 
 SHAPE = (8192, 8192)
 DEVICE = "ascend910b2"
-REPEATS = 5
+REPEATS = 3
 TIMEOUTS = 300_000
 
 
@@ -121,3 +123,4 @@ if __name__ == "__main__":
         values_and_time()
         micro_ops()
         peak_memory()
+        products(fastest)
