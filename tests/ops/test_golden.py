@@ -57,6 +57,11 @@ CASES = [
         "npu_weight_quant_batchmatmul", "weight_nz",
         (TensorSpec((2, 40), "float16"), SMALL_NZ, NARROW, NARROW, None, None, NARROW), ALL[:1],
     ),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((128, 32), "int8"),
+         TensorSpec((32,), "float16")), ALL[1:2],
+    ),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)
