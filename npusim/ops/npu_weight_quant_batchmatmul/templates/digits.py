@@ -137,11 +137,14 @@ class DigitStage:
         """The first *count* vectors of 64 of each row added up by halves: see `fold`."""
         return fold(self._builder, "add", self.work(plane), plane, count)
 
-    def reduce(self, op: Literal["sum", "max"], plane: Plane) -> Slot:
-        """One number of the first 64 of each row, by neighbours; give it back with `hand_out`."""
+    def reduce(self, op: Literal["sum", "max"], plane: Plane, into: Slot | None = None) -> Slot:
+        """One number of the first 64 of each row, by neighbours, *into* a place of its own.
+
+        Without such a place give the slot back with `hand_out`.
+        """
         partial = self._half.of(FLOAT32, 8 * plane.rows)
         step(self._builder, BlockReduce(op, partial, plane.chunk(0)))
-        slot = self._numbers.alloc()
+        slot = into or self._numbers.alloc()
         step(self._builder, BlockReduce(op, slot.of(FLOAT32, plane.rows), partial))
         return slot
 
