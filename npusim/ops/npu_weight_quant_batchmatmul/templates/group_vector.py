@@ -20,6 +20,7 @@ from npusim.program import Builder, Slot
 
 __all__ = [
     "FILLED",
+    "MET",
     "READ",
     "READY",
     "SPREAD",
