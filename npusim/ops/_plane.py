@@ -99,10 +99,7 @@ def multiply_add(
     See :func:`by_row` and :func:`by_column`.
     """
     for index in plane.pieces:
-        if isinstance(other, Plane):
-            factor = other.piece(index)
-        else:
-            factor = plane.along(other, index)
+        factor = other.piece(index) if isinstance(other, Plane) else plane.along(other, index)
         number = plane.across(blocks, index, pitch)
         builder.emit(MulAddDst(plane.piece(index), number, factor))
     builder.barrier("vector")

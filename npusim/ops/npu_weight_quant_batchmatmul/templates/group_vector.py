@@ -1,104 +1,32 @@
-"""What the msd kernels with scales for groups of k do on vector cores.
+"""How the msd kernels with scales for groups of k put products together, on vector cores.
 
-First x is written in digits, then, when the cube has multiplied, the products of each group are put
-together: see the docstring of the operator for the numbers, `digits` for the first stage.
+A product is put together from those of its digits, scaled by column and by row, and added to sums,
+which are the output once they are whole: see the docstring of the operator for the numbers.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 from npusim.dtypes import FLOAT32, DType
 from npusim.isa import BLOCK_BYTES, Axpy, Binary, BinaryScalar, Cast, Global, Local
-from npusim.ops._chain import step
+from npusim.ops._chain import step, to_float32
 from npusim.ops._cube import rounded_up
-from npusim.ops._plane import Plane, spread_rows
+from npusim.ops._plane import Plane, by_row, spread_rows
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import DigitStage
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.program import Builder, Slot
 
-__all__ = [
-    "FILLED",
-    "MET",
-    "READ",
-    "READY",
-    "SPREAD",
-    "DigitWriter",
-    "GroupScales",
-    "RowNumbers",
-    "meet",
-    "put_together",
-    "workspaces",
-]
+__all__ = ["SPREAD", "GroupScales", "Output", "RowNumbers", "put_together"]
 
-READY, FILLED, READ = 0, 1, 2
-"""Flags in a group: digits are there, products are there, products were read."""
-MET = 3
-"""Flag among vector cores."""
 SPREAD = 8
 """Numbers are spread to blocks in eights: they fill a block."""
-
-
-def workspaces(p: Problem, products: DigitProducts) -> dict[str, int]:
-    """Digits `(terms x m, k)`, and largest magnitudes and sums `(m, groups)` in fp32."""
-    f = p.facts
-    numbers_bytes = FLOAT32.nbytes(f.m * (f.k // f.group_size))
-    found = {
-        "digits": products.scheme.dtype.nbytes(products.digit_rows * f.k),
-        "largest": numbers_bytes,
-    }
-    return found | ({"sums": numbers_bytes} if f.has_offset else {})
-
-
-def meet(builder: Builder) -> None:
-    """Let all vector cores wait until each has stored what it had."""
-    builder.cross_core_set_flag("all", "mte3", MET)
-    builder.cross_core_wait_flag("all", "mte2", MET)
-
-
-class DigitWriter:
-    """Writes groups of x in digits."""
-
-    def __init__(self, builder: Builder, p: Problem, most_groups: int) -> None:
-        """Claim room for *most_groups* at a time."""
-        self._builder, self._p, self._products = builder, p, DigitProducts.of(p)
-        digit = self._products.scheme.dtype
-        size = p.facts.group_size
-        self._stage = DigitStage(builder, p.x.element, digit, most_groups, size)
-
-    def write(self, row: int, group: int, groups: int) -> None:
-        """Write *groups* groups of *row* from *group* on."""
-        f = self._p.facts
-        first, number = row * f.k + group * f.group_size, row * (f.k // f.group_size) + group
-        shifts = {
-            "x": self._p.x.element.nbytes(first),
-            "digits": self._products.scheme.dtype.nbytes(first),
-            "largest": FLOAT32.nbytes(number),
-            "sums": FLOAT32.nbytes(number),
-        }
-        self._builder.call(("digits", groups), shifts, partial(self._write, groups))
-
-    def _write(self, groups: int) -> None:
-        f, stage, scheme = self._p.facts, self._stage, self._products.scheme
-        size, count = f.group_size, groups * f.group_size
-        place = Global("x", 0, self._p.x.element.nbytes(count))
-        plane = stage.take(place, groups, size, size)
-        if f.has_offset:
-            stage.hand_out(stage.sums(plane), Global("sums", 0, FLOAT32.nbytes(groups)))
-        largest = stage.largest(plane)
-        stage.divide(plane, largest)
-        stage.hand_out(largest, Global("largest", 0, FLOAT32.nbytes(groups)))
-        digit = scheme.dtype.nbytes
-        stage.split(
-            plane, scheme, lambda term: Global("digits", digit(term * f.m * f.k), digit(count))
-        )
 
 
 class RowNumbers:
     """A number for each row and group, each in a block of eight: see `by_column`."""
 
-    def __init__(self, builder: Builder, name: str, rows: int, groups: int, all_groups: int) -> None:
+    def __init__(
+        self, builder: Builder, name: str, rows: int, groups: int, all_groups: int
+    ) -> None:
         """Claim room for *rows* x *groups* of the tensor *name* `(m, all_groups)`."""
         self._builder, self._name, self._stride = builder, name, FLOAT32.nbytes(all_groups)
         self.pitch = rounded_up(groups, SPREAD)
@@ -176,38 +104,89 @@ def put_together(
 ) -> list[Plane]:
     """The products of digits as one plane of fp32 for each group.
 
-    *slot* holds `(groups, terms, rows, columns)`, *shape* is all but the terms. fp16 products are
-    put together in fp16, then widened into *wide*; int32 ones in *slot*, in fp32.
+    *slot* holds `(groups, terms, rows, columns)`, *shape* is all but the terms. int32 products are
+    put together in *slot*, in fp32; fp16 ones in fp16, then widened into *wide*.
     """
     groups, rows, columns = shape
     count, terms, scheme = rows * columns, products.terms, products.scheme
-    dtype = products.dtype
-    whole = slot.of(dtype, groups * terms * count)
-    undo = scheme.weights
+    given = slot.of(products.dtype, groups * terms * count)
     if wide is None:
-        dtype = FLOAT32
-        step(builder, Cast(whole.as_dtype(FLOAT32), whole, "none"))
-        whole = whole.as_dtype(FLOAT32)
-        for group in range(groups):
-            first = whole.at(group * terms * count, count)
-            builder.emit(BinaryScalar("mul", first, first, undo[0]))
+        numbers = given.as_dtype(FLOAT32)
+        step(builder, Cast(numbers, given, "none"))
+        firsts = [numbers.at(group * terms * count, count) for group in range(groups)]
+        builder.emit(*(BinaryScalar("mul", first, first, scheme.weights[0]) for first in firsts))
         builder.barrier("vector")
-    else:
-        _, second, third = scheme.factors
-        undo = (undo[0], 1 / second, 1 / (second * third))
-    for term in range(1, terms):
-        for group in range(groups):
-            first = whole.at(group * terms * count, count)
-            other = whole.at((group * terms + term) * count, count)
-            builder.emit(Axpy(first, other, undo[term]))
-        builder.barrier("vector")
-    if wide is None:
+        _add_terms(builder, numbers, (groups, terms, count), scheme.weights)
         pitch = FLOAT32.nbytes(terms * count)
         return [Plane(slot, rows, columns, group * pitch) for group in range(groups)]
+    _, second, third = scheme.factors
+    _add_terms(builder, given, (groups, terms, count), (1.0, 1 / second, 1 / (second * third)))
+    whole = wide.of(FLOAT32, groups * count)
     for group in range(groups):
-        here = wide.of(FLOAT32, count, FLOAT32.nbytes(group * count))
-        builder.emit(Cast(here, whole.at(group * terms * count, count), "none"))
+        builder.emit(Cast(whole.at(group * count, count), given.at(group * terms * count, count)))
     builder.barrier("vector")
-    everything = wide.of(FLOAT32, groups * count)
-    step(builder, BinaryScalar("mul", everything, everything, undo[0]))
-    return [Plane(wide, rows, columns, FLOAT32.nbytes(g * count)) for g in range(groups)]
+    step(builder, BinaryScalar("mul", whole, whole, scheme.weights[0]))
+    return [Plane(wide, rows, columns, FLOAT32.nbytes(group * count)) for group in range(groups)]
+
+
+def _add_terms(
+    builder: Builder, numbers: Local, shape: tuple[int, int, int], weights: tuple[float, ...]
+) -> None:
+    """Add each further term, times its weight, to the first; *shape*: groups, terms, numbers."""
+    groups, terms, count = shape
+    for term in range(1, terms):
+        for group in range(groups):
+            first = numbers.at(group * terms * count, count)
+            other = numbers.at((group * terms + term) * count, count)
+            builder.emit(Axpy(first, other, weights[term]))
+        builder.barrier("vector")
+
+
+class Output:
+    """Adds the bias to sums, rounds them, ties away from zero, and stores them."""
+
+    def __init__(self, builder: Builder, p: Problem, rows: int, columns: int) -> None:
+        """Claim room for *rows* x *columns*."""
+        self._builder, self._p = builder, p
+        nbytes = p.output.element.nbytes(rows * columns)
+        self._results = builder.queue("ub", nbytes, "vector", "mte3")
+        if p.bias is not None:
+            nbytes = p.bias.element.nbytes(columns)
+            self._bias = builder.queue("ub", nbytes, "mte2", "vector")
+            self._wide = builder.claim("ub", FLOAT32.nbytes(columns))
+
+    def shifts(self, row: int, column: int) -> dict[str, int]:
+        """Bytes to where an output begins, and its bias."""
+        bias = self._p.bias
+        return {
+            "output": self._p.output.element.nbytes(row * self._p.facts.n + column),
+            "bias": 0 if bias is None else bias.element.nbytes(column),
+        }
+
+    def write(self, sums: Plane) -> None:
+        """Make the output of *sums*, which are overwritten."""
+        builder, out = self._builder, self._p.output.element
+        self._add_bias(sums)
+        slot = self._results.alloc()
+        step(builder, Cast(slot.of(out, sums.rows * sums.columns), sums.whole(), "round"))
+        self._results.enque(slot)
+        slot, width = self._results.deque(), out.nbytes(sums.columns)
+        place = Global("output", 0, width, sums.rows, out.nbytes(self._p.facts.n))
+        builder.store(place, slot.of(out, sums.columns), width)
+        self._results.free(slot)
+
+    def _add_bias(self, sums: Plane) -> None:
+        bias = self._p.bias
+        if bias is None:
+            return
+        element, columns = bias.element, sums.columns
+        slot = self._bias.alloc()
+        given = slot.of(element, columns)
+        self._builder.load(given, Global("bias", 0, element.nbytes(columns)))
+        self._bias.enque(slot)
+        slot = self._bias.deque()
+        if element is not FLOAT32:
+            given = self._wide.of(FLOAT32, columns)
+            to_float32(self._builder, given, slot.of(element, columns))
+        by_row(self._builder, "add", sums, given)
+        self._bias.free(slot)

@@ -19,21 +19,21 @@ from npusim.ops._rows import pieces
 from npusim.ops._tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import GroupCube
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_plan import (
-    BLOCK_N,
-    PerGroupPlan,
-    Step,
-    steps,
-    tile,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_sums import StripSums
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_vector import (
+from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import (
     FILLED,
     READ,
     READY,
     DigitWriter,
     meet,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import (
+    BLOCK_N,
+    PerGroupPlan,
+    Step,
+    steps,
+    tile,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_sums import StripSums
 from npusim.program import Binding, Block, Builder, Program
 from npusim.spec import DeviceSpec
 
@@ -86,7 +86,7 @@ class _CubeSide:
             shifts = {
                 "digits": cube.digits.shift_k(k),
                 "weight": cube.weight.shift_k(k) + cube.weight.shift(step.column),
-                "products": step.index % plan.places * plan.place_bytes,
+                "products": step.number % plan.places * plan.place_bytes,
             }
             key = tasks, step.groups, step.waits
             builder.call(key, shifts, partial(self._write, *key))

@@ -5,22 +5,20 @@ from __future__ import annotations
 from functools import partial
 
 from npusim.dtypes import FLOAT32
-from npusim.isa import Cast, Duplicate, Global
+from npusim.isa import Duplicate, Global
 from npusim.ops._chain import step as chained
-from npusim.ops._chain import to_float32
 from npusim.ops._plane import Plane, by_row, multiply_add
 from npusim.ops._rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_plan import PerGroupPlan, Step
+from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import FILLED, MET, READ
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_vector import (
-    FILLED,
-    MET,
-    READ,
     GroupScales,
+    Output,
     RowNumbers,
     put_together,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import PerGroupPlan, Step
 from npusim.program import Builder
 
 __all__ = ["StripSums"]
@@ -35,10 +33,7 @@ class StripSums:
         f, rows, wide, pack = p.facts, plan.strip_m, plan.strip_n, plan.pack_groups
         count, claim, queue = rows * wide, builder.claim, builder.queue
         self._sums = claim("ub", FLOAT32.nbytes(count))
-        self._out = queue("ub", p.output.element.nbytes(count), "vector", "mte3")
-        self._bias = claim("ub", FLOAT32.nbytes(wide))
-        if p.bias is not None:
-            self._raw_bias = queue("ub", p.bias.element.nbytes(wide), "mte2", "vector")
+        self._output = Output(builder, p, rows, wide)
         self._scales = GroupScales(builder, p, pack, wide)
         self._numbers = {
             name: RowNumbers(builder, name, rows, pack, f.k // f.group_size)
@@ -54,7 +49,7 @@ class StripSums:
         p, f, plan, out = self._p, self._p.facts, self._plan, self._products.dtype
         (row, height), (start, width) = rows, columns
         column = step.column + start
-        place = step.index % plan.places * plan.place_bytes
+        place = step.number % plan.places * plan.place_bytes
         scale = p.antiquant_scale.element.nbytes(step.group * f.n + column)
         number = FLOAT32.nbytes(row * (f.k // f.group_size) + step.group)
         shifts = {
@@ -63,8 +58,7 @@ class StripSums:
             "antiquant_offset": scale,
             "largest": number,
             "sums": number,
-            "output": p.output.element.nbytes(row * f.n + column),
-            "bias": 0 if p.bias is None else p.bias.element.nbytes(column),
+            **self._output.shifts(row, column),
         }
         shape = height, width, step.groups
         key = shape, step.is_first, step.is_last, step.tells
@@ -96,7 +90,7 @@ class StripSums:
         for group, count in pieces(groups, self._plan.joint_groups):
             self._join(sums, group, count, tells and group + count == groups)
         if is_last:
-            self._finish(sums)
+            self._output.write(sums)
 
     def _join(self, sums: Plane, first: int, count: int, tells: bool) -> None:
         """Add *count* groups of the pack; *tells* says that they are its last ones."""
@@ -115,9 +109,7 @@ class StripSums:
             multiply_add(builder, sums, largest.of(group), plane, largest.pitch)
         self._given.free(slot)
 
-    def _places(
-        self, first: int, count: int, rows: int, columns: int
-    ) -> list[tuple[int, Global]]:
+    def _places(self, first: int, count: int, rows: int, columns: int) -> list[tuple[int, Global]]:
         """Where the products of *count* groups lie, each with its first byte in the slot."""
         products, m = self._products, self._p.facts.m
         width, pitch = (products.dtype.nbytes(x) for x in (columns, self._plan.round_n))
@@ -129,27 +121,3 @@ class StripSums:
             (term * rows * width, Global("products", start + term * m * pitch, width, rows, pitch))
             for term in range(terms)
         ]
-
-    def _finish(self, sums: Plane) -> None:
-        p, builder, out = self._p, self._builder, self._p.output.element
-        columns = sums.columns
-        if p.bias is not None:
-            raw = self._raw_bias.alloc()
-            given = raw.of(p.bias.element, columns)
-            builder.load(given, Global("bias", 0, p.bias.element.nbytes(columns)))
-            self._raw_bias.enque(raw)
-            raw, bias = self._raw_bias.deque(), given
-            if p.bias.element is not FLOAT32:
-                bias = self._bias.of(FLOAT32, columns)
-                to_float32(builder, bias, given)
-            by_row(builder, "add", sums, bias)
-            self._raw_bias.free(raw)
-        slot = self._out.alloc()
-        result = slot.of(out, sums.rows * columns)
-        chained(builder, Cast(result, sums.whole(), "round"))
-        self._out.enque(slot)
-        slot = self._out.deque()
-        width = out.nbytes(columns)
-        place = Global("output", 0, width, sums.rows, out.nbytes(p.facts.n))
-        builder.store(place, slot.of(out, columns), width)
-        self._out.free(slot)

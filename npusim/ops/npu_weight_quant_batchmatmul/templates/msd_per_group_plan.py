@@ -10,7 +10,7 @@ from npusim.ops._rows import pieces
 from npusim.ops._tiles import cdiv, up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_vector import workspaces
+from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import workspaces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.spec import DeviceSpec
 
@@ -52,7 +52,7 @@ class PerGroupPlan(Plan):
 class Step(NamedTuple):
     """A pack of groups in a round of columns."""
 
-    index: int
+    number: int
     column: int
     columns: int
     group: int
@@ -114,15 +114,15 @@ def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
     count = packs * cdiv(f.n, plan.round_n)
     index = 0
     for column, columns in pieces(f.n, plan.round_n):
-        for number, (group, some) in enumerate(pieces(groups, plan.pack_groups)):
+        for pack, (group, some) in enumerate(pieces(groups, plan.pack_groups)):
             yield Step(
                 index,
                 column,
                 columns,
                 group,
                 some,
-                number == 0,
-                number == packs - 1,
+                pack == 0,
+                pack == packs - 1,
                 index >= plan.places and index % half == 0,
                 (index + 1) % half == 0 and index + 1 + half < count,
             )
