@@ -35,6 +35,7 @@ from npusim.spec import DeviceSpec
 
 __all__ = ["MulticorePlan", "build", "tile"]
 
+OP = "npu_weight_quant_batchmatmul"
 SPLIT, READY, MULTIPLIED = range(3)
 """Flags between cores: a vector core, all vector cores have their digits; sums are there."""
 FINISH_ELEMENTS = 7712
@@ -119,7 +120,7 @@ class _Cube:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> None:
         self.f, self.plan = p.facts, plan
-        self.builder = Builder(p.choice.form, spec.cores["aic"], spec.sync)
+        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
         self.digits = DigitCube(self.builder, p, plan.cube, p.facts.k)
 
     def program(self, group: int) -> Program:
@@ -141,7 +142,7 @@ class _Vector:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(p.choice.form, spec.cores["aiv"], spec.sync)
+        self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
         self.split = RowSplit(self.builder, p, INT8)
         self.builder.reuse()
         self.finish = Finish(self.builder, p, plan.finish_rows, plan.finish_columns)

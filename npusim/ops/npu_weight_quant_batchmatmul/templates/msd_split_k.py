@@ -45,6 +45,7 @@ from npusim.spec import DeviceSpec
 
 __all__ = ["SplitKPlan", "build", "tile"]
 
+OP = "npu_weight_quant_batchmatmul"
 SPLIT, READY, MULTIPLIED, FILLED, FINISHED, READ = range(6)
 """Flags between cores: a vector core, all vector cores have their digits; a cube core, all cube
 cores are through a round; a vector core, all vector cores are through a half of the ring."""
@@ -190,7 +191,7 @@ class _Cube:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> None:
         self.f, self.plan = p.facts, plan
         self.rounds = _Rounds(p.facts, plan)
-        self.builder = Builder("msd split_k", spec.cores["aic"], spec.sync)
+        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
         longest = min(plan.block_k, p.facts.k)
         self.digits = DigitCube(self.builder, p, plan.cube, longest)
 
@@ -234,7 +235,7 @@ class _Vector:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> None:
         self.p, self.plan, self.f = p, plan, p.facts
         self.rounds = _Rounds(p.facts, plan)
-        self.builder = Builder("msd split_k", spec.cores["aiv"], spec.sync)
+        self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
         self.scheme = EIGHT_BITS if p.facts.weight == "int8" else FOUR_BITS
         self.split = DigitStage(
             self.builder, p.x.element, self.scheme.dtype, plan.split_rows, plan.block_k
