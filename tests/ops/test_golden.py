@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ class Case(NamedTuple):
     what: str
     args: tuple[Any, ...]
     devices: tuple[str, ...]
+    keywords: Mapping[str, Any] = MappingProxyType({})
 
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
@@ -32,6 +35,11 @@ FIVE = TensorSpec((5,), "float32")
 SQUARE = TensorSpec((64, 64), "int8").T
 SMALL_NZ = TensorSpec((18, 40), "int8", "FRACTAL_NZ").T
 NARROW = TensorSpec((18,), "float16")
+IN_GROUPS = tuple(
+    TensorSpec(shape, dtype)
+    for shape, dtype in (((1, 128), "float16"), ((128, 8), "int32"), ((2, 64), "float16"))
+)
+OF_64 = {"antiquant_group_size": 64}
 CASES = [
     Case(
         "npu_quantize", "by_channel",
@@ -62,6 +70,11 @@ CASES = [
         (TensorSpec((1, 128), "float16"), TensorSpec((128, 32), "int8"),
          TensorSpec((32,), "float16")), ALL[1:2],
     ),
+    Case("npu_weight_quant_batchmatmul", "msd_group", IN_GROUPS, ALL[1:2], OF_64),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd_per_group", IN_GROUPS, ALL[1:2],
+        {**OF_64, "template": "msd"},
+    ),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)
@@ -73,7 +86,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_trace(name: str, pytestconfig: pytest.Config) -> None:
     case, device = FILES[name]
-    trace = run(case.op, *case.args, device=device).trace
+    trace = run(case.op, *case.args, **case.keywords, device=device).trace
     assert trace is not None
     path = FOLDER / name
     if pytestconfig.getoption("--update-golden"):
