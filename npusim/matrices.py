@@ -139,8 +139,10 @@ class L0Tile:
         down, across = -(-rows // height) * height, -(-columns // width) * width
         padded = self.matrix
         if (down, across) != (rows, columns):
-            filler = np.full(8, UNWRITTEN, np.uint8)
-            padded = np.full((down, across), _elements(filler, self.dtype)[0], self.matrix.dtype)
+            # Along k, as two int4 that share a byte are neighbours there.
+            filler = _elements(np.full(BLOCK_BYTES, UNWRITTEN, np.uint8), self.dtype)
+            edge = filler[None] if self.buffer == "l0a" else filler[:, None]
+            padded = np.tile(edge, (down // edge.shape[0], across // edge.shape[1]))
             padded[:rows, :columns] = self.matrix
         fractals = to_fractals(padded, self.layout, (height, width))
         raw[self.start : self.end] = _bytes_of(fractals.reshape(-1), self.dtype)
