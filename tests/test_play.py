@@ -206,7 +206,7 @@ def test_no_core_finds_what_another_has_written_in_its_buffers(
 ) -> None:
     flags: tuple[MicroOp, ...] = (up(0, "all"), wait(0, "all")) if meets else ()
     y = np.zeros(16, np.float32)
-    writer = on(0, "aiv", *one_by_one(Duplicate(X, 1.0), store(), *flags))
+    writer = on(0, "aiv", *one_by_one(Duplicate(X, 1.0), *flags, store()))
     reader = on(1, "aiv", *one_by_one(*flags, store(32)))
     compute(tiny, (writer, reader), y=y)
     assert y[:8].tolist() == [1] * 8

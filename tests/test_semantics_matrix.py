@@ -180,6 +180,22 @@ def test_what_lies_beside_a_piece_is_not_taken_along(cube: CubeBench) -> None:
     assert (cube.raw("l0a", 512, 512) == 0).all()
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(16, 20), (10, 48)], ids=["below", "beside"])
+def test_a_piece_takes_along_what_lies_beyond_the_last_matrix(
+    cube: CubeBench, rows: int, columns: int
+) -> None:
+    cube.put("l1", 0, np.full(1024, 5, np.float16))
+    matrix = np.arange(10 * 20, dtype=np.float16).reshape(10, 20)
+    cube.bind("w", matrix)
+    cube.run(nd2nz(l1(0, FLOAT16), "w", (10, 20), 16))
+    cube.run(LoadData(Local("l0a", 0, FLOAT16, 1024), l1(0, FLOAT16), 16, 0, 0, rows, columns))
+    expected = np.full((16, 48), 5, np.float16)
+    expected[:10, :32] = 0
+    expected[:10, :20] = matrix
+    side = placed(expected[:rows, :columns], FLOAT16, ZZ, SQUARE, UNWRITTEN)
+    np.testing.assert_array_equal(cube.raw("l0a", 0, side.size), side)
+
+
 @pytest.mark.parametrize(
     ("src", "dst"), [(FLOAT16, FLOAT32), (FLOAT32, FLOAT32), (INT32, INT32)], ids=str
 )
@@ -232,9 +248,10 @@ def test_the_product_lies_in_l0c_as_nz(
     start = np.zeros((m, n))
     bias = None
     if init == "bias":
-        row = rng.integers(-99, 99, n).astype(total.numpy)
+        # The table may be longer than n.
+        row = rng.integers(-99, 99, n + 8).astype(total.numpy)
         cube.put("bt", 64, row)
-        bias, start = Local("bt", 64, total, n), row.astype(np.float64)
+        bias, start = Local("bt", 64, total, n + 8), row[:n].astype(np.float64)
     if init == "accumulate":
         start = rng.integers(-99, 99, (m, n)).astype(np.float64)
         cube.put("l0c", 1024, placed(start.astype(total.numpy), total, NZ, SQUARE, UNWRITTEN))
