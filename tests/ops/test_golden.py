@@ -46,6 +46,11 @@ CASES = [
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
     Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
     Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((128, 32), "int8"),
+         TensorSpec((32,), "float16")), ALL[1:2],
+    ),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)
