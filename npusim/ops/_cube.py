@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from npusim.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
-from npusim.layout import FRACTAL_ROWS, c0
+from npusim.layout import FRACTAL_ROWS, c0, rounded_up
 from npusim.program import Builder, Queue, Slot
 from npusim.spec import Pipe
 
@@ -23,17 +23,13 @@ __all__ = [
     "CubeWriter",
     "Feed",
     "GmFeed",
+    "GmOperand",
     "Lying",
     "Tables",
     "l1_bytes",
     "load_data",
     "rounded_up",
 ]
-
-
-def rounded_up(extent: int, step: int) -> int:
-    """*extent* up to a multiple of *step*."""
-    return -(-extent // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +86,8 @@ class Feed(Protocol):
         """Write positions [k, k + count) for *extent* rows (or columns) of the tile into *slot*."""
 
 
-class GmFeed:
-    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
-
-    producer: Pipe = "mte2"
+class GmOperand:
+    """What every feed knows of an operand that lies in global memory."""
 
     def __init__(self, builder: Builder, lying: Lying) -> None:
         self._builder, self.lying = builder, lying
@@ -105,6 +99,12 @@ class GmFeed:
     @property
     def dtype(self) -> DType:
         return self.lying.dtype
+
+
+class GmFeed(GmOperand):
+    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
+
+    producer: Pipe = "mte2"
 
     def fill(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
         """As :class:`Feed` says, for rows (or columns) from *origin* on."""
