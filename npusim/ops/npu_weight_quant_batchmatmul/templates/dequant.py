@@ -214,7 +214,8 @@ class _Sizes:
         f, lying = p.facts, lying_weight(p)
         self.rows, self.columns = rows, columns
         wide = c0(lying.dtype) if f.is_nz else ROW
-        self.count = rounded_up(rows, FRACTAL_ROWS) * rounded_up(columns, wide)
+        unit = FRACTAL_ROWS if f.is_nz else 1 if lying.k_is_down else 8
+        self.count = rounded_up(rows, unit) * rounded_up(columns, wide)
         self.raw, self.out = lying.dtype, chain.out
         length = rows if lying.k_is_down else columns
         self.groups = 1 if not f.group_size else -(-(length - 1) // f.group_size) + 1
