@@ -162,18 +162,18 @@ def base_tile(t: Plan) -> BaseTile:
 def _piece_sizes(core: Core, p: Problem) -> tuple[int, int]:
     """Rows and columns of the weight in memory: the vendor's, or fewer if they do not fit."""
     f, is_half = p.facts, p.x.element is FLOAT16
-    if f.is_nz:
-        unit = FRACTAL_ROWS
-        long = (384 if is_half else 256) if f.trans_weight else 256
-        if f.weight == "int8" and not f.trans_weight:
-            rows, columns = (864 if is_half else 544), 32
-        else:
-            rows, columns = (64, long) if f.trans_weight else (long, 64)
-    else:
-        unit = 8 if f.trans_weight else 1
-        rows, columns = 128, 1024
-        if f.weight == "int8":
+    unit = FRACTAL_ROWS if f.is_nz else 8
+    match f.weight, f.is_nz, f.trans_weight:
+        case _, True, True:
+            rows, columns = 64, 384 if is_half else 256
+        case "int8", True, False:
+            rows, columns = 864 if is_half else 544, 32
+        case _, True, False:
+            rows, columns = 256, 64
+        case "int8", False, _:
             rows, columns = (40 if f.trans_weight else 48) if is_half else 32, 512
+        case _:
+            rows, columns = 64, 1024
     room, how = core.usable_bytes("ub"), chain(p)
     fitting = (x for x in range(rows, 0, -unit) if dequant_bytes(p, how, x, columns) <= room)
     return next(fitting), columns

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 from typing import Literal, NamedTuple
 
 from npusim.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
@@ -80,7 +81,8 @@ class Dequant:
     def __init__(self, builder: Builder, p: Problem, chain: Chain, rows: int, columns: int) -> None:
         """Claim buffers for pieces of *rows* x *columns*; raises ProgramError if they do not fit.
 
-        Those of a FRACTAL_NZ weight are whole fractals but for the matrix's end.
+        Along k they begin at multiples of that size. Those of a FRACTAL_NZ weight are whole
+        fractals but for the matrix's end.
         """
         self._builder, self._p, self._chain, self._lying = builder, p, chain, lying_weight(p)
         self._raw_dtype = self._lying.dtype
@@ -217,8 +219,7 @@ class _Sizes:
         unit = FRACTAL_ROWS if f.is_nz else 1 if lying.k_is_down else 8
         self.count = rounded_up(rows, unit) * rounded_up(columns, wide)
         self.raw, self.out = lying.dtype, chain.out
-        length = rows if lying.k_is_down else columns
-        self.groups = 1 if not f.group_size else -(-(length - 1) // f.group_size) + 1
+        self.groups = _most_groups(f.group_size, rows if lying.k_is_down else columns)
         is_half = chain.out is FLOAT16
         self.wide_bytes = 0 if is_half else FLOAT32.nbytes(self.count)
         self.half_bytes = FLOAT16.nbytes(self.count) if f.is_nz else 0
@@ -241,6 +242,13 @@ class _Sizes:
         rooms = self.rooms.values()
         own = sum(room.nbytes(self.rows, self.columns, self.groups) for room in rooms)
         return held + self.wide_bytes + self.half_bytes + own
+
+
+def _most_groups(size: int, length: int) -> int:
+    """How many groups of *size* a piece touches that begins at a multiple of its *length*."""
+    if not size:
+        return 1
+    return -(-(size - gcd(size, length) + length) // size)
 
 
 def dequant_bytes(p: Problem, chain: Chain, rows: int, columns: int) -> int:
@@ -336,7 +344,16 @@ class _Grid:
         kind = number.room.kind
         line, width = self.pitch // c0(kind), c0(kind)
         high = rounded_up(self.rows, 8)
-        for group, start, end in self.groups(self.pitch):
+        eights = self._eights(8 * width)
+        for eight in range(eights):
+            size = self.ends[0] // width
+            for block in range(size):
+                first = 8 * eight * size + block
+                place, source = (
+                    _blocks(s, kind, first, 8 * self.rows, size, line) for s in (dst, src)
+                )
+                yield _Cell(place, source, number.across(8 * eight, 8 * self.rows))
+        for group, start, end in list(self.groups(self.pitch))[8 * eights :]:
             while start < min(end, self.columns):
                 is_wide = start + 8 * width <= end
                 blocks = 8 * self.rows if is_wide else high
@@ -345,6 +362,13 @@ class _Grid:
                 place, source = (_blocks(s, kind, first, blocks, *strides) for s in (dst, src))
                 yield _Cell(place, source, number.down(group, blocks, is_wide))
                 start += 8 * width if is_wide else width
+
+    def _eights(self, wide: int) -> int:
+        """How many times eight groups, narrower than *wide*, lie beside each other alike."""
+        size = self.ends[0]
+        if len(self.ends) < 8 or self.ends[1] != 2 * size or size >= wide:
+            return 0
+        return min(len(self.ends) // 8, self.pitch // (8 * size))
 
 
 def _blocks(
