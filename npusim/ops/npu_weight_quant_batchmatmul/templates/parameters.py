@@ -111,6 +111,9 @@ class Parameter:
             spread = self._blocks.of(room.kind, count * c0(room.kind))
             step(self._builder, Broadcast(spread, self._ready.of(room.kind, count)))
             self._ready = self._blocks
+        if self._ready is not self._taken:
+            self._raw.free(self._taken)
+            self._taken = None
 
     def drop(self) -> None:
         """What `take` brought is not needed any more."""
@@ -118,14 +121,22 @@ class Parameter:
             self._raw.free(self._taken)
         self._taken = self._ready = None
 
-    def along(self, group: int, block: int, blocks: int, block_stride: int) -> Local:
-        """Blocks from *block* on of the vector of *group*, the same each repeat."""
-        return self._strided(group * self._pitch + block, blocks, block_stride, 0)
+    def along(self, group: int, block: int, blocks: int, repeat_stride: int) -> Local:
+        """So many blocks from *block* on of the vector of *group*; stride 0 repeats eight."""
+        return self._strided(group * self._pitch + block, blocks, 1, repeat_stride)
+
+    def again(self, group: int, block: int, blocks: int) -> Local:
+        """One block of the vector of *group*, repeated."""
+        return self._strided(group * self._pitch + block, blocks, 0, 0)
 
     def down(self, group: int, blocks: int, is_row_a_repeat: bool) -> Local:
         """The rows' numbers of *group*: of a row each repeat, or of a row each block."""
         block, repeat = (0, self._pitch) if is_row_a_repeat else (self._pitch, 8 * self._pitch)
         return self._strided(group, blocks, block, repeat)
+
+    def across(self, group: int, blocks: int) -> Local:
+        """The numbers of eight groups from *group* on, of a row each repeat."""
+        return self._strided(group, blocks, 1, self._pitch)
 
     def _strided(self, first: int, blocks: int, block: int, repeat: int) -> Local:
         assert self._ready is not None
