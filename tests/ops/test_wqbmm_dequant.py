@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from op_calls import BF16, Array
+from weight_calls import F32, HALF, OP, Kind, weight_call
 
-from npusim import Tensor, chip, devices, ops
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, pack_int4
+from npusim import chip, devices, ops
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, unpack_int4
 from npusim.layout import NZ, c0, from_fractals
 from npusim.ops._cube import rounded_up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -24,40 +25,6 @@ from npusim.program import Binding, Block, Builder
 from npusim.tensor import GlobalTensor
 
 A2 = devices.load("ascend910b2")
-HALF, F32 = np.float16, np.float32
-OP = "npu_weight_quant_batchmatmul"
-
-
-def call_of(
-    rng: np.random.Generator,
-    k: int,
-    n: int,
-    kind: Any,
-    weight: str,
-    layout: str,
-    size: int,
-    way: str,
-) -> tuple[dict[str, Any], Array]:
-    """Arguments, and the weight's numbers `(k, n)`; *way* names the scaling and has "+" offsets."""
-    trans, fractal = layout.endswith("T"), layout.startswith("NZ")
-    limit = 128 if weight == "int8" else 8
-    numbers = rng.integers(-limit, limit, (k, n)).astype(np.int8)
-    lying = np.ascontiguousarray(numbers.T if trans else numbers)
-    if weight == "int4":
-        lying = pack_int4(lying).view(np.int32).reshape(lying.shape[0], -1)
-    tensor: Any = Tensor.of(lying, "FRACTAL_NZ") if fractal else lying
-    shape = {"tensor": (1,), "channel": (1, n), "group": (-(-k // size) if size else 1, n)}[
-        way.rstrip("+")
-    ]
-    scale = (rng.random(shape) * 0.1).astype(kind)
-    call = {
-        "x": np.zeros((k, 70), kind).T if fractal and size else np.zeros((70, k), kind),
-        "weight": tensor.T if trans else tensor,
-        "antiquant_scale": scale,
-        "antiquant_offset": rng.normal(0, 9, shape).astype(kind) if way.endswith("+") else None,
-        "antiquant_group_size": size if way.startswith("group") else 0,
-    }
-    return call, numbers
 
 
 def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
@@ -94,6 +61,16 @@ def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
     return from_fractals(fractals, NZ, (lying.rows, lying.columns))
 
 
+def numbers_of(p: Problem, weight: Any) -> Array:
+    """The weight's numbers `(k, n)`."""
+    whole = np.asarray(weight)
+    if p.facts.weight == "int8":
+        return whole
+    turned = np.ascontiguousarray(whole.T if p.facts.trans_weight else whole)
+    nibbles = unpack_int4(turned.view(np.uint8))
+    return nibbles.T if p.facts.trans_weight else nibbles
+
+
 def per_row(p: Problem, parameter: Any, k: int) -> Array:
     """A scale or offset for each element of the weight, float32."""
     plain = np.asarray(parameter).astype(F32)
@@ -102,9 +79,9 @@ def per_row(p: Problem, parameter: Any, k: int) -> Array:
     return plain.reshape(1, -1)
 
 
-def expected(p: Problem, call: dict[str, Any], numbers: Array, chain: Chain) -> Array:
+def expected(p: Problem, call: dict[str, Any], chain: Chain) -> Array:
     """Each step rounded to the type that *chain* names."""
-    value, k = numbers.astype(F32), len(numbers)
+    value, k = numbers_of(p, call["weight"]).astype(F32), p.facts.k
     for name, kind, apply in (
         ("antiquant_offset", chain.offset, np.add),
         ("antiquant_scale", chain.scale, np.multiply),
@@ -122,37 +99,48 @@ BF16_OFFSET = Chain(FLOAT16, None, BFLOAT16)
 BF16_TWICE = Chain(FLOAT16, FLOAT32, BFLOAT16)
 
 CASES = [
-    (HALF, "int8", "ND", 0, "channel+", FP16, (70, 200), (48, 128)),
-    (HALF, "int8", "ND", 0, "channel", FP16, (7, 33), (48, 512)),
-    (HALF, "int8", "ND", 32, "group+", FP16, (101, 150), (40, 128)),
-    (HALF, "int8", "NDT", 96, "group+", FP16, (300, 41), (40, 256)),
-    (BF16, "int8", "ND", 64, "group+", BF16_ONCE, (130, 70), (32, 512)),
-    (BF16, "int8", "NDT", 32, "group+", BF16_ONCE, (300, 41), (32, 128)),
-    (BF16, "int8", "NDT", 0, "channel+", BF16_ONCE, (99, 17), (16, 512)),
-    (BF16, "int8", "ND", 0, "tensor+", BF16_ONCE, (99, 17), (16, 512)),
-    (HALF, "int8", "NDT", 0, "tensor", FP16, (99, 17), (16, 512)),
-    (HALF, "int4", "ND", 32, "group+", FP16, (70, 200), (48, 128)),
-    (HALF, "int4", "NDT", 64, "group+", FP16, (200, 33), (24, 128)),
-    (BF16, "int4", "NDT", 0, "channel", BF16_ONCE, (200, 33), (24, 128)),
-    (HALF, "int8", "NZ", 0, "channel+", FP16, (99, 70), (48, 32)),
-    (HALF, "int8", "NZT", 0, "channel", FP16, (99, 70), (32, 64)),
-    (BF16, "int8", "NZ", 0, "channel", BF16_ONCE, (99, 70), (48, 32)),
-    (BF16, "int8", "NZT", 0, "channel+", BF16_ONCE, (99, 70), (32, 64)),
-    (HALF, "int4", "NZ", 64, "group+", FP16, (192, 192), (80, 64)),
-    (BF16, "int4", "NZ", 128, "group+", BF16_ONCE, (256, 128), (160, 64)),
-    (HALF, "int4", "NZT", 0, "channel+", FP16, (200, 33), (32, 128)),
-    (BF16, "int8", "NZT", 0, "channel+", BF16_OFFSET, (99, 70), (32, 64)),
-    (BF16, "int8", "NZT", 0, "channel", BF16_OFFSET, (99, 70), (32, 64)),
-    (BF16, "int8", "ND", 64, "group+", BF16_TWICE, (192, 128), (32, 512)),
+    (Kind(HALF, "int8", "ND", offset=True), FP16, (70, 200), (48, 128)),
+    (Kind(HALF, "int8", "ND"), FP16, (7, 33), (48, 512)),
+    (Kind(HALF, "int8", "ND", size=32, offset=True), FP16, (101, 150), (40, 128)),
+    (Kind(HALF, "int8", "NDT", size=96, offset=True), FP16, (300, 41), (40, 256)),
+    (Kind(BF16, "int8", "ND", size=64, offset=True), BF16_ONCE, (130, 70), (32, 512)),
+    (Kind(BF16, "int8", "NDT", size=32, offset=True), BF16_ONCE, (300, 41), (32, 128)),
+    (Kind(BF16, "int8", "NDT", size=32, offset=True), BF16_ONCE, (300, 41), (16, 256)),
+    (Kind(HALF, "int8", "NDT", size=32, offset=True), FP16, (850, 11), (8, 512)),
+    (Kind(HALF, "int4", "NDT", size=64, offset=True), FP16, (1600, 11), (8, 1024)),
+    (Kind(BF16, "int8", "NDT", offset=True), BF16_ONCE, (99, 17), (16, 512)),
+    (Kind(BF16, "int8", "ND", single=True, offset=True), BF16_ONCE, (99, 17), (16, 512)),
+    (Kind(HALF, "int8", "NDT", single=True), FP16, (99, 17), (16, 512)),
+    (Kind(HALF, "int4", "ND", size=32, offset=True), FP16, (70, 200), (48, 128)),
+    (Kind(HALF, "int4", "NDT", size=64, offset=True), FP16, (200, 33), (24, 128)),
+    (Kind(BF16, "int4", "NDT"), BF16_ONCE, (200, 33), (24, 128)),
+    (Kind(HALF, "int8", "NZ", offset=True), FP16, (99, 70), (48, 32)),
+    (Kind(HALF, "int8", "NZT"), FP16, (99, 70), (32, 64)),
+    (Kind(BF16, "int8", "NZ"), BF16_ONCE, (99, 70), (48, 32)),
+    (Kind(BF16, "int8", "NZT", offset=True), BF16_ONCE, (99, 70), (32, 64)),
+    (Kind(HALF, "int4", "NZ", size=64, offset=True, trans_x=True), FP16, (192, 192), (80, 64)),
+    (
+        Kind(BF16, "int4", "NZ", size=128, offset=True, trans_x=True),
+        BF16_ONCE,
+        (256, 128),
+        (160, 64),
+    ),
+    (Kind(HALF, "int4", "NZT", offset=True), FP16, (200, 33), (32, 128)),
+    (Kind(BF16, "int8", "NZT", offset=True), BF16_OFFSET, (99, 70), (32, 64)),
+    (Kind(BF16, "int8", "NZT"), BF16_OFFSET, (99, 70), (32, 64)),
+    (Kind(BF16, "int8", "ND", size=64, offset=True), BF16_TWICE, (192, 128), (32, 512)),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case[1:5])))
-def test_pieces_are_the_whole(rng: np.random.Generator, case: tuple[Any, ...]) -> None:
-    kind, weight, layout, size, way, chain, (k, n), (rows, columns) = case
-    call, numbers = call_of(rng, k, n, kind, weight, layout, size, way)
+@pytest.mark.parametrize(("kind", "chain", "sizes", "piece"), CASES)
+def test_pieces_are_the_whole(
+    rng: np.random.Generator,
+    kind: Kind,
+    chain: Chain,
+    sizes: tuple[int, int],
+    piece: tuple[int, int],
+) -> None:
+    call = weight_call(rng, 70, *sizes, kind)
     p = ops.load(OP).check(A2, **call, template="custom")
-    found = dequantised(p, chain, rows, columns)
-    np.testing.assert_array_equal(
-        found.view(np.uint16), expected(p, call, numbers, chain).view(np.uint16)
-    )
+    found, wanted = dequantised(p, chain, *piece), expected(p, call, chain)
+    np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))

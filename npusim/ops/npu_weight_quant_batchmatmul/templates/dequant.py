@@ -8,29 +8,26 @@ numbers: its columns of fractals, 32 int8 or 64 int4 wide, are split to 16 by bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from math import gcd
+from typing import Literal
 
-from npusim.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
-from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Cast, Global, Local
+from npusim.dtypes import FLOAT16, FLOAT32, DType
+from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Cast, Global
 from npusim.layout import FRACTAL_ROWS, c0
 from npusim.ops._chain import step
-from npusim.ops._cube import Lying, rounded_up
+from npusim.ops._cube import rounded_up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Parameter, Room, Way
+from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import (
+    Grid,
+    Piece,
+    lying_weight,
+    piece_of,
+)
 from npusim.program import Builder, Slot
 
 __all__ = ["Chain", "Dequant", "Piece", "dequant_bytes", "lying_weight", "piece_of"]
-
-
-def lying_weight(p: Problem) -> Lying:
-    """The weight as it lies in memory, in numbers: an int32 holds eight int4."""
-    f = p.facts
-    rows, columns = (f.n, f.k) if f.trans_weight else (f.k, f.n)
-    layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if f.is_nz else "ND"
-    kind = INT8 if f.weight == "int8" else INT4
-    return Lying("weight", kind, rows, columns, not f.trans_weight, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +42,14 @@ class Chain:
     out: DType
 
 
-class Piece(NamedTuple):
-    """A part of the weight as it lies in memory."""
-
-    row: int
-    column: int
-    rows: int
-    columns: int
-    ends: tuple[int, ...]
-    """Where groups end, counted along k from the piece's first; the last is its length."""
-
-
-def piece_of(p: Problem, row: int, column: int, rows: int, columns: int) -> Piece:
-    """The piece of that size that begins at *row*, *column* of the weight in memory."""
-    first, length = (column, columns) if p.facts.trans_weight else (row, rows)
-    size = p.facts.group_size or rounded_up(p.facts.k, 1)
-    inner = range(first // size * size + size, first + length, size)
-    return Piece(row, column, rows, columns, (*(end - first for end in inner), length))
-
-
-class _Cell(NamedTuple):
-    """One micro-op's share of a piece."""
-
-    place: Local
-    source: Local
-    """Where it lies before fractals are split; the same as *place* if there are none."""
-    number: Local | None
-    """What it meets; None is the register's number."""
-
-
 class Dequant:
     """Writes the dequantisation of pieces, up to a largest one, for one vector core."""
 
     def __init__(self, builder: Builder, p: Problem, chain: Chain, rows: int, columns: int) -> None:
         """Claim buffers for pieces of *rows* x *columns*; raises ProgramError if they do not fit.
 
-        Those of a FRACTAL_NZ weight are whole fractals but for the matrix's end.
+        Along k they begin at multiples of that size. Those of a FRACTAL_NZ weight are whole
+        fractals but for the matrix's end.
         """
         self._builder, self._p, self._chain, self._lying = builder, p, chain, lying_weight(p)
         self._raw_dtype = self._lying.dtype
@@ -123,7 +92,7 @@ class Dequant:
             parameter.take(piece.rows, piece.columns, len(piece.ends))
         slot = self._load(piece)
         out = self._out.alloc()
-        self._compute(_Grid(self._p, piece), slot, out)
+        self._compute(Grid(self._p, piece), slot, out)
         for parameter in self._parameters.values():
             parameter.drop()
         self._out.enque(out)
@@ -162,7 +131,7 @@ class Dequant:
             pitch = dtype.nbytes(rounded_up(piece.columns, ROW))
         self._builder.store(place, src, pitch)
 
-    def _compute(self, grid: _Grid, raw: Slot, out: Slot) -> None:
+    def _compute(self, grid: Grid, raw: Slot, out: Slot) -> None:
         builder, chain, count = self._builder, self._chain, grid.count
         offset = self._parameters.get("antiquant_offset")
         scale = self._parameters.get("antiquant_scale")
@@ -195,7 +164,7 @@ class Dequant:
         return Slot("ub", start, FLOAT16.nbytes(count), -1)
 
     def _apply(
-        self, op: Literal["add", "mul"], grid: _Grid, number: Parameter, src: Slot, dst: Slot
+        self, op: Literal["add", "mul"], grid: Grid, number: Parameter, src: Slot, dst: Slot
     ) -> Slot:
         """`dst = src op number`; fractals are split on the way from one slot to another."""
         for cell in grid.cells(number, src, dst):
@@ -214,10 +183,10 @@ class _Sizes:
         f, lying = p.facts, lying_weight(p)
         self.rows, self.columns = rows, columns
         wide = c0(lying.dtype) if f.is_nz else ROW
-        self.count = rounded_up(rows, FRACTAL_ROWS) * rounded_up(columns, wide)
+        unit = FRACTAL_ROWS if f.is_nz else 1 if lying.k_is_down else 8
+        self.count = rounded_up(rows, unit) * rounded_up(columns, wide)
         self.raw, self.out = lying.dtype, chain.out
-        length = rows if lying.k_is_down else columns
-        self.groups = 1 if not f.group_size else -(-(length - 1) // f.group_size) + 1
+        self.groups = _most_groups(f.group_size, rows if lying.k_is_down else columns)
         is_half = chain.out is FLOAT16
         self.wide_bytes = 0 if is_half else FLOAT32.nbytes(self.count)
         self.half_bytes = FLOAT16.nbytes(self.count) if f.is_nz else 0
@@ -242,112 +211,13 @@ class _Sizes:
         return held + self.wide_bytes + self.half_bytes + own
 
 
+def _most_groups(size: int, length: int) -> int:
+    """How many groups of *size* a piece touches that begins at a multiple of its *length*."""
+    if not size:
+        return 1
+    return -(-(size - gcd(size, length) + length) // size)
+
+
 def dequant_bytes(p: Problem, chain: Chain, rows: int, columns: int) -> int:
     """Bytes of the unified buffer that pieces of *rows* x *columns* take."""
     return _Sizes(p, chain, rows, columns).nbytes
-
-
-class _Grid:
-    """How a piece lies in the unified buffer, and which part of it meets which numbers.
-
-    ND rows are filled up to whole repeats of fp16. Columns of fractals are as wide as 32 bytes of
-    the weight before they are split, then 16 wide; their rows follow each other.
-    """
-
-    def __init__(self, p: Problem, piece: Piece) -> None:
-        lying = lying_weight(p)
-        self.is_nz, self.ends, self.k_is_down = p.facts.is_nz, piece.ends, lying.k_is_down
-        self.rows, self.columns = piece.rows, piece.columns
-        self.width = ROW
-        if self.is_nz:
-            self.rows, self.width = rounded_up(piece.rows, FRACTAL_ROWS), c0(lying.dtype)
-        self.pitch = rounded_up(piece.columns, self.width)
-        self.count = self.rows * self.pitch
-
-    def groups(self, end: int) -> Iterator[tuple[int, int, int]]:
-        """Group, first and end along k, the last up to *end*."""
-        starts = (0, *self.ends[:-1])
-        for group, (start, stop) in enumerate(zip(starts, (*self.ends[:-1], end), strict=True)):
-            yield group, start, stop
-
-    def halves(self, wide: Slot, half: Slot, is_split: bool) -> Iterator[tuple[Local, Local]]:
-        """Destinations and sources of the cast from fp16 to fp32, which may split fractals."""
-        if is_split or not self.is_nz:
-            yield wide.of(FLOAT32, self.count), half.of(FLOAT16, self.count)
-            return
-        size = self.rows * c0(FLOAT16)
-        for strip in range(self.count // size):
-            source = self._unsplit(half, strip, 0, self.rows)
-            yield wide.of(FLOAT32, size, FLOAT32.nbytes(strip * size)), source
-
-    def cells(self, number: Parameter, src: Slot, dst: Slot) -> Iterator[_Cell]:
-        """The parts of a piece in *src* and *dst*, and what each meets of *number*."""
-        kind = number.room.kind
-        if self.is_nz:
-            yield from self._strips(number, src, dst)
-        elif number.room.way == "single":
-            yield _Cell(dst.of(kind, self.count), src.of(kind, self.count), None)
-        elif self.k_is_down:
-            yield from self._lines(number, src, dst)
-        else:
-            yield from self._spans(number, src, dst)
-
-    def _strips(self, number: Parameter, src: Slot, dst: Slot) -> Iterator[_Cell]:
-        """Columns of 16, a block of rows a micro-op; of fp32 each row is two blocks."""
-        kind, way = number.room.kind, number.room.way
-        blocks = c0(FLOAT16) // c0(kind)
-        groups = tuple(self.groups(self.rows)) if way == "along" else ((0, 0, self.rows),)
-        for strip in range(self.count // (self.rows * c0(FLOAT16))):
-            for group, start, end in groups:
-                for block in range(blocks):
-                    first = (strip * self.rows + start) * blocks + block
-                    place = _blocks(dst, kind, first, end - start, blocks, 8 * blocks)
-                    is_split = kind is FLOAT32 or src is dst
-                    source = _blocks(src, kind, first, end - start, blocks, 8 * blocks)
-                    if not is_split:
-                        source = self._unsplit(src, strip, start, end)
-                    met = None
-                    if way == "along":
-                        met = number.along(group, strip * blocks + block, end - start, 0)
-                    elif way == "down":
-                        met = number.down(group, end - start, False)
-                    yield _Cell(place, source, met)
-
-    def _unsplit(self, half: Slot, strip: int, start: int, end: int) -> Local:
-        """Rows [start, end) of a column of 16 as it lies before fractals are split."""
-        across = self.width // c0(FLOAT16)
-        column, part = divmod(strip, across)
-        first = (column * self.rows + start) * across + part
-        return _blocks(half, FLOAT16, first, end - start, across, 8 * across)
-
-    def _lines(self, number: Parameter, src: Slot, dst: Slot) -> Iterator[_Cell]:
-        """The rows of a group, eight blocks of columns a micro-op."""
-        kind = number.room.kind
-        line, across = self.pitch // c0(kind), 8 * c0(kind)
-        for group, start, end in self.groups(self.rows):
-            for chunk in range(-(-self.columns // across)):
-                first, blocks = start * line + 8 * chunk, 8 * (end - start)
-                place, source = (_blocks(s, kind, first, blocks, 1, line) for s in (dst, src))
-                yield _Cell(place, source, number.along(group, 8 * chunk, blocks, 1))
-
-    def _spans(self, number: Parameter, src: Slot, dst: Slot) -> Iterator[_Cell]:
-        """The columns of a group: eight blocks of a row a repeat, the rest a block a row."""
-        kind = number.room.kind
-        line, width = self.pitch // c0(kind), c0(kind)
-        high = rounded_up(self.rows, 8)
-        for group, start, end in self.groups(self.pitch):
-            while start < min(end, self.columns):
-                is_wide = start + 8 * width <= end
-                blocks = 8 * self.rows if is_wide else high
-                strides = (1, line) if is_wide else (line, 8 * line)
-                first = start // width
-                place, source = (_blocks(s, kind, first, blocks, *strides) for s in (dst, src))
-                yield _Cell(place, source, number.down(group, blocks, is_wide))
-                start += 8 * width if is_wide else width
-
-
-def _blocks(
-    slot: Slot, dtype: DType, first: int, blocks: int, block_stride: int, repeat_stride: int
-) -> Local:
-    offset = slot.offset_bytes + first * BLOCK_BYTES
-    return Local(slot.buffer, offset, dtype, blocks * c0(dtype), block_stride, repeat_stride)

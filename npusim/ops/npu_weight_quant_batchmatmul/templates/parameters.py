@@ -127,6 +127,10 @@ class Parameter:
         block, repeat = (0, self._pitch) if is_row_a_repeat else (self._pitch, 8 * self._pitch)
         return self._strided(group, blocks, block, repeat)
 
+    def across(self, group: int, blocks: int) -> Local:
+        """The numbers of eight groups from *group* on, of a row each repeat."""
+        return self._strided(group, blocks, 1, self._pitch)
+
     def _strided(self, first: int, blocks: int, block: int, repeat: int) -> Local:
         assert self._ready is not None
         offset, kind = self._ready.offset_bytes + first * BLOCK_BYTES, self.room.kind
