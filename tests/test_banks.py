@@ -43,7 +43,7 @@ def chip() -> DeviceSpec:
 def test_the_vendors_measured_adds(
     a: int, b: int, dst: int, measured: int, modelled: int, chip: DeviceSpec
 ) -> None:
-    took = cost(Binary("add", ub(dst), ub(a), ub(b)), chip)
+    took = cost(Binary("add", ub(dst), ub(a), ub(b)), chip, chip.cores["aiv"])
     assert took.head + took.body + took.tail == modelled
     assert modelled == pytest.approx(measured, rel=0.08)
 
@@ -105,12 +105,12 @@ def test_repeats_beyond_the_period_of_the_groups_go_on_alike() -> None:
 
 def test_a_cast_reads_eight_blocks_and_writes_four(chip: DeviceSpec) -> None:
     half = Local("ub", 64 * KIB, FLOAT16, 4096)
-    assert cost(Cast(half, ub(0), "none"), chip).body == 64
+    assert cost(Cast(half, ub(0), "none"), chip, chip.cores["aiv"]).body == 64
 
 
 def test_a_conflict_shows_only_where_it_exceeds_the_units_own_pace(chip: DeviceSpec) -> None:
     slow, fast = (BinaryScalar(op, ub(768), ub(0), 2.0) for op in ("div", "mul"))
     rate = chip.vector.classes["div"].cycles_per_repeat_32bit
     assert rate >= 2
-    assert cost(slow, chip).body == 64 * rate
-    assert cost(fast, chip).body == 128
+    assert cost(slow, chip, chip.cores["aiv"]).body == 64 * rate
+    assert cost(fast, chip, chip.cores["aiv"]).body == 128

@@ -183,6 +183,12 @@ class CubeWriter:
         """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
 
+    def touch(self, n: int, k: int, pieces: int) -> None:
+        """Bring the first *pieces* of b to L1 for nothing: they lie in the L2 afterwards."""
+        for index in range(pieces):
+            self._b.reach(index * self.tile.k * self.tile.steps_b, n, k)
+            self._b.leave()
+
     def product(
         self,
         m: int,

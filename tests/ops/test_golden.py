@@ -60,6 +60,11 @@ CASES = [
         (TensorSpec((1, 128), "bfloat16"), TensorSpec((128, 64), "int8"), GROUPS, GROUPS),
         ALL[1:2], (("antiquant_group_size", 64), ("template", "split_k")), 2,
     ),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((128, 32), "int8"),
+         TensorSpec((32,), "float16")), ALL[1:2],
+    ),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)

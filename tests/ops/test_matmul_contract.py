@@ -83,13 +83,6 @@ ROWS = [
     Row({"x2": fractals(ones(8, 16))},
         "x2 must have as many rows as x1 has columns, 16, not 8; x1 is (m, k), x2 is (k, n)",
         {"x2": fractals(ones(8, 16)).T}),
-    # order
-    *(
-        Row({"cube_order": order},
-            f"cube_order must be k16, k8, k4 or k1, not {order!r}; choose one of these",
-            {"cube_order": "k1"})
-        for order in ("k2", 16, None)
-    ),
 ]  # fmt: skip
 
 

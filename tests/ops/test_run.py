@@ -104,6 +104,13 @@ def test_l2_is_cold_or_warm(l2: Any) -> None:
         run("npu_quantize", *CALL, device="ascend910b2", l2=l2)
 
 
+@pytest.mark.parametrize("order", ["k2", 16, None])
+def test_the_order_of_the_cube_is_one_of_four(order: Any) -> None:
+    message = f"run: cube_order must be one of k16, k8, k4, k1, not {order!r}; use one of these"
+    with pytest.raises(ValueError, match=whole(message)):
+        run("npu_quantize", *CALL, device="ascend910b2", cube_order=order)
+
+
 # ---- halves ----
 
 
