@@ -15,7 +15,7 @@ __all__ = ["Orders", "order"]
 LONGEST_ROUND = 64
 """Calls in a round that is looked for."""
 EVERYTHING = (Barrier(),)
-"""A call that waits for all pipes."""
+"""What ends a call after which all pipes are done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,13 +117,12 @@ def order(program: Program) -> Sequence[int]:
 def _shares(program: Program) -> bool:
     """Whether two pipes meet in global memory with no barrier of all pipes between them."""
     segment: dict[int, tuple[MicroOp, ...]] = {}
-    for call in (*program.calls, Call(EVERYTHING)):
-        if call.ops != EVERYTHING:
-            segment[id(call.ops)] = call.ops
-            continue
-        if shared_names(op for ops in segment.values() for op in ops):
-            return True
-        segment.clear()
+    for number, call in enumerate(program.calls, 1):
+        segment[id(call.ops)] = call.ops
+        if call.ops[-1:] == EVERYTHING or number == len(program.calls):
+            if shared_names(op for ops in segment.values() for op in ops):
+                return True
+            segment.clear()
     return False
 
 
