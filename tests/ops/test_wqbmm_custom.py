@@ -74,8 +74,8 @@ def test_tiles_are_the_whole(
     assert_bits(custom(call, literal=literal), expected)
 
 
-WIDE = 4 * 24 * 256 - 40
-"""Columns of four rounds: one more than the ring has slots."""
+WIDE = 3 * 24 * 256 + 300
+"""Columns of four rounds, one more than the ring has slots; the last one is for two cores."""
 
 
 @pytest.mark.parametrize(
@@ -232,6 +232,16 @@ def test_one_round_where_the_columns_fit_the_cores() -> None:
 def test_pieces_are_those_of_the_vendor(kind: Kind, piece: tuple[int, int]) -> None:
     plan = plan_of(70, 128, 64, kind._replace(offset=True))
     assert (plan.piece_rows, plan.piece_columns) == piece
+
+
+def test_the_last_round_may_be_short() -> None:
+    plan = plan_of(1, 64, 25 * 256, Kind())
+    assert (plan.cores_n, plan.base_n, plan.rounds, plan.slots) == (24, 256, 2, 2)
+
+
+def test_many_rows_are_shared_along_m_too() -> None:
+    plan = plan_of(2048, 64, 1024, Kind())
+    assert (plan.cores_m, plan.base_m, plan.cores_n, plan.rounds) == (6, 128, 4, 1)
 
 
 def test_a_k_is_padded_to_256_where_it_runs_along_the_rows() -> None:

@@ -76,13 +76,14 @@ def chain(p: Problem) -> Chain:
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split so that the busiest cube core loads least, in base tiles of at most 128 x 256.
 
-    The vendor's grid comes from MultiCoreMatmulTiling or a closed table; the rule here and that
-    all vector cores which find a piece take part are assumed.
+    The vendor's grid comes from MultiCoreMatmulTiling or a closed table. The rule here is assumed,
+    and so is that every vector core takes part that finds a piece in a round.
     """
     core, f = spec.cores["aic"], p.facts
     cores_m, base_m, base_n = min(_grids(core.count, f.m, f.n))[-1]
     blocks = cdiv(f.n, base_n)
-    rounds = cdiv(blocks, core.count // cores_m)
+    cores_n = min(core.count // cores_m, blocks)
+    rounds = cdiv(blocks, cores_n)
     base_k, step_a, step_b = _steps(core, p, base_m, base_n)
     rows, across = _piece_sizes(spec.cores["aiv"], p)
     found = Plan(
@@ -97,7 +98,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         step_kb=step_b,
         l0c_depth=2 if 2 * 4 * base_m * base_n <= (core.l0c_bytes or 0) else 1,
         cores_m=cores_m,
-        cores_n=cdiv(blocks, rounds),
+        cores_n=cores_n,
         rounds=rounds,
         slots=min(MOST_SLOTS, rounds),
         piece_rows=rows,
@@ -106,7 +107,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     busy = min(cdiv(len(pieces(p, found, 0)), 2), core.count)
     return replace(
         found,
-        launched=max(cores_m * found.cores_n, busy),
+        launched=max(cores_m * cores_n, busy),
         workspaces={RING: found.slots * ring_bytes(p, found)},
     )
 
@@ -122,7 +123,8 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
         base_n = min(BASE_N, rounded_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
         rounds = cdiv(cdiv(n, base_n), along_n)
         used_m = cdiv(cdiv(m, base_m), cdiv(rows, base_m))
-        load = rounded_up(rows, base_m) + rounds * base_n * cdiv(rows, base_m)
+        # The weight comes again for each row of tiles, x in each round.
+        load = rounds * (rounded_up(rows, base_m) + base_n * cdiv(rows, base_m))
         grids.append((load, used_m * along_n, (used_m, base_m, base_n)))
     return grids
 

@@ -88,9 +88,9 @@ class Dequant:
         *stride_bytes* lie between rows, or between columns of fractals. For `Builder.call`: global
         memory is named relative to `shifts`, and *piece* counts by its sizes and ends alone.
         """
+        slot = self._load(piece)
         for parameter in self._parameters.values():
             parameter.take(piece.rows, piece.columns, len(piece.ends))
-        slot = self._load(piece)
         out = self._out.alloc()
         self._compute(Grid(self._p, piece), slot, out)
         for parameter in self._parameters.values():

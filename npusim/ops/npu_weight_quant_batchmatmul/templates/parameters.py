@@ -111,6 +111,9 @@ class Parameter:
             spread = self._blocks.of(room.kind, count * c0(room.kind))
             step(self._builder, Broadcast(spread, self._ready.of(room.kind, count)))
             self._ready = self._blocks
+        if self._ready is not self._taken:
+            self._raw.free(self._taken)
+            self._taken = None
 
     def drop(self) -> None:
         """What `take` brought is not needed any more."""
