@@ -33,6 +33,9 @@ CHANNEL = TensorSpec((40,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
 GROUPS = TensorSpec((2, 64), "bfloat16")
+SQUARE = TensorSpec((64, 64), "int8").T
+SMALL_NZ = TensorSpec((18, 40), "int8", "FRACTAL_NZ").T
+NARROW = TensorSpec((18,), "float16")
 CASES = [
     Case(
         "npu_quantize", "by_channel",
@@ -59,6 +62,14 @@ CASES = [
         "npu_weight_quant_batchmatmul", "split_k",
         (TensorSpec((1, 128), "bfloat16"), TensorSpec((128, 64), "int8"), GROUPS, GROUPS),
         ALL[1:2], (("antiquant_group_size", 64), ("template", "split_k")), 2,
+    ),
+    Case(
+        "npu_weight_quant_batchmatmul", "fixpipe",
+        (TensorSpec((1, 64), "float16"), SQUARE, TensorSpec((64,), "int64")), ALL[1:2],
+    ),
+    Case(
+        "npu_weight_quant_batchmatmul", "weight_nz",
+        (TensorSpec((2, 40), "float16"), SMALL_NZ, NARROW, NARROW, None, None, NARROW), ALL[:1],
     ),
     Case(
         "npu_weight_quant_batchmatmul", "msd",
