@@ -164,7 +164,7 @@ def base_tile(t: Plan) -> BaseTile:
 def _piece_sizes(core: Core, p: Problem) -> tuple[int, int]:
     """Rows and columns of the weight in memory: the vendor's, or fewer if they do not fit."""
     f, is_half = p.facts, p.x.element is FLOAT16
-    unit = FRACTAL_ROWS if f.is_nz else 8
+    unit = 8 if f.weight == "int8" and not f.is_nz else FRACTAL_ROWS
     match f.weight, f.is_nz, f.trans_weight:
         case _, True, True:
             rows, columns = 64, 384 if is_half else 256

@@ -121,9 +121,13 @@ class Parameter:
             self._raw.free(self._taken)
         self._taken = self._ready = None
 
-    def along(self, group: int, block: int, blocks: int, block_stride: int) -> Local:
-        """Blocks from *block* on of the vector of *group*, the same each repeat."""
-        return self._strided(group * self._pitch + block, blocks, block_stride, 0)
+    def along(self, group: int, block: int, blocks: int, repeat_stride: int) -> Local:
+        """So many blocks from *block* on of the vector of *group*; stride 0 repeats eight."""
+        return self._strided(group * self._pitch + block, blocks, 1, repeat_stride)
+
+    def again(self, group: int, block: int, blocks: int) -> Local:
+        """One block of the vector of *group*, repeated."""
+        return self._strided(group * self._pitch + block, blocks, 0, 0)
 
     def down(self, group: int, blocks: int, is_row_a_repeat: bool) -> Local:
         """The rows' numbers of *group*: of a row each repeat, or of a row each block."""

@@ -115,7 +115,7 @@ class Grid:
                         source = self._unsplit(src, strip, start, end)
                     met = None
                     if way == "along":
-                        met = number.along(group, strip * blocks + block, end - start, 0)
+                        met = number.again(group, strip * blocks + block, end - start)
                     elif way == "down":
                         met = number.down(group, end - start, False)
                     yield Cell(place, source, met)
@@ -128,14 +128,20 @@ class Grid:
         return _blocks(half, FLOAT16, first, end - start, across, 8 * across)
 
     def _lines(self, number: Parameter, src: Slot, dst: Slot) -> Iterator[Cell]:
-        """The rows of a group, eight blocks of columns a micro-op."""
+        """The rows of a group: eight blocks of columns a micro-op, or a row if that takes fewer."""
         kind = number.room.kind
         line, across = self.pitch // c0(kind), 8 * c0(kind)
+        chunks = range(0, line, 8)[: -(-self.columns // across)]
         for group, start, end in self.groups(self.rows):
-            for chunk in range(-(-self.columns // across)):
-                first, blocks = start * line + 8 * chunk, 8 * (end - start)
+            if end - start <= len(chunks):
+                for row in range(start, end):
+                    place, source = (_blocks(s, kind, row * line, line, 1, 8) for s in (dst, src))
+                    yield Cell(place, source, number.along(group, 0, line, 8))
+                continue
+            for chunk in chunks:
+                first, blocks = start * line + chunk, 8 * (end - start)
                 place, source = (_blocks(s, kind, first, blocks, 1, line) for s in (dst, src))
-                yield Cell(place, source, number.along(group, 8 * chunk, blocks, 1))
+                yield Cell(place, source, number.along(group, chunk, blocks, 0))
 
     def _spans(self, number: Parameter, src: Slot, dst: Slot) -> Iterator[Cell]:
         """The columns of a group: eight blocks of a row a repeat, the rest a block a row."""
