@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from npusim.dtypes import FLOAT32, DType
-from npusim.isa import Barrier, Fixpipe, Global, Local
+from npusim.isa import Fixpipe, Global, Local
 from npusim.ops._cube import Lying
 from npusim.ops._rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -26,7 +26,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.sums import (
     Zeros,
     meet_cube_cores,
 )
-from npusim.program import Binding, Block, Builder, Call, Program
+from npusim.program import Binding, Block, Builder, Program
 from npusim.spec import DeviceSpec
 
 __all__ = ["Recipe", "SharingPlan", "build"]
@@ -172,50 +172,39 @@ class _CubeSide:
 
 
 class _VectorSide:
-    """The kernel of a vector core: zeros, the weight, the output.
-
-    Each claims the unified buffer anew, once everything before is done, as Ascend C's TPipe does
-    when it is reset.
-    """
+    """The kernel of a vector core: zeros, the weight, the output, each with the whole UB."""
 
     def __init__(
         self, spec: DeviceSpec, p: Problem, plan: SharingPlan, recipe: Recipe, ring: Ring
     ) -> None:
-        self._builder = Builder(plan.template, spec.cores["aiv"], spec.sync)
-        cut = plan.vector_n, plan.vector_k
-        self._writer = RingWriter(self._builder, p, recipe.chain, ring, cut)
-        self._depth = ring.depth
+        self._builder = builder = Builder(plan.template, spec.cores["aiv"], spec.sync)
+        cut, cores = (plan.vector_n, plan.vector_k), 2 * plan.launched
+        self._writer, self._depth = RingWriter(builder, p, recipe.chain, ring, cut), ring.depth
         self._zeros: Zeros | None = None
         if plan.is_added:
-            cores = 2 * plan.launched
-            self._zeros = Zeros(spec, p, cores)
-            self._finish = Finish(spec, p, cores, recipe.is_scaled_after, recipe.rounding)
+            builder.reuse()
+            self._zeros = Zeros(builder, p, cores)
+            builder.reuse()
+            self._finish = Finish(builder, p, cores, recipe.is_scaled_after, recipe.rounding)
 
     def program(self, strips: tuple[_Strip, ...], core: int) -> Program:
         """The program of vector core number *core*."""
+        if self._zeros is None:
+            self._dequantise(strips, core % 2)
+            return self._builder.build()
+        self._zeros.write(core)
+        self._builder.call("turn", {}, self._builder.turn)
+        self._dequantise(strips, core % 2)
+        self._builder.call("turn", {}, self._builder.turn)
+        self._finish.write(core)
+        return self._builder.build()
+
+    def _dequantise(self, strips: tuple[_Strip, ...], half: int) -> None:
         index = 0
         if strips:
             self._writer.begin()
         for strip in strips:
             n, columns, start, own = strip.part
             for k, depth in pieces(own, self._depth):
-                self._writer.fill(Part(n, columns, start + k, depth), index, core % 2)
+                self._writer.fill(Part(n, columns, start + k, depth), index, half)
                 index += 1
-        weight = self._builder.build()
-        if self._zeros is None:
-            return weight
-        return _joined(self._zeros.program(core), weight, self._finish.program(core))
-
-
-EVERYTHING = Call((Barrier(),))
-"""Waits until all pipes are done."""
-
-
-def _joined(*programs: Program) -> Program:
-    """One program after the other; each may claim what the one before has claimed."""
-    parts = [part for program in programs for part in (*program.parts, EVERYTHING)]
-    most: dict[str, int] = {}
-    for program in programs:
-        for buffer, nbytes in program.claimed_bytes.items():
-            most[buffer] = max(nbytes, most.get(buffer, 0))
-    return Program(programs[0].name, tuple(parts[:-1]), most)

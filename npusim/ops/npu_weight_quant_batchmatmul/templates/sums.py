@@ -18,8 +18,7 @@ from npusim.ops._cube import rounded_up
 from npusim.ops._plane import REPEAT, Plane, by_row
 from npusim.ops._rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.program import Builder, Program, Slot
-from npusim.spec import DeviceSpec
+from npusim.program import Builder, Slot
 from npusim.tensor import Operand
 
 __all__ = ["DONE", "ZEROED", "Finish", "Zeros", "meet_cube_cores"]
@@ -45,24 +44,23 @@ def meet_cube_cores(builder: Builder) -> None:
 class Zeros:
     """Fills the sums with zeros: an even part of them each of *cores* vector cores."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, cores: int) -> None:
-        self._builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
+    def __init__(self, builder: Builder, p: Problem, cores: int) -> None:
+        self._builder = builder
         self._count = p.facts.m * p.facts.n
         self._part = rounded_up(-(-self._count // cores), REPEAT)
         self._most = min(self._part, ZEROS_BYTES // 4)
         self._zeros = self._builder.claim("ub", FLOAT32.nbytes(self._most))
 
-    def program(self, core: int) -> Program:
-        """The part of vector core number *core*."""
+    def write(self, core: int) -> None:
+        """Fill the part of vector core number *core*."""
         builder, start = self._builder, core * self._part
         own = max(0, min(self._part, self._count - start))
         if own:
             builder.call("zeros", {}, self._fill)
         for first, count in pieces(own, self._most):
             shifts = {"sums": FLOAT32.nbytes(start + first)}
-            builder.call(count, shifts, partial(self._store, count))
+            builder.call(("zeros", count), shifts, partial(self._store, count))
         builder.call("meet", {}, self._meet)
-        return builder.build()
 
     def _fill(self) -> None:
         self._builder.emit(Duplicate(self._zeros.of(FLOAT32, self._most), 0.0))
@@ -82,11 +80,11 @@ class Finish:
     """Makes the output of the sums: an even part of the columns each of *cores* vector cores."""
 
     def __init__(
-        self, spec: DeviceSpec, p: Problem, cores: int, scaled: bool, mode: Literal["rint", "round"]
+        self, builder: Builder, p: Problem, cores: int, scaled: bool, mode: Literal["rint", "round"]
     ) -> None:
         """*scaled* says that the scale comes only now, *mode* how the output is rounded."""
         self._p, self._mode, out = p, mode, p.output.element
-        self._builder = builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
+        self._builder = builder
         self._part = rounded_up(-(-p.facts.n // cores), REPEAT)
         wide = min(self._part, MOST_COLUMNS)
         self._vectors: list[_Vector] = []
@@ -101,8 +99,8 @@ class Finish:
         nbytes = out.nbytes(self._rows * wide)
         self._results = builder.queue("ub", nbytes, "vector", "mte3", 2)
 
-    def program(self, core: int) -> Program:
-        """The part of vector core number *core*."""
+    def write(self, core: int) -> None:
+        """Make the part of vector core number *core*."""
         builder, f, out = self._builder, self._p.facts, self._p.output.element
         builder.call("done", {}, self._await)
         start = core * self._part
@@ -119,7 +117,6 @@ class Finish:
                     (rows, columns), shifts,
                     partial(self._finish, rows, columns),
                 )  # fmt: skip
-        return builder.build()
 
     def _await(self) -> None:
         self._builder.cross_core_wait_flag("group", "mte2", DONE)
