@@ -49,10 +49,23 @@ def test_one_core_makes_many_blocks(rng: np.random.Generator, device: str) -> No
     assert_like_reference("matmul", a, b, bias, device=one)
 
 
-@pytest.mark.parametrize("n", [1, 7, 15, 17, 31, 75, 99, 143, 195])
-def test_310p_stores_no_piece_below_a_block(rng: np.random.Generator, n: int) -> None:
-    # Columns that leave a rest below 32 bytes wherever L0C or the unified buffer cuts them.
-    assert_like_reference("matmul", halves(rng, (704, 11)), halves(rng, (11, n)), device=COUPLED)
+@pytest.mark.parametrize(
+    ("batch", "m", "n"),
+    [
+        ((), 704, 1),
+        ((), 704, 17),
+        ((3,), 704, 75),
+        ((3,), 947, 99),
+        ((), 1792, 170),
+        ((2,), 640, 195),
+    ],
+)
+def test_310p_stores_no_piece_below_a_block(
+    rng: np.random.Generator, batch: tuple[int, ...], m: int, n: int
+) -> None:
+    # Columns that leave a rest below 32 bytes where the unified buffer cuts a block.
+    a, b = halves(rng, (m, 11)), halves(rng, (*batch, 11, n))
+    assert_like_reference("matmul", a, turned(b), device=COUPLED)
 
 
 # ---- how the matrices lie ----
@@ -155,7 +168,7 @@ def check_drawn(call: ProductCall, order: str, literal: bool) -> None:
     assert_like_reference("matmul", *call.args, device=call.device, **order_and_more)
 
 
-@settings(max_examples=40)
+@settings(max_examples=80)
 @given(call=matmul_calls())
 def test_any_call(call: ProductCall) -> None:
     check_drawn(call, "k16", literal=False)

@@ -305,7 +305,7 @@ def test_switches_change_neither_values_nor_times(
 # ---- anything ----
 
 
-@settings(max_examples=50)
+@settings(max_examples=150)
 @given(call=quant_matmul_calls())
 def test_any_call(call: ProductCall) -> None:
     assert_like_reference(OP, *call.args, device=call.device, **call.kwargs)
