@@ -134,6 +134,7 @@ class NdOut:
         *scale* holds one parameter, or one a column of the tile.
         """
         high = rounded_up(m, FRACTAL_ROWS)
+        # A piece of less than a block would be stored over what lies beside it.
         for column, width in pieces(n, self._wide, c0(self.dtype)):
             size = high * rounded_up(width, FRACTAL_ROWS)
             start = src.offset_bytes + src.dtype.nbytes(high * column)
