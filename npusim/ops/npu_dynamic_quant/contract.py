@@ -73,8 +73,8 @@ def check(
     )
     contract.require(
         group_index is None,
-        "group_index must be None, not a tensor; the kernel with smooth scales for each expert "
-        "(keys 7 and 8) is not simulated",
+        "group_index must be None, not given; the kernels with smooth scales for each expert are "
+        "not simulated",
         Code.UNSUPPORTED,
     )
     if smooth is not None:
