@@ -5,8 +5,8 @@ The first that can, in this order; the others of the table give int4, groups or 
 ==========  =====  ===========================================================================
 template    key    what it does
 ==========  =====  ===========================================================================
-single_row  100    loads a few rows, works on one after the other
-multi_row   10     loads and works on as many rows as the buffer holds
+single_row  100    loads up to 16384 elements, whole rows
+multi_row   10     loads as many rows as the buffer would hold in fp32
 db          2, 3   a row at a time, the next one on its way
 base        0, 1   a row at a time
 large       6      a row in pieces, loaded twice: for its largest number, then to quantise it

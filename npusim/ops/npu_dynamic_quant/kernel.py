@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from npusim.dtypes import FLOAT32, INT8
 from npusim.isa import (
+    BLOCK_BYTES,
     Binary,
     BinaryScalar,
     Duplicate,
     Local,
-    Reduce,
     ScalarLoad,
-    ScalarLoop,
     ScalarStore,
 )
-from npusim.ops._chain import step, to_quantised
+from npusim.ops._chain import step
 from npusim.ops._rows import pieces
-from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
+from npusim.ops.npu_dynamic_quant.choice import Template
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
 from npusim.ops.npu_dynamic_quant.writing import Writing, shifts
@@ -27,7 +26,7 @@ __all__ = ["build"]
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    writing = (_LongRows if plan.template == "large" else _WholeRows)(spec, p, plan)
+    writing = KERNELS[plan.template](spec, p, plan)
     programs: dict[int, Program] = {}
     blocks: list[Block] = []
     first = 0
@@ -43,92 +42,89 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class _WholeRows(Writing):
-    """All templates but large: the smooth scales stay in the buffer, rows are loaded once."""
+    """The template base, and what others add to: smooth scales stay, rows are loaded once."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         super().__init__(spec, p, plan)
         self.smooth: Slot | None = None
         if p.smooth_scales is not None:
             self.smooth = self.builder.claim("ub", self.smooth_bytes)
-        if plan.template not in BY_SCALAR:
-            few = FLOAT32.nbytes(plan.group)
-            self.range, self.largest = (self.builder.claim("ub", few) for _ in range(2))
 
     def program(self, rows: int) -> Program:
         if self.smooth is not None:
             self.load_smooth(self.smooth, 0, self.p.columns)
             self.builder.sync("mte2", "vector")
             self.widen_smooth(self.smooth, self.p.columns)
-        if self.plan.template not in BY_SCALAR:
-            step(self.builder, Duplicate(self.range.of(FLOAT32, self.plan.group), 127.0))
         return super().program(rows)
 
     def piece(self, rows: int) -> None:
-        columns, element = self.p.columns, self.p.x.element
-        slot, out = self.load(0, rows * columns), self.y.alloc()
-        for row, count in pieces(rows, self.plan.group):
-            elements = count * columns
-            x = slot.of(element, elements, element.nbytes(row * columns))
-            values = self.widen(x, count, self.smooth)
-            if self.plan.template in BY_SCALAR:
-                self._scale_by_scalar(values, row)
-            else:
-                self._scale_by_vector(values, row, count)
-            y = out.of(INT8, elements, INT8.nbytes(row * columns))
-            to_quantised(self.builder, self.spec, y, values)
-        self.x.free(slot)
-        self.store(out, 0, rows * columns)
+        columns = self.p.columns
+        slot = self.load(rows, 0, columns)
+        out: Slot | None = None
+        for row in range(rows):
+            x = slot.of(self.p.x.element, columns, row * self.x_pitch)
+            values = self.widen(x, self.smooth)
+            if row == rows - 1:
+                self.x.free(slot)
+            self.find_factor(values, row, rows)
+            # Not before it is needed, when the last piece may be on its way out.
+            out = out or self.y.alloc()
+            self.quantise(out.of(INT8, columns, row * self.y_pitch), values)
+        assert out is not None
+        self.store(out, rows, 0, columns)
 
-    def _scale_by_scalar(self, values: Local, row: int) -> None:
+    def find_factor(self, values: Local, row: int, rows: int) -> None:
+        """127 / M into register `factor`; with the last row of a piece, its scales are stored."""
+        assert row == rows - 1 == 0
         largest = self.asked.alloc()
-        step(self.builder, Reduce("max", largest.of(FLOAT32, 1), self.magnitudes_of(values)))
-        self.divide_twice(largest, row)
-        step(self.builder, BinaryScalar("mul", values, values, "factor"))
+        self.find_largest(largest.of(FLOAT32, 1), values)
+        self.divide_twice(largest)
 
-    def _scale_by_vector(self, values: Local, first: int, rows: int) -> None:
-        """*rows* of a piece from *first* on, times 127 / M; their scales are stored."""
-        largest = self.largest.of(FLOAT32, rows)
-        self._find_largest(largest, self.magnitudes_of(values))
-        asked, scale = self.asked.alloc(), self.scale.alloc()
-        factors = asked.of(FLOAT32, rows)
-        self.builder.emit(
-            Binary("div", factors, self.range.of(FLOAT32, rows), largest),
-            BinaryScalar("mul", scale.of(FLOAT32, rows), largest, 1 / 127),
-        )
-        self.store_scales(scale, first, rows)
+
+class _RowsByVector(_WholeRows):
+    """The templates whose vector unit divides: the scales of a piece come from its M together."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
+        super().__init__(spec, p, plan)
+        self.range = self.builder.claim("ub", FLOAT32.nbytes(1))
+        self.largest = self.builder.queue("ub", FLOAT32.nbytes(plan.row_step), "scalar", "vector")
+        self.found: Slot | None = None
+        """The M of this piece's rows."""
+
+    def program(self, rows: int) -> Program:
+        step(self.builder, Duplicate(self.range.of(FLOAT32, 1), 127.0))
+        return super().program(rows)
+
+    def find_factor(self, values: Local, row: int, rows: int) -> None:
+        self.found = self.found or self.largest.alloc()
+        asked = self.asked.alloc()
+        largest, factor = (asked.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
+        self.find_largest(largest, values)
+        self.builder.emit(Binary("div", factor, self.range.of(FLOAT32, 1), largest))
         self.asked.enque(asked)
-        asked, columns = self.asked.deque(), values.count // rows
-        for row in range(rows):
-            line = values.at(row * columns, columns)
-            self.builder.emit(
-                ScalarLoad("factor", factors.at(row, 1)),
-                BinaryScalar("mul", line, line, "factor"),
-            )
-        self.asked.free(asked)
-        self.builder.barrier("vector")
-
-    def _find_largest(self, largest: Local, magnitudes: Local) -> None:
-        """The largest of each row; *magnitudes* is overwritten."""
-        rows = largest.count
-        if rows == 1:
-            step(self.builder, Reduce("max", largest, magnitudes))
-            return
-        columns = magnitudes.count // rows
-        for row in range(rows):
-            line = magnitudes.at(row * columns, columns)
-            self.builder.emit(Reduce("max", line.at(0, 1), line))
-        # A vector result begins a block; the scalar unit puts the numbers side by side.
-        self.builder.sync("vector", "scalar")
-        body = (
-            ScalarLoad("largest", magnitudes.at(0, 1), FLOAT32.nbytes(columns)),
-            ScalarStore(largest.at(0, 1), "largest", FLOAT32.nbytes(1)),
+        asked = self.asked.deque()
+        self.builder.emit(
+            ScalarLoad("largest", largest),
+            ScalarStore(self.found.of(FLOAT32, 1, FLOAT32.nbytes(row)), "largest"),
+            ScalarLoad("factor", factor),
         )
-        self.builder.emit(ScalarLoop(rows, body))
-        self.builder.sync("scalar", "vector")
+        self.asked.free(asked)
+        if row == rows - 1:
+            self._scale(self.found, rows)
+            self.found = None
+
+    def _scale(self, found: Slot, rows: int) -> None:
+        """The scales of a piece from what was *found* for its rows."""
+        self.largest.enque(found)
+        found, scale = self.largest.deque(), self.scale.alloc()
+        largest, scales = (slot.of(FLOAT32, rows) for slot in (found, scale))
+        self.builder.emit(BinaryScalar("mul", scales, largest, 1 / 127))
+        self.largest.free(found)
+        self.store_scales(scale, rows)
 
 
 class _LongRows(Writing):
-    """Template large: a row in pieces, once for its largest number and once to quantise it."""
+    """The template large: a row in pieces, once for its largest number and once to quantise it."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         super().__init__(spec, p, plan)
@@ -138,35 +134,40 @@ class _LongRows(Writing):
     def piece(self, rows: int) -> None:
         assert rows == 1
         parts = tuple(pieces(self.p.columns, self.plan.column_step))
-        slot = self.asked.alloc()
-        largest = slot.of(FLOAT32, 1)
+        asked = self.asked.alloc()
+        largest, here = (asked.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
         for column, width in parts:
-            magnitudes = self.magnitudes_of(self._values(column, width))
-            here = largest if column == 0 else magnitudes.at(0, 1)
-            step(self.builder, Reduce("max", here, magnitudes))
-            if column > 0:
+            self.find_largest(here if column else largest, self._values(column, width))
+            if column:
                 step(self.builder, Binary("max", largest, largest, here))
-        self.divide_twice(slot, 0)
+        self.divide_twice(asked)
         for column, width in parts:
-            values = self._values(column, width)
-            step(self.builder, BinaryScalar("mul", values, values, "factor"))
-            out = self.y.alloc()
-            to_quantised(self.builder, self.spec, out.of(INT8, width), values)
-            self.store(out, column, width)
+            values, out = self._values(column, width), self.y.alloc()
+            self.quantise(out.of(INT8, width), values)
+            self.store(out, 1, column, width)
 
     def _values(self, column: int, width: int) -> Local:
         """A piece of a row in fp32, smoothed."""
-        smooth = None
+        smooth: Slot | None = None
         if self.p.smooth_scales is not None:
-            slot = self.smooth.alloc()
-            self.load_smooth(slot, column, width)
-            self.smooth.enque(slot)
-        x = self.load(column, width)
-        if self.p.smooth_scales is not None:
+            smooth = self.smooth.alloc()
+            self.load_smooth(smooth, column, width)
+            self.smooth.enque(smooth)
+        slot = self.load(1, column, width)
+        if smooth is not None:
             smooth = self.smooth.deque()
             self.widen_smooth(smooth, width)
-        values = self.widen(x.of(self.p.x.element, width), 1, smooth)
-        self.x.free(x)
+        values = self.widen(slot.of(self.p.x.element, width), smooth)
+        self.x.free(slot)
         if smooth is not None:
             self.smooth.free(smooth)
         return values
+
+
+KERNELS: dict[Template, type[Writing]] = {
+    "single_row": _RowsByVector,
+    "multi_row": _RowsByVector,
+    "db": _RowsByVector,
+    "base": _WholeRows,
+    "large": _LongRows,
+}

@@ -8,9 +8,20 @@ from functools import partial
 import numpy as np
 
 from npusim.dtypes import FLOAT32, INT8
-from npusim.isa import Binary, Global, Local, ScalarAlu, ScalarLoad, ScalarStore, Unary
-from npusim.ops._chain import step, to_float32
-from npusim.ops._rows import padded, pieces
+from npusim.isa import (
+    BLOCK_BYTES,
+    Binary,
+    BinaryScalar,
+    Global,
+    Local,
+    Reduce,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarStore,
+    Unary,
+)
+from npusim.ops._chain import step, to_float32, to_quantised
+from npusim.ops._rows import Rows, Writer, load, padded, pieces
 from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
@@ -18,6 +29,11 @@ from npusim.program import Builder, Program, Slot
 from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["Writing", "shifts"]
+
+REPEAT_ELEMENTS = 64
+"""So many fp32 numbers a vector instruction takes at a time."""
+FOLDED_ELEMENTS = 8 * REPEAT_ELEMENTS
+"""Rows of at most so many are not folded: another barrier would cost more (assumed)."""
 
 BITS_1, BITS_127 = (int(np.float32(number).view(np.uint32)) for number in (1, 127))
 """Floats as the scalar unit takes them."""
@@ -34,24 +50,25 @@ def shifts(p: Problem, row: int) -> dict[str, int]:
 
 
 class Writing(ABC):
-    """A kernel while it is written."""
+    """A kernel while it is written; its rows are worked on one after the other."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
         self.builder = Builder("npu_dynamic_quant", spec.cores[spec.vector_kinds[0]], spec.sync)
         queue, claim = self.builder.queue, self.builder.claim
-        together, width = plan.row_step * plan.column_step, plan.group * plan.column_step
-        self.x = queue("ub", p.x.element.nbytes(together), "mte2", "vector", plan.depth)
-        self.y = queue("ub", INT8.nbytes(together), "vector", "mte3")
+        rows, width = plan.row_step, plan.column_step
+        self.x_pitch = padded(p.x.element.nbytes(width))
+        self.y_pitch = padded(INT8.nbytes(width))
+        self.x = queue("ub", rows * self.x_pitch, "mte2", "vector", plan.depth)
+        self.y = queue("ub", rows * self.y_pitch, "vector", "mte3")
         self.values = claim("ub", FLOAT32.nbytes(width))
         self.magnitudes = claim("ub", FLOAT32.nbytes(width))
-        few = FLOAT32.nbytes(plan.group)
-        self.asked = queue("ub", few, "vector", "scalar")
-        """What the scalar unit reads: M, or 127 / M of each row."""
+        self.asked = queue("ub", 2 * BLOCK_BYTES, "vector", "scalar")
+        """What the scalar unit reads: M, and 127 / M a block later if the vector unit divides."""
         writer: Pipe = "scalar" if plan.template in BY_SCALAR else "vector"
-        self.scale = queue("ub", few, writer, "mte3")
-        # The fp32 numbers are made in place, from 16-bit ones in the upper half.
-        self.smooth_bytes = 2 * padded(p.x.element.nbytes(plan.column_step))
+        self.scale = queue("ub", FLOAT32.nbytes(rows), writer, "mte3")
+        self.smooth_bytes = 2 * self.x_pitch
+        """Smooth scales become fp32 in place, from 16-bit numbers in the upper half."""
 
     def program(self, rows: int) -> Program:
         """*rows* rows, piece by piece."""
@@ -65,28 +82,30 @@ class Writing(ABC):
 
     # ---- in and out ----
 
-    def load(self, column: int, count: int) -> Slot:
-        """*count* elements of x from *column* on."""
+    def load(self, rows: int, column: int, width: int) -> Slot:
+        """*width* columns of *rows* rows of x, from *column* on."""
         element = self.p.x.element
         slot = self.x.alloc()
-        place = Global("x", element.nbytes(column), element.nbytes(count))
-        self.builder.load(slot.of(element, count), place)
+        stride = element.nbytes(self.p.columns)
+        place = Rows("x", element.nbytes(column), rows, element.nbytes(width), stride)
+        load(self.builder, self.spec, slot, place, self.x_pitch)
         self.x.enque(slot)
         return self.x.deque()
 
-    def store(self, out: Slot, column: int, count: int) -> None:
-        """*count* elements of the output from *column* on."""
+    def store(self, out: Slot, rows: int, column: int, width: int) -> None:
+        """The same of the output."""
         self.y.enque(out)
         out = self.y.deque()
-        place = Global("output", INT8.nbytes(column), INT8.nbytes(count))
-        self.builder.store(place, out.of(INT8, count))
+        stride = INT8.nbytes(self.p.columns)
+        place = Rows("output", INT8.nbytes(column), rows, INT8.nbytes(width), stride)
+        Writer(self.builder, self.spec).store(out, place, self.y_pitch)
         self.y.free(out)
 
-    def store_scales(self, slot: Slot, row: int, count: int) -> None:
-        """The scales of *count* rows from *row* on."""
+    def store_scales(self, slot: Slot, count: int) -> None:
+        """The first *count* scales."""
         self.scale.enque(slot)
         slot = self.scale.deque()
-        place = Global("scale", FLOAT32.nbytes(row), FLOAT32.nbytes(count))
+        place = Global("scale", 0, FLOAT32.nbytes(count))
         self.builder.store(place, slot.of(FLOAT32, count))
         self.scale.free(slot)
 
@@ -94,34 +113,42 @@ class Writing(ABC):
         """Smooth scales of *width* columns from *column* on, not yet in fp32."""
         element = self.p.x.element
         place = Global("smooth_scales", element.nbytes(column), element.nbytes(width))
-        self.builder.load(slot.of(element, width, slot.nbytes // 2), place)
+        self.builder.load(slot.of(element, width, self.x_pitch), place)
 
     def widen_smooth(self, slot: Slot, width: int) -> None:
         """What :meth:`load_smooth` brought, in fp32."""
-        narrow = slot.of(self.p.x.element, width, slot.nbytes // 2)
+        narrow = slot.of(self.p.x.element, width, self.x_pitch)
         to_float32(self.builder, slot.of(FLOAT32, width), narrow)
 
     # ---- arithmetic ----
 
-    def widen(self, x: Local, rows: int, smooth: Slot | None) -> Local:
-        """*rows* of x in fp32, times the smooth scales."""
-        values, columns = self.values.of(FLOAT32, x.count), x.count // rows
+    def widen(self, x: Local, smooth: Slot | None) -> Local:
+        """x in fp32, times the smooth scales."""
+        values = self.values.of(FLOAT32, x.count)
         to_float32(self.builder, values, x)
         if smooth is not None:
-            for row in range(rows):
-                line = values.at(row * columns, columns)
-                self.builder.emit(Binary("mul", line, line, smooth.of(FLOAT32, columns)))
-            self.builder.barrier("vector")
+            step(self.builder, Binary("mul", values, values, smooth.of(FLOAT32, x.count)))
         return values
 
-    def magnitudes_of(self, values: Local) -> Local:
-        """Their magnitudes, beside them."""
-        magnitudes = self.magnitudes.of(FLOAT32, values.count)
-        step(self.builder, Unary("abs", magnitudes, values))
-        return magnitudes
+    def find_largest(self, result: Local, values: Local) -> None:
+        """The largest magnitude of *values*.
 
-    def divide_twice(self, largest: Slot, row: int) -> None:
-        """127 / M into register `factor`, 1 / (127 / M) into the scale of *row*."""
+        A reduction takes seven times as long as Max (asc-devkit, vector throughput table), so long
+        rows are folded in halves first (inferred: cann-bench's 361 us for 8192 x 16384 on 910B2
+        leave no room for reductions of whole rows).
+        """
+        width = values.count
+        magnitudes = self.magnitudes.of(FLOAT32, width)
+        step(self.builder, Unary("abs", magnitudes, values))
+        while width > FOLDED_ELEMENTS:
+            half = -(-width // 2 // REPEAT_ELEMENTS) * REPEAT_ELEMENTS
+            low, high = magnitudes.at(0, width - half), magnitudes.at(half, width - half)
+            step(self.builder, Binary("max", low, low, high))
+            width = half
+        step(self.builder, Reduce("max", result, magnitudes.at(0, width)))
+
+    def divide_twice(self, largest: Slot) -> None:
+        """127 / M into register `factor`, 1 / (127 / M) into the row's scale."""
         self.asked.enque(largest)
         largest, scale = self.asked.deque(), self.scale.alloc()
         self.builder.emit(
@@ -131,4 +158,9 @@ class Writing(ABC):
             ScalarStore(scale.of(FLOAT32, 1), "scale"),
         )
         self.asked.free(largest)
-        self.store_scales(scale, row, 1)
+        self.store_scales(scale, 1)
+
+    def quantise(self, out: Local, values: Local) -> None:
+        """*values* times register `factor`, as int8."""
+        step(self.builder, BinaryScalar("mul", values, values, "factor"))
+        to_quantised(self.builder, self.spec, out, values)
