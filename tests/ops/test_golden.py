@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +25,21 @@ class Case(NamedTuple):
     what: str
     args: tuple[Any, ...]
     devices: tuple[str, ...]
+    keywords: Mapping[str, Any] = MappingProxyType({})
 
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
+SQUARE = TensorSpec((64, 64), "int8").T
+SMALL_NZ = TensorSpec((18, 40), "int8", "FRACTAL_NZ").T
+NARROW = TensorSpec((18,), "float16")
+IN_GROUPS = tuple(
+    TensorSpec(shape, dtype)
+    for shape, dtype in (((1, 128), "float16"), ((128, 8), "int32"), ((2, 64), "float16"))
+)
+OF_64 = {"antiquant_group_size": 64}
 CASES = [
     Case(
         "npu_quantize", "by_channel",
@@ -47,6 +58,24 @@ CASES = [
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
     Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
     Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),
+    Case(
+        "npu_weight_quant_batchmatmul", "fixpipe",
+        (TensorSpec((1, 64), "float16"), SQUARE, TensorSpec((64,), "int64")), ALL[1:2],
+    ),
+    Case(
+        "npu_weight_quant_batchmatmul", "weight_nz",
+        (TensorSpec((2, 40), "float16"), SMALL_NZ, NARROW, NARROW, None, None, NARROW), ALL[:1],
+    ),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((128, 32), "int8"),
+         TensorSpec((32,), "float16")), ALL[1:2],
+    ),
+    Case("npu_weight_quant_batchmatmul", "msd_group", IN_GROUPS, ALL[1:2], OF_64),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd_per_group", IN_GROUPS, ALL[1:2],
+        {**OF_64, "template": "msd"},
+    ),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)
@@ -58,7 +87,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_trace(name: str, pytestconfig: pytest.Config) -> None:
     case, device = FILES[name]
-    trace = run(case.op, *case.args, device=device).trace
+    trace = run(case.op, *case.args, **case.keywords, device=device).trace
     assert trace is not None
     path = FOLDER / name
     if pytestconfig.getoption("--update-golden"):
