@@ -10,8 +10,8 @@ from matrix_calls import CHIPS, SPLIT
 
 from npusim import TensorSpec, chip, devices, ops
 
-MOST = 20000
-DEFAULT, MANY = 40, 400
+MOST = 8000
+DEFAULT, MANY = 40, 300
 
 
 def size(rng: np.random.Generator, most: int) -> int:
