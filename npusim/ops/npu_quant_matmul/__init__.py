@@ -18,9 +18,10 @@ added, so a large sum with offset -200 gives 55. NaN becomes 0 in int8.
 Sources: ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel (order of operations) and its
 tests/assets/qbmmv3_kernel_golden.py; asc-devkit, 随路量化.md (fixpipe) and Mmad.md (integers
 saturate: kernels after each micro-op, the reference the whole sum, which differs only if an int32
-bias takes a part of it beyond the range and back). How the fixpipe rounds to float16 is not documented: to
-nearest even is taken, and beyond the range infinity on A2 and A3 and 65504 on 310P (Ascend/pytorch,
-npu_sys_ctrl.cpp). On 310P the copy out of L0C is taken to do what the fixpipe does.
+bias takes a part of it beyond the range and back). How the fixpipe rounds to float16 is not
+documented: to nearest even is taken, and beyond the range infinity on A2 and A3 and 65504 on 310P
+(Ascend/pytorch, npu_sys_ctrl.cpp). On 310P the copy out of L0C is taken to do what the fixpipe
+does.
 
 What is accepted is what torch_npu-npu_quant_matmul.md says, and op-plugin@517f2e7,
 QuantMatmulKernelNpuOpApi.cpp:
