@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import simpy
@@ -34,29 +34,56 @@ PORT_UNITS = 1 << 10
 
 
 class Link:
-    """A way that copies share, *bytes_per_cycle* wide."""
+    """A way that copies share, *bytes_per_cycle* wide.
 
-    def __init__(self, env: simpy.Environment, bytes_per_cycle: float) -> None:
+    Of a link of several *slices* each copy keeps one busy, all those that ask for the same bytes
+    the same one; which, is left to chance. So d different copies get the share
+    `1 - (1 - 1 / slices) ** d` of it.
+    """
+
+    def __init__(self, env: simpy.Environment, bytes_per_cycle: float, slices: int = 1) -> None:
         self._env = env
-        self._width = round(bytes_per_cycle * PORT_UNITS)
+        self._full = bytes_per_cycle * PORT_UNITS
+        self._slices = slices
+        self._widths = [0, round(self._full / slices)]
         self._virtual = 0
         self._since = 0
         self._load = 0
-        self._waiting: list[tuple[int, int, int, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, int, Copy, Callable[[], None]]] = []
+        self._streams: dict[object, int] = {}
+        self._different = 0
         self._count = 0
         self._plan_number = 0
 
-    def join(self, nbytes: int, port: int, copies: int, done: Callable[[], None]) -> None:
-        """Move *nbytes* through a port of *port* units, *copies* times over; then call *done*."""
+    def join(self, copy: Copy, done: Callable[[], None]) -> None:
+        """Move the bytes of *copy*; then call *done*."""
         self._advance()
-        needs = -(-nbytes * PORT_UNITS * TICKS // port)
+        needs = -(-copy.nbytes * PORT_UNITS * TICKS // copy.port)
         self._count += 1
-        heapq.heappush(self._waiting, (self._virtual + needs, self._count, port * copies, done))
-        self._load += port * copies
+        heapq.heappush(self._waiting, (self._virtual + needs, self._count, copy, done))
+        self._load += copy.load
+        before = self._streams.get(copy.stream, 0)
+        self._streams[copy.stream] = before + 1
+        self._different += copy.copies if not before else 0
         self._plan()
 
+    def _remove(self, copy: Copy) -> None:
+        self._load -= copy.load
+        left = self._streams[copy.stream] - 1
+        self._streams[copy.stream] = left
+        if not left:
+            del self._streams[copy.stream]
+            self._different -= copy.copies
+
     def _speed(self) -> int:
-        return min(TICKS, self._width * TICKS // self._load)
+        return min(TICKS, self._width() * TICKS // self._load)
+
+    def _width(self) -> int:
+        widths = self._widths
+        while len(widths) <= self._different:
+            idle = (1 - 1 / self._slices) ** len(widths)
+            widths.append(round(self._full * (1 - idle)))
+        return widths[self._different]
 
     def _advance(self) -> None:
         now = int(self._env.now)
@@ -79,12 +106,26 @@ class Link:
         self._advance()
         left = []
         while self._waiting and self._waiting[0][0] - SLACK <= self._virtual:
-            _, _, load, done = heapq.heappop(self._waiting)
-            self._load -= load
+            _, _, copy, done = heapq.heappop(self._waiting)
+            self._remove(copy)
             left.append(done)
         self._plan()
         for done in left:
             done()
+
+
+class Copy(NamedTuple):
+    """What moves over a link."""
+
+    nbytes: int
+    """What one core gets."""
+    port: int
+    """The speed at which it can take them, in units."""
+    load: int
+    """What the link would move then for all cores that do this, in units."""
+    stream: object
+    """Copies of the same bytes have the same one."""
+    copies: int
 
 
 Lines = slice | NDArray[np.int64]
@@ -122,20 +163,34 @@ class L2:
             else:
                 self._touched[tensor.name] = np.full(count, -(2**62))
 
-    def touch(self, tensor: str, lines: Lines, copies: int, now: int) -> tuple[int, int]:
-        """Use *lines* at cycle *now*; returns how many were there, and how many were not."""
+    def touch(self, tensor: str, lines: Lines, copies: int, now: int) -> tuple[int, int, int]:
+        """Use *lines* at cycle *now*; returns how many were there, were not, and in how many runs.
+
+        A run is of lines that follow each other and were not there.
+        """
         if now != self._now:
             for name, recent in self._recent:
                 self._touched[name][recent] = self._volume
             self._recent.clear()
             self._volume += self._pending
             self._pending, self._now = 0, now
-        age = self._volume - self._touched[tensor][lines]
-        hits = int(np.count_nonzero(age <= self._capacity))
-        misses = age.size - hits
+        missing = self._volume - self._touched[tensor][lines] > self._capacity
+        misses = int(np.count_nonzero(missing))
         self._recent.append((tensor, lines))
         self._pending += misses * copies * self._line_bytes
-        return hits, misses
+        return missing.size - misses, misses, runs_of(lines, missing)
+
+
+def runs_of(lines: Lines, chosen: NDArray[np.bool_] | None = None) -> int:
+    """How many runs of *lines* that follow each other there are, of the *chosen* ones."""
+    if isinstance(lines, slice):
+        if chosen is None:
+            return 1
+        return int(np.count_nonzero(chosen[1:] & ~chosen[:-1])) + int(chosen[0])
+    apart = np.diff(lines) != 1
+    if chosen is None:
+        return int(np.count_nonzero(apart)) + 1
+    return int(np.count_nonzero(chosen[1:] & (apart | ~chosen[:-1]))) + int(chosen[0])
 
 
 class Request(NamedTuple):
@@ -146,11 +201,16 @@ class Request(NamedTuple):
     lines: Lines
     nbytes: int
     """Bytes as moved."""
+    rows: int
+    """Pieces of rows that are turned into Nz."""
     gm_port: int
     """Speed of the core's port past the L2, in units."""
     l2_port: int
     copies: int
     """How many cores do this at once."""
+    is_cached: bool = True
+    """Whether the L2 keeps the bytes."""
+    spread: int = 1
 
 
 class SharedMemory:
@@ -167,9 +227,13 @@ class SharedMemory:
         self._links = {
             ("gm", True): reads,
             ("gm", False): reads if spec.gm.bus == "shared" else writes,
-            ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
+            ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock, spec.l2.slices),
             ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock),
         }
+        self._clock_hz = clock
+        self._line_bytes = spec.l2.line_bytes
+        self._run_bytes = spec.gm.run_bytes
+        self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
         self._latency = {
             ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
             ("gm", False): round(spec.gm.write_latency_ns * clock / 1e9),
@@ -179,29 +243,57 @@ class SharedMemory:
 
     def start(self, request: Request, done: Callable[[int, int, int], None]) -> None:
         """Move the bytes of *request*; then call `done(latency_cycles, gm_bytes, l2_bytes)`."""
-        hits, misses = self._l2.touch(
-            request.tensor, request.lines, request.copies, int(self._env.now)
-        )
+        hits, misses, runs = self._touch(request)
         gm_bytes = request.nbytes * misses // (hits + misses)
         l2_bytes = request.nbytes - gm_bytes
         far = self._latency["gm", request.is_read]
         near = self._latency["l2", request.is_read]
-        gm, l2 = self._links["gm", request.is_read], self._links["l2", request.is_read]
-        copies = request.copies
+        gm_rows = request.rows * misses // (hits + misses)
+        lines = request.lines
+        stream = request.tensor, lines.start if isinstance(lines, slice) else int(lines[0])
 
-        def from_l2() -> None:
-            l2.join(l2_bytes, request.l2_port, copies, lambda: done(near, 0, l2_bytes))
+        def over(way: Literal["gm", "l2"], nbytes: int, rows: int, moved: int) -> Copy:
+            port = request.gm_port if way == "gm" else request.l2_port
+            port = self._row_port(way, port, nbytes, rows)
+            load = port * moved // nbytes * request.copies
+            return Copy(nbytes, port, load, stream, request.copies * request.spread)
 
-        def after_misses() -> None:
-            # The port takes one stream at a time: what was in the L2 follows what was not.
-            l2.join(l2_bytes, request.l2_port, copies, lambda: done(far, gm_bytes, l2_bytes))
+        def from_gm(then: Callable[[], None]) -> None:
+            moved = gm_bytes
+            if request.is_read:
+                whole = misses * self._line_bytes if request.is_cached else gm_bytes
+                moved = whole + runs * self._run_bytes
+            link = self._links["gm", request.is_read]
+            link.join(over("gm", gm_bytes, gm_rows, moved), then)
+
+        def from_l2(latency: int) -> None:
+            link = self._links["l2", request.is_read]
+            copy = over("l2", l2_bytes, request.rows - gm_rows, l2_bytes)
+            link.join(copy, lambda: done(latency, gm_bytes, l2_bytes))
 
         if not gm_bytes:
-            from_l2()
+            from_l2(near)
         elif not l2_bytes:
-            gm.join(gm_bytes, request.gm_port, copies, lambda: done(far, gm_bytes, 0))
+            from_gm(lambda: done(far, gm_bytes, 0))
         else:
-            gm.join(gm_bytes, request.gm_port, copies, after_misses)
+            # The port takes one stream at a time: what was in the L2 follows what was not.
+            from_gm(lambda: from_l2(far))
+
+    def _touch(self, request: Request) -> tuple[int, int, int]:
+        """Lines in the L2, lines that are not, and the runs of those."""
+        if request.is_cached:
+            now = int(self._env.now)
+            return self._l2.touch(request.tensor, request.lines, request.copies, now)
+        lines = request.lines
+        count = lines.stop - lines.start if isinstance(lines, slice) else lines.size
+        return 0, count, runs_of(lines)
+
+    def _row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:
+        """*port*, or slower where it waits for *rows* one after the other."""
+        if not rows or not nbytes:
+            return port
+        cycles = max(1, round(rows * self._row_ns[far] * self._clock_hz / 1e9))
+        return max(1, min(port, nbytes * PORT_UNITS // cycles))
 
 
 def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:

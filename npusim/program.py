@@ -127,6 +127,8 @@ class Binding:
 
     tensor: str
     base_bytes: int = 0
+    is_cached: bool = True
+    """Whether the L2 keeps what is read."""
 
 
 @dataclass(frozen=True, eq=False)

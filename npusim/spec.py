@@ -148,6 +148,10 @@ class GlobalMemory(Part):
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: NonNegativeFloat
     """From the last byte handed over to the acknowledgement."""
+    row_ns: NonNegativeFloat
+    """For each piece of a row, of a line at most, that a core turns into Nz on its way to L1."""
+    run_bytes: NonNegativeInt
+    """What reading a run of bytes costs beside them: as many more could have been read."""
 
 
 class L2Cache(Part):
@@ -159,6 +163,10 @@ class L2Cache(Part):
     write_bytes_per_s: PositiveFloat
     read_latency_ns: NonNegativeFloat
     write_latency_ns: NonNegativeFloat
+    row_ns: NonNegativeFloat
+    """As of global memory, for pieces that lie in the L2."""
+    slices: PositiveInt
+    """Parts that deliver beside each other; the same bytes come from the same one."""
 
 
 class Transfer(Part):

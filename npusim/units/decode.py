@@ -44,6 +44,9 @@ Step = tuple[int, int, int, int, int]
 Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
 waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
 """
+import os
+OUT = 64
+GRANULE = int(os.environ.get("GRANULE", 32768))
 CrossFlag = tuple[CrossMode, int]
 """Mode and event of a flag between cores."""
 
@@ -83,9 +86,11 @@ class CopyStep:
     is_read: bool
     gm_port: int
     l2_port: int
+    spread: int
+    """In how many places of memory it reads at a time."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
-    known: dict[int, tuple[int, int, Lines]] = field(default_factory=dict)
+    known: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
     """Place within a line -> bytes as moved, cycles that hold the pipe, lines from that one on."""
 
 
@@ -188,11 +193,16 @@ class Decoder:
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ends)
         wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
         startup = self.cycles(far.startup_cycles)
-        self.copies.append(CopyStep(op, place, is_read, wide, fast, startup))
+        self.copies.append(CopyStep(op, place, is_read, wide, fast, self._spread(place), startup))
         return len(self.copies) - 1
 
-    def asked(self, copy: CopyStep, address: int) -> tuple[int, int, Lines]:
-        """Bytes as moved, cycles that hold the pipe, and lines of a copy that begins at *address*.
+    def _spread(self, place: Global) -> int:
+        pieces = -(-place.burst_bytes // self._line_bytes)
+        rows = min(place.bursts, -(-OUT // pieces))
+        return max(1, rows * place.stride_bytes // GRANULE)
+
+    def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:
+        """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy that begins at *address*.
 
         *address* counts from the start of the tensor.
         """
@@ -202,12 +212,12 @@ class Decoder:
             base = phase - copy.place.offset_bytes
             charged = charge(copy.op, base, self.spec)
             lines = touched_lines(copy.place, base, self._line_bytes)
-            known = charged.nbytes, self.cycles(charged.hold_cycles), lines
+            known = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
             copy.known[phase] = known
-        nbytes, hold, lines = known
+        nbytes, rows, hold, lines = known
         if isinstance(lines, slice):
-            return nbytes, hold, slice(lines.start + line, lines.stop + line)
-        return nbytes, hold, lines + line
+            return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
+        return nbytes, rows, hold, lines + line
 
 
 class Code:

@@ -219,15 +219,18 @@ class Lane:
         binding = self._bindings[place.name]
         shift = self._parts[self._part[pipe]].shifts.get(place.name, 0)
         address = binding.base_bytes + shift + place.offset_bytes
-        nbytes, hold, lines = self._decoder.asked(copy, address)
+        nbytes, rows, hold, lines = self._decoder.asked(copy, address)
         request = Request(
             copy.is_read,
             binding.tensor,
             lines,
             nbytes,
+            rows,
             copy.gm_port,
             copy.l2_port,
             len(self._blocks),
+            binding.is_cached,
+            copy.spread,
         )
 
         def done(latency: int, gm_bytes: int, l2_bytes: int) -> None:

@@ -23,6 +23,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     vectors = {} if p.bias is None else {"bias": p.bias.element.nbytes(1)}
     bindings = {operand.name: Binding(operand.name) for operand in p.inputs}
     bindings["output"] = Binding("output")
+    bindings["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
     blocks = []
     for core, pieces in enumerate(work(plan.cube, p.product)):
         write_pieces(
