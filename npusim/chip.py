@@ -28,7 +28,8 @@ from npusim.units import Code, Crossings, Decoder, Lane
 
 __all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
 
-L2State = Literal["cold", "warm"]
+L2State = Literal["cold", "warm"] | tuple[str, ...]
+"""What lies in the L2 at launch: nothing, everything as far as it fits, or the tensors named."""
 """Whether inputs and outputs were touched just before the launch."""
 Progress = Callable[[str, float], None]
 """Hears how far a run has come: "values" or "time", and the share that is done, from 0 to 1."""
@@ -88,7 +89,8 @@ def time(
     """
     check_inside(blocks, tensors)
     env = simpy.Environment()
-    warm = l2 == "warm"
+    named = {"cold": (), "warm": tuple(tensor.name for tensor in tensors)}
+    warm = frozenset(named[l2] if isinstance(l2, str) else l2)
     memory = SharedMemory(env, spec, tensors, warm)
     groups = fold(blocks, tensors, spec, warm) if folded else tuple((block,) for block in blocks)
     decoders = {block.kind: Decoder(block.kind, spec) for block in blocks}

@@ -76,7 +76,7 @@ class Link:
             self._different -= copy.copies
 
     def _speed(self) -> int:
-        return min(TICKS, self._width() * TICKS // self._load)
+        return min(TICKS, self._width() * TICKS // max(1, self._load))
 
     def _width(self) -> int:
         widths = self._widths
@@ -137,12 +137,11 @@ class L2:
 
     Least recently used, told by volume: a line is still there if no more bytes than fit have been
     brought in since it was touched, by that request and all later ones. Requests of one and the
-    same cycle do not see each other, whatever their order: cores that ask for the same lines at
-    once all pay the way past the L2. On silicon that is slower still, 560 GB/s for 48 cores that
-    read the same 6.3 MB (asc-devkit, 05_best_practices, data_copy, same address).
+    same cycle do not see each other, whatever their order; those that ask for the same line at
+    once all wait for it, and it is brought in once.
     """
 
-    def __init__(self, spec: DeviceSpec, tensors: list[GlobalTensor], warm: bool) -> None:
+    def __init__(self, spec: DeviceSpec, tensors: list[GlobalTensor], warm: frozenset[str]) -> None:
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
         self._volume = 0
@@ -154,20 +153,20 @@ class L2:
         self._now = 0
         self._touched: dict[str, NDArray[np.int64]] = {}
         """Tensor -> volume when each line was last touched; far below zero for never."""
+        self._asked: dict[str, NDArray[np.int64]] = {}
+        """Tensor -> the cycle when each line was last asked for and not there."""
         for tensor in tensors:
             count = -(-allocated_bytes(tensor.nbytes) // self._line_bytes)
-            if warm:
+            if tensor.name in warm:
                 first = self._volume
                 self._volume += count * self._line_bytes
                 self._touched[tensor.name] = np.arange(first, self._volume, self._line_bytes)
             else:
                 self._touched[tensor.name] = np.full(count, -(2**62))
+            self._asked[tensor.name] = np.full(count, -1)
 
-    def touch(self, tensor: str, lines: Lines, copies: int, now: int) -> tuple[int, int, int]:
-        """Use *lines* at cycle *now*; returns how many were there, were not, and in how many runs.
-
-        A run is of lines that follow each other and were not there.
-        """
+    def touch(self, tensor: str, lines: Lines, copies: int, now: int) -> Found:
+        """Use *lines* at cycle *now*."""
         if now != self._now:
             for name, recent in self._recent:
                 self._touched[name][recent] = self._volume
@@ -177,19 +176,32 @@ class L2:
         missing = self._volume - self._touched[tensor][lines] > self._capacity
         misses = int(np.count_nonzero(missing))
         self._recent.append((tensor, lines))
-        self._pending += misses * copies * self._line_bytes
-        return missing.size - misses, misses, runs_of(lines, missing)
+        if not misses:
+            return Found(missing.size, 0, 0, 0)
+        asked = self._asked[tensor][lines]
+        fetched = missing & (asked != now)
+        self._asked[tensor][lines] = np.where(missing, now, asked)
+        count = int(np.count_nonzero(fetched))
+        self._pending += count * copies * self._line_bytes
+        return Found(missing.size - misses, misses, count, runs_of(lines, fetched))
 
 
-def runs_of(lines: Lines, chosen: NDArray[np.bool_] | None = None) -> int:
+class Found(NamedTuple):
+    """What the L2 has of the lines of a request."""
+
+    hits: int
+    misses: int
+    fetched: int
+    """Misses that nobody else has asked for in this cycle."""
+    runs: int
+    """Those that follow each other counted once."""
+
+
+def runs_of(lines: Lines, chosen: NDArray[np.bool_]) -> int:
     """How many runs of *lines* that follow each other there are, of the *chosen* ones."""
     if isinstance(lines, slice):
-        if chosen is None:
-            return 1
         return int(np.count_nonzero(chosen[1:] & ~chosen[:-1])) + int(chosen[0])
     apart = np.diff(lines) != 1
-    if chosen is None:
-        return int(np.count_nonzero(apart)) + 1
     return int(np.count_nonzero(chosen[1:] & (apart | ~chosen[:-1]))) + int(chosen[0])
 
 
@@ -217,7 +229,11 @@ class SharedMemory:
     """Takes requests at the present cycle, and calls back when their last byte has moved."""
 
     def __init__(
-        self, env: simpy.Environment, spec: DeviceSpec, tensors: list[GlobalTensor], warm: bool
+        self,
+        env: simpy.Environment,
+        spec: DeviceSpec,
+        tensors: list[GlobalTensor],
+        warm: frozenset[str],
     ) -> None:
         self._env = env
         self._l2 = L2(spec, tensors, warm)
@@ -243,7 +259,7 @@ class SharedMemory:
 
     def start(self, request: Request, done: Callable[[int, int, int], None]) -> None:
         """Move the bytes of *request*; then call `done(latency_cycles, gm_bytes, l2_bytes)`."""
-        hits, misses, runs = self._touch(request)
+        hits, misses, fetched, runs = self._touch(request)
         gm_bytes = request.nbytes * misses // (hits + misses)
         l2_bytes = request.nbytes - gm_bytes
         far = self._latency["gm", request.is_read]
@@ -261,7 +277,7 @@ class SharedMemory:
         def from_gm(then: Callable[[], None]) -> None:
             moved = gm_bytes
             if request.is_read:
-                whole = misses * self._line_bytes if request.is_cached else gm_bytes
+                whole = fetched * self._line_bytes if request.is_cached else gm_bytes
                 moved = whole + runs * self._run_bytes
             link = self._links["gm", request.is_read]
             link.join(over("gm", gm_bytes, gm_rows, moved), then)
@@ -279,14 +295,16 @@ class SharedMemory:
             # The port takes one stream at a time: what was in the L2 follows what was not.
             from_gm(lambda: from_l2(far))
 
-    def _touch(self, request: Request) -> tuple[int, int, int]:
-        """Lines in the L2, lines that are not, and the runs of those."""
-        if request.is_cached:
-            now = int(self._env.now)
-            return self._l2.touch(request.tensor, request.lines, request.copies, now)
+    def _touch(self, request: Request) -> Found:
+        """What of it the L2 has; a request that goes past it has each of its lines fetched."""
         lines = request.lines
-        count = lines.stop - lines.start if isinstance(lines, slice) else lines.size
-        return 0, count, runs_of(lines)
+        if request.is_cached:
+            return self._l2.touch(request.tensor, lines, request.copies, int(self._env.now))
+        if isinstance(lines, slice):
+            count, runs = lines.stop - lines.start, 1
+        else:
+            count, runs = lines.size, int(np.count_nonzero(np.diff(lines) != 1)) + 1
+        return Found(0, count, count, runs)
 
     def _row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:
         """*port*, or slower where it waits for *rows* one after the other."""

@@ -134,7 +134,8 @@ def run(
 
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
-    *timing* turn either half off. *l2* says whether inputs and outputs lie in the L2 at launch.
+    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
+    inputs and outputs ("warm"), or the inputs named in a tuple.
     *fold* off times each core on its own, which gives the same times more slowly; *literal* on
     keeps every byte of L1 and L0, which gives the same values more slowly. *cube_order* is the
     model of fp16 and bf16 products: how many of them the cube adds up exactly before it rounds, 16
@@ -149,12 +150,12 @@ def run(
     >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
     array([[   0,    2, -128]], dtype=int8)
     """
-    _check_choice("l2", l2, get_args(L2State))
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
     operator, spec = ops.load(op), devices.load(device)
     given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
+    _check_l2(l2, problem)
     arguments = {name: _described(value) for name, value in given.items()}
     _check_capacity(op, problem, spec)
     has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
@@ -196,6 +197,16 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
         data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
         tensors.append(GlobalTensor(name, nbytes, data))
     return tensors
+
+
+def _check_l2(l2: L2State, problem: ops.Problem) -> None:
+    names = [operand.name for operand in problem.inputs]
+    known = isinstance(l2, tuple) and set(l2) <= set(names)
+    if not known and l2 not in ("cold", "warm"):
+        raise ValueError(
+            f"run: l2 must be cold, warm or a tuple of inputs out of {', '.join(names)}, "
+            f"not {l2!r}; use one of these"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
