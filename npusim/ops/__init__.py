@@ -35,7 +35,10 @@ class Problem(Protocol):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The tensors that the kernel gets, each by the name that programs use."""
+        """The tensors that the kernel gets, each by the name that programs use.
+
+        A kernel's own constants are among them.
+        """
 
     @property
     def output(self) -> TensorSpec:

@@ -103,11 +103,22 @@ class NdFeed:
 class NdOut:
     """L0C to rows of global memory: converted into the buffer, turned, stored."""
 
-    def __init__(self, builder: Builder, spec: DeviceSpec, m: int, n: int, dtype: DType) -> None:
-        """Claim room for tiles of up to *m* x *n* of *dtype*, float16 or int8."""
+    def __init__(
+        self,
+        builder: Builder,
+        spec: DeviceSpec,
+        m: int,
+        n: int,
+        dtype: DType,
+        tile_bytes: int = TILE_BYTES,
+    ) -> None:
+        """Claim room for tiles of up to *m* x *n* of *dtype*, float16 or int8.
+
+        About *tile_bytes* come out of L0C at a time.
+        """
         self._builder, self.dtype = builder, dtype
         high = rounded_up(m, FRACTAL_ROWS)
-        most = TILE_BYTES // dtype.nbytes(high) // 32 * 32
+        most = tile_bytes // dtype.nbytes(high) // 32 * 32
         self._wide = min(rounded_up(n, 32), max(32, most), 32 * (WIDEST_BLOCKS // 2))
         self.nz = builder.claim("ub", dtype.nbytes(high * self._wide))
         tall = STRIP_BYTES // dtype.nbytes(self._wide) // FRACTAL_ROWS * FRACTAL_ROWS
@@ -130,7 +141,7 @@ class NdOut:
         *scale* holds one parameter, or one a column of the tile.
         """
         high = rounded_up(m, FRACTAL_ROWS)
-        for column, width in pieces(n, self._wide):
+        for column, width in pieces(n, self._wide, c0(self.dtype)):
             size = high * rounded_up(width, FRACTAL_ROWS)
             start = src.offset_bytes + src.dtype.nbytes(high * column)
             part = Local(src.buffer, start, src.dtype, size)

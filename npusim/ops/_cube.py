@@ -143,6 +143,9 @@ class BaseTile:
     l0c_depth: int = 1
     keep: Literal["a", "b"] | None = None
     """The operand that stays in L1, all of its k, until it is fetched anew."""
+    depth_a: int = 2
+    depth_b: int = 2
+    """Pieces in L1 at a time."""
 
 
 class CubeWriter:
@@ -156,8 +159,12 @@ class CubeWriter:
         Buffers are claimed here; raises ProgramError where they do not fit.
         """
         self.builder, self.tile, self.k = builder, tile, k
-        self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, tile.keep == "a")
-        self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, tile.keep == "b")
+        depth_a, depth_b = (
+            0 if tile.keep == side else depth
+            for side, depth in (("a", tile.depth_a), ("b", tile.depth_b))
+        )
+        self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, depth_a)
+        self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
         dtype = a.dtype
         self.dtype = INT32 if dtype in (INT8, INT4) else FLOAT32
         depth_k = rounded_up(tile.k, c0(dtype))
@@ -171,6 +178,12 @@ class CubeWriter:
     def fetch(self, extent: int, k: int) -> None:
         """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
+
+    def touch(self, n: int, k: int, pieces: int) -> None:
+        """Bring the first *pieces* of b to L1 for nothing: they lie in the L2 afterwards."""
+        for index in range(pieces):
+            self._b.reach(index * self.tile.k * self.tile.steps_b, n, k)
+            self._b.leave()
 
     def product(
         self,
@@ -220,18 +233,22 @@ class _Side:
     """One operand on its way through L1."""
 
     def __init__(
-        self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, keep: bool
+        self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, depth: int
     ) -> None:
-        self._builder, self._feed, self._l0, self._step, self._keep = builder, feed, l0, step, keep
-        longest = k if keep else min(step, rounded_up(k, c0(feed.dtype)))
+        """*depth* pieces of *step* lie in L1, or all of *k* if it is 0."""
+        self._builder, self._feed, self._l0, self._step = builder, feed, l0, step
+        # What the cube makes itself is ordered a piece ahead: mte1 and the cube go on with the one
+        # before while the fixpipe brings it to L1.
+        self._ahead = step if feed.producer == "fixpipe" else 0
+        longest = min(step, rounded_up(k, c0(feed.dtype))) if depth else k
         nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_down)
         self._queue: Queue | None = None
         self._slot: Slot | None = None
-        if keep:
+        if depth:
+            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", depth)
+        else:
             self._slot = builder.claim("l1", nbytes)
             self._step = rounded_up(k, step)
-        else:
-            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", 2)
         self._first = 0
         self._count = 0
 
@@ -244,14 +261,15 @@ class _Side:
 
     def reach(self, k: int, extent: int, end: int) -> None:
         """Make sure that position *k* is in L1."""
-        if self._keep or k % self._step:
+        if self._queue is None or k % self._step:
             return
-        assert self._queue is not None
         self.leave()
+        first = k + self._ahead if k else 0
+        for start in range(first, min(k + self._ahead + 1, end), self._step):
+            slot = self._queue.alloc()
+            self._feed.fill(slot, start, min(self._step, end - start), extent)
+            self._queue.enque(slot)
         self._first, self._count = k, min(self._step, end - k)
-        slot = self._queue.alloc()
-        self._feed.fill(slot, k, self._count, extent)
-        self._queue.enque(slot)
         self._slot = self._queue.deque()
 
     def leave(self) -> None:

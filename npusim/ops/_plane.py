@@ -68,14 +68,20 @@ def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local) -> No
     builder.barrier("vector")
 
 
-def multiply_add(builder: Builder, plane: Plane, blocks: Local, vector: Local) -> None:
-    """`plane = number of the row x vector + plane`, see :func:`by_row` and :func:`by_column`."""
+def multiply_add(builder: Builder, plane: Plane, blocks: Local, other: Local | Plane) -> None:
+    """`plane = number of the row x other + plane`, *other* a vector or a plane of the same size.
+
+    See :func:`by_row` and :func:`by_column`.
+    """
     for index in plane.chunks:
         here = plane.chunk(index)
-        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
-        again = Local(vector.buffer, offset, FLOAT32, here.count, 1, 0)
+        if isinstance(other, Plane):
+            factor = other.chunk(index)
+        else:
+            offset = other.offset_bytes + index * FLOAT32.nbytes(REPEAT)
+            factor = Local(other.buffer, offset, FLOAT32, here.count, 1, 0)
         number = Local(blocks.buffer, blocks.offset_bytes, FLOAT32, here.count, 0, 1)
-        builder.emit(MulAddDst(here, number, again))
+        builder.emit(MulAddDst(here, number, factor))
     builder.barrier("vector")
 
 

@@ -29,6 +29,9 @@ ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
+SQUARE = TensorSpec((64, 64), "int8").T
+SMALL_NZ = TensorSpec((18, 40), "int8", "FRACTAL_NZ").T
+NARROW = TensorSpec((18,), "float16")
 CASES = [
     Case(
         "npu_quantize", "by_channel",
@@ -46,6 +49,19 @@ CASES = [
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
     Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
     Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),
+    Case(
+        "npu_weight_quant_batchmatmul", "fixpipe",
+        (TensorSpec((1, 64), "float16"), SQUARE, TensorSpec((64,), "int64")), ALL[1:2],
+    ),
+    Case(
+        "npu_weight_quant_batchmatmul", "weight_nz",
+        (TensorSpec((2, 40), "float16"), SMALL_NZ, NARROW, NARROW, None, None, NARROW), ALL[:1],
+    ),
+    Case(
+        "npu_weight_quant_batchmatmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((128, 32), "int8"),
+         TensorSpec((32,), "float16")), ALL[1:2],
+    ),
 ]  # fmt: skip
 FILES = {
     f"{case.op}_{case.what}_{device}.txt": (case, device)

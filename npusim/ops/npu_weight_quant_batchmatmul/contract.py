@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from npusim.dtypes import BFLOAT16, FLOAT16, INT8, INT32
 from npusim.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.ops._checks import Contract
@@ -24,6 +26,8 @@ __all__ = ["Problem", "check"]
 OP = "npu_weight_quant_batchmatmul"
 MOST = 65535
 """Largest k and n, and largest m of a transposed x."""
+IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np.int8))
+"""A constant of the fixpipe kernel, which moves the weight through the cube."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Problem:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
+        """What the kernel gets; for fixpipe, its constant too."""
         given = (
             self.x,
             self.weight,
@@ -53,6 +58,7 @@ class Problem:
             self.antiquant_offset,
             self.quant_scale,
             self.bias,
+            IDENTITY if self.choice.template == "fixpipe" else None,
         )
         return tuple(operand for operand in given if operand is not None)
 
