@@ -104,9 +104,9 @@ def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
     names = [RECORD]
     if any(result.time_us is not None for result in results):
         # Loading matplotlib takes longer than a few rows; only pictures need it.
-        from npusim.validation import pictures
+        from npusim.validation.pictures import write
 
-        names += pictures.write(results, new)
+        names += write(results, new)
     return names
 
 
@@ -115,31 +115,35 @@ def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
 
 def _errors(families: Sequence[Family]) -> Table:
     listing = table(
-        *("family", "rows", "timed", f"from {SHORT_US:g} us", "median", "P90", "bias", "worst", ""),
-        *(f"below {SHORT_US:g} us", "median", "worst", "", "rank"),
+        *("family", "rows", "timed", f"from {SHORT_US:g} us", "median", "P90", "bias", "worst"),
+        *(f"below {SHORT_US:g} us", "median", "worst", "rank"),
     )
-    for place, column in enumerate(listing.columns):
-        column.justify = "left" if place in (0, 8, 12) else "right"
+    for column in listing.columns[1:]:
+        column.justify = "right"
     for found in families:
         long, short = found.long, found.short
         listing.add_row(
             Text(found.name, "bold"),
             *(str(found.rows), str(found.modelled)),
             *(str(long.rows or ""), _share(long.median), _share(long.p90)),
-            *(_share(long.bias, "+"), _share(long.worst, "+"), long.worst_id or ""),
-            *(str(short.rows or ""), _us(short.median), _us(short.worst, "+")),
-            short.worst_id or "",
+            *(_share(long.bias, "+"), _worst(_share(long.worst, "+"), long.worst_id)),
+            *(str(short.rows or ""), _us(short.median)),
+            _worst(_us(short.worst, "+"), short.worst_id),
             "" if found.rank is None else f"{found.rank:.2f}",
         )
     return listing
 
 
 def _share(value: float | None, sign: str = "") -> str:
-    return "" if value is None else f"{100 * value:{sign}.0f} %"
+    return "" if value is None else f"{round(100 * value):{sign}d} %"
 
 
 def _us(value: float | None, sign: str = "") -> str:
     return "" if value is None else f"{value:{sign}.1f} us"
+
+
+def _worst(error: str, name: str | None) -> str:
+    return f"{error} {name}" if name else ""
 
 
 def _missing(families: Sequence[Family]) -> list[Any]:
