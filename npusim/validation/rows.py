@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from importlib.resources import files
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def read(path: Path | None = None) -> tuple[Row, ...]:
 
 
 def _rows(who: str, text: str) -> Iterator[Row]:
-    lines = csv.reader(text.splitlines(keepends=True), strict=True)
+    lines = csv.reader(StringIO(text, newline=""), strict=True)
     seen: set[str] = set()
     try:
         columns = _columns(who, next(lines, []))
