@@ -14,16 +14,22 @@ from typing import Literal, Protocol
 
 from npusim.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
-from npusim.layout import FRACTAL_ROWS, c0
+from npusim.layout import FRACTAL_ROWS, c0, rounded_up
 from npusim.program import Builder, Queue, Slot
 from npusim.spec import Pipe
 
-__all__ = ["BaseTile", "CubeWriter", "Feed", "GmFeed", "Lying", "Tables", "rounded_up"]
-
-
-def rounded_up(extent: int, step: int) -> int:
-    """*extent* up to a multiple of *step*."""
-    return -(-extent // step) * step
+__all__ = [
+    "BaseTile",
+    "CubeWriter",
+    "Feed",
+    "GmFeed",
+    "GmOperand",
+    "Lying",
+    "Tables",
+    "l1_bytes",
+    "load_data",
+    "rounded_up",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +86,8 @@ class Feed(Protocol):
         """Write positions [k, k + count) for *extent* rows (or columns) of the tile into *slot*."""
 
 
-class GmFeed:
-    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
-
-    producer: Pipe = "mte2"
+class GmOperand:
+    """What every feed knows of an operand that lies in global memory."""
 
     def __init__(self, builder: Builder, lying: Lying) -> None:
         self._builder, self.lying = builder, lying
@@ -96,11 +100,18 @@ class GmFeed:
     def dtype(self) -> DType:
         return self.lying.dtype
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
+
+class GmFeed(GmOperand):
+    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
+
+    producer: Pipe = "mte2"
+
+    def fill(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
+        """As :class:`Feed` says, for rows (or columns) from *origin* on."""
         lying = self.lying
         rows, columns = (count, extent) if lying.k_is_down else (extent, count)
         height = l1_rows(lying.dtype, rows, lying.k_is_down)
-        offset = lying.shift_k(k)
+        offset = lying.shift_k(k) + lying.shift(origin)
         if lying.layout == "ND":
             stride, width = lying.dtype.nbytes(lying.columns), lying.dtype.nbytes(columns)
             place = Global(lying.name, offset, width, rows, stride)
@@ -280,19 +291,32 @@ class _Side:
 
     def load_data(self, dst: Slot, k: int, extent: int, count: int) -> Local:
         """Bring positions [k, k + count) of *extent* rows or columns into L0."""
-        feed = self._feed
         assert self._slot is not None
-        width = c0(feed.dtype)
-        down = feed.k_is_down
-        lying = (self._count, extent) if down else (extent, self._count)
-        height = l1_rows(feed.dtype, lying[0], down)
-        src = self._slot.of(feed.dtype, height * rounded_up(lying[1], width))
-        size = rounded_up(extent, FRACTAL_ROWS) * rounded_up(count, width)
-        local = dst.of(feed.dtype, size)
-        at = k - self._first
-        row, column, rows, columns = (at, 0, count, extent) if down else (0, at, extent, count)
-        self._builder.emit(LoadData(local, src, height, row, column, rows, columns, down))
-        return local
+        held, at = (extent, self._count), (0, k - self._first)
+        return load_data(self._builder, dst, self._slot, self._feed, held, at, (extent, count))
+
+
+def load_data(
+    builder: Builder,
+    dst: Slot,
+    src: Slot,
+    feed: Feed,
+    held: tuple[int, int],
+    at: tuple[int, int],
+    size: tuple[int, int],
+) -> Local:
+    """Bring a piece of *size* from *at* on into L0 from L1, where *feed* has put *held* of it.
+
+    Each is rows (or columns) and k.
+    """
+    width, down = c0(feed.dtype), feed.k_is_down
+    rows, columns = held[::-1] if down else held
+    height = l1_rows(feed.dtype, rows, down)
+    matrix = src.of(feed.dtype, height * rounded_up(columns, width))
+    local = dst.of(feed.dtype, rounded_up(size[0], FRACTAL_ROWS) * rounded_up(size[1], width))
+    first, extents = (at[::-1], size[::-1]) if down else (at, size)
+    builder.emit(LoadData(local, matrix, height, *first, *extents, down))
+    return local
 
 
 class Tables:

@@ -21,11 +21,14 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     kind = "ai_core" if spec.arch == "2002" else "aic"
     writing = (_Coupled if spec.arch == "2002" else _Split)(spec, p, plan)
     vectors = {} if p.bias is None else {"bias": p.bias.element.nbytes(1)}
+    shares = work(plan.cube, p.product)
     bindings = {operand.name: Binding(operand.name) for operand in p.inputs}
     bindings["output"] = Binding("output")
-    bindings["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
+    is_one_wave = plan.cube.cores == len([piece for share in shares for piece in share])
+    past_l2 = is_one_wave and plan.cube.bypasses_l2(p.product)
+    bindings["x2"] = Binding("x2", is_cached=not past_l2)
     blocks = []
-    for core, pieces in enumerate(work(plan.cube, p.product)):
+    for core, pieces in enumerate(shares):
         write_pieces(
             writing.builder,
             writing.writer,

@@ -88,6 +88,8 @@ def check(
     scale, offset = antiquant_operands(
         contract, antiquant_scale, antiquant_offset, a.element, k, n, group_size
     )
+    if group_size:
+        scale, offset = _lying_as(b, scale), None if offset is None else _lying_as(b, offset)
     packed = quant_operand(contract, quant_scale, quant_offset, n, scale.element)
     start = bias_operand(contract, bias, a.element, n)
     inner = contract.integer("inner_precise", inner_precise)
@@ -180,6 +182,12 @@ def _group_size(contract: Contract, value: Any, k: int) -> int:
         f"not {size}; pass 0 for one group",
     )
     return size
+
+
+def _lying_as(weight: Operand, groups: Operand) -> Operand:
+    """Numbers of groups as aclnn hands them to the kernels: turned in memory as the weight is."""
+    spec = replace(groups.spec, transposed=weight.spec.transposed)
+    return Operand(groups.name, spec, groups.array)
 
 
 def _as_fractals(weight: Operand) -> Operand:

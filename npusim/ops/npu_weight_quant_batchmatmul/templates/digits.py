@@ -26,7 +26,6 @@ from npusim.isa import (
     Copy,
     Duplicate,
     Global,
-    Local,
     Unary,
 )
 from npusim.ops._chain import step
@@ -160,14 +159,7 @@ class DigitStage:
         count = rounded_up(plane.rows, 8)
         blocks = self._half.of(FLOAT32, 8 * count)
         spread_rows(self._builder, blocks, numbers.of(FLOAT32, count))
-        if plane.rows >= len(plane.chunks):
-            by_column(self._builder, "div", plane, blocks)
-            return
-        for index in range(plane.rows):
-            row, offset = plane.row(index), blocks.offset_bytes + index * BLOCK_BYTES
-            number = Local(blocks.buffer, offset, FLOAT32, row.count, 0, 0)
-            self._builder.emit(Binary("div", row, row, number))
-        self._builder.barrier("vector")
+        by_column(self._builder, "div", plane, blocks)
 
     def write(self, plane: Plane, place: Global) -> Plane:
         """Round *plane*, ties away from zero, and store it; returns the rounded numbers.
