@@ -105,18 +105,6 @@ def test_what_an_operator_refuses_has_no_time(monkeypatch: pytest.MonkeyPatch) -
     assert measure([row], jobs=1) == (Result(row, None, "cast: no; go [361001]"),)
 
 
-def test_a_template_without_programs_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = ModuleNotFoundError("no", name="npusim.ops.npu_something.templates.fast")
-    monkeypatch.setitem(calls.KERNELS, "cast", lambda _: (Kernel(error=error),))
-    row = replace(ROW, op="cast")
-    assert measure([row], jobs=1) == (Result(row, None, "npusim has no kernel fast"),)
-
-    other = ModuleNotFoundError("no", name="numpy")
-    monkeypatch.setitem(calls.KERNELS, "cast", lambda _: (Kernel(error=other),))
-    with pytest.raises(ModuleNotFoundError):
-        measure([row], jobs=1)
-
-
 def test_a_result_is_told_in_plain_words() -> None:
     assert Result(ROW, 12.5).to_json() == {
         "id": "r1",

@@ -113,8 +113,3 @@ def _play(kernels: tuple[Timed, ...]) -> Answer:
         return sum(kernel.time_us() for kernel in kernels), None
     except OpError as error:
         return None, str(error)
-    except ModuleNotFoundError as error:
-        # A template whose programs are not written yet.
-        if not str(error.name).startswith("npusim.ops."):
-            raise
-        return None, f"npusim has no kernel {str(error.name).rpartition('.')[2]}"

@@ -50,12 +50,12 @@ def choose(facts: Facts, spec: DeviceSpec | None = None, template: str | None = 
                 f"{OP}: template {template!r} can run only if {need}; "
                 f"leave it out to get the vendor's choice",
             )
-        return _chosen(template, facts, f"{template}: asked for")
+        return _chosen(template, facts, "asked for")
     missing = ""
     for name in own:
         missing = next(unmet(name, facts, chip), "")
         if not missing and _preferred(name, facts):
-            return _chosen(name, facts, f"{name}: {_reason(name, facts)}")
+            return _chosen(name, facts, _reason(name, facts))
     raise OpError(
         Code.UNSUPPORTED,
         f"{OP}: no kernel takes the call, the last one, {own[-1]}, only if {missing}; change that",
