@@ -24,13 +24,13 @@ __all__ = ["BANDS", "errors", "looks", "predicted_against_measured", "write"]
 BANDS = {0.25: "#F1F1F1", 0.10: "#DFDFDF"}
 """Error -> how its band is shaded, the wider one first."""
 
-# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then vibrant: told apart by every
-# kind of colour vision, the more so with a marker of their own.
+# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: told apart by
+# every kind of colour vision, the more so with a marker of their own.
 COLORS = (
     *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
-    *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#33BBEE", "#EE3377", "#009988", "#BBBBBB"),
+    *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
 )
-MARKERS = "os^Dv<>PXphd*"
+MARKERS = "os^Dv<>PXphdH8"
 
 Look = tuple[str, str]
 """A colour and a marker."""
@@ -80,7 +80,7 @@ def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = N
     for name, (color, marker) in looks(found).items():
         own = names == name
         ax.scatter(
-            *(measured[own], simulated[own], 34),
+            *(measured[own], simulated[own], 42),
             color=color,
             marker=marker,
             edgecolor="white",
