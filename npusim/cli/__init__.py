@@ -17,6 +17,7 @@ from npusim.cli.call import UsageError
 from npusim.cli.devices import app as devices_app
 from npusim.cli.operators import list_operators
 from npusim.cli.run import run_operator
+from npusim.cli.validate import validate
 from npusim.errors import OpError
 from npusim.hazards import DeadlockError, RaceError
 from npusim.inputs import InputError
@@ -74,6 +75,7 @@ def _options(
 
 app.command("run", no_args_is_help=True)(run_operator)
 app.command("ops")(list_operators)
+app.command("validate")(validate)
 app.add_typer(devices_app, name="devices")
 
 

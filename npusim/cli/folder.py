@@ -1,9 +1,10 @@
-"""The folder that a run leaves: values, numbers and pictures, written whole or not at all."""
+"""The folder that a command leaves: numbers and pictures, written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,7 @@ from npusim.cli.screen import json_text
 from npusim.run import Run
 from npusim.tensor import Tensor
 
-__all__ = ["FolderError", "check", "write"]
+__all__ = ["FolderError", "check", "write", "write_with"]
 
 RECORD = "run.json"
 
@@ -22,21 +23,22 @@ class FolderError(ValueError):
     """A folder cannot be written, or must not be."""
 
 
-def check(folder: Path, force: bool) -> None:
-    """Refuse a *folder* that cannot be written or must not be, before a run takes its time.
+def check(folder: Path, force: bool, command: str = "run", record: str = RECORD) -> None:
+    """Refuse a *folder* that cannot be written or must not be, before a *command* takes its time.
 
-    One that holds something may be replaced only if that is an earlier run and *force* says so.
+    One that holds something may be replaced only if that is an earlier run, known by its *record*,
+    and *force* says so.
     """
-    who = f"run: the folder {folder}"
+    who = f"{command}: the folder {folder}"
     try:
         held = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        raise _unwritable(folder, command, error) from None
     target = folder.resolve()
     above = next(parent for parent in (*target.parents, target) if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         error_number = errno.EACCES if above.is_dir() else errno.ENOTDIR
-        raise _unwritable(folder, OSError(error_number, os.strerror(error_number)))
+        raise _unwritable(folder, command, OSError(error_number, os.strerror(error_number)))
     if target == Path.cwd():
         raise FolderError(f"{who} must not be the current one; name one below it")
     if held and not force:
@@ -44,9 +46,9 @@ def check(folder: Path, force: bool) -> None:
             f"{who} must be new or empty, but holds {held[0]}; "
             f"name another, or add --force to replace an earlier run"
         )
-    if held and RECORD not in held:
+    if held and record not in held:
         raise FolderError(
-            f"{who} must hold a {RECORD} to be replaced, but holds {held[0]}; name another"
+            f"{who} must hold a {record} to be replaced, but holds {held[0]}; name another"
         )
 
 
@@ -55,13 +57,21 @@ def write(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
 
     *typed* are the words of the command line that made its arguments, kept beside them.
     """
+    return write_with(lambda new: _fill(run, new, typed), folder)
+
+
+def write_with(fill: Callable[[Path], list[str]], folder: Path, command: str = "run") -> list[str]:
+    """Have *fill* write files into *folder*, in place of what *check* let pass; returns its answer.
+
+    It is given another folder, new and empty, which then takes the place of *folder*.
+    """
     target = folder.resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as beside:
             new, old = Path(beside, "new"), Path(beside, "old")
             new.mkdir()
-            names = _fill(run, new, typed)
+            names = fill(new)
             if target.exists():
                 target.rename(old)
             try:
@@ -71,13 +81,13 @@ def write(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
                     old.rename(target)
                 raise
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        raise _unwritable(folder, command, error) from None
     return names
 
 
-def _unwritable(folder: Path, error: OSError) -> FolderError:
+def _unwritable(folder: Path, command: str, error: OSError) -> FolderError:
     return FolderError(
-        f"run: the folder {folder} must be one that can be written, but: {error.strerror}; "
+        f"{command}: the folder {folder} must be one that can be written, but: {error.strerror}; "
         f"name another"
     )
 
