@@ -18,7 +18,9 @@ from npusim.micro import Kernel, task_us, time
 from npusim.micro.add import add
 from npusim.micro.copies import read, read_alike
 from npusim.micro.elementwise import cast, maximum
+from npusim.micro.product import product
 from npusim.micro.reorder import reorder
+from npusim.ops._cube import BaseTile
 from npusim.spec import DeviceSpec
 from npusim.trace import Trace
 
@@ -131,6 +133,33 @@ REORDER = Table(
 )
 
 
+def _product(tile: BaseTile, down: int, across: int) -> Callable[[DeviceSpec], Kernel]:
+    return lambda s: product(s, (8192, 8192, 8192), tile, (down, across))
+
+
+# Its case 0, tiles of 64 x 64 x 64 on one core, would be 30 million micro-ops. Cases 6 to 8 (L2
+# tiles, tiling known to the compiler, the flag between cube and fixpipe) and the sizes of the big
+# packets of case 4 are not published.
+PRODUCT = Table(
+    "Product of 8192 x 8192 x 8192 fp16 (asc-devkit, 01_matrix_compute/matmul_high_performance)",
+    "ascend910b1",
+    "cold",
+    (
+        Row(
+            "1 core, L1 of one piece", 249467.08, _product(BaseTile(128, 256, 64, l1_depth=1), 1, 1)
+        ),
+        Row("2 x 12 cores", 12541.22, _product(BaseTile(128, 256, 64, l1_depth=1), 2, 12)),
+        Row("4 x 6 cores", 12283.84, _product(BaseTile(128, 256, 64, l1_depth=1), 4, 6)),
+        Row(
+            "big packets, 4 and 4 pieces twice",
+            5039.86,
+            _product(BaseTile(128, 256, 64, 4, 4), 4, 6),
+        ),
+        Row("8 and 4 pieces twice", 4156.76, _product(BaseTile(128, 256, 64, 8, 4), 4, 6)),
+    ),
+)
+
+
 def _casts() -> Iterator[Row]:
     measured = {
         (1, 8): 1.13,
@@ -175,7 +204,7 @@ CASTS = Table("Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "w
 # int64, are left out: how the vendor's kernel goes about them is closed.
 MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "warm", (*_maxima(),))
 
-TABLES = (ADD, TO_UB, TO_L1, REORDER, CASTS, MAXIMA)
+TABLES = (ADD, TO_UB, TO_L1, REORDER, CASTS, MAXIMA, PRODUCT)
 
 
 def main(words: list[str], with_pipes: bool) -> None:

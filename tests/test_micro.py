@@ -21,8 +21,10 @@ from npusim.micro import Kernel, compute, task_us, time
 from npusim.micro.add import add
 from npusim.micro.copies import To, read, read_alike
 from npusim.micro.elementwise import cast, maximum
+from npusim.micro.product import product
 from npusim.micro.reorder import reorder
 from npusim.micro.shares import cores_of, shares
+from npusim.ops._cube import BaseTile
 from npusim.program import ProgramError
 from npusim.spec import DeviceSpec
 from npusim.trace import Trace
@@ -96,6 +98,24 @@ def test_reorder_makes_fractals(
     found = compute(reorder(a2, 80, 384, tile_rows, stride), a2, x=x)["y"]
     expected = np.stack([x[:, start : start + 16] for start in range(0, 384, 16)])
     np.testing.assert_array_equal(found, expected.reshape(24, 5, 16, 16))
+
+
+@pytest.mark.parametrize(("shape", "grid"), [((64, 96, 80), (1, 2)), ((50, 70, 33), (2, 1))])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_product_multiplies_by_the_transpose(
+    shape: tuple[int, int, int],
+    grid: tuple[int, int],
+    depth: int,
+    tiny: DeviceSpec,
+    rng: np.random.Generator,
+) -> None:
+    m, n, k = shape
+    x, y = (rng.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (m, n))
+    kernel = product(tiny, shape, BaseTile(32, 32, 16, 2, 1, l1_depth=depth), grid)
+    assert len(kernel.blocks) == 2
+    found = compute(kernel, tiny, x1=x, x2=y)["y"]
+    expected = x.astype(np.float32) @ y.astype(np.float32).T
+    np.testing.assert_array_equal(found, expected.astype(np.float16))
 
 
 def test_inputs_that_do_not_fit_are_refused(tiny: DeviceSpec) -> None:
@@ -229,6 +249,15 @@ def test_columns_of_145_blocks_do_not_meet_in_the_banks(a2: DeviceSpec) -> None:
     body = vector_cycles(in_one, a2) - vector_cycles(in_eight, a2)
     assert body == 144 * 8 - 144
     assert time(in_one, a2).cycles > time(in_eight, a2).cycles
+
+
+def test_big_packets_and_two_pieces_in_l1_make_a_product_faster(a2: DeviceSpec) -> None:
+    """asc-devkit, matmul_high_performance: the order of its cases 1 and 3 to 5."""
+    shape = 1024, 1536, 1024
+    tiles = [BaseTile(128, 256, 64, l1_depth=1), BaseTile(128, 256, 64, 8, 4)]
+    writes = [(tiles[0], (1, 1)), (tiles[0], (4, 6)), (tiles[1], (4, 6))]
+    times = [time(product(a2, shape, tile, grid), a2).cycles for tile, grid in writes]
+    assert times[0] > times[1] > times[2]
 
 
 @pytest.mark.parametrize("to", ["ub", "l1"])

@@ -1,9 +1,10 @@
 """Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
 
 A *feed* brings pieces of an operand into L1 as Nz; :class:`CubeWriter` cuts them to base tiles for
-L0A and L0B and multiplies. Everything is double buffered: L1 and L0 always, L0C where the tile asks
-for it. Steps of k follow each other in ascending order, so a base tile's sum is that of the whole
-row and column (asc-devkit, the Matmul API's Norm and MDL schedules).
+L0A and L0B and multiplies. Everything is double buffered: L0 always, L1 unless the tile says
+otherwise, L0C where the tile asks for it. Steps of k follow each other in ascending order, so a
+base tile's sum is that of the whole row and column (asc-devkit, the Matmul API's Norm and MDL
+schedules).
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ class BaseTile:
     l0c_depth: int = 1
     keep: Literal["a", "b"] | None = None
     """The operand that stays in L1, all of its k, until it is fetched anew."""
+    l1_depth: int = 2
+    """How many pieces of the other, or of each, L1 holds."""
 
 
 class CubeWriter:
@@ -156,8 +159,9 @@ class CubeWriter:
         Buffers are claimed here; raises ProgramError where they do not fit.
         """
         self.builder, self.tile, self.k = builder, tile, k
-        self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, tile.keep == "a")
-        self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, tile.keep == "b")
+        depth_a, depth_b = (0 if tile.keep == side else tile.l1_depth for side in "ab")
+        self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, depth_a)
+        self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
         dtype = a.dtype
         self.dtype = INT32 if dtype in (INT8, INT4) else FLOAT32
         depth_k = rounded_up(tile.k, c0(dtype))
@@ -217,11 +221,12 @@ class CubeWriter:
 
 
 class _Side:
-    """One operand on its way through L1."""
+    """One operand on its way through L1: *depth* pieces of it, or all of k if that is 0."""
 
     def __init__(
-        self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, keep: bool
+        self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, depth: int
     ) -> None:
+        keep = not depth
         self._builder, self._feed, self._l0, self._step, self._keep = builder, feed, l0, step, keep
         longest = k if keep else min(step, rounded_up(k, c0(feed.dtype)))
         nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_down)
@@ -231,7 +236,7 @@ class _Side:
             self._slot = builder.claim("l1", nbytes)
             self._step = rounded_up(k, step)
         else:
-            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", 2)
+            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", depth)
         self._first = 0
         self._count = 0
 
