@@ -146,10 +146,14 @@ PRODUCT = Table(
     "cold",
     (
         Row(
-            "1 core, L1 of one piece", 249467.08, _product(BaseTile(128, 256, 64, l1_depth=1), 1, 1)
+            "1 core, L1 of one piece",
+            249467.08,
+            _product(BaseTile(128, 256, 64, depth_a=1, depth_b=1), 1, 1),
         ),
-        Row("2 x 12 cores", 12541.22, _product(BaseTile(128, 256, 64, l1_depth=1), 2, 12)),
-        Row("4 x 6 cores", 12283.84, _product(BaseTile(128, 256, 64, l1_depth=1), 4, 6)),
+        Row(
+            "2 x 12 cores", 12541.22, _product(BaseTile(128, 256, 64, depth_a=1, depth_b=1), 2, 12)
+        ),
+        Row("4 x 6 cores", 12283.84, _product(BaseTile(128, 256, 64, depth_a=1, depth_b=1), 4, 6)),
         Row(
             "big packets, 4 and 4 pieces twice",
             5039.86,

@@ -98,15 +98,9 @@ class Buffers:
 
     def window(self, local: Local) -> NDArray[np.uint8]:
         """The bytes of *local* from its first to its last."""
-        raw = self._raw(local.buffer)
-        start, end = local.offset_bytes, local.end_bytes
-        if start < 0 or end > raw.size:
-            raise OutOfBufferError(
-                f"buffers: {local} must lie within {raw.size} bytes of {local.buffer}; "
-                f"claim it with the builder"
-            )
-        self._settle(local.buffer, start, end)
-        return raw[start:end]
+        window = self._within(local)
+        self._settle(local.buffer, local.offset_bytes, local.end_bytes)
+        return window
 
     # ---- what is held ----
 
@@ -145,19 +139,22 @@ class Buffers:
                 del held[item.start]
                 item.put(self._bytes[buffer])
 
-    def _cut(self, local: Local) -> Array:
+    def _within(self, local: Local) -> NDArray[np.uint8]:
         raw = self._raw(local.buffer)
         if local.offset_bytes < 0 or local.end_bytes > raw.size:
             raise OutOfBufferError(
                 f"buffers: {local} must lie within {raw.size} bytes of {local.buffer}; "
                 f"claim it with the builder"
             )
+        return raw[local.offset_bytes : local.end_bytes]
+
+    def _cut(self, local: Local) -> Array:
         dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
+        window = self._within(local).view(dtype)
         if not local.is_strided:
-            return raw[local.offset_bytes : local.end_bytes].view(dtype)
+            return window
         # (repeats, blocks, elements of a block)
         blocks = local.nbytes // BLOCK_BYTES
         shape = (-(-blocks // 8), min(blocks, 8), BLOCK_BYTES // dtype.itemsize)
         steps = (local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES)
-        window = raw[local.offset_bytes : local.end_bytes].view(dtype)
         return as_strided(window, shape, (*steps, dtype.itemsize))

@@ -32,7 +32,17 @@ import numpy as np
 
 from npusim.dtypes import Array, DType
 
-__all__ = ["FRACTAL_ROWS", "NZ", "ZN", "ZZ", "Layout", "c0", "from_fractals", "to_fractals"]
+__all__ = [
+    "FRACTAL_ROWS",
+    "NZ",
+    "ZN",
+    "ZZ",
+    "Layout",
+    "c0",
+    "from_fractals",
+    "rounded_up",
+    "to_fractals",
+]
 
 FRACTAL_ROWS = 16
 """Rows of a fractal, and columns of one in L0B and L0C."""
@@ -49,6 +59,11 @@ def c0(dtype: DType) -> int:
     (16, 32, 64)
     """
     return C0_BYTES * 8 // dtype.bits
+
+
+def rounded_up(extent: int, step: int) -> int:
+    """The next multiple of *step* from *extent* on."""
+    return -(-extent // step) * step
 
 
 @dataclass(frozen=True, slots=True)

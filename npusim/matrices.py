@@ -3,11 +3,16 @@
 A tile knows the bytes that it would be on the chip, so taking it as a matrix and taking its bytes
 apart again give the same numbers; only the latter takes long. An accumulator keeps the products it
 is the sum of until somebody asks for the sum.
+
+Edges are the same in both forms. What fills a fractal in L0A or L0B beyond the piece that was
+loaded becomes UNWRITTEN, whatever lay there: nobody may count on it, so it never looks like the
+zeros of a lucky kernel. What fills one in L0C beyond m and n becomes zero.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -134,8 +139,10 @@ class L0Tile:
         down, across = -(-rows // height) * height, -(-columns // width) * width
         padded = self.matrix
         if (down, across) != (rows, columns):
-            filler = np.full(8, UNWRITTEN, np.uint8)
-            padded = np.full((down, across), _elements(filler, self.dtype)[0], self.matrix.dtype)
+            # Along k, as two int4 that share a byte are neighbours there.
+            filler = _elements(np.full(BLOCK_BYTES, UNWRITTEN, np.uint8), self.dtype)
+            edge = filler[None] if self.buffer == "l0a" else filler[:, None]
+            padded = np.tile(edge, (down // edge.shape[0], across // edge.shape[1]))
             padded[:rows, :columns] = self.matrix
         fractals = to_fractals(padded, self.layout, (height, width))
         raw[self.start : self.end] = _bytes_of(fractals.reshape(-1), self.dtype)
@@ -159,6 +166,10 @@ class Factor(NamedTuple):
 
     matrix: Array
     is_constant: bool
+
+
+Term = tuple[Factor, Factor]
+"""What one micro-op multiplies."""
 
 
 class Panels:
@@ -200,7 +211,7 @@ class Accumulator:
     panels: Panels
     initial: Array
     """`(m, n)`, or anything that broadcasts to it."""
-    terms: list[tuple[Factor, Factor]] = field(default_factory=list)
+    terms: list[Term] = field(default_factory=list)
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -216,37 +227,52 @@ class Accumulator:
 
     def value(self) -> Array:
         """The sum so far, `(m, n)`."""
-        for terms in _groups(self.terms):
-            a = _joined([a for a, _ in terms], 1)
-            b = _joined([b for _, b in terms], 0)
-            if self.dtype is INT32:
-                product = int_product(self.panels.single(a), self.panels.single(b))
-                is_zero = self.initial.ndim == 0 and not self.initial
-                self.initial = product if is_zero else accumulate_int(self.initial, product)
-            else:
-                self.initial = float_product(a.matrix, b.matrix, self.initial, self.order)
+        for group in _groups(self.terms):
+            for terms in [group] if self._is_joinable(group) else [[term] for term in group]:
+                self._add(_joined([a for a, _ in terms], 1), _joined([b for _, b in terms], 0))
         self.terms = []
         if self.initial.shape != (self.m, self.n):
             self.initial = np.broadcast_to(self.initial, (self.m, self.n)).copy()
         return self.initial
 
+    def _is_joinable(self, group: list[Term]) -> bool:
+        """Whether one sum of *group* is that of one product after the other."""
+        if self.dtype is not INT32 or len(group) == 1:
+            return True
+        # Each micro-op saturates, which joined ones would not: nowhere may a sum get so far.
+        length = sum(int(a.matrix.shape[1]) for a, _ in group)
+        largest = max(int(self.initial.max()), -int(self.initial.min()))
+        return largest + length * LARGEST_PRODUCT < 1 << 31
 
+    def _add(self, a: Factor, b: Factor) -> None:
+        if self.dtype is INT32:
+            product = int_product(self.panels.single(a), self.panels.single(b))
+            is_zero = self.initial.ndim == 0 and not self.initial
+            self.initial = product if is_zero else accumulate_int(self.initial, product)
+        else:
+            self.initial = float_product(a.matrix, b.matrix, self.initial, self.order)
+
+
+LARGEST_PRODUCT = 1 << 14
+"""Of two int8."""
 LONGEST = 1 << 15
-"""Products are joined up to this k: with int8 the sum stays below 2^30, and far from saturation."""
+"""Products are joined up to this k."""
 
 
-def _groups(terms: list[tuple[Factor, Factor]]) -> list[list[tuple[Factor, Factor]]]:
+def _groups(terms: list[Term]) -> Iterator[list[Term]]:
     """Products that follow each other as one, where the cube's blocks of k stay the same."""
-    groups: list[list[tuple[Factor, Factor]]] = []
+    group: list[Term] = []
     length = 0
     for a, b in terms:
         k = a.matrix.shape[1]
-        if not groups or length % FRACTAL_ROWS or length + k > LONGEST:
-            groups.append([])
-            length = 0
-        groups[-1].append((a, b))
+        is_alike = group and a.matrix.dtype == group[0][0].matrix.dtype
+        if group and not (is_alike and length % FRACTAL_ROWS == 0 and length + k <= LONGEST):
+            yield group
+            group, length = [], 0
+        group.append((a, b))
         length += k
-    return groups
+    if group:
+        yield group
 
 
 def _joined(factors: list[Factor], axis: int) -> Factor:

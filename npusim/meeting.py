@@ -1,50 +1,53 @@
-"""Flags between cores, without times: who has set what, and who may go on."""
+"""Flags between the cores of a launch: who waits for whom, and who may go on.
+
+Mode "all": every core of a kind waits for all of its kind, itself included. Mode "group": the
+cores of one kind in a group wait for those of the other kind in it (asc-devkit,
+CrossCoreSetFlag(ISASI).md: modes 0 and 2).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.program import Block
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "awaits"]
 
-CUBE_KINDS = ("aic",)
+
+def awaits(block: Block, mode: CrossMode, other: Block) -> bool:
+    """Whether *block* cannot pass a flag of *mode* before *other* has set it."""
+    if mode == "all":
+        return other.kind == block.kind
+    return other.group == block.group and other.kind != block.kind
 
 
 class Meeting:
-    """Counts the flags between the cores of a launch; cores are numbered as *blocks* are."""
+    """Counts flags without times; the k-th wait for a flag takes the k-th set of each core."""
 
-    def __init__(self, blocks: tuple[Block, ...]) -> None:
-        self._is_cube = [block.kind in CUBE_KINDS for block in blocks]
-        self._groups: dict[int, list[int]] = {}
-        for index, block in enumerate(blocks):
-            self._groups.setdefault(block.group, []).append(index)
-        self._group_of = [block.group for block in blocks]
-        self._sets: Counter[tuple[int, str, int]] = Counter()
-        """(core, mode, event) -> how often it was set."""
-        self._waits: Counter[tuple[int, str, int]] = Counter()
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._blocks = tuple(blocks)
+        self._senders: dict[tuple[Block, CrossMode], list[Block]] = {}
+        self._sets: Counter[tuple[Block, CrossMode, int]] = Counter()
+        """(block, mode, event) -> how often it was set."""
+        self._waits: Counter[tuple[Block, CrossMode, int]] = Counter()
 
-    def senders(self, core: int, mode: str) -> list[int]:
-        """The cores that must all have set a flag before *core* can go on."""
-        if mode == "all":
-            kind = self._is_cube[core]
-            return [other for other, is_cube in enumerate(self._is_cube) if is_cube is kind]
-        return [
-            other
-            for other in self._groups[self._group_of[core]]
-            if self._is_cube[other] is not self._is_cube[core]
-        ]
+    def set(self, block: Block, op: CrossCoreSetFlag) -> None:
+        """*block* has reached *op*."""
+        self._sets[block, op.mode, op.event] += 1
 
-    def set(self, core: int, op: CrossCoreSetFlag) -> None:
-        """*core* has reached *op*."""
-        self._sets[core, op.mode, op.event] += 1
-
-    def take(self, core: int, op: CrossCoreWaitFlag) -> bool:
-        """Let *core* pass *op* if its flag is up, and lower it."""
-        passed = self._waits[core, op.mode, op.event]
-        senders = self.senders(core, op.mode)
+    def take(self, block: Block, op: CrossCoreWaitFlag) -> bool:
+        """Let *block* pass *op* if its flag is up, and lower it."""
+        passed = self._waits[block, op.mode, op.event]
+        senders = self._senders_to(block, op.mode)
         if not all(self._sets[other, op.mode, op.event] > passed for other in senders):
             return False
-        self._waits[core, op.mode, op.event] += 1
+        self._waits[block, op.mode, op.event] += 1
         return True
+
+    def _senders_to(self, block: Block, mode: CrossMode) -> list[Block]:
+        if (block, mode) not in self._senders:
+            found = [other for other in self._blocks if awaits(block, mode, other)]
+            self._senders[block, mode] = found
+        return self._senders[block, mode]

@@ -84,22 +84,21 @@ class Player:
                     raise AssertionError("a program without flags between cores never stops")
             return
         meeting = Meeting(self._blocks)
-        plays = [self._play(block) for block in self._blocks]
-        waiting: list[CrossCoreWaitFlag | None] = [None] * len(plays)
-        unfinished = list(range(len(plays)))
-        while unfinished:
-            core = next(index for index in unfinished if _may_go(meeting, index, waiting[index]))
-            waiting[core] = None
-            for op in plays[core]:
+        plays = {block: self._play(block) for block in self._blocks}
+        waiting: dict[Block, CrossCoreWaitFlag] = {}
+        while plays:
+            block = next(x for x in plays if x not in waiting or meeting.take(x, waiting[x]))
+            waiting.pop(block, None)
+            for op in plays[block]:
                 if isinstance(op, CrossCoreSetFlag):
-                    meeting.set(core, op)
-                elif not meeting.take(core, op):
-                    waiting[core] = op
+                    meeting.set(block, op)
+                elif not meeting.take(block, op):
+                    waiting[block] = op
                     break
             else:
-                unfinished.remove(core)
+                del plays[block]
                 if progress:
-                    progress(1 - len(unfinished) / len(plays))
+                    progress(1 - len(plays) / len(self._blocks))
 
     def _play(self, block: Block) -> Iterator[CrossCoreOp]:
         """Run *block*, stopping at each flag between cores."""
@@ -161,10 +160,6 @@ class Player:
             pieces.append(quiet)
             self._pieces[id(ops)] = pieces
         return pieces
-
-
-def _may_go(meeting: Meeting, core: int, waiting: CrossCoreWaitFlag | None) -> bool:
-    return waiting is None or meeting.take(core, waiting)
 
 
 def _shifted(bound: dict[str, Memory], shifts: dict[str, int]) -> dict[str, Memory]:

@@ -244,10 +244,11 @@ class Queue:
 class Builder:
     """Writes one program for one kind of core.
 
-    Buffers are handed out from the low end upwards; nothing is given back. A kernel *alone* may
-    claim every byte: one of cube cores all of L1, whose end otherwise carries messages to vector
-    cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that places its tensors itself
-    all of the unified buffer (asc-devkit, add_high_performance: six tiles of 32 KiB).
+    Buffers are handed out from the low end upwards; nothing is given back but all at once, by
+    `reuse`. A kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise
+    carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that
+    places its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles
+    of 32 KiB).
     """
 
     def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
@@ -257,6 +258,7 @@ class Builder:
         self._events = sync.event_ids - sync.reserved_event_ids
         self._ops: list[MicroOp | Call] = []
         self._claimed: dict[str, int] = {}
+        self._most: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
@@ -283,6 +285,7 @@ class Builder:
             )
         start = self._claimed.get(buffer, 0)
         self._claimed[buffer] = start + nbytes
+        self._most[buffer] = max(self._most.get(buffer, 0), start + nbytes)
         return Slot(buffer, start, nbytes, event=-1)
 
     def queue(self, buffer: str, nbytes: int, src: Pipe, dst: Pipe, depth: int = 1) -> Queue:
@@ -295,6 +298,13 @@ class Builder:
         queue = Queue(self, src, dst, slots)
         self._queues.append(queue)
         return queue
+
+    def reuse(self) -> None:
+        """Hand buffers and events out from the start again, for a later stage of the kernel.
+
+        Programs must write `turn` between what uses the ones and the others (TPipe's Reset).
+        """
+        self._claimed, self._taken = {}, {}
 
     def _event(self, src: Pipe, dst: Pipe) -> int:
         pair = frozenset((src, dst))
@@ -369,6 +379,11 @@ class Builder:
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))
 
+    def turn(self) -> None:
+        """End a stage: drain every queue and wait for all pipes, see `reuse`."""
+        self._drain()
+        self.barrier()
+
     def build(self) -> Program:
         """The program, with every queue drained; what is written next begins another one.
 
@@ -378,7 +393,7 @@ class Builder:
             self.call("drain", {}, self._drain)
         else:
             self._drain()
-        program = Program(self.name, tuple(self._ops), dict(self._claimed))
+        program = Program(self.name, tuple(self._ops), dict(self._most))
         self._ops = []
         for queue in self._queues:
             queue.rewind()

@@ -18,7 +18,10 @@ from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import GlobalTensor, Tensor, TensorSpec, allocate
 from npusim.trace import PipeCounter, Trace
 
-__all__ = ["Run", "run"]
+__all__ = ["Output", "Run", "run"]
+
+Output = Array | Tensor | TensorSpec
+"""The values, or only their shape and type when a TensorSpec went in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,14 +33,20 @@ class Run:
     arguments: dict[str, Any]
     """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
-    output: Array | Tensor | TensorSpec
-    """The values, or only their shape and type when a TensorSpec went in."""
+    outputs: dict[str, Output]
+    """All that came out, by the names that programs use: `output` comes first."""
     plan: ops.Plan | None
     """How the work was split; None when no kernel ran."""
     trace: Trace | None
     """When each micro-op ran; None without timing, or when no kernel ran."""
     timed: bool
     """Whether time was asked for."""
+
+    @property
+    def output(self) -> Output | tuple[Output, ...]:
+        """What the torch_npu function returns: one output, or a tuple of several."""
+        found = tuple(self.outputs.values())
+        return found if len(found) > 1 else found[0]
 
     @property
     def cycles(self) -> int | None:
@@ -102,13 +111,18 @@ class Run:
         return self.trace.lanes if self.trace else ()
 
     def __repr__(self) -> str:
-        spec = _described(self.output)
+        told = " and ".join(_told(_described(output)) for output in self.outputs.values())
         took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
-        layout = "" if spec.layout == "ND" else f" {spec.layout}"
-        return f"<{self.op} on {self.device.name}: {spec.dtype} {spec.shape}{layout}, {took}>"
+        return f"<{self.op} on {self.device.name}: {told}, {took}>"
+
+
+def _told(spec: TensorSpec) -> str:
+    return f"{spec.dtype} {spec.shape}" + ("" if spec.layout == "ND" else f" {spec.layout}")
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
     if isinstance(value, TensorSpec):
         plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
         return plain | ({"transposed": True} if value.transposed else {})
@@ -159,8 +173,8 @@ def run(
     has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
     plan = operator.tile(spec, problem) if has_kernel else None
     if plan is None:
-        output = _without_kernel(operator, problem, given) if with_values else problem.output
-        return Run(op, spec, arguments, l2, output, None, None, timing)
+        found = _without_kernel(operator, problem, given, with_values)
+        return Run(op, spec, arguments, l2, found, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
     tensors = _place(problem, plan, with_values)
@@ -173,22 +187,28 @@ def run(
             trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
     except TrapError as trap:
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
-    output = _values(tensors[0], problem.output) if with_values else problem.output
-    return Run(op, spec, arguments, l2, output, plan, trace, timing)
+    return Run(op, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing)
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, given: dict[str, Any]
-) -> Array | Tensor:
-    """The output where no kernel runs: there is nothing to do, or the host does it."""
-    if problem.output.size == 0:
-        return _values(allocate("output", problem.output, True), problem.output)
-    return operator.reference(**given)
+    operator: ops.Operator, problem: ops.Problem, given: dict[str, Any], with_values: bool
+) -> dict[str, Output]:
+    """The outputs where no kernel runs: there is nothing to do, or the host does it."""
+    if problem.output.size == 0 or not with_values:
+        return _found(problem, _allocated(problem, with_values), with_values)
+    made = operator.reference(**given)
+    outputs = made if isinstance(made, tuple) else (made,)
+    return dict(zip(ops.outputs(problem), outputs, strict=True))
+
+
+def _allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
+    specs = ops.outputs(problem).items()
+    return [allocate(name, spec, with_values) for name, spec in specs]
 
 
 def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
-    """Output, inputs and workspaces in global memory, in that order."""
-    tensors = [allocate("output", problem.output, with_values)]
+    """Outputs, inputs and workspaces in global memory, in that order."""
+    tensors = _allocated(problem, with_values)
     tensors += [operand.place() for operand in problem.inputs]
     for name, nbytes in ops.workspaces(plan).items():
         # What nobody has written must show when somebody reads it.
@@ -234,7 +254,7 @@ def _bind(
 
 def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
     sizes = {operand.name: operand.spec.nbytes for operand in problem.inputs}
-    sizes["output"] = problem.output.nbytes
+    sizes |= {name: output.nbytes for name, output in ops.outputs(problem).items()}
     total, capacity = sum(sizes.values()), spec.gm.capacity_bytes
     if total > capacity:
         listed = ", ".join(f"{name} {nbytes}" for name, nbytes in sizes.items())
@@ -246,10 +266,22 @@ def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
 
 
 def _described(value: Any) -> Any:
-    """Arrays and tensors as their TensorSpec; the rest as it is."""
+    """Arrays and tensors as their TensorSpec, also in tuples; the rest as it is."""
+    if isinstance(value, tuple):
+        return tuple(_described(part) for part in value)
     if isinstance(value, np.ndarray):
         return TensorSpec(value.shape, value.dtype.name)
     return value.spec if isinstance(value, Tensor) else value
+
+
+def _found(
+    problem: ops.Problem, tensors: list[GlobalTensor], with_values: bool
+) -> dict[str, Output]:
+    """The outputs, which come first among *tensors*, or only their specs."""
+    specs = ops.outputs(problem)
+    if not with_values:
+        return dict(specs)
+    return {tensor.name: _values(tensor, specs[tensor.name]) for tensor in tensors[: len(specs)]}
 
 
 def _values(tensor: GlobalTensor, spec: TensorSpec) -> Array | Tensor:

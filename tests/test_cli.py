@@ -145,6 +145,22 @@ def test_a_folder_holds_a_tensor_as_it_lies(tmp_path: Path) -> None:
     assert record["output"] == {"shape": [3, 5], "dtype": "int8", "layout": "FRACTAL_NZ"}
 
 
+def test_each_of_several_outputs_has_a_line_and_a_file(tmp_path: Path) -> None:
+    words = ("run", "npu_dynamic_quant", "-d", "Atlas A2", "-i", "x=arange:2x3:float16")
+    code, out, err = npusim_says(*words, "-o", str(tmp_path / "out"), "--no-timing")
+
+    assert (code, err) == (0, "")
+    assert "output    int8 (2, 3): 0 64 127 76 102 127\n" in out
+    assert "scale     float32 (2,): 0.01574803" in out
+    assert f"\nwrote output.npy, scale.npy, run.json to {tmp_path / 'out'}\n" in out
+    scale = np.load(tmp_path / "out" / "scale.npy")
+    np.testing.assert_array_equal(scale, np.float32([2, 5]) * np.float32(1 / 127))
+    assert np.load(tmp_path / "out" / "output.npy").tolist() == [[0, 64, 127], [76, 102, 127]]
+    _, out, _ = npusim_says(*words[:-1], "x=spec:2x3:float16")
+    assert "output    int8 (2, 3), without values\n" in out
+    assert "scale     float32 (2,), without values\n" in out
+
+
 def test_the_template_is_told_with_its_reason() -> None:
     class Chosen:
         template, why, launched = "msd", "few rows", 1

@@ -101,6 +101,15 @@ def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[in
     assert walked == [9]
 
 
+def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
+    walked: list[int],
+) -> None:
+    loops = (*loop(TILE, 20), Call((Barrier(),)), *loop((READY, BACK, GO), 9))
+    program = Program("kernel", (GO, STORED, *loops))
+    assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3)
+    assert walked == [2 + 2 * len(TILE) + 1 + 2 * 3]
+
+
 def test_a_race_between_rounds_is_named_by_its_own_numbers() -> None:
     tile = tuple(op for op in TILE if op is not READY and op is not GO)
     program = Program("kernel", (STORED, *loop(tile, 30)))

@@ -111,7 +111,7 @@ def test_product_multiplies_by_the_transpose(
 ) -> None:
     m, n, k = shape
     x, y = (rng.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (m, n))
-    kernel = product(tiny, shape, BaseTile(32, 32, 16, 2, 1, l1_depth=depth), grid)
+    kernel = product(tiny, shape, BaseTile(32, 32, 16, 2, 1, depth_a=depth, depth_b=depth), grid)
     assert len(kernel.blocks) == 2
     found = compute(kernel, tiny, x1=x, x2=y)["y"]
     expected = x.astype(np.float32) @ y.astype(np.float32).T
@@ -254,7 +254,7 @@ def test_columns_of_145_blocks_do_not_meet_in_the_banks(a2: DeviceSpec) -> None:
 def test_big_packets_and_two_pieces_in_l1_make_a_product_faster(a2: DeviceSpec) -> None:
     """asc-devkit, matmul_high_performance: the order of its cases 1 and 3 to 5."""
     shape = 1024, 1536, 1024
-    tiles = [BaseTile(128, 256, 64, l1_depth=1), BaseTile(128, 256, 64, 8, 4)]
+    tiles = [BaseTile(128, 256, 64, depth_a=1, depth_b=1), BaseTile(128, 256, 64, 8, 4)]
     writes = [(tiles[0], (1, 1)), (tiles[0], (4, 6)), (tiles[1], (4, 6))]
     times = [time(product(a2, shape, tile, grid), a2).cycles for tile, grid in writes]
     assert times[0] > times[1] > times[2]

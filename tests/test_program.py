@@ -229,6 +229,39 @@ def test_a_core_with_fewer_events_has_fewer_slots() -> None:
         write.queue("ub", 32, "mte2", "vector")
 
 
+# ---- stages ----
+
+
+def test_a_later_stage_gets_the_same_buffers_and_events(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    first = write.queue("ub", 64, "mte2", "mte3")
+    write.claim("ub", 32)
+    write.reuse()
+    second = write.queue("ub", 32, "mte2", "mte3")
+    for queue, name in ((first, "x"), (second, "y")):
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 32), Global(name, 0, 32))
+        queue.enque(slot)
+        queue.free(queue.deque())
+        if queue is first:
+            write.turn()
+    program = write.build()
+    assert str(program).splitlines() == [
+        "mte2     load ub[0:32] uint8 <- x+0 32 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+        "scalar   barrier all",
+        "mte2     load ub[0:32] uint8 <- y+0 32 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+    ]
+    assert program.claimed_bytes == {"ub": 96}
+
+
 # ---- ranges ----
 
 

@@ -27,16 +27,20 @@ from npusim.dtypes import (
 )
 from npusim.errors import TrapError
 from npusim.isa import (
+    Axpy,
     Barrier,
     Binary,
     BinaryScalar,
+    BlockReduce,
     Broadcast,
     Cast,
+    Copy,
     Duplicate,
     Global,
     Load,
     Local,
     MicroOp,
+    MulAddDst,
     Reduce,
     ScalarAlu,
     ScalarLoad,
@@ -45,6 +49,7 @@ from npusim.isa import (
     SetFlag,
     Store,
     Trap,
+    Unary,
     WaitFlag,
 )
 from npusim.semantics import Memory, State, run
@@ -201,6 +206,45 @@ def test_a_name_means_its_tensor_from_the_binding_on(tiny: DeviceSpec) -> None:
     bench.state.memories["x"] = Memory(data, 16)
     bench.run(Load(ub(0, UINT8, 8), Global("x", 4, 8)))
     assert bench.ub[:8].tolist() == list(range(20, 28))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16, INT32, INT8], ids=str)
+def test_an_atomic_store_adds_to_what_is_there(tiny: DeviceSpec, dtype: DType) -> None:
+    out = (np.arange(40) - 20).reshape(2, 20).astype(dtype.numpy)
+    size = out.itemsize
+    bench = Bench(tiny, y=out)
+    added = np.arange(64).astype(dtype.numpy)
+    bench.put(64, added)
+    before = out.copy()
+    place = Global("y", 3 * size, 7 * size, 2, 20 * size)
+    bench.run(Store(place, ub(64, dtype, 7), 32 * size, atomic=dtype))
+    expected = before.copy()
+    expected[:, 3:10] = (before[:, 3:10] + added.reshape(2, 32)[:, :7]).astype(dtype.numpy)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_an_atomic_addition_rounds_once_to_even(tiny: DeviceSpec) -> None:
+    out = np.float16([2048, 2048, 60000, -60000])
+    bench = Bench(tiny, y=out)
+    bench.put(0, np.float16([1, 3, 60000, -60000]))
+    store = Store(Global("y", 0, 8), ub(0, FLOAT16, 4), atomic=FLOAT16)
+    bench.run(store)
+    assert out.tolist() == [2048, 2052, np.inf, -np.inf]
+    out[2:] = 60000, -60000
+    bench.state.overflow = "saturate"
+    bench.run(store)
+    assert out[2:].tolist() == [65504, -65504]
+
+
+def test_atomic_integers_wrap_and_need_not_be_aligned(tiny: DeviceSpec) -> None:
+    raw = np.zeros(13, np.uint8)
+    raw[5:9] = np.int32([2**31 - 1]).view(np.uint8)
+    bench = Bench(tiny, y=raw)
+    bench.put(0, np.int32([1]))
+    bench.run(Store(Global("y", 5, 4), ub(0, INT32, 1), atomic=INT32))
+    assert raw[5:9].view(np.int32).tolist() == [-(2**31)]
+    assert not raw[:5].any()
+    assert not raw[9:].any()
 
 
 # ---- buffers ----
@@ -384,6 +428,80 @@ def test_a_reduction_into_a_strided_range_writes_its_first_element(bench: Bench)
     assert (bench.ub[1028:1120] == 0xA5).all()
 
 
+def product_and_sum(a: np.ndarray, b: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """`a x b + before` with two roundings in the type of the operands."""
+    with np.errstate(all="ignore"):
+        return (a * b).astype(before.dtype) + before
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_a_product_is_rounded_before_it_is_added(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    a, b, before = rng.normal(size=(3, 512)).astype(dtype.numpy)
+    bench.put(0, a)
+    bench.put(2048, b)
+    bench.put(4096, before)
+    dst = ub(4096, dtype, 512)
+    bench.run(MulAddDst(dst, ub(0, dtype, 512), ub(2048, dtype, 512)))
+    expected = product_and_sum(a, b, before)
+    assert_same(bench.get(4096, dtype, 512), expected)
+    fused = (a.astype(np.float64) * b + before).astype(dtype.numpy)
+    assert (expected != fused).any()
+
+
+@pytest.mark.parametrize("scalar", ["number", "register"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_axpy_is_the_same_with_one_number(
+    bench: Bench, dtype: DType, scalar: str, rng: np.random.Generator
+) -> None:
+    a, before = rng.normal(size=(2, 256)).astype(dtype.numpy)
+    bench.put(0, a)
+    bench.put(2048, before)
+    bench.put(4096, np.array([0.1], dtype.numpy))
+    bench.run(
+        ScalarLoad("r", ub(4096, dtype, 1)),
+        Axpy(ub(2048, dtype, 256), ub(0, dtype, 256), "r" if scalar == "register" else 0.1),
+    )
+    expected = product_and_sum(a, dtype.numpy.type(0.1), before)
+    assert_same(bench.get(2048, dtype, 256), expected)
+
+
+def test_a_product_of_halves_overflows_before_it_is_added(bench: Bench) -> None:
+    bench.put(0, np.full(16, 300, np.float16))
+    bench.put(32, np.full(16, -60000, np.float16))
+    x, dst = ub(0, FLOAT16, 16), ub(32, FLOAT16, 16)
+    bench.state.overflow = "saturate"
+    bench.run(MulAddDst(dst, x, x))
+    assert bench.get(32, FLOAT16, 16).tolist() == [65504 - 60000] * 16
+    bench.state.overflow = "inf_nan"
+    bench.run(MulAddDst(dst, x, x))
+    assert np.isinf(bench.get(32, FLOAT16, 16)).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_abs_clears_the_sign_of_every_number(bench: Bench, dtype: DType) -> None:
+    values = WORD_SPECIALS if dtype is FLOAT32 else HALF_SPECIALS
+    bench.put(0, values)
+    bench.run(Unary("abs", ub(1024, dtype, values.size), ub(0, dtype, values.size)))
+    bits = f"u{values.itemsize}"
+    found = bench.get(1024, dtype, values.size).view(bits)
+    sign = 1 << (8 * values.itemsize - 1)
+    np.testing.assert_array_equal(found, values.view(bits) & (sign - 1))
+
+
+def test_a_copy_with_strides_lets_blocks_change_places(bench: Bench) -> None:
+    bench.put(0, np.arange(16 * 16, dtype=np.float16))
+    # Blocks 0, 2, 4, ... 14 become neighbours.
+    bench.run(Copy(ub(1024, FLOAT16, 128), ub(0, FLOAT16, 128, 2, 16)))
+    blocks = np.arange(16 * 16).reshape(16, 16)
+    np.testing.assert_array_equal(bench.get(1024, FLOAT16, 128), blocks[::2].reshape(-1))
+    bench.run(Copy(ub(2048, FLOAT16, 128, 2, 16), ub(1024, FLOAT16, 128)))
+    spread = bench.get(2048, FLOAT16, 256).reshape(16, 16)
+    np.testing.assert_array_equal(spread[::2], blocks[::2])
+    assert (spread[1::2].view(np.uint8) == 0xA5).all()
+
+
 # ---- scalars, broadcasts, reductions ----
 
 
@@ -448,6 +566,26 @@ def test_reduce_writes_one_element(bench: Bench, dtype: DType, rng: np.random.Ge
     assert bench.get(1024, dtype, 1).tolist() == [values.min()]
     assert bench.get(1056, dtype, 1).tolist() == [values.max()]
     assert (bench.ub[1024 + size : 1056] == 0xA5).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_a_block_is_added_up_in_pairs(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
+    per_block = 32 // dtype.numpy.itemsize
+    values = rng.normal(size=(64, per_block)).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(
+        BlockReduce("sum", ub(4096, dtype, 64), ub(0, dtype, values.size)),
+        BlockReduce("max", ub(8192, dtype, 64), ub(0, dtype, values.size)),
+    )
+    expected = values
+    while expected.shape[1] > 1:
+        expected = expected[:, 0::2] + expected[:, 1::2]
+    assert_same(bench.get(4096, dtype, 64), expected[:, 0])
+    in_order = values[:, 0]
+    for column in range(1, per_block):
+        in_order = in_order + values[:, column]
+    assert (expected[:, 0] != in_order).any()
+    assert_same(bench.get(8192, dtype, 64), values.max(axis=1))
 
 
 # ---- casts in the buffer ----
@@ -558,6 +696,11 @@ def test_a_register_holds_an_integer_or_the_bits_of_a_float(
         ("f16_add", (0x3C00, 0x1000), 0x3C00),
         ("f16_add", (0x3E00, 0x3C00), 0x4100),
         ("f16_add", (0x7BFF, 0x7BFF), 0x7C00),
+        ("f32_div", (0x3F800000, 0x40400000), 0x3EAAAAAB),
+        ("f32_div", (0xBF800000, 0x40400000), 0xBEAAAAAB),
+        ("f32_div", (0x40C00000, 0x40000000), 0x40400000),
+        ("f32_div", (0x3F800000, 0x00000000), 0x7F800000),
+        ("f32_div", (0x00000001, 0x40000000), 0x00000000),
     ],
     ids=str,
 )

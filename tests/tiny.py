@@ -91,6 +91,16 @@ def tiny_spec(arch: str = "2201", **numbers: Any) -> DeviceSpec:
     return DeviceSpec.model_validate(data)
 
 
+def fewer_cores(name: str, **counts: int) -> DeviceSpec:
+    """Chip *name* with so many cores of each kind named, so that one of them has several blocks."""
+    spec = devices.load(name)
+    cores = {
+        kind: core.model_copy(update={"count": counts.get(kind, core.count)})
+        for kind, core in spec.cores.items()
+    }
+    return spec.model_copy(update={"cores": cores})
+
+
 def put(data: dict[str, Any], key: str, value: Any) -> None:
     """Set the entry of *data* that the dotted *key* names."""
     *tables, last = key.split(".")

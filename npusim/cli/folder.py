@@ -84,10 +84,11 @@ def _unwritable(folder: Path, error: OSError) -> FolderError:
 
 def _fill(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
     names = []
-    values = run.output.storage if isinstance(run.output, Tensor) else run.output
-    if isinstance(values, np.ndarray):
-        names.append("output.npy")
-        np.save(folder / "output.npy", values, allow_pickle=False)
+    for name, output in run.outputs.items():
+        values = output.storage if isinstance(output, Tensor) else output
+        if isinstance(values, np.ndarray):
+            names.append(f"{name}.npy")
+            np.save(folder / f"{name}.npy", values, allow_pickle=False)
     names.append(RECORD)
     record = run.to_json() | {"typed": typed}
     (folder / RECORD).write_text(json_text(record) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from npusim.cli.quantities import bytes_named, hz_named
 from npusim.cli.screen import table
-from npusim.run import Run
+from npusim.run import Output, Run
 from npusim.tensor import Tensor, TensorSpec
 from npusim.trace import Trace
 
@@ -25,7 +25,8 @@ def summary(run: Run) -> Group:
     lines.add_column(overflow="fold")
     lines.add_row("operator", run.op)
     lines.add_row("chip", " = ".join((run.device.name, *run.device.aliases)))
-    lines.add_row("output", _output(run))
+    for name, output in run.outputs.items():
+        lines.add_row(name, _output(output))
     if run.template is not None:
         why = "" if run.why is None else f": {run.why}"
         lines.add_row("template", f"{run.template}{why}")
@@ -43,8 +44,7 @@ def summary(run: Run) -> Group:
     return Group(*parts)
 
 
-def _output(run: Run) -> str:
-    output = run.output
+def _output(output: Output) -> str:
     layout = "ND" if isinstance(output, np.ndarray) else output.layout
     told = f"{output.dtype} {output.shape}" + (f" {layout}" if layout != "ND" else "")
     if isinstance(output, TensorSpec):

@@ -1,8 +1,6 @@
 """Flags between the cores of a launch: whether each is set, and what a core knows by awaiting it.
 
-The k-th wait for a flag takes the k-th set. In mode "group" a vector core awaits the cube core of
-its group, and a cube core both vector cores; in mode "all" a core awaits all cores of its kind,
-itself included.
+The k-th wait for a flag takes the k-th set of each core that it awaits (``meeting``).
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from dataclasses import dataclass
 from npusim.hazards.errors import DeadlockError
 from npusim.hazards.record import Epoch, Meeting, Record, has_meetings, record
 from npusim.hazards.rounds import Orders
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
+from npusim.meeting import awaits
 from npusim.program import Block
 
 __all__ = ["Meetings", "Moment"]
@@ -82,15 +81,13 @@ class Meetings:
         if any(any(core.lanes.values()) for core in cores):
             raise DeadlockError(self._deadlock(sources))
 
-    def _sources(self, block: Block) -> dict[str, list[_Core]]:
+    def _sources(self, block: Block) -> dict[CrossMode, list[_Core]]:
         """Mode -> the cores whose sets *block* awaits."""
-        group = [x for x in self._cores.values() if x.block.group == block.group]
-        return {
-            "all": [x for x in self._cores.values() if x.block.kind == block.kind],
-            "group": [x for x in group if x.block.kind != block.kind],
-        }
+        modes: tuple[CrossMode, ...] = ("all", "group")
+        cores = self._cores.values()
+        return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
 
-    def _step(self, core: _Core, meeting: Meeting, sources: dict[str, list[_Core]]) -> bool:
+    def _step(self, core: _Core, meeting: Meeting, sources: dict[CrossMode, list[_Core]]) -> bool:
         if meeting.waits & ~core.done:
             return False
         if isinstance(meeting.op, CrossCoreSetFlag):
@@ -104,7 +101,7 @@ class Meetings:
         return True
 
     def _awaited(
-        self, core: _Core, meeting: Meeting, sources: dict[str, list[_Core]]
+        self, core: _Core, meeting: Meeting, sources: dict[CrossMode, list[_Core]]
     ) -> int | None:
         """What a wait learns; None while a set is missing."""
         flag = meeting.op.mode, meeting.op.event
@@ -117,7 +114,7 @@ class Meetings:
             heard |= 1 << sets[turn] | self._heard[sets[turn]]
         return heard or None
 
-    def _deadlock(self, sources: dict[Block, dict[str, list[_Core]]]) -> str:
+    def _deadlock(self, sources: dict[Block, dict[CrossMode, list[_Core]]]) -> str:
         stuck = [
             f"core {core.block.core} {lane[0].op.pipe} at #{lane[0].index}: {lane[0].op}"
             for core in self._cores.values()

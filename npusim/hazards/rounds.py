@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from npusim.hazards.walk import Flag, awaited, raised, shared_names, walk
-from npusim.isa import MicroOp
+from npusim.isa import Barrier, MicroOp
 from npusim.program import Call, Program
 
 __all__ = ["Orders", "order"]
 
 LONGEST_ROUND = 64
 """Calls in a round that is looked for."""
+EVERYTHING = (Barrier(),)
+"""What ends a call after which all pipes are done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +60,7 @@ class Orders:
         return known[1]
 
     def _order(self, program: Program) -> Sequence[int]:
-        every = (op for ops in program.bodies for op in ops)
-        if len(program.calls) > 1 and not shared_names(every) and self._passes(program):
+        if len(program.calls) > 1 and not _shares(program) and self._passes(program):
             return range(len(program))
         found = walk(program)
         return range(len(found)) if found == list(range(len(found))) else tuple(found)
@@ -98,18 +99,31 @@ def order(program: Program) -> Sequence[int]:
 
     A loop, which is a round of one or more bodies that comes three times or more, is walked for two
     rounds if a round raises each flag as often as it awaits it, and if no two pipes meet in global
-    memory, where rounds differ. That is enough. Flags are counted, so the n-th wait takes the n-th
-    set, and in a balanced loop a chain of flags from round 0 to round 1 is found again from any
-    round to the next. Pipes are in order, so what follows an access of the last round follows those
-    of all rounds before. What leads from before the loop to round 0, or from its last round on,
-    stays as it is; a wait after the loop takes a later set of the same pipe when there are more
-    rounds, and so knows no less. If two rounds run in program order, they leave the flags as they
-    were, and so does every further one. Whatever two rounds do not settle is walked in full.
+    memory, where rounds differ, from one barrier of all pipes to the next. That is enough. Flags
+    are counted, so the n-th wait takes the n-th set, and in a balanced loop a chain of flags from
+    round 0 to round 1 is found again from any round to the next. Pipes are in order, so what
+    follows an access of the last round follows those of all rounds before. What leads from before
+    the loop to round 0, or from its last round on, stays as it is; a wait after the loop takes a
+    later set of the same pipe when there are more rounds, and so knows no less. If two rounds run
+    in program order, they leave the flags as they were, and so does every further one. Whatever two
+    rounds do not settle is walked in full.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
     waiting pipe and its flag.
     """
     return Orders().of(program)
+
+
+def _shares(program: Program) -> bool:
+    """Whether two pipes meet in global memory with no barrier of all pipes between them."""
+    segment: dict[int, tuple[MicroOp, ...]] = {}
+    for number, call in enumerate(program.calls, 1):
+        segment[id(call.ops)] = call.ops
+        if call.ops[-1:] == EVERYTHING or number == len(program.calls):
+            if shared_names(op for ops in segment.values() for op in ops):
+                return True
+            segment.clear()
+    return False
 
 
 def _loop(sequence: list[_Body], at: int) -> tuple[int, int]:

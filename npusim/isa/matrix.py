@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from npusim.dtypes import UINT8, DType
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
-from npusim.layout import FRACTAL_ROWS, c0
+from npusim.layout import FRACTAL_ROWS, c0, rounded_up
 from npusim.spec import Pipe
 
 __all__ = [
@@ -40,10 +40,6 @@ asc-devkit, docs/zh, 矩阵搬出关键特性说明/随路量化.md.
 """
 
 Init = Literal["zero", "bias", "accumulate"]
-
-
-def _rounded_up(extent: int, step: int) -> int:
-    return -(-extent // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class LoadData:
         width = c0(self.src.dtype)
         first = self.column // width * self.src_rows + self.row
         across = -(-self.columns // width)
-        last = (across - 1) * self.src_rows + _rounded_up(self.rows, FRACTAL_ROWS)
+        last = (across - 1) * self.src_rows + rounded_up(self.rows, FRACTAL_ROWS)
         offset = self.src.offset_bytes + first * BLOCK_BYTES
         return Local(self.src.buffer, offset, UINT8, last * BLOCK_BYTES)
 
@@ -174,7 +170,7 @@ class Fixpipe:
     @property
     def footprint(self) -> Local:
         """All bytes read of L0C, as one range."""
-        columns = _rounded_up(self.n, FRACTAL_ROWS)
+        columns = rounded_up(self.n, FRACTAL_ROWS)
         return Local(
             self.src.buffer, self.src.offset_bytes, self.src.dtype, self.src_rows * columns
         )

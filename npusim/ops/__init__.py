@@ -27,7 +27,17 @@ from npusim.program import Block
 from npusim.spec import DeviceSpec
 from npusim.tensor import Operand, Tensor, TensorSpec
 
-__all__ = ["Operator", "Plan", "Problem", "is_on_host", "load", "names", "signature", "workspaces"]
+__all__ = [
+    "Operator",
+    "Plan",
+    "Problem",
+    "is_on_host",
+    "load",
+    "names",
+    "outputs",
+    "signature",
+    "workspaces",
+]
 
 
 class Problem(Protocol):
@@ -35,11 +45,14 @@ class Problem(Protocol):
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The tensors that the kernel gets, each by the name that programs use."""
+        """The tensors that the kernel gets, each by the name that programs use.
+
+        A kernel's own constants are among them.
+        """
 
     @property
     def output(self) -> TensorSpec:
-        """What comes out; programs call it `output`."""
+        """What comes out, or the first of it; programs call it `output`."""
 
 
 class Plan(Protocol):
@@ -56,7 +69,7 @@ class Operator(Protocol):
     check: Callable[..., Problem]
     tile: Callable[[DeviceSpec, Any], Plan | None]
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]]
-    reference: Callable[..., Array | Tensor]
+    reference: Callable[..., Array | Tensor | tuple[Array, ...]]
 
 
 @cache
@@ -82,6 +95,12 @@ def signature(operator: Operator) -> inspect.Signature:
     whole = inspect.signature(operator.reference)
     own = [p for p in whole.parameters.values() if p.name not in ("spec", "cube_order")]
     return whole.replace(parameters=own)
+
+
+def outputs(problem: Problem) -> dict[str, TensorSpec]:
+    """All that comes out, by the names that programs use: `output` alone unless it says more."""
+    found: dict[str, TensorSpec] = getattr(problem, "outputs", {"output": problem.output})
+    return found
 
 
 def workspaces(plan: Plan) -> dict[str, int]:

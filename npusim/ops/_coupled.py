@@ -20,7 +20,7 @@ from npusim.isa import (
 )
 from npusim.layout import FRACTAL_ROWS, c0
 from npusim.ops._chain import step
-from npusim.ops._cube import Lying, l1_rows, rounded_up
+from npusim.ops._cube import GmOperand, Lying, l1_rows, rounded_up
 from npusim.ops._rows import Rows, Writer, load, padded, pieces
 from npusim.program import Builder, Slot
 from npusim.spec import DeviceSpec, Pipe
@@ -42,23 +42,16 @@ def _column(slot: Slot, column: int, rows: int, pitch_bytes: int) -> Local:
     return Local(slot.buffer, offset, FLOAT16, rows * 16, pitch, 8 * pitch)
 
 
-class NdFeed:
+class NdFeed(GmOperand):
     """An ND operand into L1 by way of the unified buffer: mte2, vector, mte3."""
 
     producer: Pipe = "mte3"
 
     def __init__(self, builder: Builder, spec: DeviceSpec, lying: Lying) -> None:
-        self._builder, self._spec, self.lying = builder, spec, lying
+        super().__init__(builder, lying)
+        self._spec = spec
         self._come = builder.queue("ub", STRIP_BYTES, "mte2", "vector", 2)
         self._turned = builder.queue("ub", STRIP_BYTES, "vector", "mte3", 2)
-
-    @property
-    def k_is_down(self) -> bool:
-        return self.lying.k_is_down
-
-    @property
-    def dtype(self) -> DType:
-        return self.lying.dtype
 
     def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
         lying = self.lying
@@ -103,11 +96,22 @@ class NdFeed:
 class NdOut:
     """L0C to rows of global memory: converted into the buffer, turned, stored."""
 
-    def __init__(self, builder: Builder, spec: DeviceSpec, m: int, n: int, dtype: DType) -> None:
-        """Claim room for tiles of up to *m* x *n* of *dtype*, float16 or int8."""
+    def __init__(
+        self,
+        builder: Builder,
+        spec: DeviceSpec,
+        m: int,
+        n: int,
+        dtype: DType,
+        tile_bytes: int = TILE_BYTES,
+    ) -> None:
+        """Claim room for tiles of up to *m* x *n* of *dtype*, float16 or int8.
+
+        About *tile_bytes* come out of L0C at a time.
+        """
         self._builder, self.dtype = builder, dtype
         high = rounded_up(m, FRACTAL_ROWS)
-        most = TILE_BYTES // dtype.nbytes(high) // 32 * 32
+        most = tile_bytes // dtype.nbytes(high) // 32 * 32
         self._wide = min(rounded_up(n, 32), max(32, most), 32 * (WIDEST_BLOCKS // 2))
         self.nz = builder.claim("ub", dtype.nbytes(high * self._wide))
         tall = STRIP_BYTES // dtype.nbytes(self._wide) // FRACTAL_ROWS * FRACTAL_ROWS
@@ -130,7 +134,8 @@ class NdOut:
         *scale* holds one parameter, or one a column of the tile.
         """
         high = rounded_up(m, FRACTAL_ROWS)
-        for column, width in pieces(n, self._wide):
+        # A piece of less than a block would be stored over what lies beside it.
+        for column, width in pieces(n, self._wide, c0(self.dtype)):
             size = high * rounded_up(width, FRACTAL_ROWS)
             start = src.offset_bytes + src.dtype.nbytes(high * column)
             part = Local(src.buffer, start, src.dtype, size)

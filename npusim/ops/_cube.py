@@ -1,10 +1,9 @@
 """Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
 
 A *feed* brings pieces of an operand into L1 as Nz; :class:`CubeWriter` cuts them to base tiles for
-L0A and L0B and multiplies. Everything is double buffered: L0 always, L1 unless the tile says
-otherwise, L0C where the tile asks for it. Steps of k follow each other in ascending order, so a
-base tile's sum is that of the whole row and column (asc-devkit, the Matmul API's Norm and MDL
-schedules).
+L0A and L0B and multiplies. Everything is double buffered: L1 and L0 always, L0C where the tile asks
+for it. Steps of k follow each other in ascending order, so a base tile's sum is that of the whole
+row and column (asc-devkit, the Matmul API's Norm and MDL schedules).
 """
 
 from __future__ import annotations
@@ -15,16 +14,22 @@ from typing import Literal, Protocol
 
 from npusim.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
-from npusim.layout import FRACTAL_ROWS, c0
+from npusim.layout import FRACTAL_ROWS, c0, rounded_up
 from npusim.program import Builder, Queue, Slot
 from npusim.spec import Pipe
 
-__all__ = ["BaseTile", "CubeWriter", "Feed", "GmFeed", "Lying", "Tables", "rounded_up"]
-
-
-def rounded_up(extent: int, step: int) -> int:
-    """*extent* up to a multiple of *step*."""
-    return -(-extent // step) * step
+__all__ = [
+    "BaseTile",
+    "CubeWriter",
+    "Feed",
+    "GmFeed",
+    "GmOperand",
+    "Lying",
+    "Tables",
+    "l1_bytes",
+    "load_data",
+    "rounded_up",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,8 @@ class Feed(Protocol):
         """Write positions [k, k + count) for *extent* rows (or columns) of the tile into *slot*."""
 
 
-class GmFeed:
-    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
-
-    producer: Pipe = "mte2"
+class GmOperand:
+    """What every feed knows of an operand that lies in global memory."""
 
     def __init__(self, builder: Builder, lying: Lying) -> None:
         self._builder, self.lying = builder, lying
@@ -97,11 +100,18 @@ class GmFeed:
     def dtype(self) -> DType:
         return self.lying.dtype
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
+
+class GmFeed(GmOperand):
+    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
+
+    producer: Pipe = "mte2"
+
+    def fill(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
+        """As :class:`Feed` says, for rows (or columns) from *origin* on."""
         lying = self.lying
         rows, columns = (count, extent) if lying.k_is_down else (extent, count)
         height = l1_rows(lying.dtype, rows, lying.k_is_down)
-        offset = lying.shift_k(k)
+        offset = lying.shift_k(k) + lying.shift(origin)
         if lying.layout == "ND":
             stride, width = lying.dtype.nbytes(lying.columns), lying.dtype.nbytes(columns)
             place = Global(lying.name, offset, width, rows, stride)
@@ -144,8 +154,9 @@ class BaseTile:
     l0c_depth: int = 1
     keep: Literal["a", "b"] | None = None
     """The operand that stays in L1, all of its k, until it is fetched anew."""
-    l1_depth: int = 2
-    """How many pieces of the other, or of each, L1 holds."""
+    depth_a: int = 2
+    depth_b: int = 2
+    """Pieces in L1 at a time."""
 
 
 class CubeWriter:
@@ -159,7 +170,10 @@ class CubeWriter:
         Buffers are claimed here; raises ProgramError where they do not fit.
         """
         self.builder, self.tile, self.k = builder, tile, k
-        depth_a, depth_b = (0 if tile.keep == side else tile.l1_depth for side in "ab")
+        depth_a, depth_b = (
+            0 if tile.keep == side else depth
+            for side, depth in (("a", tile.depth_a), ("b", tile.depth_b))
+        )
         self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, depth_a)
         self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
         dtype = a.dtype
@@ -175,6 +189,12 @@ class CubeWriter:
     def fetch(self, extent: int, k: int) -> None:
         """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
+
+    def touch(self, n: int, k: int, pieces: int) -> None:
+        """Bring the first *pieces* of b to L1 for nothing: they lie in the L2 afterwards."""
+        for index in range(pieces):
+            self._b.reach(index * self.tile.k * self.tile.steps_b, n, k)
+            self._b.leave()
 
     def product(
         self,
@@ -221,22 +241,25 @@ class CubeWriter:
 
 
 class _Side:
-    """One operand on its way through L1: *depth* pieces of it, or all of k if that is 0."""
+    """One operand on its way through L1."""
 
     def __init__(
         self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, depth: int
     ) -> None:
-        keep = not depth
-        self._builder, self._feed, self._l0, self._step, self._keep = builder, feed, l0, step, keep
-        longest = k if keep else min(step, rounded_up(k, c0(feed.dtype)))
+        """*depth* pieces of *step* lie in L1, or all of *k* if it is 0."""
+        self._builder, self._feed, self._l0, self._step = builder, feed, l0, step
+        # What the cube makes itself is ordered a piece ahead: mte1 and the cube go on with the one
+        # before while the fixpipe brings it to L1.
+        self._ahead = step if feed.producer == "fixpipe" else 0
+        longest = min(step, rounded_up(k, c0(feed.dtype))) if depth else k
         nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_down)
         self._queue: Queue | None = None
         self._slot: Slot | None = None
-        if keep:
+        if depth:
+            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", depth)
+        else:
             self._slot = builder.claim("l1", nbytes)
             self._step = rounded_up(k, step)
-        else:
-            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", depth)
         self._first = 0
         self._count = 0
 
@@ -249,14 +272,15 @@ class _Side:
 
     def reach(self, k: int, extent: int, end: int) -> None:
         """Make sure that position *k* is in L1."""
-        if self._keep or k % self._step:
+        if self._queue is None or k % self._step:
             return
-        assert self._queue is not None
         self.leave()
+        first = k + self._ahead if k else 0
+        for start in range(first, min(k + self._ahead + 1, end), self._step):
+            slot = self._queue.alloc()
+            self._feed.fill(slot, start, min(self._step, end - start), extent)
+            self._queue.enque(slot)
         self._first, self._count = k, min(self._step, end - k)
-        slot = self._queue.alloc()
-        self._feed.fill(slot, k, self._count, extent)
-        self._queue.enque(slot)
         self._slot = self._queue.deque()
 
     def leave(self) -> None:
@@ -267,19 +291,32 @@ class _Side:
 
     def load_data(self, dst: Slot, k: int, extent: int, count: int) -> Local:
         """Bring positions [k, k + count) of *extent* rows or columns into L0."""
-        feed = self._feed
         assert self._slot is not None
-        width = c0(feed.dtype)
-        down = feed.k_is_down
-        lying = (self._count, extent) if down else (extent, self._count)
-        height = l1_rows(feed.dtype, lying[0], down)
-        src = self._slot.of(feed.dtype, height * rounded_up(lying[1], width))
-        size = rounded_up(extent, FRACTAL_ROWS) * rounded_up(count, width)
-        local = dst.of(feed.dtype, size)
-        at = k - self._first
-        row, column, rows, columns = (at, 0, count, extent) if down else (0, at, extent, count)
-        self._builder.emit(LoadData(local, src, height, row, column, rows, columns, down))
-        return local
+        held, at = (extent, self._count), (0, k - self._first)
+        return load_data(self._builder, dst, self._slot, self._feed, held, at, (extent, count))
+
+
+def load_data(
+    builder: Builder,
+    dst: Slot,
+    src: Slot,
+    feed: Feed,
+    held: tuple[int, int],
+    at: tuple[int, int],
+    size: tuple[int, int],
+) -> Local:
+    """Bring a piece of *size* from *at* on into L0 from L1, where *feed* has put *held* of it.
+
+    Each is rows (or columns) and k.
+    """
+    width, down = c0(feed.dtype), feed.k_is_down
+    rows, columns = held[::-1] if down else held
+    height = l1_rows(feed.dtype, rows, down)
+    matrix = src.of(feed.dtype, height * rounded_up(columns, width))
+    local = dst.of(feed.dtype, rounded_up(size[0], FRACTAL_ROWS) * rounded_up(size[1], width))
+    first, extents = (at[::-1], size[::-1]) if down else (at, size)
+    builder.emit(LoadData(local, matrix, height, *first, *extents, down))
+    return local
 
 
 class Tables:

@@ -48,34 +48,60 @@ class Plane:
     def chunks(self) -> range:
         return range(self.columns // REPEAT)
 
+    @property
+    def pieces(self) -> range:
+        """What one micro-op takes: 64 columns of all rows, or all of a row where rows are fewer."""
+        return range(self.rows) if self._takes_rows else self.chunks
+
+    @property
+    def _takes_rows(self) -> bool:
+        return self.rows < len(self.chunks)
+
+    def piece(self, index: int) -> Local:
+        return self.row(index) if self._takes_rows else self.chunk(index)
+
+    def along(self, vector: Local, index: int) -> Local:
+        """What of the float32 *vector* `(columns,)` goes with a piece."""
+        if self._takes_rows:
+            return Local(vector.buffer, vector.offset_bytes, FLOAT32, self.columns)
+        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
+        return Local(vector.buffer, offset, FLOAT32, self.rows * REPEAT, 1, 0)
+
+    def across(self, blocks: Local, index: int, pitch: int) -> Local:
+        """What of *blocks*, one for each row and *pitch* of them apart, goes with a piece."""
+        if self._takes_rows:
+            offset = blocks.offset_bytes + index * pitch * BLOCK_BYTES
+            return Local(blocks.buffer, offset, FLOAT32, self.columns, 0, 0)
+        return Local(blocks.buffer, blocks.offset_bytes, FLOAT32, self.rows * REPEAT, 0, pitch)
+
 
 def by_row(builder: Builder, op: BinaryOp, plane: Plane, vector: Local) -> None:
     """`plane = plane op vector`, the float32 *vector* `(columns,)` applied to every row."""
-    for index in plane.chunks:
-        here = plane.chunk(index)
-        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
-        again = Local(vector.buffer, offset, FLOAT32, here.count, 1, 0)
-        builder.emit(Binary(op, here, here, again))
+    for index in plane.pieces:
+        here = plane.piece(index)
+        builder.emit(Binary(op, here, here, plane.along(vector, index)))
     builder.barrier("vector")
 
 
-def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local) -> None:
+def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local, pitch: int = 1) -> None:
     """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
-    for index in plane.chunks:
-        here = plane.chunk(index)
-        number = Local(blocks.buffer, blocks.offset_bytes, FLOAT32, here.count, 0, 1)
-        builder.emit(Binary(op, here, here, number))
+    for index in plane.pieces:
+        here = plane.piece(index)
+        builder.emit(Binary(op, here, here, plane.across(blocks, index, pitch)))
     builder.barrier("vector")
 
 
-def multiply_add(builder: Builder, plane: Plane, blocks: Local, vector: Local) -> None:
-    """`plane = number of the row x vector + plane`, see :func:`by_row` and :func:`by_column`."""
-    for index in plane.chunks:
-        here = plane.chunk(index)
-        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
-        again = Local(vector.buffer, offset, FLOAT32, here.count, 1, 0)
-        number = Local(blocks.buffer, blocks.offset_bytes, FLOAT32, here.count, 0, 1)
-        builder.emit(MulAddDst(here, number, again))
+def multiply_add(
+    builder: Builder, plane: Plane, blocks: Local, other: Local | Plane, pitch: int = 1
+) -> None:
+    """`plane = number of the row x other + plane`, *other* a vector or a plane of the same size.
+
+    See :func:`by_row` and :func:`by_column`.
+    """
+    for index in plane.pieces:
+        factor = other.piece(index) if isinstance(other, Plane) else plane.along(other, index)
+        number = plane.across(blocks, index, pitch)
+        builder.emit(MulAddDst(plane.piece(index), number, factor))
     builder.barrier("vector")
 
 

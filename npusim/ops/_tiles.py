@@ -79,13 +79,11 @@ class CubeTiles:
 
 
 def whole_edges(base: int, extent: int, out: DType) -> int:
-    """A width near *base* that cuts rows of *extent* without leaving a piece below 32 bytes.
+    """A width near *base* that cuts rows of *extent* into pieces of 32 bytes and more.
 
     310P stores at least that much: a narrower piece would write over its neighbour's.
     """
     least = 32 * 8 // out.bits
-    if extent % least == 0:
-        return base
     smaller, larger = range(base, least - 1, -16), range(base + 16, base + 80, 16)
     width: int
     for width in (*smaller, *larger):

@@ -93,12 +93,10 @@ def pipes(subject: Subject, *, ax: Axes | None = None) -> Axes:
     ax.set_yticks(places, [row.pipe for row in found])
     style.bare(ax)
     pipe, share = busiest(trace)
-    ax.set_title(
+    style.title(
+        ax,
         f"{title_start(subject)}{pipe} is the busiest pipe, {style.percent(share)} "
         f"of {style.time_named(elapsed_us(trace))}",
-        loc="left",
-        size=style.TITLE_POINTS,
-        color=style.INK,
     )
     ax.set_xlabel(
         "busy, % of the time of the cores", size=style.TEXT_POINTS, color=style.INK, loc="left"

@@ -19,7 +19,6 @@ __all__ = [
     "LABEL_POINTS",
     "PIPES",
     "TEXT_POINTS",
-    "TITLE_POINTS",
     "bare",
     "cores_named",
     "header",
@@ -28,6 +27,7 @@ __all__ = [
     "percent",
     "time_named",
     "tint",
+    "title",
 ]
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart by every kind of colour vision, and all
@@ -117,6 +117,11 @@ def bare(ax: Axes) -> None:
     ax.tick_params(length=0, labelsize=TEXT_POINTS, labelcolor=INK)
     ax.grid(axis="x", color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
+
+
+def title(ax: Axes, text: str) -> None:
+    """Write *text* at the left above the picture."""
+    ax.set_title(text, loc="left", size=TITLE_POINTS, color=INK)
 
 
 def header(ax: Axes, text: str, y: float) -> None:

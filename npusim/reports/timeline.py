@@ -64,12 +64,10 @@ def timeline(
     for text, y in headers:
         style.header(ax, text, y)
     pipe, share = busiest(trace)
-    ax.set_title(
+    style.title(
+        ax,
         f"{title_start(subject)}{pipe} busy {style.percent(share)} "
         f"of {style.time_named(elapsed_us(trace))}",
-        loc="left",
-        size=style.TITLE_POINTS,
-        color=style.INK,
     )
     _draw_legend(ax, any(bar.share < HIGH for bars in lanes.values() for bar in bars))
     return ax

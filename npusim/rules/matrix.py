@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.isa import CopyL0c, Fixpipe, Global, LoadData, LoadTable, Local, MicroOp, Mmad
-from npusim.layout import FRACTAL_ROWS, c0
+from npusim.layout import FRACTAL_ROWS, c0, rounded_up
 from npusim.rules.copies import ATOMIC_DTYPES
 from npusim.rules.rule import Place, Rule, names, operands
 
@@ -34,10 +34,6 @@ COPY_L0C_DTYPES: dict[str, tuple[tuple[DType, DType], ...]] = {
 }
 SCALED = ("deqf16", "req8", "qf322b8")
 L1_DTYPES = (FLOAT16, BFLOAT16, INT8)
-
-
-def _up(extent: int, step: int) -> int:
-    return -(-extent // step) * step
 
 
 def _way(op: LoadData | LoadTable | Fixpipe | CopyL0c) -> str:
@@ -78,13 +74,14 @@ def _filled(op: LoadData) -> int:
     """Elements of the whole fractals that a piece becomes."""
     width = c0(op.src.dtype)
     if op.transpose:
-        return _up(op.rows, width) * _up(op.columns, FRACTAL_ROWS)
-    return _up(op.rows, FRACTAL_ROWS) * _up(op.columns, width)
+        return rounded_up(op.rows, width) * rounded_up(op.columns, FRACTAL_ROWS)
+    return rounded_up(op.rows, FRACTAL_ROWS) * rounded_up(op.columns, width)
 
 
 def _eaten(op: Mmad) -> tuple[int, int, int]:
     """Elements of the whole fractals of a, b and dst."""
-    m, n, k = _up(op.m, FRACTAL_ROWS), _up(op.n, FRACTAL_ROWS), _up(op.k, c0(op.a.dtype))
+    m, n = rounded_up(op.m, FRACTAL_ROWS), rounded_up(op.n, FRACTAL_ROWS)
+    k = rounded_up(op.k, c0(op.a.dtype))
     return m * k, k * n, m * n
 
 

@@ -40,7 +40,9 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
         is_constant = False
         matrix: Array = unpack_int4(rows)
     else:
-        is_constant = state.memories[op.src.name].is_constant
+        memory = state.memories[op.src.name]
+        # Where a row runs over the end, the window is a copy that nobody keeps.
+        is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
     tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, is_constant)
     state.buffers.hold(op.dst.buffer, tile)
@@ -99,7 +101,11 @@ def mmad(op: Mmad, state: State) -> None:
     b = _operand(op.b, (op.k, op.n), state)
     held = state.buffers.held("l0c", op.dst.offset_bytes)
     if op.init == "accumulate":
-        if isinstance(held, Accumulator) and (held.m, held.n) == (op.m, op.n):
+        if (
+            isinstance(held, Accumulator)
+            and held.dtype is op.dst.dtype
+            and (held.m, held.n) == (op.m, op.n)
+        ):
             held.terms.append((a, b))
             return
         lying = -(-op.m // 16) * 16
@@ -135,6 +141,7 @@ def fixpipe(op: Fixpipe, state: State) -> None:
     shape = (op.m, op.n)
     if (
         isinstance(held, Accumulator)
+        and held.dtype is op.src.dtype
         and -(-held.m // 16) * 16 == op.src_rows
         and (held.m >= op.m and held.n >= op.n)
     ):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 from npusim.isa import CrossMode
+from npusim.meeting import awaits
+from npusim.program import Block
 
 __all__ = ["Crossings"]
 
@@ -14,41 +15,28 @@ Raise = Callable[[CrossMode, int], None]
 """Hears of the mode and the event of a flag that has risen."""
 
 
-class _Core(NamedTuple):
-    kind: str
-    group: int
-    hear: Raise
-
-
 class Crossings:
-    """Raises a flag for whoever may await it, once all who must set it have done so.
-
-    Mode "all": the cores of one kind, for each other. Mode "group": the cores of one kind in a
-    group, for those of the other kind in it (asc-devkit, CrossCoreSetFlag(ISASI).md: modes 0, 2).
-    """
+    """Raises a flag for whoever may await it, once all who must set it have done so."""
 
     def __init__(self) -> None:
-        self._cores: dict[int, _Core] = {}
-        self._sets: Counter[tuple[int, CrossMode, int]] = Counter()
-        """(core, mode, event) -> sets that have arrived."""
+        self._hear: dict[Block, Raise] = {}
+        self._sets: Counter[tuple[Block, CrossMode, int]] = Counter()
+        """(block, mode, event) -> sets that have arrived."""
 
-    def join(self, core: int, kind: str, group: int, hear: Raise) -> None:
-        """Let *core* take part; *hear* is called when a flag has risen for it."""
-        self._cores[core] = _Core(kind, group, hear)
+    def join(self, block: Block, hear: Raise) -> None:
+        """Let *block* take part; *hear* is called when a flag has risen for it."""
+        self._hear[block] = hear
 
-    def arrive(self, core: int, mode: CrossMode, event: int) -> None:
-        """A set of *core* has come to where the others see it."""
-        self._sets[core, mode, event] += 1
-        count = self._sets[core, mode, event]
-        setter = self._cores[core]
-        near = {
-            number: other
-            for number, other in self._cores.items()
-            if mode == "all" or other.group == setter.group
-        }
-        setters = [number for number, other in near.items() if other.kind == setter.kind]
+    def arrive(self, block: Block, mode: CrossMode, event: int) -> None:
+        """A set of *block* has come to where the others see it."""
+        self._sets[block, mode, event] += 1
+        count = self._sets[block, mode, event]
+        hearers = [other for other in self._hear if awaits(other, mode, block)]
+        if not hearers:
+            return
+        # Whoever awaits this core awaits the same ones beside it.
+        setters = [other for other in self._hear if awaits(hearers[0], mode, other)]
         # The last of those who set it for the n-th time raises it for the n-th time.
-        if all(self._sets[number, mode, event] >= count for number in setters):
-            for other in near.values():
-                if (other.kind == setter.kind) == (mode == "all"):
-                    other.hear(mode, event)
+        if all(self._sets[other, mode, event] >= count for other in setters):
+            for other in hearers:
+                self._hear[other](mode, event)

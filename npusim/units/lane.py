@@ -66,7 +66,7 @@ class Lane:
         self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
         """For each pipe, when each micro-op started, left the pipe free and had its result."""
         self._gm_bytes = self._l2_bytes = 0
-        crossings.join(blocks[0].core, blocks[0].kind, blocks[0].group, self._raise)
+        crossings.join(blocks[0], self._raise)
 
     @property
     def waiting(self) -> int:
@@ -198,9 +198,9 @@ class Lane:
 
     def _send(self, number: int, risen: int) -> None:
         mode, event = self._decoder.cross_flags[number]
-        core = self._blocks[0].core
+        block = self._blocks[0]
         seen = risen + self._decoder.cross_core
-        self._at(seen, lambda: self._crossings.arrive(core, mode, event))
+        self._at(seen, lambda: self._crossings.arrive(block, mode, event))
 
     def _raise(self, mode: CrossMode, event: int) -> None:
         """A flag between cores has risen for this one."""

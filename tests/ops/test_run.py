@@ -310,6 +310,47 @@ def test_json_says_what_is_transposed_and_in_fractals() -> None:
     assert told["output"] == {"shape": [2, 40], "dtype": "float32", "layout": "FRACTAL_NZ"}
 
 
+# ---- several outputs ----
+
+
+def test_several_outputs_are_a_tuple_in_the_order_of_torch_npu() -> None:
+    x = X.astype(np.float16)
+    result = run("npu_dynamic_quant", x, device="ascend910b2")
+    values, scale = result.output
+    assert (values.shape, values.dtype, scale.shape) == ((2, 40), np.int8, (2,))
+    assert {name: id(output) for name, output in result.outputs.items()} == {
+        "output": id(values),
+        "scale": id(scale),
+    }
+    timed = run("npu_dynamic_quant", TensorSpec((2, 40), "float16"), device="ascend910b2")
+    specs = TensorSpec((2, 40), "int8"), TensorSpec((2,), "float32")
+    assert timed.output == specs
+    assert timed.outputs == dict(zip(("output", "scale"), specs, strict=True))
+    assert timed.to_json() == result.to_json()
+    assert result.to_json()["output"] == [
+        {"shape": [2, 40], "dtype": "int8", "layout": "ND"},
+        {"shape": [2], "dtype": "float32", "layout": "ND"},
+    ]
+    told = f"int8 (2, 40) and float32 (2,), {result.time_us:.2f} us"
+    assert repr(result) == f"<npu_dynamic_quant on ascend910b2: {told}>"
+    one = run("npu_quantize", *CALL, device="ascend910b2", timing=False)
+    assert one.outputs == {"output": one.output}
+    assert repr(one) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
+
+
+def test_every_output_counts_in_global_memory() -> None:
+    spec = devices.load("ascend910b2")
+    # Without the scales they would fit.
+    gm = spec.gm.model_copy(update={"capacity_bytes": 3 * 80})
+    small = spec.model_copy(update={"gm": gm})
+    message = (
+        "npu_dynamic_quant: its tensors must fit into the 240 bytes of global memory of "
+        "ascend910b2, not take 248 (x 160, output 80, scale 8); split the call [207001]"
+    )
+    with pytest.raises(OpError, match=whole(message)):
+        run("npu_dynamic_quant", X.astype(np.float16), device=small)
+
+
 def test_a_template_is_told_where_the_plan_has_one() -> None:
     @dataclass
     class Chosen:

@@ -1,12 +1,13 @@
 """How operators are split over cores and buffers: the vendor's plans, and what no plan may do.
 
-Sources: ops-nn, ascend_quant_v2_tiling.cpp and its unit test, group_quant_tiling.cpp and
-trans_quant_param_v2.h.
+Sources: ops-nn, ascend_quant_v2_tiling.cpp and its unit test, group_quant_tiling.cpp,
+quant/dynamic_quant/op_host and trans_quant_param_v2.h.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,6 +181,59 @@ def test_group_quant_takes_8192_columns_at_a_time(columns: int, step: int) -> No
     assert plan.plan.column_step == step
 
 
+@pytest.mark.parametrize(
+    ("shape", "template", "cores", "rows", "piece"),
+    [
+        # Long enough for each core: all are started, the first ones take a row more.
+        ((256, 6144), "multi_row", 48, {5, 6}, 2),
+        ((4096, 1024), "multi_row", 48, {85, 86}, 15),
+        ((4096, 6144), "multi_row", 48, {85, 86}, 2),
+        ((8192, 8192), "multi_row", 48, {170, 171}, 1),
+        ((1024, 1024), "multi_row", 48, {21, 22}, 15),
+        # A core for each whole piece, and at least one.
+        ((3, 4096), "multi_row", 1, {3}, 3),
+        ((3, 6144), "multi_row", 1, {3}, 2),
+        ((12, 6144), "multi_row", 6, {2}, 2),
+        ((44, 1024), "multi_row", 2, {22}, 15),
+        ((7, 3, 3072), "multi_row", 4, {5, 6}, 5),
+        # Rows in fours, threes or ones, as even as a common number allows.
+        ((4, 4096), "single_row", 4, {1}, 1),
+        ((100, 4096), "single_row", 34, {3, 1}, 3),
+        ((384, 4096), "single_row", 48, {8}, 4),
+        ((200, 5120), "single_row", 40, {5}, 3),
+        ((96, 10240), "single_row", 48, {2}, 1),
+        # A row at a time.
+        ((3, 100), "db", 3, {1}, 1),
+        ((133221, 373), "db", 48, {2775, 2776}, 1),
+        ((8192, 16384), "base", 48, {170, 171}, 1),
+        ((49, 20000), "large", 48, {1, 2}, 1),
+    ],
+)
+def test_dynamic_quant_deals_out_rows(
+    shape: tuple[int, ...], template: str, cores: int, rows: set[int], piece: int
+) -> None:
+    plan = tiled("npu_dynamic_quant", "ascend910b2", TensorSpec(shape, "bfloat16"))
+    assert plan.plan.template == template
+    assert plan.plan.launched == len(plan.blocks) == len(plan.plan.rows_of_core) == cores
+    assert set(plan.plan.rows_of_core) == rows
+    assert sum(plan.plan.rows_of_core) == prod(shape[:-1])
+    assert plan.plan.row_step == piece
+    assert plan.plan.depth == 1 + (template == "db")
+
+
+@pytest.mark.parametrize(
+    ("smooth", "columns", "step"),
+    [(False, 17745, 17744), (False, 40000, 17744), (True, 11489, 11488)],
+)
+def test_dynamic_quant_takes_as_much_of_a_long_row_as_fits(
+    smooth: bool, columns: int, step: int
+) -> None:
+    scales = TensorSpec((columns,), "float16") if smooth else None
+    x = TensorSpec((5, columns), "float16")
+    plan = tiled("npu_dynamic_quant", "ascend910b2", x, smooth_scales=scales)
+    assert (plan.plan.template, plan.plan.column_step) == ("large", step)
+
+
 @pytest.mark.parametrize("device", devices.names())
 @pytest.mark.parametrize(
     ("count", "chunk", "stores"), [(5, 5, 1), (8192, 8192, 1), (20001, 8192, 3)]
@@ -283,6 +337,20 @@ def test_every_plan_of_npu_group_quant_fits(
                 offset=point, dst_dtype=dst_dtype,
             )
         )  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(
+    sizes() | st.tuples(st.integers(1, 400), st.sampled_from((4096, 5120, 10240, 128, 136, 12736))),
+    st.sampled_from(A2 + A3),
+    st.sampled_from(("float16", "bfloat16")),
+    st.booleans(),
+)
+def test_every_plan_of_npu_dynamic_quant_fits(
+    size: tuple[int, int], device: str, dtype: str, smooth: bool
+) -> None:
+    scales = TensorSpec(size[1:], dtype) if smooth else None
+    assert_fits(tiled("npu_dynamic_quant", device, TensorSpec(size, dtype), smooth_scales=scales))
 
 
 @given(st.sampled_from(devices.names()), st.integers(1, 100000), st.booleans(), st.integers(0, 1))

@@ -223,5 +223,32 @@ def test_a_bad_group_index_is_a_trap_of_the_kernel_not_a_wrong_argument(
     assert caught.value.code is Code.AICORE_EXCEPTION
 
 
+# ---- weights ----
+
+
+@pytest.mark.parametrize("device", A2 + A3)
+@pytest.mark.parametrize("x", [np.float16, BF16])
+def test_aclnn_weight_quant_batch_matmul_v2_example(device: str, x: Any) -> None:
+    """ops-nn, examples of weight_quant_batch_matmul_v2: ones everywhere, k = 32."""
+    ones = np.ones((16, 32), x), np.ones((32, 16), np.int8), np.ones(16, x)
+    found = run("npu_weight_quant_batchmatmul", *ones, device=device, timing=False)
+    # m is small, but n is no multiple of 32.
+    assert found.template == "custom"
+    assert np.array_equal(np.asarray(found.output), np.full((16, 16), 32, x))
+
+
+@pytest.mark.parametrize("device", A2 + A3)
+def test_int4_weights_in_the_order_of_npu_convert_weight_to_int4pack(device: str) -> None:
+    whole = np.arange(-8, 8, dtype=np.int32).reshape(2, 8)
+    packed = run("npu_convert_weight_to_int4pack", whole, device=device).output
+    assert isinstance(packed, np.ndarray)
+    assert packed.ravel().tolist() == [-19088744, 1985229328]
+    one = np.ones(1, np.float16)
+    eye = np.eye(2, dtype=np.float16)
+    found = run("npu_weight_quant_batchmatmul", eye, packed, one, device=device, timing=False)
+    assert found.template == "custom"
+    assert np.array_equal(np.asarray(found.output), whole)
+
+
 def test_these_are_all_chips() -> None:
     assert sorted(A2 + A3 + INFERENCE) == list(ALL)

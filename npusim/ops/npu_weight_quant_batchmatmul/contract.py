@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from npusim.dtypes import BFLOAT16, FLOAT16, INT8, INT32
 from npusim.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.ops._checks import Contract
@@ -24,6 +26,8 @@ __all__ = ["Problem", "check"]
 OP = "npu_weight_quant_batchmatmul"
 MOST = 65535
 """Largest k and n, and largest m of a transposed x."""
+IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np.int8))
+"""A constant of the fixpipe kernel, which moves the weight through the cube."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Problem:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
+        """What the kernel gets; for fixpipe, its constant too."""
         given = (
             self.x,
             self.weight,
@@ -53,6 +58,7 @@ class Problem:
             self.antiquant_offset,
             self.quant_scale,
             self.bias,
+            IDENTITY if self.choice.template == "fixpipe" else None,
         )
         return tuple(operand for operand in given if operand is not None)
 
@@ -82,6 +88,8 @@ def check(
     scale, offset = antiquant_operands(
         contract, antiquant_scale, antiquant_offset, a.element, k, n, group_size
     )
+    if group_size:
+        scale, offset = _lying_as(b, scale), None if offset is None else _lying_as(b, offset)
     packed = quant_operand(contract, quant_scale, quant_offset, n, scale.element)
     start = bias_operand(contract, bias, a.element, n)
     inner = contract.integer("inner_precise", inner_precise)
@@ -174,6 +182,12 @@ def _group_size(contract: Contract, value: Any, k: int) -> int:
         f"not {size}; pass 0 for one group",
     )
     return size
+
+
+def _lying_as(weight: Operand, groups: Operand) -> Operand:
+    """Numbers of groups as aclnn hands them to the kernels: turned in memory as the weight is."""
+    spec = replace(groups.spec, transposed=weight.spec.transposed)
+    return Operand(groups.name, spec, groups.array)
 
 
 def _as_fractals(weight: Operand) -> Operand:

@@ -1,0 +1,79 @@
+"""Which of the vendor's kernels takes a call, and why.
+
+The first that can, in this order; the others of the table give int4, groups or zero points.
+
+==========  =====  ===========================================================================
+template    key    what it does
+==========  =====  ===========================================================================
+single_row  100    loads up to 16384 elements, whole rows
+multi_row   10     loads as many rows as the buffer would hold in fp32
+db          2, 3   a row at a time, the next one on its way
+base        0, 1   a row at a time
+large       6      a row in pieces, loaded twice: for its largest number, then to quantise it
+==========  =====  ===========================================================================
+
+ops-nn@e5c3fa9 quant/dynamic_quant/op_host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["BY_SCALAR", "UB_BYTES", "Choice", "Template", "choose", "most_columns"]
+
+Template = Literal["single_row", "multi_row", "db", "base", "large"]
+
+BY_SCALAR = ("base", "large")
+"""Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
+
+UB_BYTES = 196_352
+"""What a kernel may use of the unified buffer of A2 and A3: 192 KiB less 256 bytes."""
+KEPT_BYTES = 1024
+"""The vendor's tiling leaves this much of it alone."""
+MULTI_ROW_KEPT_BYTES = 3392
+"""The kernel multi_row leaves so much more for the scales of its rows."""
+
+SINGLE_ROW_COLUMNS = (4096, 5120, 10240)
+MULTI_ROW_MOST = 16320
+"""Elements that one vector instruction reaches in fp32: 255 repeats of 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A template, and one line that says why."""
+
+    template: Template
+    why: str
+
+
+def most_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
+    """Elements of the longest row for which *template* has room; multi_row: of all its rows.
+
+    An element takes 2 bytes of x, twice in db, 1 of y and 2 x 4 in fp32; its smooth scale takes
+    2 + 4, or 4 in multi_row. Rows fill whole blocks.
+    """
+    room = ub_bytes - KEPT_BYTES
+    match template:
+        case "multi_row":
+            fitting = (room - MULTI_ROW_KEPT_BYTES) // (15 if smooth else 11)
+            return min(MULTI_ROW_MOST, fitting // 64 * 64)
+        case "db":
+            # It must leave at least a byte.
+            return (room - 1) // (19 if smooth else 13) // 16 * 16
+        case _:
+            return room // (17 if smooth else 11) // 16 * 16
+
+
+def choose(rows: int, columns: int, smooth: bool, ub_bytes: int = UB_BYTES) -> Choice:
+    """The template for *rows* of *columns*, with smooth scales or not."""
+    if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384:
+        return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
+    most = most_columns("multi_row", smooth, ub_bytes)
+    if 128 <= columns <= most and columns % 8 == 0:
+        return Choice("multi_row", f"rows of 128 to {most} elements, a multiple of 8")
+    if columns <= (most := most_columns("db", smooth, ub_bytes)):
+        return Choice("db", f"rows of at most {most} elements fit twice")
+    if columns <= (most := most_columns("base", smooth, ub_bytes)):
+        return Choice("base", f"rows of at most {most} elements fit once")
+    return Choice("large", f"rows of more than {most} elements do not fit")

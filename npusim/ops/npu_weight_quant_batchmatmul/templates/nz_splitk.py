@@ -1,0 +1,82 @@
+"""nz_splitk: a FRACTAL_NZ weight, whose k is shared out by 1024 or more.
+
+A core's columns come in tiles of 128; the weight goes through the ring in pieces of 128 x 512, of
+which each vector core dequantises 32 x 512 at a time. x stays in L1 if the core's share of it fits
+into 256 KiB (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/op_tiling,
+*_custom_nz_splitk.cpp). That a piece comes to L1 in halves, and that 256 rows of x meet it there,
+is assumed.
+"""
+
+from __future__ import annotations
+
+from npusim.dtypes import BFLOAT16, FLOAT16
+from npusim.ops._cube import rounded_up
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.facts import k_cores, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.templates import sharing
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import Chain
+from npusim.ops.npu_weight_quant_batchmatmul.templates.sharing import Recipe, SharingPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.strip import StripTile
+from npusim.program import Block
+from npusim.spec import DeviceSpec
+
+__all__ = ["build", "tile"]
+
+SLOTS, PIECE_K = 4, 512
+TILE = 128
+"""Of m, n and k."""
+LOAD_K = 256
+RESIDENT_BYTES = 262144
+
+
+def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
+    """Split k, then give what is left of the cores to n."""
+    f, aic = p.facts, spec.cores["aic"].count
+    cores_k, core_k = k_cores(f, aic), k_step(f, aic)
+    core_n = rounded_up(-(-rounded_up(f.n, 16) // (aic // cores_k)), 64)
+    cores_n = -(-f.n // core_n)
+    tile_n = TILE if core_n >= TILE else 64
+    tile_m = min(f.m, TILE)
+    rows = min(f.m, 2 * TILE)
+    is_added = f.x == "bfloat16" or f.has_bias or cores_k > 1
+    slot_bytes = 2 * tile_n * PIECE_K
+    used = cores_k * cores_n
+    workspaces = {"ring": used * SLOTS * slot_bytes}
+    if is_added:
+        workspaces["sums"] = 4 * f.m * f.n
+    return SharingPlan(
+        template=p.choice.template,
+        form=p.choice.form,
+        why=p.choice.why,
+        launched=aic if is_added else used,
+        is_mix=True,
+        workspaces=workspaces,
+        cores_k=cores_k,
+        cores_n=cores_n,
+        core_k=core_k,
+        core_n=core_n,
+        strip_k=core_k,
+        ring_slots=SLOTS,
+        piece_n=tile_n,
+        piece_k=PIECE_K,
+        vector_n=32,
+        vector_k=PIECE_K,
+        tile=StripTile(
+            rows=rows,
+            m=tile_m,
+            n=tile_n,
+            k=TILE,
+            load_n=tile_n,
+            load_k=LOAD_K,
+            is_resident=2 * f.m * core_k <= RESIDENT_BYTES,
+            l0c_depth=2,
+        ),
+        is_added=is_added,
+    )
+
+
+def build(spec: DeviceSpec, p: Problem, plan: SharingPlan) -> tuple[Block, ...]:
+    """The scale of bf16 comes after the product."""
+    is_half = p.facts.x == "float16"
+    chain = Chain(FLOAT16, FLOAT16, FLOAT16) if is_half else Chain(FLOAT16, None, BFLOAT16)
+    return sharing.build(spec, p, plan, Recipe(chain, "round"))

@@ -1,0 +1,107 @@
+"""How the cores of 310P share a product whose weight they dequantise on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from npusim.dtypes import FLOAT16
+from npusim.isa import BLOCK_BYTES
+from npusim.layout import FRACTAL_ROWS
+from npusim.ops._cube import rounded_up
+from npusim.ops._tiles import cdiv, whole_edges
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.spec import DeviceSpec
+
+__all__ = ["SHAPES", "Tiles", "WeightNzPlan", "tile"]
+
+
+class Tiles(NamedTuple):
+    """A row of the vendor's table; counts of elements unless the name says otherwise."""
+
+    cores_n: int
+    cores_m: int
+    depth_a: int
+    depth_b: int
+    """Pieces in L1 at a time."""
+    part_k: int
+    """k of the weight that is dequantised at a time."""
+    l1_k: int
+    """k of a piece in L1."""
+    base_m: int
+    base_n: int
+    base_k: int
+    l0c_depth: int
+
+
+_WIDE = Tiles(4, 2, 2, 2, 128, 128, 512, 128, 32, 1)
+SHAPES = {
+    (4, 2048, 4096): Tiles(8, 1, 2, 1, 128, 256, 64, 256, 64, 2),
+    (4, 5504, 4096): Tiles(8, 1, 2, 1, 128, 256, 16, 704, 16, 2),
+    (4, 4096, 2048): Tiles(8, 1, 2, 1, 128, 256, 16, 512, 32, 2),
+    (4, 65000, 4096): Tiles(8, 1, 2, 1, 128, 256, 16, 512, 32, 2),
+    (4, 4096, 5504): Tiles(8, 1, 2, 2, 128, 256, 16, 512, 32, 2),
+    (4, 11008, 4096): Tiles(8, 1, 2, 1, 128, 512, 16, 688, 16, 1),
+    (512, 4096, 2048): Tiles(8, 1, 2, 2, 128, 256, 256, 256, 64, 1),
+    (512, 4096, 5504): Tiles(8, 1, 2, 2, 128, 256, 256, 256, 64, 1),
+    (896, 4096, 2048): Tiles(8, 1, 2, 2, 128, 256, 224, 256, 64, 1),
+    (896, 4096, 5504): Tiles(8, 1, 2, 2, 128, 256, 224, 256, 64, 1),
+    (4096, 2048, 4096): _WIDE,
+    (4096, 5504, 4096): _WIDE,
+    (4096, 65000, 4096): _WIDE._replace(cores_n=8, cores_m=1),
+    (4812, 9612, 2462): Tiles(1, 1, 2, 2, 32, 128, 128, 256, 64, 1),
+    (1811, 7925, 29): Tiles(1, 1, 2, 2, 32, 64, 128, 256, 32, 1),
+    (14512, 3376, 48): Tiles(1, 1, 2, 2, 32, 576, 128, 256, 48, 1),
+    (5232, 3872, 6736): Tiles(1, 1, 2, 2, 32, 256, 128, 256, 64, 1),
+    (5236, 13521, 7310): Tiles(1, 1, 2, 2, 32, 128, 128, 256, 64, 1),
+}
+"""(m, n, k) whose tiles are known: ops-nn@e5c3fa9, op_host/op_tiling/*_weight_nz_tiling.cpp.
+
+The table's sizes of what is turned of x at a time are not kept: that is the feed's affair.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightNzPlan(Plan):
+    """A grid of cores; each makes a rectangle of the output."""
+
+    core_m: int
+    core_n: int
+    tiles: Tiles
+
+
+def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
+    """As the table says, else by the rule of `_assumed`; the cores of the grid share evenly."""
+    f, count = p.facts, spec.cores["ai_core"].count
+    tiles = SHAPES.get((f.m, f.n, f.k))
+    if tiles is None or tiles.cores_n * tiles.cores_m > count:
+        tiles = _assumed(f.m, f.n, count)
+    core_m = cdiv(cdiv(f.m, tiles.base_m), tiles.cores_m) * tiles.base_m
+    core_n = cdiv(cdiv(f.n, tiles.base_n), tiles.cores_n) * tiles.base_n
+    return WeightNzPlan(
+        template="weight_nz",
+        form="",
+        why=p.choice.why,
+        launched=cdiv(f.m, core_m) * cdiv(f.n, core_n),
+        is_mix=False,
+        workspaces={},
+        core_m=core_m,
+        core_n=core_n,
+        tiles=tiles,
+    )
+
+
+def _assumed(m: int, n: int, cores: int) -> Tiles:
+    """Tiles of any other shape, for which the vendor's rule is closed: assumed.
+
+    Like the table, they let cores share n before m, and make a tile wide where m is small.
+    """
+    widest_m, widest_n, base_k = (128, 256, 64) if m > 16 else (16, 512, 32)
+    cores_n = min(cores, cdiv(n, 128))
+    # A store of less than a block spills into the next row, which must come later.
+    cores_m = 1 if FLOAT16.nbytes(n) < BLOCK_BYTES else cores // cores_n
+    base_m = min(widest_m, rounded_up(cdiv(m, cores_m), FRACTAL_ROWS))
+    base_n = min(widest_n, rounded_up(cdiv(n, cores_n), FRACTAL_ROWS))
+    base_n = whole_edges(base_n, n, FLOAT16)
+    return Tiles(cores_n, cores_m, 2, 2, 128, 256, base_m, base_n, base_k, 2)

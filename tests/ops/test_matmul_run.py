@@ -1,0 +1,183 @@
+"""matmul in tiles: every run equals the reference bit for bit, however it is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from matrix_calls import (
+    CHIPS,
+    COUPLED,
+    SPLIT,
+    ProductCall,
+    assert_like_reference,
+    described,
+    halves,
+    lying,
+    matmul_calls,
+    turned,
+    with_special,
+)
+from op_calls import BF16, assert_same
+from tiny import fewer_cores
+
+from npusim import TensorSpec, run
+
+ORDERS = ("k16", "k8", "k4", "k1")
+
+
+# ---- where tiles end ----
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(1, 1, 1), (16, 16, 16), (17, 33, 15), (15, 300, 130), (130, 47, 300), (300, 130, 33)],
+)
+def test_every_edge_may_be_ragged(
+    rng: np.random.Generator, device: str, m: int, k: int, n: int
+) -> None:
+    assert_like_reference("matmul", halves(rng, (m, k)), halves(rng, (k, n)), device=device)
+
+
+@pytest.mark.parametrize("device", [SPLIT[0], COUPLED])
+def test_one_core_makes_many_blocks(rng: np.random.Generator, device: str) -> None:
+    one: Any = fewer_cores(device, aic=1, ai_core=1)
+    a, b, bias = halves(rng, (400, 90)), halves(rng, (90, 530)), halves(rng, (530,))
+    assert_like_reference("matmul", a, b, bias, device=one)
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n"),
+    [
+        ((), 704, 1),
+        ((), 704, 17),
+        ((3,), 704, 75),
+        ((3,), 947, 99),
+        ((), 1792, 170),
+        ((2,), 640, 195),
+    ],
+)
+def test_310p_stores_no_piece_below_a_block(
+    rng: np.random.Generator, batch: tuple[int, ...], m: int, n: int
+) -> None:
+    # Columns that leave a rest below 32 bytes where the unified buffer cuts a block.
+    a, b = halves(rng, (m, 11)), halves(rng, (*batch, 11, n))
+    assert_like_reference("matmul", a, turned(b), device=COUPLED)
+
+
+# ---- how the matrices lie ----
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize(
+    ("batch_a", "batch_b"),
+    [((3,), (3,)), ((3, 1), (2,)), ((2,), ()), ((), (2,)), ((1, 2), (2, 1)), ((30,), ())],
+)
+def test_batches_broadcast(
+    rng: np.random.Generator, device: str, batch_a: tuple[int, ...], batch_b: tuple[int, ...]
+) -> None:
+    a, b = halves(rng, (*batch_a, 18, 40)), halves(rng, (*batch_b, 40, 35))
+    assert_like_reference("matmul", a, turned(b), device=device)
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("layout", ["ND", "FRACTAL_NZ"])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_matrices_may_lie_in_any_way(
+    rng: np.random.Generator, device: str, layout: str, is_turned: bool
+) -> None:
+    a, b, bias = halves(rng, (50, 210)), halves(rng, (210, 70)), halves(rng, (70,))
+    plain = run("matmul", a, b, bias, device=device, timing=False).output
+    for x1 in (a, turned(a)):
+        x2 = lying(b, is_turned, layout)
+        assert_same(assert_like_reference("matmul", x1, x2, bias, device=device).output, plain)
+
+
+KINDS = [(np.float16, np.float16), (np.float16, np.float32), (BF16, np.float32), (BF16, None)]
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "bias_kind"),
+    [(x, *kinds) for x in CHIPS for kinds in KINDS if x in SPLIT or kinds[0] is np.float16],
+)
+def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_kind: Any) -> None:
+    a, b = halves(rng, (20, 100), kind), halves(rng, (100, 300), kind)
+    for shape in ((300,), (1, 300)):
+        bias = None if bias_kind is None else halves(rng, shape, bias_kind)
+        assert_like_reference("matmul", a, b, bias, device=device)
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_special_numbers(rng: np.random.Generator, device: str) -> None:
+    a, b = with_special(rng, halves(rng, (60, 90))), with_special(rng, halves(rng, (90, 70)))
+    y = np.asarray(assert_like_reference("matmul", a, b, device=device).output)
+    assert np.isfinite(y).all() == (device == COUPLED)
+    tiny = np.float16([[6e-8, 2.0**-14, -1e-6, 2.0**-20]])
+    small = assert_like_reference("matmul", tiny, np.eye(4, dtype=np.float16), device=device)
+    assert_same(small.output, tiny)
+
+
+@pytest.mark.parametrize(("device", "largest"), [*[(x, np.inf) for x in SPLIT], (COUPLED, 65504)])
+def test_overflow(device: str, largest: float) -> None:
+    a, b = np.float16([[256, 0], [-256, 0], [0, 65504]]), np.float16([[256], [1]])
+    result = assert_like_reference("matmul", a, b, device=device)
+    assert np.asarray(result.output).tolist() == [[largest], [-largest], [65504.0]]
+
+
+@pytest.mark.parametrize("device", [SPLIT[0], COUPLED])
+def test_the_order_of_the_cube_can_be_changed(rng: np.random.Generator, device: str) -> None:
+    # 2^24 + 1 + 1 - 2^24: exact within a block, and lost one by one.
+    a = np.array([[2.0**12, 1, 1, 2.0**12]], np.float16)
+    b = np.array([[2.0**12], [1], [1], [-(2.0**12)]], np.float16)
+    call = {"device": device, "timing": False}
+    assert np.asarray(run("matmul", a, b, **call).output).tolist() == [[2.0]]
+    assert np.asarray(run("matmul", a, b, cube_order="k1", **call).output).tolist() == [[0.0]]
+    a, b = halves(rng, (20, 500)), halves(rng, (500, 20))
+    for order in ORDERS:
+        assert_like_reference("matmul", a, b, device=device, cube_order=order)
+
+
+# ---- switches ----
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_switches_change_neither_values_nor_times(rng: np.random.Generator, device: str) -> None:
+    a, b, bias = halves(rng, (2, 70, 130)), halves(rng, (130, 290)), halves(rng, (290,))
+    whole = run("matmul", a, turned(b), bias, device=device)
+    literal = run("matmul", a, turned(b), bias, device=device, literal=True, fold=False)
+    assert_same(literal.output, np.asarray(whole.output))
+    shapes = run("matmul", *map(described, (a, turned(b), bias)), device=device)
+    assert shapes.output == TensorSpec((2, 70, 290), "float16")
+    assert whole.trace is not None
+    for other in (literal, shapes):
+        assert other.trace is not None
+        assert other.trace.to_text() == whole.trace.to_text()
+
+
+# ---- anything ----
+
+
+def check_drawn(call: ProductCall, order: str, literal: bool) -> None:
+    order_and_more: dict[str, Any] = {"cube_order": order, "literal": literal}
+    assert_like_reference("matmul", *call.args, device=call.device, **order_and_more)
+
+
+@settings(max_examples=80)
+@given(call=matmul_calls())
+def test_any_call(call: ProductCall) -> None:
+    check_drawn(call, "k16", literal=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("literal", [False, True])
+@settings(max_examples=100)
+@given(call=matmul_calls(500))
+def test_any_larger_call(order: str, literal: bool, call: ProductCall) -> None:
+    check_drawn(call, order, literal)

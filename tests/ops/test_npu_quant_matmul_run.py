@@ -1,0 +1,319 @@
+"""npu_quant_matmul in tiles: every run equals the reference bit for bit, however it is cut.
+
+Sources of examples: ops-nn, matmul/quant_batch_matmul_v4/examples; asc-devkit, examples of
+fixpipe_l0c2gm; torch_npu-npu_quant_matmul.md and torch_npu-npu_trans_quant_param.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from matrix_calls import (
+    CHIPS,
+    COUPLED,
+    SPLIT,
+    ProductCall,
+    assert_like_reference,
+    bytes_,
+    described,
+    lying,
+    quant_matmul_calls,
+    turned,
+    words,
+)
+from op_calls import BF16, assert_same
+from tiny import fewer_cores
+
+from npusim import TensorSpec, run
+
+OP = "npu_quant_matmul"
+ONE = np.float32([1])
+TARGETS = ("int8", "float16", "bfloat16", "int32")
+EACH = [(device, x) for device in CHIPS for x in (TARGETS if device in SPLIT else TARGETS[:2])]
+
+
+def scales(rng: np.random.Generator, count: int) -> Any:
+    return rng.normal(0, 1e-2, count).astype(np.float32)
+
+
+def output_of(*args: Any, device: str, **kwargs: Any) -> Any:
+    return run(OP, *args, device=device, timing=False, **kwargs).output
+
+
+# ---- where tiles end ----
+
+
+@pytest.mark.parametrize(("device", "target"), EACH)
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (17, 300, 15), (130, 47, 300), (33, 65, 129)])
+def test_every_edge_may_be_ragged(
+    rng: np.random.Generator, device: str, target: str, m: int, k: int, n: int
+) -> None:
+    call: dict[str, Any] = {"device": device, "output_dtype": target}
+    assert_like_reference(OP, bytes_(rng, m, k), bytes_(rng, k, n), scales(rng, n), **call)
+
+
+@pytest.mark.parametrize("target", ["int8", "float16"])
+@pytest.mark.parametrize(
+    ("m", "n"), [(574, 5), (574, 64), (16, 32), (512, 143), (300, 645), (2, 1024), (40, 48)]
+)
+def test_310p_stores_no_piece_below_a_block(
+    rng: np.random.Generator, m: int, n: int, target: str
+) -> None:
+    # Columns that leave a rest below 32 bytes wherever L0C or the unified buffer cuts them.
+    x1, x2, scale = bytes_(rng, m, 39), bytes_(rng, 39, n), scales(rng, n)
+    assert_like_reference(OP, x1, x2, scale, output_dtype=target, device=COUPLED)
+
+
+@pytest.mark.parametrize(
+    ("device", "shape", "layout", "more", "template"),
+    [
+        (SPLIT[0], (20, 128, 1200), "FRACTAL_NZ", (), "basic"),
+        (SPLIT[0], (270, 128, 1100), "FRACTAL_NZ", (), "tbe"),
+        (SPLIT[0], (40, 100, 300), "ND", ("token",), "tbe opt"),
+        (SPLIT[2], (33, 64, 1100), "ND", ("bias",), "tbe"),
+        (COUPLED, (1030, 40, 64), "ND", ("bias",), "pp"),
+        (COUPLED, (60, 40, 300), "ND", (), "coupled"),
+    ],
+)
+def test_every_template(
+    rng: np.random.Generator,
+    device: str,
+    shape: tuple[int, int, int],
+    layout: str,
+    more: tuple[str, ...],
+    template: str,
+) -> None:
+    m, k, n = shape
+    x2 = lying(bytes_(rng, k, n), is_turned=False, layout=layout)
+    bias = rng.integers(-999, 999, n).astype(np.int32) if "bias" in more else None
+    call: dict[str, Any] = {"output_dtype": "float16"}
+    if "token" in more:
+        call["pertoken_scale"] = rng.normal(0, 1, m).astype(np.float32)
+    args = (bytes_(rng, m, k), x2, scales(rng, n), None, bias)
+    assert assert_like_reference(OP, *args, device=device, **call).template == template
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_core_makes_many_blocks(rng: np.random.Generator, target: str) -> None:
+    # Several places in the workspace, or one, are used again and again.
+    x1, scale, token = bytes_(rng, 40, 256), scales(rng, 1100), np.ones(40, np.float32)
+    one: Any = fewer_cores(SPLIT[0], aic=1, aiv=2)
+    call: dict[str, Any] = {"device": one, "output_dtype": target}
+    weight = bytes_(rng, 256, 1100)
+    for x2 in (weight, lying(weight, is_turned=False, layout="FRACTAL_NZ")):
+        assert_like_reference(OP, x1, x2, scale, **call)
+    if target in TARGETS[1:3]:
+        assert_like_reference(OP, x1, weight, scale, pertoken_scale=token, **call)
+
+
+# ---- how the matrices lie ----
+
+
+@pytest.mark.parametrize(("device", "target"), EACH)
+def test_matrices_may_lie_in_any_way(rng: np.random.Generator, device: str, target: str) -> None:
+    a, b, scale = bytes_(rng, 50, 210), bytes_(rng, 210, 70), scales(rng, 70)
+    call: dict[str, Any] = {"device": device, "output_dtype": target}
+    plain = output_of(a, b, scale, **call)
+    ways = [("ND", False), ("ND", True), ("FRACTAL_NZ", True)]
+    for layout, is_turned in [*ways, ("FRACTAL_NZ", False)] if device in SPLIT else ways:
+        x1 = a if is_turned else turned(a)
+        x2 = lying(b, is_turned, layout)
+        assert_same(assert_like_reference(OP, x1, x2, scale, **call).output, plain)
+
+
+@pytest.mark.parametrize(("device", "target"), EACH)
+@pytest.mark.parametrize(
+    ("batch_a", "batch_b"), [((3,), (3,)), ((3, 1), (2,)), ((2,), ()), ((), (2,)), ((27,), (1,))]
+)
+def test_batches_broadcast(
+    rng: np.random.Generator,
+    device: str,
+    target: str,
+    batch_a: tuple[int, ...],
+    batch_b: tuple[int, ...],
+) -> None:
+    x1, x2 = bytes_(rng, *batch_a, 9, 40), bytes_(rng, *batch_b, 40, 48)
+    call: dict[str, Any] = {"device": device, "output_dtype": target}
+    batch = np.broadcast_shapes(batch_a, batch_b)
+    shape = (48,) if len(batch) > 1 else (*batch, 1, 48)
+    bias = rng.integers(-9999, 9999, shape).astype(np.int32)
+    assert_like_reference(OP, x1, x2, scales(rng, 48), None, bias, **call)
+
+
+@pytest.mark.parametrize("device", SPLIT)
+@pytest.mark.parametrize("target", ["float16", "bfloat16"])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_packed_int4(rng: np.random.Generator, device: str, target: str, is_turned: bool) -> None:
+    for m, k, n in ((3, 16, 8), (40, 72, 200), (33, 320, 264)):
+        x2 = lying(words(rng, *((k // 8, n) if is_turned else (k, n // 8))), is_turned)
+        call: dict[str, Any] = {"device": device, "output_dtype": target}
+        args = words(rng, m, k // 8), x2, scales(rng, n)
+        assert_like_reference(OP, *args, **call)
+        token = rng.normal(0, 1, m).astype(np.float32)
+        assert_like_reference(OP, *args, pertoken_scale=token, **call)
+
+
+# ---- parameters ----
+
+
+@pytest.mark.parametrize(("device", "target"), EACH)
+@pytest.mark.parametrize("count", [1, 75])
+def test_kinds_of_scales_and_biases(
+    rng: np.random.Generator, device: str, target: str, count: int
+) -> None:
+    x1, x2 = bytes_(rng, 20, 60), bytes_(rng, 60, 75)
+    scale, token = scales(rng, count), rng.normal(0, 1, 20).astype(np.float32)
+    offset = rng.normal(0, 90, 75).astype(np.float32)
+    packed = run("npu_trans_quant_param", scale, device=device).output
+    whole = rng.integers(-9999, 9999, 75).astype(np.int32)
+    real = rng.normal(0, 9, 75).astype(np.float32)
+    half = real.astype(BF16 if target == "bfloat16" else np.float16)
+    wide: dict[str, Any] = {"pertoken_scale": token}
+    calls: dict[str, list[tuple[Any, Any, Any, dict[str, Any]]]] = {
+        "int8": [
+            (scale, offset, whole, {}),
+            (scale, offset[:1], None, {}),
+            (packed, None, None, {}),
+        ],
+        "float16": [(scale, None, whole, {}), (packed, None, None, {})],
+        "bfloat16": [(scale, None, half, {}), (scale.astype(BF16), None, real, {})],
+        "int32": [(scale, None, whole, {}), (scale.astype(BF16), None, None, {})],
+    }
+    tokens = [(scale, None, bias, wide) for bias in (None, whole, real, half)]
+    chosen = calls[target] + (tokens if device in SPLIT and target in TARGETS[1:3] else [])
+    for s, o, bias, more in chosen:
+        call: dict[str, Any] = {"device": device, "output_dtype": target, **more}
+        assert_like_reference(OP, x1, x2, s, o, bias, **call)
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_a_float_scale_that_is_not_a_number(rng: np.random.Generator, device: str) -> None:
+    x1, x2 = bytes_(rng, 5, 40), bytes_(rng, 40, 6)
+    scale = np.float32([np.nan, np.inf, -np.inf, 1e-45, 3e38, -0.0])
+    for target in [target for chip, target in EACH if chip == device]:
+        call: dict[str, Any] = {"device": device, "output_dtype": target}
+        assert_like_reference(OP, x1, x2, scale, **call)
+
+
+# ---- the ends of int32 ----
+
+
+@pytest.mark.parametrize("device", SPLIT)
+def test_the_longest_sums_of_the_largest_products(device: str) -> None:
+    k = 65535
+    x1, x2 = np.full((2, k), -128, np.int8), np.full((k, 3), -128, np.int8)
+    call: dict[str, Any] = {"device": device, "output_dtype": "int32"}
+    assert output_of(x1, x2, ONE, **call).tolist() == [[k << 14] * 3] * 2
+    top, bottom = 2**31 - 1, -(2**31)
+    bias = np.int32([top, bottom, top - (k << 14)])
+    y = output_of(x1, x2, ONE, None, bias, **call)
+    assert y.tolist() == [[top, bottom + (k << 14), top]] * 2
+
+
+def test_310p_saturates_the_longest_sums() -> None:
+    k = 65535
+    x1, x2 = np.full((2, k), -128, np.int8), np.full((k, 2), -128, np.int8)
+    # 2^-16 of the largest sum is 16384 - 2^-2; with the bias, 2^31 - 1 becomes 2^31 in float32.
+    bias = np.int32([0, 2**31 - 1])
+    scale = np.float32([2.0**-16])
+    call: dict[str, Any] = {"device": COUPLED, "output_dtype": "float16"}
+    y = assert_like_reference(OP, x1, x2, scale, None, bias, **call)
+    assert np.asarray(y.output).tolist() == [[16384.0, 32768.0]] * 2
+
+
+# ---- examples of others ----
+
+
+@pytest.mark.parametrize("device", SPLIT)
+def test_the_example_with_tokens_gives_three(device: str) -> None:
+    matrices = np.ones((5, 2), np.int8), np.ones((2, 3), np.int8)
+    ones = {"bias": np.ones(3, np.float32), "pertoken_scale": np.ones(5, np.float32)}
+    y = output_of(*matrices, ONE, output_dtype="float16", device=device, **ones)
+    assert_same(y, np.full((5, 3), 3.0, np.float16))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_twice_the_product_of_the_fixpipe_examples(device: str) -> None:
+    draw = np.random.default_rng(9)
+    a = draw.integers(-3, 3, (128, 128), dtype=np.int8)
+    b = draw.integers(-3, 3, (128, 256), dtype=np.int8)
+    twice = 2 * np.einsum("mk,kn->mn", a.astype(int), b.astype(int))
+    two = run("npu_trans_quant_param", np.float32([2]), device=device).output
+    call: dict[str, Any] = {"device": device}
+    assert_same(output_of(a, b, two, **call), np.clip(twice, -128, 127).astype(np.int8))
+    y = output_of(a, b, two, output_dtype="float16", **call)
+    assert_same(y, twice.astype(np.float16))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_a_packed_scale_does_what_scale_and_offset_do(
+    rng: np.random.Generator, device: str
+) -> None:
+    x1, x2 = bytes_(rng, 1, 256, 768), bytes_(rng, 31, 768, 16)
+    scale, offset = scales(rng, 16) / 10, rng.normal(0, 30, 16).astype(np.float32)
+    packed = run("npu_trans_quant_param", scale, offset, device=device).output
+    whole = assert_like_reference(OP, x1, x2, scale, offset, output_dtype="int8", device=device)
+    assert (whole.output.shape, len(np.unique(np.asarray(whole.output)))) == ((31, 256, 16), 256)
+    assert_same(output_of(x1, x2, packed, device=device), np.asarray(whole.output))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_the_graph_example_with_its_bias(rng: np.random.Generator, device: str) -> None:
+    x1 = rng.integers(-1, 1, (15, 1, 512), dtype=np.int8)
+    x2 = rng.integers(-1, 1, (15, 512, 128), dtype=np.int8)
+    bias = rng.integers(-1, 1, (15, 1, 128), dtype=np.int32)
+    scale, offset = np.float32([0.46]), ONE
+    packed = run("npu_trans_quant_param", scale, offset, device=device).output
+    y = output_of(x1, x2, packed, offset=offset, bias=bias, device=device)
+    exact = np.einsum("bik,bkn->bn", x1.astype(int), x2.astype(int)) + bias[:, 0]
+    # 0.45996094 is what 19 bits leave of 0.46.
+    nine = np.rint(np.float32(exact) * np.float32(0.45996094))
+    assert_same(y, np.clip(nine + 1, -128, 127).astype(np.int8)[:, None])
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_nine_bits_come_before_the_offset(device: str) -> None:
+    # 16129 saturates to 255, less 200 is 55; to -256, and 200 more is -56.
+    x1, x2 = np.int8([[127]]), np.int8([[127, -127]])
+    y = output_of(x1, x2, ONE, np.float32([-200, 200]), device=device)
+    assert y.tolist() == [[55, -56]]
+
+
+# ---- switches ----
+
+
+@pytest.mark.parametrize(("device", "target"), EACH)
+def test_switches_change_neither_values_nor_times(
+    rng: np.random.Generator, device: str, target: str
+) -> None:
+    args = bytes_(rng, 2, 70, 130), turned(bytes_(rng, 130, 160)), scales(rng, 160)
+    call: dict[str, Any] = {"device": device, "output_dtype": target}
+    whole = run(OP, *args, **call)
+    literal = run(OP, *args, literal=True, fold=False, **call)
+    assert_same(literal.output, np.asarray(whole.output))
+    shapes = run(OP, *map(described, args), **call)
+    assert shapes.output == TensorSpec((2, 70, 160), target)
+    assert whole.trace is not None
+    for other in (literal, shapes):
+        assert other.trace is not None
+        assert other.trace.to_text() == whole.trace.to_text()
+
+
+# ---- anything ----
+
+
+@settings(max_examples=150)
+@given(call=quant_matmul_calls())
+def test_any_call(call: ProductCall) -> None:
+    assert_like_reference(OP, *call.args, device=call.device, **call.kwargs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("literal", [False, True])
+@settings(max_examples=200)
+@given(call=quant_matmul_calls(500))
+def test_any_larger_call(literal: bool, call: ProductCall) -> None:
+    assert_like_reference(OP, *call.args, device=call.device, literal=literal, **call.kwargs)

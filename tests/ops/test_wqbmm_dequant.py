@@ -1,0 +1,146 @@
+"""Weights of npu_weight_quant_batchmatmul made floats on a vector core, against whole arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import BF16, Array
+from weight_calls import F32, HALF, OP, Kind, weight_call
+
+from npusim import chip, devices, ops
+from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, unpack_int4
+from npusim.layout import NZ, c0, from_fractals
+from npusim.ops._cube import rounded_up
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
+    Chain,
+    Dequant,
+    dequant_bytes,
+    lying_weight,
+    piece_of,
+)
+from npusim.program import Binding, Block, Builder
+from npusim.tensor import GlobalTensor
+
+A2 = devices.load("ascend910b2")
+
+
+def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
+    """What a kernel of one vector core writes, as it lies in memory without what fills edges."""
+    lying = lying_weight(p)
+    builder = Builder("dequant", A2.cores["aiv"], A2.sync)
+    room = builder.room_bytes("ub")
+    kernel = Dequant(builder, p, chain, rows, columns)
+    assert room - builder.room_bytes("ub") == dequant_bytes(p, chain, rows, columns)
+    kernel.begin()
+    width = rounded_up(lying.columns, c0(lying.dtype)) if p.facts.is_nz else lying.columns
+    high = rounded_up(lying.rows, 16) if p.facts.is_nz else lying.rows
+    stride = 32 * high if p.facts.is_nz else 2 * width
+    for row in range(0, lying.rows, rows):
+        for column in range(0, lying.columns, columns):
+            down, across = min(rows, lying.rows - row), min(columns, lying.columns - column)
+            piece = piece_of(p, row, column, down, across)
+            start = column // 16 * stride + 32 * row if p.facts.is_nz else row * stride + 2 * column
+            builder.call(
+                piece[2:],
+                kernel.shifts(piece) | {"out": start},
+                lambda piece=piece: kernel.write(piece, "out", stride),  # type: ignore[misc]
+            )
+    names = [operand.name for operand in p.inputs] + ["out"]
+    block = Block(0, "aiv", builder.build(), {name: Binding(name) for name in names})
+    out = GlobalTensor("out", 2 * high * width, np.full(2 * high * width, 0xA5, np.uint8))
+    orders = chip.verify((block,), A2)
+    chip.compute((block,), [operand.place() for operand in p.inputs] + [out], A2, orders)
+    assert out.data is not None
+    found = out.data.view(chain.out.numpy)
+    if not p.facts.is_nz:
+        return found.reshape(high, width)
+    fractals = found.reshape(NZ.array_shape(high, width, (16, 16)))
+    return from_fractals(fractals, NZ, (lying.rows, lying.columns))
+
+
+def numbers_of(p: Problem, weight: Any) -> Array:
+    """The weight's numbers `(k, n)`."""
+    whole = np.asarray(weight)
+    if p.facts.weight == "int8":
+        return whole
+    turned = np.ascontiguousarray(whole.T if p.facts.trans_weight else whole)
+    nibbles = unpack_int4(turned.view(np.uint8))
+    return nibbles.T if p.facts.trans_weight else nibbles
+
+
+def per_row(p: Problem, parameter: Any, k: int) -> Array:
+    """A scale or offset for each element of the weight, float32."""
+    plain = np.asarray(parameter).astype(F32)
+    if p.facts.group_size:
+        return np.repeat(plain, p.facts.group_size, axis=0)[:k]
+    return plain.reshape(1, -1)
+
+
+def expected(p: Problem, call: dict[str, Any], chain: Chain) -> Array:
+    """Each step rounded to the type that *chain* names."""
+    value, k = numbers_of(p, call["weight"]).astype(F32), p.facts.k
+    for name, kind, apply in (
+        ("antiquant_offset", chain.offset, np.add),
+        ("antiquant_scale", chain.scale, np.multiply),
+    ):
+        if call[name] is not None and kind is not None:
+            met = per_row(p, call[name], k).astype(kind.numpy).astype(F32)
+            value = apply(value, met).astype(kind.numpy).astype(F32)
+    value = value.astype(chain.out.numpy)
+    return value.T if p.facts.trans_weight else value
+
+
+FP16 = Chain(FLOAT16, FLOAT16, FLOAT16)
+BF16_ONCE = Chain(FLOAT32, FLOAT32, BFLOAT16)
+BF16_OFFSET = Chain(FLOAT16, None, BFLOAT16)
+BF16_TWICE = Chain(FLOAT16, FLOAT32, BFLOAT16)
+
+CASES = [
+    (Kind(HALF, "int8", "ND", offset=True), FP16, (70, 200), (48, 128)),
+    (Kind(HALF, "int8", "ND"), FP16, (7, 33), (48, 512)),
+    (Kind(HALF, "int8", "ND", size=32, offset=True), FP16, (101, 150), (40, 128)),
+    (Kind(HALF, "int8", "NDT", size=96, offset=True), FP16, (300, 41), (40, 256)),
+    (Kind(BF16, "int8", "ND", size=64, offset=True), BF16_ONCE, (130, 70), (32, 512)),
+    (Kind(BF16, "int8", "NDT", size=32, offset=True), BF16_ONCE, (300, 41), (32, 128)),
+    (Kind(BF16, "int8", "NDT", size=32, offset=True), BF16_ONCE, (300, 41), (16, 256)),
+    (Kind(HALF, "int8", "NDT", size=32, offset=True), FP16, (850, 11), (8, 512)),
+    (Kind(HALF, "int4", "NDT", size=64, offset=True), FP16, (1600, 11), (8, 1024)),
+    (Kind(BF16, "int8", "NDT", offset=True), BF16_ONCE, (99, 17), (16, 512)),
+    (Kind(BF16, "int8", "ND", single=True, offset=True), BF16_ONCE, (99, 17), (16, 512)),
+    (Kind(HALF, "int8", "NDT", single=True), FP16, (99, 17), (16, 512)),
+    (Kind(HALF, "int4", "ND", size=32, offset=True), FP16, (70, 200), (48, 128)),
+    (Kind(HALF, "int4", "NDT", size=64, offset=True), FP16, (200, 33), (24, 128)),
+    (Kind(BF16, "int4", "NDT"), BF16_ONCE, (200, 33), (24, 128)),
+    (Kind(HALF, "int8", "NZ", offset=True), FP16, (99, 70), (48, 32)),
+    (Kind(HALF, "int8", "NZT"), FP16, (99, 70), (32, 64)),
+    (Kind(BF16, "int8", "NZ"), BF16_ONCE, (99, 70), (48, 32)),
+    (Kind(BF16, "int8", "NZT", offset=True), BF16_ONCE, (99, 70), (32, 64)),
+    (Kind(HALF, "int4", "NZ", size=64, offset=True, trans_x=True), FP16, (192, 192), (80, 64)),
+    (
+        Kind(BF16, "int4", "NZ", size=128, offset=True, trans_x=True),
+        BF16_ONCE,
+        (256, 128),
+        (160, 64),
+    ),
+    (Kind(HALF, "int4", "NZT", offset=True), FP16, (200, 33), (32, 128)),
+    (Kind(BF16, "int8", "NZT", offset=True), BF16_OFFSET, (99, 70), (32, 64)),
+    (Kind(BF16, "int8", "NZT"), BF16_OFFSET, (99, 70), (32, 64)),
+    (Kind(BF16, "int8", "ND", size=64, offset=True), BF16_TWICE, (192, 128), (32, 512)),
+]
+
+
+@pytest.mark.parametrize(("kind", "chain", "sizes", "piece"), CASES)
+def test_pieces_are_the_whole(
+    rng: np.random.Generator,
+    kind: Kind,
+    chain: Chain,
+    sizes: tuple[int, int],
+    piece: tuple[int, int],
+) -> None:
+    call = weight_call(rng, 70, *sizes, kind)
+    p = ops.load(OP).check(A2, **call, template="custom")
+    found, wanted = dequantised(p, chain, *piece), expected(p, call, chain)
+    np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))

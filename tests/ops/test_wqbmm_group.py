@@ -1,0 +1,323 @@
+"""The msd kernels with scales for groups of k, tile by tile, against whole arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import BF16, Array
+
+from npusim import Tensor, TensorSpec, chip, devices, run
+from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
+from npusim.ops.npu_weight_quant_batchmatmul.references import groups
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group_plan import MsdGroupPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import PerGroupPlan, steps
+from npusim.tensor import GlobalTensor, allocate
+
+OP = "npu_weight_quant_batchmatmul"
+HALF, F32 = np.float16, np.float32
+A2 = devices.load("ascend910b2")
+BOTH = ("msd_group", "msd")
+Call = dict[str, Any]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:npu_weight_quant_batchmatmul. the document asks:UserWarning"
+)
+
+
+def call_of(
+    m: int,
+    k: int,
+    n: int,
+    size: int,
+    *,
+    kind: Any = HALF,
+    weight: str = "int4",
+    parts: str = "ob",
+    seed: int = 0,
+) -> Call:
+    """*weight*: int4, NZ (of int4) or int8; *parts*: o for offsets, b for a bias."""
+    rng = np.random.default_rng(seed)
+    shape = k // size, n
+    whole: Any = rng.integers(-128, 128, (k, n)).astype(np.int8)
+    if weight != "int8":
+        whole = rng.integers(-(2**31), 2**31, (k, n // 8)).astype(np.int32)
+    call: Call = {
+        "x": rng.standard_normal((m, k)).astype(kind),
+        "weight": Tensor.of(whole, "FRACTAL_NZ") if weight == "NZ" else whole,
+        "antiquant_scale": rng.uniform(-0.02, 0.02, shape).astype(kind),
+        "antiquant_group_size": size,
+    }
+    if "o" in parts:
+        call["antiquant_offset"] = rng.integers(-20, 20, shape).astype(kind)
+    if "b" in parts:
+        call["bias"] = rng.standard_normal(n).astype(HALF if kind is HALF else F32)
+    return call
+
+
+def assert_bits(output: Any, expected: Array) -> None:
+    """The same bits, signs of zeros included; any NaN is like any other."""
+    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
+    words = [np.where(np.isnan(y), 0x7FFF, y.view(np.uint16)) for y in (output, expected)]
+    np.testing.assert_array_equal(*words)
+
+
+def expected_of(call: Call, device: str = "ascend910b2") -> Array:
+    with np.errstate(all="ignore"):
+        return reference(**call, spec=devices.load(device))
+
+
+def same(call: Call, template: str, device: str = "ascend910b2", **how: Any) -> Array:
+    """The output, which is that of whole arrays."""
+    call = call | {"template": template}
+    found = run(OP, **call, device=device, timing=False, **how)
+    assert isinstance(found.plan, MsdGroupPlan if template == "msd_group" else PerGroupPlan)
+    assert_bits(found.output, expected_of(call, device))
+    assert isinstance(found.output, np.ndarray)
+    return found.output
+
+
+@pytest.mark.parametrize("template", BOTH)
+@pytest.mark.parametrize("inner_precise", [0, 1])
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("kind", [HALF, BF16])
+def test_int4(template: str, inner_precise: int, size: int, kind: Any) -> None:
+    call = call_of(size // 8, 3 * size, 1216, size, kind=kind)
+    same(call | {"inner_precise": inner_precise}, template)
+    small = call_of(3, 2 * size, 128, size, kind=kind)
+    same(small | {"inner_precise": inner_precise}, template, literal=True)
+
+
+@pytest.mark.parametrize("kind", [HALF, BF16])
+def test_int8_in_two_digits(kind: Any) -> None:
+    call = call_of(8, 640, 1216, 64, kind=kind, weight="int8") | {"inner_precise": 1}
+    precise = call | {"inner_precise": 0}
+    assert_bits(same(call, "msd_group"), same(precise, "msd_group"))
+    small = call_of(2, 128, 64, 64, kind=kind, weight="int8")
+    same(small, "msd_group", literal=True)
+
+
+@pytest.mark.parametrize("template", BOTH)
+@pytest.mark.parametrize("literal", [False, True])
+def test_weights_of_layout_nz(template: str, literal: bool) -> None:
+    same(call_of(2, 256, 192, 64, weight="NZ"), template, literal=literal)
+
+
+@pytest.mark.parametrize("template", BOTH)
+@pytest.mark.parametrize("parts", ["", "o", "b", "ob"])
+def test_offset_and_bias_may_be_missing(template: str, parts: str) -> None:
+    same(call_of(2, 1152, 64, 64, parts=parts), template)
+
+
+@pytest.mark.parametrize("template", BOTH)
+@pytest.mark.parametrize(
+    ("m", "k", "n", "size"),
+    [
+        (1, 128, 64, 64),
+        (16, 256, 64, 128),  # more rows than vector cores
+        (1, 2112, 64, 64),  # packs with a last one of one group
+        (7, 1664, 1088, 128),  # strips of two widths
+        (3, 128, 2112, 64),  # several cube cores along n, the last with one vector core
+        (1, 13952, 64, 64),  # as much of k as a vector core takes
+    ],
+)
+def test_how_the_work_is_cut(template: str, m: int, k: int, n: int, size: int) -> None:
+    same(call_of(m, k, n, size), template)
+
+
+@pytest.mark.parametrize(("template", "n"), [("msd_group", 49152), ("msd", 12352)])
+def test_many_columns(template: str, n: int) -> None:
+    same(call_of(1, 128, n, 64), template)
+
+
+@pytest.mark.parametrize("k", [14016, 26624])
+def test_msd_takes_what_is_too_long_for_msd_group(k: int) -> None:
+    call = call_of(2, k, 64, 64)
+    assert check(A2, **call).choice.form == "per_group"
+    same(call, "msd")
+
+
+def test_a_deterministic_call_rounds_otherwise() -> None:
+    call = call_of(4, 2048, 256, 64)
+    found = run(OP, **call, deterministic=True, device=A2, timing=False)
+    assert found.template == "msd"
+    assert isinstance(found.output, np.ndarray)
+    assert_bits(found.output, expected_of(call | {"deterministic": True}))
+    assert not np.array_equal(found.output, same(call, "msd_group"))
+
+
+@pytest.mark.parametrize("template", BOTH)
+@pytest.mark.parametrize("kind", [HALF, BF16])
+@pytest.mark.parametrize("inner_precise", [0, 1])
+def test_special_numbers(template: str, kind: Any, inner_precise: int) -> None:
+    call = call_of(8, 256, 128, 64, kind=kind) | {"inner_precise": inner_precise}
+    x = call["x"]
+    x[0], x[1] = 0.0, -0.0
+    x[2, 5], x[3, 70], x[4, 200] = np.inf, -np.inf, np.nan
+    x[5], x[6] = 6e-8, 65504.0
+    x[7] = 0.0
+    x[7, 3] = -1.0
+    call["antiquant_scale"][1, :4] = [np.inf, np.nan, 0.0, 65504.0]
+    call["antiquant_offset"][2, 4:7] = [np.inf, np.nan, 0.0]
+    call["bias"][7:9] = [np.inf, np.nan]
+    for part in ((), ("antiquant_offset",), ("bias",)):
+        same({name: x for name, x in call.items() if name not in part}, template)
+
+
+@pytest.mark.parametrize("inner_precise", [0, 1])
+def test_both_kernels_agree_where_one_core_has_all_of_k(inner_precise: int) -> None:
+    call = call_of(2, 256, 26624, 64, parts="b") | {"inner_precise": inner_precise}
+    plan = tile(A2, check(A2, **call))
+    assert isinstance(plan, MsdGroupPlan)
+    assert plan.cores_k == 1
+    assert_bits(same(call, "msd_group"), same(call, "msd"))
+
+
+@pytest.mark.parametrize(
+    ("template", "weight"), [("msd_group", "int4"), ("msd_group", "int8"), ("msd", "int4")]
+)
+def test_digits_come_close_to_the_exact_product(template: str, weight: str) -> None:
+    call = call_of(4, 512, 128, 64, weight=weight)
+    y = same(call, template).astype(F32)
+    custom = expected_of(call | {"template": "custom"}).astype(F32)
+    assert 0 < np.abs(y - custom).max() < 2e-3 * np.abs(custom).max()
+
+
+@settings(max_examples=15)
+@given(
+    size=st.sampled_from((64, 128)),
+    m=st.integers(1, 16),
+    group_count=st.integers(2, 20),
+    n=st.integers(1, 40).map(lambda x: 64 * x),
+    kind=st.sampled_from((HALF, BF16)),
+    weight=st.sampled_from(("int4", "NZ", "int8")),
+    parts=st.sampled_from(("", "o", "b", "ob")),
+    inner_precise=st.integers(0, 1),
+    template=st.sampled_from(BOTH),
+    device=st.sampled_from(("ascend910b2", "ascend910b4", "ascend910_9391")),
+    seed=st.integers(0, 2**32),
+)
+def test_any_call(
+    size: int,
+    m: int,
+    group_count: int,
+    n: int,
+    kind: Any,
+    weight: str,
+    parts: str,
+    inner_precise: int,
+    template: str,
+    device: str,
+    seed: int,
+) -> None:
+    if weight == "int8":
+        size, template = 64, "msd_group"
+    m = min(m, size // 8)
+    call = call_of(m, size * group_count, n, size, kind=kind, weight=weight, parts=parts, seed=seed)
+    literal = m * size * group_count * n < 2**18
+    call |= {"inner_precise": inner_precise}
+    same(call, template, device, literal=literal)
+
+
+# ---- the ring of msd per_group ----
+
+
+@pytest.mark.parametrize("half", [1, 2, 3])
+@pytest.mark.parametrize("m", [1, 5])
+def test_the_ring_is_filled_again_and_again(
+    half: int, m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = call_of(m, 1472, 448, 64) | {"template": "msd"}
+    p = check(A2, **call)
+    plan = tile(A2, p)
+    assert isinstance(plan, PerGroupPlan)
+    place_bytes = 4 * 3 * m * 4 * 128
+    plan = replace(
+        plan,
+        pack_groups=4,
+        joint_groups=3,
+        round_n=128,
+        strip_n=64,
+        strip_m=3,
+        places=2 * half,
+        place_bytes=place_bytes,
+        digits_k=1024,
+        workspaces=plan.workspaces | {"products": 2 * half * place_bytes},
+    )
+    every = list(steps(p, plan))
+    assert sum(step.waits for step in every) == sum(step.tells for step in every) > 0
+    blocks = build(A2, p, plan)
+    tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
+    for name, nbytes in plan.workspaces.items():
+        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0xA5, np.uint8)))
+    chip.compute(blocks, tensors, A2, chip.verify(blocks, A2))
+    assert tensors[0].data is not None
+    raw = tensors[0].data[: p.output.nbytes].view(HALF).reshape(p.output.shape)
+    monkeypatch.setattr(groups, "PACK_DEPTH", 4 * 64)
+    assert_bits(raw, expected_of(call))
+
+
+# ---- tilings ----
+
+
+def specs_of(m: int, k: int, n: int, size: int, weight: str = "int4", x: str = "float16") -> Call:
+    is_int4 = weight == "int4"
+    return {
+        "x": TensorSpec((m, k), x),
+        "weight": TensorSpec((k, n // 8 if is_int4 else n), "int32" if is_int4 else "int8"),
+        "antiquant_scale": TensorSpec((k // size, n), x),
+        "antiquant_group_size": size,
+    }
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "size", "weight", "x", "device", "template", "cores"),
+    [
+        (1, 11008, 4096, 128, "int4", "float16", "ascend910b2", "msd_group", 22),
+        (1, 4096, 22016, 128, "int4", "float16", "ascend910b2", "msd_group", 22),
+        (1, 12288, 1792, 64, "int8", "bfloat16", "ascend910b4", "msd_group", 20),
+        (1, 65472, 65472, 64, "int4", "float16", "ascend910b2", "msd", 24),
+    ],
+)
+def test_blocks_that_the_vendor_launches(
+    m: int, k: int, n: int, size: int, weight: str, x: str, device: str, template: str, cores: int
+) -> None:
+    """ops-nn@e5c3fa9 tests/ut/op_host/test_weight_quant_batch_matmul_v2_msd{,_group}_tiling.cpp."""
+    spec = devices.load(device)
+    plan = tile(spec, check(spec, **specs_of(m, k, n, size, weight, x)))
+    assert (plan.template, plan.launched, plan.is_mix) == (template, cores, True)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "size", "weight", "template"),
+    [
+        (8, 13952, 2048, 64, "int4", "msd_group"),
+        (8, 13952, 2048, 64, "int8", "msd_group"),
+        (16, 2048, 49152, 128, "int4", "msd_group"),
+        (16, 256, 49152, 128, "int4", "msd"),
+        (8, 65472, 64, 64, "int4", "msd"),
+        (16, 256, 1024, 128, "int4", "msd"),
+    ],
+)
+def test_the_largest_calls_fit_the_buffers(
+    m: int, k: int, n: int, size: int, weight: str, template: str
+) -> None:
+    call = specs_of(m, k, n, size, weight) | {"template": template}
+    call["antiquant_offset"] = call["antiquant_scale"]
+    call["bias"] = TensorSpec((n,), "float16")
+    for inner_precise in (0, 1):
+        p = check(A2, **call, inner_precise=inner_precise)
+        plan = tile(A2, p)
+        assert len(build(A2, p, plan)) == 3 * plan.launched
+
+
+def test_digits_of_x_are_cut_as_k_asks() -> None:
+    cut = {}
+    for k, n in ((1024, 64), (4096, 128), (12288, 8192), (12352, 8192), (65472, 8192)):
+        plan = tile(A2, check(A2, **specs_of(1, k, n, 64), template="msd"))
+        assert isinstance(plan, PerGroupPlan)
+        cut[k] = plan.digits_k
+    assert cut == {1024: 1024, 4096: 1024, 12288: 12288, 12352: 7168, 65472: 11264}

@@ -1,0 +1,324 @@
+"""The msd kernels with a scale for each column, tile by tile, against whole arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import BF16, Array
+
+from npusim import Tensor, TensorSpec, chip, devices, ops, run
+from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
+from npusim.ops.npu_weight_quant_batchmatmul.references import channels
+from npusim.ops.npu_weight_quant_batchmatmul.references import given as plain
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import EIGHT_BITS, FOUR_BITS, Scheme
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
+from npusim.tensor import GlobalTensor, allocate
+
+OP = "npu_weight_quant_batchmatmul"
+HALF, F32 = np.float16, np.float32
+A2 = devices.load("ascend910b2")
+Call = dict[str, Any]
+
+
+def call_of(
+    m: int,
+    k: int,
+    n: int,
+    *,
+    kind: Any = HALF,
+    weight: str = "ND",
+    parts: str = "ob",
+    seed: int = 0,
+) -> Call:
+    """*weight*: ND, ND.T, NZ, NZ.T or int4; *parts*: o for an offset, b for a bias."""
+    rng = np.random.default_rng(seed)
+    call: Call = {
+        "x": rng.standard_normal((m, k)).astype(kind),
+        "weight": weight_of(rng, k, n, weight),
+        "antiquant_scale": rng.uniform(-0.02, 0.02, n).astype(kind),
+    }
+    if "o" in parts:
+        call["antiquant_offset"] = rng.integers(-20, 20, n).astype(kind)
+    if "b" in parts:
+        call["bias"] = rng.standard_normal(n).astype(HALF if kind is HALF else F32)
+    return call
+
+
+def weight_of(rng: np.random.Generator, k: int, n: int, form: str) -> Any:
+    if form == "int4":
+        return rng.integers(-(2**31), 2**31, (n, k // 8)).astype(np.int32).T
+    whole = rng.integers(-128, 128, (k, n)).astype(np.int8)
+    layout = "FRACTAL_NZ" if form.startswith("NZ") else "ND"
+    return Tensor.of(whole, layout, transposed=form.endswith("T"))
+
+
+def assert_bits(output: Any, expected: Array) -> None:
+    """The same bits, signs of zeros included; any NaN is like any other."""
+    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
+    words = [np.where(np.isnan(y), 0x7FFF, y.view(np.uint16)) for y in (output, expected)]
+    np.testing.assert_array_equal(*words)
+
+
+def assert_as_reference(call: Call, form: str, device: str = "ascend910b2", **how: Any) -> None:
+    found = run(OP, **call, device=device, timing=False, **how)
+    assert found.plan is not None
+    assert (found.template, getattr(found.plan, "form", "")) == ("msd", form)
+    with np.errstate(all="ignore"):
+        assert_bits(found.output, reference(**call, spec=devices.load(device)))
+
+
+# ---- multicore ----
+
+
+@pytest.mark.parametrize("k", [32, 64, 96, 128, 160, 448, 4064, 4096, 4128, 4224])
+def test_rows_are_summed_and_divided_as_their_length_says(k: int) -> None:
+    assert_as_reference(call_of(3, k, 32), "multicore")
+
+
+@pytest.mark.parametrize("weight", ["ND", "ND.T", "NZ", "NZ.T"])
+@pytest.mark.parametrize("kind", [HALF, BF16])
+def test_every_weight_that_multicore_takes(weight: str, kind: Any) -> None:
+    call = call_of(5, 672, 544, kind=kind, weight=weight)
+    assert_as_reference(call, "multicore")
+    small = call_of(5, 96, 96, kind=kind, weight=weight)
+    assert_as_reference(small, "multicore", literal=True)
+
+
+@pytest.mark.parametrize("parts", ["", "o", "b", "ob"])
+def test_offset_and_bias_may_be_missing(parts: str) -> None:
+    assert_as_reference(call_of(2, 160, 64, parts=parts), "multicore")
+    assert_as_reference(call_of(2, 160, 64, parts=parts, weight="int4"), "split_k")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "device"),
+    [(1, 32, "ascend910b2"), (64, 1568, "ascend910_9391"), (41, 352, "ascend910b4")],
+)
+def test_rows_and_columns_are_dealt_to_few_and_many_cores(m: int, n: int, device: str) -> None:
+    assert_as_reference(call_of(m, 128, n), "multicore", device)
+
+
+def test_a_row_of_x_may_fill_the_unified_buffer() -> None:
+    assert_as_reference(call_of(1, 13696, 32), "multicore")
+
+
+def test_multicore_takes_many_rows_if_it_is_asked_to() -> None:
+    call = call_of(150, 64, 288) | {"template": "msd"}
+    assert_as_reference(call, "multicore")
+
+
+def precise(call: Call, form: str) -> Array:
+    """What the kernel of *form* makes of *call*, whatever form the call would get."""
+    p = check(A2, **call)
+    p = replace(p, choice=replace(p.choice, form=form))
+    return played(p, tile(A2, p))
+
+
+def played(p: Any, plan: Any) -> Array:
+    blocks = build(A2, p, plan)
+    tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
+    for name, nbytes in plan.workspaces.items():
+        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0xA5, np.uint8)))
+    chip.compute(blocks, tensors, A2, chip.verify(blocks, A2))
+    assert tensors[0].data is not None
+    raw = tensors[0].data[: p.output.nbytes].view(p.output.element.numpy)
+    return raw.reshape(p.output.shape)
+
+
+def test_the_precise_form_sums_the_digits() -> None:
+    call = call_of(3, 4224, 64, parts="o", weight="ND.T")
+    expected = channels.multicore_hp(
+        plain.given(
+            call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"],
+            None, None, 0, False,
+            inner_precise=0, aic=24, overflow="inf_nan", cube_order="k16",
+        )
+    )  # fmt: skip
+    assert_bits(precise(call, "multicore_hp"), expected)
+    assert not np.array_equal(precise(call, "multicore"), expected)
+
+
+def test_the_one_shape_that_gets_the_precise_form() -> None:
+    weight = TensorSpec((1280, 8192), "int8").T
+    scale = TensorSpec((1280,), "float16")
+    found = run(OP, TensorSpec((36, 8192), "float16"), weight, scale, device=A2, timing=False)
+    assert isinstance(found.plan, MulticorePlan)
+    assert found.plan.form == "multicore_hp"
+
+
+# ---- split_k ----
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 32, 32), (9, 1056, 96), (3, 12320, 32)])
+@pytest.mark.parametrize("kind", [HALF, BF16])
+def test_int4_in_three_digits(m: int, k: int, n: int, kind: Any) -> None:
+    assert_as_reference(call_of(m, k, n, kind=kind, weight="int4"), "split_k", literal=k < 2000)
+
+
+@pytest.mark.parametrize("weight", ["ND", "ND.T", "NZ", "NZ.T"])
+def test_int8_in_blocks_of_k(weight: str) -> None:
+    assert_as_reference(call_of(3, 13728, 64, weight=weight), "split_k")
+
+
+@pytest.mark.parametrize(("k", "n"), [(25600, 64), (65504, 32)])
+def test_there_are_up_to_six_blocks_of_k(k: int, n: int) -> None:
+    call = call_of(1, k, n)
+    plan = tile(A2, check(A2, **call))
+    assert isinstance(plan, SplitKPlan)
+    assert plan.k_blocks == -(-k // plan.block_k) == {25600: 4, 65504: 6}[k]
+    assert_as_reference(call, "split_k")
+
+
+def test_columns_go_round_by_round() -> None:
+    assert_as_reference(call_of(2, 32, 32032), "split_k")
+
+
+@pytest.mark.parametrize("half_rounds", [1, 2, 3])
+@pytest.mark.parametrize("weight", ["ND", "int4"])
+def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> None:
+    call = call_of(2, 64, 2336, weight=weight)
+    p = check(A2, **call)
+    p = replace(p, choice=replace(p.choice, form="split_k"))
+    plan = tile(A2, p)
+    assert isinstance(plan, SplitKPlan)
+    products = 2 * half_rounds * plan.k_blocks * len(scheme_of(weight).factors) * 2 * 256 * 4
+    plan = replace(
+        plan,
+        round_n=256,
+        half_rounds=half_rounds,
+        task_n=128,
+        finish_cores_m=2,
+        workspaces=plan.workspaces | {"products": products},
+    )
+    expected = channels.split_k(
+        plain.given(
+            call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"],
+            None, call["bias"], 0, False,
+            inner_precise=0, aic=24, overflow="inf_nan", cube_order="k16",
+        )
+    )  # fmt: skip
+    assert_bits(played(p, plan), expected)
+
+
+def scheme_of(weight: str) -> Scheme:
+    return FOUR_BITS if weight == "int4" else EIGHT_BITS
+
+
+def test_split_k_takes_many_rows_if_it_is_asked_to() -> None:
+    call = call_of(150, 96, 64, weight="int4") | {"template": "msd"}
+    assert_as_reference(call, "split_k")
+
+
+# ---- numbers ----
+
+
+@pytest.mark.parametrize("weight", ["ND", "int4"])
+@pytest.mark.parametrize("kind", [HALF, BF16])
+@pytest.mark.parametrize("k", [96, 160])
+def test_special_numbers(weight: str, kind: Any, k: int) -> None:
+    call = call_of(9, k, 32, kind=kind, weight=weight)
+    x = call["x"]
+    x[0], x[1] = 0.0, -0.0
+    x[2, 5], x[3, 7], x[4, 11] = np.inf, -np.inf, np.nan
+    x[5], x[6] = 6e-8, 65504.0
+    x[7] = 0.0
+    x[7, 3] = -1.0
+    call["antiquant_scale"][:4] = [np.inf, np.nan, 0.0, 65504.0]
+    call["antiquant_offset"][4:7] = [np.inf, np.nan, 0.0]
+    call["bias"][7:9] = [np.inf, np.nan]
+    for parts in ((), ("antiquant_offset",), ("bias",)):
+        kept = {name: value for name, value in call.items() if name not in parts}
+        assert_as_reference(kept, "multicore" if weight == "ND" else "split_k")
+
+
+@pytest.mark.parametrize("weight", ["ND", "NZ.T", "int4"])
+def test_digits_come_close_to_the_exact_product(weight: str) -> None:
+    call = call_of(4, 512, 96, weight=weight)
+    y = run(OP, **call, device=A2, timing=False).output
+    custom = reference(**call, template="custom").astype(F32)
+    assert isinstance(y, np.ndarray)
+    assert 0 < np.abs(y.astype(F32) - custom).max() < 2e-3 * np.abs(custom).max()
+
+
+def test_what_undoes_the_digits() -> None:
+    """The words of ops-nn's tiling and kernels."""
+    words = {
+        scheme: np.array(scheme.weights, F32).view(np.uint32) for scheme in (EIGHT_BITS, FOUR_BITS)
+    }
+    assert words[EIGHT_BITS].tolist() == [0x3C010204, 0x38020610]
+    assert words[FOUR_BITS].tolist() == [0x3E08B733, 0x3C120653, 0x3A1BF7B7]
+
+
+@settings(max_examples=25)
+@given(
+    m=st.integers(1, 64),
+    k=st.integers(1, 12).map(lambda x: 32 * x),
+    n=st.integers(1, 20).map(lambda x: 32 * x),
+    kind=st.sampled_from((HALF, BF16)),
+    weight=st.sampled_from(("ND", "ND.T", "NZ", "NZ.T", "int4")),
+    parts=st.sampled_from(("", "o", "b", "ob")),
+    device=st.sampled_from(("ascend910b2", "ascend910b4", "ascend910_9391")),
+    literal=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_any_call(
+    m: int,
+    k: int,
+    n: int,
+    kind: Any,
+    weight: str,
+    parts: str,
+    device: str,
+    literal: bool,
+    seed: int,
+) -> None:
+    call = call_of(m, k, n, kind=kind, weight=weight, parts=parts, seed=seed)
+    form = "split_k" if weight == "int4" else "multicore"
+    assert_as_reference(call | {"template": "msd"}, form, device, literal=literal)
+
+
+# ---- the vendor's tilings ----
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "weight", "parts", "device", "form", "cores"),
+    [
+        (64, 2560, 5120, "ND", "o", "ascend910b4", "multicore", 20),
+        (1, 4320, 10240, "ND.T", "", "ascend910b4", "multicore", 20),
+        (8, 10240, 8640, "ND", "", "ascend910b4", "multicore", 17),
+        (1, 10240, 1536, "ND", "b", "ascend910b4", "multicore", 6),
+        (36, 8192, 1280, "ND.T", "o", "ascend910b2", "multicore_hp", 20),
+        (36, 8192, 1280, "NZ.T", "o", "ascend910b2", "multicore_hp", 20),
+        (4, 20480, 5120, "ND.T", "", "ascend910b2", "split_k", 23),
+        (4, 20480, 5120, "NZ.T", "", "ascend910b2", "split_k", 23),
+        (10, 8192, 3072, "int4", "", "ascend910b2", "split_k", 24),
+    ],
+)
+def test_blocks_that_the_vendor_launches(
+    m: int, k: int, n: int, weight: str, parts: str, device: str, form: str, cores: int
+) -> None:
+    """ops-nn@e5c3fa9 tests/ut/op_host/test_weight_quant_batch_matmul_v2_msd_tiling.cpp."""
+    spec = devices.load(device)
+    half = TensorSpec((n,), "float16")
+    call: Call = {"x": TensorSpec((m, k), "float16"), "antiquant_scale": half}
+    if weight == "int4":
+        call["weight"] = TensorSpec((n, k // 8), "int32").T
+    else:
+        layout = "FRACTAL_NZ" if weight.startswith("NZ") else "ND"
+        is_turned = weight.endswith("T")
+        lying = TensorSpec((n, k) if is_turned else (k, n), "int8", layout)
+        call["weight"] = lying.T if is_turned else lying
+    call |= {"antiquant_offset": half} if "o" in parts else {}
+    call |= {"bias": half} if "b" in parts else {}
+    plan = tile(spec, check(spec, **call))
+    assert (plan.template, plan.form, plan.launched) == ("msd", form, cores)
+    assert plan.is_mix
+    blocks = ops.load(OP).build(spec, check(spec, **call), plan)
+    assert len(blocks) == 3 * cores
+    assert chip.verify(blocks, spec)
