@@ -245,8 +245,10 @@ class Builder:
     """Writes one program for one kind of core.
 
     Buffers are handed out from the low end upwards; nothing is given back but all at once, by
-    `reuse`. A kernel of cube cores *alone* may claim all of L1, whose end otherwise carries
-    messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp).
+    `reuse`. A kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise
+    carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that
+    places its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles
+    of 32 KiB).
     """
 
     def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
@@ -266,8 +268,8 @@ class Builder:
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
         usable = self._core.usable_bytes(buffer)
-        if self._alone and buffer == "l1":
-            usable = self._core.l1_bytes or 0
+        if self._alone and usable:
+            usable = getattr(self._core, f"{buffer}_bytes")
         if usable <= 0:
             raise ProgramError(f"{self.name}: the core must have a {buffer}, but it has none")
         return usable - self._claimed.get(buffer, 0)

@@ -70,10 +70,8 @@ class Run:
         """What starting and ending the kernel costs around the cores' own time."""
         if self.plan is None:
             return 0.0
-        launch = self.device.launch
-        started = min(self.plan.launched, launch.saturation_cores)
-        mix_us = launch.mix_us if getattr(self.plan, "is_mix", False) else 0.0
-        return launch.base_us + launch.per_core_us * started + mix_us + launch.completion_us
+        is_mix = getattr(self.plan, "is_mix", False)
+        return self.device.launch.time_us(self.plan.launched, is_mix)
 
     @property
     def time_us(self) -> float | None:

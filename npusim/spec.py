@@ -283,6 +283,12 @@ class Launch(Part):
     """Added when cube and vector cores start together."""
     completion_us: NonNegativeFloat
 
+    def time_us(self, cores: int, is_mix: bool = False) -> float:
+        """What starting and ending a kernel on *cores* costs around the cores' own time."""
+        started = min(cores, self.saturation_cores)
+        mix_us = self.mix_us if is_mix else 0.0
+        return self.base_us + self.per_core_us * started + mix_us + self.completion_us
+
 
 CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}
 """Coupled cores beside stand-alone vector cores (2002), or cube cores beside vector cores (2201).

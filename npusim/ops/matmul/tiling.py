@@ -43,7 +43,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     if is_2002:
         bn = whole_edges(bn, p.product.n, p.output.element)
     pr, size = p.product, p.product.element.bits // 8
-    base_k = min(K_BYTES // size, down(PIECE_BYTES // size // max(bm, bn), 16), up(pr.k, 16))
+    base_k = min(_base_k(size, max(bm, bn)), up(pr.k, 16))
     step_a, step_b = (3, 3) if is_2002 else _steps(core, p, bm, bn, base_k)
     blocks_m, blocks_n = cdiv(pr.m, bm), cdiv(pr.n, bn)
     if is_2002:
@@ -70,6 +70,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     # Of the unified buffer of 310P one quarter holds results, double buffered in another one.
     rows = down(core.usable_bytes("ub") // 4 // (size * bn), 16) if is_2002 else 0
     return Plan("base", cube, min(bm, rows), cores)
+
+
+def _base_k(size: int, longest: int) -> int:
+    """As much of k as half of L0 holds of *longest* rows, a whole part of what a load brings."""
+    base = K_BYTES // size
+    while base > 16 and base * longest * size > PIECE_BYTES:
+        base //= 2
+    return base
 
 
 def _base(core: Core, p: Problem) -> tuple[int, int]:
