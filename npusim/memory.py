@@ -11,8 +11,9 @@ equal copies stay equal whatever the order in which they came.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -55,6 +56,11 @@ class Link:
         self._count = 0
         self._plan_number = 0
 
+    @property
+    def width(self) -> int:
+        """What it moves at most, in units."""
+        return round(self._full)
+
     def join(self, copy: Copy, done: Callable[[], None]) -> None:
         """Move the bytes of *copy*; then call *done*."""
         self._advance()
@@ -64,7 +70,7 @@ class Link:
         self._load += copy.load
         before = self._streams.get(copy.stream, 0)
         self._streams[copy.stream] = before + 1
-        self._different += copy.copies if not before else 0
+        self._different += copy.different if not before else 0
         self._plan()
 
     def _remove(self, copy: Copy) -> None:
@@ -73,7 +79,7 @@ class Link:
         self._streams[copy.stream] = left
         if not left:
             del self._streams[copy.stream]
-            self._different -= copy.copies
+            self._different -= copy.different
 
     def _speed(self) -> int:
         return min(TICKS, self._width() * TICKS // max(1, self._load))
@@ -125,7 +131,8 @@ class Copy(NamedTuple):
     """What the link would move then for all cores that do this, in units."""
     stream: object
     """Copies of the same bytes have the same one."""
-    copies: int
+    different: int
+    """How many slices they keep busy, as far as there are so many."""
 
 
 Lines = slice | NDArray[np.int64]
@@ -133,15 +140,18 @@ Lines = slice | NDArray[np.int64]
 
 
 class L2:
-    """Which lines of the tensors lie in the L2.
+    """Which lines of the tensors lie in the L2, and how many of them the memory has not got yet.
 
     Least recently used, told by volume: a line is still there if no more bytes than fit have been
     brought in since it was touched, by that request and all later ones. Requests of one and the
     same cycle do not see each other, whatever their order; those that ask for the same line at
-    once all wait for it, and it is brought in once.
+    once all wait for it, and it is brought in once. What is stored stays until it has to go, and is
+    written to the memory then.
     """
 
-    def __init__(self, spec: DeviceSpec, tensors: list[GlobalTensor], warm: frozenset[str]) -> None:
+    def __init__(
+        self, spec: DeviceSpec, tensors: list[GlobalTensor], warm: frozenset[str] = frozenset()
+    ) -> None:
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
         self._volume = 0
@@ -151,6 +161,8 @@ class L2:
         self._recent: list[tuple[str, Lines]] = []
         """What the present cycle touched."""
         self._now = 0
+        self._stored: deque[tuple[int, int]] = deque()
+        """Volume when bytes were stored, and how many."""
         self._touched: dict[str, NDArray[np.int64]] = {}
         """Tensor -> volume when each line was last touched; far below zero for never."""
         self._asked: dict[str, NDArray[np.int64]] = {}
@@ -165,14 +177,37 @@ class L2:
                 self._touched[tensor.name] = np.full(count, -(2**62))
             self._asked[tensor.name] = np.full(count, -1)
 
-    def touch(self, tensor: str, lines: Lines, copies: int, now: int) -> Found:
+    def begin(self) -> None:
+        """Cycles count from 0 again; what lies here stays."""
+        self._next(0)
+        for asked in self._asked.values():
+            asked[:] = -1
+
+    def _next(self, now: int) -> None:
+        for name, recent in self._recent:
+            self._touched[name][recent] = self._volume
+        self._recent.clear()
+        self._volume += self._pending
+        self._pending, self._now = 0, now
+
+    def store(self, tensor: str, lines: Lines, different: int, now: int) -> None:
+        """Write *lines* at cycle *now*."""
+        found = self.touch(tensor, lines, different, now)
+        if found.misses:
+            nbytes = found.misses * different * self._line_bytes
+            self._stored.append((self._volume, nbytes))
+
+    def evicted(self) -> int:
+        """Bytes that had been stored and have to go to the memory now."""
+        nbytes = 0
+        while self._stored and self._volume - self._stored[0][0] > self._capacity:
+            nbytes += self._stored.popleft()[1]
+        return nbytes
+
+    def touch(self, tensor: str, lines: Lines, different: int, now: int) -> Found:
         """Use *lines* at cycle *now*."""
         if now != self._now:
-            for name, recent in self._recent:
-                self._touched[name][recent] = self._volume
-            self._recent.clear()
-            self._volume += self._pending
-            self._pending, self._now = 0, now
+            self._next(now)
         missing = self._volume - self._touched[tensor][lines] > self._capacity
         misses = int(np.count_nonzero(missing))
         self._recent.append((tensor, lines))
@@ -182,7 +217,7 @@ class L2:
         fetched = missing & (asked != now)
         self._asked[tensor][lines] = np.where(missing, now, asked)
         count = int(np.count_nonzero(fetched))
-        self._pending += count * copies * self._line_bytes
+        self._pending += count * different * self._line_bytes
         return Found(missing.size - misses, misses, count, runs_of(lines, fetched))
 
 
@@ -222,21 +257,18 @@ class Request(NamedTuple):
     """How many cores do this at once."""
     is_cached: bool = True
     """Whether the L2 keeps the bytes."""
+    different: int = 1
+    """How many of the cores ask for bytes of their own."""
     spread: int = 1
+    """In how many slices of the L2 the bytes of one core lie that it asks for at a time."""
 
 
 class SharedMemory:
     """Takes requests at the present cycle, and calls back when their last byte has moved."""
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        spec: DeviceSpec,
-        tensors: list[GlobalTensor],
-        warm: frozenset[str],
-    ) -> None:
+    def __init__(self, env: simpy.Environment, spec: DeviceSpec, l2: L2) -> None:
         self._env = env
-        self._l2 = L2(spec, tensors, warm)
+        self._l2 = l2
         clock = spec.clock_hz
         reads = Link(env, spec.gm.read_bytes_per_s / clock)
         writes = Link(env, spec.gm.write_bytes_per_s / clock)
@@ -259,34 +291,37 @@ class SharedMemory:
 
     def start(self, request: Request, done: Callable[[int, int, int], None]) -> None:
         """Move the bytes of *request*; then call `done(latency_cycles, gm_bytes, l2_bytes)`."""
-        hits, misses, fetched, runs = self._touch(request)
-        gm_bytes = request.nbytes * misses // (hits + misses)
+        if request.is_read:
+            self._load(request, done)
+        else:
+            self._store(request, done)
+        self._write_back()
+
+    def _load(self, request: Request, done: Callable[[int, int, int], None]) -> None:
+        found = self._find(request)
+        lines = found.hits + found.misses
+        gm_bytes, gm_rows = (
+            whole * found.misses // lines for whole in (request.nbytes, request.rows)
+        )
         l2_bytes = request.nbytes - gm_bytes
-        far = self._latency["gm", request.is_read]
-        near = self._latency["l2", request.is_read]
-        gm_rows = request.rows * misses // (hits + misses)
-        lines = request.lines
-        stream = request.tensor, lines.start if isinstance(lines, slice) else int(lines[0])
-
-        def over(way: Literal["gm", "l2"], nbytes: int, rows: int, moved: int) -> Copy:
-            port = request.gm_port if way == "gm" else request.l2_port
-            port = self._row_port(way, port, nbytes, rows)
-            load = port * moved // nbytes * request.copies
-            return Copy(nbytes, port, load, stream, request.copies * request.spread)
-
-        def from_gm(then: Callable[[], None]) -> None:
-            moved = gm_bytes
-            if request.is_read:
-                whole = fetched * self._line_bytes if request.is_cached else gm_bytes
-                moved = whole + runs * self._run_bytes
-            link = self._links["gm", request.is_read]
-            link.join(over("gm", gm_bytes, gm_rows, moved), then)
+        whole = found.fetched * self._line_bytes if request.is_cached else gm_bytes
+        fetched = whole + found.runs * self._run_bytes
 
         def from_l2(latency: int) -> None:
-            link = self._links["l2", request.is_read]
-            copy = over("l2", l2_bytes, request.rows - gm_rows, l2_bytes)
-            link.join(copy, lambda: done(latency, gm_bytes, l2_bytes))
+            rows = request.rows - gm_rows
+            port = self._row_port("l2", request.l2_port, l2_bytes, rows)
+            # A slice hands out a whole line for each piece of a row.
+            moved = max(l2_bytes, rows * self._line_bytes)
+            load = port * moved * request.copies // l2_bytes
+            copy = Copy(l2_bytes, port, load, *_stream(request))
+            self._links["l2", True].join(copy, lambda: done(latency, gm_bytes, l2_bytes))
 
+        def from_gm(then: Callable[[], None]) -> None:
+            port = self._row_port("gm", request.gm_port, gm_bytes, gm_rows)
+            load = port * fetched * request.different // gm_bytes
+            self._links["gm", True].join(Copy(gm_bytes, port, load, *_stream(request)), then)
+
+        far, near = self._latency["gm", True], self._latency["l2", True]
         if not gm_bytes:
             from_l2(near)
         elif not l2_bytes:
@@ -295,11 +330,26 @@ class SharedMemory:
             # The port takes one stream at a time: what was in the L2 follows what was not.
             from_gm(lambda: from_l2(far))
 
-    def _touch(self, request: Request) -> Found:
+    def _store(self, request: Request, done: Callable[[int, int, int], None]) -> None:
+        now, nbytes = int(self._env.now), request.nbytes
+        self._l2.store(request.tensor, request.lines, request.different, now)
+        copy = Copy(nbytes, request.l2_port, request.l2_port * request.copies, *_stream(request))
+        latency = self._latency["l2", False]
+        self._links["l2", False].join(copy, lambda: done(latency, 0, nbytes))
+
+    def _write_back(self) -> None:
+        """What has to leave the L2 takes the way to the memory; nobody waits for it."""
+        nbytes = self._l2.evicted()
+        if nbytes:
+            link = self._links["gm", False]
+            link.join(Copy(nbytes, link.width, link.width, object(), 1), lambda: None)
+
+    def _find(self, request: Request) -> Found:
         """What of it the L2 has; a request that goes past it has each of its lines fetched."""
         lines = request.lines
         if request.is_cached:
-            return self._l2.touch(request.tensor, lines, request.copies, int(self._env.now))
+            now = int(self._env.now)
+            return self._l2.touch(request.tensor, lines, request.different, now)
         if isinstance(lines, slice):
             count, runs = lines.stop - lines.start, 1
         else:
@@ -312,6 +362,13 @@ class SharedMemory:
             return port
         cycles = max(1, round(rows * self._row_ns[far] * self._clock_hz / 1e9))
         return max(1, min(port, nbytes * PORT_UNITS // cycles))
+
+
+def _stream(request: Request) -> tuple[tuple[str, int], int]:
+    """What tells copies of other bytes apart, and how many slices of the L2 *request* reads."""
+    lines = request.lines
+    first = lines.start if isinstance(lines, slice) else int(lines[0])
+    return (request.tensor, first), request.different * request.spread
 
 
 def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:

@@ -71,7 +71,7 @@ class Run:
         if self.plan is None:
             return 0.0
         is_mix = getattr(self.plan, "is_mix", False)
-        return self.device.launch.time_us(self.plan.launched, is_mix)
+        return self.device.launch.time_us(self.plan.launched, is_mix, has_tiling=True)
 
     @property
     def time_us(self) -> float | None:
@@ -147,7 +147,8 @@ def run(
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
-    inputs and outputs ("warm"), or the inputs named in a tuple.
+    inputs and outputs ("warm"), what an earlier run of the same left there ("again"), or the
+    inputs named in a tuple.
     *fold* off times each core on its own, which gives the same times more slowly; *literal* on
     keeps every byte of L1 and L0, which gives the same values more slowly. *cube_order* is the
     model of fp16 and bf16 products: how many of them the cube adds up exactly before it rounds, 16
@@ -220,9 +221,9 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
     names = [operand.name for operand in problem.inputs]
     known = isinstance(l2, tuple) and set(l2) <= set(names)
-    if not known and l2 not in ("cold", "warm"):
+    if not known and l2 not in ("cold", "warm", "again"):
         raise ValueError(
-            f"run: l2 must be cold, warm or a tuple of inputs out of {', '.join(names)}, "
+            f"run: l2 must be cold, warm, again or a tuple of inputs out of {', '.join(names)}, "
             f"not {l2!r}; use one of these"
         )
 

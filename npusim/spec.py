@@ -167,6 +167,8 @@ class L2Cache(Part):
     """As of global memory, for pieces that lie in the L2."""
     slices: PositiveInt
     """Parts that deliver beside each other; the same bytes come from the same one."""
+    outstanding: PositiveInt
+    """Lines that a core has asked for and not got yet, at most."""
 
 
 class Transfer(Part):
@@ -281,13 +283,15 @@ class Launch(Part):
     saturation_cores: PositiveInt
     mix_us: NonNegativeFloat
     """Added when cube and vector cores start together."""
+    tiling_us: NonNegativeFloat
+    """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
     completion_us: NonNegativeFloat
 
-    def time_us(self, cores: int, is_mix: bool = False) -> float:
+    def time_us(self, cores: int, is_mix: bool = False, has_tiling: bool = False) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time."""
         started = min(cores, self.saturation_cores)
-        mix_us = self.mix_us if is_mix else 0.0
-        return self.base_us + self.per_core_us * started + mix_us + self.completion_us
+        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if has_tiling else 0.0)
+        return self.base_us + self.per_core_us * started + extra_us + self.completion_us
 
 
 CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 import npusim
 from npusim import devices
+from npusim.chip import L2State
 from npusim.cli import folder
 from npusim.cli.call import arguments
 from npusim.cli.progress import bar
@@ -17,13 +17,6 @@ from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 
 __all__ = ["run_operator"]
-
-
-class L2(StrEnum):
-    """Whether inputs and outputs lie in the L2 at launch."""
-
-    COLD = "cold"
-    WARM = "warm"
 
 
 INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
@@ -58,12 +51,25 @@ Force = Annotated[
     bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-L2Option = Annotated[L2, typer.Option(help="Whether inputs and outputs lie in the L2 at launch.")]
+L2Option = Annotated[
+    str,
+    typer.Option(
+        metavar="cold|warm|again|NAME,NAME",
+        help="What lies in the L2 at launch: nothing, inputs and outputs, what an earlier run of "
+        "the same left there, or the inputs named.",
+    ),
+]
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
 Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
 Fold = Annotated[
     bool, typer.Option("--fold/--no-fold", help="Time cores that do the same only once.")
 ]
+
+
+def _l2(word: str) -> L2State:
+    if word in ("cold", "warm", "again"):
+        return word  # type: ignore[return-value]
+    return tuple(word.split(","))
 
 
 def run_operator(
@@ -74,7 +80,7 @@ def run_operator(
     output: Output = None,
     force: Force = False,
     as_json: Json = False,
-    l2: L2Option = L2.COLD,
+    l2: L2Option = "cold",
     values: Values = True,
     timing: Timing = True,
     fold: Fold = True,
@@ -95,7 +101,7 @@ def run_operator(
             device=spec,
             values=values,
             timing=timing,
-            l2=l2.value,
+            l2=_l2(l2),
             fold=fold,
             progress=progress,
         )

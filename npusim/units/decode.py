@@ -44,9 +44,6 @@ Step = tuple[int, int, int, int, int]
 Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
 waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
 """
-import os
-OUT = 64
-GRANULE = int(os.environ.get("GRANULE", 32768))
 CrossFlag = tuple[CrossMode, int]
 """Mode and event of a flag between cores."""
 
@@ -197,14 +194,16 @@ class Decoder:
         return len(self.copies) - 1
 
     def _spread(self, place: Global) -> int:
+        """In how many slices of the L2 the lines lie that are asked for at a time."""
         pieces = -(-place.burst_bytes // self._line_bytes)
-        rows = min(place.bursts, -(-OUT // pieces))
-        return max(1, rows * place.stride_bytes // GRANULE)
+        most = self.spec.l2.outstanding
+        rows = min(place.bursts, -(-most // pieces))
+        return max(1, rows * place.stride_bytes // (most * self._line_bytes))
 
     def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:
-        """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy that begins at *address*.
+        """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy.
 
-        *address* counts from the start of the tensor.
+        It begins at *address*, counted from the start of the tensor.
         """
         line, phase = divmod(address, self._line_bytes)
         known = copy.known.get(phase)

@@ -2,11 +2,11 @@
 
 What the rows leave open is settled here, once for all:
 
-* The L2 holds inputs and outputs if a row says warm. If it says that weights are cold and
-  activations warm, it holds the activations. So it does where a row says only that weights are
-  cold: those come from a benchmark that replays a graph over six copies of the weights in turn,
-  whose activations stay. Weights are warm there too if all six copies fit. Where a row does not
-  say, or says it in its notes, the L2 is cold.
+* The L2 holds what an earlier run of the same left there if a row says warm. If it says that
+  weights are cold and activations warm, it holds the activations. So it does where a row says only
+  that weights are cold: those come from a benchmark that replays a graph over six copies of the
+  weights in turn, whose activations stay. Weights are warm there too if all six copies fit. Where a
+  row does not say, or says it in its notes, the L2 is cold.
 * A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
   families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
   `[N, K]`, and the fractals of the 310P kernel of npu_weight_quant_batchmatmul are those of
@@ -26,10 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Protocol
 
 from npusim import devices, ops
 from npusim.chip import L2State
+from npusim.dtypes import FLOAT32, dtype_named
+from npusim.micro import task_us, time
+from npusim.micro.elementwise import cast, maximum
+from npusim.micro.published import find
 from npusim.run import run
 from npusim.tensor import TensorSpec
 from npusim.validation.rows import Row, RowError
@@ -40,6 +45,9 @@ COPIES = 6
 """Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 """Families whose notes do not say that the weight lies as `[N, K]`."""
+
+
+SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class NotModelledError(ValueError):
@@ -72,11 +80,49 @@ class Call:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A kernel of `npusim.micro.published`, by the id of its row."""
+
+    id: str
+
+    def time_us(self) -> float:
+        """Task Duration."""
+        found = find(self.id)
+        assert found is not None
+        table, row = found
+        spec = devices.load(table.device)
+        kernel = row.write(spec)
+        return task_us(kernel, spec, time(kernel, spec, table.l2))
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """A cast to fp32 or a maximum of *count* elements."""
+
+    op: str
+    count: int
+    dtype: str
+    device: str
+    l2: L2State
+
+    def time_us(self) -> float:
+        """Task Duration."""
+        spec, dtype = devices.load(self.device), dtype_named(self.dtype)
+        if self.op == "cast":
+            kernel = cast(spec, self.count, dtype, FLOAT32)
+        else:
+            kernel = maximum(spec, self.count, dtype)
+        return task_us(kernel, spec, time(kernel, spec, self.l2))
+
+
 def timed(row: Row) -> tuple[Timed, ...]:
     """What *row* measured, kernel by kernel, one after the other.
 
     Raises NotModelledError, and RowError if a cell that its operator needs is empty or wrong.
     """
+    if row.op.startswith("micro: ") and find(row.id):
+        return (Published(row.id),)
     if row.op not in KERNELS:
         reasons = (reason for start, reason in ABSENT.items() if row.op.startswith(start))
         raise NotModelledError(next(reasons, f"npusim has no {row.op}"))
@@ -87,7 +133,7 @@ def timed(row: Row) -> tuple[Timed, ...]:
         raise NotModelledError("batches are not simulated")
     try:
         return KERNELS[row.op](row)
-    except RowError:
+    except (RowError, NotModelledError):
         raise
     except ValueError as error:
         raise RowError(f"validate: row {row.id}: {error}") from None
@@ -149,6 +195,24 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
     return (*_dynamic_quant(row, "k"), *_quant_matmul(row))
 
 
+def _cast(row: Row) -> tuple[Timed, ...]:
+    dtype = SHORT.get(row.x_dtype, row.x_dtype)
+    return (Elementwise("cast", prod(_shapes(row)[0]), dtype, row.device, _l2(row)),)
+
+
+def _maximum(row: Row) -> tuple[Timed, ...]:
+    first, *others = _shapes(row)
+    dtype = row.x_dtype.partition("/")[0]
+    if any(other != first for other in others) or dtype == "int64":
+        raise NotModelledError("how the vendor broadcasts, and takes int64, is closed")
+    return (Elementwise("maximum", prod(first), dtype, row.device, _l2(row)),)
+
+
+def _shapes(row: Row) -> list[tuple[int, ...]]:
+    texts = row.shape.split(" , ")
+    return [tuple(int(size) for size in text.split("x")) for text in texts]
+
+
 KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "matmul": _matmul,
     "npu_quant_matmul": _quant_matmul,
@@ -156,6 +220,8 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
+    "cast": _cast,
+    "maximum": _maximum,
 }
 """The op of a row -> what is timed for it.
 
@@ -164,7 +230,7 @@ variant that is not simulated raises NotModelledError.
 """
 
 ABSENT = {
-    "micro: ": "a kernel of the vendor's guide, not an operator",
+    "micro: ": "a kernel of the vendor's guide that is not simulated, or not by that name",
     "as noted: ": "told in passing, as a sum or for a shape that is not exact",
 }
 """How the op of a row begins -> why it has no place in KERNELS."""
@@ -206,11 +272,11 @@ def _bias_dtype(row: Row) -> str:
 def _l2(row: Row, weight: TensorSpec | None = None, *activations: str) -> L2State:
     """What the L2 holds at launch; without a *weight*, all there is are activations."""
     if row.l2 == "warm":
-        return "warm"
+        return "again"
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:
-        return "warm"
+        return "again"
     capacity_bytes = devices.load(row.device).l2.capacity_bytes
     if row.l2 == "weights cold" and COPIES * weight.nbytes <= capacity_bytes:
         return "warm"

@@ -24,7 +24,9 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     shares = work(plan.cube, p.product)
     bindings = {operand.name: Binding(operand.name) for operand in p.inputs}
     bindings["output"] = Binding("output")
-    bindings["x2"] = Binding("x2", is_cached=p.product.transposed_b or not plan.cube.bypasses_l2(p.product))
+    # Measured decode products with (n, k) weights find them in the L2, those with (k, n) do not.
+    past_l2 = plan.cube.bypasses_l2(p.product) and not p.product.transposed_b
+    bindings["x2"] = Binding("x2", is_cached=not past_l2)
     blocks = []
     for core, pieces in enumerate(shares):
         write_pieces(
