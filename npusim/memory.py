@@ -310,10 +310,7 @@ class SharedMemory:
         def from_l2(latency: int) -> None:
             rows = request.rows - gm_rows
             port = self._row_port("l2", request.l2_port, l2_bytes, rows)
-            # A slice hands out a whole line for each piece of a row.
-            moved = max(l2_bytes, rows * self._line_bytes)
-            load = port * moved * request.copies // l2_bytes
-            copy = Copy(l2_bytes, port, load, *_stream(request))
+            copy = Copy(l2_bytes, port, port * request.copies, *_stream(request))
             self._links["l2", True].join(copy, lambda: done(latency, gm_bytes, l2_bytes))
 
         def from_gm(then: Callable[[], None]) -> None:
