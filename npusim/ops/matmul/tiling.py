@@ -99,7 +99,11 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
     pr = p.product
     cores = max(1, core.count // pr.matrices)
     pairs = []
-    if pr.transposed_b:
+    if pr.transposed_b and not pr.transposed_a and pr.m <= 128 and not p.bias:
+        # Closed; assumed: even shares of at most 256 columns, so that rows of 512 bytes fit L1.
+        waves = cdiv(pr.n, cores * 256)
+        pairs.append((up(pr.m, 16), up(cdiv(pr.n, waves * cores), 16)))
+    elif pr.transposed_b:
         for m, n in ((64, 64), (128, 128), (128, 256)):
             m, n = min(m, up(pr.m, 16)), min(n, up(pr.n, 16))
             pairs.append((m, up(cdiv(pr.n, max(1, cores // cdiv(pr.m, m))), 16)))
