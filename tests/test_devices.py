@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from npusim import devices
-from npusim.spec import DeviceSpec
 from npusim.spec import CORE_KINDS, DeviceSpec
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

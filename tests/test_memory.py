@@ -2,9 +2,8 @@
 
 The tiny chip: each core's port takes 32 bytes a cycle from the memory and 64 out of the L2; the
 links that all cores share move 32 and 128; a load is there after 10 cycles, or 2 out of the L2.
-Stores go to the L2, 32 bytes a cycle for all cores, and are there after 4; what has to leave it goes
-to the memory at 16, or at the 32 of the loads where the two share a bus. The L2 holds 8192 bytes in
-lines of 128.
+Stores go to the L2, 32 bytes a cycle for all cores, and are there after 4; what has to leave it
+shares the 32 of the loads on its way to the memory. The L2 holds 8192 bytes in lines of 128.
 """
 
 from __future__ import annotations
