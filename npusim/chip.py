@@ -101,7 +101,6 @@ def time(
     cache = L2(spec, tensors, warm)
     if l2 == "again":
         _run(groups, codes, cache, spec, None)
-        cache.begin()
     lanes = _run(groups, codes, cache, spec, progress)
     return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz)
 

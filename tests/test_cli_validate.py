@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parent / "golden" / "validation.txt"
 FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
 q1,static,npu_quantize,Atlas A3,30,4096,bfloat16,warm,40,by hand
 q2,static,npu_quantize,Atlas A3,4,32,bfloat16,warm,2.5,by hand
-e1,elementwise,maximum,Atlas A3,,,,,7,by hand
+e1,elementwise,softmax,Atlas A3,,,,,7,by hand
 """
 
 TABLE = """\
@@ -26,7 +26,7 @@ static           2       2            1     25 %   25 %   -25 %   -25 % q1      
 elementwise      1       0
 
 not modelled
-elementwise  1  npusim has no maximum
+elementwise  1  npusim has no softmax
 """  # noqa: E501
 
 

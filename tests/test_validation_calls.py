@@ -86,7 +86,7 @@ def test_of_cold_weights_only_activations_are_warm() -> None:
     assert call(row).l2 == ("x1",)
     assert call(replace(row, pertoken=True)).l2 == ("x1", "pertoken_scale")
     assert call(replace(WEIGHT, l2=row.l2)).l2 == ("x",)
-    assert call(replace(row, op="npu_quantize", x_dtype="bfloat16")).l2 == "warm"
+    assert call(replace(row, op="npu_quantize", x_dtype="bfloat16")).l2 == "again"
 
 
 def test_weights_in_turn_are_warm_if_all_copies_fit() -> None:
@@ -149,7 +149,7 @@ def test_static_quantisation_has_a_scale_and_an_offset_for_each_column() -> None
     x, channel = TensorSpec((8, 48), "bfloat16"), TensorSpec((48,), "bfloat16")
 
     assert timed(row) == (
-        Call("npu_quantize", (x, channel, channel, "qint8", -1, False), A2, "warm"),
+        Call("npu_quantize", (x, channel, channel, "qint8", -1, False), A2, "again"),
     )
 
 
@@ -164,7 +164,7 @@ def test_dynamic_quantisation_goes_before_its_product(monkeypatch: pytest.Monkey
     )
     first, second = timed(row)
 
-    assert first == Call("npu_dynamic_quant", (TensorSpec((8, 32), "bfloat16"),), A2, "warm")
+    assert first == Call("npu_dynamic_quant", (TensorSpec((8, 32), "bfloat16"),), A2, "again")
     assert second == call(replace(row, op="npu_quant_matmul"))
 
 
@@ -187,10 +187,10 @@ def test_calls_pickle() -> None:
 
 
 def test_rows_that_nothing_can_be_held_against_say_why() -> None:
-    absent(replace(MATMUL, op="maximum"), "npusim has no maximum")
+    absent(replace(MATMUL, op="softmax"), "npusim has no softmax")
     absent(
         replace(MATMUL, op="micro: DataCopy GM->UB"),
-        "a kernel of the vendor's guide, not an operator",
+        "a kernel of the vendor's guide that is not simulated, or not by that name",
     )
     absent(
         replace(MATMUL, op="as noted: RmsNorm per call"),
@@ -208,13 +208,13 @@ def test_an_operator_that_npusim_lacks_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_kernel_of_another_kind_can_be_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Maximum:
+    class Softmax:
         def time_us(self) -> float:
             return 2.5
 
-    kernel = Maximum()
-    monkeypatch.setitem(calls.KERNELS, "maximum", lambda _: (kernel,))
-    assert timed(replace(MATMUL, op="maximum")) == (kernel,)
+    kernel = Softmax()
+    monkeypatch.setitem(calls.KERNELS, "softmax", lambda _: (kernel,))
+    assert timed(replace(MATMUL, op="softmax")) == (kernel,)
 
 
 # ---- rows that are wrong ----
@@ -227,6 +227,15 @@ def test_a_size_that_is_missing_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize("shape", ["", "3x", "3x4,3x4", "three"])
+def test_a_shape_that_is_wrong_is_named(shape: str) -> None:
+    refused(
+        replace(MATMUL, op="maximum", shape=shape),
+        f"validate: row r1: shape must be sizes such as 3x4 , 3x4 for maximum, not {shape!r}; "
+        f"mend the cell",
+    )
+
+
 def test_a_dtype_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError) as told:
         TensorSpec((8, 32), "float17")
@@ -234,7 +243,8 @@ def test_a_dtype_that_is_none_is_refused() -> None:
 
 
 def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
-    modelled = [row for row in read() if row.op in calls.KERNELS]
+    written_out = {"cast", "maximum"}
+    modelled = [row for row in read() if row.op in calls.KERNELS.keys() - written_out]
     assert len(modelled) == 248
     for found in (found for row in modelled for found in timed(row)):
         assert isinstance(found, Call)

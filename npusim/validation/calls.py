@@ -24,6 +24,8 @@ qmm_catlass_910b1) are held against the library's.
 
 from __future__ import annotations
 
+import re
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
@@ -209,7 +211,13 @@ def _maximum(row: Row) -> tuple[Timed, ...]:
 
 
 def _shapes(row: Row) -> list[tuple[int, ...]]:
+    """What stands in the column, `3x4 , 3x4` for two inputs; raises RowError."""
     texts = row.shape.split(" , ")
+    if not all(re.fullmatch(r"\d+(x\d+)*", text) for text in texts):
+        raise RowError(
+            f"validate: row {row.id}: shape must be sizes such as 3x4 , 3x4 for {row.op}, "
+            f"not {row.shape!r}; mend the cell"
+        )
     return [tuple(int(size) for size in text.split("x")) for text in texts]
 
 
