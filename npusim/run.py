@@ -1,4 +1,4 @@
-"""Run an operator on a simulated chip: check, tile, build, then compute and time."""
+"""Run an operator, or a kernel of one's own, on a simulated chip: check, tile, build, then play."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from npusim.buffers import UNWRITTEN
 from npusim.chip import L2State, Progress
 from npusim.dtypes import Array
 from npusim.errors import Code, OpError, TrapError
+from npusim.micro import own
 from npusim.product import CubeOrder
 from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import GlobalTensor, Tensor, TensorSpec, allocate
@@ -130,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 def run(
-    op: str,
+    op: str | own.KernelFunction,
     *args: Any,
     device: str | os.PathLike[str] | DeviceSpec,
     values: bool = True,
@@ -143,6 +144,9 @@ def run(
     **kwargs: Any,
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
+
+    In place of its name, *op* may be a function that writes a kernel, or `FILE.py:FUNCTION`; the
+    parameters are then that function's (``micro.own``).
 
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
@@ -163,18 +167,18 @@ def run(
     array([[   0,    2, -128]], dtype=int8)
     """
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
-    operator, spec = ops.load(op), devices.load(device)
-    given = _bind(op, operator, args, kwargs)
+    (operator, name), spec = own.find(op), devices.load(device)
+    given = _bind(name, operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     _check_l2(l2, problem)
-    arguments = {name: _described(value) for name, value in given.items()}
-    _check_capacity(op, problem, spec)
+    arguments = {word: _described(value) for word, value in given.items()}
+    _check_capacity(name, problem, spec)
     has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
     plan = operator.tile(spec, problem) if has_kernel else None
     if plan is None:
         found = _without_kernel(operator, problem, given, with_values)
-        return Run(op, spec, arguments, l2, found, None, None, timing)
+        return Run(name, spec, arguments, l2, found, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
     tensors = _place(problem, plan, with_values)
@@ -186,8 +190,10 @@ def run(
         if timing:
             trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
     except TrapError as trap:
-        raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
-    return Run(op, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing)
+        raise OpError(Code.AICORE_EXCEPTION, f"{name}: {trap}") from None
+    return Run(
+        name, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing
+    )
 
 
 def _without_kernel(

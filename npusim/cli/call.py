@@ -11,6 +11,8 @@ from typing import Any
 
 from npusim import ops
 from npusim.inputs import parse
+from npusim.micro import own
+from npusim.micro.own import KernelError, KernelFunction
 
 __all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
 
@@ -19,33 +21,43 @@ class UsageError(ValueError):
     """The command line does not say what is needed."""
 
 
-def parameters(op: str) -> tuple[Parameter, ...]:
-    """The parameters of operator *op* in order; raises UsageError for an unknown operator."""
+def parameters(op: str | KernelFunction) -> tuple[Parameter, ...]:
+    """The parameters of *op*, as `run` takes it, in order.
+
+    Raises UsageError for an unknown operator, KernelError for a kernel that cannot be found.
+    """
     try:
-        operator = ops.load(op)
+        operator, _ = own.find(op)
+    except KernelError:
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from None
     return tuple(ops.signature(operator).parameters.values())
 
 
 def is_tensor(parameter: Parameter) -> bool:
-    """Whether *parameter* takes an array, possibly None."""
-    return "Array" in inspect.formatannotation(parameter.annotation)
+    """Whether *parameter* takes a tensor, possibly None."""
+    if parameter.annotation is Parameter.empty:
+        return parameter.default is Parameter.empty
+    told = inspect.formatannotation(parameter.annotation)
+    return "Array" in told or "TensorSpec" in told
 
 
 def _may_be_none(parameter: Parameter) -> bool:
     return "None" in inspect.formatannotation(parameter.annotation)
 
 
-def arguments(op: str, tensors: Iterable[str], attributes: Iterable[str]) -> dict[str, Any]:
+def arguments(
+    op: str | KernelFunction, tensors: Iterable[str], attributes: Iterable[str]
+) -> dict[str, Any]:
     """Arguments for *op* from the values of `-i` and `-a`.
 
     Tensors that may be None can be left out. Raises UsageError for names that do not fit *op*,
     InputError and FileError for their values.
     """
-    known = parameters(op)
-    words = _named(op, "-i", tensors, [p.name for p in known if is_tensor(p)])
-    plain = _named(op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
+    known, who = parameters(op), own.find(op)[1]
+    words = _named(who, "-i", tensors, [p.name for p in known if is_tensor(p)])
+    plain = _named(who, "-a", attributes, [p.name for p in known if not is_tensor(p)])
     given: dict[str, Any] = {name: attribute(word) for name, word in plain.items()}
     for parameter in known:
         name = parameter.name
@@ -54,7 +66,7 @@ def arguments(op: str, tensors: Iterable[str], attributes: Iterable[str]) -> dic
         if not (is_tensor(parameter) and _may_be_none(parameter)):
             option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
             raise UsageError(
-                f"run: {name} of {op} must be given; add for example {option} {name}={example}"
+                f"run: {name} of {who} must be given; add for example {option} {name}={example}"
             )
         given[name] = None
     return given | {name: parse(word) for name, word in words.items()}
