@@ -35,7 +35,7 @@ class Run:
     """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
     outputs: dict[str, Output]
-    """All that came out, by the names that programs use: `output` comes first."""
+    """All that came out, by the names that programs use: operators call the first `output`."""
     plan: ops.Plan | None
     """How the work was split; None when no kernel ran."""
     trace: Trace | None

@@ -225,6 +225,12 @@ def test_a_file_may_use_its_neighbours_and_what_it_imports_is_no_kernel_of_its_o
     assert str(caught.value) == (
         "add: the function must return a Kernel, but line 2 raises KeyError: 5; mend it"
     )
+    file.write_text("def add(spec):\n    raise ValueError('mine')\n")
+    with pytest.raises(KernelError) as caught:
+        npusim.run(f"{file}:add", device="Atlas A2")
+    assert str(caught.value) == (
+        "add: the function must return a Kernel, but line 2 raises ValueError: mine; mend it"
+    )
     with pytest.raises(KernelError, match=r"must have the function sub, but has add; define it$"):
         load(f"{file}:sub")
 

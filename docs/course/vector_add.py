@@ -22,7 +22,9 @@ def add(spec: DeviceSpec, x: TensorSpec, y: TensorSpec, tile: int = 4096, depth:
             queue.enque(slot)
         a, b, c = xs.deque(), ys.deque(), zs.alloc()  # vector: compute
         builder.emit(Binary("add", *(slot.of(x.element, count) for slot in (c, a, b))))
-        xs.free(a), ys.free(b), zs.enque(c)
+        xs.free(a)
+        ys.free(b)
+        zs.enque(c)
         c = zs.deque()  # mte3: copy out
         builder.store(Global("z", offset, nbytes), c.of(x.element, count))
         zs.free(c)

@@ -42,6 +42,9 @@ KernelFunction = Callable[..., Kernel]
 """From a chip, called `spec`, and TensorSpecs and attributes by name, to a kernel."""
 
 
+PACKAGE = Path(ops.__file__).resolve().parents[1]
+
+
 class KernelError(ValueError):
     """A kernel of one's own cannot be found, written or launched."""
 
@@ -125,6 +128,12 @@ def _told(error: Exception, path: Path) -> str:
     return f"{where} raises {type(error).__name__}: {what}"
 
 
+def _is_ours(error: Exception) -> bool:
+    """Whether npusim itself raised *error*."""
+    *_, last = extract_tb(error.__traceback__)
+    return Path(last.filename).resolve().is_relative_to(PACKAGE)
+
+
 def _same(frame: Any, path: Path) -> bool:
     return Path(frame.filename).resolve() == path.resolve()
 
@@ -175,10 +184,11 @@ class _Own:
         described = {name: operand.spec for name, operand in operands.items()}
         try:
             kernel = self.reference(spec=spec, **given | described)
-        except (ValueError, RuntimeError):
-            raise  # npusim's own say all that is needed
         except Exception as error:
-            path = Path(inspect.getsourcefile(self.reference) or "")
+            if isinstance(error, ValueError | RuntimeError) and _is_ours(error):
+                raise  # it says all that is needed
+            code = getattr(self.reference, "__code__", None)
+            path = Path(code.co_filename if code else "")
             raise KernelError(
                 f"{self.name}: the function must return a Kernel, but {_told(error, path)}; mend it"
             ) from error
