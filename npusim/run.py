@@ -145,9 +145,7 @@ def run(
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
 
-    In place of its name, *op* may be a function that writes a kernel, or `FILE.py:FUNCTION`; the
-    parameters are then that function's (``micro.own``).
-
+    *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
@@ -162,23 +160,22 @@ def run(
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
 
     >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
-    >>> one = np.ones(1, np.float32)
-    >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
+    >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
     array([[   0,    2, -128]], dtype=int8)
     """
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
-    (operator, name), spec = own.find(op), devices.load(device)
-    given = _bind(name, operator, args, kwargs)
+    (operator, op), spec = own.find(op), devices.load(device)
+    given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     _check_l2(l2, problem)
-    arguments = {word: _described(value) for word, value in given.items()}
-    _check_capacity(name, problem, spec)
+    arguments = {name: _described(value) for name, value in given.items()}
+    _check_capacity(op, problem, spec)
     has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
     plan = operator.tile(spec, problem) if has_kernel else None
     if plan is None:
         found = _without_kernel(operator, problem, given, with_values)
-        return Run(name, spec, arguments, l2, found, None, None, timing)
+        return Run(op, spec, arguments, l2, found, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
     tensors = _place(problem, plan, with_values)
@@ -190,10 +187,8 @@ def run(
         if timing:
             trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
     except TrapError as trap:
-        raise OpError(Code.AICORE_EXCEPTION, f"{name}: {trap}") from None
-    return Run(
-        name, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing
-    )
+        raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
+    return Run(op, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing)
 
 
 def _without_kernel(

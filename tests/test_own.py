@@ -159,11 +159,11 @@ def test_the_command_sums_such_a_run_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "words", "message"),
     [
-        (2, CALL[:-2], "run: y of add must be given; add for example -i y=randn:8x16"),
+        (2, CALL[:-2], f"run: y of {ADD} must be given; add for example -i y=randn:8x16"),
         (
             2,
             (*CALL, "-a", "tiles=3"),
-            "run: -a must name an attribute of add, one of tile, depth, not 'tiles'; "
+            f"run: -a must name an attribute of {ADD}, one of tile, depth, not 'tiles'; "
             "did you mean tile?",
         ),
         (

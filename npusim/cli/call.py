@@ -12,7 +12,7 @@ from typing import Any
 from npusim import ops
 from npusim.inputs import parse
 from npusim.micro import own
-from npusim.micro.own import KernelError, KernelFunction
+from npusim.micro.own import KernelError
 
 __all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
 
@@ -21,7 +21,7 @@ class UsageError(ValueError):
     """The command line does not say what is needed."""
 
 
-def parameters(op: str | KernelFunction) -> tuple[Parameter, ...]:
+def parameters(op: str) -> tuple[Parameter, ...]:
     """The parameters of *op*, as `run` takes it, in order.
 
     Raises UsageError for an unknown operator, KernelError for a kernel that cannot be found.
@@ -47,17 +47,15 @@ def _may_be_none(parameter: Parameter) -> bool:
     return "None" in inspect.formatannotation(parameter.annotation)
 
 
-def arguments(
-    op: str | KernelFunction, tensors: Iterable[str], attributes: Iterable[str]
-) -> dict[str, Any]:
+def arguments(op: str, tensors: Iterable[str], attributes: Iterable[str]) -> dict[str, Any]:
     """Arguments for *op* from the values of `-i` and `-a`.
 
     Tensors that may be None can be left out. Raises UsageError for names that do not fit *op*,
     InputError and FileError for their values.
     """
-    known, who = parameters(op), own.find(op)[1]
-    words = _named(who, "-i", tensors, [p.name for p in known if is_tensor(p)])
-    plain = _named(who, "-a", attributes, [p.name for p in known if not is_tensor(p)])
+    known = parameters(op)
+    words = _named(op, "-i", tensors, [p.name for p in known if is_tensor(p)])
+    plain = _named(op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
     given: dict[str, Any] = {name: attribute(word) for name, word in plain.items()}
     for parameter in known:
         name = parameter.name
@@ -66,7 +64,7 @@ def arguments(
         if not (is_tensor(parameter) and _may_be_none(parameter)):
             option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
             raise UsageError(
-                f"run: {name} of {who} must be given; add for example {option} {name}={example}"
+                f"run: {name} of {op} must be given; add for example {option} {name}={example}"
             )
         given[name] = None
     return given | {name: parse(word) for name, word in words.items()}

@@ -15,7 +15,6 @@ from npusim.cli.call import arguments
 from npusim.cli.progress import bar
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
-from npusim.micro import own
 
 __all__ = ["run_operator"]
 
@@ -88,14 +87,13 @@ def run_operator(
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
-    found = own.load(op) if own.is_own(op) else op
-    given = arguments(found, inputs or (), attributes or ())
+    given = arguments(op, inputs or (), attributes or ())
     spec = devices.load(device)
     if output is not None:
         folder.check(output, force)
     with bar() as progress:
         run = npusim.run(
-            found,
+            op,
             **given,
             device=spec,
             values=values,

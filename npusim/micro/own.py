@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter
 from pathlib import Path
@@ -76,7 +77,12 @@ def load(text: str) -> KernelFunction:
             f"kernel: one in a file must be FILE.py:FUNCTION, not {text!r}; "
             f"name the function that makes it"
         )
-    module = _module(Path(file))
+    path = Path(file)
+    if not path.is_file():
+        raise KernelError(
+            f"kernel: {path} must be a file of Python, but there is none; check the path"
+        )
+    module = _module(path, path.stat().st_mtime_ns)
     found = getattr(module, name, None)
     own = [
         other
@@ -93,12 +99,9 @@ def load(text: str) -> KernelFunction:
     return cast(KernelFunction, found)
 
 
-def _module(path: Path) -> ModuleType:
-    """The module in the file at *path*, run anew; it may import its neighbours."""
-    if not path.is_file():
-        raise KernelError(
-            f"kernel: {path} must be a file of Python, but there is none; check the path"
-        )
+@lru_cache(maxsize=16)
+def _module(path: Path, _: int) -> ModuleType:
+    """The module in the file at *path*, run anew once it has changed; it can import neighbours."""
     spec = spec_from_file_location(f"own_kernel_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise KernelError(f"kernel: {path} must be a file of Python; end its name in .py")
