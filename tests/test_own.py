@@ -149,7 +149,7 @@ def test_the_command_sums_such_a_run_up(tmp_path: Path) -> None:
     record = json.loads((out / "run.json").read_text())
     assert record["arguments"]["tile"] == 64
     assert record["typed"] == {
-        "op": ADD,
+        "op": [ADD],
         "input": ["x=arange:8x16:half", "y=full:8x16:half:value=2"],
         "attr": ["tile=64"],
     }

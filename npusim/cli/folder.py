@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ def check(folder: Path, force: bool, command: str = "run", record: str = RECORD)
         )
 
 
-def write(run: Run, folder: Path, typed: dict[str, Any]) -> list[str]:
+def write(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
     """Write *run* into *folder*, in place of what *check* let pass; returns the names of files.
 
     *typed* are the words of the command line that made its arguments, kept beside them.
@@ -93,7 +92,7 @@ def _unwritable(folder: Path, command: str, error: OSError) -> FolderError:
     )
 
 
-def _fill(run: Run, folder: Path, typed: dict[str, Any]) -> list[str]:
+def _fill(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
     names = []
     for name, output in run.outputs.items():
         values = output.storage if isinstance(output, Tensor) else output

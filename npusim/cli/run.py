@@ -102,7 +102,7 @@ def run_operator(
             fold=fold,
             progress=progress,
         )
-    typed = {"op": op, "input": inputs or [], "attr": attributes or []}
+    typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
     written = folder.write(run, output, typed) if output is not None else []
     if as_json:
         typer.echo(json_text(run.to_json()))
