@@ -80,8 +80,8 @@ def test_the_first_kernel_runs_on_the_command_line(copy: Path) -> None:
     (command,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     said = shell(command, copy)
     assert said.startswith("operator  add\n")
-    made = sorted(path.name for path in (copy.parents[1] / "out" / "add").iterdir())
-    assert made == ["pipes.png", "run.json", "timeline.png", "z.npy"]
+    made = {path.name for path in (copy.parents[1] / "out" / "add").iterdir()}
+    assert {"pipes.png", "run.json", "timeline.png", "z.npy"} <= made
 
 
 @pytest.mark.slow

@@ -145,7 +145,7 @@ def test_the_command_sums_such_a_run_up(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert said.startswith("operator  add\n")
     assert "z         float16 (8, 16): 2.0 3.0 4.0 5.0 6.0" in said
-    assert entries(out) == ["pipes.png", "run.json", "timeline.png", "z.npy"]
+    assert {"pipes.png", "run.json", "timeline.png", "z.npy"} <= set(entries(out))
     record = json.loads((out / "run.json").read_text())
     assert record["arguments"]["tile"] == 64
     assert record["typed"] == {
