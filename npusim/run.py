@@ -1,4 +1,4 @@
-"""Run an operator on a simulated chip: check, tile, build, then compute and time."""
+"""Run an operator, or a kernel of one's own, on a simulated chip: check, tile, build, then play."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from npusim.buffers import UNWRITTEN
 from npusim.chip import L2State, Progress
 from npusim.dtypes import Array
 from npusim.errors import Code, OpError, TrapError
+from npusim.micro import own
 from npusim.product import CubeOrder
 from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import GlobalTensor, Tensor, TensorSpec, allocate
@@ -34,7 +35,7 @@ class Run:
     """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
     outputs: dict[str, Output]
-    """All that came out, by the names that programs use: `output` comes first."""
+    """All that came out, by the names that programs use: operators call the first `output`."""
     plan: ops.Plan | None
     """How the work was split; None when no kernel ran."""
     trace: Trace | None
@@ -130,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 def run(
-    op: str,
+    op: str | own.KernelFunction,
     *args: Any,
     device: str | os.PathLike[str] | DeviceSpec,
     values: bool = True,
@@ -144,6 +145,7 @@ def run(
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
 
+    *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
@@ -159,12 +161,11 @@ def run(
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
 
     >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
-    >>> one = np.ones(1, np.float32)
-    >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
+    >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
     array([[   0,    2, -128]], dtype=int8)
     """
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
-    operator, spec = ops.load(op), devices.load(device)
+    (operator, op), spec = own.find(op), devices.load(device)
     given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)

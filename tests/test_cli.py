@@ -463,6 +463,7 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     record = json.loads((out / "run.json").read_text())
     words = quantize()
     assert record.pop("typed") == {
+        "op": ["npu_quantize"],
         "input": [word for flag, word in pairwise(words) if flag == "-i"],
         "attr": [word for flag, word in pairwise(words) if flag == "-a"],
     }

@@ -11,6 +11,8 @@ from typing import Any
 
 from npusim import ops
 from npusim.inputs import parse
+from npusim.micro import own
+from npusim.micro.own import KernelError
 
 __all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
 
@@ -20,17 +22,25 @@ class UsageError(ValueError):
 
 
 def parameters(op: str) -> tuple[Parameter, ...]:
-    """The parameters of operator *op* in order; raises UsageError for an unknown operator."""
+    """The parameters of *op*, as `run` takes it, in order.
+
+    Raises UsageError for an unknown operator, KernelError for a kernel that cannot be found.
+    """
     try:
-        operator = ops.load(op)
+        operator, _ = own.find(op)
+    except KernelError:
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from None
     return tuple(ops.signature(operator).parameters.values())
 
 
 def is_tensor(parameter: Parameter) -> bool:
-    """Whether *parameter* takes an array, possibly None."""
-    return "Array" in inspect.formatannotation(parameter.annotation)
+    """Whether *parameter* takes a tensor, possibly None."""
+    if parameter.annotation is Parameter.empty:
+        return parameter.default is Parameter.empty
+    told = inspect.formatannotation(parameter.annotation)
+    return "Array" in told or "TensorSpec" in told
 
 
 def _may_be_none(parameter: Parameter) -> bool:

@@ -26,7 +26,10 @@ spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ
 
 
 Operator = Annotated[
-    str, typer.Argument(metavar="OP", help="The operator, as `npusim ops` lists it.")
+    str,
+    typer.Argument(
+        metavar="OP", help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION."
+    ),
 ]
 Device = Annotated[
     str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
@@ -85,7 +88,7 @@ def run_operator(
     timing: Timing = True,
     fold: Fold = True,
 ) -> None:
-    """Run an operator on a chip.
+    """Run an operator, or a kernel of your own, on a chip.
 
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
@@ -105,7 +108,7 @@ def run_operator(
             fold=fold,
             progress=progress,
         )
-    typed = {"input": inputs or [], "attr": attributes or []}
+    typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
     written = folder.write(run, output, typed) if output is not None else []
     if as_json:
         typer.echo(json_text(run.to_json()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npusim import chip
+from npusim.buffers import UNWRITTEN
 from npusim.chip import L2State
 from npusim.dtypes import Array
 from npusim.program import Block
@@ -27,18 +28,26 @@ class Kernel:
     outputs: dict[str, TensorSpec] = field(default_factory=dict)
     is_mix: bool = False
     """Whether cube and vector cores start together."""
+    workspaces: dict[str, int] = field(default_factory=dict)
+    """Tensors that its cores keep between them, and their bytes."""
+
+    @property
+    def launched(self) -> int:
+        """Cores that are started; a cube core and the vector cores of its group count as one."""
+        return len({block.group for block in self.blocks} if self.is_mix else self.blocks)
 
 
 def time(kernel: Kernel, spec: DeviceSpec, l2: L2State = "cold") -> Trace:
     """Time *kernel*; raises RuleError, RaceError or DeadlockError if it is no right program."""
     chip.verify(kernel.blocks, spec)
-    tensors = [GlobalTensor(name, of.nbytes) for name, of in _tensors(kernel).items()]
+    sizes = {name: of.nbytes for name, of in _tensors(kernel).items()} | kernel.workspaces
+    tensors = [GlobalTensor(name, nbytes) for name, nbytes in sizes.items()]
     return chip.time(kernel.blocks, tensors, spec, l2=l2)
 
 
 def task_us(kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
     """The profiler's Task Duration: launch, the slowest core, completion."""
-    launch_us = spec.launch.time_us(len(kernel.blocks), kernel.is_mix)
+    launch_us = spec.launch.time_us(kernel.launched, kernel.is_mix)
     return launch_us + trace.cycles / spec.clock_hz * 1e6
 
 
@@ -56,6 +65,9 @@ def compute(kernel: Kernel, spec: DeviceSpec, **inputs: Array) -> dict[str, Arra
         )
     outputs = {name: allocate(name, of, True) for name, of in kernel.outputs.items()}
     tensors = [Operand(name, given[name], array).place() for name, array in inputs.items()]
+    for name, nbytes in kernel.workspaces.items():
+        # What nobody has written must show when somebody reads it.
+        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, UNWRITTEN, np.uint8)))
     chip.compute(kernel.blocks, [*outputs.values(), *tensors], spec, orders)
     return {name: _values(outputs[name], of) for name, of in kernel.outputs.items()}
 
