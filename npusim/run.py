@@ -72,7 +72,8 @@ class Run:
         if self.plan is None:
             return 0.0
         is_mix = getattr(self.plan, "is_mix", False)
-        return self.device.launch.time_us(self.plan.launched, is_mix, has_tiling=True)
+        reads_tiling = getattr(self.plan, "reads_tiling", True)
+        return self.device.launch.time_us(self.plan.launched, is_mix, reads_tiling)
 
     @property
     def time_us(self) -> float | None:

@@ -287,10 +287,10 @@ class Launch(Part):
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
     completion_us: NonNegativeFloat
 
-    def time_us(self, cores: int, is_mix: bool = False, has_tiling: bool = False) -> float:
+    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: bool = False) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time."""
         started = min(cores, self.saturation_cores)
-        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if has_tiling else 0.0)
+        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if reads_tiling else 0.0)
         return self.base_us + self.per_core_us * started + extra_us + self.completion_us
 
 

@@ -151,6 +151,8 @@ class _Plan:
     launched: int
     is_mix: bool
     workspaces: dict[str, int] = field(default_factory=dict)
+    reads_tiling: bool = False
+    """Its sizes are known when it is written."""
 
 
 @dataclass(frozen=True, slots=True)
