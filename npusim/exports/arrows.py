@@ -22,6 +22,10 @@ class Arrow(NamedTuple):
     is_start: bool
     title: str
     """As the vendor names it: `MTE2ToMTE1`."""
+    is_first: bool
+    """Whether it comes before the other foot in the file."""
+    after: int
+    """When its other foot was drawn, in ns, if that was its start; else 0."""
 
 
 Key = tuple[int, int, Hashable]
@@ -39,12 +43,22 @@ class Arrows:
         self._trace, self._places = trace, places
         self._count = 0
         self._open: dict[tuple[Key, bool], deque[int]] = defaultdict(deque)
+        self._drawn: dict[int, int] = {}
+        """Arrow of which only the start is drawn -> when, in ns."""
         self._rounds: Counter[tuple[int, int, bool]] = Counter()
         """(core, event, set or wait) -> how often, of flags of mode "all"."""
         self._last = _last_setters(trace, listing)
 
-    def of(self, core: int, op: MicroOp) -> Iterator[Arrow]:
+    def of(self, core: int, op: MicroOp) -> list[Arrow]:
         """The feet that *op* has on *core*."""
+        return list(self._feet(core, op))
+
+    def draw(self, arrow: Arrow, at: int) -> None:
+        """Take note that the start of *arrow* is drawn *at* ns."""
+        if arrow.is_start and arrow.is_first:
+            self._drawn[arrow.number] = at
+
+    def _feet(self, core: int, op: MicroOp) -> Iterator[Arrow]:
         match op:
             case SetFlag(src, dst, event) | WaitFlag(src, dst, event):
                 title = f"{lane_of(src)}To{lane_of(dst)}"
@@ -60,10 +74,11 @@ class Arrows:
     def _foot(self, key: Key, is_start: bool, title: str) -> Arrow:
         waiting = self._open[key, not is_start]
         if waiting:
-            return Arrow(waiting.popleft(), is_start, title)
+            number = waiting.popleft()
+            return Arrow(number, is_start, title, False, self._drawn.pop(number, 0))
         self._count += 1
         self._open[key, is_start].append(self._count)
-        return Arrow(self._count, is_start, title)
+        return Arrow(self._count, is_start, title, True, 0)
 
     def _others(
         self, core: int, op: CrossCoreSetFlag | CrossCoreWaitFlag, is_set: bool

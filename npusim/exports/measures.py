@@ -133,9 +133,7 @@ def _calculated(tally: Tally, listing: Listing, cycles: int) -> Measures:
         name: count[name]
         for name in ("cube_fops", "cube_fp_instr_number", "cube_int_instr_number", "vec_fops")
     }
-    found["cube_total_instr_number"] = (
-        count["cube_fp_instr_number"] + count["cube_int_instr_number"]
-    )
+    found["cube_total_instr_number"] = sum(count[f"cube_{x}_instr_number"] for x in ("fp", "int"))
     kinds = [f"vec_{kind}_ratio" for kind in ("fp32", "fp16", "int32", "int16", "misc")]
     ratios = {name: held[name] / cycles for name in (*kinds, "cube_fp16_ratio", "cube_int8_ratio")}
     return found | ratios

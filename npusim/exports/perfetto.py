@@ -7,43 +7,27 @@ own; flows need whole numbers; times are whole nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from npusim.exports.arrows import Arrow, Arrows
+from npusim.exports.arrows import Arrows
 from npusim.exports.listing import Event, Listing
 from npusim.exports.names import Place
 from npusim.exports.throughput import STEP_NS, throughput
+from npusim.exports.tracks import Tracks
 from npusim.exports.writing import Clock, Scale, TraceFile, quoted
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, MicroOp, SetFlag, WaitFlag
 from npusim.reports.style import PIPES
 from npusim.spec import Pipe
 from npusim.trace import ORDERING, Trace
 
-__all__ = ["Tracks", "write"]
+__all__ = ["write"]
 
 SETS, WAITS = (SetFlag, CrossCoreSetFlag), (WaitFlag, CrossCoreWaitFlag)
 MOST_TRACKS = 1000
 """Of one pipe; no more micro-ops than this can be under way at once."""
 TRAFFIC = 1
 """Process of the counters; cores follow."""
-
-
-class Tracks:
-    """Gives each stretch of time the first track on which nothing else is under way."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, list[int]] = {}
-
-    def take(self, lane: str, start: int, end: int) -> tuple[int, bool]:
-        """The number of a track of *lane*, from 0, and whether it is a new one."""
-        ends = self._ends.setdefault(lane, [])
-        for number, busy in enumerate(ends):
-            if busy <= start:
-                ends[number] = end
-                return number, False
-        ends.append(end)
-        return len(ends) - 1, True
 
 
 def write(
@@ -72,10 +56,9 @@ def write(
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
             for core in lane.cores:
                 _name(out, core, lane.kind, places[core])
-                tracks = Tracks()
+                tracks = Tracks(clock)
                 for event in listing.events(lane):
-                    feet = arrows.of(core, event.line.op)
-                    _event(out, core, event, tracks, clock, feet)
+                    _event(out, core, event, tracks, arrows)
                 report(len(lane.program))
 
 
@@ -90,31 +73,30 @@ def _track(pid: int, pipe: Pipe, number: int) -> int:
     return (pid * 10 + PIPES.index(pipe) + 1) * MOST_TRACKS + number
 
 
-def _event(
-    out: TraceFile, core: int, event: Event, tracks: Tracks, clock: Clock, arrows: Iterable[Arrow]
-) -> None:
+def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arrows) -> None:
     line, pid = event.line, core + 2
-    start, end = clock.ns(event.start), clock.ns(_last(event))
-    number, is_new = tracks.take(line.pipe, start, end)
-    tid = _track(pid, line.pipe, number)
-    if is_new:
-        name = line.pipe if number == 0 else f"{line.pipe} +{number}"
+    feet = arrows.of(core, line.op)
+    after = max((foot.after for foot in feet), default=0)
+    drawn = tracks.take(line.pipe, event.start, _last(event), after)
+    tid = _track(pid, line.pipe, drawn.track)
+    if drawn.is_first:
+        name = line.pipe if drawn.track == 0 else f"{line.pipe} +{drawn.track}"
         out.name("thread_name", pid, tid, name)
         out.name("thread_sort_index", pid, tid, tid)
     where = f'"pid":{pid},"tid":{tid}'
     out.slice(
         quoted(event.text if isinstance(line.op, ORDERING) else line.name),
-        *(start, end, where),
+        *(drawn.start, drawn.end, where),
         f'"args":{{"micro-op":{quoted(event.text)},"line":{line.number},'
         f'"start_cycle":{event.start},"free_cycle":{event.free},"end_cycle":{event.end},'
         f'"gm_bytes":{line.nbytes}}}',
     )
-    for arrow in arrows:
+    for foot in feet:
         # An arrow hangs on the slice that is open on its track, so it follows that in the file.
-        phase, at = ("s", start) if arrow.is_start else ("f", end)
-        binding = "" if arrow.is_start else ',"bp":"e"'
-        more = f'"id":{arrow.number},"cat":"{arrow.title}"{binding}'
-        out.point('"flow"', phase, at, where, more)
+        phase, at = ("s", drawn.start) if foot.is_start else ("f", drawn.end - 1)
+        binding = "" if foot.is_start else ',"bp":"e"'
+        out.point('"flow"', phase, at, where, f'"id":{foot.number},"cat":"{foot.title}"{binding}')
+        arrows.draw(foot, at)
 
 
 def _last(event: Event) -> int:

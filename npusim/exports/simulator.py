@@ -18,8 +18,8 @@ from shutil import copyfile
 from npusim.exports.arrows import Arrow, Arrows
 from npusim.exports.listing import Event, Listing
 from npusim.exports.names import COLORS, LANES, PROCESSES, Place, lane_of
-from npusim.exports.perfetto import Tracks
 from npusim.exports.throughput import throughput
+from npusim.exports.tracks import Stretch, Tracks
 from npusim.exports.writing import Clock, TraceFile, quoted
 from npusim.isa import SetFlag, WaitFlag
 from npusim.trace import LaneTrace, Trace
@@ -56,23 +56,27 @@ def write_all(
     clock, arrows = Clock(trace.clock_hz), Arrows(trace, listing, places)
     with TraceFile(path, _head(ALL_CORES)) as out:
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
-            used = {lane_of(line) for call in lane.program.calls for line in listing.of(call)}
             for core in lane.cores:
                 place = places[core]
                 out.name("process_sort_index", place.name, "NA", place.order)
-                for name in sorted(used, key=LANES.__getitem__):
+                for name in _used(lane, listing):
                     out.name("thread_sort_index", place.name, name, LANES[name])
+        writer = EventWriter(out, listing, words)
         for name, at, megabytes_per_s in throughput(trace, listing, clock):
             out.counter("MTE Throughput", name, at, "throughput(MB/s)", megabytes_per_s)
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
             for core in lane.cores:
-                name = places[core].name
+                name, tracks = places[core].name, Tracks(clock)
                 for number, event in enumerate(listing.events(lane)):
-                    where = f'"pid":"{name}","tid":"{lane_of(event.line)}"'
-                    times = clock.ns(event.start), clock.ns(event.free)
-                    flag = f"{name}_{number}"
+                    own = lane_of(event.line)
                     feet = arrows.of(core, event.line.op)
-                    _event(out, event, listing, times, where, words, flag, feet)
+                    after = max((foot.after for foot in feet), default=0)
+                    drawn = tracks.take(own, event.start, event.free, after)
+                    where = f'"pid":"{name}","tid":"{own}"'
+                    flag = f"{name}_{number}"
+                    writer.write(event, drawn, where, flag, feet)
+                    for foot in feet:
+                        arrows.draw(foot, drawn.start)
                 report(len(lane.program))
 
 
@@ -97,57 +101,66 @@ def write_each(
             report(len(lane.program))
 
 
+def _used(lane: LaneTrace, listing: Listing) -> list[str]:
+    """The names of the lanes on which something happens, in their order."""
+    used = {lane_of(line) for call in lane.program.calls for line in listing.of(call)}
+    return sorted(used, key=LANES.__getitem__)
+
+
 def _write_one(
     lane: LaneTrace, listing: Listing, path: Path, clock: Clock, words: FlagWords
 ) -> None:
-    tracks = Tracks()
+    tracks = Tracks(clock)
     with TraceFile(path, _head(ONE_CORE)) as out:
-        for name in sorted(PROCESSES, key=LANES.__getitem__):
+        writer = EventWriter(out, listing, words)
+        for name in _used(lane, listing):
             out.name("process_name", PROCESSES[name], 0, name)
             out.name("process_sort_index", PROCESSES[name], 0, LANES[name])
         for count, event in enumerate(listing.events(lane)):
             name = lane_of(event.line)
             is_flag = isinstance(event.line.op, SetFlag | WaitFlag)
-            times = clock.ns(event.start), clock.ns(event.free if is_flag else event.end)
-            number, is_new = tracks.take(name, *times)
-            if is_new:
-                out.name("thread_name", PROCESSES[name], number + 1, f"{name}_{number + 1}")
-                out.name("thread_sort_index", PROCESSES[name], number + 1, number + 1)
-            where = f'"pid":{PROCESSES[name]},"tid":{number + 1}'
-            _event(out, event, listing, times, where, words, str(count), ())
+            drawn = tracks.take(name, event.start, event.free if is_flag else event.end)
+            pid, tid = PROCESSES[name], drawn.track + 1
+            if drawn.is_first:
+                out.name("thread_name", pid, tid, f"{name}_{tid}")
+                out.name("thread_sort_index", pid, tid, tid)
+            writer.write(event, drawn, f'"pid":{pid},"tid":{tid}', str(count), ())
 
 
-def _event(
-    out: TraceFile,
-    event: Event,
-    listing: Listing,
-    times: tuple[int, int],
-    where: str,
-    words: FlagWords,
-    flag: str,
-    arrows: Iterable[Arrow],
-) -> None:
-    line, (start, end) = event.line, times
-    nbytes = f',"process_bytes":"{line.nbytes}"' if line.nbytes else ""
-    args = (
-        f'"args":{{"pc_addr":"{line.address}","code":{quoted(listing.code(line))},'
-        f'"detail":{quoted(event.text)},"result_cycle":"{event.end}"{nbytes}}}'
-    )
-    feet = [
-        ("s" if arrow.is_start else "t", f'"id":{arrow.number},"cat":"{arrow.title}"')
-        for arrow in arrows
-    ]
-    if isinstance(line.op, SetFlag | WaitFlag):
-        is_set = isinstance(line.op, SetFlag)
-        name, color = (words.set, "set") if is_set else (words.wait, "wait")
-        more = f'"id":"{flag}","cname":"{COLORS[color]}"'
-        out.point(quoted(name), "B", start, where, f"{more},{args}")
-        # Before the end, so that Perfetto finds the flag open when it comes to the arrow.
-        for phase, foot in feet:
-            out.point('"flow"', phase, end, where, foot)
-        out.point(quoted(name), "E", end, where, more)
-        return
-    color = COLORS[lane_of(line)]
-    out.slice(quoted(line.name.upper()), start, end, where, f'"cname":"{color}",{args}')
-    for phase, foot in feet:
-        out.point('"flow"', phase, end, where, foot)
+class EventWriter:
+    """Writes micro-ops as the vendor's simulator does."""
+
+    def __init__(self, out: TraceFile, listing: Listing, words: FlagWords) -> None:
+        self._out, self._listing, self._words = out, listing, words
+
+    def write(
+        self, event: Event, drawn: Stretch, where: str, flag: str, arrows: Iterable[Arrow]
+    ) -> None:
+        """*event* as it was *drawn*, in process and lane *where*; a flag is known as *flag*."""
+        line, out = event.line, self._out
+        if isinstance(line.op, SetFlag | WaitFlag):
+            is_set = isinstance(line.op, SetFlag)
+            name, color = (self._words.set, "set") if is_set else (self._words.wait, "wait")
+            more = f'"id":"{flag}","cname":"{COLORS[color]}"'
+            out.point(quoted(name), "B", drawn.start, where, f"{more},{self._args(event)}")
+            _point_arrows(out, drawn, where, arrows)
+            out.point(quoted(name), "E", drawn.end, where, more)
+        else:
+            more = f'"cname":"{COLORS[lane_of(line)]}",{self._args(event)}'
+            out.slice(quoted(line.name.upper()), drawn.start, drawn.end, where, more)
+            _point_arrows(out, drawn, where, arrows)
+
+    def _args(self, event: Event) -> str:
+        line = event.line
+        nbytes = f',"process_bytes":"{line.nbytes}"' if line.nbytes else ""
+        return (
+            f'"args":{{"pc_addr":"{line.address}","code":{quoted(self._listing.code(line))},'
+            f'"detail":{quoted(event.text)},"result_cycle":"{event.end}"{nbytes}}}'
+        )
+
+
+def _point_arrows(out: TraceFile, drawn: Stretch, where: str, arrows: Iterable[Arrow]) -> None:
+    """Before the last nanosecond is over, so that Perfetto finds the flag still open."""
+    for arrow in arrows:
+        phase, at = ("s", drawn.start) if arrow.is_start else ("t", drawn.end - 1)
+        out.point('"flow"', phase, at, where, f'"id":{arrow.number},"cat":"{arrow.title}"')
