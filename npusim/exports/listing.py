@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from npusim.isa import Global, MicroOp, place_of
 from npusim.program import Call
 from npusim.spec import Pipe
-from npusim.trace import LaneTrace, Trace
+from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["Event", "Line", "Listing"]
 
@@ -92,6 +94,8 @@ class Listing:
                     if call.ops not in same:
                         same[call.ops] = self._add(call.ops)
                     self._known[id(call.ops)] = same[call.ops]
+        self.orders = np.array([isinstance(line.op, ORDERING) for line in self.lines])
+        """`(lines,)`: which of them order others and do no work of their own."""
 
     def _add(self, ops: tuple[MicroOp, ...]) -> tuple[int, int]:
         first = len(self.lines)

@@ -14,7 +14,7 @@ from npusim.exports.listing import Listing
 from npusim.exports.tally import Tally
 from npusim.isa import Mmad, WaitFlag
 from npusim.spec import DeviceSpec, Pipe
-from npusim.trace import PipeCounter
+from npusim.trace import ORDERING, PipeCounter
 
 __all__ = ["Measures", "measures"]
 
@@ -126,7 +126,7 @@ def _calculated(tally: Tally, listing: Listing, cycles: int) -> Measures:
             count["cube_fops"] += calls * cube_ops(line.op)
             count[f"cube_{'int' if kind == 'int8' else 'fp'}_instr_number"] += calls
             held[f"cube_{kind}_ratio"] += line_held
-        elif line.pipe == "vector":
+        elif line.pipe == "vector" and not isinstance(line.op, ORDERING):
             count["vec_fops"] += calls * vector_ops(line.op)
             held[f"vec_{vector_kind(line.op)}_ratio"] += line_held
     found: Measures = {

@@ -16,7 +16,7 @@ from npusim.exports.names import Place
 from npusim.exports.throughput import STEP_NS, throughput
 from npusim.exports.tracks import Tracks
 from npusim.exports.writing import Clock, Scale, TraceFile, quoted
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, MicroOp, SetFlag, WaitFlag
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
 from npusim.reports.style import PIPES
 from npusim.spec import Pipe
 from npusim.trace import ORDERING, Trace
@@ -26,6 +26,7 @@ __all__ = ["write"]
 SETS, WAITS = (SetFlag, CrossCoreSetFlag), (WaitFlag, CrossCoreWaitFlag)
 MOST_TRACKS = 1000
 """Of one pipe; no more micro-ops than this can be under way at once."""
+TAKEN = "flag taken"
 TRAFFIC = 1
 """Process of the counters; cores follow."""
 
@@ -43,8 +44,8 @@ def write(
     With *scale* "cycles" a nanosecond of the trace is a cycle.
     """
     clock, arrows = Clock(trace.clock_hz, scale), Arrows(trace, listing, places)
-    unit = "1ns=1cycle" if scale == "cycles" else "1ns=1ns"
-    head = {"displayTimeUnit": "ns", "otherData": {"time_unit": unit, "listing": listing.name}}
+    unit = {"us": "ns", "cycles": "1ns=1cycle"}[scale]
+    head = {"displayTimeUnit": "ns", "otherData": {"time_unit": unit}}
     with TraceFile(path, head) as out:
         out.name("process_name", TRAFFIC, 1, "global memory")
         out.name("process_sort_index", TRAFFIC, 1, 0)
@@ -84,13 +85,17 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
         out.name("thread_name", pid, tid, name)
         out.name("thread_sort_index", pid, tid, tid)
     where = f'"pid":{pid},"tid":{tid}'
+    # Perfetto turns arrows towards what began later, so a long wait ends in a slice of its own.
+    has_waited = isinstance(line.op, WAITS) and drawn.end > drawn.start + 1
     out.slice(
         quoted(event.text if isinstance(line.op, ORDERING) else line.name),
-        *(drawn.start, drawn.end, where),
+        *(drawn.start, drawn.end - has_waited, where),
         f'"args":{{"micro-op":{quoted(event.text)},"line":{line.number},'
         f'"start_cycle":{event.start},"free_cycle":{event.free},"end_cycle":{event.end},'
         f'"gm_bytes":{line.nbytes}}}',
     )
+    if has_waited:
+        out.slice(quoted(TAKEN), drawn.end - 1, drawn.end, where, '"args":{}')
     for foot in feet:
         # An arrow hangs on the slice that is open on its track, so it follows that in the file.
         phase, at = ("s", drawn.start) if foot.is_start else ("f", drawn.end - 1)
@@ -101,8 +106,4 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
 
 def _last(event: Event) -> int:
     """Where the slice ends: flags are up long after they were told to be, but hold nothing."""
-    return event.free if _is_flag(event.line.op) else event.end
-
-
-def _is_flag(op: MicroOp) -> bool:
-    return isinstance(op, SETS + WAITS)
+    return event.free if isinstance(event.line.op, SETS + WAITS) else event.end

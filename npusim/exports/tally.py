@@ -24,7 +24,7 @@ class Tally:
     held: Counts
     """Cycles until the pipe was free again, added up."""
     lasted: Counts
-    """Cycles until the results were there, added up."""
+    """Cycles until the results were there, added up; flags and barriers have none of their own."""
     covered: Counts
     """The same, but cycles that several calls share are counted once."""
 
@@ -44,7 +44,8 @@ def _tally(lane: LaneTrace, listing: Listing) -> Tally:
     for call in lane.program.calls:
         first, last = listing.place(call)
         rows = slice(begin, begin + last - first)
-        start, free, end = lane.start[rows], lane.free[rows], lane.end[rows]
+        start, free = lane.start[rows], lane.free[rows]
+        end = np.where(listing.orders[first:last], free, lane.end[rows])
         calls[first:last] += 1
         held[first:last] += free - start
         lasted[first:last] += end - start

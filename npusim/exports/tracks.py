@@ -35,7 +35,7 @@ class Tracks:
         """Lane -> of each track, the end of the last stretch: in cycles, and in ns as drawn."""
 
     def take(self, lane: str, start: int, end: int, after: int = 0) -> Stretch:
-        """A place on *lane* from *start* to *end* cycles, that ends later than *after* ns."""
+        """A place on *lane* from *start* to *end* cycles; its last ns begins later than *after*."""
         ends = self._ends.setdefault(lane, [])
         found = (number for number, (busy, _) in enumerate(ends) if busy <= start)
         number = next(found, len(ends))
@@ -43,6 +43,6 @@ class Tracks:
         if is_first:
             ends.append((0, 0))
         start_ns = max(self._clock.ns(start), ends[number][1])
-        end_ns = max(self._clock.ns(end), start_ns + 1, after + 1)
+        end_ns = max(self._clock.ns(end), start_ns + 1, after + 2 if after else 0)
         ends[number] = end, end_ns
         return Stretch(start_ns, end_ns, number, is_first)
