@@ -60,8 +60,9 @@ def export(
     without a trace, an unknown format and one that is there already, OSError where nothing can be
     written.
     """
-    trace = _checked(run, folder, formats, scale)
-    whole = trace.micro_ops * sum(PASSES[each] for each in formats)
+    chosen = tuple(dict.fromkeys(formats))
+    trace = _checked(run, folder, chosen, scale)
+    whole = trace.micro_ops * sum(PASSES[each] for each in chosen)
     done = 0
 
     def report(micro_ops: int) -> None:
@@ -73,7 +74,7 @@ def export(
     listing = Listing(trace, f"{run.op}.txt")
     exported = Exported()
     folder.mkdir(parents=True, exist_ok=True)
-    for each in dict.fromkeys(formats):
+    for each in chosen:
         target = folder / NAMES[each]
         with TemporaryDirectory(prefix=f".{target.name}-", dir=folder) as beside:
             new = Path(beside, target.name)
