@@ -124,11 +124,12 @@ def run_operator(
         typed = {"input": inputs or [], "attr": attributes or []}
         exports = Writer(run, chosen, trace_time.value, progress)
         written = [] if output is None else folder.write(run, output, typed, exports.write)
+    if exports.left_out:
+        lost = ", ".join(exports.left_out)
+        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
     if as_json:
         typer.echo(json_text(run.to_json()))
         return
     show(summary(run))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
-        if exports.left_out:
-            show(f"left out of visualize_data.bin, as too large: {', '.join(exports.left_out)}")
