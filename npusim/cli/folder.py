@@ -52,12 +52,18 @@ def check(folder: Path, force: bool, command: str = "run", record: str = RECORD)
         )
 
 
-def write(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
+def write(
+    run: Run,
+    folder: Path,
+    typed: dict[str, list[str]],
+    more: Callable[[Path], list[str]] = lambda _: [],
+) -> list[str]:
     """Write *run* into *folder*, in place of what *check* let pass; returns the names of files.
 
-    *typed* are the words of the command line that made its arguments, kept beside them.
+    *typed* are the words of the command line that made its arguments, kept beside them. *more* may
+    add files and returns their names.
     """
-    return write_with(lambda new: _fill(run, new, typed), folder)
+    return write_with(lambda new: _fill(run, new, typed) + more(new), folder)
 
 
 def write_with(fill: Callable[[Path], list[str]], folder: Path, command: str = "run") -> list[str]:

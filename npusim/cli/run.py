@@ -12,11 +12,19 @@ from npusim import devices
 from npusim.chip import L2State
 from npusim.cli import folder
 from npusim.cli.call import arguments
+from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import bar
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 
 __all__ = ["run_operator"]
+
+
+class TimeScale(StrEnum):
+    """What times of a trace count."""
+
+    US = "us"
+    CYCLES = "cycles"
 
 
 INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
@@ -64,6 +72,17 @@ L2Option = Annotated[
 ]
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
 Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
+Export = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMATS",
+        help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
+    ),
+]
+TraceTime = Annotated[
+    TimeScale,
+    typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
+]
 Fold = Annotated[
     bool, typer.Option("--fold/--no-fold", help="Time cores that do the same only once.")
 ]
@@ -87,6 +106,8 @@ def run_operator(
     values: Values = True,
     timing: Timing = True,
     fold: Fold = True,
+    export: Export = None,
+    trace_time: TraceTime = TimeScale.US,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
@@ -95,6 +116,7 @@ def run_operator(
     """
     given = arguments(op, inputs or (), attributes or ())
     spec = devices.load(device)
+    chosen = formats(export, trace_time.value, output is not None, timing)
     if output is not None:
         folder.check(output, force)
     with bar() as progress:
@@ -108,8 +130,12 @@ def run_operator(
             fold=fold,
             progress=progress,
         )
-    typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
-    written = folder.write(run, output, typed) if output is not None else []
+        typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
+        exports = Writer(run, chosen, trace_time.value, progress)
+        written = [] if output is None else folder.write(run, output, typed, exports.write)
+    if exports.left_out:
+        lost = ", ".join(exports.left_out)
+        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
     if as_json:
         typer.echo(json_text(run.to_json()))
         return
