@@ -10,7 +10,7 @@ import pytest
 from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT8
 from npusim.layout import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, c0, from_fractals, to_fractals
 
-LAYOUTS = {"Nz": NZ, "zZ": ZZ, "zN": ZN}
+LAYOUTS = {"Nz": NZ, "zZ": ZZ, "nZ": ZN}
 WIDTHS = {64: 4, 32: 8, 16: 16, 8: 32, 4: 64}
 """Bits of an element -> elements in 32 bytes."""
 

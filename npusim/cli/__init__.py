@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from npusim.cli.call import UsageError
 from npusim.cli.devices import app as devices_app
+from npusim.cli.layout import show_layout
 from npusim.cli.operators import list_operators
 from npusim.cli.run import run_operator
 from npusim.cli.validate import validate
@@ -76,6 +77,7 @@ def _options(
 app.command("run", no_args_is_help=True)(run_operator)
 app.command("ops")(list_operators)
 app.command("validate")(validate)
+app.command("layout", no_args_is_help=True)(show_layout)
 app.add_typer(devices_app, name="devices")
 
 
