@@ -7,7 +7,7 @@ from dataclasses import asdict
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -26,8 +26,21 @@ from npusim.spec import DeviceSpec
 
 __all__ = ["show_layout"]
 
-Format = StrEnum("Format", [*FORMATS, "svg", "png", "html"])
+
+class Format(StrEnum):
+    """How a map is written."""
+
+    TEXT = "text"
+    CSV = "csv"
+    MD = "md"
+    JSON = "json"
+    SVG = "svg"
+    PNG = "png"
+    HTML = "html"
+
+
 PICTURES = ("svg", "png")
+FORMAT_NAMES = tuple(form.value for form in Format)
 ENDINGS = {"txt": "text", "htm": "html"}
 INCHES = (6.0, 24.0)
 """Least and most that a picture measures each way."""
@@ -49,7 +62,7 @@ Device = Annotated[
     str, typer.Option("--device", "-d", help="Whose banks and copies: a chip's name or a file.")
 ]
 FormatOption = Annotated[
-    Format | None,  # type: ignore[valid-type]
+    Format | None,
     typer.Option("--format", "-f", help="How to write the map; by the ending of -o, else text."),
 ]
 Html = Annotated[
@@ -98,8 +111,8 @@ def show_layout(
     show(f"wrote {output}")
 
 
-def _format(form: Any, html: bool, as_json: bool, output: Path | None) -> str:
-    named = {str(form)} if form is not None else set()
+def _format(form: Format | None, html: bool, as_json: bool, output: Path | None) -> str:
+    named = {form.value} if form is not None else set()
     named |= {"html"} if html else set()
     named |= {"json"} if as_json else set()
     if len(named) > 1:
@@ -110,9 +123,9 @@ def _format(form: Any, html: bool, as_json: bool, output: Path | None) -> str:
         return "text"
     ending = output.suffix[1:].lower()
     found = ENDINGS.get(ending, ending)
-    if found not in Format.__members__:
+    if found not in FORMAT_NAMES:
         raise UsageError(
-            f"layout: a file must end in one of .{', .'.join((*ENDINGS, *Format.__members__))}, "
+            f"layout: a file must end in one of .{', .'.join((*ENDINGS, *FORMAT_NAMES))}, "
             f"not {output.name!r}; rename it or add --format"
         )
     return found

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from npusim.dtypes import Array
 
 if TYPE_CHECKING:
@@ -41,8 +39,7 @@ def _cell(text: str, shade: str, title: str = "") -> str:
 def order(layout: Layout) -> str:
     """The order of the elements of 2 x 2 fractals of 4 x 4."""
     fractal: Shape = (4, 4)
-    row, column = np.indices((8, 8))
-    offsets = np.asarray(layout.offset(row, column, (8, 8), fractal))
+    offsets = layout.offsets((8, 8), fractal)
     return table(
         f"{layout.name}: how many elements lie before each one, fractals drawn as 4 x 4",
         ("".join(_cell(str(n), _shade(n // 16)) for n in line) for line in offsets.tolist()),
@@ -73,7 +70,9 @@ def corner(of: Placement, numbers: Array, extent: Shape) -> Iterable[str]:
                 cells.append(_cell(str(numbers[row, column]), "#f4f4f4", "padding"))
                 continue
             spot = of.where(row, column)
-            inside = f"({row}, {column}) at byte {spot.byte}" + (f" bit {spot.bit}" * (spot.bit > 0))
+            inside = f"({row}, {column}) at byte {spot.byte}" + (
+                f" bit {spot.bit}" * (spot.bit > 0)
+            )
             cells.append(_cell(str(numbers[row, column]), _shade(spot.fractal or 0), inside))
         yield "".join(cells) + dots
     if down < extent[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,6 +75,13 @@ class Layout:
         block = i * across + j if self.outer == "Z" else j * down + i
         inside = y * fractal[1] + x if self.inner == "z" else x * fractal[0] + y
         return block * fractal[0] * fractal[1] + inside
+
+    def offsets(self, shape: Shape, fractal: Shape) -> Array:
+        """The same for every element, an array of *shape*."""
+        row, column = np.indices(shape)
+        # One call for all: it only divides and multiplies.
+        whole: Callable[..., Array] = self.offset  # type: ignore[assignment]
+        return whole(row, column, shape, fractal)
 
     def _repr_html_(self) -> str:
         """The order of the elements of 2 x 2 fractals, drawn small."""

@@ -131,11 +131,9 @@ class Placement:
     @cached_property
     def elements(self) -> Array:
         """How many elements lie before each one, `padded`: those beyond the matrix included."""
-        row, column = np.indices(self.padded)
         if self.order is None or self.fractal is None:
-            return np.asarray(row * self.columns + column)
-        # One call for all elements: it only divides and multiplies.
-        return np.asarray(self.order.offset(row, column, self.padded, self.fractal))
+            return np.arange(self.count).reshape(self.rows, self.columns)
+        return self.order.offsets(self.padded, self.fractal)
 
     @cached_property
     def held(self) -> Array:
@@ -173,9 +171,11 @@ class Placement:
         byte, bit = divmod(element * self.dtype.bits, 8)
         places = [int(index) for index in np.unravel_index(element, self.storage_shape)]
         if self.order is None or self.fractal is None:
-            return Spot(element, byte, bit, *places, *[None] * 5)  # type: ignore[arg-type]
+            row, column = places
+            return Spot(element, byte, bit, row, column, None, None, None, None, None)
         at = dict(zip(self.order.axes, places, strict=True))
-        row, column = at["i"] * self.fractal[0] + at["y"], at["j"] * self.fractal[1] + at["x"]
+        row = at["i"] * self.fractal[0] + at["y"]
+        column = at["j"] * self.fractal[1] + at["x"]
         inside = row < self.rows and column < self.columns
         return Spot(
             element,

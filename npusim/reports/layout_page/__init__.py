@@ -1,13 +1,13 @@
 """One page to explore layouts in: no network, nothing installed, opened from disk.
 
-What it draws is computed by `map.js` from the facts that :func:`facts` takes out of ``npusim.layout``
-and a device: the order of axes and the fractal of each layout, and what a burst costs. The rest is
-looks.
+What it draws is computed by `map.js` from what :func:`facts` takes out of ``npusim.layout`` and a
+device: the order of axes and the fractal of each layout, and what a burst costs. The rest is looks.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from typing import Any
 
@@ -32,15 +32,12 @@ def page(start: Placement, spec: DeviceSpec) -> str:
             f"{start.rows} x {start.columns}; take a smaller matrix"
         )
     here = files(__name__)
-    text = here.joinpath("page.html").read_text(encoding="utf-8")
     # No text within the data may end the element that holds it.
-    data = json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")
-    parts = {"data": data}
+    parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
     for name in ("map.js", "page.js", "page.css"):
         parts[name] = here.joinpath(name).read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text = text.replace(f"/*{{{name}}}*/", part)
-    return text
+    frame = here.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
 
 
 def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
