@@ -16,7 +16,7 @@ from npusim.cli.progress import bar
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 
-__all__ = ["run_operator"]
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
 
 
 class L2(StrEnum):
