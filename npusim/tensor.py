@@ -177,12 +177,15 @@ class Tensor:
         caption = f"{self!r}, {self.spec.nbytes} bytes of storage {self.spec.storage_shape}"
         if not self.spec.size:
             return html.table(caption, ())
-        lying = self.numpy()
         if self.spec.transposed:
             caption += ", shown as it lies"
-            lying = lying.swapaxes(-1, -2)
         place = Placement(rows, columns, self.spec.element, self.layout)
-        return html.values(place, lying.reshape(-1, rows, columns)[0], caption)
+        if self.layout == "ND":
+            return html.values(place, self.storage.reshape(-1, rows, columns)[0], caption)
+        # Only the fractals around the corner: all of a large tensor would take its time.
+        first = self.storage.reshape(-1, *self.storage.shape[-4:])[0, : html.MOST, : html.MOST]
+        shown = min(rows, html.MOST), min(columns, html.MOST)
+        return html.values(place, from_fractals(first, NZ, shown), caption)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -112,10 +112,14 @@ def _errors(one: Mismatch) -> tuple[float | None, float | None]:
 
 
 def _facts(found: Comparison) -> dict[str, Any]:
-    facts = asdict(found)
-    for one in facts["worst"]:
-        for side in ("a", "b"):
-            value = one[side]
-            if isinstance(value, float) and not math.isfinite(value):
-                one[side] = str(value)  # JSON has no infinity and no NaN
+    facts = _plain(asdict(found))
+    facts["worst"] = [_plain(one) for one in facts["worst"]]
     return facts | {"accuracy_reached": found.is_reached}
+
+
+def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+    """*facts* with words for infinity and NaN, which JSON does not have."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in facts.items()
+    }

@@ -52,7 +52,7 @@ def explain_operator(
     if found is None:
         parts += [Text(f"\n{notes}"), Text("\nWith -i and -a it explains a call.")]
     else:
-        parts += _call(found)
+        parts += [Text(f"\nnpusim explain {op} says what the words mean."), *_call(found)]
     show(Group(*parts))
 
 

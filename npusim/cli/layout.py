@@ -116,7 +116,9 @@ def _format(form: Format | None, html: bool, as_json: bool, output: Path | None)
     named |= {"html"} if html else set()
     named |= {"json"} if as_json else set()
     if len(named) > 1:
-        raise UsageError(f"layout: a map must be written one way, not {', '.join(sorted(named))}")
+        raise UsageError(
+            f"layout: a map must be written one way, not {', '.join(sorted(named))}; keep one"
+        )
     if named:
         return named.pop()
     if output is None:

@@ -11,6 +11,7 @@ comparison of the vendor's precision tool, whose verdict is No if Cosine < 0.99 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,10 +80,10 @@ def compare(a: Array, b: Array) -> Comparison:
     differ = _differ(flat_a, flat_b)
     finite = np.isfinite(x) & np.isfinite(y)
     p, q = x[finite], y[finite]
-    error = np.abs(p - q)
+    with np.errstate(over="ignore"):  # only two float64 can be too far apart
+        error = np.abs(p - q)
     nonzero = q != 0
-    norm = float(np.linalg.norm(q))
-    distance = float(np.linalg.norm(p - q))
+    norm, distance = _norm(q), _norm(error)
     finite_steps = None if steps is None else steps[finite]
     return Comparison(
         a.shape,
@@ -94,7 +95,7 @@ def compare(a: Array, b: Array) -> Comparison:
         float(error.max(initial=0.0)),
         float((error[nonzero] / np.abs(q[nonzero])).max(initial=0.0)),
         float(error.mean()) if error.size else 0.0,
-        float(np.sqrt(np.mean(error**2))) if error.size else 0.0,
+        distance / math.sqrt(error.size) if error.size else 0.0,
         distance / norm if norm else None,
         None if finite_steps is None else int(finite_steps.max(initial=0)),
         _worst(a, b, differ, steps),
@@ -109,9 +110,20 @@ def _differ(a: Array, b: Array) -> Array:
     return np.asarray((x != y) & ~(np.isnan(x) & np.isnan(y)))
 
 
+def _largest(values: Array) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+def _norm(values: Array) -> float:
+    """The root of the sum of squares, none of which overflows."""
+    largest = _largest(values)
+    is_scalable = 0 < largest < math.inf
+    return largest * float(np.linalg.norm(values / largest)) if is_scalable else largest
+
+
 def _cosine(p: Array, q: Array) -> float:
-    """1 for two vectors of zeros, 0 if only one is; scaled, so that no square overflows."""
-    largest = [float(np.abs(v).max(initial=0.0)) for v in (p, q)]
+    """1 for two vectors of zeros, 0 if only one is."""
+    largest = _largest(p), _largest(q)
     if not all(largest):
         return float(largest[0] == largest[1])
     p, q = p / largest[0], q / largest[1]

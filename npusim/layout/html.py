@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from npusim.layout.orders import Layout, Shape
     from npusim.layout.placement import Placement
 
-__all__ = ["SHADES", "corner", "order", "placement", "table", "values"]
+__all__ = ["MOST", "SHADES", "corner", "order", "placement", "table", "values"]
 
 SHADES = ("#cfe8f7", "#fbe3bf", "#c9ebdd", "#f3d9e8", "#f9f5c4", "#e2e2e2")
 """Fractals that follow each other differ; light tints of Okabe and Ito's colours."""
@@ -55,7 +55,7 @@ def placement(of: Placement) -> str:
 
 
 def values(of: Placement, matrix: Array, caption: str) -> str:
-    """The corner of *matrix* `(rows, columns)`; each cell says where it lies."""
+    """The corner of *matrix* `(rows, columns)`, or of less; each cell says where it lies."""
     return table(caption, corner(of, matrix, (of.rows, of.columns)))
 
 
