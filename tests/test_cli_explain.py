@@ -146,7 +146,7 @@ def test_the_rest_of_many_is_counted() -> None:
     assert out.endswith("and 29 more\n")
 
 
-def test_bfloat16_and_int4_are_told(tmp_path: Path) -> None:
+def test_bfloat16_and_int4_are_told() -> None:
     _, out, _ = npusim_says("compare", "ones:2:bfloat16", "full:2:bfloat16:value=1.0078125")
     assert "max ulps                   1\n" in out
     _, out, _ = npusim_says("compare", "full:2x2:int4:value=-8", "full:2x2:int4:value=7")

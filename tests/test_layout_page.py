@@ -20,6 +20,7 @@ from npusim.isa import Global, LoadNd2Nz, Local
 from npusim.layout import Placement, from_fractals
 from npusim.layout.placement import ORDERS, SUMS
 from npusim.reports.layout_page import facts, page
+from npusim.spec import DeviceSpec
 
 NODE = shutil.which("node")
 CHROMIUM = shutil.which("chromium")
@@ -35,10 +36,10 @@ def script(name: str) -> str:
     return found[1]
 
 
-def page_says(*steps: str, scripts: tuple[str, ...] = ("map",)) -> list[Any]:
+def page_says(*steps: str, scripts: tuple[str, ...] = ("map",), spec: DeviceSpec = A2) -> list[Any]:
     """What the page's own code returns for each of *steps*."""
     assert NODE is not None
-    known = facts(START, A2)
+    known = facts(START, spec)
     given = {
         "scripts": [*(script(name) for name in scripts), f"const F = {json.dumps(known)};"],
         "facts": known,
@@ -176,6 +177,21 @@ def test_a_burst_costs_on_the_page_what_it_costs_in_the_machine(dtype: str) -> N
 @needs_node
 def test_rows_that_begin_within_a_byte_are_not_copied() -> None:
     assert page_says(f"row_bytes({of(Placement(4, 5, INT4, 'ND'))})") == [None]
+
+
+@needs_node
+def test_a_chip_that_cannot_turn_rows_says_so() -> None:
+    (answer,) = page_says(
+        "[el('costs').children[0].children[0].textContent, el('next').disabled]",
+        scripts=("map", "page"),
+        spec=devices.load("Atlas 300I Pro"),
+    )
+    assert answer == [
+        "nd2nz must go to l1 on arch 2201, not to l1 on arch 2002; "
+        "load row by row and copy block by block",
+        True,
+    ]
+    assert facts(START, A2)["device"]["nd2nz_refusal"] is None
 
 
 # ---- the page ----

@@ -121,7 +121,9 @@ def test_what_lies_beyond_is_refused() -> None:
     message = "layout: an index must lie within 20 x 40, not be 20,0; count from 0,0 to 19,39"
     with pytest.raises(ValueError, match=f"^{message}$"):
         of.where(20, 0)
-    with pytest.raises(ValueError, match="^layout: an index must lie within 20 x 40, not be -1,0;"):
+    with pytest.raises(
+        ValueError, match=r"^layout: an index must lie within 20 x 40, not be -1,0; .*$"
+    ):
         of.where(-1, 0)
     message = (
         "layout: an offset must lie within the 2048 bytes of the matrix, not be 2048; "

@@ -56,7 +56,8 @@ def arguments(
         if not (is_tensor(parameter) and _may_be_none(parameter)):
             option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
             raise UsageError(
-                f"{command}: {name} of {op} must be given; add for example {option} {name}={example}"
+                f"{command}: {name} of {op} must be given; "
+                f"add for example {option} {name}={example}"
             )
         given[name] = None
     return given | {name: parse(word) for name, word in words.items()}

@@ -11,12 +11,14 @@ import re
 from importlib.resources import files
 from typing import Any
 
-from npusim.dtypes import DTYPES
-from npusim.isa import BLOCK_BYTES
-from npusim.layout import Placement
+from npusim.dtypes import DTYPES, UINT8
+from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
+from npusim.layout import FRACTAL_ROWS, Placement
 from npusim.layout.html import SHADES
 from npusim.layout.placement import ORDERS, SUMS
-from npusim.spec import DeviceSpec
+from npusim.program import Builder
+from npusim.rules import Place, RuleError, check
+from npusim.spec import CORE_KINDS, DeviceSpec
 
 __all__ = ["MOST", "facts", "page"]
 
@@ -60,10 +62,25 @@ def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
             "line_bytes": spec.l2.line_bytes,
             "issue_cycles": spec.transfer.issue_cycles,
             "burst_cycles": spec.transfer.burst_cycles,
+            "nd2nz_refusal": _refusal(spec),
             "gm_row_ns": spec.gm.row_ns,
             "l2_row_ns": spec.l2.row_ns,
         },
     }
+
+
+def _refusal(spec: DeviceSpec) -> str | None:
+    """Why the chip does not turn rows into Nz on their way into L1; None if it does."""
+    kind = CORE_KINDS[spec.arch][0]
+    builder = Builder("page", spec.cores[kind], spec.sync)
+    block = builder.claim("l1", FRACTAL_ROWS * BLOCK_BYTES).of(UINT8, BLOCK_BYTES)
+    op = LoadNd2Nz(block, Global("x", 0, BLOCK_BYTES), FRACTAL_ROWS)
+    builder.emit(op)
+    try:
+        check(builder.build(), Place(spec, kind))
+    except RuleError as error:
+        return str(error).partition(f"{op}: ")[2]
+    return None
 
 
 def _layout(name: str) -> dict[str, Any]:

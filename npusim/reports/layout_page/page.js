@@ -201,15 +201,17 @@ function fill_table(table, lines) {
 function show_transfer() {
   const nd = state.now.make("ND");
   const width = row_bytes(nd);
+  const odd = "rows of an odd number of int4 do not begin with a byte: no copy takes them";
+  const refusal = FACTS.device.nd2nz_refusal || (width === null ? odd : null);
   el("step").max = nd.rows - 1;
   el("step").value = state.step;
   el("step-name").textContent = `${state.step} of ${nd.rows}`;
-  for (const id of ["back", "next", "play", "step"]) el(id).disabled = width === null;
-  if (width === null) {
+  for (const id of ["back", "next", "play", "step"]) el(id).disabled = refusal !== null;
+  if (refusal !== null) {
     stop();
-    fill_table(el("costs"), [[["rows of an odd number of int4 do not begin with a byte: no copy takes them"]]]);
+    fill_table(el("costs"), [[[refusal]]]);
   } else show_costs(nd, width);
-  const done = width === null ? -1 : state.step;
+  const done = refusal === null ? state.step : -1;
   draw_memory(el("nd-map"), nd, (row) => row === done);
   const nz = state.now.make("FRACTAL_NZ");
   draw_memory(el("nz-map"), nz, (row, column, number, padding) => row === done && !padding);
