@@ -2,7 +2,8 @@
 
 Cosine, MaxAbsErr, MaxRelativeErr and *Accuracy Reached or Not* are the names of the PyTorch
 comparison of the vendor's precision tool, whose verdict is No if Cosine < 0.99 and MaxAbsErr >
-0.001, or Cosine < 0.9, or MaxAbsErr > 1; the others are those of its network comparison.
+0.001, or Cosine < 0.9, or MaxAbsErr > 1; the others are those of its network comparison (MindStudio
+documents). Relative errors leave out what is 0 in the golden array.
 
     >>> found = compare(np.float32([1, 2, 3]), np.float32([1, 2, 4]))
     >>> found.max_abs, found.max_relative, found.mismatches, found.is_reached

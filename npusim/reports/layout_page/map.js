@@ -69,7 +69,7 @@ function misread(written, read) {
 
 /** The value that element number n of the example has. */
 function value(n) {
-  return ((n * 5) % 15) - 7;
+  return ((n * n + 3 * n) % 17) - 8;
 }
 
 /** The sum of each column of the elements *numbers*; null where some lie beyond the tensor. */

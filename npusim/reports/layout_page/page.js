@@ -2,7 +2,7 @@
 // What is seen and touched; where elements lie is up to map.js.
 
 const FACTS = JSON.parse(document.getElementById("facts").textContent);
-const INK = "#222", PADDING = "#ececec", MARK = "#d55e00";
+const INK = "#222", PADDING = "#ececec", MARK = "#d55e00", MARKED = "#f2a57a";
 const RIGHT = "#c9ebdd", WRONG = "#f6c7b6", BEYOND = "#b9a3c6";
 const el = (id) => document.getElementById(id);
 const state = { chosen: [0, 0], step: 0, timer: null };
@@ -48,7 +48,7 @@ function prepare(canvas, rows, columns) {
 }
 
 function square(pen, cell, y, x, color, text, marked) {
-  pen.fillStyle = color;
+  pen.fillStyle = marked ? MARKED : color;
   pen.fillRect(x * cell, y * cell, cell - 0.5, cell - 0.5);
   if (text && cell >= 22) {
     pen.fillStyle = INK;
@@ -56,8 +56,8 @@ function square(pen, cell, y, x, color, text, marked) {
   }
   if (marked) {
     pen.strokeStyle = MARK;
-    pen.lineWidth = Math.max(2, cell / 8);
-    pen.strokeRect(x * cell + 1, y * cell + 1, cell - 2, cell - 2);
+    pen.lineWidth = 1;
+    pen.strokeRect(x * cell + 0.5, y * cell + 0.5, cell - 1.5, cell - 1.5);
   }
 }
 
