@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from npusim.cli.progress import bar
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 
-__all__ = ["run_operator"]
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
 
 
 class TimeScale(StrEnum):
