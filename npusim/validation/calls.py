@@ -25,7 +25,6 @@ qmm_catlass_910b1) are held against the library's.
 from __future__ import annotations
 
 import re
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
