@@ -147,7 +147,7 @@ class SharedMemory:
         if not rows or not nbytes:
             return port
         cycles = max(1, round(rows * self._row_ns[far] * self._clock_hz / 1e9))
-        return max(1, min(port, nbytes * PORT_UNITS // cycles))
+        return min(port, -(-nbytes * PORT_UNITS // cycles))
 
 
 class _Last:
