@@ -31,7 +31,6 @@ __all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time"
 L2State = Literal["cold", "warm", "again"] | tuple[str, ...]
 """What lies in the L2 at launch: nothing, everything as far as it fits, what an earlier run of the
 same kernel has left there, or the tensors named."""
-"""Whether inputs and outputs were touched just before the launch."""
 Progress = Callable[[str, float], None]
 """Hears how far a run has come: "values" or "time", and the share that is done, from 0 to 1."""
 EVENTS_PER_REPORT = 1000

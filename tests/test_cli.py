@@ -83,7 +83,7 @@ def test_a_run_is_summed_up() -> None:
         "output    int8 (2, 3, 12): 0 3 6 9 12 15 18 21 24 27 30 33 ...\n"
         f"time      {run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion"
         f" + {cores_us:.2f} us slowest core ({run.cycles} cycles at 1.06 GHz)\n"
-        "memory    640 bytes moved past the L2, 2.5 KiB from and to the L2\n"
+        "memory    512 bytes moved past the L2, 2.625 KiB from and to the L2\n"
         "cores     core 0 (ai_core) alone\n"
         "\n"
         f"pipe       busy   cycles   micro-ops   bytes moved\n"
@@ -295,6 +295,24 @@ def test_names_must_fit_the_operator(words: tuple[str, ...], message: str) -> No
     refused(2, f"run: {message}", *quantize(*words))
 
 
+def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
+    refused(
+        1,
+        "run: l2 must be cold, warm, again or a tuple of inputs out of input, scales, "
+        "not ('hot',); use one of these",
+        *quantize("--l2", "hot"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "state"), [("warm", "warm"), ("again", "again"), ("input,scales", ["input", "scales"])]
+)
+def test_the_l2_may_hold_inputs_by_name(word: str, state: object) -> None:
+    code, out, err = npusim_says(*quantize("--l2", word, "--json"))
+    assert (code, err) == (0, "")
+    assert json.loads(out)["l2"] == state
+
+
 def test_what_has_no_default_must_be_given() -> None:
     refused(
         2,
@@ -322,7 +340,6 @@ def test_values_must_follow_the_grammar() -> None:
     [
         (("run",), "Usage: npusim run"),
         (("run", "npu_quantize"), "Missing option '--device'"),
-        (quantize("--l2", "hot"), "'hot' is not one of 'cold', 'warm'"),
         (quantize("--fast"), "No such option"),
         (("walk",), "No such command 'walk'"),
         (("devices", "list"), "No such command 'list'"),

@@ -14,6 +14,7 @@ from tiny import log, play, tiny_spec
 from npusim.chip import Binding
 from npusim.dtypes import UINT8
 from npusim.isa import Global, Load, LoadNd2Nz, Local, Store
+from npusim.program import Program
 from npusim.spec import DeviceSpec
 
 SMALL = {"x": 2048, "y": 2048}
@@ -100,8 +101,6 @@ def test_what_goes_past_the_l2_leaves_nothing_there_and_brings_no_lines(tiny: De
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_what_goes_past_the_l2_comes_once_for_each_core(folded: bool, tiny: DeviceSpec) -> None:
-    from npusim.program import Program
-
     past = ({"x": Binding("x", is_cached=False)},) * 2
     program = Program("kernel", (load(256),))
     trace = play(tiny, program, program, bindings=past, folded=folded)
@@ -134,7 +133,7 @@ def test_what_fits_is_not_written_back(tiny: DeviceSpec) -> None:
     ]
 
 
-def test_what_an_earlier_run_stored_is_written_back_by_the_next(tiny: DeviceSpec) -> None:
+def test_what_an_earlier_run_stored_is_there_for_the_next(tiny: DeviceSpec) -> None:
     program = (store(256), load(4096), load(4096 - 256, 4096))
     cold, again = (log(play(tiny, program, sizes=BIG, l2=l2)) for l2 in ("cold", "again"))
     # All fits: the second run finds everything.
