@@ -36,7 +36,8 @@ class Arrows:
     """Numbers the arrows of a trace whose cores are asked one after the other, in program order.
 
     Flags are counted: the k-th wait takes the k-th set. At a flag of mode "all", which holds every
-    core until the last one has set it, arrows start from that one alone.
+    core until the last one has set it, arrows start from that one alone. An arrow from a flag that
+    nobody awaits ends nowhere, and tools do not draw it.
     """
 
     def __init__(self, trace: Trace, listing: Listing, places: dict[int, Place]) -> None:

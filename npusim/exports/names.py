@@ -64,7 +64,8 @@ OF_PIPE: dict[Pipe, str] = {
 def lane_of(line: Line | Pipe) -> str:
     """The lane of a pipe; a barrier for all of them has one of its own."""
     if isinstance(line, Line):
-        return "ALL" if line.op == Barrier() else OF_PIPE[line.pipe]
+        is_for_all = isinstance(line.op, Barrier) and line.op.on is None
+        return "ALL" if is_for_all else OF_PIPE[line.pipe]
     return OF_PIPE[line]
 
 

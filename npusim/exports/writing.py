@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -34,6 +35,7 @@ def stamp(ns: int) -> str:
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
+@lru_cache(maxsize=4096)
 def quoted(text: str) -> str:
     """*text* as JSON."""
     return json.dumps(text, ensure_ascii=False)
