@@ -21,12 +21,11 @@ loop on the chip moves its addresses. Whatever looks at a program can look at su
 
 from __future__ import annotations
 
-from collections import deque
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from npusim.dtypes import DType
 from npusim.isa import (
     BLOCK_BYTES,
     Barrier,
@@ -43,13 +42,23 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
+from npusim.queues import ProgramError, Queue, QueueState, Slot
 from npusim.spec import Core, Pipe, Sync
 
-__all__ = ["Binding", "Block", "Builder", "Call", "Program", "ProgramError", "Queue", "Slot"]
+__all__ = [
+    "Binding",
+    "Block",
+    "Builder",
+    "Call",
+    "Line",
+    "Program",
+    "ProgramError",
+    "Queue",
+    "Slot",
+]
 
-
-class ProgramError(ValueError):
-    """A kernel asked the builder for something the core does not have."""
+Line = tuple[str, int]
+"""File and number of a line of a kernel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +68,8 @@ class Call:
     ops: tuple[MicroOp, ...]
     shifts: dict[str, int] = field(default_factory=dict)
     """Name of global memory -> bytes added to every offset into it."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each micro-op, if that is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,23 +80,22 @@ class Program:
     parts: tuple[MicroOp | Call, ...]
     claimed_bytes: dict[str, int] = field(default_factory=dict)
     """Buffer -> how much of it the program claims."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each part, if that is known."""
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The program as calls only: micro-ops between two calls are one without shifts."""
         found: list[Call] = []
-        plain: list[MicroOp] = []
-        for part in self.parts:
+        first = 0
+        for index, part in enumerate((*self.parts, Call(()))):
             if isinstance(part, Call):
+                plain = tuple(op for op in self.parts[first:index] if not isinstance(op, Call))
                 if plain:
-                    found.append(Call(tuple(plain)))
-                    plain = []
+                    found.append(Call(plain, {}, self.lines[first:index]))
                 found.append(part)
-            else:
-                plain.append(part)
-        if plain:
-            found.append(Call(tuple(plain)))
-        return tuple(found)
+                first = index + 1
+        return tuple(found[:-1])
 
     @cached_property
     def bodies(self) -> tuple[tuple[MicroOp, ...], ...]:
@@ -105,6 +115,17 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)
+
+
+def _kernel_line() -> Line:
+    """The line that is being run outside of this module, of queues and of what kernels share."""
+    frame = sys._getframe(1)
+    while frame.f_back:
+        name = frame.f_globals.get("__name__", "")
+        if name not in (__name__, Queue.__module__) and "._" not in name:
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _shifted(op: MicroOp, shifts: dict[str, int]) -> MicroOp:
@@ -143,104 +164,6 @@ class Block:
     """Cores of one group meet at flags between cores: a cube core and its two vector cores."""
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
-    """One buffer of a queue."""
-
-    buffer: str
-    offset_bytes: int
-    nbytes: int
-    event: int
-    used: bool = False
-    """Its consumer has raised, or will raise, the flag that the next `alloc` awaits."""
-
-    def of(self, dtype: DType, count: int, start_bytes: int = 0) -> Local:
-        """*count* elements, *start_bytes* into the slot; raises ProgramError beyond its end."""
-        end = start_bytes + dtype.nbytes(count)
-        if end > self.nbytes:
-            raise ProgramError(
-                f"Slot.of: {count} elements of {dtype.name} at byte {start_bytes} must end within "
-                f"{self.nbytes} bytes, not at {end}; make the slot larger"
-            )
-        return Local(self.buffer, self.offset_bytes + start_bytes, dtype, count)
-
-
-QueueState = tuple[tuple[int, bool], ...]
-
-
-class Queue:
-    """Buffers that *src* fills and *dst* drains, in order."""
-
-    def __init__(self, builder: Builder, src: Pipe, dst: Pipe, slots: list[Slot]) -> None:
-        self._builder = builder
-        self._src = src
-        self._dst = dst
-        self._slots = slots
-        self._free = deque(slots)
-        self._full: deque[Slot] = deque()
-
-    @property
-    def events(self) -> tuple[int, ...]:
-        """The events of its slots."""
-        return tuple(slot.event for slot in self._slots)
-
-    def alloc(self) -> Slot:
-        """The next free buffer, for the producer; raises ProgramError when none is left."""
-        if not self._free:
-            raise ProgramError(
-                f"Queue.alloc: one of {len(self._slots)} slots must be free; "
-                f"free a slot first, or give the queue more depth"
-            )
-        slot = self._free.popleft()
-        if slot.used:
-            self._builder.wait_flag(self._dst, self._src, slot.event)
-            slot.used = False
-        return slot
-
-    def enque(self, slot: Slot) -> None:
-        """Hand a filled buffer to the consumer."""
-        self._builder.set_flag(self._src, self._dst, slot.event)
-        self._full.append(slot)
-
-    def deque(self) -> Slot:
-        """The oldest filled buffer, for the consumer; raises ProgramError when there is none."""
-        if not self._full:
-            raise ProgramError("Queue.deque: a slot must have been enqueued; call enque first")
-        slot = self._full.popleft()
-        self._builder.wait_flag(self._src, self._dst, slot.event)
-        return slot
-
-    def free(self, slot: Slot) -> None:
-        """The consumer has read the buffer."""
-        self._builder.set_flag(self._dst, self._src, slot.event)
-        slot.used = True
-        self._free.append(slot)
-
-    @property
-    def state(self) -> QueueState:
-        """Which slot comes next, and which flags are up; raises ProgramError with slots in use."""
-        if len(self._free) != len(self._slots):
-            raise ProgramError("Queue.state: every slot must be free; free them first")
-        return tuple((self._slots.index(slot), slot.used) for slot in self._free)
-
-    @state.setter
-    def state(self, state: QueueState) -> None:
-        self._free = deque(self._slots[index] for index, _ in state)
-        for slot, (_, used) in zip(self._free, state, strict=True):
-            slot.used = used
-
-    def rewind(self) -> None:
-        """Begin again with the first slot."""
-        self._free = deque(self._slots)
-
-    def drain(self) -> None:
-        """Await the flags that are still up, as TPipe does when it goes."""
-        for slot in self._slots:
-            if slot.used:
-                self._builder.wait_flag(self._dst, self._src, slot.event)
-                slot.used = False
-
-
 class Builder:
     """Writes one program for one kind of core.
 
@@ -257,13 +180,15 @@ class Builder:
         self._alone = alone
         self._events = sync.event_ids - sync.reserved_event_ids
         self._ops: list[MicroOp | Call] = []
+        self._lines: list[Line] = []
+        """Which line of the kernel wrote each of them."""
         self._claimed: dict[str, int] = {}
         self._most: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
         self._queues: list[Queue] = []
-        self._bodies: dict[Hashable, tuple[tuple[MicroOp, ...], list[QueueState]]] = {}
+        self._bodies: dict[Hashable, tuple[Call, list[QueueState]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
@@ -323,6 +248,7 @@ class Builder:
     def emit(self, *ops: MicroOp) -> None:
         """Append *ops* as they are."""
         self._ops.extend(ops)
+        self._lines.extend([_kernel_line()] * len(ops))
 
     def load(self, dst: Local, src: Global, pitch_bytes: int = 0) -> None:
         self.emit(Load(dst, src, pitch_bytes))
@@ -363,18 +289,20 @@ class Builder:
         before = tuple(queue.state for queue in self._queues)
         known = self._bodies.get((key, before))
         if known is None:
-            outer, self._ops = self._ops, []
+            outer, self._ops, self._lines = (self._ops, self._lines), [], []
             write()
             body = tuple(op for op in self._ops if not isinstance(op, Call))
             if len(body) < len(self._ops):
                 raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
-            self._ops = outer
-            known = body, [queue.state for queue in self._queues]
+            call = Call(body, {}, tuple(self._lines))
+            self._ops, self._lines = outer
+            known = call, [queue.state for queue in self._queues]
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):
                 queue.state = state
-        self._ops.append(Call(known[0], shifts))
+        self._ops.append(Call(known[0].ops, shifts, known[0].lines))
+        self._lines.append(_kernel_line())
 
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))
@@ -393,8 +321,8 @@ class Builder:
             self.call("drain", {}, self._drain)
         else:
             self._drain()
-        program = Program(self.name, tuple(self._ops), dict(self._most))
-        self._ops = []
+        program = Program(self.name, tuple(self._ops), dict(self._most), tuple(self._lines))
+        self._ops, self._lines = [], []
         for queue in self._queues:
             queue.rewind()
         return program

@@ -50,6 +50,8 @@ GRID = "#DDDDDD"
 TITLE_POINTS = 12.0
 TEXT_POINTS = 10.0
 LABEL_POINTS = 8.0
+LONG_TITLE = 90
+"""Characters that fit above a picture of usual width."""
 
 
 MOST_RUNS = 4
@@ -120,7 +122,9 @@ def bare(ax: Axes) -> None:
 
 
 def title(ax: Axes, text: str) -> None:
-    """Write *text* at the left above the picture."""
+    """Write *text* at the left above the picture; a long one goes on after its first colon."""
+    if len(text) > LONG_TITLE:
+        text = text.replace(": ", ":\n", 1)
     ax.set_title(text, loc="left", size=TITLE_POINTS, color=INK)
 
 

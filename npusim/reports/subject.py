@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Protocol
 
 from npusim.spec import DeviceSpec, Pipe
-from npusim.trace import Trace
+from npusim.trace import LaneTrace, Trace
 
-__all__ = ["Played", "Subject", "busiest", "elapsed_us", "title_start", "trace_of"]
+__all__ = [
+    "Played",
+    "Subject",
+    "Timed",
+    "busiest",
+    "device_of",
+    "elapsed_us",
+    "slowest_lanes",
+    "title_start",
+    "trace_of",
+]
 
 
 class Played(Protocol):
@@ -26,6 +36,18 @@ class Played(Protocol):
         """When each micro-op ran, if that is known."""
 
 
+class Timed(Played, Protocol):
+    """A run that knows what its launch cost."""
+
+    @property
+    def launch_us(self) -> float:
+        """What starting and ending the kernel costs around the cores' own time."""
+
+    @property
+    def time_us(self) -> float | None:
+        """Launch, the slowest core, completion."""
+
+
 Subject = Trace | Played
 
 
@@ -38,6 +60,21 @@ def trace_of(subject: Subject) -> Trace:
             "run it with timing=True on tensors that are not empty"
         )
     return trace
+
+
+def device_of(subject: Subject) -> DeviceSpec | None:
+    """The chip, which a trace alone does not know."""
+    return None if isinstance(subject, Trace) else subject.device
+
+
+def slowest_lanes(trace: Trace) -> list[LaneTrace]:
+    """The slowest cores of each kind, in the order of their first cores."""
+    slowest: dict[str, LaneTrace] = {}
+    for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
+        held = slowest.setdefault(lane.kind, lane)
+        if int(lane.end.max(initial=0)) > int(held.end.max(initial=0)):
+            slowest[lane.kind] = lane
+    return list(slowest.values())
 
 
 def elapsed_us(trace: Trace) -> float:
