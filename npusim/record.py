@@ -112,7 +112,8 @@ def read(folder: Path, who: str = "report") -> Record:
 
 def _broken(who: str, folder: Path, name: str, again: str) -> RecordError:
     return RecordError(
-        f"{who}: the folder {folder} must hold a whole run, but {name} is missing or broken; {again}"
+        f"{who}: the folder {folder} must hold a whole run, but {name} is missing or broken; "
+        f"{again}"
     )
 
 

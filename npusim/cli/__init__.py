@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from npusim.cli.call import UsageError
 from npusim.cli.devices import app as devices_app
 from npusim.cli.operators import list_operators
+from npusim.cli.report import write_report
 from npusim.cli.run import run_operator
 from npusim.cli.validate import validate
 from npusim.errors import OpError
@@ -75,6 +76,7 @@ def _options(
 
 app.command("run", no_args_is_help=True)(run_operator)
 app.command("ops")(list_operators)
+app.command("report", no_args_is_help=True)(write_report)
 app.command("validate")(validate)
 app.add_typer(devices_app, name="devices")
 

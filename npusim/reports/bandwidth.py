@@ -40,7 +40,7 @@ class Row:
     limit_bytes_per_s: float | None
     """What the chip can move there; None without a chip."""
     limit: str
-    """Whose limit that is: of `GM` or `L2`, which share the bytes, or of the `ports` of all cores."""
+    """Whose that is: of `GM` or `L2`, which share the bytes, or of the `ports` of all cores."""
 
 
 def rows(subject: Subject) -> list[Row]:

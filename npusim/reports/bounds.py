@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Row", "bounds", "finding", "rows"]
 
 Cause = Literal["work", "link", "flag", "core", "barrier", "order", "issue", "over"]
-"""work; a link that is shared; a flag; another core; a barrier; setting and taking flags; not handed
-out yet; nothing left to do."""
+"""work; a link that is shared; a flag; another core; a barrier; setting and taking flags; not
+handed out yet; nothing left to do."""
 
 
 @dataclass(frozen=True, slots=True)

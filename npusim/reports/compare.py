@@ -52,7 +52,10 @@ def device_rows(runs: Sequence[Timed]) -> list[Device]:
 
 
 def size_rows(runs: Sequence[Timed], sizes: Sequence[float]) -> list[Size]:
-    """One row a run, the smallest first; raises ValueError as `device_rows`, and for other counts."""
+    """One row a run, the smallest first.
+
+    Raises ValueError as `device_rows`, and if *sizes* are not as many as *runs*.
+    """
     if len(runs) != len(sizes):
         raise ValueError(
             f"reports: sizes must be as many as runs, {len(runs)}, not {len(sizes)}; give one each"
@@ -103,13 +106,8 @@ def across(runs: Sequence[Timed], *, ax: Axes | None = None) -> Axes:
         told += f"{last.time_us / first.time_us:.1f} times as long"
     style.title(ax, f"{runs[0].op}: {told}")
     ax.set_xlabel("time (us)", size=style.TEXT_POINTS, color=style.INK, loc="left")
-    style.legend_below(ax, bars_of(ax))
+    style.legend_below(ax, ax.get_legend_handles_labels()[0])
     return ax
-
-
-def bars_of(ax: Axes) -> list[object]:
-    """What the legend shows."""
-    return list(ax.get_legend_handles_labels()[0])
 
 
 def scaling(

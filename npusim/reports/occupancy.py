@@ -84,7 +84,11 @@ def rows(subject: Subject) -> list[Row]:
             changes, live = _steps(lives[buffer])
             found.append(
                 Row(
-                    *(lane.kind, lane.cores[0], buffer, changes * (1e6 / trace.clock_hz), live),
+                    lane.kind,
+                    lane.cores[0],
+                    buffer,
+                    np.asarray(changes * (1e6 / trace.clock_hz), np.float64),
+                    live,
                     lane.program.claimed_bytes.get(buffer, 0),
                     _size(device, lane.kind, buffer),
                 )

@@ -198,7 +198,7 @@ def _vector_memories(device: DeviceSpec, done: Work) -> list[Entry]:
 
 
 def _pipelines(device: DeviceSpec, done: Work) -> list[tuple[str, str, str, int, float]]:
-    found = []
+    found: list[tuple[str, str, str, int, float]] = []
     for unit, ways in (("cube", CUBE_WAYS), ("vector", VECTOR_WAYS)):
         for pipe in style.PIPES:
             own = {

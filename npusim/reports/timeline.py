@@ -62,9 +62,9 @@ def timeline(
 ) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
 
-    *flags* off leaves the arrows out. *cores* are the first of each kind and the slowest one unless given; *start_us* and *end_us* cut
-    out a stretch. Raises ValueError for cores that did not take part, for an empty stretch, and for
-    a run that was not timed or had nothing to do.
+    *flags* off leaves the arrows out. *cores* are the first of each kind and the slowest one unless
+    given; *start_us* and *end_us* cut out a stretch. Raises ValueError for cores that did not take
+    part, for an empty stretch, and for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
     shown = window(trace, start_us, end_us)

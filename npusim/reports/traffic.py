@@ -1,4 +1,4 @@
-"""Which way each micro-op moves bytes, how many, and what they compute: the data of several pictures.
+"""Which way micro-ops move bytes, how many, and what they compute: the data of several pictures.
 
 Paths are named as in a device file, `gm_to_ub`; whether the bytes of global memory lay in the L2 is
 known of whole cores only.
