@@ -110,6 +110,12 @@ class Run:
     def _lanes(self) -> tuple[Any, ...]:
         return self.trace.lanes if self.trace else ()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
+        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
+
+        return glimpse(repr(self), self if self.trace is not None else None)
+
     def __repr__(self) -> str:
         told = " and ".join(_told(_described(output)) for output in self.outputs.values())
         took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"

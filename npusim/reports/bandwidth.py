@@ -22,7 +22,7 @@ __all__ = ["BINS", "Row", "bandwidth", "rows"]
 
 BINS = 200
 """Parts of the run, each of which has one height."""
-ROOM = 0.8
+ROOM = 0.74
 """Of a lane, which is 1 high, that the highest peak takes."""
 
 
@@ -97,6 +97,7 @@ def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
             color=style.COLORS[row.pipe],  # type: ignore[index]
             zorder=2,
         )
+        ax.hlines(base, *edges[[0, -1]], color=style.GRID, lw=0.8, zorder=1)
         if row.limit_bytes_per_s:
             height = base - ROOM * row.limit_bytes_per_s / top
             ax.hlines(height, *edges[[0, -1]], color=style.INK, lw=0.8, linestyle="--", zorder=3)

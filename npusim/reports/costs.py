@@ -1,7 +1,7 @@
 """Where the time of a run went: launch, head, steady state, tail, completion.
 
-The head lasts until the pipe that is busiest on the slowest core starts for the first time, the
-steady state until its last result, the tail until the last result of all.
+The head lasts until the pipe that is busiest of all starts for the first time, the steady state
+until its last result, the tail until the last result of the slowest core.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npusim.reports import style
-from npusim.reports.subject import Timed, busiest, title_start, trace_of
+from npusim.reports.subject import Timed, busiest_lane, title_start, trace_of
 from npusim.trace import ORDERING
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def rows(run: Timed) -> list[Row]:
     Raises ValueError for a run that was not timed or had nothing to do.
     """
     trace = trace_of(run)
-    lane = trace.slowest
-    pipe, _ = busiest(trace)
+    lane, pipe, _ = busiest_lane(trace)
     working = np.array(
         [op.pipe == pipe and not isinstance(op, ORDERING) for op in lane.ops], np.bool_
     )

@@ -20,10 +20,10 @@ from npusim.record import Record
 from npusim.reports import bounds
 from npusim.reports.gallery import pictures
 from npusim.reports.payload import payload
-from npusim.reports.subject import trace_of
+from npusim.reports.subject import Timed, trace_of
 from npusim.reports.tables import devices, facts, pipes, rooflines, waits
 
-__all__ = ["report"]
+__all__ = ["glimpse", "report"]
 
 SECTIONS = {
     "numbers": "Numbers",
@@ -74,6 +74,16 @@ def report(runs: Sequence[Record]) -> str:
     )
 
 
+def glimpse(told: str, run: Timed | None) -> str:
+    """A run as a notebook shows it: *told*, and what there is to see of it."""
+    text = f"<p><code>{escape(told)}</code></p>"
+    if run is None:
+        return text
+    shown = {picture.name: picture for picture in pictures(run)}
+    drawn = "".join(_svg(shown[name].figure(), name) for name in ("timeline", "bounds"))
+    return text + drawn
+
+
 def _name(run: Record) -> str:
     return f"{run.op} on {run.device.name}"
 
@@ -103,7 +113,8 @@ def _timeline(run: Record, number: int) -> str:
         '<button data-act="all">all</button>'
         '<input type="search" placeholder="mnemonic, buffer, tensor" aria-label="search">'
         '<button data-act="next">find next</button><span class="where"></span></div>'
-        f'<canvas tabindex="0" aria-label="timeline of {escape(_name(run))}"></canvas>'
+        f'<div class="view"><canvas tabindex="0" aria-label="timeline of {escape(_name(run))}">'
+        "</canvas></div>"
         '<div class="details" aria-live="polite"></div></div>'
         f'<script type="application/octet-stream" id="trace{number}">{packed}</script>'
     )

@@ -45,6 +45,11 @@ MOST_OPS = 200_000
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
 
+STEPS = 1000
+"""More changes than this cannot be told apart."""
+
+Times = NDArray[np.float64]
+Bytes = NDArray[np.int64]
 Life = list[int]
 """First byte, end, cycle written, cycle last read."""
 
@@ -166,7 +171,7 @@ def occupancy(subject: Subject, *, ax: Axes | None = None) -> Axes:
     style.bare(ax)
     style.title(ax, f"{title_start(subject)}{_finding(found)}")
     ax.set_xlabel(
-        "time since the cores started (us); dashed: claimed; solid line: size",
+        "time since the cores started (us); light: at times; dashed: claimed; line: size",
         size=style.TEXT_POINTS,
         color=style.INK,
         loc="left",
@@ -178,8 +183,10 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
     top = max(row.size_bytes or 0, row.claimed_bytes, row.peak_bytes, 1)
     edges = np.append(row.times_us, max(end_us, float(row.times_us[-1])))
     color = style.COLORS[BUFFERS[row.buffer]]  # type: ignore[index]
-    heights = base - ROOM * row.live_bytes / top
-    ax.stairs(heights, edges, baseline=base, fill=True, color=color, zorder=2)
+    edges, least, most = seen(edges, row.live_bytes)
+    for live, shade in ((most, style.tint(color, 0.45)), (least, color)):
+        heights = base - ROOM * live / top
+        ax.stairs(heights, edges, baseline=base, fill=True, color=shade, zorder=2)
     if row.claimed_bytes:
         claimed = base - ROOM * row.claimed_bytes / top
         ax.hlines(claimed, 0, end_us, color=style.INK, lw=0.8, linestyle="--", zorder=3)
@@ -196,6 +203,17 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
         size=style.LABEL_POINTS,
         color=style.INK,
     )
+
+
+def seen(edges: Times, live: Bytes) -> tuple[Times, Bytes, Bytes]:
+    """What can be told apart: edges of steps `(n + 1,)`, the least and the most in each `(n,)`."""
+    if len(live) <= STEPS:
+        return edges, live, live
+    places = np.searchsorted(edges[:-1], np.linspace(edges[0], edges[-1], STEPS + 1)[:-1])
+    places = np.unique(np.minimum(places, len(live) - 1))
+    least = np.minimum.reduceat(live, places)
+    most = np.maximum.reduceat(live, places)
+    return np.append(edges[places], edges[-1]), least, most
 
 
 def _finding(found: list[Row]) -> str:

@@ -44,6 +44,7 @@ class Timeline {
     this.host = host;
     this.data = data;
     this.canvas = host.querySelector("canvas");
+    this.view = host.querySelector(".view");
     this.details = host.querySelector(".details");
     this.where = host.querySelector(".where");
     this.from = 0;
@@ -68,19 +69,24 @@ class Timeline {
 
   listen() {
     const c = this.canvas;
-    let held = null, moved = false;
+    this.view.addEventListener("scroll", () => this.draw());
+    let held = null, low = 0, moved = false;
     c.addEventListener("wheel", (e) => {
       if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) this.pan((e.deltaX || e.deltaY) / this.scale());
       else this.zoom(Math.exp(e.deltaY * 0.0015), this.timeAt(e.offsetX));
       e.preventDefault();
     }, { passive: false });
     c.addEventListener("pointerdown", (e) => {
-      held = e.offsetX; moved = false; c.setPointerCapture(e.pointerId); c.classList.add("held");
+      held = e.offsetX; low = e.clientY; moved = false; c.setPointerCapture(e.pointerId); c.classList.add("held");
     });
     c.addEventListener("pointermove", (e) => {
       if (held === null) { this.hover(e.offsetX, e.offsetY); return; }
-      if (Math.abs(e.offsetX - held) > 2) moved = true;
-      if (moved) { this.pan((held - e.offsetX) / this.scale()); held = e.offsetX; }
+      if (Math.abs(e.offsetX - held) > 2 || Math.abs(e.clientY - low) > 2) moved = true;
+      if (!moved) return;
+      this.view.scrollTop += low - e.clientY;
+      this.pan((held - e.offsetX) / this.scale());
+      held = e.offsetX;
+      low = e.clientY;
     });
     c.addEventListener("pointerup", (e) => {
       c.classList.remove("held");
@@ -365,8 +371,11 @@ class Timeline {
       }
   }
   arrows(g) {
-    const most = 150, shown = [];
+    const most = 150, shown = [], seen = new Set();
+    const top = this.view.scrollTop, bottom = top + this.view.clientHeight;
+    for (const row of this.rows) if (row.lane !== undefined && row.y + ROW > top && row.y < bottom) seen.add(row.lane);
     this.data.lanes.forEach((lane, l) => {
+      if (!seen.has(l)) return;
       for (const [wait, [set]] of lane.setter) {
         if (lane.free[wait] < this.from || lane.end[set] > this.to || lane.end[set] <= lane.start[wait]) continue;
         if (shown.length <= most) shown.push([l, set, wait, false]);

@@ -35,7 +35,7 @@ class _Words:
 
 
 def payload(trace: Trace, code: dict[Line, str]) -> dict[str, Any]:
-    """The lanes of *trace* that there is room for, the slowest of each kind first."""
+    """The lanes of *trace* that there is room for, the slowest of each kind before the others."""
     words, bodies = _Words(), dict[int, int]()
     told: list[Any] = []
     shown, left_out = _chosen(trace)
@@ -71,7 +71,7 @@ def _chosen(trace: Trace) -> tuple[list[tuple[LaneTrace, tuple[int, ...]]], int]
             left_out += len(cores)
         else:
             shown.append((lane, cores))
-    return sorted(shown, key=lambda group: group[1]), left_out
+    return shown, left_out
 
 
 def _body(call: Call, words: _Words, code: dict[Line, str]) -> list[list[int]]:

@@ -20,8 +20,8 @@ from npusim.reports import style
 from npusim.reports.subject import (
     Played,
     Subject,
+    busiest,
     device_of,
-    slowest_lanes,
     title_start,
     trace_of,
 )
@@ -122,12 +122,7 @@ def verdict(subject: Subject) -> str:
     highest = max(rows(subject), key=lambda row: row.share, default=None)
     if highest is not None and highest.share > BOUND:
         return "memory bound" if highest.is_memory else "compute bound"
-    pipe, share = max(
-        ((pipe, counter.busy_cycles / trace.cycles)
-         for lane in slowest_lanes(trace)
-         for pipe, counter in sorted(lane.counters().items())),
-        key=lambda busy: busy[1],
-    )  # fmt: skip
+    pipe, share = busiest(trace)
     if share < BOUND:
         return "latency bound:pipeline caused"
     return f"latency bound:{'memory' if pipe.startswith('mte') else 'compute'} caused"

@@ -12,6 +12,7 @@ __all__ = [
     "Subject",
     "Timed",
     "busiest",
+    "busiest_lane",
     "device_of",
     "elapsed_us",
     "slowest_lanes",
@@ -83,11 +84,21 @@ def elapsed_us(trace: Trace) -> float:
 
 
 def busiest(trace: Trace) -> tuple[Pipe, float]:
-    """The pipe that is busy longest on the slowest core, and its share of the time."""
-    counters = trace.slowest.counters()
-    # Ties go to the pipe whose name comes first, so a title never depends on program order.
-    pipe = max(sorted(counters), key=lambda pipe: counters[pipe].busy_cycles)
-    return pipe, counters[pipe].busy_cycles / trace.cycles
+    """The pipe that is busy longest on the slowest core of its kind, and its share of the time."""
+    _, pipe, share = busiest_lane(trace)
+    return pipe, share
+
+
+def busiest_lane(trace: Trace) -> tuple[LaneTrace, Pipe, float]:
+    """The same with the core."""
+    found = [
+        (lane, pipe, counter.busy_cycles / trace.cycles)
+        for lane in slowest_lanes(trace)
+        for pipe, counter in sorted(lane.counters().items())
+    ]
+    # Ties go to the first kind and to the pipe whose name comes first, so a title never depends on
+    # program order.
+    return max(found, key=lambda busy: busy[2])
 
 
 def title_start(subject: Subject) -> str:

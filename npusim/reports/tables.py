@@ -106,14 +106,14 @@ def pipes(run: Record) -> str:
     """Counters of the pipes of the slowest cores."""
     trace = trace_of(run)
     rows = [
-        [
+        (
             f"{lane.cores[0]} ({lane.kind})",
             pipe,
             style.percent(counter.busy_cycles / trace.cycles),
             counter.busy_cycles,
             counter.micro_ops,
             counter.nbytes,
-        ]
+        )
         for lane in slowest_lanes(trace)
         for pipe, counter in lane.counters().items()
     ]
