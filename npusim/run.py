@@ -94,6 +94,7 @@ class Run:
             "l2": self.l2,
             "output": _plain(_described(self.output)),
             "template": self.template,
+            "why": self.why,
             "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
             "time_us": self.time_us,
             "launch_us": self.launch_us,

@@ -100,7 +100,7 @@ def _fill(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
             names.append(f"{name}.npy")
             np.save(folder / f"{name}.npy", values, allow_pickle=False)
     names.append(RECORD)
-    facts = {"version": VERSION} | run.to_json() | {"why": run.why, "typed": typed}
+    facts = {"version": VERSION} | run.to_json() | {"typed": typed}
     (folder / RECORD).write_text(json_text(facts) + "\n", encoding="utf-8")
     names += record.write(folder, run.device, run.trace)
     if run.trace is not None:

@@ -32,6 +32,8 @@ SECTIONS = {
     "tables": "Tables",
     "device": "The chip",
 }
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+"""No request leaves the page."""
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
@@ -67,6 +69,7 @@ def report(runs: Sequence[Record]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f'<title>npusim: {title}</title><link rel="icon" href="data:,">'
         f"<style>{_file('page.css')}</style></head><body>"
         f"<h1>{title}</h1>{found}<nav>{links}</nav>{body}"

@@ -253,7 +253,9 @@ class Timeline {
     const { lane: l, op: i } = this.picked, lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;
     const [pipe, , text, nbytes, way, line, code] = op;
     const held = lane.free[i] - lane.start[i];
-    const shift = lane.shift[i] >= 0 ? ` <span class="soft">(here ${escaped(words[lane.shift[i]])})</span>` : "";
+    const moves = lane.shift[i] < 0 ? [] : words[lane.shift[i]].split(", ").filter((move) =>
+      words[text].includes(move.split(" ")[0] + "+") && !move.endsWith(" + 0 bytes"));
+    const shift = moves.length ? ` <span class="soft">(here ${escaped(moves.join(", "))})</span>` : "";
     const rows = [
       ["micro-op", `<code>${escaped(words[text])}</code>${shift}`],
       ["where", `${escaped(lane.name)}, <span class="swatch" style="background:${this.data.colors[pipe]}"></span>${this.data.pipes[pipe]}`],
