@@ -173,7 +173,7 @@ def _text(line: Line) -> str:
 def _read_trace(path: Path, facts: dict[str, Any]) -> tuple[Trace | None, dict[Line, str]]:
     if facts["cycles"] is None or not facts["counters"]:
         return None, {}
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         tree = json.loads(arrays["programs"].tobytes())
         times = [_times(arrays[f"times{number}"]) for number in range(len(tree["lanes"]))]
     bodies = [

@@ -35,12 +35,15 @@ def trace(*lanes: LaneTrace) -> Trace:
     return Trace(lanes, 1_000_000)
 
 
+ASCEND910B2 = devices.load("ascend910b2")
+
+
 @dataclass(frozen=True, eq=False)
 class Played:
     """A run of a trace made by hand."""
 
     trace: Trace | None
-    device: DeviceSpec = devices.load("ascend910b2")
+    device: DeviceSpec = ASCEND910B2
     op: str = "npu_made"
     launch_us: float = 10.0
     time_us: float | None = None

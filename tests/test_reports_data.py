@@ -223,7 +223,12 @@ def test_bytes_live_from_their_write_to_their_last_read() -> None:
 
     # x from the load to the end of mul, y from mul to the end of the store.
     assert changes(row) == [(0, 256), (110, 512), (130, 256), (200, 0)]
-    assert (row.buffer, row.claimed_bytes, row.size_bytes, row.peak_bytes) == ("ub", 1024, None, 512)
+    assert (row.buffer, row.claimed_bytes, row.size_bytes, row.peak_bytes) == (
+        "ub",
+        1024,
+        None,
+        512,
+    )
 
 
 def test_what_is_written_anew_begins_another_life() -> None:
@@ -260,7 +265,9 @@ def test_the_fullest_buffer_is_the_title(ax: Axes) -> None:
     played = Played(trace(lane((0,), *CHAIN)), at_1_mhz(tiny_spec()))
     occupancy.occupancy(played, ax=ax)
 
-    assert ax.get_title(loc="left") == "npu_made on tiny: ub is the fullest buffer, 3 % of its 16 KiB"
+    assert (
+        ax.get_title(loc="left") == "npu_made on tiny: ub is the fullest buffer, 3 % of its 16 KiB"
+    )
 
 
 # ---- costs ----
@@ -285,7 +292,9 @@ def test_costs_are_drawn_beside_each_other(ax: Axes) -> None:
     short = Played(trace(lane((0,), (MUL, 20, 30, 40))))
     costs.costs([Played(trace(lane((0,), *CHAIN))), short], ax=ax)
 
-    assert ax.get_title(loc="left") == "npu_made on ascend910b2: steady state takes 52 % of 210.0 us"
+    assert (
+        ax.get_title(loc="left") == "npu_made on ascend910b2: steady state takes 52 % of 210.0 us"
+    )
     assert len(ax.get_yticks()) == 2
     widths = [patch.get_width() for patch in ax.patches][5:8]  # type: ignore[attr-defined]
     assert widths == pytest.approx([10 - 0.25, 20, 20])
@@ -332,9 +341,7 @@ def test_several_runs_must_be_some_and_timed() -> None:
         ValueError, match=r"^reports: one run at least must be given, not none; run the operator$"
     ):
         compare.across([])
-    message = (
-        "reports: every run must have been timed, but one was not; run it with timing=True"
-    )
+    message = "reports: every run must have been timed, but one was not; run it with timing=True"
     with pytest.raises(ValueError, match=f"^{message}$"):
         compare.across([timed(None)])
     message = "reports: sizes must be as many as runs, 1, not 2; give one each"

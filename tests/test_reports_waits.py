@@ -190,9 +190,9 @@ def test_barriers_and_other_cores_are_reasons_of_their_own() -> None:
 
 
 def test_pipes_that_only_order_others_have_no_row() -> None:
-    assert {row.pipe for row in bounds.rows(trace(lane((0,), (READY, 0, 1, 1), (MUL, 1, 9, 9))))} == {
-        "vector"
-    }
+    assert {
+        row.pipe for row in bounds.rows(trace(lane((0,), (READY, 0, 1, 1), (MUL, 1, 9, 9))))
+    } == {"vector"}
 
 
 def test_the_title_says_who_works_longest_and_what_stops_it(ax: Axes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
@@ -40,7 +41,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[
 
 
 def _is_amount(value: Cell) -> bool:
-    return str(value)[:1].isdigit() or str(value)[:1] in "<−-+"
+    return re.match(r"[<+-]? ?\d", str(value)) is not None
 
 
 def facts(runs: Sequence[Record]) -> str:
