@@ -1,6 +1,7 @@
 """Runs on disk: what is written is read back, and what is no whole run is refused in one line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,12 @@ def test_each_micro_op_knows_the_line_that_wrote_it(tiny: npusim.DeviceSpec) -> 
 
 # ---- what is no whole run ----
 
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("whole") / "out")
+
+
 AGAIN = "write it again with npusim run -o"
 
 
@@ -138,15 +145,15 @@ def test_an_older_version_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run.json", "device.json", "trace.npz"])
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "other"])
-def test_half_a_run_is_refused(name: str, damage: str, tmp_path: Path) -> None:
-    out = written(tmp_path / "out")
-    whole = (out / name).read_bytes()
+def test_half_a_run_is_refused(name: str, damage: str, whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "out"))
+    content = (out / name).read_bytes()
     if damage == "gone" and name == "run.json":
         pytest.skip("then there is no run at all")
     (out / name).unlink()
     if damage != "gone":
         (out / name).write_bytes(
-            {"empty": b"", "cut": whole[: len(whole) // 2], "other": b"[]"}[damage]
+            {"empty": b"", "cut": content[: len(content) // 2], "other": b"[]"}[damage]
         )
 
     refused(

@@ -22,6 +22,8 @@ __all__ = ["BINS", "Row", "bandwidth", "rows"]
 
 BINS = 200
 """Parts of the run, each of which has one height."""
+FAR_ABOVE = 8
+"""A limit so many times the peak is only told, so that the rest can be seen."""
 ROOM = 0.74
 """Of a lane, which is 1 high, that the highest peak takes."""
 
@@ -88,7 +90,10 @@ def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
     ax = ax or style.new_axes()
     edges = np.linspace(0, elapsed_us(trace), BINS + 1)
     for place, row in enumerate(found):
-        top = max(float(row.bytes_per_s.max()), row.limit_bytes_per_s or 0.0)
+        top = float(row.bytes_per_s.max())
+        is_seen = row.limit_bytes_per_s is not None and row.limit_bytes_per_s <= FAR_ABOVE * top
+        if is_seen:
+            top = max(top, row.limit_bytes_per_s or 0.0)
         base = place + 1.0
         ax.stairs(
             *(base - ROOM * row.bytes_per_s / top, edges),
@@ -98,7 +103,7 @@ def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
             zorder=2,
         )
         ax.hlines(base, *edges[[0, -1]], color=style.GRID, lw=0.8, zorder=1)
-        if row.limit_bytes_per_s:
+        if is_seen and row.limit_bytes_per_s:
             height = base - ROOM * row.limit_bytes_per_s / top
             ax.hlines(height, *edges[[0, -1]], color=style.INK, lw=0.8, linestyle="--", zorder=3)
         _annotate(ax, row, place)

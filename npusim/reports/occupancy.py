@@ -44,6 +44,8 @@ MOST_OPS = 200_000
 """Longer programs are looked at up to there."""
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
+FAR_ABOVE = 5
+"""A size so many times what is used is only told, so that the rest can be seen."""
 
 STEPS = 1000
 """More changes than this cannot be told apart."""
@@ -180,7 +182,10 @@ def occupancy(subject: Subject, *, ax: Axes | None = None) -> Axes:
 
 
 def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
-    top = max(row.size_bytes or 0, row.claimed_bytes, row.peak_bytes, 1)
+    top = max(row.claimed_bytes, row.peak_bytes, 1)
+    is_seen = row.size_bytes is not None and FAR_ABOVE * top >= row.size_bytes
+    if is_seen:
+        top = max(top, row.size_bytes or 0)
     edges = np.append(row.times_us, max(end_us, float(row.times_us[-1])))
     color = style.COLORS[BUFFERS[row.buffer]]  # type: ignore[index]
     edges, least, most = seen(edges, row.live_bytes)
@@ -190,7 +195,9 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
     if row.claimed_bytes:
         claimed = base - ROOM * row.claimed_bytes / top
         ax.hlines(claimed, 0, end_us, color=style.INK, lw=0.8, linestyle="--", zorder=3)
-    ax.hlines(base - ROOM, 0, end_us, color=style.INK, lw=0.8, zorder=3)
+    ax.hlines(base, 0, end_us, color=style.GRID, lw=0.8, zorder=1)
+    if is_seen:
+        ax.hlines(base - ROOM, 0, end_us, color=style.INK, lw=0.8, zorder=3)
     told = f"peak {_bytes(row.peak_bytes)}"
     if row.claimed_bytes:
         told += f"\nclaimed {_bytes(row.claimed_bytes)}"

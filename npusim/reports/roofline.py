@@ -297,7 +297,7 @@ def _frame(ax: Axes, row: Row) -> None:
     )
     ax.set_xlabel("operations a byte", size=style.TEXT_POINTS, color=style.INK, loc="left")
     ax.set_ylabel("TOPS", size=style.TEXT_POINTS, color=style.INK, loc="bottom")
-    ax.legend(loc="lower right", frameon=False, fontsize=style.LABEL_POINTS, labelcolor=style.INK)
+    ax.legend(loc="best", frameon=False, fontsize=style.LABEL_POINTS, labelcolor=style.INK)
 
 
 def _ops_named(ops_per_s: float) -> str:
