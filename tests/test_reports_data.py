@@ -362,3 +362,21 @@ def test_the_gallery_has_each_picture_that_applies() -> None:
     assert "bandwidth" not in names
     for picture in gallery.pictures(quiet):
         assert picture.figure().axes[0].get_title(loc="left")
+
+
+def test_a_size_far_above_is_told_but_not_drawn(ax: Axes) -> None:
+    played = Played(trace(lane((0,), *CHAIN)), at_1_mhz(tiny_spec()))
+    occupancy.occupancy(played, ax=ax)
+
+    # 512 bytes of 16 KiB fill the lane.
+    highest = min(patch.get_path().vertices[:, 1].min() for patch in ax.patches)
+    assert highest == pytest.approx(occupancy.HEADER_HEIGHT + 1 - occupancy.ROOM)
+    assert [text.get_text() for text in ax.texts][1:] == ["peak 512 B\nof 16 KiB"]
+
+
+def test_a_limit_far_above_is_told_but_not_drawn(ax: Axes) -> None:
+    played = Played(trace(lane((0,), *CHAIN, gm_bytes=512)), at_1_mhz(tiny_spec()))
+    bandwidth.bandwidth(played, ax=ax)
+
+    assert all(not line.get_linestyle()[0][1] for line in ax.collections)
+    assert "GM ports 0.064 GB/s" in ax.texts[0].get_text()
