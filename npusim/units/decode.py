@@ -45,7 +45,6 @@ Handed out counts from the start of its stretch. The numbers are head and tail o
 waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
 """
 import os
-
 OUT = 64
 GRANULE = int(os.environ.get("GRANULE", 32768))
 CrossFlag = tuple[CrossMode, int]

@@ -24,9 +24,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     shares = work(plan.cube, p.product)
     bindings = {operand.name: Binding(operand.name) for operand in p.inputs}
     bindings["output"] = Binding("output")
-    bindings["x2"] = Binding(
-        "x2", is_cached=p.product.transposed_b or not plan.cube.bypasses_l2(p.product)
-    )
+    bindings["x2"] = Binding("x2", is_cached=p.product.transposed_b or not plan.cube.bypasses_l2(p.product))
     blocks = []
     for core, pieces in enumerate(shares):
         write_pieces(
