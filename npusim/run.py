@@ -96,6 +96,7 @@ class Run:
             "l2": self.l2,
             "output": _plain(_described(self.output)),
             "template": self.template,
+            "why": self.why,
             "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
             "time_us": self.time_us,
             "launch_us": self.launch_us,
@@ -111,6 +112,12 @@ class Run:
 
     def _lanes(self) -> tuple[Any, ...]:
         return self.trace.lanes if self.trace else ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
+        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
+
+        return glimpse(repr(self), self if self.trace is not None else None)
 
     def __repr__(self) -> str:
         told = " and ".join(_told(_described(output)) for output in self.outputs.values())

@@ -27,6 +27,8 @@ QUANTIZE = (
     *("-i", "scales=full:12:value=3", "-a", "dtype=qint8", "-a", "axis=-1", "-a", "div_mode=false"),
 )
 """A call that works."""
+FILES = ("output.npy", "run.json", "device.json", "trace.npz", "timeline.png", "pipes.png")
+"""What it leaves in its folder."""
 
 
 class Answer(NamedTuple):
@@ -152,7 +154,7 @@ def test_each_of_several_outputs_has_a_line_and_a_file(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "output    int8 (2, 3): 0 64 127 76 102 127\n" in out
     assert "scale     float32 (2,): 0.01574803" in out
-    assert f"\nwrote output.npy, scale.npy, run.json to {tmp_path / 'out'}\n" in out
+    assert f"\nwrote output.npy, scale.npy, run.json, device.json to {tmp_path / 'out'}\n" in out
     scale = np.load(tmp_path / "out" / "scale.npy")
     np.testing.assert_array_equal(scale, np.float32([2, 5]) * np.float32(1 / 127))
     assert np.load(tmp_path / "out" / "output.npy").tolist() == [[0, 64, 127], [76, 102, 127]]
@@ -473,11 +475,12 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     code, said, err = npusim_says(*quantize("-o", str(out)))
 
     assert (code, err) == (0, "")
-    assert said.endswith(f"\nwrote output.npy, run.json, timeline.png, pipes.png to {out}\n")
-    assert entries(out) == ["output.npy", "pipes.png", "run.json", "timeline.png"]
+    assert said.endswith(f"\nwrote {', '.join(FILES)} to {out}\n")
+    assert entries(out) == sorted(FILES)
     assert entries(out.parent) == ["out"]
     np.testing.assert_array_equal(np.load(out / "output.npy"), reference().output)
     record = json.loads((out / "run.json").read_text())
+    assert record.pop("version") == 2
     words = quantize()
     assert record.pop("typed") == {
         "op": ["npu_quantize"],
@@ -499,8 +502,8 @@ def test_only_what_there_is_gets_written(tmp_path: Path) -> None:
     npusim_says(*quantize("-o", str(tmp_path / "a"), "--no-values"))
     npusim_says(*quantize("-o", str(tmp_path / "b"), "--no-timing"))
 
-    assert entries(tmp_path / "a") == ["pipes.png", "run.json", "timeline.png"]
-    assert entries(tmp_path / "b") == ["output.npy", "run.json"]
+    assert entries(tmp_path / "a") == sorted({*FILES} - {"output.npy"})
+    assert entries(tmp_path / "b") == ["device.json", "output.npy", "run.json"]
 
 
 def test_a_refused_run_leaves_nothing(tmp_path: Path) -> None:
@@ -541,7 +544,7 @@ def test_force_replaces_an_earlier_run(tmp_path: Path) -> None:
     code, _, _ = npusim_says(*quantize("-o", str(out), "--force", "--no-timing"))
 
     assert code == 0
-    assert entries(out) == ["output.npy", "run.json"]
+    assert entries(out) == ["device.json", "output.npy", "run.json"]
     assert entries(tmp_path) == ["out"]
 
 
@@ -561,7 +564,7 @@ def test_a_failed_picture_leaves_the_earlier_run(
         f"name another",
         *quantize("-o", str(out), "--force"),
     )
-    assert len(entries(out)) == 4
+    assert len(entries(out)) == len(FILES)
     assert entries(tmp_path) == ["out"]
 
 

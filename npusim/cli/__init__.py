@@ -20,6 +20,7 @@ from npusim.cli.devices import app as devices_app
 from npusim.cli.explain import explain_operator
 from npusim.cli.layout import show_layout
 from npusim.cli.operators import list_operators
+from npusim.cli.report import write_report
 from npusim.cli.run import run_operator
 from npusim.cli.validate import validate
 from npusim.errors import OpError
@@ -79,6 +80,7 @@ def _options(
 
 app.command("run", no_args_is_help=True)(run_operator)
 app.command("ops")(list_operators)
+app.command("report", no_args_is_help=True)(write_report)
 app.command("validate")(validate)
 app.command("layout", no_args_is_help=True)(show_layout)
 app.command("decode-scale", no_args_is_help=True)(decode_scale)

@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from npusim import record
 from npusim.cli.screen import json_text
+from npusim.record import RECORD, VERSION
 from npusim.run import Run
 from npusim.tensor import Tensor
 
 __all__ = ["FolderError", "check", "write", "write_with"]
-
-RECORD = "run.json"
 
 
 class FolderError(ValueError):
@@ -106,8 +106,9 @@ def _fill(run: Run, folder: Path, typed: dict[str, list[str]]) -> list[str]:
             names.append(f"{name}.npy")
             np.save(folder / f"{name}.npy", values, allow_pickle=False)
     names.append(RECORD)
-    record = run.to_json() | {"typed": typed}
-    (folder / RECORD).write_text(json_text(record) + "\n", encoding="utf-8")
+    facts = {"version": VERSION} | run.to_json() | {"typed": typed}
+    (folder / RECORD).write_text(json_text(facts) + "\n", encoding="utf-8")
+    names += record.write(folder, run.device, run.trace)
     if run.trace is not None:
         names += _draw(run, folder)
     return names

@@ -20,7 +20,17 @@ loop on the chip moves its addresses. Whatever looks at a program can look at su
 """
 
 from npusim.program.builder import Builder
-from npusim.program.parts import Binding, Block, Call, Program
+from npusim.program.parts import Binding, Block, Call, Line, Program
 from npusim.program.queues import ProgramError, Queue, Slot
 
-__all__ = ["Binding", "Block", "Builder", "Call", "Program", "ProgramError", "Queue", "Slot"]
+__all__ = [
+    "Binding",
+    "Block",
+    "Builder",
+    "Call",
+    "Line",
+    "Program",
+    "ProgramError",
+    "Queue",
+    "Slot",
+]

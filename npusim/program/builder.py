@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 
 from npusim.isa import (
@@ -18,7 +19,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.program.parts import Call, Program
+from npusim.program.parts import Call, Line, Program
 from npusim.program.queues import ProgramError, Queue, QueueState, Slot
 from npusim.spec import Core, Pipe, Sync
 
@@ -41,13 +42,15 @@ class Builder:
         self._alone = alone
         self._events = sync.event_ids - sync.reserved_event_ids
         self._ops: list[MicroOp | Call] = []
+        self._lines: list[Line] = []
+        """Which line of the kernel wrote each of them."""
         self._claimed: dict[str, int] = {}
         self._most: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
         self._queues: list[Queue] = []
-        self._bodies: dict[Hashable, tuple[tuple[MicroOp, ...], list[QueueState]]] = {}
+        self._bodies: dict[Hashable, tuple[Call, list[QueueState]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
@@ -107,6 +110,7 @@ class Builder:
     def emit(self, *ops: MicroOp) -> None:
         """Append *ops* as they are."""
         self._ops.extend(ops)
+        self._lines.extend([_kernel_line()] * len(ops))
 
     def load(self, dst: Local, src: Global, pitch_bytes: int = 0) -> None:
         self.emit(Load(dst, src, pitch_bytes))
@@ -147,18 +151,20 @@ class Builder:
         before = tuple(queue.state for queue in self._queues)
         known = self._bodies.get((key, before))
         if known is None:
-            outer, self._ops = self._ops, []
+            outer, self._ops, self._lines = (self._ops, self._lines), [], []
             write()
             body = tuple(op for op in self._ops if not isinstance(op, Call))
             if len(body) < len(self._ops):
                 raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
-            self._ops = outer
-            known = body, [queue.state for queue in self._queues]
+            call = Call(body, {}, tuple(self._lines))
+            self._ops, self._lines = outer
+            known = call, [queue.state for queue in self._queues]
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):
                 queue.state = state
-        self._ops.append(Call(known[0], shifts))
+        self._ops.append(Call(known[0].ops, shifts, known[0].lines))
+        self._lines.append(_kernel_line())
 
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))
@@ -177,8 +183,8 @@ class Builder:
             self.call("drain", {}, self._drain)
         else:
             self._drain()
-        program = Program(self.name, tuple(self._ops), dict(self._most))
-        self._ops = []
+        program = Program(self.name, tuple(self._ops), dict(self._most), tuple(self._lines))
+        self._ops, self._lines = [], []
         for queue in self._queues:
             queue.rewind()
         return program
@@ -186,3 +192,14 @@ class Builder:
     def _drain(self) -> None:
         for queue in self._queues:
             queue.drain()
+
+
+def _kernel_line() -> Line:
+    """The line that is being run outside of this package and of what kernels share."""
+    frame = sys._getframe(1)
+    while frame.f_back:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(__package__ or "") and "._" not in name:
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

@@ -7,7 +7,10 @@ from functools import cached_property
 
 from npusim.isa import Fixpipe, Global, Load, LoadNd2Nz, MicroOp, Store
 
-__all__ = ["Binding", "Block", "Call", "Program"]
+__all__ = ["Binding", "Block", "Call", "Line", "Program"]
+
+Line = tuple[str, int]
+"""File and number of a line of a kernel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,6 +20,8 @@ class Call:
     ops: tuple[MicroOp, ...]
     shifts: dict[str, int] = field(default_factory=dict)
     """Name of global memory -> bytes added to every offset into it."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each micro-op, if that is known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,23 +32,22 @@ class Program:
     parts: tuple[MicroOp | Call, ...]
     claimed_bytes: dict[str, int] = field(default_factory=dict)
     """Buffer -> how much of it the program claims."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each part, if that is known."""
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The program as calls only: micro-ops between two calls are one without shifts."""
         found: list[Call] = []
-        plain: list[MicroOp] = []
-        for part in self.parts:
+        first = 0
+        for index, part in enumerate((*self.parts, Call(()))):
             if isinstance(part, Call):
+                plain = tuple(op for op in self.parts[first:index] if not isinstance(op, Call))
                 if plain:
-                    found.append(Call(tuple(plain)))
-                    plain = []
+                    found.append(Call(plain, {}, self.lines[first:index]))
                 found.append(part)
-            else:
-                plain.append(part)
-        if plain:
-            found.append(Call(tuple(plain)))
-        return tuple(found)
+                first = index + 1
+        return tuple(found[:-1])
 
     @cached_property
     def bodies(self) -> tuple[tuple[MicroOp, ...], ...]:
