@@ -1,0 +1,63 @@
+"""`torch_npu` and `torchair` by name: which module of ours answers for which of theirs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+__all__ = ["MODULES", "check_free", "install", "installed"]
+
+MODULES = {
+    "torch_npu": "npusim.torch.torch_npu",
+    "torch_npu.npu": "npusim.torch.npu",
+}
+"""Name that scripts import -> module that answers."""
+
+PACKAGES = ("torch_npu", "torchair")
+
+
+class _StandIns(MetaPathFinder, Loader):
+    """Answers for the names above, and refuses other parts of the same packages."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+        if name.partition(".")[0] not in PACKAGES:
+            return None
+        if name not in MODULES:
+            raise ModuleNotFoundError(
+                f"No module named {name!r}\nnpusim.torch: an import must name a part that is "
+                f"modelled, not {name}; do without it",
+                name=name,
+            )
+        return ModuleSpec(name, self, is_package=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put our module in the place of the empty one (a loader may do so)."""
+        ours: Any = importlib.import_module(MODULES[module.__name__])
+        if not hasattr(ours, "__path__"):
+            ours.__path__ = []
+        sys.modules[module.__name__] = ours
+
+
+def installed() -> bool:
+    """Whether the names are ours."""
+    return any(isinstance(finder, _StandIns) for finder in sys.meta_path)
+
+
+def install() -> None:
+    """Answer for the names from now on."""
+    sys.meta_path.insert(0, _StandIns())
+
+
+def check_free() -> None:
+    """Raise RuntimeError if a real package has the names already."""
+    for name in PACKAGES:
+        if name in sys.modules:
+            where = getattr(sys.modules[name], "__file__", None)
+            raise RuntimeError(
+                f"npusim.torch: {name} must not be imported before install(), but is already "
+                f"imported from {where}; start a new process and call install() first"
+            )
