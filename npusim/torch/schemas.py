@@ -37,17 +37,19 @@ SCHEMAS = {
 }
 """Name -> parameters and results."""
 
-# c10/core/ScalarType.h of PyTorch: the numbers that its dtypes have as ints.
-_NAMES = {
-    **{0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64"},
-    **{5: "float16", 6: "float32", 7: "float64", 11: "bool", 15: "bfloat16"},
-    **{12: "qint8", 13: "quint8", 14: "qint32", 16: "quint4x2"},
-}
+# c10/core/ScalarType.h of PyTorch: its dtypes in the order in which it counts them.
+_NAMES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool"),
+    *("qint8", "quint8", "qint32", "bfloat16", "quint4x2"),
+)
 
 
 def dtype_name(number: int | None) -> str | None:
     """The name of the dtype that torch counts as *number*; the number itself if it has none."""
-    return None if number is None else _NAMES.get(number, str(number))
+    if number is None:
+        return None
+    return _NAMES[number] if 0 <= number < len(_NAMES) else str(number)
 
 
 def _quantized(x: torch.Tensor, dtype: int | None) -> torch.Tensor:

@@ -11,11 +11,23 @@ from typing import Any
 
 __all__ = ["MODULES", "check_free", "install", "installed"]
 
-MODULES = {
+MODULES: dict[str, str | None] = {
     "torch_npu": "npusim.torch.torch_npu",
     "torch_npu.npu": "npusim.torch.npu",
+    "torch_npu.contrib": "npusim.torch.contrib",
+    "torch_npu.contrib.module": "npusim.torch.contrib.module",
+    "torchair": "npusim.torch.torchair",
+    "torchair.configs": None,
+    "torchair.configs.compiler_config": "npusim.torch.torchair.compiler_config",
+    "torchair.core": None,
+    "torchair.core.utils": "npusim.torch.torchair.log",
+    "torchair.experimental": "npusim.torch.torchair.experimental",
+    "torchair.experimental.inference": "npusim.torch.torchair.inference",
+    # Scripts import it and use nothing of it: GE's own operators are not simulated.
+    "torchair.ge_concrete_graph": None,
+    "torchair.ge_concrete_graph.ge_apis": None,
 }
-"""Name that scripts import -> module that answers."""
+"""Name that scripts import -> module that answers; None for an empty one."""
 
 PACKAGES = ("torch_npu", "torchair")
 
@@ -36,7 +48,10 @@ class _StandIns(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Put our module in the place of the empty one (a loader may do so)."""
-        ours: Any = importlib.import_module(MODULES[module.__name__])
+        answering = MODULES[module.__name__]
+        if answering is None:
+            return
+        ours: Any = importlib.import_module(answering)
         if not hasattr(ours, "__path__"):
             ours.__path__ = []
         sys.modules[module.__name__] = ours

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from npusim.torch import formats, npu
+from npusim.torch import contrib, formats, npu
+from npusim.torch.functions import FUNCTIONS
 
-__all__ = ["get_npu_format", "npu"]
+__all__ = ["contrib", "get_npu_format", "npu"]
 
 __version__ = "2.13.0+npusim"
 
@@ -20,6 +21,8 @@ def get_npu_format(tensor: torch.Tensor) -> int:
 
 def __getattr__(name: str) -> Any:
     """An operator of the namespace `npu`."""
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
     if name.startswith("npu_") and hasattr(torch.ops.npu, name):
         return getattr(torch.ops.npu, name)
     advice = "; do it on the CPU" if name.startswith("npu_") else "; do without it"

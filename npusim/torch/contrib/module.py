@@ -17,9 +17,7 @@ from npusim.torch.functions import npu_quant_matmul
 __all__ = ["LinearQuant", "LinearWeightQuant"]
 
 
-def _parameter(wanted: bool, *shape: int, **options: Any) -> torch.nn.Parameter | None:
-    if not wanted:
-        return None
+def _parameter(*shape: int, **options: Any) -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.empty(shape, **options), requires_grad=False)
 
 
@@ -55,12 +53,12 @@ class LinearWeightQuant(torch.nn.Module):
         self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
         groups = math.ceil(in_features / antiquant_group_size) if antiquant_group_size else 1
         scales = (out_features, groups) if antiquant_group_size else (out_features,)
-        self.weight = _parameter(True, out_features, in_features, device=device)
-        self.antiquant_scale = _parameter(True, *scales, device=device)
-        self.antiquant_offset = _parameter(antiquant_offset, *scales, device=device)
-        self.quant_scale = _parameter(quant_scale, out_features, device=device)
-        self.quant_offset = _parameter(quant_offset, out_features, device=device)
-        self.bias = _parameter(bias, out_features, device=device)
+        self.weight = _parameter(out_features, in_features, device=device)
+        self.antiquant_scale = _parameter(*scales, device=device)
+        self.antiquant_offset = _parameter(*scales, device=device) if antiquant_offset else None
+        self.quant_scale = _parameter(out_features, device=device) if quant_scale else None
+        self.quant_offset = _parameter(out_features, device=device) if quant_offset else None
+        self.bias = _parameter(out_features, device=device) if bias else None
         self.antiquant_group_size = antiquant_group_size
         self.inner_precise = inner_precise
         self.weight_dtype = weight_dtype
@@ -99,11 +97,11 @@ class LinearQuant(torch.nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
         self.output_dtype = output_dtype
-        self.weight = _parameter(True, out_features, in_features, dtype=torch.int8, device=device)
-        self.scale = _parameter(True, out_features, device=device)
-        self.offset = _parameter(offset, out_features, device=device)
-        self.pertoken_scale = _parameter(pertoken_scale, out_features, device=device)
-        self.bias = _parameter(bias, out_features, dtype=torch.int32, device=device)
+        self.weight = _parameter(out_features, in_features, dtype=torch.int8, device=device)
+        self.scale = _parameter(out_features, device=device)
+        self.offset = _parameter(out_features, device=device) if offset else None
+        self.pertoken_scale = _parameter(out_features, device=device) if pertoken_scale else None
+        self.bias = _parameter(out_features, dtype=torch.int32, device=device) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`(..., out_features)` of *output_dtype*, int8 unless told otherwise."""
