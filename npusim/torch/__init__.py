@@ -24,24 +24,31 @@ __all__ = ["DEFAULT_DEVICE", "install"]
 DEFAULT_DEVICE = "ascend910b2"
 
 
-def install(device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE) -> None:
-    """Simulate *device* as `npu:0`, and answer for `torch_npu` and `torchair`.
+def install(
+    device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE, *, shadow: bool = False
+) -> str:
+    """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
 
-    A second call puts another card in. Raises ImportError where torch is missing, and RuntimeError
-    where a real torch_npu is there.
+    A second call puts another card in. With *shadow*, a real torch_npu on this machine stays out
+    of the way, as the launcher has it. Raises ImportError where torch is missing, DeviceError for
+    an unknown device, and RuntimeError where a real torch_npu is there, or is imported already.
     """
     spec = devices.load(device)
-    from npusim.torch import card, stand_ins
+    from npusim.torch import stand_ins
 
-    if stand_ins.installed():
+    if not stand_ins.installed():
+        stand_ins.check_free(shadow)
+        stand_ins.check_torch()
+        # Torch would import a real torch_npu by itself, and that would take the device.
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        from npusim.torch import backend, card, operators
+
+        backend.register()
         card.insert(spec)
-        return
-    stand_ins.check_free()
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    from npusim.torch import backend, operators
+        backend.check()
+        operators.register(backend.define)
+        stand_ins.install()
+    from npusim.torch import card
 
-    backend.register()
     card.insert(spec)
-    backend.check()
-    operators.register(backend.define)
-    stand_ins.install()
+    return card.name()

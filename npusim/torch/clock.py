@@ -92,6 +92,14 @@ class Clock:
             self.launches += self.kernels > before
             self._graph = self._paid_us = None
 
+    def told(self) -> str:
+        """What has passed, in one line."""
+        plain = sum(self.not_simulated.values())
+        return (
+            f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
+            f"{_counted(plain, 'host operation', 'host operations')} not simulated"
+        )
+
     def record(self) -> list[Event]:
         """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
         kept: list[Event] = []
@@ -101,6 +109,10 @@ class Clock:
     def stop(self, kept: list[Event]) -> None:
         """Keep no more events in *kept*, which :meth:`record` gave out."""
         self._recordings = [other for other in self._recordings if other is not kept]
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 clock = Clock()

@@ -11,6 +11,8 @@ import ctypes
 
 import torch
 
+from npusim.torch.memory import memory
+
 __all__ = ["to_host", "to_npu"]
 
 _CPU, _EXTENSION = 1, 12
@@ -35,7 +37,9 @@ def to_npu(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_conj() or tensor.is_neg():
         # On this side the bits can be resolved; on the other that would come back here.
         tensor = tensor.resolve_conj().resolve_neg()
-    return _relabel(tensor, _EXTENSION)
+    made = _relabel(tensor, _EXTENSION)
+    memory.take(made)
+    return made
 
 
 def _relabel(tensor: torch.Tensor, kind: int) -> torch.Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import re
 import sys
+from importlib import metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["MODULES", "check_free", "install", "installed"]
+__all__ = ["MODULES", "check_free", "check_torch", "install", "installed"]
 
 MODULES: dict[str, str | None] = {
     "torch_npu": "npusim.torch.torch_npu",
@@ -30,6 +32,9 @@ MODULES: dict[str, str | None] = {
 """Name that scripts import -> module that answers; None for an empty one."""
 
 PACKAGES = ("torch_npu", "torchair")
+
+LEAST_TORCH = (2, 11)
+"""The first that lets a backend in Python register its device."""
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -67,8 +72,8 @@ def install() -> None:
     sys.meta_path.insert(0, _StandIns())
 
 
-def check_free() -> None:
-    """Raise RuntimeError if a real package has the names already."""
+def check_free(shadow: bool) -> None:
+    """Raise RuntimeError if real packages have the names; unless *shadow*, also if they could."""
     for name in PACKAGES:
         if name in sys.modules:
             where = getattr(sys.modules[name], "__file__", None)
@@ -76,3 +81,24 @@ def check_free() -> None:
                 f"npusim.torch: {name} must not be imported before install(), but is already "
                 f"imported from {where}; start a new process and call install() first"
             )
+        found = None if shadow else importlib.util.find_spec(name)
+        if found is not None:
+            raise RuntimeError(
+                f"npusim.torch: a real {name} must not be hidden, but there is one at "
+                f"{found.origin}; start the script with python -m npusim.torch, "
+                "or call install(shadow=True)"
+            )
+
+
+def check_torch() -> None:
+    """Raise ImportError without a torch that is new enough."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < LEAST_TORCH:
+        raise ImportError(
+            f"npusim.torch: torch must be 2.11 or newer, not {version}; "
+            "install it with: pip install 'npusim[torch]'"
+        )
