@@ -121,4 +121,5 @@ def _mend_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
+    torch.accelerator.synchronize = npu.synchronize
     torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # noqa: ARG005

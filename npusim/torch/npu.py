@@ -21,7 +21,14 @@ __all__ = ["Event", "Generator", "Stream", "device", "get_device_name", "stream"
 stream = streams.StreamContext
 
 
-class Generator(torch._C.Generator):
+class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    """The type of a class that torch's own generators are instances of, too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """Random numbers for the card: those of the CPU, of the same seed."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
