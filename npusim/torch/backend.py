@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import npu
+from npusim.torch import autocast, npu
 from npusim.torch.fallback import HostOp, fallback
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -96,6 +96,8 @@ def _register_kernels() -> None:
         library.impl(name, kernel, KEY)
     for name, host_op in _functions():
         library.impl(name, host_op, KEY)
+    for name, kernel in autocast.KERNELS.items():
+        library.impl(name, kernel, "AutocastPrivateUse1")
     for bit in ("Conjugate", "Negative"):
         # Torch's own fallbacks would clone the source, which copies, which clones it again.
         library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
@@ -121,4 +123,5 @@ def _mend_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
+    torch.accelerator.synchronize = npu.synchronize
     torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # noqa: ARG005

@@ -24,4 +24,4 @@ def mixed_devices(op: str) -> RuntimeError:
 
 def not_modelled(who: str, what: str) -> NotImplementedError:
     """Something that a card does and npusim does not."""
-    return NotImplementedError(f"npusim.torch: {who} must not {what}; do it on the CPU")
+    return NotImplementedError(f"npusim.torch: {who} must not {what}; move its tensors with .cpu()")

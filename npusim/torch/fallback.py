@@ -66,18 +66,26 @@ class HostOp:
         if call.has_host and call.lent and not self.mixes:
             raise mixed_devices(self.name)
         clock.host(self.name)
-        if not self.is_mutable:
-            return call.up(self.run(*low, **named))
+        try:
+            if not self.is_mutable:
+                return call.up(self.run(*low, **named))
+            result = self._run_mutable(call, low, named)
+        except NotImplementedError as error:
+            if not str(error).startswith("Could not run"):
+                raise
+            raise not_modelled(self.name, "be run on npu, since the CPU cannot run it") from None
+        call.give_back()
+        return call.up(result)
+
+    def _run_mutable(self, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
         call.renew_empty(named)
         try:
-            result = self.run(*low, **named)
+            return self.run(*low, **named)
         except RuntimeError as error:
             if "not resizable" not in str(error) or not self.outs:
                 raise
-            call.renew(named)
-            result = self.run(*low, **named)
-        call.give_back()
-        return call.up(result)
+        call.renew(named)
+        return self.run(*low, **named)
 
 
 class _Call:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npusim.torch import card, streams
+from npusim.torch import amp, card, streams
 from npusim.torch.errors import invalid_device
 from npusim.torch.memory import memory
 from npusim.torch.streams import Event, Stream
@@ -16,12 +16,19 @@ from npusim.torch.streams import Event, Stream
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Event", "Generator", "Stream", "device", "get_device_name", "stream"]
+__all__ = ["Event", "Generator", "Stream", "amp", "config", "device", "get_device_name", "stream"]
 
 stream = streams.StreamContext
 
 
-class Generator(torch._C.Generator):
+class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    """The type of a class that torch's own generators are instances of, too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch._C.Generator)
+
+
+class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """Random numbers for the card: those of the CPU, of the same seed."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
@@ -208,6 +215,17 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
 
 
 # ---- settings ----
+
+
+@dataclass(slots=True)
+class Config:
+    """`torch.npu.config`."""
+
+    allow_internal_format: bool = True
+    """Accepted either way: a weight lies in FRACTAL_NZ where a script casts it, nowhere else."""
+
+
+config = Config()
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -12,11 +12,36 @@ from typing import Any
 
 import torch
 
+from npusim.torch.clock import clock
+from npusim.torch.errors import invalid_device
 from npusim.torch.relabel import to_host, to_npu
 
 __all__ = ["KERNELS", "new_storage"]
 
 aten = torch.ops.aten
+
+
+def _empty(
+    size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> torch.Tensor:
+    _check(device)
+    return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=_order(memory_format)))
+
+
+def _empty_strided(
+    size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any
+) -> torch.Tensor:
+    _check(device)
+    return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+
+
+def _check(device: Any) -> None:
+    if device is not None and device.index:
+        raise invalid_device(device)
+
+
+def _order(memory_format: Any) -> Any:
+    return torch.contiguous_format if memory_format is None else memory_format
 
 
 def _as_strided(
@@ -41,6 +66,7 @@ def _view_by_meta(op: Any) -> Callable[..., torch.Tensor]:
 def _copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
+    clock.host("aten.copy_.default")
     to_host(target).copy_(to_host(source), non_blocking)
     return target
 
@@ -51,10 +77,29 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
     return _copy_from(source, target)
 
 
+def _to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    memory_format: Any = None,
+    **_: Any,
+) -> torch.Tensor:
+    """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
+    if device is not None and device.type not in ("npu", "cpu"):
+        return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=memory_format)
+    clock.host("aten._to_copy.default")
+    made = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
+    if device is not None and device.type == "cpu":
+        return made
+    _check(device)
+    return to_npu(made)
+
+
 def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
     """Adopt memory of the new size: that from DLPack cannot grow."""
     old = to_host(tensor)
-    new = torch.empty(size, dtype=old.dtype, memory_format=memory_format or torch.contiguous_format)
+    new = torch.empty(size, dtype=old.dtype, memory_format=_order(memory_format))
     kept = min(old.numel(), new.numel())
     new.view(-1)[:kept] = old.reshape(-1)[:kept]
     tensor.data = to_npu(new)
@@ -81,11 +126,13 @@ def _set_storage(
 
 
 def _convolution(x: Any, weight: Any, bias: Any, *rest: Any) -> torch.Tensor:
+    clock.host("aten.convolution.default")
     bias = None if bias is None else to_host(bias)
     return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
 
 
 def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[Any, ...]:
+    clock.host("aten.convolution_backward.default")
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None
     tensors = to_host(grad), to_host(x), to_host(weight)
@@ -94,6 +141,9 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[A
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
+    "empty.memory_format": _empty,
+    "empty_strided": _empty_strided,
+    "_to_copy": _to_copy,
     "as_strided": _as_strided,
     "_reshape_alias": _as_strided,
     "view": _view_by_meta(aten.view.default),
