@@ -16,5 +16,6 @@ import npusim.torch
 npusim.torch.install()
 
 import torch_npu  # noqa: E402
+import torchair  # noqa: E402
 
-__all__ = ["torch", "torch_npu"]
+__all__ = ["torch", "torch_npu", "torchair"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated import torch, torch_npu
+from simulated_card import torch, torch_npu
 
 import npusim.torch
 

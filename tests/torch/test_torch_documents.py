@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import printed
 import pytest
-from simulated import torch, torch_npu
+from simulated_card import torch, torch_npu
 
 import npusim.torch
 from npusim.torch.clock import clock

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import torch, torch_npu
+from simulated_card import torch, torch_npu
 
 import npusim
 import npusim.torch

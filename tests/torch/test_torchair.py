@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated import torch, torch_npu, torchair
+from simulated_card import torch, torch_npu, torchair
 
 import npusim
 import npusim.torch

@@ -1,4 +1,5 @@
 """`torch_npu.testing.testcase`: a test case with a fixed seed and tolerant comparisons."""
+# ruff: noqa: PT009 (it is a unittest.TestCase itself)
 
 from __future__ import annotations
 
@@ -33,7 +34,6 @@ class TestCase(unittest.TestCase):
 
     precision = 1e-5
     """How far elements may be apart in :meth:`assertEqual`."""
-    __test__ = True
 
     def setUp(self) -> None:
         set_rng_seed()
