@@ -123,5 +123,19 @@ def _mend_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
+    torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
     torch.accelerator.synchronize = npu.synchronize
     torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # noqa: ARG005
+
+
+_inductor = torch._TorchCompileInductorWrapper.__call__
+
+
+def _refuse_inductor(self: Any, model: Any, inputs: Any, **kwargs: Any) -> Any:
+    """Torch's default compiler writes code for no card, and would fail deep inside."""
+    if any(isinstance(given, torch.Tensor) and given.is_npu for given in inputs):
+        raise RuntimeError(
+            "torch.compile: the backend for tensors on npu must be torchair's, not inductor; "
+            "pass backend=torchair.get_npu_backend()"
+        )
+    return _inductor(self, model, inputs, **kwargs)

@@ -63,7 +63,7 @@ class HostOp:
         down = call.down
         low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
-        if call.has_host and call.lent and not self.mixes:
+        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
             raise mixed_devices(self.name)
         clock.host(self.name)
         try:
@@ -154,6 +154,12 @@ class _Call:
         for lent in self.lent.values():
             if _lay(lent.alias) != lent.lay:
                 lent.npu.data = to_npu(lent.alias)
+
+
+def _only_indices(args: tuple[Any, ...]) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number."""
+    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+    return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
 def _draw_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -273,6 +273,28 @@ def test_a_number_or_an_index_may_come_from_the_host() -> None:
     assert x[torch.tensor([3, 0])].tolist() == [3, 0]
 
 
+def test_only_indices_may_come_from_the_host() -> None:
+    x, index = torch.zeros(4, device="npu"), torch.tensor([3, 0])
+    with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.index.Tensor"))):
+        torch.ones(4)[index.npu()]
+    with pytest.raises(
+        RuntimeError, match=exactly(MIXED.format(op="aten._index_put_impl_.default"))
+    ):
+        x[index] = torch.ones(2)
+    x[index] = torch.tensor(1.0)
+    assert x.tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch
+def test_the_default_compiler_is_refused() -> None:
+    message = (
+        "torch.compile: the backend for tensors on npu must be torchair's, not inductor; "
+        "pass backend=torchair.get_npu_backend()"
+    )
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=re.escape(message)):
+        torch.compile(lambda x: x * 2)(numbers(2))
+
+
 @pytest.mark.parametrize(
     "use",
     [
