@@ -18,6 +18,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.npu": "npusim.torch.npu",
     "torch_npu.contrib": "npusim.torch.contrib",
     "torch_npu.contrib.module": "npusim.torch.contrib.module",
+    "torch_npu.profiler": "npusim.torch.profiler",
     "torch_npu.testing": "npusim.torch.testing",
     "torch_npu.testing.common_utils": "npusim.torch.testing.common_utils",
     "torch_npu.testing.decorator": "npusim.torch.testing.decorator",

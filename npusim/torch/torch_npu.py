@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from npusim.torch import contrib, formats, npu, testing
+from npusim.torch import contrib, formats, npu, profiler, testing
 from npusim.torch.functions import FUNCTIONS
 
-__all__ = ["contrib", "get_npu_format", "npu", "testing"]
+__all__ = ["contrib", "get_npu_format", "npu", "profiler", "testing"]
 
 __version__ = "2.13.0+npusim"
 
