@@ -145,3 +145,11 @@ def test_a_format_goes_with_its_storage(numbers: tuple[int, ...]) -> None:
     del weight
     # The next storage may lie at the same place.
     assert formats._formats == known
+
+
+def test_only_known_settings_are_taken() -> None:
+    torch.npu.config.allow_internal_format = False
+    torch.npu.config.allow_internal_format = True
+    torch.npu.set_compile_mode(jit_compile=False)
+    with pytest.raises(AttributeError):
+        torch.npu.config.made_up = True
