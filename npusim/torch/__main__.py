@@ -24,6 +24,8 @@ def main(argv: list[str]) -> None:
     options = parser.parse_args(own)
     if not theirs or (theirs[0] in ("-m", "-c") and len(theirs) == 1):
         parser.error("there must be a script, -m module or -c code, but there is none; name one")
+    if theirs[0] not in ("-m", "-c") and not Path(theirs[0]).exists():
+        parser.error(f"the script must be a file, not {theirs[0]}; check the path")
     try:
         device = drop_in.install(options.device, shadow=True)
     except (DeviceError, ImportError, RuntimeError) as error:
@@ -43,7 +45,7 @@ def main(argv: list[str]) -> None:
             sys.exit(1)
     events = clock.record() if folder is not None else []
     if not options.quiet:
-        _tell(f"npusim: simulating {device}")
+        _tell(f"simulating {device}")
     try:
         run(theirs)
     finally:
@@ -52,7 +54,7 @@ def main(argv: list[str]) -> None:
             trace.write(events, folder, device)
         if not options.quiet:
             sys.stdout.flush()
-            _tell(f"npusim: {clock.told()}")
+            _tell(clock.told())
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -95,8 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _tell(message: str) -> None:
+    for line in message.splitlines():
+        print(f"npusim: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,10 @@ def get(tensor: torch.Tensor) -> int:
 def put(tensor: torch.Tensor, number: int) -> None:
     """Say that the storage of *tensor* lies in the format *number*."""
     storage = tensor.untyped_storage()
-    if storage._cdata not in _formats and number != ND:
-        weakref.finalize(storage, _formats.pop, storage._cdata, None)
-    _formats[storage._cdata] = number
+    key = storage._cdata
+    if number == ND:
+        _formats.pop(key, None)
+        return
+    if key not in _formats:
+        weakref.finalize(storage, _formats.pop, key, None)
+    _formats[key] = number

@@ -135,10 +135,21 @@ def test_a_format_follows_the_storage() -> None:
     assert torch_npu.get_npu_format(holder) == formats.ND
 
 
-def test_a_format_goes_with_its_storage() -> None:
+@pytest.mark.parametrize("numbers", [(29,), (2,), (2, 29), (29, 2), (29, 2, 29)])
+def test_a_format_goes_with_its_storage(numbers: tuple[int, ...]) -> None:
     known = dict(formats._formats)
     weight = torch.ones(16, 32, device="npu")
-    formats.put(weight, formats.NZ)
-    assert len(formats._formats) == len(known) + 1
+    for number in numbers:
+        formats.put(weight, number)
+    assert torch_npu.get_npu_format(weight) == numbers[-1]
     del weight
+    # The next storage may lie at the same place.
     assert formats._formats == known
+
+
+def test_only_known_settings_are_taken() -> None:
+    torch.npu.config.allow_internal_format = False
+    torch.npu.config.allow_internal_format = True
+    torch.npu.set_compile_mode(jit_compile=False)
+    with pytest.raises(AttributeError):
+        torch.npu.config.made_up = True

@@ -59,10 +59,19 @@ def test_a_script_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_a_script_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["missing.py"])
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == (
+        "python -m npusim.torch: error: the script must be a file, not missing.py; check the path"
+    )
+
+
 def test_an_unknown_device_ends_the_launcher(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^1$"):
-        main(["--device", "ascend42", "script.py"])
-    assert capsys.readouterr().err.startswith("devices: no device 'ascend42'; ")
+        main(["--device", "ascend42", "-c", "pass"])
+    assert capsys.readouterr().err.startswith("npusim: devices: no device 'ascend42'; ")
 
 
 def test_importing_npusim_imports_no_torch() -> None:
