@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -232,6 +233,36 @@ def test_offset_and_bias_by_position_as_the_first_edition_has_them() -> None:
     bias = integers(16, dtype=torch.int32).npu()
     named = torch.ops.npu.npu_quant_matmul(x1, x2, scale, offset=offset, bias=bias)
     assert torch.equal(torch_npu.npu_quant_matmul(x1, x2, scale, offset, bias), named)
+
+
+def test_operators_are_exported() -> None:
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, scale: Any) -> Any:
+            rows, scales = torch_npu.npu_dynamic_quant(x)
+            return rows, scales, torch_npu.npu_quantize(x, scale, None, torch.qint8)
+
+    x, scale = half(8, 64).npu(), torch.rand(1).npu()
+    exported = torch.export.export(Layer(), (x, scale)).module()
+    for found, wanted in zip(exported(x, scale), Layer()(x, scale), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_thousand_calls_leave_nothing_behind() -> None:
+    x, scale = half(4, 16).npu(), torch.rand(1).npu()
+    weight = torch_npu.npu_format_cast(integers(32, 32).npu(), NZ)
+
+    def calls(count: int) -> int:
+        for _ in range(count):
+            torch_npu.npu_quantize(x, scale, None, torch.qint8)
+            torch_npu.npu_format_cast(weight, 2)
+        return torch.npu.memory_allocated()
+
+    before = calls(10)
+    gc.collect()
+    objects = len(gc.get_objects())
+    assert calls(490) == before
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 100
 
 
 # ---- formats ----
