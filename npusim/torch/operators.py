@@ -110,9 +110,13 @@ def npu_quant_matmul(
     bias: Any = None,
     output_dtype: int | None = None,
     group_sizes: list[int] | None = None,
+    **later: Any,
 ) -> Any:
+    """*later*: what chips after A3 take."""
     is_nz = formats.get(x2) == formats.NZ
     acl = "aclnnQuantMatmulWeightNz" if is_nz else "aclnnQuantMatmulV5"
+    for name, value in later.items():
+        _require_none("npu_quant_matmul", acl, name, value)
     given = {"x1": x1, "x2": x2, "scale": scale, "offset": offset, "bias": bias}
     given |= {"pertoken_scale": pertoken_scale, "output_dtype": dtype_name(output_dtype)}
     return _run("npu_quant_matmul", acl, **given, group_sizes=group_sizes)
@@ -132,10 +136,7 @@ def npu_weight_quant_batchmatmul(
 ) -> Any:
     version = "V3" if inner_precise == 1 else "V2"
     acl = f"aclnnWeightQuantBatchMatmul{version}"
-    if weight_dtype is not None:
-        error = f"weight_dtype must be None, not {dtype_name(weight_dtype)!r}; leave it out"
-        op = "npu_weight_quant_batchmatmul"
-        raise _as_on_card(OpError(Code.INVALID_PARAMETER, f"{op}: {error}"), op, acl)
+    _require_none("npu_weight_quant_batchmatmul", acl, "weight_dtype", weight_dtype)
     return _run(
         "npu_weight_quant_batchmatmul",
         acl,
@@ -182,6 +183,13 @@ def _run(op: str, acl: str, **given: Any) -> Any:
         raise _as_on_card(error, op, acl) from None
     outputs = tuple(to_npu(result(output)) for output in done.outputs.values())
     return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _require_none(op: str, acl: str, name: str, value: Any) -> None:
+    """Refuse a parameter that only other chips have."""
+    if value is not None:
+        text = f"{op}: {name} must be None on the chips that are simulated, not given; leave it out"
+        raise _as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
 
 
 def _taken(op: str, name: str, value: Any) -> Any:

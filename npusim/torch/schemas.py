@@ -26,7 +26,8 @@ SCHEMAS = {
     "Tensor? group_index=None, int? dst_type=None) -> (Tensor, Tensor)",
     "npu_quant_matmul": "(Tensor x1, Tensor x2, Tensor scale, *, Tensor? offset=None, "
     "Tensor? pertoken_scale=None, Tensor? bias=None, int? output_dtype=None, "
-    "int[]? group_sizes=None) -> Tensor",
+    "int? x1_dtype=None, int? x2_dtype=None, int? pertoken_scale_dtype=None, "
+    "int? scale_dtype=None, SymInt[]? group_sizes=None, Tensor? y_scale=None) -> Tensor",
     "npu_weight_quant_batchmatmul": "(Tensor x, Tensor weight, Tensor antiquant_scale, "
     "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
     "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, "

@@ -446,15 +446,26 @@ def test_a_part_of_a_fractal_tensor(weight: Any) -> None:
     )
 
 
-def test_a_weight_dtype_is_refused() -> None:
+def test_what_only_later_chips_take_is_refused() -> None:
     x, w, scale = half(4, 32).npu(), integers(32, 16).npu(), half(16).npu()
     refused(
         lambda: torch_npu.npu_weight_quant_batchmatmul(x, w, scale, weight_dtype=torch.int8),
         "npu_weight_quant_batchmatmul: NPU function error: call aclnnWeightQuantBatchMatmulV2 "
         "failed, error code is 161002\n"
-        "npu_weight_quant_batchmatmul: weight_dtype must be None, not 'int8'; leave it out "
-        "[161002]",
+        "npu_weight_quant_batchmatmul: weight_dtype must be None on the chips that are simulated, "
+        "not given; leave it out [161002]",
     )
+    rows, scale = integers(4, 32).npu(), torch.rand(16).npu()
+    refused(
+        lambda: torch_npu.npu_quant_matmul(rows, w, scale, y_scale=scale),
+        "npu_quant_matmul: NPU function error: call aclnnQuantMatmulV5 failed, error code is "
+        "161002\n"
+        "npu_quant_matmul: y_scale must be None on the chips that are simulated, not given; leave "
+        "it out [161002]",
+    )
+    given = {"x1_dtype": None, "x2_dtype": None, "scale_dtype": None}
+    wanted = torch_npu.npu_quant_matmul(rows, w, scale)
+    assert torch.equal(torch_npu.npu_quant_matmul(rows, w, scale, **given), wanted)
 
 
 def test_more_than_the_card_holds() -> None:
