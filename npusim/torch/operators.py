@@ -16,6 +16,7 @@ import torch
 from npusim.errors import Code, OpError
 from npusim.torch import card, formats
 from npusim.torch.backend import Define
+from npusim.torch.gradients import inference_only
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.schemas import FAKES, SCHEMAS, dtype_name
 from npusim.torch.values import argument, result
@@ -25,11 +26,14 @@ __all__ = ["register"]
 
 def register(define: Define) -> None:
     """Define every operator; called once by `npusim.torch.install`."""
-    refusals = torch.library.Library("npu", "IMPL")
-    _libraries.append(refusals)
+    library = torch.library.Library("npu", "IMPL")
+    _libraries.append(library)
     for name, parameters in SCHEMAS.items():
         define(name + parameters, real=globals()[name], fake=FAKES[name])
-        refusals.impl(name, _refusal(name), "CPU")
+        library.impl(name, _refusal(name), "CPU")
+        op = getattr(torch.ops.npu, name).default
+        if not op._schema.is_mutable:
+            library.impl(name, inference_only(name, op), "AutogradPrivateUse1")
 
 
 _libraries: list[Any] = []

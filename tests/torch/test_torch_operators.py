@@ -424,6 +424,36 @@ def test_a_type_that_numpy_lacks() -> None:
     )
 
 
+@pytest.mark.parametrize("compiles", [False, True])
+def test_no_gradient_goes_through_an_operator(compiles: bool) -> None:
+    weight, scale = integers(32, 16).npu(), half(16).npu()
+
+    def product(x: Any) -> Any:
+        return torch_npu.npu_weight_quant_batchmatmul(x, weight, scale).float().sum()
+
+    x = half(4, 32).npu().requires_grad_()
+    function = torch.compile(product, backend="aot_eager") if compiles else product
+    message = (
+        "the derivative for 'npu_weight_quant_batchmatmul' is not implemented.\n"
+        "npu_weight_quant_batchmatmul: no gradient must go through it, since it is for inference; "
+        "call it under torch.no_grad(), or detach its tensors"
+    )
+    wanted = torch._dynamo.exc.BackendCompilerFailed if compiles else NotImplementedError
+    with pytest.raises(wanted, match=re.escape(message)):
+        function(x).backward()
+    with torch.no_grad():
+        assert torch.equal(function(x), product(x.detach()))
+
+
+def test_whole_numbers_need_no_gradient() -> None:
+    x = half(4, 32).npu().requires_grad_()
+    rows, scales = torch_npu.npu_dynamic_quant(x)
+    assert (rows.requires_grad, scales.requires_grad) == (False, True)
+    assert not torch_npu.npu_quantize(x, torch.ones(1).npu(), None, torch.qint8).requires_grad
+    with pytest.raises(NotImplementedError, match=r"^the derivative for 'npu_dynamic_quant' is "):
+        scales.sum().backward()
+
+
 def test_an_unknown_dtype_number() -> None:
     x = half(4, 16).npu()
     refused(
