@@ -128,7 +128,7 @@ def test_cores_can_meet_in_a_workspace(rng: np.random.Generator) -> None:
     run = npusim.run(doubled, x, device=spec)
     np.testing.assert_array_equal(run.output, 4 * x)
     assert run.to_json()["plan"] == {
-        "launched": 1, "is_mix": True, "workspaces": {"between": 128},
+        "launched": 1, "is_mix": True, "workspaces": {"between": 128}, "reads_tiling": False,
     }  # fmt: skip
     alone = npusim.run(lambda spec, x: replace(doubled(spec, x), is_mix=False), x, device=spec)
     assert run.launch_us - alone.launch_us == pytest.approx(spec.launch.mix_us)
