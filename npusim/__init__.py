@@ -2,6 +2,7 @@
 
 from npusim import devices, ops
 from npusim.errors import Code, OpError
+from npusim.micro.kernel import Kernel
 from npusim.run import Run, run
 from npusim.spec import DeviceSpec
 from npusim.tensor import Tensor, TensorSpec
@@ -10,6 +11,7 @@ from npusim.trace import Span, Trace
 __all__ = [
     "Code",
     "DeviceSpec",
+    "Kernel",
     "OpError",
     "Run",
     "Span",

@@ -25,10 +25,19 @@ from functools import lru_cache
 from npusim.isa import BLOCK_BYTES, Local
 from npusim.spec import Banks
 
-__all__ = ["repeat_cycles"]
+__all__ = ["bank_of", "repeat_cycles"]
 
 BLOCKS = 8
 """Blocks of one operand in a repeat, when the operand is as wide as the result."""
+
+
+def bank_of(banks: Banks, block: int) -> tuple[int, int]:
+    """Which group of banks a 32-byte *block* of the buffer is in, and which bank of the group.
+
+    >>> bank_of(Banks(groups=16, banks_per_group=3, bank_bytes=4096), 65536 // 32 + 17)
+    (1, 1)
+    """
+    return block % banks.groups, block // (banks.groups * (banks.bank_bytes // BLOCK_BYTES))
 
 
 def _blocks(local: Local, repeat: int, block_count: int) -> list[int]:
@@ -43,10 +52,9 @@ def _blocks(local: Local, repeat: int, block_count: int) -> list[int]:
 
 def _one_repeat(banks: Banks, reads: set[int], writes: set[int]) -> int:
     """Cycles of a repeat that touches these block numbers."""
-    rows = banks.groups * (banks.bank_bytes // BLOCK_BYTES)
     by_group = Counter(block % banks.groups for block in reads)
     written = Counter(block % banks.groups for block in writes)
-    by_bank = Counter((block % banks.groups, block // rows) for block in reads | writes)
+    by_bank = Counter(bank_of(banks, block) for block in reads | writes)
     return max(0, *by_group.values(), *written.values(), *by_bank.values())
 
 

@@ -27,9 +27,15 @@ MEETING = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
 def fold(
-    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool
+    blocks: tuple[Block, ...],
+    tensors: list[GlobalTensor],
+    spec: DeviceSpec,
+    warm: frozenset[str],
 ) -> tuple[tuple[Block, ...], ...]:
-    """Sort *blocks* into groups whose members all have the times of the first."""
+    """Sort *blocks* into groups whose members all have the times of the first.
+
+    *warm* are the names of the tensors that lie in the L2 at launch.
+    """
     line_bytes = spec.l2.line_bytes
     lines_in_all = sum(-(-allocated_bytes(tensor.nbytes) // line_bytes) for tensor in tensors)
     if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:

@@ -113,7 +113,7 @@ def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class L0Tile:
-    """*matrix* as zZ in L0A or zN in L0B; what fills its edges nobody wrote."""
+    """*matrix* as zZ in L0A or nZ in L0B; what fills its edges nobody wrote."""
 
     start: int
     dtype: DType

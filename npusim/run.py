@@ -1,4 +1,4 @@
-"""Run an operator on a simulated chip: check, tile, build, then compute and time."""
+"""Run an operator, or a kernel of one's own, on a simulated chip: check, tile, build, then play."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from npusim.buffers import UNWRITTEN
 from npusim.chip import L2State, Progress
 from npusim.dtypes import Array
 from npusim.errors import Code, OpError, TrapError
+from npusim.micro import own
 from npusim.product import CubeOrder
 from npusim.spec import DeviceSpec, Pipe
 from npusim.tensor import GlobalTensor, Tensor, TensorSpec, allocate
@@ -34,7 +35,7 @@ class Run:
     """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
     outputs: dict[str, Output]
-    """All that came out, by the names that programs use: `output` comes first."""
+    """All that came out, by the names that programs use: operators call the first `output`."""
     plan: ops.Plan | None
     """How the work was split; None when no kernel ran."""
     trace: Trace | None
@@ -70,10 +71,9 @@ class Run:
         """What starting and ending the kernel costs around the cores' own time."""
         if self.plan is None:
             return 0.0
-        launch = self.device.launch
-        started = min(self.plan.launched, launch.saturation_cores)
-        mix_us = launch.mix_us if getattr(self.plan, "is_mix", False) else 0.0
-        return launch.base_us + launch.per_core_us * started + mix_us + launch.completion_us
+        is_mix = getattr(self.plan, "is_mix", False)
+        reads_tiling = getattr(self.plan, "reads_tiling", True)
+        return self.device.launch.time_us(self.plan.launched, is_mix, reads_tiling)
 
     @property
     def time_us(self) -> float | None:
@@ -96,6 +96,7 @@ class Run:
             "l2": self.l2,
             "output": _plain(_described(self.output)),
             "template": self.template,
+            "why": self.why,
             "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
             "time_us": self.time_us,
             "launch_us": self.launch_us,
@@ -111,6 +112,12 @@ class Run:
 
     def _lanes(self) -> tuple[Any, ...]:
         return self.trace.lanes if self.trace else ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
+        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
+
+        return glimpse(repr(self), self if self.trace is not None else None)
 
     def __repr__(self) -> str:
         told = " and ".join(_told(_described(output)) for output in self.outputs.values())
@@ -132,7 +139,7 @@ def _plain(value: Any) -> Any:
 
 
 def run(
-    op: str,
+    op: str | own.KernelFunction,
     *args: Any,
     device: str | os.PathLike[str] | DeviceSpec,
     values: bool = True,
@@ -146,9 +153,12 @@ def run(
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
 
+    *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
-    *timing* turn either half off. *l2* says whether inputs and outputs lie in the L2 at launch.
+    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
+    inputs and outputs ("warm"), what an earlier run of the same left there ("again"), or the
+    inputs named in a tuple.
     *fold* off times each core on its own, which gives the same times more slowly; *literal* on
     keeps every byte of L1 and L0, which gives the same values more slowly. *cube_order* is the
     model of fp16 and bf16 products: how many of them the cube adds up exactly before it rounds, 16
@@ -159,16 +169,15 @@ def run(
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
 
     >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
-    >>> one = np.ones(1, np.float32)
-    >>> run("npu_quantize", x, one, None, dtype="qint8", device="Atlas 300I Pro").output
+    >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
     array([[   0,    2, -128]], dtype=int8)
     """
-    _check_choice("l2", l2, get_args(L2State))
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
-    operator, spec = ops.load(op), devices.load(device)
+    (operator, op), spec = own.find(op), devices.load(device)
     given = _bind(op, operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
+    _check_l2(l2, problem)
     arguments = {name: _described(value) for name, value in given.items()}
     _check_capacity(op, problem, spec)
     has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
@@ -216,6 +225,16 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
         data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
         tensors.append(GlobalTensor(name, nbytes, data))
     return tensors
+
+
+def _check_l2(l2: L2State, problem: ops.Problem) -> None:
+    names = [operand.name for operand in problem.inputs]
+    known = isinstance(l2, tuple) and set(l2) <= set(names)
+    if not known and l2 not in ("cold", "warm", "again"):
+        raise ValueError(
+            f"run: l2 must be cold, warm, again or a tuple of inputs out of {', '.join(names)}, "
+            f"not {l2!r}; use one of these"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -148,6 +148,10 @@ class GlobalMemory(Part):
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: NonNegativeFloat
     """From the last byte handed over to the acknowledgement."""
+    row_ns: NonNegativeFloat
+    """For each piece of a row, of a line at most, that a core turns into Nz on its way to L1."""
+    run_bytes: NonNegativeInt
+    """What reading a run of bytes costs beside them: as many more could have been read."""
 
 
 class L2Cache(Part):
@@ -159,6 +163,12 @@ class L2Cache(Part):
     write_bytes_per_s: PositiveFloat
     read_latency_ns: NonNegativeFloat
     write_latency_ns: NonNegativeFloat
+    row_ns: NonNegativeFloat
+    """As of global memory, for pieces that lie in the L2."""
+    slices: PositiveInt
+    """Parts that deliver beside each other; the same bytes come from the same one."""
+    outstanding: PositiveInt
+    """Lines that a core has asked for and not got yet, at most."""
 
 
 class Transfer(Part):
@@ -273,7 +283,15 @@ class Launch(Part):
     saturation_cores: PositiveInt
     mix_us: NonNegativeFloat
     """Added when cube and vector cores start together."""
+    tiling_us: NonNegativeFloat
+    """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
     completion_us: NonNegativeFloat
+
+    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: bool = False) -> float:
+        """What starting and ending a kernel on *cores* costs around the cores' own time."""
+        started = min(cores, self.saturation_cores)
+        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if reads_tiling else 0.0)
+        return self.base_us + self.per_core_us * started + extra_us + self.completion_us
 
 
 CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.dtypes import INT4, Array, DType, cast, dtype_named, dtype_of, pack_int4
-from npusim.layout import FRACTAL_ROWS, NZ, c0, from_fractals, to_fractals
+from npusim.layout import FRACTAL_ROWS, NZ, Placement, c0, from_fractals, html, to_fractals
 
 __all__ = [
     "LAYOUTS",
@@ -169,6 +169,23 @@ class Tensor:
     def __repr__(self) -> str:
         turned = ", transposed" if self.spec.transposed else ""
         return f"<Tensor {self.dtype} {self.shape} {self.layout}{turned}>"
+
+    def _repr_html_(self) -> str:
+        """The corner of the first matrix as it lies in memory, coloured by fractal."""
+        shape = (self.T if self.spec.transposed else self).shape
+        rows, columns = (1, 1, *shape)[-2:]
+        caption = f"{self!r}, {self.spec.nbytes} bytes of storage {self.spec.storage_shape}"
+        if not self.spec.size:
+            return html.table(caption, ())
+        if self.spec.transposed:
+            caption += ", shown as it lies"
+        place = Placement(rows, columns, self.spec.element, self.layout)
+        if self.layout == "ND":
+            return html.values(place, self.storage.reshape(-1, rows, columns)[0], caption)
+        # Only the fractals around the corner: all of a large tensor would take its time.
+        first = self.storage.reshape(-1, *self.storage.shape[-4:])[0, : html.MOST, : html.MOST]
+        shown = min(rows, html.MOST), min(columns, html.MOST)
+        return html.values(place, from_fractals(first, NZ, shown), caption)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -175,6 +175,22 @@ class Trace:
                 )
         return "\n".join(lines) + "\n"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how busy each pipe of the slowest core was."""
+        lane = self.slowest if self.lanes else None
+        counters = lane.counters() if lane else {}
+        head = "".join(f"<th>{name}</th>" for name in ("pipe", "busy", "micro-ops", "bytes"))
+        rows = "".join(
+            f"<tr><td>{pipe}</td><td>{100 * counter.busy_cycles / self.cycles:.1f} %</td>"
+            f"<td>{counter.micro_ops}</td><td>{counter.nbytes}</td></tr>"
+            for pipe, counter in counters.items()
+        )
+        slowest = f"; the slowest is core {lane.cores[0]} ({lane.kind})" if lane else ""
+        return (
+            f"<p>{self.cycles} cycles at {self.clock_hz / 1e9:g} GHz on {len(self.cores)} "
+            f"cores{slowest}</p><table><tr>{head}</tr>{rows}</table>"
+        )
+
     def _lane(self, core: int) -> LaneTrace:
         for lane in self.lanes:
             if core in lane.cores:

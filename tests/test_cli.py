@@ -27,6 +27,8 @@ QUANTIZE = (
     *("-i", "scales=full:12:value=3", "-a", "dtype=qint8", "-a", "axis=-1", "-a", "div_mode=false"),
 )
 """A call that works."""
+FILES = ("output.npy", "run.json", "device.json", "trace.npz", "timeline.png", "pipes.png")
+"""What it leaves in its folder."""
 
 
 class Answer(NamedTuple):
@@ -83,7 +85,7 @@ def test_a_run_is_summed_up() -> None:
         "output    int8 (2, 3, 12): 0 3 6 9 12 15 18 21 24 27 30 33 ...\n"
         f"time      {run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion"
         f" + {cores_us:.2f} us slowest core ({run.cycles} cycles at 1.06 GHz)\n"
-        "memory    640 bytes moved past the L2, 2.5 KiB from and to the L2\n"
+        "memory    512 bytes moved past the L2, 2.625 KiB from and to the L2\n"
         "cores     core 0 (ai_core) alone\n"
         "\n"
         f"pipe       busy   cycles   micro-ops   bytes moved\n"
@@ -152,7 +154,7 @@ def test_each_of_several_outputs_has_a_line_and_a_file(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "output    int8 (2, 3): 0 64 127 76 102 127\n" in out
     assert "scale     float32 (2,): 0.01574803" in out
-    assert f"\nwrote output.npy, scale.npy, run.json to {tmp_path / 'out'}\n" in out
+    assert f"\nwrote output.npy, scale.npy, run.json, device.json to {tmp_path / 'out'}\n" in out
     scale = np.load(tmp_path / "out" / "scale.npy")
     np.testing.assert_array_equal(scale, np.float32([2, 5]) * np.float32(1 / 127))
     assert np.load(tmp_path / "out" / "output.npy").tolist() == [[0, 64, 127], [76, 102, 127]]
@@ -295,6 +297,24 @@ def test_names_must_fit_the_operator(words: tuple[str, ...], message: str) -> No
     refused(2, f"run: {message}", *quantize(*words))
 
 
+def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
+    refused(
+        1,
+        "run: l2 must be cold, warm, again or a tuple of inputs out of input, scales, "
+        "not ('hot',); use one of these",
+        *quantize("--l2", "hot"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "state"), [("warm", "warm"), ("again", "again"), ("input,scales", ["input", "scales"])]
+)
+def test_the_l2_may_hold_inputs_by_name(word: str, state: object) -> None:
+    code, out, err = npusim_says(*quantize("--l2", word, "--json"))
+    assert (code, err) == (0, "")
+    assert json.loads(out)["l2"] == state
+
+
 def test_what_has_no_default_must_be_given() -> None:
     refused(
         2,
@@ -322,7 +342,6 @@ def test_values_must_follow_the_grammar() -> None:
     [
         (("run",), "Usage: npusim run"),
         (("run", "npu_quantize"), "Missing option '--device'"),
-        (quantize("--l2", "hot"), "'hot' is not one of 'cold', 'warm'"),
         (quantize("--fast"), "No such option"),
         (("walk",), "No such command 'walk'"),
         (("devices", "list"), "No such command 'list'"),
@@ -456,13 +475,15 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     code, said, err = npusim_says(*quantize("-o", str(out)))
 
     assert (code, err) == (0, "")
-    assert said.endswith(f"\nwrote output.npy, run.json, timeline.png, pipes.png to {out}\n")
-    assert entries(out) == ["output.npy", "pipes.png", "run.json", "timeline.png"]
+    assert said.endswith(f"\nwrote {', '.join(FILES)} to {out}\n")
+    assert entries(out) == sorted(FILES)
     assert entries(out.parent) == ["out"]
     np.testing.assert_array_equal(np.load(out / "output.npy"), reference().output)
     record = json.loads((out / "run.json").read_text())
+    assert record.pop("version") == 2
     words = quantize()
     assert record.pop("typed") == {
+        "op": ["npu_quantize"],
         "input": [word for flag, word in pairwise(words) if flag == "-i"],
         "attr": [word for flag, word in pairwise(words) if flag == "-a"],
     }
@@ -481,8 +502,8 @@ def test_only_what_there_is_gets_written(tmp_path: Path) -> None:
     npusim_says(*quantize("-o", str(tmp_path / "a"), "--no-values"))
     npusim_says(*quantize("-o", str(tmp_path / "b"), "--no-timing"))
 
-    assert entries(tmp_path / "a") == ["pipes.png", "run.json", "timeline.png"]
-    assert entries(tmp_path / "b") == ["output.npy", "run.json"]
+    assert entries(tmp_path / "a") == sorted({*FILES} - {"output.npy"})
+    assert entries(tmp_path / "b") == ["device.json", "output.npy", "run.json"]
 
 
 def test_a_refused_run_leaves_nothing(tmp_path: Path) -> None:
@@ -523,7 +544,7 @@ def test_force_replaces_an_earlier_run(tmp_path: Path) -> None:
     code, _, _ = npusim_says(*quantize("-o", str(out), "--force", "--no-timing"))
 
     assert code == 0
-    assert entries(out) == ["output.npy", "run.json"]
+    assert entries(out) == ["device.json", "output.npy", "run.json"]
     assert entries(tmp_path) == ["out"]
 
 
@@ -543,7 +564,7 @@ def test_a_failed_picture_leaves_the_earlier_run(
         f"name another",
         *quantize("-o", str(out), "--force"),
     )
-    assert len(entries(out)) == 4
+    assert len(entries(out)) == len(FILES)
     assert entries(tmp_path) == ["out"]
 
 

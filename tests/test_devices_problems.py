@@ -202,7 +202,8 @@ def test_each_problem_has_its_line(chip: Path) -> None:
         f"{WRITE}",
         "my_chip.toml: gm.capacity_bytes: must be greater than 0, not 0; give a positive number",
         "my_chip.toml: l2.foo: must be one of capacity_bytes, line_bytes, read_bytes_per_s, "
-        "write_bytes_per_s, read_latency_ns, write_latency_ns, not foo; rename or drop it",
+        "write_bytes_per_s, read_latency_ns, write_latency_ns, row_ns, slices, outstanding, "
+        "not foo; rename or drop it",
     )
 
 

@@ -62,7 +62,7 @@ def lanes(
     blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool = False
 ) -> list[tuple[int, ...]]:
     """The cores of each group."""
-    groups = fold(blocks, tensors, spec, warm)
+    groups = fold(blocks, tensors, spec, frozenset({"x", "y", "scale"} if warm else ()))
     return [tuple(block.core for block in group) for group in groups]
 
 
@@ -191,19 +191,36 @@ def programs(draw: st.DrawFn) -> Program:
     apart=st.sampled_from([0, 128, 500, 512, 1024, 1088, 2048]),
     capacity=st.sampled_from([1024, 4096, 65536]),
     read=st.sampled_from([32e9, 50e9, 100e9]),
-    l2=st.sampled_from(["cold", "warm"]),
+    slices=st.sampled_from([1, 3, 8]),
+    run_bytes=st.sampled_from([0, 50]),
+    is_cached=st.booleans(),
+    l2=st.sampled_from(["cold", "warm", "again", ("x",), ("scale",)]),
 )
-@settings(max_examples=150)
+@settings(max_examples=250)
 def test_folded_and_unfolded_times_are_equal(
-    several: list[tuple[Program, int]], apart: int, capacity: int, read: float, l2: L2State
+    several: list[tuple[Program, int]],
+    apart: int,
+    capacity: int,
+    read: float,
+    slices: int,
+    run_bytes: int,
+    is_cached: bool,
+    l2: L2State,
 ) -> None:
-    spec = tiny_spec(l2__capacity_bytes=capacity, gm__read_bytes_per_s=read)
+    spec = tiny_spec(
+        l2__capacity_bytes=capacity,
+        l2__slices=slices,
+        l2__outstanding=4,
+        gm__read_bytes_per_s=read,
+        gm__run_bytes=run_bytes,
+    )
     blocks: list[Block] = []
     for program, cores in several:
         for _ in range(cores):
             core = len(blocks)
             places = {name: Binding(name, core * apart) for name in ("x", "y")}
-            blocks.append(Block(core, "aiv", program, places | {"scale": Binding("scale")}))
+            scale = Binding("scale", is_cached=is_cached)
+            blocks.append(Block(core, "aiv", program, places | {"scale": scale}))
     size = len(blocks) * apart + 4096
     tensors = [GlobalTensor(name, size) for name in ("x", "y", "scale")]
     assert_equal_times(tuple(blocks), tensors, spec, l2)

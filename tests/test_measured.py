@@ -22,14 +22,14 @@ MEASURED_US = {
 
 
 @pytest.mark.parametrize(("shape", "measured_us"), MEASURED_US.items())
-def test_static_quantisation_comes_out_three_to_seven_microseconds_short(
+def test_static_quantisation_comes_out_up_to_four_microseconds_short(
     shape: tuple[int, int], measured_us: float
 ) -> None:
     row = TensorSpec(shape[1:], "bfloat16")
     args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
-    run = npusim.run("npu_quantize", *args, device="Atlas A3", l2="warm")
+    run = npusim.run("npu_quantize", *args, device="Atlas A3", l2="again")
     assert run.time_us is not None
-    assert 3 < measured_us - run.time_us < 7
+    assert 0 < measured_us - run.time_us < 4
 
 
 def test_longer_kernels_come_out_longer() -> None:
@@ -37,5 +37,5 @@ def test_longer_kernels_come_out_longer() -> None:
     for shape in MEASURED_US:
         row = TensorSpec(shape[1:], "bfloat16")
         args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
-        times.append(npusim.run("npu_quantize", *args, device="Atlas A3", l2="warm").time_us)
+        times.append(npusim.run("npu_quantize", *args, device="Atlas A3", l2="again").time_us)
     assert times == sorted(times)

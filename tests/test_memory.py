@@ -1,8 +1,9 @@
 """Cores that share links and the L2, timed by hand to the cycle.
 
-The tiny chip: each core's port moves 32 bytes a cycle past the L2 and 64 out of it; the links that
-all cores share move 32 and 128; a load is there after 10 cycles, or 2 out of the L2, a store after
-4 or 1. The L2 holds 8192 bytes in lines of 128.
+The tiny chip: each core's port takes 32 bytes a cycle from the memory and 64 out of the L2; the
+links that all cores share move 32 and 128; a load is there after 10 cycles, or 2 out of the L2.
+Stores go to the L2, 32 bytes a cycle for all cores, and are there after 4; what has to leave it
+shares the 32 of the loads on its way to the memory. The L2 holds 8192 bytes in lines of 128.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tiny import log, play, tiny_spec
 from npusim.chip import Binding
 from npusim.dtypes import UINT8
 from npusim.isa import Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
-from npusim.memory import L2, PORT_UNITS, Link, touched_lines
+from npusim.memory import L2, PORT_UNITS, Copy, Lines, Link, Use, touched_lines
+from npusim.memory.l2 import SHARE_UNITS, Found
 from npusim.spec import DeviceSpec
 from npusim.tensor import GlobalTensor
 
@@ -30,6 +32,10 @@ def load(nbytes: int, start: int = 0, name: str = "x") -> Load:
 
 def store(nbytes: int, start: int = 0, name: str = "y") -> Store:
     return Store(Global(name, start, nbytes), Local("ub", 8192, UINT8, nbytes))
+
+
+def copy(nbytes: int, port: int, copies: int = 1, stream: object = None, slices: int = 1) -> Copy:
+    return Copy(nbytes, port * PORT_UNITS, copies * port * PORT_UNITS, stream, slices)
 
 
 # ---- links ----
@@ -73,7 +79,8 @@ def test_unequal_ports_share_in_proportion() -> None:
     env = simpy.Environment()
     link, ends = Link(env, 30.0), []
     for name, port in (("wide", 40), ("narrow", 20)):
-        link.join(200, port * PORT_UNITS, 1, lambda name=name: ends.append((name, int(env.now))))
+        done = lambda name=name: ends.append((name, int(env.now)))  # noqa: E731
+        link.join(copy(200, port), done)
     env.run()
     # 30 for 60: half speed. 200 bytes at 20 a cycle; then the narrow one has 100 left at 20.
     assert ends == [("wide", 10), ("narrow", 15)]
@@ -103,7 +110,7 @@ def test_a_link_finishes_equal_copies_together_whatever_the_order() -> None:
     sizes = [320, 64, 320, 64, 640]
     for index, size in enumerate(sizes):
         done = lambda index=index: ends.append((int(env.now), index))  # noqa: E731
-        link.join(size, 32 * PORT_UNITS, 1, done)
+        link.join(copy(size, 32), done)
     env.run()
     times = {sizes[index]: time for time, index in ends}
     assert ends == sorted((times[size], index) for index, size in enumerate(sizes))
@@ -114,7 +121,7 @@ def test_several_copies_in_one_are_as_many_copies_apart() -> None:
         env = simpy.Environment()
         link, times = Link(env, 50.0), []
         for nbytes, copies in groups:
-            link.join(nbytes, 30 * PORT_UNITS, copies, lambda: times.append(int(env.now)))
+            link.join(copy(nbytes, 30, copies), lambda: times.append(int(env.now)))
         env.run()
         return times
 
@@ -135,7 +142,8 @@ def test_a_second_touch_hits(tiny: DeviceSpec) -> None:
 
 def test_a_warm_l2_serves_the_first_touch(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(256), store(256)), sizes=SMALL, l2="warm")
-    assert log(trace) == [("mte2", 0, 4, 6), ("mte3", 0, 4, 5)]
+    # Stores take the same way, warm or not.
+    assert log(trace) == [("mte2", 0, 4, 6), ("mte3", 0, 8, 12)]
 
 
 def test_what_was_stored_can_be_loaded_from_the_l2(tiny: DeviceSpec) -> None:
@@ -153,22 +161,26 @@ def test_a_copy_that_is_partly_there_takes_the_rest_from_memory_first(tiny: Devi
 
 
 def test_lines_count_not_bytes(tiny: DeviceSpec) -> None:
-    # 32 bytes bring in their line of 128, so all of it is there afterwards.
+    # 32 bytes bring in their line of 128, which takes 4 cycles, so all of it is there afterwards.
     trace = play(tiny, (load(32), load(128)))
-    assert log(trace) == [("mte2", 0, 1, 11), ("mte2", 1, 3, 5)]
+    assert log(trace) == [("mte2", 0, 4, 14), ("mte2", 4, 6, 8)]
+    (lane,) = trace.lanes
+    assert (lane.gm_bytes, lane.l2_bytes) == (32, 128)
 
 
 def test_requests_of_one_cycle_do_not_see_each_other(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(256),), (load(256),))
-    # Both miss, though the lines are the same.
-    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+    # Both miss, though the lines are the same, which come in once: 8 cycles at 32.
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18)]
+    assert [lane.gm_bytes for lane in trace.lanes] == [256, 256]
+    assert [lane.l2_bytes for lane in trace.lanes] == [0, 0]
 
 
 def test_requests_of_one_cycle_both_hit_what_was_there_before(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(256),), (load(256),), sizes=SMALL, l2="warm")
     assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 4, 6)]
     trace = play(tiny, (load(256), load(256)), (load(256), load(256)))
-    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26), ("mte2", 16, 20, 22)]
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18), ("mte2", 8, 12, 14)]
 
 
 def test_a_line_stays_until_more_than_the_l2_holds_has_come_in(tiny: DeviceSpec) -> None:
@@ -201,29 +213,33 @@ def test_a_warm_l2_holds_the_tensors_touched_last(tiny: DeviceSpec) -> None:
     assert rows == [("mte2", 0, 4, 14), ("mte2", 4, 6, 8)]
 
 
+def reads(l2: L2, *lines: Lines, copies: int = 1, different: int = 1) -> list[Found]:
+    """What the L2 finds when all *lines* of x are read in one cycle; fetched in bytes."""
+    found = l2.touch([Use(True, "x", each, copies, different) for each in lines])
+    return [each._replace(fetched=each.fetched / SHARE_UNITS) for each in found]
+
+
 def test_the_l2_answers_by_volume(tiny: DeviceSpec) -> None:
-    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)], False)
-    answers = [
-        l2.touch("x", slice(0, 64), 1, 1),
-        l2.touch("x", slice(0, 64), 1, 1),
-        l2.touch("x", slice(0, 64), 1, 2),
-        l2.touch("x", np.array([0, 100, 200]), 1, 3),
-        l2.touch("x", np.array([0, 100, 200, 300]), 1, 4),
-    ]
-    # Both requests of cycle 1 bring in 64 lines, which fill the L2 twice over; cycle 2 does so once
-    # more, and just leaves line 0 in.
-    assert answers == [(0, 64), (0, 64), (0, 64), (1, 2), (3, 1)]
+    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+    # 64 lines fill the L2. In the first cycle two ask for the same, which come in once.
+    assert reads(l2, slice(0, 64), slice(0, 64)) == [(0, 64, 32 * 128), (0, 64, 32 * 128)]
+    assert reads(l2, slice(0, 64)) == [(64, 0, 0)]
+    assert reads(l2, np.array([0, 100, 200])) == [(1, 2, 256)]
+    # With two and 62 more since they were touched, all are there still; then one more comes in.
+    assert reads(l2, slice(300, 362)) == [(0, 62, 62 * 128)]
+    assert reads(l2, np.array([1, 100, 300, 363])) == [(3, 1, 128)]
+    assert reads(l2, np.array([1, 2])) == [(1, 1, 128)]
 
 
 def test_folded_requests_bring_in_as_much_as_apart(tiny: DeviceSpec) -> None:
-    def age(copies: int, requests: int) -> tuple[int, int]:
-        l2 = L2(tiny, [GlobalTensor("x", 1 << 20)], False)
-        for request in range(requests):
-            l2.touch("x", slice(100 * request, 100 * request + 20), copies, 1)
-        return l2.touch("x", slice(0, 20), 1, 2)
+    def age(copies: int, requests: int) -> list[Found]:
+        l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+        lines = [slice(100 * request, 100 * request + 20) for request in range(requests)]
+        reads(l2, *lines, copies=copies, different=copies)
+        return reads(l2, slice(0, 20))
 
-    assert age(copies=3, requests=1) == age(copies=1, requests=3) == (20, 0)
-    assert age(copies=4, requests=1) == age(copies=1, requests=4) == (0, 20)
+    assert age(copies=3, requests=1) == age(copies=1, requests=3) == [(20, 0, 0)]
+    assert age(copies=4, requests=1) == age(copies=1, requests=4) == [(0, 20, 20 * 128)]
 
 
 # ---- which lines a copy touches ----

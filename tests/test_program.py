@@ -172,6 +172,16 @@ def test_a_claim_beyond_the_buffer_is_refused(tiny: DeviceSpec) -> None:
     assert write.claim("ub", 128).offset_bytes == 16000
 
 
+def test_a_kernel_alone_may_claim_every_byte(tiny: DeviceSpec) -> None:
+    core = tiny.cores["aiv"]
+    assert Builder("kernel", core, tiny.sync).room_bytes("ub") == 16 * 1024 - 256
+    assert Builder("kernel", core, tiny.sync, alone=True).room_bytes("ub") == 16 * 1024
+    with pytest.raises(
+        ProgramError, match=message("kernel: the core must have a l1, but it has none")
+    ):
+        Builder("kernel", core, tiny.sync, alone=True).room_bytes("l1")
+
+
 @pytest.mark.parametrize("buffer", ["l1", "cache"])
 def test_a_buffer_that_the_core_lacks_is_refused(buffer: str, tiny: DeviceSpec) -> None:
     text = f"kernel: the core must have a {buffer}, but it has none"

@@ -692,6 +692,10 @@ def test_a_register_holds_an_integer_or_the_bits_of_a_float(
         ("f32_to_i32", (0xBF000000,), 0),
         ("f32_to_i32", (0x7FC00000,), 0),
         ("f32_to_i32", (0xFF800000,), -(2**31)),
+        # 1 + 2**-11 is a tie, and goes to 1; 1.5 + 1 is 2.5; twice the largest is infinite.
+        ("f16_add", (0x3C00, 0x1000), 0x3C00),
+        ("f16_add", (0x3E00, 0x3C00), 0x4100),
+        ("f16_add", (0x7BFF, 0x7BFF), 0x7C00),
         ("f32_div", (0x3F800000, 0x40400000), 0x3EAAAAAB),
         ("f32_div", (0xBF800000, 0x40400000), 0xBEAAAAAB),
         ("f32_div", (0x40C00000, 0x40000000), 0x40400000),

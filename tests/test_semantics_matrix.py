@@ -150,7 +150,7 @@ def test_a_piece_becomes_the_fractals_of_its_side(
         # (m, k) as zZ, turned from (k, m).
         expected = placed(piece.T if turn else piece, dtype, ZZ, (16, width), UNWRITTEN)
     else:
-        # (k, n) as zN: its columns lie in L1 as rows unless it is turned.
+        # (k, n) as nZ: its columns lie in L1 as rows unless it is turned.
         expected = placed(piece if turn else piece.T, dtype, ZN, (width, 16), UNWRITTEN)
     np.testing.assert_array_equal(cube.raw(buffer, 512, expected.size), expected)
     assert (cube.raw(buffer, 0, 512) == UNWRITTEN).all()
@@ -363,7 +363,7 @@ def test_wrong_rows_of_l1_give_a_wrong_product(
     assert right is bool((expected == a[:16].astype(np.float32) @ b.astype(np.float32)).all())
 
 
-@pytest.mark.parametrize("layout", [ZN, ZZ], ids=["zN", "zZ"])
+@pytest.mark.parametrize("layout", [ZN, ZZ], ids=["nZ", "zZ"])
 def test_l0b_in_the_layout_of_l0a_gives_a_wrong_product(
     cube: CubeBench, layout: Any, rng: np.random.Generator
 ) -> None:

@@ -17,15 +17,20 @@ UB_BYTES = 16 * 1024
 # One gigahertz, so that a nanosecond is a cycle and a gigabyte a second is a byte a cycle.
 NUMBERS: dict[str, Any] = {
     "gm.read_bytes_per_s": 32e9,
-    "gm.write_bytes_per_s": 32e9,
+    "gm.write_bytes_per_s": 16e9,
     "gm.read_latency_ns": 10.0,
-    "gm.write_latency_ns": 4.0,
+    "gm.write_latency_ns": 7.0,
+    "gm.row_ns": 0.0,
+    "gm.run_bytes": 0,
     "l2.capacity_bytes": 8192,
     "l2.line_bytes": 128,
     "l2.read_bytes_per_s": 128e9,
-    "l2.write_bytes_per_s": 128e9,
+    "l2.write_bytes_per_s": 32e9,
     "l2.read_latency_ns": 2.0,
-    "l2.write_latency_ns": 1.0,
+    "l2.write_latency_ns": 4.0,
+    "l2.row_ns": 0.0,
+    "l2.slices": 1,
+    "l2.outstanding": 64,
     "transfer.issue_cycles": 1,
     "transfer.burst_cycles": 1,
     "transfer.sector_bytes": 32,
@@ -42,7 +47,7 @@ NUMBERS: dict[str, Any] = {
     "banks.banks_per_group": 2,
     "banks.bank_bytes": 512,
 }
-PATHS = {"gm_to_ub": 32.0, "l2_to_ub": 64.0, "ub_to_gm": 32.0, "ub_to_l2": 64.0}
+PATHS = {"gm_to_ub": 32.0, "l2_to_ub": 64.0, "ub_to_gm": 16.0, "ub_to_l2": 32.0}
 CUBE_PATHS = {
     "gm_to_l1": (32.0, 0),
     "l2_to_l1": (64.0, 0),
@@ -51,8 +56,8 @@ CUBE_PATHS = {
     "l1_to_bt": (32.0, 5),
     "l1_to_fb": (32.0, 6),
     "l0c_to_l1": (128.0, 7),
-    "l0c_to_gm": (32.0, 0),
-    "l0c_to_l2": (64.0, 0),
+    "l0c_to_gm": (16.0, 0),
+    "l0c_to_l2": (32.0, 0),
     "l0c_to_ub": (256.0, 8),
     "ub_to_l0c": (512.0, 10),
     "ub_to_l1": (64.0, 9),

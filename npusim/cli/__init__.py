@@ -14,9 +14,15 @@ import typer
 from typer.core import TyperGroup
 
 from npusim.cli.call import UsageError
+from npusim.cli.compare import compare_files
+from npusim.cli.decode_scale import decode_scale
 from npusim.cli.devices import app as devices_app
+from npusim.cli.explain import explain_operator
+from npusim.cli.layout import show_layout
 from npusim.cli.operators import list_operators
+from npusim.cli.report import write_report
 from npusim.cli.run import run_operator
+from npusim.cli.validate import validate
 from npusim.errors import OpError
 from npusim.hazards import DeadlockError, RaceError
 from npusim.inputs import InputError
@@ -74,6 +80,12 @@ def _options(
 
 app.command("run", no_args_is_help=True)(run_operator)
 app.command("ops")(list_operators)
+app.command("report", no_args_is_help=True)(write_report)
+app.command("validate")(validate)
+app.command("layout", no_args_is_help=True)(show_layout)
+app.command("decode-scale", no_args_is_help=True)(decode_scale)
+app.command("explain", no_args_is_help=True)(explain_operator)
+app.command("compare", no_args_is_help=True)(compare_files)
 app.add_typer(devices_app, name="devices")
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from npusim import ops
 from npusim.inputs import parse
+from npusim.micro import own
+from npusim.micro.own import KernelError
 
 __all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
 
@@ -20,32 +22,42 @@ class UsageError(ValueError):
 
 
 def parameters(op: str) -> tuple[Parameter, ...]:
-    """The parameters of operator *op* in order; raises UsageError for an unknown operator."""
+    """The parameters of *op*, as `run` takes it, in order.
+
+    Raises UsageError for an unknown operator, KernelError for a kernel that cannot be found.
+    """
     try:
-        operator = ops.load(op)
+        operator, _ = own.find(op)
+    except KernelError:
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from None
     return tuple(ops.signature(operator).parameters.values())
 
 
 def is_tensor(parameter: Parameter) -> bool:
-    """Whether *parameter* takes an array, possibly None."""
-    return "Array" in inspect.formatannotation(parameter.annotation)
+    """Whether *parameter* takes a tensor, possibly None."""
+    if parameter.annotation is Parameter.empty:
+        return parameter.default is Parameter.empty
+    told = inspect.formatannotation(parameter.annotation)
+    return "Array" in told or "TensorSpec" in told
 
 
 def _may_be_none(parameter: Parameter) -> bool:
     return "None" in inspect.formatannotation(parameter.annotation)
 
 
-def arguments(op: str, tensors: Iterable[str], attributes: Iterable[str]) -> dict[str, Any]:
-    """Arguments for *op* from the values of `-i` and `-a`.
+def arguments(
+    op: str, tensors: Iterable[str], attributes: Iterable[str], command: str = "run"
+) -> dict[str, Any]:
+    """Arguments for *op* from the values of `-i` and `-a` of a *command*.
 
     Tensors that may be None can be left out. Raises UsageError for names that do not fit *op*,
     InputError and FileError for their values.
     """
     known = parameters(op)
-    words = _named(op, "-i", tensors, [p.name for p in known if is_tensor(p)])
-    plain = _named(op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
+    words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)])
+    plain = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
     given: dict[str, Any] = {name: attribute(word) for name, word in plain.items()}
     for parameter in known:
         name = parameter.name
@@ -54,13 +66,16 @@ def arguments(op: str, tensors: Iterable[str], attributes: Iterable[str]) -> dic
         if not (is_tensor(parameter) and _may_be_none(parameter)):
             option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
             raise UsageError(
-                f"run: {name} of {op} must be given; add for example {option} {name}={example}"
+                f"{command}: {name} of {op} must be given; "
+                f"add for example {option} {name}={example}"
             )
         given[name] = None
     return given | {name: parse(word) for name, word in words.items()}
 
 
-def _named(op: str, option: str, texts: Iterable[str], known: list[str]) -> dict[str, str]:
+def _named(
+    command: str, op: str, option: str, texts: Iterable[str], known: list[str]
+) -> dict[str, str]:
     """Cut each NAME=VALUE of *texts*, where NAME is one of *known* and comes once."""
     what = "a tensor" if option == "-i" else "an attribute"
     found: dict[str, str] = {}
@@ -69,7 +84,7 @@ def _named(op: str, option: str, texts: Iterable[str], known: list[str]) -> dict
         if not equals:
             example = "input=randn:8x16" if option == "-i" else "dtype=qint8"
             raise UsageError(
-                f"run: {option} must be NAME=VALUE, not {text!r}; write for example "
+                f"{command}: {option} must be NAME=VALUE, not {text!r}; write for example "
                 f"{option} {example}"
             )
         if name not in known:
@@ -77,11 +92,11 @@ def _named(op: str, option: str, texts: Iterable[str], known: list[str]) -> dict
             other = "-a" if option == "-i" else "-i"
             hint = f"did you mean {near[0]}?" if near else f"use one of these, or {other}"
             raise UsageError(
-                f"run: {option} must name {what} of {op}, one of {', '.join(known)}, "
+                f"{command}: {option} must name {what} of {op}, one of {', '.join(known)}, "
                 f"not {name!r}; {hint}"
             )
         if name in found:
-            raise UsageError(f"run: {option} {name} must come once; drop one of them")
+            raise UsageError(f"{command}: {option} {name} must come once; drop one of them")
         found[name] = value
     return found
 

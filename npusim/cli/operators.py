@@ -12,14 +12,14 @@ from npusim import ops
 from npusim.cli.call import is_tensor, parameters
 from npusim.cli.screen import json_text, show, table
 
-__all__ = ["list_operators"]
+__all__ = ["described", "list_operators"]
 
 
 def list_operators(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """List the operators with their parameters."""
-    rows = [_described(name) for name in ops.names()]
+    rows = [described(name) for name in ops.names()]
     if as_json:
         typer.echo(json_text(rows))
         return
@@ -29,7 +29,8 @@ def list_operators(
     show(listing)
 
 
-def _described(name: str) -> dict[str, Any]:
+def described(name: str) -> dict[str, Any]:
+    """Signature, summary, tensors and attributes of the operator called *name*."""
     bare = [p.replace(annotation=p.empty) for p in parameters(name)]
     first = (inspect.getdoc(ops.load(name)) or "").partition("\n")[0]
     return {

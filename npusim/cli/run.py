@@ -10,20 +10,22 @@ import typer
 
 import npusim
 from npusim import devices
+from npusim.chip import L2State
 from npusim.cli import folder
 from npusim.cli.call import arguments
+from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import bar
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 
-__all__ = ["run_operator"]
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
 
 
-class L2(StrEnum):
-    """Whether inputs and outputs lie in the L2 at launch."""
+class TimeScale(StrEnum):
+    """What times of a trace count."""
 
-    COLD = "cold"
-    WARM = "warm"
+    US = "us"
+    CYCLES = "cycles"
 
 
 INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
@@ -33,7 +35,10 @@ spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ
 
 
 Operator = Annotated[
-    str, typer.Argument(metavar="OP", help="The operator, as `npusim ops` lists it.")
+    str,
+    typer.Argument(
+        metavar="OP", help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION."
+    ),
 ]
 Device = Annotated[
     str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
@@ -58,12 +63,36 @@ Force = Annotated[
     bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-L2Option = Annotated[L2, typer.Option(help="Whether inputs and outputs lie in the L2 at launch.")]
+L2Option = Annotated[
+    str,
+    typer.Option(
+        metavar="cold|warm|again|NAME,NAME",
+        help="What lies in the L2 at launch: nothing, inputs and outputs, what an earlier run of "
+        "the same left there, or the inputs named.",
+    ),
+]
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
 Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
+Export = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMATS",
+        help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
+    ),
+]
+TraceTime = Annotated[
+    TimeScale,
+    typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
+]
 Fold = Annotated[
     bool, typer.Option("--fold/--no-fold", help="Time cores that do the same only once.")
 ]
+
+
+def _l2(word: str) -> L2State:
+    if word in ("cold", "warm", "again"):
+        return word  # type: ignore[return-value]
+    return tuple(word.split(","))
 
 
 def run_operator(
@@ -74,18 +103,21 @@ def run_operator(
     output: Output = None,
     force: Force = False,
     as_json: Json = False,
-    l2: L2Option = L2.COLD,
+    l2: L2Option = "cold",
     values: Values = True,
     timing: Timing = True,
     fold: Fold = True,
+    export: Export = None,
+    trace_time: TraceTime = TimeScale.US,
 ) -> None:
-    """Run an operator on a chip.
+    """Run an operator, or a kernel of your own, on a chip.
 
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
     given = arguments(op, inputs or (), attributes or ())
     spec = devices.load(device)
+    chosen = formats(export, trace_time.value, output is not None, timing)
     if output is not None:
         folder.check(output, force)
     with bar() as progress:
@@ -95,12 +127,16 @@ def run_operator(
             device=spec,
             values=values,
             timing=timing,
-            l2=l2.value,
+            l2=_l2(l2),
             fold=fold,
             progress=progress,
         )
-    typed = {"input": inputs or [], "attr": attributes or []}
-    written = folder.write(run, output, typed) if output is not None else []
+        typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
+        exports = Writer(run, chosen, trace_time.value, progress)
+        written = [] if output is None else folder.write(run, output, typed, exports.write)
+    if exports.left_out:
+        lost = ", ".join(exports.left_out)
+        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
     if as_json:
         typer.echo(json_text(run.to_json()))
         return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.isa import Global, GmOp, place_of
+import numpy as np
+
+from npusim.isa import Global, GmOp, LoadNd2Nz, place_of
 from npusim.spec import DeviceSpec
 
 __all__ = ["Charge", "charge"]
@@ -18,6 +20,8 @@ class Charge:
     """Bytes as moved, partial sectors and lines filled up."""
     hold_cycles: int
     """The pipe is held at least this long."""
+    rows: int = 0
+    """Pieces of rows, of a line at most, that are turned into Nz one after the other."""
 
 
 def charge(op: GmOp, base_bytes: int, spec: DeviceSpec) -> Charge:
@@ -29,7 +33,18 @@ def charge(op: GmOp, base_bytes: int, spec: DeviceSpec) -> Charge:
     if place is None:
         raise TypeError(f"charge: {op} must touch global memory, but stays in its core; use cost")
     hold = max(spec.transfer.issue_cycles, place.bursts * spec.transfer.burst_cycles)
-    return Charge(_moved_bytes(place, base_bytes, spec), hold)
+    rows = _row_pieces(place, base_bytes, spec) if isinstance(op, LoadNd2Nz) else 0
+    return Charge(_moved_bytes(place, base_bytes, spec), hold, rows)
+
+
+def _row_pieces(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
+    """Requests for the rows of *place*, each within a line."""
+    line = spec.l2.line_bytes
+    start = (base_bytes + place.offset_bytes) % line
+    steps = place.bursts if place.stride_bytes % line else 1
+    starts = (start + np.arange(steps) * place.stride_bytes) % line
+    pieces = int(((starts + place.burst_bytes - 1) // line + 1).sum())
+    return pieces * (place.bursts // steps)
 
 
 def _moved_bytes(place: Global, base_bytes: int, spec: DeviceSpec) -> int:

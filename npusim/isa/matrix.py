@@ -1,7 +1,7 @@
 """Micro-ops around the cube: matrices on their way from L1 through L0 and out again.
 
 Where a matrix lies in a buffer, its first byte and its layout say it all (``layout``): Nz in L1,
-zZ in L0A, zN in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
+zZ in L0A, nZ in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
 byte on and reads or writes whole fractals; `count` says how many elements that are.
 """
 
@@ -72,7 +72,7 @@ class LoadData:
     """Fill L0A or L0B from an Nz matrix in L1 (LoadData).
 
     The piece of *rows* x *columns* from (*row*, *column*) on, both multiples of a fractal, of a
-    matrix of *src_rows* rows that begins at *src*. L0A gets it as zZ. L0B gets it as the zN of its
+    matrix of *src_rows* rows that begins at *src*. L0A gets it as zZ. L0B gets it as the nZ of its
     transpose: the fractals of the one are those of the other. With *transpose* the piece is
     turned on the way, so L0A then expects `(k, m)` in L1 and L0B `(k, n)`.
     """
@@ -125,7 +125,7 @@ class LoadTable:
 class Mmad:
     """`dst (m, n) = start + a (m, k) @ b (k, n)` (Mmad).
 
-    *a* is zZ in L0A, *b* zN in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
+    *a* is zZ in L0A, *b* nZ in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
     *bias* `(n,)` in the bias table, or from what *dst* holds. Elements beyond m, n and k take no
     part.
     """

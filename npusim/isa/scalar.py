@@ -25,6 +25,7 @@ AluOp = Literal[
     "select",
     "f32_to_i32",
     "f32_div",
+    "f16_add",
 ]
 
 
@@ -59,8 +60,8 @@ class ScalarAlu:
     """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
 
     `select` gives b where a is not 0, else c; `f32_to_i32` rounds the float whose bits are a, ties
-    to even; `f32_div` divides floats given as their bits; `eq` and `lt` give 0 or 1; `shr` fills
-    with zeros.
+    to even; `f32_div` divides and `f16_add` adds floats given as their bits; `eq` and `lt` give 0
+    or 1; `shr` fills with zeros.
     """
 
     op: AluOp

@@ -12,7 +12,7 @@ from npusim.reports.subject import elapsed_us
 from npusim.spec import Pipe
 from npusim.trace import ORDERING, LaneTrace, Trace
 
-__all__ = ["STEPS", "WIDE_STEPS", "Bar", "rows", "window"]
+__all__ = ["STEPS", "WIDE_STEPS", "Bar", "alike", "rows", "window"]
 
 STEPS = 2000
 """A gap of less than one STEPS-th of what is shown falls between two pixels."""
@@ -86,20 +86,25 @@ def window(trace: Trace, start_us: float | None, end_us: float | None) -> tuple[
 
 def _chosen(trace: Trace, cores: Sequence[int] | None) -> list[tuple[LaneTrace, tuple[int, ...]]]:
     """Lanes to show, each with all the cores that ran alike."""
-    groups: list[tuple[LaneTrace, tuple[int, ...]]] = []
-    for lane in trace.lanes:
-        for place, (other, alike) in enumerate(groups):
-            if _are_alike(lane, other):
-                groups[place] = other, (*alike, *lane.cores)
-                break
-        else:
-            groups.append((lane, lane.cores))
     if cores is None:
         first = {trace.kind(core): core for core in reversed(trace.cores)}
         cores = [*first.values(), trace.slowest.cores[0]]
     for core in cores:
         trace.kind(core)  # raises for a core that did not take part
-    return [(lane, tuple(sorted(alike))) for lane, alike in groups if set(alike) & set(cores)]
+    return [(lane, found) for lane, found in alike(trace) if set(found) & set(cores)]
+
+
+def alike(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
+    """A lane for all the cores that ran alike, with their numbers."""
+    groups: list[tuple[LaneTrace, tuple[int, ...]]] = []
+    for lane in trace.lanes:
+        for place, (other, cores) in enumerate(groups):
+            if _are_alike(lane, other):
+                groups[place] = other, (*cores, *lane.cores)
+                break
+        else:
+            groups.append((lane, lane.cores))
+    return [(lane, tuple(sorted(cores))) for lane, cores in groups]
 
 
 def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:

@@ -50,6 +50,9 @@ GRID = "#DDDDDD"
 TITLE_POINTS = 12.0
 TEXT_POINTS = 10.0
 LABEL_POINTS = 8.0
+LEGEND_POINTS = 19.0
+LONG_TITLE = 90
+"""Characters that fit above a picture of usual width."""
 
 
 MOST_RUNS = 4
@@ -120,7 +123,9 @@ def bare(ax: Axes) -> None:
 
 
 def title(ax: Axes, text: str) -> None:
-    """Write *text* at the left above the picture."""
+    """Write *text* at the left above the picture; a long one goes on after its first colon."""
+    if len(text) > LONG_TITLE:
+        text = text.replace(": ", ":\n", 1)
     ax.set_title(text, loc="left", size=TITLE_POINTS, color=INK)
 
 
@@ -132,10 +137,17 @@ def header(ax: Axes, text: str, y: float) -> None:
 
 def legend_below(ax: Axes, marks: Sequence[Artist]) -> None:
     """Put a legend of *marks* on the right of the line that holds the axis label."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    # As far below the axis however high the picture is.
+    lower = ScaledTranslation(0, -LEGEND_POINTS / 72, figure.dpi_scale_trans)
     ax.legend(
         handles=marks,
         loc="upper right",
-        bbox_to_anchor=(0.5, -0.05, 0.5, 0),
+        bbox_to_anchor=(0.5, 0, 0.5, 0),
+        bbox_transform=ax.transAxes + lower,
         ncols=len(marks),
         frameon=False,
         fontsize=TEXT_POINTS,

@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from npusim.spec import DeviceSpec, Pipe
-from npusim.trace import Trace
+from npusim.trace import LaneTrace, Trace
 
-__all__ = ["Played", "Subject", "busiest", "elapsed_us", "title_start", "trace_of"]
+__all__ = [
+    "Played",
+    "Subject",
+    "Timed",
+    "busiest",
+    "busiest_lane",
+    "device_of",
+    "elapsed_us",
+    "slowest_lanes",
+    "title_start",
+    "trace_of",
+]
 
 
 class Played(Protocol):
@@ -26,6 +37,18 @@ class Played(Protocol):
         """When each micro-op ran, if that is known."""
 
 
+class Timed(Played, Protocol):
+    """A run that knows what its launch cost."""
+
+    @property
+    def launch_us(self) -> float:
+        """What starting and ending the kernel costs around the cores' own time."""
+
+    @property
+    def time_us(self) -> float | None:
+        """Launch, the slowest core, completion."""
+
+
 Subject = Trace | Played
 
 
@@ -40,17 +63,42 @@ def trace_of(subject: Subject) -> Trace:
     return trace
 
 
+def device_of(subject: Subject) -> DeviceSpec | None:
+    """The chip, which a trace alone does not know."""
+    return None if isinstance(subject, Trace) else subject.device
+
+
+def slowest_lanes(trace: Trace) -> list[LaneTrace]:
+    """The slowest cores of each kind, in the order of their first cores."""
+    slowest: dict[str, LaneTrace] = {}
+    for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
+        held = slowest.setdefault(lane.kind, lane)
+        if int(lane.end.max(initial=0)) > int(held.end.max(initial=0)):
+            slowest[lane.kind] = lane
+    return list(slowest.values())
+
+
 def elapsed_us(trace: Trace) -> float:
     """How long the slowest core takes, in microseconds."""
     return trace.cycles / trace.clock_hz * 1e6
 
 
 def busiest(trace: Trace) -> tuple[Pipe, float]:
-    """The pipe that is busy longest on the slowest core, and its share of the time."""
-    counters = trace.slowest.counters()
-    # Ties go to the pipe whose name comes first, so a title never depends on program order.
-    pipe = max(sorted(counters), key=lambda pipe: counters[pipe].busy_cycles)
-    return pipe, counters[pipe].busy_cycles / trace.cycles
+    """The pipe that is busy longest on the slowest core of its kind, and its share of the time."""
+    _, pipe, share = busiest_lane(trace)
+    return pipe, share
+
+
+def busiest_lane(trace: Trace) -> tuple[LaneTrace, Pipe, float]:
+    """The same with the core."""
+    found = [
+        (lane, pipe, counter.busy_cycles / trace.cycles)
+        for lane in slowest_lanes(trace)
+        for pipe, counter in sorted(lane.counters().items())
+    ]
+    # Ties go to the first kind and to the pipe whose name comes first, so a title never depends on
+    # program order.
+    return max(found, key=lambda busy: busy[2])
 
 
 def title_start(subject: Subject) -> str:

@@ -4,6 +4,9 @@ A bar is solid while a micro-op holds its pipe, and light from then on until its
 the latency of a copy, the tail of a vector instruction. Flags and barriers do no work and are left
 out; they show as gaps. Micro-ops too short to be told apart are one bar, as high as the share of
 the time that they hold the pipe. Cores that ran alike share their lanes.
+
+An arrow is a flag that somebody stood waiting for: from the end of what had to be done first to the
+moment when the other pipe went on. Where there are too many to follow, none is drawn.
 """
 
 from __future__ import annotations
@@ -14,9 +17,12 @@ from typing import TYPE_CHECKING
 
 from npusim.reports import style
 from npusim.reports.bars import STEPS, Bar, rows, window
+from npusim.reports.flags import crossings
+from npusim.reports.flags import rows as rows_of_flags
 from npusim.reports.labels import Scale, labels
 from npusim.reports.subject import Subject, busiest, elapsed_us, title_start, trace_of
 from npusim.spec import Pipe
+from npusim.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +36,18 @@ HEADER_HEIGHT = 0.6
 HIGH = 0.9
 """Bars that are lower than this share of the full height are explained."""
 
+MOST_ARROWS = 60
+ARROW = {
+    "arrowstyle": "-|>,head_length=3.5,head_width=1.8",
+    "color": style.INK,
+    "linewidth": 0.7,
+    "alpha": 0.75,
+    "shrinkA": 0,
+    "shrinkB": 0,
+    "connectionstyle": "arc3,rad=0.08",
+    "zorder": 6,
+}
+
 LaneKey = tuple[tuple[int, ...], Pipe]
 
 
@@ -39,13 +57,14 @@ def timeline(
     cores: Sequence[int] | None = None,
     start_us: float | None = None,
     end_us: float | None = None,
+    flags: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
 
-    *cores* are the first of each kind and the slowest one unless given; *start_us* and *end_us* cut
-    out a stretch. Raises ValueError for cores that did not take part, for an empty stretch, and for
-    a run that was not timed or had nothing to do.
+    *flags* off leaves the arrows out. *cores* are the first of each kind and the slowest one unless
+    given; *start_us* and *end_us* cut out a stretch. Raises ValueError for cores that did not take
+    part, for an empty stretch, and for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
     shown = window(trace, start_us, end_us)
@@ -61,6 +80,8 @@ def timeline(
     for lane, bars in lanes.items():
         _draw_bars(ax, bars, places[lane], (shown[1] - shown[0]) / STEPS)
         _draw_labels(ax, bars, places[lane], shown[1])
+    if flags:
+        _draw_flags(ax, trace, places, shown)
     for text, y in headers:
         style.header(ax, text, y)
     pipe, share = busiest(trace)
@@ -124,6 +145,31 @@ def _draw_bars(ax: Axes, bars: list[Bar], y: float, step_us: float) -> None:
         if near and bar.micro_ops == after.micro_ops == 1
     ]
     ax.vlines(apart, top, bottom, color="white", linewidth=0.8, zorder=4)
+
+
+def _draw_flags(
+    ax: Axes, trace: Trace, places: dict[LaneKey, float], shown: tuple[float, float]
+) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    lanes = {lane.cores[0]: (key[0], lane) for lane in trace.lanes for key in places
+             if lane.cores[0] == key[0][0]}  # fmt: skip
+    found = [flag for _, lane in lanes.values() for flag in rows_of_flags(trace, lane)]
+    found += crossings(trace, [lane for _, lane in lanes.values()])
+    least = (shown[1] - shown[0]) / STEPS
+    seen = [
+        flag
+        for flag in found
+        if flag.held_us > least and flag.passed_us >= shown[0] and flag.set_us <= shown[1]
+    ]
+    if len(seen) > MOST_ARROWS:
+        return
+    for flag in seen:
+        start = lanes[flag.core][0], flag.src
+        end = lanes[flag.dst_core][0], flag.dst
+        if start in places and end in places:
+            ends_at = (flag.set_us, places[start]), (flag.passed_us, places[end])
+            ax.add_artist(FancyArrowPatch(*ends_at, **ARROW))  # type: ignore[arg-type]
 
 
 def _draw_labels(ax: Axes, bars: list[Bar], y: float, end_us: float) -> None:

@@ -18,9 +18,17 @@ import numpy as np
 from npusim.dtypes import INT8, Array, DType, Overflow, cast
 from npusim.isa import QuantMode
 
-__all__ = ["convert"]
+__all__ = ["SCALE_BITS", "convert", "fields"]
 
 SCALE_BITS = 0xFFFF_E000
+
+
+def fields(words: Array) -> tuple[Array, Array, Array]:
+    """What the fixpipe reads in uint64 *words*: float32 scales, offsets, whether int8 comes out."""
+    factor = (words & SCALE_BITS).astype(np.uint32).view(np.float32)
+    # Sign-extended: nine bits, moved to the top and back.
+    offset = (words << 18).view(np.int64) >> 55
+    return factor, offset, (words >> 46) & 1 == 1
 
 
 def convert(
@@ -32,15 +40,12 @@ def convert(
     if mode == "cast":
         return cast(values, dtype, "rint", overflow)
     assert scale is not None
-    factor = (scale & SCALE_BITS).astype(np.uint32).view(np.float32)
+    factor, offset, is_signed = fields(scale)
     wide = values.astype(np.float32) * factor
     if mode == "deqf16":
         return cast(wide, dtype, "rint", overflow)
     assert dtype is INT8
-    # Sign-extended: nine bits, moved to the top and back.
-    offset = (scale << 18).view(np.int64) >> 55
     whole = np.rint(np.clip(np.where(np.isnan(wide), 0, wide), -256, 255)).astype(np.int64)
-    is_signed = (scale >> 46) & 1 == 1
     low, high = np.where(is_signed, -128, 0), np.where(is_signed, 127, 255)
     narrow: Array = np.clip(whole + offset, low, high).astype(np.int16).astype(np.int8)
     return narrow

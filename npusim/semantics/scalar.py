@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from npusim.dtypes import INT32, Array, cast
+from npusim.dtypes import FLOAT16, INT32, Array, Overflow, cast
 from npusim.errors import TrapError
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Trap
 from npusim.semantics.state import State
@@ -47,6 +47,12 @@ def _f32_div(a: Array, b: Array) -> Array:
     return quotient.view(np.uint32).astype(np.int64)
 
 
+def _f16_add(a: Array, b: Array, overflow: Overflow) -> Array:
+    wide = [x.astype(np.uint16).view(np.float16).astype(np.float32) for x in (a, b)]
+    total = cast(wide[0] + wide[1], FLOAT16, "rint", overflow)
+    return total.view(np.uint16).astype(np.int64)
+
+
 _ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
     "add": lambda a, b, _: a + b,
     "sub": lambda a, b, _: a - b,
@@ -66,8 +72,11 @@ _ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
 
 
 def scalar_alu(op: ScalarAlu, state: State) -> None:
-    operands = (_integer(x, state) for x in (op.a, op.b, op.c))
-    state.registers[op.dst] = _ALU[op.op](*operands)
+    a, b, c = (_integer(x, state) for x in (op.a, op.b, op.c))
+    if op.op == "f16_add":
+        state.registers[op.dst] = _f16_add(a, b, state.overflow)
+    else:
+        state.registers[op.dst] = _ALU[op.op](a, b, c)
 
 
 def _integer(operand: int | str, state: State) -> NDArray[np.int64]:

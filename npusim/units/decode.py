@@ -83,9 +83,11 @@ class CopyStep:
     is_read: bool
     gm_port: int
     l2_port: int
+    spread: int
+    """In how many places of memory it reads at a time."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
-    known: dict[int, tuple[int, int, Lines]] = field(default_factory=dict)
+    known: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
     """Place within a line -> bytes as moved, cycles that hold the pipe, lines from that one on."""
 
 
@@ -188,13 +190,20 @@ class Decoder:
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ends)
         wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
         startup = self.cycles(far.startup_cycles)
-        self.copies.append(CopyStep(op, place, is_read, wide, fast, startup))
+        self.copies.append(CopyStep(op, place, is_read, wide, fast, self._spread(place), startup))
         return len(self.copies) - 1
 
-    def asked(self, copy: CopyStep, address: int) -> tuple[int, int, Lines]:
-        """Bytes as moved, cycles that hold the pipe, and lines of a copy that begins at *address*.
+    def _spread(self, place: Global) -> int:
+        """In how many slices of the L2 the lines lie that are asked for at a time."""
+        pieces = -(-place.burst_bytes // self._line_bytes)
+        most = self.spec.l2.outstanding
+        rows = min(place.bursts, -(-most // pieces))
+        return max(1, rows * place.stride_bytes // (most * self._line_bytes))
 
-        *address* counts from the start of the tensor.
+    def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:
+        """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy.
+
+        It begins at *address*, counted from the start of the tensor.
         """
         line, phase = divmod(address, self._line_bytes)
         known = copy.known.get(phase)
@@ -202,12 +211,12 @@ class Decoder:
             base = phase - copy.place.offset_bytes
             charged = charge(copy.op, base, self.spec)
             lines = touched_lines(copy.place, base, self._line_bytes)
-            known = charged.nbytes, self.cycles(charged.hold_cycles), lines
+            known = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
             copy.known[phase] = known
-        nbytes, hold, lines = known
+        nbytes, rows, hold, lines = known
         if isinstance(lines, slice):
-            return nbytes, hold, slice(lines.start + line, lines.stop + line)
-        return nbytes, hold, lines + line
+            return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
+        return nbytes, rows, hold, lines + line
 
 
 class Code:

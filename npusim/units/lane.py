@@ -47,6 +47,9 @@ class Lane:
         self._env, self._memory, self._crossings = env, memory, crossings
         self._code, self._decoder, self._parts = code, code.decoder, code.parts
         self._blocks, self._bindings = blocks, blocks[0].bindings
+        places = {name: {block.bindings[name] for block in blocks} for name in self._bindings}
+        self._different = {name: len(meant) for name, meant in places.items()}
+        """Name of global memory -> how many of the cores mean a place of their own by it."""
         self._opened: list[int] = []
         """For each stretch that the scalar unit has come to, when it did."""
         self._part = [0] * len(PIPES)
@@ -219,15 +222,19 @@ class Lane:
         binding = self._bindings[place.name]
         shift = self._parts[self._part[pipe]].shifts.get(place.name, 0)
         address = binding.base_bytes + shift + place.offset_bytes
-        nbytes, hold, lines = self._decoder.asked(copy, address)
+        nbytes, rows, hold, lines = self._decoder.asked(copy, address)
         request = Request(
             copy.is_read,
             binding.tensor,
             lines,
             nbytes,
+            rows,
             copy.gm_port,
             copy.l2_port,
             len(self._blocks),
+            binding.is_cached,
+            self._different[place.name],
+            copy.spread,
         )
 
         def done(latency: int, gm_bytes: int, l2_bytes: int) -> None:

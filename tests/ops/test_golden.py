@@ -154,7 +154,8 @@ def test_trace(name: str, pytestconfig: pytest.Config) -> None:
 
 
 def test_every_file_has_its_case() -> None:
-    assert {path.name for path in FOLDER.glob("*.txt")} == set(FILES)
+    # Errors of the shipped rows lie beside the traces.
+    assert {path.name for path in FOLDER.glob("*.txt")} == {*FILES, "validation.txt"}
 
 
 # ---- what the traces of products show ----
@@ -199,7 +200,7 @@ def test_the_next_block_is_loaded_while_one_is_multiplied(op: str, what: str) ->
 
 
 def test_vector_cores_finish_a_block_while_the_cube_makes_the_next() -> None:
-    x1, x2 = TensorSpec((2, 512), "int8"), TensorSpec((512, 520), "int8", "FRACTAL_NZ")
+    x1, x2 = TensorSpec((2, 2048), "int8"), TensorSpec((2048, 520), "int8", "FRACTAL_NZ")
     result = run("npu_quant_matmul", x1, x2, ONE, output_dtype="bfloat16", device=A2)
     cube, vector = (working(result, *place) for place in (("aic", "cube"), ("aiv", "vector")))
     for core in (1, 2):

@@ -97,9 +97,12 @@ def test_a_device_is_a_name_an_alias_or_a_spec() -> None:
         assert run("npu_quantize", *CALL, device=device).to_json() == name.to_json()
 
 
-@pytest.mark.parametrize("l2", ["hot", "", None, True, ["cold"]])
-def test_l2_is_cold_or_warm(l2: Any) -> None:
-    message = f"run: l2 must be one of cold, warm, not {l2!r}; use one of these"
+@pytest.mark.parametrize("l2", ["hot", "", None, True, ["cold"], ("output",), ("input", 1)])
+def test_l2_is_a_state_or_names_of_inputs(l2: Any) -> None:
+    message = (
+        f"run: l2 must be cold, warm, again or a tuple of inputs out of input, scales, "
+        f"not {l2!r}; use one of these"
+    )
     with pytest.raises(ValueError, match=whole(message)):
         run("npu_quantize", *CALL, device="ascend910b2", l2=l2)
 
@@ -141,7 +144,9 @@ def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     assert result.cycles == max(span.end for span in result.trace.spans())
     launch = result.device.launch
     started = min(result.plan.launched, launch.saturation_cores) if result.plan else 0
-    expected = launch.base_us + started * launch.per_core_us + launch.completion_us
+    # An operator reads its tiling first.
+    around = launch.base_us + launch.tiling_us + launch.completion_us
+    expected = around + started * launch.per_core_us
     assert result.launch_us == pytest.approx(expected, rel=1e-12)
     seconds = result.cycles / result.device.clock_hz
     assert result.time_us == pytest.approx(expected + seconds * 1e6, rel=1e-12)
@@ -272,8 +277,8 @@ def test_json_of_one_call() -> None:
     assert told["clock_hz"] == 1_800_000_000
     moved = sum(pipe["nbytes"] for pipes in told["counters"].values() for pipe in pipes.values())
     assert moved == 320 + 4 + 80
-    # Each copy in whole sectors of 128 bytes.
-    assert (told["gm_bytes"], told["l2_bytes"]) == (384 + 128 + 128, 0)
+    # Each copy in whole sectors of 128 bytes; stores go to the L2.
+    assert (told["gm_bytes"], told["l2_bytes"]) == (384 + 128, 128)
 
 
 def test_json_of_a_call_with_nothing_to_do() -> None:

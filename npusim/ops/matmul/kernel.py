@@ -21,10 +21,14 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     kind = "ai_core" if spec.arch == "2002" else "aic"
     writing = (_Coupled if spec.arch == "2002" else _Split)(spec, p, plan)
     vectors = {} if p.bias is None else {"bias": p.bias.element.nbytes(1)}
+    shares = work(plan.cube, p.product)
     bindings = {operand.name: Binding(operand.name) for operand in p.inputs}
     bindings["output"] = Binding("output")
+    # Measured decode products with (n, k) weights find them in the L2, those with (k, n) do not.
+    past_l2 = plan.cube.bypasses_l2(p.product) and not p.product.transposed_b
+    bindings["x2"] = Binding("x2", is_cached=not past_l2)
     blocks = []
-    for core, pieces in enumerate(work(plan.cube, p.product)):
+    for core, pieces in enumerate(shares):
         write_pieces(
             writing.builder,
             writing.writer,

@@ -43,7 +43,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     if is_2002:
         bn = whole_edges(bn, p.product.n, p.output.element)
     pr, size = p.product, p.product.element.bits // 8
-    base_k = min(K_BYTES // size, down(PIECE_BYTES // size // max(bm, bn), 16), up(pr.k, 16))
+    base_k = min(_base_k(size, max(bm, bn)), up(pr.k, 16))
     step_a, step_b = (3, 3) if is_2002 else _steps(core, p, bm, bn, base_k)
     blocks_m, blocks_n = cdiv(pr.m, bm), cdiv(pr.n, bn)
     if is_2002:
@@ -72,6 +72,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     return Plan("base", cube, min(bm, rows), cores)
 
 
+def _base_k(size: int, longest: int) -> int:
+    """As much of k as half of L0 holds of *longest* rows, a whole part of what a load brings."""
+    base = K_BYTES // size
+    while base > 16 and base * longest * size > PIECE_BYTES:
+        base //= 2
+    return base
+
+
 def _base(core: Core, p: Problem) -> tuple[int, int]:
     """Rows and columns of a block."""
     pr, cores = p.product, core.count
@@ -91,7 +99,11 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
     pr = p.product
     cores = max(1, core.count // pr.matrices)
     pairs = []
-    if pr.transposed_b:
+    if pr.transposed_b and not pr.transposed_a and pr.m <= 128 and not p.bias:
+        # Closed; assumed: even shares of at most 256 columns, so that rows of 512 bytes fit L1.
+        waves = cdiv(pr.n, cores * 256)
+        pairs.append((up(pr.m, 16), up(cdiv(pr.n, waves * cores), 16)))
+    elif pr.transposed_b:
         for m, n in ((64, 64), (128, 128), (128, 256)):
             m, n = min(m, up(pr.m, 16)), min(n, up(pr.n, 16))
             pairs.append((m, up(cdiv(pr.n, max(1, cores // cdiv(pr.m, m))), 16)))

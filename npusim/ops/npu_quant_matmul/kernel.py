@@ -30,6 +30,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     if p.epilogue == "fixpipe":
         writing = (_Coupled if spec.arch == "2002" else _Split)(spec, p, plan)
         bindings = {name: Binding(name) for name in names}
+        bindings["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
         kind = "ai_core" if spec.arch == "2002" else "aic"
         return tuple(
             Block(core, kind, writing.program(pieces), bindings)
@@ -39,6 +40,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     blocks = []
     for group, pieces in enumerate(work(plan.cube, p.product)):
         bindings = {name: Binding(name) for name in names}
+        bindings["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
         bindings["workspace"] = Binding(
             "workspace", group * plan.workspace_blocks * tile_bytes(plan)
         )

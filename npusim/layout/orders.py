@@ -1,30 +1,8 @@
-"""Where the elements of a matrix lie: ND, and the fractal layouts of the cube.
-
-The cube works on *fractals*: blocks of 512 bytes that it eats whole. A layout says in which order
-the fractals of a matrix follow each other (the capital letter: Z row by row, N column by column)
-and in which order the elements inside one do (the small letter). asc-devkit, docs/zh, the guide's
-page on matrix fractals (关键分形格式详解.md):
-
-========  =======  ==================================================  ==========================
-layout    where    fractal (rows x columns)                            as an array
-========  =======  ==================================================  ==========================
-Nz        L1, GM   16 x C0                                             `(n1, m1, 16, C0)`
-zZ        L0A      16 x C0                                             `(m1, k1, 16, C0)`
-zN        L0B      C0 x 16, column by column inside                    `(k1, n1, 16, C0)`
-Nz        L0C      16 x 16                                             `(n1, m1, 16, 16)`
-========  =======  ==================================================  ==========================
-
-C0 is how many elements 32 bytes hold: 16 of fp16, 32 of int8, 64 of int4. In global memory Nz is
-called FRACTAL_NZ. Edges are filled up with zeros to whole fractals.
-
-    >>> NZ.array_shape(20, 40, (16, 32))
-    (2, 2, 16, 32)
-    >>> NZ.offset(17, 33, (20, 40), (16, 32))
-    1569
-"""
+"""The orders that fractals, and elements inside them, can follow each other in."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,6 +52,16 @@ class Layout:
     outer: Literal["Z", "N"]
     inner: Literal["z", "n"]
 
+    @property
+    def axes(self) -> str:
+        """The axes from the slowest to the fastest: row of fractals i, column of fractals j, row y
+        and column x inside.
+
+        >>> NZ.axes
+        'jiyx'
+        """
+        return ("ij" if self.outer == "Z" else "ji") + ("yx" if self.inner == "z" else "xy")
+
     def array_shape(self, rows: int, columns: int, fractal: Shape) -> tuple[int, int, int, int]:
         """The matrix as an array of fractals, `(outer, outer, inner, inner)`."""
         down, across = -(-rows // fractal[0]), -(-columns // fractal[1])
@@ -88,10 +76,23 @@ class Layout:
         inside = y * fractal[1] + x if self.inner == "z" else x * fractal[0] + y
         return block * fractal[0] * fractal[1] + inside
 
+    def offsets(self, shape: Shape, fractal: Shape) -> Array:
+        """The same for every element, an array of *shape*."""
+        row, column = np.indices(shape)
+        # One call for all: it only divides and multiplies.
+        whole: Callable[..., Array] = self.offset  # type: ignore[assignment]
+        return whole(row, column, shape, fractal)
+
+    def _repr_html_(self) -> str:
+        """The order of the elements of 2 x 2 fractals, drawn small."""
+        from npusim.layout.html import order
+
+        return order(self)
+
 
 NZ = Layout("Nz", "N", "z")
 ZZ = Layout("zZ", "Z", "z")
-ZN = Layout("zN", "Z", "n")
+ZN = Layout("nZ", "Z", "n")
 
 
 def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:
@@ -119,8 +120,6 @@ def from_fractals(fractals: Array, layout: Layout, shape: Shape) -> Array:
     return whole[..., : shape[0], : shape[1]]
 
 
-def _axes(layout: Layout, first: int) -> tuple[int, int, int, int]:
+def _axes(layout: Layout, first: int) -> tuple[int, ...]:
     """Where the axes (row of fractals, row, column of fractals, column) go."""
-    i, y, j, x = range(first, first + 4)
-    outer = (i, j) if layout.outer == "Z" else (j, i)
-    return (*outer, *((y, x) if layout.inner == "z" else (x, y)))
+    return tuple(first + "iyjx".index(axis) for axis in layout.axes)

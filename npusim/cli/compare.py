@@ -1,0 +1,125 @@
+"""`npusim compare`: how far two arrays are apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from npusim.cli.call import UsageError
+from npusim.cli.screen import json_text, show, table
+from npusim.dtypes import Array
+from npusim.explain.comparison import Comparison, Mismatch, compare
+from npusim.inputs import parse
+from npusim.tensor import Tensor
+
+__all__ = ["compare_files"]
+
+A = Annotated[
+    str, typer.Argument(metavar="A", help="FILE.npy, FILE.npy:bfloat16, or a generator of `run`.")
+]
+B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def compare_files(a: A, b: B, as_json: Json = False) -> None:
+    """Compare an array with a golden one, in the measures of the vendor's comparison tools.
+
+    The exit code is 1 if the accuracy is not reached. For example: npusim compare out/output.npy
+    golden.npy
+    """
+    found = compare(_array(a), _array(b))
+    if as_json:
+        typer.echo(json_text(_facts(found)))
+    else:
+        show(Group(_measures(found), *_worst(found)))
+    if not found.is_reached:
+        raise typer.Exit(1)
+
+
+def _array(text: str) -> Array:
+    value = parse(text)
+    if isinstance(value, Tensor):
+        return value.numpy()
+    if not isinstance(value, np.ndarray):
+        raise UsageError(f"compare: both sides must have values, not {text}; name a file")
+    return value
+
+
+def _measures(found: Comparison) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column()
+    one, other = found.dtypes
+    types = one if one == other else f"{one} and {other}"
+    share = f"{found.mismatches} of {found.count} differ"
+    bad = f", {found.not_finite} of them not finite" if found.not_finite else ""
+    relative = found.relative_euclidean
+    rows = {
+        "arrays": f"{types} {found.shape}: {share}{bad}",
+        "Cosine": f"{found.cosine:.9g}",
+        "MaxAbsErr": f"{found.max_abs:.6g}",
+        "MaxRelativeErr": f"{found.max_relative:.6g}",
+        "MeanAbsoluteError": f"{found.mean_abs:.6g}",
+        "RootMeanSquareError": f"{found.root_mean_square:.6g}",
+        "RelativeEuclideanDistance": "undefined" if relative is None else f"{relative:.6g}",
+        "max ulps": "undefined for two types" if found.max_ulps is None else str(found.max_ulps),
+        "Accuracy Reached or Not": _verdict(found),
+    }
+    for key, value in rows.items():
+        lines.add_row(key, Text(value))
+    return lines
+
+
+def _verdict(found: Comparison) -> str:
+    return "Yes" if found.is_reached else "No"
+
+
+def _worst(found: Comparison) -> list[Any]:
+    if not found.worst:
+        return []
+    listing = table("index", "A", "B", "absolute", "relative", "ulps")
+    for column in listing.columns[1:]:
+        column.justify = "right"
+    for one in found.worst:
+        absolute, relative = _errors(one)
+        cells = (
+            ",".join(map(str, one.index)) or "()",
+            *(str(one.a), str(one.b)),
+            "" if absolute is None else f"{absolute:.6g}",
+            "" if relative is None else f"{relative:.6g}",
+            "" if one.ulps is None else str(one.ulps),
+        )
+        listing.add_row(*(Text(cell) for cell in cells))
+    more = found.mismatches - len(found.worst)
+    return [Text(), listing, *([Text(f"and {more} more")] if more else [])]
+
+
+def _errors(one: Mismatch) -> tuple[float | None, float | None]:
+    """Absolute and relative error; None where there is none to tell."""
+    a, b = float(one.a), float(one.b)
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return None, None
+    # Python's integers lose nothing.
+    error = float(abs(one.a - one.b))
+    return error, error / abs(b) if b else None
+
+
+def _facts(found: Comparison) -> dict[str, Any]:
+    facts = _plain(asdict(found))
+    facts["worst"] = [_plain(one) for one in facts["worst"]]
+    return facts | {"accuracy_reached": found.is_reached}
+
+
+def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+    """*facts* with words for infinity and NaN, which JSON does not have."""
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in facts.items()
+    }

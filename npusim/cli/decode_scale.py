@@ -1,0 +1,158 @@
+"""`npusim decode-scale`: what stands in a packed quantisation parameter."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from npusim.cli.call import UsageError
+from npusim.cli.screen import json_text, show
+from npusim.explain.scales import Encoded, Word, decode, encode
+
+__all__ = ["decode_scale"]
+
+WordArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="INT64", help="For example 70369809530880 or 0x4000_3F80_0000."),
+]
+Encode = Annotated[
+    str | None,
+    typer.Option("--encode", "-e", metavar="SCALE[,OFFSET]", help="Pack these instead."),
+]
+RoundMode = Annotated[
+    int, typer.Option("--round-mode", help="0 cuts the scale's low bits off, 1 rounds them.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def decode_scale(
+    word: WordArgument = None,
+    encoded: Encode = None,
+    round_mode: RoundMode = 0,
+    as_json: Json = False,
+) -> None:
+    """Take the 64 bits apart that npu_trans_quant_param packs, or pack them.
+
+    For example: npusim decode-scale 0x4000_3F80_0000; npusim decode-scale --encode 0.1,-3
+    """
+    if (word is None) == (encoded is None):
+        raise UsageError("decode-scale: a word or --encode must be given, and one only; write one")
+    made = None if encoded is None else _encoded(encoded, round_mode)
+    found = decode(_whole(word)) if made is None and word is not None else None
+    found = made.word if made is not None else found
+    assert found is not None
+    if as_json:
+        typer.echo(json_text(_facts(found, made)))
+        return
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column()
+    for key, value in (*_given(made), *_fields(found, made is None)):
+        lines.add_row(key, Text(value))
+    show(lines)
+
+
+def _whole(word: str) -> int:
+    if not re.fullmatch(r"-?[0-9]+(_[0-9]+)*|0[xX][0-9a-fA-F]+(_[0-9a-fA-F]+)*", word):
+        raise UsageError(
+            f"decode-scale: a word must be a whole number, not {word!r}; "
+            f"write for example 70369809530880 or 0x4000_3F80_0000"
+        )
+    return int(word, 0 if word[:2].lower() == "0x" else 10)
+
+
+def _encoded(text: str, round_mode: int) -> Encoded:
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(math.isfinite(number) for number in numbers):
+        raise UsageError(
+            f"decode-scale: --encode must be SCALE or SCALE,OFFSET, finite numbers, not {text!r}; "
+            f"write for example 0.1,-3"
+        )
+    return encode(numbers[0], numbers[1] if len(numbers) > 1 else None, round_mode)
+
+
+# ---- as lines ----
+
+
+def _given(made: Encoded | None) -> list[tuple[str, str]]:
+    if made is None:
+        return []
+    offset = "" if made.offset is None else f", offset {made.offset:g}"
+    relative = made.relative_error
+    share = "" if relative is None else f", {relative:.3g} of the scale"
+    return [
+        ("given", f"scale {_exact(made.scale)} as fp32{offset}, round_mode {made.round_mode}"),
+        ("error", f"{made.error:.6g}{share}"),
+    ]
+
+
+def _fields(word: Word, is_found: bool) -> list[tuple[str, str]]:
+    bits = word.bits
+    lines = [
+        ("int64", str(word.int64)),
+        ("hex", f"0x{bits:016X}"),
+        ("bits 31 to 13", f"{bits >> 13 & 0x7FFFF:019b}: scale {_exact(word.scale)}"),
+        ("bits 45 to 37", f"{bits >> 37 & 0x1FF:09b}: offset {word.offset}"),
+        (
+            "bit 46",
+            f"{bits >> 46 & 1}: 8-bit results are {'signed' if word.is_signed else 'unsigned'}",
+        ),
+    ]
+    if bits & 0x1FFF:
+        lines.append(
+            (
+                "bits 12 to 0",
+                f"{bits & 0x1FFF:013b}: not read; with them the scale would be "
+                f"{_exact(word.written_scale)}, {_lost(word.written_scale, word.scale)}",
+            )
+        )
+    elif is_found and math.isfinite(word.largest_scale):
+        lines.append(
+            (
+                "bits 12 to 0",
+                f"{0:013b}: cut off; the scale may have been up to {_exact(word.largest_scale)}, "
+                f"{_lost(word.largest_scale, word.scale)}",
+            )
+        )
+    if word.unread_bits:
+        lines.append(("other bits", f"0x{word.unread_bits:016X}: npu_trans_quant_param sets none"))
+    return lines
+
+
+def _exact(number: float) -> str:
+    """A number of fp32 with the digits that tell it from all others."""
+    return f"{number:.9g}"
+
+
+def _lost(whole: float, read: float) -> str:
+    share = abs(whole - read) / abs(whole) if math.isfinite(whole) and whole else math.nan
+    return "which is no number" if math.isnan(share) else f"{share:.3g} of it lost"
+
+
+# ---- as JSON ----
+
+
+def _facts(word: Word, made: Encoded | None) -> dict[str, Any]:
+    facts = asdict(word) | {"int64": word.int64, "hex": f"0x{word.bits:016X}"}
+    if made is not None:
+        facts |= {
+            "given_scale": made.scale,
+            "given_offset": made.offset,
+            "round_mode": made.round_mode,
+            "error": made.error,
+            "relative_error": made.relative_error,
+        }
+    # JSON has no infinity and no NaN.
+    return {
+        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in facts.items()
+    }

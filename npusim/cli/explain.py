@@ -1,0 +1,122 @@
+"""`npusim explain`: what an operator computes, who takes a call, and how it is split."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from npusim import devices
+from npusim.cli.call import arguments, parameters
+from npusim.cli.operators import described
+from npusim.cli.run import Attributes, Device, Inputs, Json, Operator
+from npusim.cli.screen import json_text, show, table
+from npusim.explain.operator import Explanation, explain, formula
+from npusim.tensor import TensorSpec
+
+__all__ = ["explain_operator"]
+
+
+def explain_operator(
+    op: Operator,
+    device: Device = "Atlas A2",
+    inputs: Inputs = None,
+    attributes: Attributes = None,
+    as_json: Json = False,
+) -> None:
+    """Explain an operator, or a call of it: which product lines take it, which kernel, and why.
+
+    For example: npusim explain npu_quantize -d "Atlas A2" -i input=spec:8x64:float16
+    -i scales=spec:1:float16 -a dtype=qint8 -a axis=-1 -a div_mode=false
+    """
+    parameters(op)  # an unknown operator is told before an unknown device
+    spec = devices.load(device)
+    found = None
+    if inputs or attributes:
+        given = arguments(op, inputs or (), attributes or (), "explain")
+        found = explain(op, spec, given)
+    caption, written, notes = formula(op)
+    if as_json:
+        facts = {"op": op, "summary": caption, "formula": written, "notes": notes}
+        typer.echo(json_text(facts | ({"call": _facts(found)} if found else {})))
+        return
+    parts: list[RenderableType] = [
+        Text.assemble((op, "bold"), described(op)["signature"]),
+        Text(f"{caption}\n"),
+        Text(_indented(written)),
+    ]
+    if found is None:
+        parts += [Text(f"\n{notes}"), Text("\nWith -i and -a it explains a call.")]
+    else:
+        parts += [Text(f"\nnpusim explain {op} says what the words mean."), *_call(found)]
+    show(Group(*parts))
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+
+
+# ---- a call ----
+
+
+def _call(found: Explanation) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(), _lines(found), Text()]
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column(overflow="fold")
+    lines.add_row("chip", found.device)
+    if not found.outputs:
+        lines.add_row("refused", Text(_refusal(found)))
+        return [*parts, lines]
+    for name, spec in found.kernel_inputs.items():
+        lines.add_row(f"in   {name}", Text(_told(spec)))
+    for name, spec in found.outputs.items():
+        lines.add_row(f"out  {name}", Text(_told(spec)))
+    if found.template is not None:
+        why = f": {found.why}" if found.why else ""
+        lines.add_row("template", Text(f"{found.template}{why}"))
+    if found.plan is None:
+        lines.add_row("tiling", "none, for no kernel runs")
+    else:
+        for name, value in found.plan.items():
+            lines.add_row(f"tiling {name}", Text(str(value)))
+    return [*parts, lines]
+
+
+def _refusal(found: Explanation) -> str:
+    own = next(line for line in found.lines if line.device == found.device)
+    return own.refusal or ""
+
+
+def _told(spec: TensorSpec) -> str:
+    layout = "" if spec.layout == "ND" else f" {spec.layout}"
+    return f"{spec.dtype} {spec.shape}{layout}{', transposed' if spec.transposed else ''}"
+
+
+def _lines(found: Explanation) -> Table:
+    """What each product line makes of the call, and what else it would take."""
+    listing = table("product line", "the call", "tensor", "could be, all else as it is")
+    for line in found.lines:
+        verdict = "taken" if line.refusal is None else "refused"
+        cells: list[tuple[str, str]] = []
+        for names, dtypes in line.dtypes.items():
+            also = line.layouts.get(names[0], ()) if len(names) == 1 else ()
+            layouts = f" as {' or '.join(also)}" if also else ""
+            cells.append((" + ".join(names), f"{', '.join(dtypes) or 'nothing'}{layouts}"))
+        for place, (names_told, could) in enumerate(cells or [("", "")]):
+            first = (Text(line.series, "bold"), verdict) if place == 0 else ("", "")
+            listing.add_row(*first, Text(names_told), Text(could))
+        if line.refusal is not None:
+            listing.add_row("", "", "", Text(line.refusal))
+    return listing
+
+
+def _facts(found: Explanation) -> dict[str, Any]:
+    facts = asdict(found)
+    for line in facts["lines"]:
+        line["dtypes"] = {" + ".join(names): kinds for names, kinds in line["dtypes"].items()}
+    return facts

@@ -1,0 +1,55 @@
+"""Traces and tables that `npusim run` writes beside its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from npusim.chip import Progress
+from npusim.cli.call import UsageError
+from npusim.exports import Format, Scale, export
+from npusim.run import Run
+
+__all__ = ["Writer", "formats"]
+
+
+def formats(words: str | None, scale: Scale, has_folder: bool, is_timed: bool) -> list[Format]:
+    """The formats that *words* name, each once; raises UsageError for what makes no sense."""
+    known: tuple[Format, ...] = get_args(Format)
+    asked = [] if words is None else [word.strip() for word in words.split(",")]
+    unknown = [word for word in asked if word not in known]
+    if unknown:
+        raise UsageError(
+            f"run: --export must be out of {', '.join(known)}, not {unknown[0]!r}; "
+            f"separate several by commas"
+        )
+    if asked and not has_folder:
+        raise UsageError("run: --export must have a folder to go to; add -o DIR")
+    if asked and not is_timed:
+        raise UsageError("run: --export must have times to write; leave --no-timing out")
+    if scale != "us" and "perfetto" not in asked:
+        raise UsageError(
+            f"run: --trace-time {scale} must come with a trace for Perfetto; add --export perfetto"
+        )
+    return [each for each in known if each in asked]
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes what was asked for of a run."""
+
+    run: Run
+    chosen: list[Format]
+    scale: Scale
+    progress: Progress | None
+    left_out: list[str] = field(default_factory=list)
+    """What was too large, once it is written."""
+
+    def write(self, folder: Path) -> list[str]:
+        """Write into *folder*; returns the names of what is new there."""
+        if not self.chosen:
+            return []
+        exported = export(self.run, folder, self.chosen, scale=self.scale, progress=self.progress)
+        self.left_out = exported.left_out
+        return exported.names

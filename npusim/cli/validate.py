@@ -1,0 +1,157 @@
+"""`npusim validate`: simulated times held against times measured on silicon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from npusim import validation
+from npusim.cli import folder
+from npusim.cli.call import UsageError
+from npusim.cli.progress import bar
+from npusim.cli.screen import json_text, show, table
+from npusim.validation import Family, Result, Row
+from npusim.validation.errors import SHORT_US
+
+__all__ = ["validate"]
+
+RECORD = "validation.json"
+
+Csv = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CSV",
+        help="Measured kernels, a row each; those that ship with npusim unless given.",
+    ),
+]
+FamilyOption = Annotated[
+    list[str] | None,
+    typer.Option("--family", "-f", metavar="F", help="Only rows of this family; may come often."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write numbers and pictures here."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead: rows and families.")]
+
+
+def validate(
+    csv: Csv = None,
+    family: FamilyOption = None,
+    output: Output = None,
+    force: Force = False,
+    jobs: Jobs = None,
+    as_json: Json = False,
+) -> None:
+    """Hold simulated times against measured ones, family by family.
+
+    Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
+    and more, in microseconds for shorter ones.
+    """
+    rows = _chosen(validation.read(csv), family or ())
+    if output is not None:
+        folder.check(output, force, "validate", RECORD)
+    with bar() as progress:
+        results = validation.measure(rows, jobs=jobs, progress=progress)
+    families = validation.families(results)
+    facts = json_text(
+        {
+            "rows": [result.to_json() for result in results],
+            "families": [found.to_json() for found in families],
+        }
+    )
+    written = []
+    if output is not None:
+        written = folder.write_with(lambda new: _fill(new, results, facts), output, "validate")
+    if as_json:
+        typer.echo(facts)
+        return
+    show(Group(_errors(families), *_missing(families)))
+    if output is not None:
+        show(f"\nwrote {', '.join(written)} to {output}")
+
+
+def _chosen(rows: tuple[Row, ...], names: Sequence[str]) -> tuple[Row, ...]:
+    known = list(dict.fromkeys(row.family for row in rows))
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "use one of these"
+            raise UsageError(
+                f"validate: --family must be one of {', '.join(known)}, not {name!r}; {hint}"
+            )
+    return tuple(row for row in rows if not names or row.family in names)
+
+
+def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
+    (new / RECORD).write_text(facts + "\n", encoding="utf-8")
+    names = [RECORD]
+    if any(result.time_us is not None for result in results):
+        # Loading matplotlib takes longer than a few rows; only pictures need it.
+        from npusim.validation.pictures import write
+
+        names += write(results, new)
+    return names
+
+
+# ---- the table ----
+
+
+def _errors(families: Sequence[Family]) -> Table:
+    listing = table(
+        *("family", "rows", "timed", f"from {SHORT_US:g} us", "median", "P90", "bias", "worst"),
+        *(f"below {SHORT_US:g} us", "median", "worst", "rank"),
+    )
+    for column in listing.columns[1:]:
+        column.justify = "right"
+    for found in families:
+        long, short = found.long, found.short
+        listing.add_row(
+            Text(found.name, "bold"),
+            *(str(found.rows), str(found.modelled)),
+            *(str(long.rows or ""), _share(long.median), _share(long.p90)),
+            *(_share(long.bias, "+"), _worst(_share(long.worst, "+"), long.worst_id)),
+            *(str(short.rows or ""), _us(short.median)),
+            _worst(_us(short.worst, "+"), short.worst_id),
+            "" if found.rank is None else f"{found.rank:.2f}",
+        )
+    return listing
+
+
+def _share(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{round(100 * value):{sign}d} %"
+
+
+def _us(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.1f} us"
+
+
+def _worst(error: str, name: str | None) -> str:
+    return f"{error} {name}" if name else ""
+
+
+def _missing(families: Sequence[Family]) -> list[Any]:
+    """What has no simulated time, and why."""
+    lines = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "left"):
+        lines.add_column(justify=justify, overflow="fold")
+    for found in families:
+        for reason, count in found.not_modelled.items():
+            lines.add_row(Text(found.name, "bold"), str(count), Text(reason))
+    return [Text("\nnot modelled"), lines] if lines.row_count else []

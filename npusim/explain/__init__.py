@@ -1,0 +1,1 @@
+"""What people ask about numbers and calls: packed scales, contracts, differences."""

@@ -1,0 +1,185 @@
+"""What an operator computes, who takes a call of it, and how it is split.
+
+Nothing here is written down twice: what a product line accepts is found by asking the operator's
+own `check`, and what is chosen by asking its `tile`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields, replace
+from inspect import cleandoc
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from npusim import devices, ops
+from npusim.dtypes import DTYPES
+from npusim.errors import OpError
+from npusim.spec import DeviceSpec
+from npusim.tensor import LAYOUTS, Tensor, TensorSpec
+
+__all__ = ["Explanation", "Line", "explain", "formula"]
+
+ONE_OF_EACH = MappingProxyType(
+    {
+        "Atlas inference": "ascend310p3",
+        "Atlas A2": "ascend910b2",
+        "Atlas A3": "ascend910_9391",
+    }
+)
+"""Series -> the chip that speaks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a product line makes of a call."""
+
+    series: str
+    device: str
+    refusal: str | None
+    """What the operator says; None if it takes the call."""
+    dtypes: dict[tuple[str, ...], tuple[str, ...]]
+    """Tensor, or tensors of one type together, -> the types they could have, all else as it is."""
+    layouts: dict[str, tuple[str, ...]]
+    """Tensor of two and more dimensions -> the layouts it could have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A call of *op* on *device*."""
+
+    op: str
+    device: str
+    lines: tuple[Line, ...]
+    """One for each product line."""
+    kernel_inputs: dict[str, TensorSpec]
+    """What the kernel gets after aclnn has cast and laid it out; empty if the call is refused."""
+    outputs: dict[str, TensorSpec]
+    template: str | None
+    why: str | None
+    plan: dict[str, Any] | None
+    """How the work is split; None if no kernel runs."""
+
+
+def formula(op: str) -> tuple[str, str, str]:
+    """The sentence, the formula and the notes of operator *op*, out of its own document."""
+    whole = cleandoc(cast(str, ops.load(op).__doc__))
+    caption, _, rest = whole.partition("\n")
+    blocks: list[str] = []
+    notes: list[str] = []
+    is_block = False
+    for line in rest.splitlines():
+        if line == ".. code-block:: text":
+            is_block = True
+        elif is_block and line and not line.startswith(" "):
+            is_block = False
+            notes.append(line)
+        else:
+            (blocks if is_block else notes).append(line)
+    return caption.removeprefix(f"{op}: "), _tidy(blocks, 4), _tidy(notes, 0)
+
+
+def _tidy(lines: list[str], indent: int) -> str:
+    """*lines* without their indent, and without empty ones around or twice in a row."""
+    kept: list[str] = []
+    for line in lines:
+        if line.strip() or (kept and kept[-1]):
+            kept.append(line[indent:] if line[:indent].isspace() else line)
+    return "\n".join(kept).strip("\n")
+
+
+def explain(op: str, spec: DeviceSpec, given: dict[str, Any]) -> Explanation:
+    """Explain the call of *op* with the arguments *given* on *spec*."""
+    operator = ops.load(op)
+    lines = tuple(
+        _line(operator, spec if spec.series == series else devices.load(name), given)
+        for series, name in ONE_OF_EACH.items()
+    )
+    try:
+        problem = _checked(operator, spec, given)
+    except OpError:
+        return Explanation(op, spec.name, lines, {}, {}, None, None, None)
+    has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
+    plan = operator.tile(spec, problem) if has_kernel else None
+    return Explanation(
+        op,
+        spec.name,
+        lines,
+        {operand.name: operand.spec for operand in problem.inputs},
+        ops.outputs(problem),
+        getattr(plan, "template", None),
+        getattr(plan, "why", None),
+        None if plan is None else _parts(plan),
+    )
+
+
+def _parts(plan: ops.Plan) -> dict[str, Any]:
+    names = [field.name for field in fields(plan)]  # type: ignore[arg-type]
+    return {name: _plain(getattr(plan, name)) for name in names if name not in ("template", "why")}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | None) else str(value)
+
+
+def _checked(operator: ops.Operator, spec: DeviceSpec, given: dict[str, Any]) -> ops.Problem:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return operator.check(spec, **given)
+
+
+def _line(operator: ops.Operator, spec: DeviceSpec, given: dict[str, Any]) -> Line:
+    refusal = None
+    try:
+        _checked(operator, spec, given)
+    except OpError as error:
+        refusal = str(error)
+    kinds = {name: kind for name, value in given.items() if (kind := _spec_of(value))}
+    dtypes = {}
+    for names in _alike(kinds):
+        others = {
+            dtype.name: {name: replace(kinds[name], dtype=dtype.name) for name in names}
+            for dtype in DTYPES
+        }
+        dtypes[names] = _taken(operator, spec, given, others)
+    layouts = {}
+    for name, kind in kinds.items():
+        if len(kind.shape) >= 2:
+            others = {layout: {name: replace(kind, layout=layout)} for layout in LAYOUTS}
+            layouts[name] = _taken(operator, spec, given, others)
+    return Line(spec.series, spec.name, refusal, dtypes, layouts)
+
+
+def _alike(kinds: dict[str, TensorSpec]) -> list[tuple[str, ...]]:
+    """Each tensor on its own, and all those that share a type."""
+    by_dtype: dict[str, tuple[str, ...]] = {}
+    for name, kind in kinds.items():
+        by_dtype[kind.dtype] = (*by_dtype.get(kind.dtype, ()), name)
+    return [(name,) for name in kinds] + [names for names in by_dtype.values() if len(names) > 1]
+
+
+def _spec_of(value: Any) -> TensorSpec | None:
+    if isinstance(value, np.ndarray):
+        return TensorSpec(value.shape, value.dtype.name)
+    if isinstance(value, Tensor):
+        return value.spec
+    return value if isinstance(value, TensorSpec) else None
+
+
+def _taken(
+    operator: ops.Operator,
+    spec: DeviceSpec,
+    given: dict[str, Any],
+    others: dict[str, dict[str, TensorSpec]],
+) -> tuple[str, ...]:
+    """Which of *others*, by name, the operator takes in place of what is given."""
+    found = []
+    for label, other in others.items():
+        try:
+            _checked(operator, spec, given | other)
+        except OpError:
+            continue
+        found.append(label)
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""The listing of a kernel: each micro-op that its programs are made of, once, on a line of its own.
+
+What is called again and again, or by several cores, stands there once, so a line is what an address
+is in the tools of the vendor: the k-th word of the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from npusim.isa import Global, MicroOp, place_of
+from npusim.program import Call
+from npusim.spec import Pipe
+from npusim.trace import ORDERING, LaneTrace, Trace
+
+__all__ = ["Event", "Line", "Listing"]
+
+WORD_BYTES = 4
+"""From one address to the next: an instruction of the core takes 32 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One micro-op of the listing."""
+
+    number: int
+    """Counted from 1."""
+    op: MicroOp
+    pipe: Pipe
+    text: str
+    """As the micro-op stands in the program, its global memory not moved on."""
+
+    @property
+    def name(self) -> str:
+        """The mnemonic, modes left out."""
+        return self.text.partition(" ")[0].partition(".")[0]
+
+    @property
+    def address(self) -> str:
+        return f"0x{(self.number - 1) * WORD_BYTES:x}"
+
+    @cached_property
+    def place(self) -> Global | None:
+        """Where it touches global memory."""
+        return place_of(self.op)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes that it moves between global memory and the core."""
+        return self.place.nbytes if self.place else 0
+
+    def moved(self, shifts: dict[str, int]) -> str:
+        """The text with global memory moved on by *shifts*."""
+        place = self.place
+        shift = shifts.get(place.name, 0) if place else 0
+        if place is None or not shift:
+            return self.text
+        there = replace(place, offset_bytes=place.offset_bytes + shift)
+        return self.text.replace(str(place), str(there), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One micro-op as a core ran it, in cycles."""
+
+    line: Line
+    text: str
+    start: int
+    free: int
+    """The pipe can take its next micro-op."""
+    end: int
+    """The result is there."""
+
+
+class Listing:
+    """All lines of all programs of a trace, in the order in which cores with low numbers run them.
+
+    *name* is what the listing is called in places such as `quantize.txt:12`.
+    """
+
+    def __init__(self, trace: Trace, name: str) -> None:
+        self.name = name
+        self.lines: list[Line] = []
+        self._known: dict[int, tuple[int, int]] = {}
+        """Identity of a body -> its first line, and the one past its last."""
+        same: dict[tuple[MicroOp, ...], tuple[int, int]] = {}
+        for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
+            for call in lane.program.calls:
+                if id(call.ops) not in self._known:
+                    if call.ops not in same:
+                        same[call.ops] = self._add(call.ops)
+                    self._known[id(call.ops)] = same[call.ops]
+        self.orders = np.array([isinstance(line.op, ORDERING) for line in self.lines])
+        """`(lines,)`: which of them order others and do no work of their own."""
+
+    def _add(self, ops: tuple[MicroOp, ...]) -> tuple[int, int]:
+        first = len(self.lines)
+        self.lines += [Line(first + i, op, op.pipe, str(op)) for i, op in enumerate(ops, 1)]
+        return first, len(self.lines)
+
+    def place(self, call: Call) -> tuple[int, int]:
+        """Index of the first line of *call*, and the one past its last."""
+        return self._known[id(call.ops)]
+
+    def of(self, call: Call) -> Sequence[Line]:
+        """The lines of *call*."""
+        first, last = self.place(call)
+        return self.lines[first:last]
+
+    def code(self, line: Line) -> str:
+        """Where *line* stands: `name:number`."""
+        return f"{self.name}:{line.number}"
+
+    def source(self) -> Iterator[str]:
+        """The text of the listing, line by line."""
+        return (f"{line.pipe:8} {line.text}\n" for line in self.lines)
+
+    def events(self, lane: LaneTrace) -> Iterator[Event]:
+        """What the cores of *lane* did, in program order, made as it is asked for."""
+        begin = 0
+        for call in lane.program.calls:
+            lines = self.of(call)
+            rows = slice(begin, begin + len(lines))
+            times = (x[rows].tolist() for x in (lane.start, lane.free, lane.end))
+            for line, start, free, end in zip(lines, *times, strict=True):
+                yield Event(line, line.moved(call.shifts), start, free, end)
+            begin += len(lines)

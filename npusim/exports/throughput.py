@@ -1,0 +1,74 @@
+"""How much moved between global memory and the cores, microsecond by microsecond.
+
+A copy moves its bytes evenly from its start to its end. Names as in the traces of Ascend/msopprof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.exports.listing import Line, Listing
+from npusim.exports.writing import Clock
+from npusim.isa import Fixpipe, Load, LoadNd2Nz, Store
+from npusim.trace import Trace
+
+__all__ = ["STEP_NS", "path_of", "throughput"]
+
+STEP_NS = 1000
+FIRST_NS = 1
+"""Where the first value stands: Insight drops what stands at 0."""
+Steps = NDArray[np.float64]
+
+
+def path_of(line: Line) -> tuple[str, str] | None:
+    """Between which memories a copy to or from global memory goes; None for what is no such."""
+    match line.op:
+        case Load(dst=inside) | LoadNd2Nz(dst=inside):
+            return "GM", inside.buffer.upper()
+        case Store(src=inside):
+            return inside.buffer.upper(), "GM"
+        case Fixpipe(src=inside) if line.place:
+            return inside.buffer.upper(), "GM"
+        case _:
+            return None
+
+
+def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[str, int, float]]:
+    """(name, ns, bytes in the STEP_NS from there on) of each path and of totals; zero at the end.
+
+    Bytes in a microsecond are MB/s.
+    """
+    steps = -(-clock.ns(trace.cycles) // STEP_NS)
+    moved: dict[str, Steps] = {
+        name: np.zeros(steps + 1)
+        for name in ("GM_TO_L1", "GM_TO_UB", "GM_TO_TOTAL", "L1_TO_GM", "UB_TO_GM", "TOTAL_TO_GM")
+    }
+    for lane in trace.lanes:
+        for event in listing.events(lane):
+            path = path_of(event.line)
+            if path is None:
+                continue
+            names = [f"{path[0]}_TO_{path[1]}"]
+            names.append("GM_TO_TOTAL" if path[0] == "GM" else "TOTAL_TO_GM")
+            spread = clock.ns(event.start), clock.ns(event.end)
+            for name in names:
+                row = moved.setdefault(name, np.zeros(steps + 1))
+                _spread(row, *spread, event.line.nbytes * len(lane.cores))
+    for name, row in moved.items():
+        for step, nbytes in enumerate(row.tolist()):
+            yield name, max(step * STEP_NS, FIRST_NS), nbytes
+
+
+def _spread(row: Steps, start: int, end: int, nbytes: int) -> None:
+    """Add *nbytes* to the steps between *start* and *end* ns, to each by its share."""
+    first, last = start // STEP_NS, max(start, end - 1) // STEP_NS
+    if first == last:
+        row[first] += nbytes
+        return
+    share = nbytes / (end - start)
+    row[first] += share * ((first + 1) * STEP_NS - start)
+    row[first + 1 : last] += share * STEP_NS
+    row[last] += share * (end - last * STEP_NS)

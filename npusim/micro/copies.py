@@ -1,0 +1,134 @@
+"""Kernels that only read: one DataCopy after the other from global memory into UB or L1.
+
+They are the variants of the official copy example (asc-devkit, examples/01_simd_cpp_api/
+05_best_practices/04_memory_access/data_copy): a matrix of fp16 is cut into tiles, rows of tiles
+are dealt out to the cores, and nobody looks at what arrives. Into L1 a tile goes as Nz.
+
+What the example leaves open is set here: tiles go along a row of tiles first, all of them into one
+buffer, with no flag between them; staggered cores start evenly spread and wrap around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from npusim.dtypes import FLOAT16
+from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
+from npusim.layout import FRACTAL_ROWS, c0
+from npusim.micro.kernel import Kernel
+from npusim.micro.shares import cores_of, shares
+from npusim.program import Binding, Block, Builder, Program
+from npusim.spec import DeviceSpec
+from npusim.tensor import TensorSpec
+
+__all__ = ["To", "read", "read_alike"]
+
+To = Literal["ub", "l1"]
+Shape = tuple[int, int]
+PIPES = {"ub": "vector", "l1": "cube"}
+
+
+def read(
+    spec: DeviceSpec, shape: Shape, tile: Shape, to: To = "ub", *, times: int = 1, slices: int = 1
+) -> Kernel:
+    """Read a matrix of *shape* in tiles of *tile*, each core its own rows.
+
+    It is cut into *slices* of columns, and each slice is read *times* times before the next one is.
+    Raises ValueError where slices are not whole tiles.
+    """
+    rows, columns = shape
+    if columns % slices or (slices > 1 and columns // slices % tile[1]):
+        raise ValueError(
+            f"copies.read: slices must be whole tiles of {tile[1]} columns, not {slices} slices of "
+            f"{columns} columns; change one of them"
+        )
+    kind, cores = cores_of(spec, PIPES[to])
+    writing = _Writing(spec, kind, shape, tile, to)
+    programs: dict[int, Program] = {}
+    blocks = []
+    for core, (row, count) in enumerate(shares(rows, cores, tile[0])):
+        if count not in programs:
+            width = columns // slices
+            for start in range(0, columns, width):
+                for _ in range(times):
+                    writing.panel(count, start, width)
+            programs[count] = writing.builder.build()
+        base = FLOAT16.nbytes(row * columns)
+        blocks.append(Block(core, kind, programs[count], {"x": Binding("x", base)}))
+    return Kernel("read", tuple(blocks), {"x": TensorSpec(shape, "float16")})
+
+
+def read_alike(
+    spec: DeviceSpec, shape: Shape, tile: Shape, to: To = "ub", *, staggered: bool = False
+) -> Kernel:
+    """Let every core read all of a matrix of *shape*: the same tiles in the same order.
+
+    *staggered*, each core starts with a tile of its own, evenly spread, and wraps around. Raises
+    ValueError where the matrix is not whole tiles.
+    """
+    rows, columns = shape
+    if rows % tile[0] or columns % tile[1]:
+        raise ValueError(
+            f"copies.read_alike: the matrix must be whole tiles of {tile}, not {shape}; change one"
+        )
+    kind, cores = cores_of(spec, PIPES[to])
+    writing = _Writing(spec, kind, shape, tile, to)
+    places = [
+        (row, column) for row in range(0, rows, tile[0]) for column in range(0, columns, tile[1])
+    ]
+    programs: dict[int, Program] = {}
+    blocks = []
+    for core in range(cores):
+        first = len(places) * core // cores if staggered else 0
+        if first not in programs:
+            for row, column in places[first:] + places[:first]:
+                writing.tile(row, column)
+            programs[first] = writing.builder.build()
+        blocks.append(Block(core, kind, programs[first], {"x": Binding("x")}))
+    return Kernel("read_alike", tuple(blocks), {"x": TensorSpec(shape, "float16")})
+
+
+class _Writing:
+    """The kernel of one core, while it is written."""
+
+    def __init__(self, spec: DeviceSpec, kind: str, shape: Shape, tile: Shape, to: To) -> None:
+        self.builder = Builder("read", spec.cores[kind], spec.sync)
+        self._columns = shape[1]
+        self._tile = tile
+        self._to = to
+        self._pitch = -(-FLOAT16.nbytes(tile[1]) // BLOCK_BYTES) * BLOCK_BYTES
+        self._height = -(-tile[0] // FRACTAL_ROWS) * FRACTAL_ROWS
+        rows = tile[0] if to == "ub" else self._height
+        self._slot = self.builder.claim(to, rows * self._pitch)
+
+    def panel(self, rows: int, column: int, columns: int) -> None:
+        """*rows* x *columns* from *column* on, a row of tiles after the other."""
+        for row in range(0, rows, self._tile[0]):
+            count = min(self._tile[0], rows - row)
+            self._call(("panel", count, columns), row, column, self._row(count, columns))
+
+    def tile(self, row: int, column: int) -> None:
+        """One tile."""
+        self._call("tile", row, column, self._row(*self._tile))
+
+    def _call(self, key: object, row: int, column: int, write: Callable[[], None]) -> None:
+        shift = FLOAT16.nbytes(row * self._columns + column)
+        self.builder.call(key, {"x": shift}, write)
+
+    def _row(self, rows: int, columns: int) -> Callable[[], None]:
+        def write() -> None:
+            for column in range(0, columns, self._tile[1]):
+                self._load(rows, column, min(self._tile[1], columns - column))
+
+        return write
+
+    def _load(self, rows: int, column: int, columns: int) -> None:
+        stride = FLOAT16.nbytes(self._columns) if rows > 1 else 0
+        place = Global("x", FLOAT16.nbytes(column), FLOAT16.nbytes(columns), rows, stride)
+        if self._to == "ub":
+            self.builder.load(self._slot.of(FLOAT16, columns), place, self._pitch)
+        else:
+            across = -(-columns // c0(FLOAT16)) * c0(FLOAT16)
+            dst = self._slot.of(FLOAT16, self._height * across)
+            self.builder.emit(LoadNd2Nz(dst, place, self._height))

@@ -1,0 +1,105 @@
+"""What a core runs: micro-ops, calls of them, and what their names of global memory mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from npusim.isa import Fixpipe, Global, Load, LoadNd2Nz, MicroOp, Store
+
+__all__ = ["Binding", "Block", "Call", "Line", "Program"]
+
+Line = tuple[str, int]
+"""File and number of a line of a kernel."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """Micro-ops with their names of global memory moved on; many calls share one tuple of them."""
+
+    ops: tuple[MicroOp, ...]
+    shifts: dict[str, int] = field(default_factory=dict)
+    """Name of global memory -> bytes added to every offset into it."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each micro-op, if that is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Micro-ops in program order, for every core that is bound to them."""
+
+    name: str
+    parts: tuple[MicroOp | Call, ...]
+    claimed_bytes: dict[str, int] = field(default_factory=dict)
+    """Buffer -> how much of it the program claims."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each part, if that is known."""
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The program as calls only: micro-ops between two calls are one without shifts."""
+        found: list[Call] = []
+        first = 0
+        for index, part in enumerate((*self.parts, Call(()))):
+            if isinstance(part, Call):
+                plain = tuple(op for op in self.parts[first:index] if not isinstance(op, Call))
+                if plain:
+                    found.append(Call(plain, {}, self.lines[first:index]))
+                found.append(part)
+                first = index + 1
+        return tuple(found[:-1])
+
+    @cached_property
+    def bodies(self) -> tuple[tuple[MicroOp, ...], ...]:
+        """The different tuples of micro-ops that the calls share, in order of appearance."""
+        return tuple({id(call.ops): call.ops for call in self.calls}.values())
+
+    @cached_property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op with its own offsets, calls written out."""
+        if len(self.calls) == 1 and not self.calls[0].shifts:
+            return self.calls[0].ops
+        return tuple(_shifted(op, call.shifts) for call in self.calls for op in call.ops)
+
+    def __len__(self) -> int:
+        """How many micro-ops it has, calls written out."""
+        return sum(len(call.ops) for call in self.calls)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)
+
+
+def _shifted(op: MicroOp, shifts: dict[str, int]) -> MicroOp:
+    match op:
+        case Load(src=place) | LoadNd2Nz(src=place):
+            return replace(op, src=_moved(place, shifts)) if shifts.get(place.name) else op
+        case Store(dst=place) | Fixpipe(dst=Global() as place):
+            return replace(op, dst=_moved(place, shifts)) if shifts.get(place.name) else op
+        case _:
+            return op
+
+
+def _moved(place: Global, shifts: dict[str, int]) -> Global:
+    return replace(place, offset_bytes=place.offset_bytes + shifts[place.name])
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a name of global memory means to a block: *tensor* from *base_bytes* on."""
+
+    tensor: str
+    base_bytes: int = 0
+    is_cached: bool = True
+    """Whether the L2 keeps what is read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one core does: a program, and what its names of global memory mean here."""
+
+    core: int
+    kind: str
+    program: Program
+    bindings: dict[str, Binding]
+    group: int = 0
+    """Cores of one group meet at flags between cores: a cube core and its two vector cores."""

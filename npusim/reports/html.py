@@ -1,0 +1,167 @@
+"""A report: one HTML file that opens from disk and asks nothing of any network.
+
+It holds the pictures of one run, or of two side by side, as SVG; a timeline to pan, zoom and click;
+tables; and every number of the chip with its source. The interactive part is `page.js`, the looks
+`page.css`; its data are packed into the page (zlib, base64).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from io import StringIO
+
+from npusim.record import Record
+from npusim.reports import bounds
+from npusim.reports.gallery import pictures
+from npusim.reports.payload import payload
+from npusim.reports.subject import Timed, trace_of
+from npusim.reports.tables import devices, facts, pipes, rooflines, waits
+
+__all__ = ["glimpse", "report"]
+
+SECTIONS = {
+    "numbers": "Numbers",
+    "timeline": "Timeline",
+    "pictures": "Pictures",
+    "tables": "Tables",
+    "device": "The chip",
+}
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+"""No request leaves the page."""
+FONTS = "'DejaVu Sans', Verdana, sans-serif"
+
+
+def report(runs: Sequence[Record]) -> str:
+    """The page of one run, or of two that are compared.
+
+    Raises ValueError for a run that was not timed or had nothing to do.
+    """
+    for run in runs:
+        trace_of(run)
+    names = [_name(run) for run in runs]
+    sections = {
+        "numbers": facts(runs),
+        "timeline": _columns(
+            [_timeline(run, number) for number, run in enumerate(runs)], wide=True
+        ),
+        "pictures": _pictures(runs),
+        "tables": _columns([_tables(run) for run in runs]),
+        "device": devices(runs),
+    }
+    links = "".join(f'<a href="#{key}">{name}</a>' for key, name in SECTIONS.items())
+    body = "".join(
+        f'<section id="{key}"><h2>{name}</h2>{sections[key]}</section>'
+        for key, name in SECTIONS.items()
+    )
+    found = "".join(
+        f'<p class="finding">{escape(bounds.finding(run))}</p>'
+        if len(runs) == 1
+        else f'<p class="finding"><b>{letter}</b> {escape(bounds.finding(run))}</p>'
+        for letter, run in zip("AB", runs, strict=False)
+    )
+    title = escape(" against ".join(names))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<title>npusim: {title}</title><link rel="icon" href="data:,">'
+        f"<style>{_file('page.css')}</style></head><body>"
+        f"<h1>{title}</h1>{found}<nav>{links}</nav>{body}"
+        f"<script>{_file('page.js')}</script></body></html>\n"
+    )
+
+
+def glimpse(told: str, run: Timed | None) -> str:
+    """A run as a notebook shows it: *told*, and what there is to see of it."""
+    text = f"<p><code>{escape(told)}</code></p>"
+    if run is None:
+        return text
+    shown = {picture.name: picture for picture in pictures(run)}
+    drawn = "".join(_svg(shown[name].figure(), name) for name in ("timeline", "bounds"))
+    return text + drawn
+
+
+def _name(run: Record) -> str:
+    return f"{run.op} on {run.device.name}"
+
+
+def _file(name: str) -> str:
+    return (files("npusim.reports") / name).read_text(encoding="utf-8")
+
+
+def _columns(parts: Sequence[str], *, wide: bool = False) -> str:
+    two = " two" if len(parts) > 1 and not wide else ""
+    cells = "".join(
+        f"<div>{f'<h3>{letter}</h3>' if len(parts) > 1 else ''}{part}</div>"
+        for letter, part in zip("AB", parts, strict=False)
+    )
+    return f'<div class="runs{two}">{cells}</div>'
+
+
+# ---- timelines ----
+
+
+def _timeline(run: Record, number: int) -> str:
+    text = json.dumps(payload(trace_of(run), run.code), separators=(",", ":"))
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return (
+        f'<div class="timeline" data-source="trace{number}"><div class="bar">'
+        '<button data-act="in">+</button><button data-act="out">&minus;</button>'
+        '<button data-act="all">all</button>'
+        '<input type="search" placeholder="mnemonic, buffer, tensor" aria-label="search">'
+        '<button data-act="next">find next</button><span class="where"></span></div>'
+        f'<div class="view"><canvas tabindex="0" aria-label="timeline of {escape(_name(run))}">'
+        "</canvas></div>"
+        '<div class="details" aria-live="polite"></div></div>'
+        f'<script type="application/octet-stream" id="trace{number}">{packed}</script>'
+    )
+
+
+# ---- pictures ----
+
+
+def _pictures(runs: Sequence[Record]) -> str:
+    drawn = [
+        {picture.name: (picture.heading, picture) for picture in pictures(run)} for run in runs
+    ]
+    names = dict.fromkeys(name for own in drawn for name in own)
+    parts = []
+    for name in names:
+        heading = next(own[name][0] for own in drawn if name in own)
+        cells = [
+            f"<figure>{_svg(own[name][1].figure(), f'{name}{number}')}</figure>"
+            if name in own
+            else '<p class="note">does not apply</p>'
+            for number, own in enumerate(drawn)
+        ]
+        parts.append(f"<h3>{escape(heading)}</h3>{_columns(cells)}")
+    return "".join(parts)
+
+
+def _svg(figure: object, salt: str) -> str:
+    """*figure* as an element; *salt* keeps the names inside apart from those of others."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    assert isinstance(figure, Figure)
+    text = StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    element = text.getvalue()
+    element = element[element.index("<svg") :].replace("'DejaVu Sans'", FONTS)
+    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
+    element = re.sub(r'\bid="(figure|axes|matplotlib|text|patch|line2d)[^"]*"', "", element)
+    return re.sub(r"\s*\n\s*", "\n", element)
+
+
+# ---- tables ----
+
+
+def _tables(run: Record) -> str:
+    return pipes(run) + waits(run) + rooflines(run)

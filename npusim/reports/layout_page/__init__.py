@@ -1,0 +1,93 @@
+"""One page to explore layouts in: no network, nothing installed, opened from disk.
+
+What it draws is computed by `map.js` from what :func:`facts` takes out of ``npusim.layout`` and a
+device: the order of axes and the fractal of each layout, and what a burst costs. The rest is looks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from typing import Any
+
+from npusim.dtypes import DTYPES, UINT8
+from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
+from npusim.layout import FRACTAL_ROWS, Placement
+from npusim.layout.html import SHADES
+from npusim.layout.placement import ORDERS, SUMS
+from npusim.program import Builder
+from npusim.rules import Place, RuleError, check
+from npusim.spec import CORE_KINDS, DeviceSpec
+
+__all__ = ["MOST", "facts", "page"]
+
+MOST = 128
+"""Rows and columns that the page draws."""
+
+
+def page(start: Placement, spec: DeviceSpec) -> str:
+    """The page as text; it begins with *start* and charges copies as *spec* does."""
+    if max(start.rows, start.columns) > MOST:
+        raise ValueError(
+            f"layout: the page must begin with at most {MOST} rows and columns, not "
+            f"{start.rows} x {start.columns}; take a smaller matrix"
+        )
+    here = files(__name__)
+    # No text within the data may end the element that holds it.
+    parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
+    for name in ("map.js", "page.js", "page.css"):
+        parts[name] = here.joinpath(name).read_text(encoding="utf-8")
+    frame = here.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
+
+
+def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
+    """All that the page knows of layouts and of the device."""
+    return {
+        "start": {
+            "rows": start.rows,
+            "columns": start.columns,
+            "dtype": start.dtype.name,
+            "layout": start.name,
+        },
+        "most": MOST,
+        "block_bytes": BLOCK_BYTES,
+        "bits": {dtype.name: dtype.bits for dtype in DTYPES},
+        "layouts": {name: _layout(name) for name in ORDERS},
+        "shades": SHADES,
+        "device": {
+            "name": spec.name,
+            "sector_bytes": spec.transfer.sector_bytes,
+            "line_bytes": spec.l2.line_bytes,
+            "issue_cycles": spec.transfer.issue_cycles,
+            "burst_cycles": spec.transfer.burst_cycles,
+            "nd2nz_refusal": _refusal(spec),
+            "gm_row_ns": spec.gm.row_ns,
+            "l2_row_ns": spec.l2.row_ns,
+        },
+    }
+
+
+def _refusal(spec: DeviceSpec) -> str | None:
+    """Why the chip does not turn rows into Nz on their way into L1; None if it does."""
+    kind = CORE_KINDS[spec.arch][0]
+    builder = Builder("page", spec.cores[kind], spec.sync)
+    block = builder.claim("l1", FRACTAL_ROWS * BLOCK_BYTES).of(UINT8, BLOCK_BYTES)
+    op = LoadNd2Nz(block, Global("x", 0, BLOCK_BYTES), FRACTAL_ROWS)
+    builder.emit(op)
+    try:
+        check(builder.build(), Place(spec, kind))
+    except RuleError as error:
+        return str(error).partition(f"{op}: ")[2]
+    return None
+
+
+def _layout(name: str) -> dict[str, Any]:
+    """The order of axes of a layout, and its fractal for each type that it can hold."""
+    order = ORDERS[name]
+    dtypes = SUMS if name == "L0C" else DTYPES
+    return {
+        "axes": order.axes if order else None,
+        "fractals": {dtype.name: Placement(1, 1, dtype, name).fractal for dtype in dtypes},
+    }

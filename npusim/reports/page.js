@@ -1,0 +1,422 @@
+"use strict";
+// One interactive timeline: lanes of cores and pipes on a canvas; wheel zooms, drag pans, click picks.
+
+const ROW = 24, HEAD = 26, AXIS = 30, LEFT = 78, GAP = 4;
+
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+function decoded(data) {
+  // Differences become times, bodies become micro-ops, and each pipe knows its own in order.
+  const us = 1e6 / data.clock_hz;
+  const lanes = data.lanes.map((lane) => {
+    const count = lane.start.length;
+    const start = new Float64Array(count), free = new Float64Array(count), end = new Float64Array(count);
+    let at = 0;
+    for (let i = 0; i < count; i++) {
+      at += lane.start[i];
+      start[i] = at * us;
+      free[i] = (at + lane.free[i]) * us;
+      end[i] = (at + lane.free[i] + lane.end[i]) * us;
+    }
+    const ops = [], shift = [];
+    for (const [body, words] of lane.calls)
+      for (const op of data.bodies[body]) { ops.push(op); shift.push(words); }
+    const setter = new Map(lane.waits.map(([wait, set, words]) => [wait, [set, words]]));
+    const waiters = new Map(lane.waits.map(([wait, set]) => [set, wait]));
+    const pipes = data.pipes.map(() => []), all = data.pipes.map(() => []);
+    ops.forEach((op, i) => { all[op[0]].push(i); if (!op[7]) pipes[op[0]].push(i); });
+    return { name: lane.name, start, free, end, ops, shift, setter, waiters, pipes, all };
+  });
+  return { ...data, lanes, total: data.cycles * us };
+}
+
+const tint = (color, share) => "#" + [1, 3, 5].map((at) =>
+  Math.round(255 - share * (255 - parseInt(color.slice(at, at + 2), 16))).toString(16).padStart(2, "0")).join("");
+const time = (us) => us.toFixed(us < 10 ? 3 : us < 1000 ? 2 : 1) + " us";
+const escaped = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" }[c]));
+
+class Timeline {
+  constructor(host, data) {
+    this.host = host;
+    this.data = data;
+    this.canvas = host.querySelector("canvas");
+    this.view = host.querySelector(".view");
+    this.details = host.querySelector(".details");
+    this.where = host.querySelector(".where");
+    this.from = 0;
+    this.to = data.total * 1.01;
+    this.picked = null;
+    this.over = null;
+    this.rows = [];
+    let y = 0;
+    data.lanes.forEach((lane, l) => {
+      this.rows.push({ head: lane.name, y });
+      y += HEAD;
+      lane.pipes.forEach((found, pipe) => {
+        if (found.length) { this.rows.push({ lane: l, pipe, y }); y += ROW; }
+      });
+    });
+    this.height = y + AXIS;
+    this.listen();
+    new ResizeObserver(() => this.resize()).observe(this.canvas);
+    this.resize();
+    this.show();
+  }
+
+  listen() {
+    const c = this.canvas;
+    this.view.addEventListener("scroll", () => this.draw());
+    let held = null, low = 0, moved = false;
+    c.addEventListener("wheel", (e) => {
+      if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) this.pan((e.deltaX || e.deltaY) / this.scale());
+      else this.zoom(Math.exp(e.deltaY * 0.0015), this.timeAt(e.offsetX));
+      e.preventDefault();
+    }, { passive: false });
+    c.addEventListener("pointerdown", (e) => {
+      held = e.offsetX; low = e.clientY; moved = false; c.setPointerCapture(e.pointerId); c.classList.add("held");
+    });
+    c.addEventListener("pointermove", (e) => {
+      if (held === null) { this.hover(e.offsetX, e.offsetY); return; }
+      if (Math.abs(e.offsetX - held) > 2 || Math.abs(e.clientY - low) > 2) moved = true;
+      if (!moved) return;
+      this.view.scrollTop += low - e.clientY;
+      this.pan((held - e.offsetX) / this.scale());
+      held = e.offsetX;
+      low = e.clientY;
+    });
+    c.addEventListener("pointerup", (e) => {
+      c.classList.remove("held");
+      held = null;
+      if (!moved) this.pick(this.at(e.offsetX, e.offsetY));
+    });
+    c.addEventListener("pointerleave", () => { this.over = null; this.draw(); });
+    c.addEventListener("dblclick", () => this.reset());
+    c.addEventListener("keydown", (e) => {
+      const step = (this.to - this.from) / 8, middle = (this.to + this.from) / 2;
+      const acts = { ArrowLeft: () => this.step(-1) || this.pan(-step), ArrowRight: () => this.step(1) || this.pan(step),
+        "+": () => this.zoom(0.6, middle), "-": () => this.zoom(1.6, middle), 0: () => this.reset(),
+        Escape: () => this.pick(null) };
+      if (acts[e.key]) { acts[e.key](); e.preventDefault(); }
+    });
+    for (const button of this.host.querySelectorAll("button"))
+      button.addEventListener("click", () => {
+        const middle = (this.to + this.from) / 2;
+        ({ in: () => this.zoom(0.5, middle), out: () => this.zoom(2, middle), all: () => this.reset(),
+          next: () => this.search() })[button.dataset.act]();
+      });
+    this.host.querySelector("input").addEventListener("keydown", (e) => { if (e.key === "Enter") this.search(); });
+  }
+
+  // ---- where ----
+
+  scale() { return (this.width - LEFT) / (this.to - this.from); }
+  x(us) { return LEFT + (us - this.from) * this.scale(); }
+  timeAt(x) { return this.from + (x - LEFT) / this.scale(); }
+  reset() { this.from = 0; this.to = this.data.total * 1.01; this.draw(); }
+  pan(us) {
+    const wide = this.to - this.from, most = Math.max(0, this.data.total * 1.01 - wide);
+    this.from = Math.min(Math.max(0, this.from + us), most);
+    this.to = this.from + wide;
+    this.draw();
+  }
+  zoom(by, around) {
+    const full = this.data.total * 1.01;
+    const wide = Math.min(full, Math.max(full / 1e6, (this.to - this.from) * by));
+    const share = (around - this.from) / (this.to - this.from);
+    this.from = around - share * wide;
+    this.to = this.from + wide;
+    this.pan(0);
+  }
+  resize() {
+    const ratio = window.devicePixelRatio || 1;
+    this.width = this.canvas.clientWidth;
+    this.canvas.style.height = this.height + "px";
+    this.canvas.width = Math.round(this.width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.ink = this.canvas.getContext("2d");
+    this.ink.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.draw();
+  }
+
+  // ---- what ----
+
+  first(lane, found, us) {
+    // The first of a pipe's micro-ops whose result is not there before *us*; ends ascend.
+    let low = 0, high = found.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (lane.end[found[middle]] < us) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+  at(x, y) {
+    const row = this.rows.find((r) => r.lane !== undefined && y >= r.y && y < r.y + ROW);
+    if (!row || x < LEFT) return null;
+    const lane = this.data.lanes[row.lane], found = lane.pipes[row.pipe];
+    const slack = 3 / this.scale(), us = this.timeAt(x);
+    let best = null, distance = slack;
+    for (let n = this.first(lane, found, us - slack); n < found.length; n++) {
+      const i = found[n];
+      if (lane.start[i] > us + slack) break;
+      const away = us < lane.start[i] ? lane.start[i] - us : us > lane.end[i] ? us - lane.end[i] : 0;
+      // Of two on top of each other the one that holds the pipe is meant.
+      const held = us >= lane.start[i] && us <= lane.free[i] ? -1 : away;
+      if (held < distance || (held === distance && best === null)) { best = i; distance = held; }
+    }
+    return best === null ? null : { lane: row.lane, op: best };
+  }
+  hover(x, y) {
+    const found = this.at(x, y);
+    const same = found && this.over && found.lane === this.over.lane && found.op === this.over.op;
+    if (same || (!found && !this.over)) return;
+    this.over = found;
+    this.canvas.title = found ? this.told(found) : "";
+    this.draw();
+  }
+  told({ lane: l, op: i }) {
+    const lane = this.data.lanes[l];
+    return `${this.data.words[lane.ops[i][1]]}, ${time(lane.start[i])} to ${time(lane.end[i])}`;
+  }
+  pick(found) { this.picked = found; this.show(); this.draw(); }
+  go(found) {
+    const lane = this.data.lanes[found.lane], wide = this.to - this.from;
+    if (lane.end[found.op] < this.from || lane.start[found.op] > this.to) {
+      this.from = lane.start[found.op] - wide / 2;
+      this.to = this.from + wide;
+    }
+    this.pick(found);
+    this.pan(0);
+  }
+  step(by) {
+    if (!this.picked) return false;
+    const lane = this.data.lanes[this.picked.lane], found = lane.pipes[lane.ops[this.picked.op][0]];
+    const next = found[found.indexOf(this.picked.op) + by];
+    if (next !== undefined) this.go({ lane: this.picked.lane, op: next });
+    return true;
+  }
+  search() {
+    const word = this.host.querySelector("input").value.trim().toLowerCase();
+    if (!word) return;
+    const fits = this.data.words.map((text) => text.toLowerCase().includes(word));
+    const from = this.picked || { lane: 0, op: -1 }, lanes = this.data.lanes.length;
+    for (let turn = 0; turn <= lanes; turn++) {
+      const l = (from.lane + turn) % lanes, lane = this.data.lanes[l];
+      for (let i = turn ? 0 : from.op + 1; i < lane.ops.length; i++)
+        if (!lane.ops[i][7] && fits[lane.ops[i][2]]) { this.go({ lane: l, op: i }); return; }
+    }
+    this.details.textContent = `No micro-op has ${word} in it.`;
+  }
+
+  // ---- the micro-op that is picked ----
+
+  waited(lane, i) {
+    // The flags and barriers between a micro-op and the one before it on the same pipe.
+    const all = lane.all[lane.ops[i][0]], found = [];
+    for (let n = all.indexOf(i) - 1; n >= 0 && lane.ops[all[n]][7]; n--) found.unshift(all[n]);
+    return found;
+  }
+  reason(lane, i) {
+    const words = this.data.words, lines = [];
+    for (const wait of this.waited(lane, i)) {
+      const set = lane.setter.get(wait), took = time(lane.free[wait] - lane.start[wait]);
+      const text = words[lane.ops[wait][2]];
+      if (set) {
+        const producer = this.before(lane, set[0]);
+        const link = producer === null ? "" : ` by <a data-op="${producer}">${escaped(words[lane.ops[producer][1]])}</a>`;
+        const carried = words[set[1]] ? `, ${words[set[1]]}` : "";
+        lines.push(`${took} for ${escaped(text)}${carried}: raised at ${time(lane.end[set[0]])}${link}`);
+      } else if (!text.startsWith("set_flag") && !text.startsWith("cross_core_set"))
+        lines.push(`${took} for ${escaped(text)}`);
+    }
+    const all = lane.all[lane.ops[i][0]], place = all.indexOf(i);
+    const before = place ? lane.free[all[place - 1]] : 0, gap = lane.start[i] - before;
+    if (gap > 1e-9) lines.push(`${time(gap)} until the scalar unit handed it out`);
+    return lines.length ? lines.join("<br>") : "nothing: it followed at once";
+  }
+  before(lane, set) {
+    const all = lane.all[lane.ops[set][0]];
+    for (let n = all.indexOf(set) - 1; n >= 0; n--) if (!lane.ops[all[n]][7]) return all[n];
+    return null;
+  }
+  show() {
+    if (!this.picked) {
+      const left = this.data.left_out;
+      this.details.innerHTML = "Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it. "
+        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."
+        + (left ? `<br>Left out: ${left} more cores, which ran like these at other times.` : "");
+      return;
+    }
+    const { lane: l, op: i } = this.picked, lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;
+    const [pipe, , text, nbytes, way, line, code] = op;
+    const held = lane.free[i] - lane.start[i];
+    const moves = lane.shift[i] < 0 ? [] : words[lane.shift[i]].split(", ").filter((move) =>
+      words[text].includes(move.split(" ")[0] + "+") && !move.endsWith(" + 0 bytes"));
+    const shift = moves.length ? ` <span class="soft">(here ${escaped(moves.join(", "))})</span>` : "";
+    const rows = [
+      ["micro-op", `<code>${escaped(words[text])}</code>${shift}`],
+      ["where", `${escaped(lane.name)}, <span class="swatch" style="background:${this.data.colors[pipe]}"></span>${this.data.pipes[pipe]}`],
+      ["when", `${time(lane.start[i])} to ${time(lane.end[i])}; holds its pipe for ${time(held)} (${Math.round(held * this.data.clock_hz / 1e6)} cycles)`],
+      ["waited for", this.reason(lane, i)],
+    ];
+    if (way >= 0) {
+      const rate = held ? `, ${(nbytes / held / 1e3).toPrecision(3)} GB/s while it holds its pipe` : "";
+      rows.push(["bytes", `${nbytes} on ${words[way]}${rate}`]);
+    }
+    if (line >= 0) rows.push(["written by", `<code>${escaped(words[line])}${words[code] ? "&nbsp; " + escaped(words[code]) : ""}</code>`]);
+    this.details.innerHTML = "<dl>" + rows.map(([name, told]) => `<dt>${name}</dt><dd>${told}</dd>`).join("") + "</dl>";
+    for (const link of this.details.querySelectorAll("a"))
+      link.addEventListener("click", () => this.go({ lane: l, op: Number(link.dataset.op) }));
+  }
+
+  // ---- drawing ----
+
+  draw() {
+    const g = this.ink;
+    if (!g || !this.width) return;
+    g.clearRect(0, 0, this.width, this.height);
+    this.axis(g);
+    for (const row of this.rows) {
+      g.textBaseline = "middle";
+      g.textAlign = "left";
+      g.fillStyle = "#222";
+      if (row.head !== undefined) {
+        g.font = "bold 12px 'DejaVu Sans', Verdana, sans-serif";
+        g.fillText(row.head, 8, row.y + HEAD / 2 + 2);
+        continue;
+      }
+      g.font = "12px 'DejaVu Sans', Verdana, sans-serif";
+      g.textAlign = "right";
+      g.fillText(this.data.pipes[row.pipe], LEFT - 10, row.y + ROW / 2);
+      g.save();
+      g.beginPath();
+      g.rect(LEFT, row.y, this.width - LEFT, ROW);
+      g.clip();
+      this.lane(g, row);
+      g.restore();
+    }
+    this.arrows(g);
+    this.where.textContent = `${time(Math.max(0, this.from))} to ${time(Math.min(this.data.total, this.to))} of ${time(this.data.total)}`;
+  }
+  axis(g) {
+    const span = this.to - this.from, raw = span / Math.max(2, this.width / 130);
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
+    const digits = Math.max(0, -Math.floor(Math.log10(step)));
+    g.font = "11px 'DejaVu Sans', Verdana, sans-serif";
+    g.textAlign = "center";
+    g.textBaseline = "top";
+    for (let n = Math.ceil(this.from / step); n * step <= this.to; n++) {
+      const x = Math.round(this.x(n * step)) + 0.5;
+      g.strokeStyle = "#e4e4e4";
+      g.beginPath(); g.moveTo(x, 0); g.lineTo(x, this.height - AXIS + 4); g.stroke();
+      g.fillStyle = "#666";
+      if (x < this.width - 30) g.fillText((n * step).toFixed(digits) + (n === Math.ceil(this.from / step) ? " us" : ""), x, this.height - AXIS + 10);
+    }
+  }
+  lane(g, row) {
+    const lane = this.data.lanes[row.lane], found = lane.pipes[row.pipe], color = this.data.colors[row.pipe];
+    const light = tint(color, 0.35), top = row.y + GAP / 2, high = ROW - GAP;
+    let joined = null, names = [];
+    const flush = () => {
+      // Many within a pixel: as high as the share of the time that they hold the pipe.
+      if (!joined) return;
+      const share = Math.min(1, Math.max(0.15, joined.held / Math.max(1e-12, joined.to - joined.from)));
+      g.fillStyle = color;
+      g.fillRect(this.x(joined.from), top + high * (1 - share), Math.max(1, this.x(joined.to) - this.x(joined.from)), high * share);
+      joined = null;
+    };
+    const pixel = 1 / this.scale();
+    for (let n = this.first(lane, found, this.from); n < found.length; n++) {
+      const i = found[n];
+      if (lane.start[i] > this.to) break;
+      if (lane.end[i] - lane.free[i] > pixel) {
+        g.fillStyle = light;
+        g.fillRect(this.x(lane.free[i]), top, (lane.end[i] - lane.free[i]) / pixel, high);
+      }
+    }
+    for (let n = this.first(lane, found, this.from); n < found.length; n++) {
+      const i = found[n], wide = (lane.free[i] - lane.start[i]) / pixel;
+      if (lane.start[i] > this.to) break;
+      if (wide < 2) {
+        if (joined && (lane.free[i] - joined.from) / pixel > 2) flush();
+        joined = joined || { from: lane.start[i], to: lane.free[i], held: 0 };
+        joined.to = Math.max(joined.to, lane.free[i]);
+        joined.held += lane.free[i] - lane.start[i];
+        continue;
+      }
+      flush();
+      g.fillStyle = color;
+      g.fillRect(this.x(lane.start[i]), top, wide - (wide > 4 ? 1 : 0), high);
+      const next = n + 1 < found.length ? lane.start[found[n + 1]] : this.to;
+      const room = Math.min(lane.end[i], next) - Math.max(this.from, lane.start[i]);
+      if (room / pixel > 40) names.push([i, room / pixel]);
+    }
+    flush();
+    g.fillStyle = "black";
+    g.font = "11px 'DejaVu Sans', Verdana, sans-serif";
+    g.textAlign = "left";
+    for (const [i, room] of names) {
+      const text = this.data.words[lane.ops[i][1]];
+      if (g.measureText(text).width < room - 6) g.fillText(text, Math.max(LEFT, this.x(lane.start[i])) + 4, row.y + ROW / 2);
+    }
+    for (const [mark, style] of [[this.over, "#666"], [this.picked, "#000"]])
+      if (mark && mark.lane === row.lane && lane.ops[mark.op][0] === row.pipe) {
+        g.strokeStyle = style;
+        g.lineWidth = mark === this.picked ? 2 : 1;
+        const x = this.x(lane.start[mark.op]);
+        g.strokeRect(x, top, Math.max(2, this.x(lane.end[mark.op]) - x), high);
+        g.lineWidth = 1;
+      }
+  }
+  arrows(g) {
+    const most = 150, shown = [], seen = new Set();
+    const top = this.view.scrollTop, bottom = top + this.view.clientHeight;
+    for (const row of this.rows) if (row.lane !== undefined && row.y + ROW > top && row.y < bottom) seen.add(row.lane);
+    this.data.lanes.forEach((lane, l) => {
+      if (!seen.has(l)) return;
+      for (const [wait, [set]] of lane.setter) {
+        if (lane.free[wait] < this.from || lane.end[set] > this.to || lane.end[set] <= lane.start[wait]) continue;
+        if (shown.length <= most) shown.push([l, set, wait, false]);
+      }
+    });
+    if (shown.length > most) shown.length = 0;
+    if (this.picked) {
+      const lane = this.data.lanes[this.picked.lane];
+      for (const wait of this.waited(lane, this.picked.op))
+        if (lane.setter.has(wait)) shown.push([this.picked.lane, lane.setter.get(wait)[0], wait, true]);
+    }
+    g.save();
+    g.beginPath();
+    g.rect(LEFT, 0, this.width - LEFT, this.height - AXIS);
+    g.clip();
+    for (const [l, set, wait, strong] of shown) this.arrow(g, l, set, wait, strong);
+    g.restore();
+  }
+  arrow(g, l, set, wait, strong) {
+    const lane = this.data.lanes[l];
+    const row = (i) => this.rows.find((r) => r.lane === l && r.pipe === lane.ops[i][0]);
+    const from = row(set), to = row(wait);
+    if (!from || !to || from === to) return;
+    const x0 = this.x(lane.end[set]), x1 = this.x(lane.free[wait]);
+    const down = to.y > from.y, y0 = from.y + ROW / 2, y1 = down ? to.y + 3 : to.y + ROW - 3;
+    g.strokeStyle = g.fillStyle = strong ? "#000" : "rgba(0,0,0,0.45)";
+    g.lineWidth = strong ? 1.6 : 0.8;
+    g.beginPath(); g.moveTo(x0, y0); g.lineTo(x1, y1); g.stroke();
+    const angle = Math.atan2(y1 - y0, x1 - x0), size = strong ? 7 : 5;
+    g.beginPath();
+    g.moveTo(x1, y1);
+    g.lineTo(x1 - size * Math.cos(angle - 0.4), y1 - size * Math.sin(angle - 0.4));
+    g.lineTo(x1 - size * Math.cos(angle + 0.4), y1 - size * Math.sin(angle + 0.4));
+    g.fill();
+    g.lineWidth = 1;
+  }
+}
+
+window.timelines = Promise.all([...document.querySelectorAll(".timeline")].map(async (host) => {
+  const text = document.getElementById(host.dataset.source).textContent;
+  return new Timeline(host, decoded(await unpacked(text)));
+}));

@@ -1,0 +1,312 @@
+"""Rooflines: for each memory, pipe and path, what it allowed and what was reached.
+
+.. code-block:: text
+
+    allowed = min(peak operations a second, operations a byte x bytes a second)
+
+One picture for each of the seven titles of the vendor's profiler (msopprof, roofline.cpp), of which
+those without traffic or without operations are left out. Its words for what bounds a run are taken
+over too: a share above 0.8 of what is allowed is "memory bound" or "compute bound"; else, with no
+pipe busy for 0.8 of the time, "latency bound:pipeline caused"; else it is caused by memory or by
+computing, whichever the busiest pipe does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npusim.reports import style
+from npusim.reports.subject import (
+    Played,
+    Subject,
+    busiest,
+    device_of,
+    title_start,
+    trace_of,
+)
+from npusim.reports.traffic import (
+    Work,
+    cube_ops_per_s,
+    duration_s,
+    moved_far,
+    path_bytes_per_s,
+    work,
+)
+from npusim.spec import DeviceSpec
+from npusim.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["TITLES", "Row", "roofline", "rows", "verdict"]
+
+TITLES = (
+    "GM/L2",
+    "Memory Unit(Cube)",
+    "Memory Unit(Vector)",
+    "Pipeline(Cube)",
+    "Pipeline(Vector)",
+    "Memory Transfer(Cube)",
+    "Memory Transfer(Vector)",
+)
+BOUND = 0.8
+CUBE_BUFFERS = ("l1", "l0a", "l0b", "l0c")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A roof, and the point below it."""
+
+    title: str
+    name: str
+    """Of the memory, the pipe or the path."""
+    unit: str
+    """`cube` or `vector`, whose peak is the flat part of the roof."""
+    peak_ops_per_s: float
+    bytes_per_s: float
+    """The slanted part."""
+    intensity: float
+    """Operations a byte."""
+    ops_per_s: float
+    """What was reached."""
+
+    @property
+    def allowed_ops_per_s(self) -> float:
+        """The height of the roof above the point."""
+        return min(self.peak_ops_per_s, self.intensity * self.bytes_per_s)
+
+    @property
+    def share(self) -> float:
+        """Reached of what is allowed."""
+        return self.ops_per_s / self.allowed_ops_per_s
+
+    @property
+    def is_memory(self) -> bool:
+        """Whether the slanted part is above the point."""
+        return self.intensity * self.bytes_per_s < self.peak_ops_per_s
+
+
+def rows(subject: Played) -> list[Row]:
+    """The rows of all titles that apply, in the order of TITLES.
+
+    Raises ValueError for a run that was not timed or had nothing to do.
+    """
+    trace, device = trace_of(subject), subject.device
+    done, seconds = work(trace), duration_s(trace)
+    units = {
+        "cube": (done.cube_ops, _cube_peak(device, done)),
+        "vector": (done.vector_ops, _vector_peak(device, done)),
+    }
+    main = "cube" if done.cube_ops else "vector"
+    found = []
+    for title, unit, name, nbytes, bytes_per_s in (
+        *(("GM/L2", main, *entry) for entry in _far(trace, device, done)),
+        *(("Memory Unit(Cube)", "cube", *entry) for entry in _cube_memories(device, done)),
+        *(("Memory Unit(Vector)", "vector", *entry) for entry in _vector_memories(device, done)),
+        *_pipelines(device, done),
+        *_transfers(device, done),
+    ):
+        ops, peak = units[unit]
+        if ops and nbytes and bytes_per_s and peak:
+            found.append(Row(title, name, unit, peak, bytes_per_s, ops / nbytes, ops / seconds))
+    return found
+
+
+def verdict(subject: Subject) -> str:
+    """What bounds the run, in the vendor's words; nothing for a trace without a chip."""
+    device = device_of(subject)
+    if device is None or isinstance(subject, Trace):
+        return ""
+    trace = trace_of(subject)
+    highest = max(rows(subject), key=lambda row: row.share, default=None)
+    if highest is not None and highest.share > BOUND:
+        return "memory bound" if highest.is_memory else "compute bound"
+    pipe, share = busiest(trace)
+    if share < BOUND:
+        return "latency bound:pipeline caused"
+    return f"latency bound:{'memory' if pipe.startswith('mte') else 'compute'} caused"
+
+
+def _cube_peak(device: DeviceSpec, done: Work) -> float:
+    dtype = max(done.cube_dtypes, key=lambda name: done.cube_dtypes[name], default="float16")
+    return cube_ops_per_s(device, dtype)
+
+
+def _vector_peak(device: DeviceSpec, done: Work) -> float:
+    lanes = device.vector.repeat_bytes * 8 // max(16, min(done.vector_bits, 32))
+    return float(lanes * _vector_cycles_per_s(device))
+
+
+def _vector_cycles_per_s(device: DeviceSpec) -> int:
+    cores = (core for core in device.cores.values() if "vector" in core.pipes)
+    return sum(core.count * core.clock_hz for core in cores)
+
+
+Entry = tuple[str, int, float]
+"""Name, bytes that moved, bytes a second that can."""
+
+
+def _far(trace: Trace, device: DeviceSpec, done: Work) -> list[Entry]:
+    """GM and L2; a mix of reads and writes can move as fast as the slower half allows."""
+    read = sum(nbytes for way, nbytes in done.path_bytes.items() if way.startswith("gm_"))
+    written = sum(nbytes for way, nbytes in done.path_bytes.items() if way.endswith("_gm"))
+    total = max(1, read + written)
+    slow = max(read / device.gm.read_bytes_per_s, written / device.gm.write_bytes_per_s)
+    both = device.gm.read_bytes_per_s if device.gm.bus == "shared" or not slow else total / slow
+    near = max(read / device.l2.read_bytes_per_s, written / device.l2.write_bytes_per_s)
+    moved = moved_far(trace, device)
+    fast = total / near if near else 0.0
+    return [("GM", moved.get("GM", 0), both), ("L2", moved["L2"], fast)]
+
+
+def _cube_memories(device: DeviceSpec, done: Work) -> list[Entry]:
+    ways = {way: nbytes for way, nbytes in done.path_bytes.items() if way in CUBE_WAYS}
+    found: dict[str, tuple[int, float]] = {}
+    for way, nbytes in ways.items():
+        for name, buffer in zip(("read", "write"), way.split("_to_"), strict=True):
+            if buffer in CUBE_BUFFERS:
+                held, rate = found.get(f"{buffer.upper()} {name}", (0, 0.0))
+                fastest = max(rate, path_bytes_per_s(device, way))
+                found[f"{buffer.upper()} {name}"] = held + nbytes, fastest
+    return [(name, nbytes, rate) for name, (nbytes, rate) in sorted(found.items())]
+
+
+CUBE_WAYS = (
+    *("gm_to_l1", "ub_to_l1", "l1_to_l0a", "l1_to_l0b"),
+    *("l0c_to_gm", "l0c_to_l1", "l0c_to_ub", "ub_to_l0c"),
+)
+VECTOR_WAYS = ("gm_to_ub", "ub_to_gm", "l0c_to_ub", "ub_to_l1", "ub_to_l0c")
+
+
+def _vector_memories(device: DeviceSpec, done: Work) -> list[Entry]:
+    # A repeat reads two operands and writes one.
+    repeats = device.vector.repeat_bytes * _vector_cycles_per_s(device)
+    return [
+        ("UB read by vector", done.vector_read_bytes, 2.0 * repeats),
+        ("UB written by vector", done.vector_written_bytes, float(repeats)),
+        ("UB written by mte2", done.path_bytes.get("gm_to_ub", 0),
+         path_bytes_per_s(device, "gm_to_ub")),
+        ("UB read by mte3", done.path_bytes.get("ub_to_gm", 0),
+         path_bytes_per_s(device, "ub_to_gm")),
+    ]  # fmt: skip
+
+
+def _pipelines(device: DeviceSpec, done: Work) -> list[tuple[str, str, str, int, float]]:
+    found: list[tuple[str, str, str, int, float]] = []
+    for unit, ways in (("cube", CUBE_WAYS), ("vector", VECTOR_WAYS)):
+        for pipe in style.PIPES:
+            own = {
+                way
+                for core in device.cores.values()
+                for way, facts in core.paths.items()
+                if facts.pipe == pipe and way in ways
+            }
+            nbytes = sum(done.path_bytes.get(way, 0) for way in own)
+            fastest = max((path_bytes_per_s(device, way) for way in own), default=0.0)
+            found.append((f"Pipeline({unit.title()})", unit, pipe, nbytes, fastest))
+    return found
+
+
+def _transfers(device: DeviceSpec, done: Work) -> list[tuple[str, str, str, int, float]]:
+    return [
+        (f"Memory Transfer({unit.title()})", unit, way, done.path_bytes.get(way, 0),
+         path_bytes_per_s(device, way))
+        for unit, ways in (("cube", CUBE_WAYS), ("vector", VECTOR_WAYS))
+        for way in ways
+    ]  # fmt: skip
+
+
+# ---- the picture ----
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222", "#999999")
+"""Okabe and Ito."""
+
+
+def roofline(subject: Played, *, title: str = TITLES[0], ax: Axes | None = None) -> Axes:
+    """Draw the roofs of one *title* out of TITLES.
+
+    Raises ValueError for a title that does not apply to the run, and for one without times.
+    """
+    found = [row for row in rows(subject) if row.title == title]
+    if not found:
+        names = dict.fromkeys(row.title for row in rows(subject))
+        raise ValueError(
+            f"reports: a roofline must have one of the titles {', '.join(names)}, not {title}; "
+            f"choose one of them"
+        )
+    ax = ax or style.new_axes()
+    low = min(min(row.intensity, row.peak_ops_per_s / row.bytes_per_s) for row in found) / 8
+    high = max(max(row.intensity, row.peak_ops_per_s / row.bytes_per_s) for row in found) * 8
+    highest = max(row.peak_ops_per_s for row in found)
+    lowest = min(min(row.ops_per_s for row in found) / 4, highest / 100)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(low, high)
+    ax.set_ylim(lowest / 1e12, highest * 3 / 1e12)
+    for row, color in zip(found, COLORS, strict=False):
+        _draw(ax, row, color, low, high)
+    best = max(found, key=lambda row: row.share)
+    style.title(
+        ax,
+        f"{title_start(subject)}{title}: {style.percent(best.share)} of what {best.name} allows, "
+        f"{_ops_named(best.ops_per_s)}",
+    )
+    _frame(ax, found[0])
+    return ax
+
+
+def _draw(ax: Axes, row: Row, color: str, low: float, high: float) -> None:
+    ridge = row.peak_ops_per_s / row.bytes_per_s
+    heights = [min(row.peak_ops_per_s, x * row.bytes_per_s) / 1e12 for x in (low, ridge, high)]
+    label = f"{row.name}  {_rate_named(row.bytes_per_s)}, {style.percent(row.share)} reached"
+    ax.plot([low, ridge, high], heights, color=color, linewidth=1.6, label=label, zorder=2)
+    ax.vlines(
+        *(row.intensity, row.ops_per_s / 1e12, row.allowed_ops_per_s / 1e12),
+        color=color,
+        linewidth=0.8,
+        linestyle=":",
+        zorder=2,
+    )
+    ax.plot(
+        *([row.intensity], [row.ops_per_s / 1e12], "o"),
+        color=color,
+        markeredgecolor="white",
+        markersize=9,
+        zorder=4,
+    )
+
+
+def _frame(ax: Axes, row: Row) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(which="both", length=0, labelsize=style.TEXT_POINTS, labelcolor=style.INK)
+    ax.grid(color=style.GRID, linewidth=0.8)
+    ax.set_axisbelow(True)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.text(
+        *(0.995, row.peak_ops_per_s / 1e12, f"{row.unit} peak {_ops_named(row.peak_ops_per_s)} "),
+        transform=ax.get_yaxis_transform(),
+        ha="right",
+        va="bottom",
+        size=style.LABEL_POINTS,
+        color=style.INK,
+    )
+    ax.set_xlabel("operations a byte", size=style.TEXT_POINTS, color=style.INK, loc="left")
+    ax.set_ylabel("TOPS", size=style.TEXT_POINTS, color=style.INK, loc="bottom")
+    ax.legend(loc="best", frameon=False, fontsize=style.LABEL_POINTS, labelcolor=style.INK)
+
+
+def _ops_named(ops_per_s: float) -> str:
+    if ops_per_s >= 1e12:
+        return f"{ops_per_s / 1e12:.3g} TOPS"
+    return f"{ops_per_s / 1e9:.3g} GOPS"
+
+
+def _rate_named(bytes_per_s: float) -> str:
+    if bytes_per_s >= 1e12:
+        return f"{bytes_per_s / 1e12:.3g} TB/s"
+    return f"{bytes_per_s / 1e9:.3g} GB/s"

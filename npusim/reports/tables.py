@@ -1,0 +1,193 @@
+"""The tables of a report, as HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+from npusim.record import Record
+from npusim.reports import bounds, costs, roofline, style
+from npusim.reports.subject import slowest_lanes, trace_of
+
+__all__ = ["devices", "facts", "pipes", "rooflines", "table", "waits"]
+
+Cell = str | int | float
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[bool] = ()) -> str:
+    """A table; numbers go to the right, *marked* rows are coloured."""
+
+    def cell(tag: str, value: Cell, number: bool) -> str:
+        text = f"{value:,}" if isinstance(value, int) else str(value)
+        kind = ' class="number"' if number else ""
+        return f"<{tag}{kind}>{escape(text)}</{tag}>"
+
+    numbers = [
+        bool(rows) and all(isinstance(row[place], int) or _is_amount(row[place]) for row in rows)
+        for place in range(len(head))
+    ]
+    top = "".join(cell("th", name, number) for name, number in zip(head, numbers, strict=True))
+    lines = []
+    for index, row in enumerate(rows):
+        cells = "".join(cell("td", value, n) for value, n in zip(row, numbers, strict=True))
+        differs = ' class="differs"' if index < len(marked) and marked[index] else ""
+        lines.append(f"<tr{differs}>{cells}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _is_amount(value: Cell) -> bool:
+    return re.match(r"[<+-]? ?\d", str(value)) is not None
+
+
+def facts(runs: Sequence[Record]) -> str:
+    """What the runs are, and how long they took; of two, how they differ."""
+    told = [_facts(run) for run in runs]
+    names = dict.fromkeys(name for own in told for name in own)
+    rows: list[list[Cell]] = []
+    for name in names:
+        values = [own.get(name, ("", None)) for own in told]
+        row: list[Cell] = [name, *(text for text, _ in values)]
+        if len(runs) == 2:
+            row.append(_difference(values[0][1], values[1][1]))
+        rows.append(row)
+    if len(runs) == 1:
+        return table(["", "value"], rows)
+    same = [row[1] != row[2] for row in rows]
+    return table(["", "A", "B", "B against A"], rows, same)
+
+
+def _difference(a: float | None, b: float | None) -> str:
+    if a is None or b is None:
+        return ""
+    if not a:
+        return "same" if not b else "new"
+    return "same" if a == b else f"{100 * (b - a) / a:+.1f} %"
+
+
+def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
+    """Name -> how it reads, and the number to compare, if it is one."""
+    trace, known = trace_of(run), run.facts
+    found: dict[str, tuple[str, float | None]] = {
+        "operator": (run.op, None),
+        "chip": (" = ".join((run.device.name, *run.device.aliases)), None),
+        "arguments": (
+            "; ".join(f"{name} {_argument(value)}" for name, value in known["arguments"].items()),
+            None,
+        ),
+        "L2 at launch": (str(known["l2"]), None),
+    }
+    if known.get("template"):
+        found["template"] = f"{known['template']}: {known.get('why') or ''}".rstrip(": "), None
+    time_us = float(known["time_us"])
+    found["time"] = style.time_named(time_us), time_us
+    for row in costs.rows(run):
+        found[f"of it {row.part}"] = style.time_named(row.us), row.us
+    for name, key in (("bytes past the L2", "gm_bytes"), ("bytes of the L2", "l2_bytes")):
+        found[name] = f"{known[key]:,}", float(known[key])
+    found["cores"] = str(len(trace.cores)), float(len(trace.cores))
+    found["micro-ops"] = f"{trace.micro_ops:,}", float(trace.micro_ops)
+    found["cycles"] = f"{trace.cycles:,} at {trace.clock_hz / 1e9:g} GHz", float(trace.cycles)
+    return found
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, dict):
+        shape = "x".join(str(extent) for extent in value["shape"]) or "scalar"
+        layout = "" if value["layout"] == "ND" else f" {value['layout']}"
+        return f"{value['dtype']} {shape}{layout}"
+    return "none" if value is None else str(value)
+
+
+def pipes(run: Record) -> str:
+    """Counters of the pipes of the slowest cores."""
+    trace = trace_of(run)
+    rows = [
+        (
+            f"{lane.cores[0]} ({lane.kind})",
+            pipe,
+            style.percent(counter.busy_cycles / trace.cycles),
+            counter.busy_cycles,
+            counter.micro_ops,
+            counter.nbytes,
+        )
+        for lane in slowest_lanes(trace)
+        for pipe, counter in lane.counters().items()
+    ]
+    head = ["core", "pipe", "busy", "cycles", "micro-ops", "bytes of GM and L2"]
+    return "<h3>Pipes of the slowest cores</h3>" + table(head, rows)
+
+
+def waits(run: Record) -> str:
+    """Where the time of each of those pipes went."""
+    rows = [
+        [f"{row.core} ({row.kind})", row.pipe, row.reason, style.time_named(row.us),
+         style.percent(row.share)]
+        for row in bounds.rows(run)
+    ]  # fmt: skip
+    head = ["core", "pipe", "works, or waits for", "time", "share"]
+    return "<h3>What they waited for</h3>" + table(head, rows)
+
+
+def rooflines(run: Record) -> str:
+    """What each memory, pipe and path allowed, and what was reached."""
+    rows = [
+        [row.title, row.name, f"{row.intensity:.3g}", f"{row.ops_per_s / 1e12:.3g}",
+         f"{row.allowed_ops_per_s / 1e12:.3g}", style.percent(row.share)]
+        for row in roofline.rows(run)
+    ]  # fmt: skip
+    head = ["title", "roof", "operations a byte", "TOPS", "allowed", "reached"]
+    return "<h3>Rooflines</h3>" + table(head, rows)
+
+
+def devices(runs: Sequence[Record]) -> str:
+    """Every number of the chips, with its source; of two chips, those that differ are marked."""
+    leaves = [dict(_leaves(run.device.model_dump(mode="json", exclude={"sources"},
+                                                 exclude_none=True))) for run in runs]  # fmt: skip
+    one = len(runs) == 1 or runs[0].device == runs[1].device
+    names = dict.fromkeys(key for own in leaves for key in own)
+    rows: list[list[Cell]] = []
+    marked = []
+    for key in names:
+        if one:
+            source = runs[0].device.sources.get(key)
+            rows.append([key, _shown(leaves[0][key]), source.confidence if source else "",
+                         source.text if source else ""])  # fmt: skip
+            marked.append(False)
+            continue
+        row: list[Cell] = [key]
+        for run, own in zip(runs, leaves, strict=True):
+            source = run.device.sources.get(key)
+            row += [
+                _shown(own.get(key, "")),
+                f"{source.confidence}: {source.text}" if source else "",
+            ]
+        rows.append(row)
+        marked.append(row[1] != row[3])
+    head = ["number", "value", "confidence", "source"]
+    if not one:
+        a, b = (run.device.name for run in runs)
+        head = ["number", a, "its source", b, "its source"]
+    told = " and ".join(dict.fromkeys(run.device.name for run in runs))
+    return (
+        f"<details><summary>Every number of {escape(told)}, with its source</summary>"
+        f"{table(head, rows, marked)}</details>"
+    )
+
+
+def _leaves(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, node in tree.items():
+        if isinstance(node, dict):
+            yield from _leaves(node, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", node
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

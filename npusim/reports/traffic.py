@@ -1,0 +1,203 @@
+"""Which way micro-ops move bytes, how many, and what they compute: the data of several pictures.
+
+Paths are named as in a device file, `gm_to_ub`; whether the bytes of global memory lay in the L2 is
+known of whole cores only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from npusim.isa import (
+    Axpy,
+    BroadcastToL0c,
+    CopyL0c,
+    CopyToL1,
+    Fixpipe,
+    Global,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    MicroOp,
+    Mmad,
+    MulAddDst,
+    Store,
+    place_of,
+    reads,
+    writes,
+)
+from npusim.spec import DeviceSpec
+from npusim.trace import LaneTrace, Trace
+
+__all__ = [
+    "Work",
+    "cube_ops_per_s",
+    "duration_s",
+    "far",
+    "moved",
+    "moved_far",
+    "path",
+    "path_bytes_per_s",
+    "series",
+    "work",
+]
+
+
+def path(op: MicroOp) -> str | None:
+    """The path that *op* moves bytes on; None if it computes or orders."""
+    match op:
+        case Load() | LoadNd2Nz():
+            return f"gm_to_{op.dst.buffer}"
+        case Store():
+            return f"{op.src.buffer}_to_gm"
+        case Fixpipe(dst=Global()):
+            return f"{op.src.buffer}_to_gm"
+        case LoadData() | LoadTable() | Fixpipe() | CopyL0c() | BroadcastToL0c() | CopyToL1():
+            (target,) = writes(op)
+            return f"{op.src.buffer}_to_{target.buffer}"
+        case _:
+            return None
+
+
+def moved(op: MicroOp) -> int:
+    """Bytes that *op* moves on its path: as they arrive, in global memory as they are asked for."""
+    place = place_of(op)
+    return place.nbytes if place else sum(target.nbytes for target in writes(op))
+
+
+@dataclass(slots=True)
+class Work:
+    """What all cores of a run did together."""
+
+    path_bytes: dict[str, int] = field(default_factory=dict)
+    pipe_bytes: dict[str, int] = field(default_factory=dict)
+    """Pipe -> bytes it moved."""
+    cube_ops: int = 0
+    """A multiplication and an addition count as two."""
+    cube_dtypes: dict[str, int] = field(default_factory=dict)
+    """Type that the cube multiplied -> operations."""
+    vector_ops: int = 0
+    """One an element, two where it multiplies and adds."""
+    vector_bits: int = 16
+    """Widest element of the vector unit."""
+    vector_read_bytes: int = 0
+    vector_written_bytes: int = 0
+
+
+def work(trace: Trace) -> Work:
+    """Count what *trace* did; bodies that calls share are looked at once."""
+    found = Work()
+    for op, times in _counted(trace):
+        way = path(op)
+        if way is not None:
+            found.path_bytes[way] = found.path_bytes.get(way, 0) + times * moved(op)
+            found.pipe_bytes[op.pipe] = found.pipe_bytes.get(op.pipe, 0) + times * moved(op)
+        elif isinstance(op, Mmad):
+            count, dtype = times * 2 * op.m * op.n * op.k, op.a.dtype.name
+            found.cube_ops += count
+            found.cube_dtypes[dtype] = found.cube_dtypes.get(dtype, 0) + count
+        elif op.pipe == "vector" and writes(op):
+            operands = (*reads(op), *writes(op))
+            each = 2 if isinstance(op, Axpy | MulAddDst) else 1
+            found.vector_ops += times * each * max(place.count for place in operands)
+            found.vector_bits = max(found.vector_bits, *(place.dtype.bits for place in operands))
+            found.vector_read_bytes += times * sum(place.nbytes for place in reads(op))
+            found.vector_written_bytes += times * sum(place.nbytes for place in writes(op))
+    return found
+
+
+def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
+    """Every micro-op of a body, and how often all cores ran it."""
+    counts: dict[int, int] = {}
+    bodies: dict[int, tuple[MicroOp, ...]] = {}
+    for lane in trace.lanes:
+        for call in lane.program.calls:
+            bodies[id(call.ops)] = call.ops
+            counts[id(call.ops)] = counts.get(id(call.ops), 0) + len(lane.cores)
+    for key, ops in bodies.items():
+        for op in ops:
+            yield op, counts[key]
+
+
+def moved_far(trace: Trace, device: DeviceSpec | None = None) -> dict[str, int]:
+    """Bytes that all cores got from and gave to `GM` and `L2`.
+
+    What several cores ask for in the same cycle comes from GM once, but is counted for each of
+    them. Where that makes more than the GM of *device* can move in the time, how much it did move
+    is not known, and GM is left out.
+    """
+    moved = {
+        "GM": sum(len(lane.cores) * lane.gm_bytes for lane in trace.lanes),
+        "L2": sum(len(lane.cores) * lane.l2_bytes for lane in trace.lanes),
+    }
+    if device is not None:
+        gm = device.gm
+        both = gm.read_bytes_per_s + (gm.write_bytes_per_s if gm.bus == "separate" else 0)
+        if moved["GM"] > both * duration_s(trace):
+            return {"L2": moved["GM"] + moved["L2"]}
+    return moved
+
+
+def far(trace: Trace, device: DeviceSpec | None = None) -> str:
+    """Where most bytes of global memory came from: `GM`, or `L2` if they lay there."""
+    moved = moved_far(trace, device)
+    return max(moved, key=lambda name: moved[name])
+
+
+def path_bytes_per_s(device: DeviceSpec, way: str) -> float:
+    """What all cores of the chip can move on *way* when nothing that they share is in the way."""
+    total = 0.0
+    for core in device.cores.values():
+        if way in core.paths:
+            total += core.count * core.clock_hz * core.paths[way].bytes_per_cycle
+    return total
+
+
+def cube_ops_per_s(device: DeviceSpec, dtype: str) -> float:
+    """What all cubes of the chip can do with elements of *dtype*; 0 for one they do not have."""
+    cube = device.cube
+    tile = 2 * cube.m * cube.n * cube.k_per_cycle.get(dtype, 0)
+    return float(
+        sum(
+            tile * core.count * core.clock_hz
+            for core in device.cores.values()
+            if "cube" in core.pipes
+        )
+    )
+
+
+def duration_s(trace: Trace) -> float:
+    """How long the slowest core takes."""
+    return trace.cycles / trace.clock_hz
+
+
+def series(
+    trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Bytes a second on *way* in each of *bins* equal parts of the run, `(bins,)`.
+
+    A copy moves its bytes evenly while it holds its pipe.
+    """
+    times, rates = [], []
+    for lane in lanes:
+        index = np.array([i for i, op in enumerate(lane.ops) if path(op) == way], np.int64)
+        if not index.size:
+            continue
+        nbytes = np.array([moved(lane.ops[i]) for i in index], np.float64)
+        start, free = lane.start[index], np.maximum(lane.free[index], lane.start[index] + 1)
+        rate = nbytes * len(lane.cores) / (free - start)
+        times += [start, free]
+        rates += [rate, -rate]
+    if not times:
+        return np.zeros(bins)
+    when, steps = np.concatenate(times), np.concatenate(rates)
+    order = np.argsort(when, kind="stable")
+    when, speed = when[order], np.cumsum(steps[order])
+    total = np.concatenate(([0.0], np.cumsum(speed[:-1] * np.diff(when))))
+    edges = np.linspace(0, trace.cycles, bins + 1)
+    within = np.interp(edges, when, total)
+    return np.diff(within) / np.diff(edges) * trace.clock_hz

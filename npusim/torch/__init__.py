@@ -1,0 +1,54 @@
+"""torch_npu scripts as they stand, on a simulated card.
+
+From the shell: ``python -m npusim.torch script.py``. In a notebook or a test, before `torch_npu` is
+imported::
+
+    import npusim.torch
+    npusim.torch.install(device="ascend910b2")
+
+    import torch, torch_npu
+    torch.ones(2, 3).npu()
+
+Importing this package changes nothing and does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+
+from npusim import devices
+from npusim.spec import DeviceSpec
+
+__all__ = ["DEFAULT_DEVICE", "install"]
+
+DEFAULT_DEVICE = "ascend910b2"
+
+
+def install(
+    device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE, *, shadow: bool = False
+) -> str:
+    """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
+
+    A second call puts another card in. With *shadow*, a real torch_npu on this machine stays out
+    of the way, as the launcher has it. Raises ImportError where torch is missing, DeviceError for
+    an unknown device, and RuntimeError where a real torch_npu is there, or is imported already.
+    """
+    spec = devices.load(device)
+    from npusim.torch import stand_ins
+
+    if not stand_ins.installed():
+        stand_ins.check_free(shadow)
+        stand_ins.check_torch()
+        # Torch would import a real torch_npu by itself, and that would take the device.
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        from npusim.torch import backend, card, operators
+
+        backend.register()
+        card.insert(spec)
+        backend.check()
+        operators.register(backend.define)
+        stand_ins.install()
+    from npusim.torch import card
+
+    card.insert(spec)
+    return card.name()

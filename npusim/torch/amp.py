@@ -1,0 +1,28 @@
+"""`torch.npu.amp`: the older names of `torch.autocast("npu")` and its scaler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["GradScaler", "autocast"]
+
+
+class autocast(torch.autocast):  # noqa: N801
+    """`torch.autocast("npu")`."""
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        dtype: torch.dtype = torch.float16,
+        cache_enabled: bool = True,
+    ) -> None:
+        super().__init__("npu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+class GradScaler(torch.amp.GradScaler):
+    """`torch.amp.GradScaler("npu")`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__("npu", *args, **kwargs)

@@ -1,0 +1,119 @@
+"""Simulated time: one clock a process, which only kernels of the card move.
+
+Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Plain torch
+operations run on the host; they are counted as "not simulated" and take no time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from npusim.run import Run
+
+__all__ = ["Clock", "Event", "clock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A kernel on the card, or a host operation that is not simulated."""
+
+    name: str
+    start_us: float
+    time_us: float
+    """0 for what is not simulated."""
+    launch_us: float = 0.0
+    """How much of it is the cost of starting and ending the kernel."""
+    run: Run | None = None
+    """The kernel's run; None for what is not simulated."""
+    graph: str | None = None
+    """The compiled graph that it was part of."""
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.run is not None
+
+
+@dataclass(eq=False)
+class Clock:
+    """What the card has done so far, and when.
+
+    Events are kept only while somebody records, so that a long script does not grow.
+    """
+
+    now_us: float = 0.0
+    launches: int = 0
+    """Kernels launched; a compiled graph counts once."""
+    kernels: int = 0
+    """Kernels run."""
+    not_simulated: Counter[str] = field(default_factory=Counter)
+    """Host operation -> how often it ran."""
+    _recordings: list[list[Event]] = field(default_factory=list)
+    _graph: str | None = None
+    _paid_us: float | None = None
+
+    def kernel(self, run: Run, name: str | None = None) -> None:
+        """Move on by the time of *run*.
+
+        In a graph the launch is paid once: a later kernel pays only what its own costs more.
+        """
+        launch_us, time_us = run.launch_us, run.time_us or 0.0
+        if self._paid_us is not None:
+            owed_us = max(0.0, launch_us - self._paid_us)
+            time_us, launch_us = time_us - launch_us + owed_us, owed_us
+            self._paid_us += owed_us
+        if run.plan is not None:
+            self.kernels += 1
+            self.launches += self._graph is None
+        event = Event(name or run.op, self.now_us, time_us, launch_us, run, self._graph)
+        self.now_us += time_us
+        for kept in self._recordings:
+            kept.append(event)
+
+    def host(self, name: str) -> None:
+        """Count a host operation, which takes no simulated time."""
+        self.not_simulated[name] += 1
+        for kept in self._recordings:
+            kept.append(Event(name, self.now_us, 0.0, graph=self._graph))
+
+    @contextmanager
+    def graph(self, name: str) -> Iterator[None]:
+        """Run what is inside as one launch; a graph within a graph belongs to the outer one."""
+        if self._graph is not None:
+            yield
+            return
+        before = self.kernels
+        self._graph, self._paid_us = name, 0.0
+        try:
+            yield
+        finally:
+            self.launches += self.kernels > before
+            self._graph = self._paid_us = None
+
+    def told(self) -> str:
+        """What has passed, in one line."""
+        plain = sum(self.not_simulated.values())
+        return (
+            f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
+            f"{_counted(plain, 'host operation', 'host operations')} not simulated"
+        )
+
+    def record(self) -> list[Event]:
+        """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
+        kept: list[Event] = []
+        self._recordings.append(kept)
+        return kept
+
+    def stop(self, kept: list[Event]) -> None:
+        """Keep no more events in *kept*, which :meth:`record` gave out."""
+        self._recordings = [other for other in self._recordings if other is not kept]
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+clock = Clock()
+"""The clock of this process."""

@@ -1,0 +1,181 @@
+"""Plain torch operations on npu tensors: run by torch's CPU kernels on the same memory.
+
+One boxed fallback serves every operation that has no kernel for the card. It relabels the npu
+arguments as CPU tensors, runs the operation, and relabels what is new among the results; a result
+that is an argument (in place, `out=`) is the caller's own tensor again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from npusim.torch.clock import clock
+from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
+from npusim.torch.relabel import to_host, to_npu
+
+__all__ = ["HostOp", "fallback"]
+
+CPU = torch.device("cpu")
+PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, complex})
+"""Types of arguments that mean the same on the host."""
+
+CPU_INDICES = frozenset(
+    f"aten::{name}"
+    for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+)
+"""Operations that take indices from the host beside npu tensors."""
+
+INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
+
+
+class _Lent:
+    """An npu tensor lent to the host as *alias*, and how the alias lay when it was lent."""
+
+    __slots__ = ("alias", "lay", "npu")
+
+    def __init__(self, npu: torch.Tensor, alias: torch.Tensor) -> None:
+        self.npu, self.alias, self.lay = npu, alias, _lay(alias)
+
+
+def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+class HostOp:
+    """One torch operation, and how to run it on the host for npu tensors."""
+
+    __slots__ = ("is_mutable", "mixes", "name", "op", "outs", "run")
+
+    def __init__(self, op: Any) -> None:
+        schema = op._schema
+        self.op, self.name = op, str(op)
+        self.outs = [argument.name for argument in schema.arguments if argument.is_out]
+        self.is_mutable = schema.is_mutable
+        self.mixes = schema.name in CPU_INDICES
+        self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # A call's state is a plain object: closures that refer to themselves would keep every
+        # tensor alive until the garbage collector runs.
+        call = _Call(self)
+        down = call.down
+        low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
+        named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
+        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
+            raise mixed_devices(self.name)
+        clock.host(self.name)
+        try:
+            if not self.is_mutable:
+                return call.up(self.run(*low, **named))
+            result = self._run_mutable(call, low, named)
+        except NotImplementedError as error:
+            if not str(error).startswith("Could not run"):
+                raise
+            raise not_modelled(self.name, "be run on npu, since the CPU cannot run it") from None
+        call.give_back()
+        return call.up(result)
+
+    def _run_mutable(self, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
+        call.renew_empty(named)
+        try:
+            return self.run(*low, **named)
+        except RuntimeError as error:
+            if "not resizable" not in str(error) or not self.outs:
+                raise
+        call.renew(named)
+        return self.run(*low, **named)
+
+
+class _Call:
+    """The tensors of one call: which npu tensor each alias belongs to."""
+
+    __slots__ = ("has_host", "lent", "op")
+
+    def __init__(self, op: HostOp) -> None:
+        self.op = op
+        self.lent: dict[int, _Lent] = {}
+        self.has_host = False
+
+    def down(self, value: Any) -> Any:
+        """An argument as the host takes it."""
+        if isinstance(value, torch.Tensor):
+            if not value.is_npu:
+                self.has_host = self.has_host or (value.dim() > 0 and value.device == CPU)
+                return value
+            alias = to_host(value)
+            self.lent[id(alias)] = _Lent(value, alias)
+            return alias
+        if isinstance(value, torch.device):
+            if value.type != "npu":
+                return value
+            if value.index:
+                raise invalid_device(value)
+            return CPU
+        if isinstance(value, list | tuple):
+            return [self.down(part) for part in value]
+        return value
+
+    def up(self, value: Any) -> Any:
+        """A result as the card gives it."""
+        if isinstance(value, torch.Tensor):
+            lent = self.lent.get(id(value))
+            if lent is not None:
+                return lent.npu
+            if value.device != CPU:
+                return value
+            if value.layout is not torch.strided:
+                raise not_modelled(self.op.name, f"give a tensor of layout {value.layout}")
+            return to_npu(value)
+        if isinstance(value, list | tuple):
+            return type(value)([self.up(part) for part in value])
+        return value
+
+    def renew_empty(self, named: dict[str, Any]) -> None:
+        """Before: composite functions of torch hand over outputs of size 0 to be resized."""
+        self._renew(named, lambda out: out.numel() == 0)
+
+    def renew(self, named: dict[str, Any]) -> None:
+        """Memory that came through DLPack cannot be resized: lend fresh outputs instead."""
+        self._renew(named, lambda _: True)
+
+    def _renew(self, named: dict[str, Any], wanted: Any) -> None:
+        for name in self.op.outs:
+            lent = self.lent.get(id(named.get(name)))
+            if lent is not None and wanted(lent.alias):
+                del self.lent[id(lent.alias)]
+                named[name] = torch.empty(0, dtype=lent.alias.dtype)
+                fresh = self.lent[id(named[name])] = _Lent(lent.npu, named[name])
+                fresh.lay = ()
+
+    def give_back(self) -> None:
+        """After: an alias that lies elsewhere now takes its npu tensor along."""
+        for lent in self.lent.values():
+            if _lay(lent.alias) != lent.lay:
+                lent.npu.data = to_npu(lent.alias)
+
+
+def _only_indices(args: tuple[Any, ...]) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number."""
+    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+    return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
+
+
+def _draw_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`normal_`, also for integers, which the CPU does not know: drawn in float32, cut off."""
+    if tensor.dtype not in INTEGERS:
+        return tensor.normal_(*args, **kwargs)
+    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
+    return tensor.copy_(drawn)
+
+
+_known: dict[Any, HostOp] = {}
+
+
+def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run *op* on the host."""
+    host_op = _known.get(op)
+    if host_op is None:
+        host_op = _known[op] = HostOp(op)
+    return host_op(*args, **kwargs)

@@ -1,0 +1,36 @@
+"""Which format a storage lies in: ND unless said otherwise.
+
+The format belongs to the storage, so views, `.data =` and parameters keep it and copies are ND.
+The memory itself stays row-major for the host; operators of the card are given it in its format.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+
+__all__ = ["ND", "NZ", "get", "put"]
+
+ND, NZ = 2, 29
+"""The numbers that torch_npu calls ACL_FORMAT_ND and ACL_FORMAT_FRACTAL_NZ."""
+
+_formats: dict[int, int] = {}
+"""Storage -> its format, if that is not ND."""
+
+
+def get(tensor: torch.Tensor) -> int:
+    """The format of the storage of *tensor*."""
+    return _formats.get(tensor.untyped_storage()._cdata, ND)
+
+
+def put(tensor: torch.Tensor, number: int) -> None:
+    """Say that the storage of *tensor* lies in the format *number*."""
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    if number == ND:
+        _formats.pop(key, None)
+        return
+    if key not in _formats:
+        weakref.finalize(storage, _formats.pop, key, None)
+    _formats[key] = number

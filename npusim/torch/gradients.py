@@ -1,0 +1,57 @@
+"""Backward through the operators: they are for inference, and say so instead of giving a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+__all__ = ["inference_only"]
+
+
+class _NoBackward(torch.autograd.Function):
+    """An output, as a function of inputs that it has no derivative by."""
+
+    @staticmethod
+    def forward(context: Any, name: str, output: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        context.name = name
+        return output
+
+    @staticmethod
+    def backward(context: Any, *_: Any) -> Any:
+        name = context.name
+        raise NotImplementedError(
+            f"the derivative for '{name}' is not implemented.\n"
+            f"{name}: no gradient must go through it, since it is for inference; "
+            f"call it under torch.no_grad(), or detach its tensors"
+        )
+
+
+def inference_only(name: str, op: Any) -> Callable[..., Any]:
+    """The autograd kernel of *op*: its floating outputs refuse to be differentiated."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            made = op(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            return made
+        inputs = [x for x in (*args, *kwargs.values()) if _needs_gradient(x)]
+        if not inputs:
+            return made
+        if isinstance(made, torch.Tensor):
+            return _refusing(name, made, inputs)
+        return tuple(_refusing(name, output, inputs) for output in made)
+
+    return kernel
+
+
+def _needs_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _refusing(name: str, output: torch.Tensor, inputs: Iterable[torch.Tensor]) -> torch.Tensor:
+    if not output.is_floating_point():
+        return output
+    refusing: torch.Tensor = _NoBackward.apply(name, output, *inputs)
+    return refusing

@@ -1,0 +1,175 @@
+"""Views, copies, and storages of npu tensors: what the fallback cannot do by relabelling.
+
+A view must share the storage of its base, not only the memory, so that autograd and `.data =` see
+one tensor. `aten.alias` does that in C++ for every device, and `as_strided_` only writes geometry.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from npusim.torch.clock import clock
+from npusim.torch.errors import invalid_device
+from npusim.torch.relabel import to_host, to_npu
+
+__all__ = ["KERNELS", "new_storage"]
+
+aten = torch.ops.aten
+
+
+def _empty(
+    size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+) -> torch.Tensor:
+    _check(device)
+    return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=_order(memory_format)))
+
+
+def _empty_strided(
+    size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any
+) -> torch.Tensor:
+    _check(device)
+    return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+
+
+def _check(device: Any) -> None:
+    if device is not None and device.index:
+        raise invalid_device(device)
+
+
+def _order(memory_format: Any) -> Any:
+    return torch.contiguous_format if memory_format is None else memory_format
+
+
+def _as_strided(
+    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    offset = tensor.storage_offset() if storage_offset is None else storage_offset
+    return aten.as_strided_(aten.alias(tensor), size, stride, offset)
+
+
+def _view_by_meta(op: Any) -> Callable[..., torch.Tensor]:
+    """The kernel of a view whose geometry a meta tensor finds."""
+
+    def view(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        seen = op(meta, *args)
+        offset = tensor.storage_offset() + seen.storage_offset()
+        return _as_strided(tensor, seen.shape, seen.stride(), offset)
+
+    return view
+
+
+def _copy_from(
+    source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    clock.host("aten.copy_.default")
+    to_host(target).copy_(to_host(source), non_blocking)
+    return target
+
+
+def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if target.shape != source.shape:
+        target.resize_(source.shape)
+    return _copy_from(source, target)
+
+
+def _to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    memory_format: Any = None,
+    **_: Any,
+) -> torch.Tensor:
+    """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
+    if device is not None and device.type not in ("npu", "cpu"):
+        return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=memory_format)
+    clock.host("aten._to_copy.default")
+    made = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
+    if device is not None and device.type == "cpu":
+        return made
+    _check(device)
+    return to_npu(made)
+
+
+def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
+    """Adopt memory of the new size: that from DLPack cannot grow."""
+    old = to_host(tensor)
+    new = torch.empty(size, dtype=old.dtype, memory_format=_order(memory_format))
+    kept = min(old.numel(), new.numel())
+    new.view(-1)[:kept] = old.reshape(-1)[:kept]
+    tensor.data = to_npu(new)
+    return tensor
+
+
+def _set_storage(
+    tensor: torch.Tensor,
+    storage: torch.UntypedStorage,
+    storage_offset: int = 0,
+    size: Any = None,
+    stride: Any = (),
+) -> torch.Tensor:
+    flat = torch.empty(0, dtype=tensor.dtype)
+    whole = storage.nbytes() // tensor.element_size()
+    if whole:
+        memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+        memory.kept = storage
+        flat = torch.frombuffer(memory, dtype=tensor.dtype, count=whole)
+    if size is None:
+        size, stride = (whole,), (1,)
+    tensor.data = to_npu(torch.as_strided(flat, size, stride, storage_offset))
+    return tensor
+
+
+def _convolution(x: Any, weight: Any, bias: Any, *rest: Any) -> torch.Tensor:
+    clock.host("aten.convolution.default")
+    bias = None if bias is None else to_host(bias)
+    return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
+
+
+def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[Any, ...]:
+    clock.host("aten.convolution_backward.default")
+    how, mask = rest[:-1], rest[-1]
+    bias_sizes = [grad.shape[1]] if mask[2] else None
+    tensors = to_host(grad), to_host(x), to_host(weight)
+    made = aten.convolution_backward(*tensors, bias_sizes, *how, mask)
+    return tuple(None if part is None else to_npu(part) for part in made)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "empty.memory_format": _empty,
+    "empty_strided": _empty_strided,
+    "_to_copy": _to_copy,
+    "as_strided": _as_strided,
+    "_reshape_alias": _as_strided,
+    "view": _view_by_meta(aten.view.default),
+    "unfold": _view_by_meta(aten.unfold.default),
+    "_copy_from": _copy_from,
+    "_copy_from_and_resize": _copy_from_and_resize,
+    "resize_": _resize,
+    "set_.source_Storage": _set_storage,
+    "set_.source_Storage_storage_offset": _set_storage,
+    "convolution_overrideable": _convolution,
+    "convolution_backward_overrideable": _convolution_backward,
+}
+"""Operation of aten -> its kernel for the card."""
+
+_new_on_host = torch.UntypedStorage.__new__
+
+
+def new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(...)`: torch itself has no allocator for the card and would crash."""
+    if device is None or torch.device(device).type != "npu":
+        given = kwargs if device is None else kwargs | {"device": device}
+        return _new_on_host(cls, *args, **given)
+    if len(args) > 1 or kwargs or (args and not isinstance(args[0], int)):
+        raise TypeError(
+            "npusim.torch: a storage on npu must be made from a size, "
+            f"not {args[0] if args else kwargs!r}; make it on the CPU and copy it"
+        )
+    size = args[0] if args else 0
+    return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()

@@ -1,0 +1,32 @@
+"""What `import torch_npu` gives: the operators, and the parts that scripts use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from npusim.torch import contrib, formats, npu, profiler, testing
+from npusim.torch.functions import FUNCTIONS
+
+__all__ = ["contrib", "get_npu_format", "npu", "profiler", "testing"]
+
+__version__ = "2.13.0+npusim"
+
+
+def get_npu_format(tensor: torch.Tensor) -> int:
+    """The format of the storage: 2 for ND, 29 for FRACTAL_NZ."""
+    return formats.get(tensor)
+
+
+def __getattr__(name: str) -> Any:
+    """An operator of the namespace `npu`."""
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    if name.startswith("npu_") and hasattr(torch.ops.npu, name):
+        return getattr(torch.ops.npu, name)
+    advice = "; do it on the CPU" if name.startswith("npu_") else "; do without it"
+    raise AttributeError(
+        f"module 'torch_npu' has no attribute {name!r}\nnpusim.torch: torch_npu.{name} must be "
+        f"modelled, but is not{advice}"
+    )

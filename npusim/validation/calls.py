@@ -1,0 +1,290 @@
+"""From a measured row to what is timed in its place.
+
+What the rows leave open is settled here, once for all:
+
+* The L2 holds what an earlier run of the same left there if a row says warm. If it says that
+  weights are cold and activations warm, it holds the activations. So it does where a row says only
+  that weights are cold: those come from a benchmark that replays a graph over six copies of the
+  weights in turn, whose activations stay. Weights are warm there too if all six copies fit. Where a
+  row does not say, or says it in its notes, the L2 is cold.
+* A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
+  families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
+  `[N, K]`, and the fractals of the 310P kernel of npu_weight_quant_batchmatmul are those of
+  `[N, K]`.
+* npu_quant_matmul with fp16 out, without scales a token, gets its fp32 scale through
+  npu_trans_quant_param, whose own time is not in the row: the kernel takes int64.
+* A bias has the last dtype that the note lists. One that is not known is left out, and so is an
+  offset.
+* The times of two operators add; the gap between their kernels, which some rows include, is not
+  simulated.
+
+Rows that were taken with kernels other than the vendor's library (families matmul_pto_a3 and
+qmm_catlass_910b1) are held against the library's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol
+
+from npusim import devices, ops
+from npusim.chip import L2State
+from npusim.dtypes import FLOAT32, dtype_named
+from npusim.micro import task_us, time
+from npusim.micro.elementwise import cast, maximum
+from npusim.micro.published import find
+from npusim.run import run
+from npusim.tensor import TensorSpec
+from npusim.validation.rows import Row, RowError
+
+__all__ = ["KERNELS", "Call", "NotModelledError", "Timed", "timed"]
+
+COPIES = 6
+"""Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
+TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
+"""Families whose notes do not say that the weight lies as `[N, K]`."""
+
+
+SHORT = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+class NotModelledError(ValueError):
+    """npusim has nothing that a row could be held against; the text is the reason."""
+
+
+class Timed(Protocol):
+    """Something that takes time on a chip; it must pickle, since another process may ask it."""
+
+    def time_us(self) -> float:
+        """How long it takes, as Task Duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of `npusim.run`, for its time alone."""
+
+    op: str
+    args: tuple[TensorSpec | str | int | bool, ...]
+    device: str
+    l2: L2State
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def time_us(self) -> float:
+        """Task Duration; raises OpError if the operator refuses."""
+        found = run(
+            self.op, *self.args, device=self.device, values=False, l2=self.l2, **self.options
+        ).time_us
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A kernel of `npusim.micro.published`, by the id of its row."""
+
+    id: str
+
+    def time_us(self) -> float:
+        """Task Duration."""
+        found = find(self.id)
+        assert found is not None
+        table, row = found
+        spec = devices.load(table.device)
+        kernel = row.write(spec)
+        return task_us(kernel, spec, time(kernel, spec, table.l2))
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """A cast to fp32 or a maximum of *count* elements."""
+
+    op: str
+    count: int
+    dtype: str
+    device: str
+    l2: L2State
+
+    def time_us(self) -> float:
+        """Task Duration."""
+        spec, dtype = devices.load(self.device), dtype_named(self.dtype)
+        if self.op == "cast":
+            kernel = cast(spec, self.count, dtype, FLOAT32)
+        else:
+            kernel = maximum(spec, self.count, dtype)
+        return task_us(kernel, spec, time(kernel, spec, self.l2))
+
+
+def timed(row: Row) -> tuple[Timed, ...]:
+    """What *row* measured, kernel by kernel, one after the other.
+
+    Raises NotModelledError, and RowError if a cell that its operator needs is empty or wrong.
+    """
+    if row.op.startswith("micro: ") and find(row.id):
+        return (Published(row.id),)
+    if row.op not in KERNELS:
+        reasons = (reason for start, reason in ABSENT.items() if row.op.startswith(start))
+        raise NotModelledError(next(reasons, f"npusim has no {row.op}"))
+    for op in row.op.split(" + "):
+        if op.startswith("npu_") and op not in ops.names():
+            raise NotModelledError(f"npusim has no {op}")
+    if row.b not in (None, 1):
+        raise NotModelledError("batches are not simulated")
+    try:
+        return KERNELS[row.op](row)
+    except (RowError, NotModelledError):
+        raise
+    except ValueError as error:
+        raise RowError(f"validate: row {row.id}: {error}") from None
+
+
+# ---- operators ----
+
+
+def _matmul(row: Row) -> tuple[Timed, ...]:
+    m, k, _ = _sizes(row)
+    weight = _weight(row, row.x_dtype)
+    args = TensorSpec((m, k), row.x_dtype), weight
+    return (Call("matmul", args, row.device, _l2(row, weight, "x1")),)
+
+
+def _quant_matmul(row: Row) -> tuple[Timed, ...]:
+    m, k, n = _sizes(row)
+    weight = _weight(row, "int8")
+    scale = row.scale_dtype or "float32"
+    if scale == "float32" and row.out_dtype == "float16" and not row.pertoken:
+        scale = "int64"
+    options: dict[str, Any] = {"output_dtype": row.out_dtype}
+    warm = ["x1"]
+    if row.pertoken:
+        options["pertoken_scale"] = TensorSpec((m,), "float32")
+        warm.append("pertoken_scale")
+    if row.bias:
+        options["bias"] = TensorSpec((n,), _bias_dtype(row))
+    args = TensorSpec((m, k), "int8"), weight, TensorSpec((n,), scale)
+    return (Call("npu_quant_matmul", args, row.device, _l2(row, weight, *warm), options),)
+
+
+def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
+    m, k, n = _sizes(row)
+    weight = _weight(row, "int8")
+    channel = TensorSpec((n,), row.scale_dtype or row.x_dtype)
+    options: dict[str, Any] = {}
+    if row.antiquant_offset:
+        options["antiquant_offset"] = channel
+    if row.bias:
+        options["bias"] = TensorSpec((n,), _bias_dtype(row))
+    args = TensorSpec((m, k), row.x_dtype), weight, channel
+    return (Call(row.op, args, row.device, _l2(row, weight, "x"), options),)
+
+
+def _quantize(row: Row) -> tuple[Timed, ...]:
+    m, n = _size(row, "m"), _size(row, "n")
+    channel = TensorSpec((n,), row.x_dtype)
+    x = TensorSpec((m, n), row.x_dtype)
+    return (Call(row.op, (x, channel, channel, "qint8", -1, False), row.device, _l2(row)),)
+
+
+def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
+    x = TensorSpec((_size(row, "m"), _size(row, columns)), row.x_dtype)
+    return (Call("npu_dynamic_quant", (x,), row.device, _l2(row)),)
+
+
+def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
+    return (*_dynamic_quant(row, "k"), *_quant_matmul(row))
+
+
+def _cast(row: Row) -> tuple[Timed, ...]:
+    dtype = SHORT.get(row.x_dtype, row.x_dtype)
+    return (Elementwise("cast", prod(_shapes(row)[0]), dtype, row.device, _l2(row)),)
+
+
+def _maximum(row: Row) -> tuple[Timed, ...]:
+    first, *others = _shapes(row)
+    dtype = row.x_dtype.partition("/")[0]
+    if any(other != first for other in others) or dtype == "int64":
+        raise NotModelledError("how the vendor broadcasts, and takes int64, is closed")
+    return (Elementwise("maximum", prod(first), dtype, row.device, _l2(row)),)
+
+
+def _shapes(row: Row) -> list[tuple[int, ...]]:
+    """What stands in the column, `3x4 , 3x4` for two inputs; raises RowError."""
+    texts = row.shape.split(" , ")
+    if not all(re.fullmatch(r"\d+(x\d+)*", text) for text in texts):
+        raise RowError(
+            f"validate: row {row.id}: shape must be sizes such as 3x4 , 3x4 for {row.op}, "
+            f"not {row.shape!r}; mend the cell"
+        )
+    return [tuple(int(size) for size in text.split("x")) for text in texts]
+
+
+KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
+    "matmul": _matmul,
+    "npu_quant_matmul": _quant_matmul,
+    "npu_weight_quant_batchmatmul": _weight_quant_matmul,
+    "npu_quantize": _quantize,
+    "npu_dynamic_quant": _dynamic_quant,
+    "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
+    "cast": _cast,
+    "maximum": _maximum,
+}
+"""The op of a row -> what is timed for it.
+
+A kernel that is no operator of torch_npu has its place here too: anything Timed will do, and a
+variant that is not simulated raises NotModelledError.
+"""
+
+ABSENT = {
+    "micro: ": "a kernel of the vendor's guide that is not simulated, or not by that name",
+    "as noted: ": "told in passing, as a sum or for a shape that is not exact",
+}
+"""How the op of a row begins -> why it has no place in KERNELS."""
+
+
+# ---- what the columns mean ----
+
+
+def _size(row: Row, column: str) -> int:
+    size: int | None = getattr(row, column)
+    if size is None:
+        raise RowError(
+            f"validate: row {row.id}: {column} must be given for {row.op}, not empty; fill the cell"
+        )
+    return size
+
+
+def _sizes(row: Row) -> tuple[int, int, int]:
+    return _size(row, "m"), _size(row, "k"), _size(row, "n")
+
+
+def _weight(row: Row, dtype: str) -> TensorSpec:
+    """The weight, `(k, n)` to the operator."""
+    _, k, n = _sizes(row)
+    layout = "FRACTAL_NZ" if row.w_layout == "NZ" else "ND"
+    says = "[N,K]" in row.note or "[K,N]" in row.note
+    if "[N,K]" in row.note or (not says and row.family in TRANSPOSED):
+        return TensorSpec((n, k), dtype, layout).T
+    return TensorSpec((k, n), dtype, layout)
+
+
+def _bias_dtype(row: Row) -> str:
+    listed = row.note.rpartition(";")[2].strip().split("/")
+    if len(listed) < 2:
+        return "int32" if row.x_dtype == "int8" else row.x_dtype
+    return listed[-1]
+
+
+def _l2(row: Row, weight: TensorSpec | None = None, *activations: str) -> L2State:
+    """What the L2 holds at launch; without a *weight*, all there is are activations."""
+    if row.l2 == "warm":
+        return "again"
+    if not row.l2.startswith("weights cold"):
+        return "cold"
+    if weight is None:
+        return "again"
+    capacity_bytes = devices.load(row.device).l2.capacity_bytes
+    if row.l2 == "weights cold" and COPIES * weight.nbytes <= capacity_bytes:
+        return "warm"
+    return activations

@@ -1,0 +1,57 @@
+"""Traces made by hand, whose times can be counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim import devices
+from npusim.isa import MicroOp
+from npusim.program import Program
+from npusim.spec import DeviceSpec
+from npusim.trace import LaneTrace, Trace
+
+Times = tuple[MicroOp, int, int, int]
+
+
+def lane(
+    cores: tuple[int, ...],
+    *times: Times,
+    kind: str = "aiv",
+    claimed: dict[str, int] | None = None,
+    gm_bytes: int = 0,
+    l2_bytes: int = 0,
+) -> LaneTrace:
+    """A lane of (micro-op, start, free, end)."""
+    ops = tuple(time[0] for time in times)
+    start, free, end = (np.array([time[i] for time in times], np.int64) for i in (1, 2, 3))
+    program = Program("kernel", ops, claimed or {})
+    return LaneTrace(cores, kind, program, start, free, end, gm_bytes, l2_bytes)
+
+
+def trace(*lanes: LaneTrace) -> Trace:
+    """At 1 MHz, where a cycle is a microsecond."""
+    return Trace(lanes, 1_000_000)
+
+
+ASCEND910B2 = devices.load("ascend910b2")
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """A run of a trace made by hand."""
+
+    trace: Trace | None
+    device: DeviceSpec = ASCEND910B2
+    op: str = "npu_made"
+    launch_us: float = 10.0
+    time_us: float | None = None
+
+
+def at_1_mhz(spec: DeviceSpec) -> DeviceSpec:
+    """*spec* with cores that tick once a microsecond."""
+    cores = {
+        kind: core.model_copy(update={"clock_hz": 1_000_000}) for kind, core in spec.cores.items()
+    }
+    return spec.model_copy(update={"cores": cores})

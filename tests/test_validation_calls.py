@@ -1,0 +1,256 @@
+"""What is timed in place of a measured row."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+import npusim
+from npusim import TensorSpec, ops
+from npusim.validation import Row, RowError, calls, read
+from npusim.validation.calls import Call, NotModelledError, timed
+
+A2 = "ascend910b2"
+MATMUL = Row(
+    *("r1", "ours", "matmul", A2, 10.0),
+    m=8, k=32, n=48, x_dtype="bfloat16", w_layout="ND", l2="warm",
+)  # fmt: skip
+QUANT = replace(MATMUL, op="npu_quant_matmul", x_dtype="int8", out_dtype="bfloat16")
+WEIGHT = replace(
+    MATMUL, op="npu_weight_quant_batchmatmul", x_dtype="float16", scale_dtype="float16"
+)
+X = TensorSpec((8, 32), "int8")
+W = TensorSpec((32, 48), "int8")
+
+
+def call(row: Row) -> Call:
+    (found,) = timed(row)
+    assert isinstance(found, Call)
+    return found
+
+
+def refused(row: Row, message: str) -> None:
+    with pytest.raises(RowError) as caught:
+        timed(row)
+    assert str(caught.value) == message
+
+
+def absent(row: Row, reason: str) -> None:
+    with pytest.raises(NotModelledError) as caught:
+        timed(row)
+    assert str(caught.value) == reason
+
+
+def shipped(name: str) -> Row:
+    return next(row for row in read() if row.id == name)
+
+
+# ---- weights ----
+
+
+def test_a_weight_lies_as_the_note_says() -> None:
+    straight = TensorSpec((32, 48), "bfloat16")
+    turned = TensorSpec((48, 32), "bfloat16").T
+
+    assert call(replace(MATMUL, note="ND, B [K,N]")).args[1] == straight
+    assert call(replace(MATMUL, note="ND, W [N,K]; bf16")).args[1] == turned
+    assert call(MATMUL).args[1] == straight
+
+
+def test_a_weight_of_a_linear_layer_is_turned() -> None:
+    linear = replace(MATMUL, family="matmul_bf16_910b")
+
+    assert call(linear).args[1] == TensorSpec((48, 32), "bfloat16").T
+    assert call(replace(linear, note="[K,N]")).args[1] == TensorSpec((32, 48), "bfloat16")
+
+
+def test_a_weight_may_lie_in_fractals() -> None:
+    found = call(replace(QUANT, w_layout="NZ"))
+    assert found.args[1] == TensorSpec((32, 48), "int8", "FRACTAL_NZ")
+    assert call(shipped("c001")).args[1] == TensorSpec((2048, 4096), "int8", "FRACTAL_NZ").T
+
+
+# ---- what the L2 holds ----
+
+
+@pytest.mark.parametrize("said", ["cold", "unknown", "as noted", ""])
+def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
+    assert call(replace(MATMUL, l2=said)).l2 == "cold"
+
+
+def test_of_cold_weights_only_activations_are_warm() -> None:
+    row = replace(QUANT, l2="weights cold, activations warm")
+
+    assert call(row).l2 == ("x1",)
+    assert call(replace(row, pertoken=True)).l2 == ("x1", "pertoken_scale")
+    assert call(replace(WEIGHT, l2=row.l2)).l2 == ("x",)
+    assert call(replace(row, op="npu_quantize", x_dtype="bfloat16")).l2 == "again"
+
+
+def test_weights_in_turn_are_warm_if_all_copies_fit() -> None:
+    capacity_bytes = npusim.devices.load(A2).l2.capacity_bytes
+    # With one more row, six copies are larger than the L2.
+    k = capacity_bytes // (6 * 4096)
+    fits = replace(QUANT, k=k, n=4096, l2="weights cold")
+
+    assert call(fits).l2 == "warm"
+    assert call(replace(fits, k=k + 1)).l2 == ("x1",)
+
+
+# ---- scales and bias ----
+
+
+def test_a_scale_is_packed_for_fp16_without_scales_a_token() -> None:
+    row = replace(QUANT, out_dtype="float16", scale_dtype="float32")
+    packed = TensorSpec((48,), "int64")
+
+    assert call(row).args == (X, W, packed)
+    assert call(row).options == {"output_dtype": "float16"}
+    assert call(replace(row, pertoken=True)).args[2] == TensorSpec((48,), "float32")
+    assert call(replace(row, pertoken=True)).options == {
+        "output_dtype": "float16",
+        "pertoken_scale": TensorSpec((8,), "float32"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"), [("bfloat16", "bfloat16"), ("float32", "float32"), ("", "float32")]
+)
+def test_a_scale_is_as_given_for_bf16(given: str, taken: str) -> None:
+    assert call(replace(QUANT, scale_dtype=given)).args[2] == TensorSpec((48,), taken)
+
+
+def test_a_bias_has_the_last_dtype_of_the_note() -> None:
+    def bias(row: Row) -> object:
+        return call(replace(row, bias=True)).options["bias"]
+
+    assert bias(replace(QUANT, note="bias; int8/int8/float32/bfloat16")) == (
+        TensorSpec((48,), "bfloat16")
+    )
+    assert bias(QUANT) == TensorSpec((48,), "int32")
+    assert bias(WEIGHT) == TensorSpec((48,), "float16")
+    assert "bias" not in call(replace(WEIGHT, bias=None)).options
+
+
+def test_an_offset_is_given_where_it_is_known() -> None:
+    channel = TensorSpec((48,), "float16")
+
+    assert call(replace(WEIGHT, antiquant_offset=True)).options == {"antiquant_offset": channel}
+    assert call(replace(WEIGHT, antiquant_offset=None)).options == {}
+
+
+# ---- rows of their own kind ----
+
+
+def test_static_quantisation_has_a_scale_and_an_offset_for_each_column() -> None:
+    row = replace(MATMUL, op="npu_quantize", k=None)
+    x, channel = TensorSpec((8, 48), "bfloat16"), TensorSpec((48,), "bfloat16")
+
+    assert timed(row) == (
+        Call("npu_quantize", (x, channel, channel, "qint8", -1, False), A2, "again"),
+    )
+
+
+def test_dynamic_quantisation_goes_before_its_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "names", lambda: ("npu_dynamic_quant", "npu_quant_matmul"))
+    row = replace(
+        QUANT,
+        op="npu_dynamic_quant + npu_quant_matmul",
+        x_dtype="bfloat16",
+        pertoken=True,
+        l2="weights cold, activations warm",
+    )
+    first, second = timed(row)
+
+    assert first == Call("npu_dynamic_quant", (TensorSpec((8, 32), "bfloat16"),), A2, "again")
+    assert second == call(replace(row, op="npu_quant_matmul"))
+
+
+def test_the_times_of_a_call_are_those_of_run() -> None:
+    row = replace(QUANT, pertoken=True, l2="weights cold, activations warm")
+    expected = npusim.run(
+        *("npu_quant_matmul", X, W, TensorSpec((48,), "float32")),
+        pertoken_scale=TensorSpec((8,), "float32"), output_dtype="bfloat16",
+        device=A2, l2=("x1", "pertoken_scale"),
+    ).time_us  # fmt: skip
+    assert call(row).time_us() == expected
+
+
+def test_calls_pickle() -> None:
+    for row in (MATMUL, QUANT, WEIGHT):
+        assert pickle.loads(pickle.dumps(timed(row))) == timed(row)
+
+
+# ---- what is not modelled ----
+
+
+def test_rows_that_nothing_can_be_held_against_say_why() -> None:
+    absent(replace(MATMUL, op="softmax"), "npusim has no softmax")
+    absent(
+        replace(MATMUL, op="micro: DataCopy GM->UB"),
+        "a kernel of the vendor's guide that is not simulated, or not by that name",
+    )
+    absent(
+        replace(MATMUL, op="as noted: RmsNorm per call"),
+        "told in passing, as a sum or for a shape that is not exact",
+    )
+    absent(replace(MATMUL, b=2), "batches are not simulated")
+
+
+def test_an_operator_that_npusim_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "names", lambda: ("npu_quant_matmul",))
+    absent(
+        replace(QUANT, op="npu_dynamic_quant + npu_quant_matmul"),
+        "npusim has no npu_dynamic_quant",
+    )
+
+
+def test_a_kernel_of_another_kind_can_be_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Softmax:
+        def time_us(self) -> float:
+            return 2.5
+
+    kernel = Softmax()
+    monkeypatch.setitem(calls.KERNELS, "softmax", lambda _: (kernel,))
+    assert timed(replace(MATMUL, op="softmax")) == (kernel,)
+
+
+# ---- rows that are wrong ----
+
+
+def test_a_size_that_is_missing_is_named() -> None:
+    refused(
+        replace(QUANT, k=None),
+        "validate: row r1: k must be given for npu_quant_matmul, not empty; fill the cell",
+    )
+
+
+@pytest.mark.parametrize("shape", ["", "3x", "3x4,3x4", "three"])
+def test_a_shape_that_is_wrong_is_named(shape: str) -> None:
+    refused(
+        replace(MATMUL, op="maximum", shape=shape),
+        f"validate: row r1: shape must be sizes such as 3x4 , 3x4 for maximum, not {shape!r}; "
+        f"mend the cell",
+    )
+
+
+def test_a_dtype_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError) as told:
+        TensorSpec((8, 32), "float17")
+    refused(replace(MATMUL, x_dtype="float17"), f"validate: row r1: {told.value}")
+
+
+def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
+    written_out = {"cast", "maximum"}
+    modelled = [row for row in read() if row.op in calls.KERNELS.keys() - written_out]
+    assert len(modelled) == 248
+    for found in (found for row in modelled for found in timed(row)):
+        assert isinstance(found, Call)
+        operator = ops.load(found.op)
+        bound = ops.signature(operator).bind(*found.args, **found.options)
+        bound.apply_defaults()
+        problem = operator.check(npusim.devices.load(found.device), **bound.arguments)
+        names = {operand.name for operand in problem.inputs}
+        assert isinstance(found.l2, str) or set(found.l2) <= names

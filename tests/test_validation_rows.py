@@ -1,0 +1,170 @@
+"""Measured rows: what a file may hold, and what is said of one that holds something else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from npusim import devices
+from npusim.validation import Row, RowError, read
+from npusim.validation.rows import L2_STATES, PARSERS
+
+HEAD = "id,family,op,device,latency_us"
+LINE = "a1,ours,matmul,Atlas A2,12.5"
+COLUMNS = ", ".join(PARSERS)
+
+
+def write(folder: Path, *lines: str) -> Path:
+    path = folder / "mine.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(RowError) as caught:
+        read(path)
+    assert str(caught.value) == f"validate: {path.name}: {message}"
+
+
+def test_the_shipped_rows_are_all_there() -> None:
+    rows = read()
+    families = Counter(row.family for row in rows)
+
+    assert (len(rows), len(families)) == (332, 17)
+    assert families["dynquant_qbmm_910b"] == 69
+    assert families["micro_a2"] == 54
+    assert all(row.source for row in rows)
+    assert {devices.load(row.device).name for row in rows} == {
+        *("ascend310p3", "ascend910b1", "ascend910b2", "ascend910_9381", "ascend910_9391")
+    }
+
+
+def test_a_shipped_row_is_what_its_source_says() -> None:
+    (row,) = (row for row in read() if row.id == "m0002")
+
+    assert (row.op, row.device, row.b, row.m, row.k, row.n) == (
+        *("npu_quant_matmul", "ascend910b2", 1, 1024, 3584, 4608),
+    )
+    assert (row.x_dtype, row.out_dtype, row.scale_dtype, row.w_layout) == (
+        *("int8", "float16", "float32", "ND"),
+    )
+    assert (row.antiquant_offset, row.pertoken, row.bias) == (None, False, True)
+    assert (row.l2, row.latency_us, row.latency_min_us) == ("warm", 83.98, None)
+
+
+def test_columns_that_are_left_out_are_empty(tmp_path: Path) -> None:
+    (row,) = read(write(tmp_path, HEAD, LINE))
+    assert row == Row("a1", "ours", "matmul", "Atlas A2", 12.5)
+
+
+def test_columns_come_in_any_order_and_cells_hold_commas(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "\ufeffnote,latency_us,pertoken,bias,m,op,id,family,device,l2",
+        '"[K,N], ND",3,unknown,True,7,matmul,a1,ours,ascend910b2,"weights cold, activations warm"',
+        "",
+        '"two\nlines",4e1,,False,,cast,a2,theirs,ascend910b2,',
+    )
+    one, other = read(path)
+
+    assert (one.note, one.latency_us, one.pertoken, one.bias, one.m) == (
+        *("[K,N], ND", 3.0, None, True, 7),
+    )
+    assert one.l2 == "weights cold, activations warm"
+    assert (other.note, other.latency_us, other.bias, other.m) == ("two\nlines", 40.0, False, None)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "must"),
+    [
+        ("id", "", "a name"),
+        ("op", "", "a name"),
+        ("device", "ascend911", "a chip that `npusim devices` lists"),
+        ("device", "", "a chip that `npusim devices` lists"),
+        ("latency_us", "0", "a number above 0"),
+        ("latency_us", "nan", "a number above 0"),
+        ("latency_us", "inf", "a number above 0"),
+        ("latency_us", "", "a number above 0"),
+        ("latency_us", "12 us", "a number above 0"),
+        ("latency_min_us", "-1", "a number above 0, or empty"),
+        ("m", "0", "a whole number above 0, or empty"),
+        ("k", "1.5", "a whole number above 0, or empty"),
+        ("bias", "yes", "True, False, unknown or empty"),
+        ("w_layout", "zN", "one of ND; NZ; or empty"),
+        ("l2", "hot", f"one of {'; '.join(L2_STATES)}; or empty"),
+    ],
+)
+def test_a_cell_that_is_wrong_is_named(tmp_path: Path, column: str, cell: str, must: str) -> None:
+    cells = dict(zip(HEAD.split(","), LINE.split(","), strict=True))
+    wrong = cells | {"id": "a2", column: cell}
+    path = write(
+        tmp_path,
+        ",".join(wrong),
+        ",".join(cells.get(name, "") for name in wrong),
+        ",".join(wrong.values()),
+    )
+    refused(path, f"line 3: {column} must be {must}, not {cell!r}; mend the cell")
+
+
+def test_a_row_must_have_all_cells(tmp_path: Path) -> None:
+    refused(
+        write(tmp_path, HEAD, LINE, LINE + ",b"),
+        "line 3: must have 5 cells like the first line, not 6; quote cells that hold a comma",
+    )
+
+
+def test_an_id_comes_once(tmp_path: Path) -> None:
+    refused(
+        write(tmp_path, HEAD, LINE, LINE),
+        "line 3: id must be given once, not 'a1' again; name it otherwise",
+    )
+
+
+def test_columns_are_known_and_come_once(tmp_path: Path) -> None:
+    refused(
+        write(tmp_path, HEAD + ",latency", LINE + ",1"),
+        f"line 1: columns must be among {COLUMNS}, not 'latency'; did you mean latency_us?",
+    )
+    refused(
+        write(tmp_path, HEAD + ",colour", LINE + ",red"),
+        f"line 1: columns must be among {COLUMNS}, not 'colour'; take it out",
+    )
+    refused(
+        write(tmp_path, HEAD + ",op", LINE + ",matmul"),
+        "line 1: column op must come once; take one of them out",
+    )
+    refused(
+        write(tmp_path, "id,op,device,latency_us", "a1,matmul,Atlas A2,1"),
+        "line 1: columns must hold id, family, op, device, latency_us, but family is missing; "
+        "add it",
+    )
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    refused(write(tmp_path, HEAD), "must hold a row at least, not none; add one below the columns")
+    (tmp_path / "empty.csv").write_text("")
+    refused(
+        tmp_path / "empty.csv",
+        "line 1: columns must hold id, family, op, device, latency_us, but id is missing; add it",
+    )
+
+
+def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
+    refused(
+        write(tmp_path, HEAD, '"a1'),
+        "line 2: must be CSV, but: unexpected end of data; mend that place",
+    )
+    path = tmp_path / "latin.csv"
+    path.write_bytes(b"id\xe4")
+    refused(path, "must be UTF-8, not byte 0xe4; save the file as UTF-8")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "none.csv"
+    refused(
+        path,
+        f"must be a file that can be read, but: No such file or directory; "
+        f"check the path {str(path)!r}",
+    )

@@ -1,0 +1,11 @@
+"""The first edition of npu_trans_quant_param's document: one operator at a time."""
+
+import logging  # noqa: F401
+import os  # noqa: F401
+
+import torch
+import torch_npu
+
+scale = torch.randn(16, dtype=torch.float32)
+offset = torch.randn(16, dtype=torch.float32)
+output = torch_npu.npu_trans_quant_param(scale.npu(), offset.npu())

@@ -1,0 +1,505 @@
+"""Operators through torch: bits, formats and time of npusim.run, and the errors of a card."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_card import torch, torch_npu
+
+import npusim
+import npusim.torch
+from npusim.torch.clock import clock
+
+A2, INFERENCE = "ascend910b2", "ascend310p3"
+NZ = 29
+
+
+@pytest.fixture(autouse=True)
+def card() -> Iterator[None]:
+    torch.manual_seed(7)
+    npusim.torch.install(device=A2)
+    yield
+    npusim.torch.install(device=A2)
+
+
+def integers(*shape: int, low: int = -8, high: int = 8, dtype: Any = torch.int8) -> Any:
+    return torch.randint(low, high, shape, dtype=dtype)
+
+
+def half(*shape: int) -> Any:
+    return torch.randn(shape).half()
+
+
+def array(tensor: Any) -> Any:
+    """A CPU tensor as npusim takes it."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    if tensor.dtype == torch.bfloat16:
+        bits = tensor.view(torch.int16).numpy()
+        return bits.view(npusim.TensorSpec((), "bfloat16").element.numpy)
+    return tensor.numpy()
+
+
+def on_npu(value: Any) -> Any:
+    return value.npu() if isinstance(value, torch.Tensor) else value
+
+
+ENDS = torch.tensor([2, 2, 5])
+CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "words": ("npu_trans_quant_param", {"scale": torch.rand(20), "offset": torch.rand(1)}, {}),
+    "words, rounded": ("npu_trans_quant_param", {"scale": torch.rand(1, 20), "round_mode": 1}, {}),
+    "divided": (
+        "npu_quantize",
+        {"input": half(3, 40), "scales": torch.rand(40), "zero_points": integers(40)},
+        {"dtype": "quint8"},
+    ),
+    "divided to int32": (
+        "npu_quantize",
+        {"input": torch.randn(3, 40), "scales": torch.rand(3), "zero_points": None, "axis": 0},
+        {"dtype": "int32"},
+    ),
+    "multiplied": (
+        "npu_quantize",
+        {
+            "input": torch.randn(2, 5, 16).bfloat16(),
+            "scales": torch.rand(5).bfloat16(),
+            "zero_points": torch.rand(5).bfloat16(),
+            "axis": -2,
+            "div_mode": False,
+        },
+        {"dtype": "quint4x2"},
+    ),
+    "a view with gaps": (
+        "npu_quantize",
+        {"input": half(6, 80)[::2, ::5], "scales": torch.rand(1), "zero_points": None},
+        {"dtype": "qint8"},
+    ),
+    "groups": (
+        "npu_group_quant",
+        {"x": half(5, 16), "scale": torch.rand(3, 16), "group_index": ENDS},
+        {"dst_dtype": "quint4x2"},
+    ),
+    "groups by default": (
+        "npu_group_quant",
+        {
+            "x": half(5, 16),
+            "scale": torch.rand(3, 16),
+            "group_index": ENDS,
+            "offset": torch.tensor(0.5),
+        },
+        {},
+    ),
+    "dynamic": (
+        "npu_dynamic_quant",
+        {"input": half(4, 3, 32), "smooth_scales": half(32)},
+        {"dst_type": "int8"},
+    ),
+    "int8 product": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 20, 64),
+            "x2": integers(48, 64).T,
+            "scale": torch.rand(48),
+            "offset": torch.rand(48),
+            "bias": integers(48, dtype=torch.int32),
+        },
+        {},
+    ),
+    "bfloat16 product": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(20, 64),
+            "x2": integers(64, 48),
+            "scale": torch.rand(48).bfloat16(),
+            "pertoken_scale": torch.rand(20),
+            "group_sizes": [0, 0, 0],
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "int4 product": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(20, 8, low=-(2**31), high=2**31, dtype=torch.int32),
+            "x2": integers(64, 6, low=-(2**31), high=2**31, dtype=torch.int32),
+            "scale": torch.rand(48),
+        },
+        {"output_dtype": "float16"},
+    ),
+    "int4 product, turned": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(20, 8, low=-(2**31), high=2**31, dtype=torch.int32),
+            "x2": integers(48, 8, low=-(2**31), high=2**31, dtype=torch.int32).T,
+            "scale": torch.rand(48),
+        },
+        {"output_dtype": "float16"},
+    ),
+    "floats times int8": (
+        "npu_weight_quant_batchmatmul",
+        {
+            "x": half(100, 64),
+            "weight": integers(32, 64).T,
+            "antiquant_scale": half(32),
+            "antiquant_offset": half(32),
+            "bias": half(32),
+        },
+        {},
+    ),
+    "floats times int4": (
+        "npu_weight_quant_batchmatmul",
+        {
+            "x": half(100, 128),
+            "weight": integers(128, 8, low=-(2**31), high=2**31, dtype=torch.int32),
+            "antiquant_scale": half(2, 64),
+            "quant_scale": torch.rand(64),
+            "antiquant_group_size": 64,
+        },
+        {},
+    ),
+    "packed": (
+        "npu_convert_weight_to_int4pack",
+        {"weight": integers(8, 32, dtype=torch.int32)},
+        {},
+    ),
+}  # fmt: skip
+"""What it is -> operator, tensors and attributes, and dtypes by npusim's names."""
+
+
+def torch_dtype(name: str) -> Any:
+    return getattr(torch, name)
+
+
+def plain_run(op: str, given: dict[str, Any], dtypes: dict[str, str]) -> npusim.Run:
+    named = {name: array(value) for name, value in given.items()} | dtypes
+    if op == "npu_dynamic_quant":
+        named["x"] = named.pop("input")
+    return npusim.run(op, device=A2, **named)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_bits_and_time_are_those_of_run(call: str) -> None:
+    op, given, dtypes = CALLS[call]
+    run = plain_run(op, given, dtypes)
+    before = clock.now_us
+    theirs = {name: torch_dtype(value) for name, value in dtypes.items()}
+    found = getattr(torch_npu, op)(**{n: on_npu(v) for n, v in given.items()}, **theirs)
+    assert run.time_us is not None
+    assert clock.now_us - before == pytest.approx(run.time_us)
+    outputs = found if isinstance(found, tuple) else (found,)
+    for output, wanted in zip(outputs, run.outputs.values(), strict=True):
+        assert (output.device.type, output.is_contiguous()) == ("npu", True)
+        came = array(output.cpu())
+        assert came.dtype == np.asarray(wanted).dtype
+        np.testing.assert_array_equal(came, wanted)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_fake_tells_the_shape_and_dtype(call: str) -> None:
+    op, given, dtypes = CALLS[call]
+    theirs = {name: torch_dtype(value) for name, value in dtypes.items()}
+    whole = {name: on_npu(value) for name, value in given.items()} | theirs
+    real = getattr(torch_npu, op)(**whole)
+    with torch._subclasses.FakeTensorMode() as mode:
+        faked = {
+            name: mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+            for name, value in whole.items()
+        }
+        fake = getattr(torch_npu, op)(**faked)
+    pairs = zip(*((x if isinstance(x, tuple) else (x,)) for x in (real, fake)), strict=True)
+    for wanted, told in pairs:
+        assert (told.shape, told.dtype) == (wanted.shape, wanted.dtype)
+        assert (told.device, told.stride()) == (wanted.device, wanted.stride())
+
+
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.int8, 12, 1])
+def test_dtypes_may_be_torch_s_or_ints(dtype: Any) -> None:
+    x, scale = half(3, 16).npu(), torch.rand(1).npu()
+    wanted = torch_npu.npu_quantize(x, scale, None, torch.qint8)
+    assert torch.equal(torch.ops.npu.npu_quantize(x, scale, None, dtype), wanted)
+    assert torch.equal(torch_npu.npu_quantize(x, scale, None, dtype=dtype), wanted)
+    groups = (half(1, 16).npu(), torch.tensor([3]).npu())
+    assert torch_npu.npu_group_quant(x, *groups, dst_dtype=dtype).dtype == torch.int8
+    assert torch_npu.npu_dynamic_quant(x, dst_type=dtype)[0].dtype == torch.int8
+
+
+def test_offset_and_bias_by_position_as_the_first_edition_has_them() -> None:
+    x1, x2 = integers(4, 32).npu(), integers(32, 16).npu()
+    scale, offset = torch.rand(16).npu(), torch.ones(16).npu()
+    bias = integers(16, dtype=torch.int32).npu()
+    named = torch.ops.npu.npu_quant_matmul(x1, x2, scale, offset=offset, bias=bias)
+    assert torch.equal(torch_npu.npu_quant_matmul(x1, x2, scale, offset, bias), named)
+
+
+def test_operators_are_exported() -> None:
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any, scale: Any) -> Any:
+            rows, scales = torch_npu.npu_dynamic_quant(x)
+            return rows, scales, torch_npu.npu_quantize(x, scale, None, torch.qint8)
+
+    x, scale = half(8, 64).npu(), torch.rand(1).npu()
+    exported = torch.export.export(Layer(), (x, scale)).module()
+    for found, wanted in zip(exported(x, scale), Layer()(x, scale), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_a_thousand_calls_leave_nothing_behind() -> None:
+    x, scale = half(4, 16).npu(), torch.rand(1).npu()
+    weight = torch_npu.npu_format_cast(integers(32, 32).npu(), NZ)
+
+    def calls(count: int) -> int:
+        for _ in range(count):
+            torch_npu.npu_quantize(x, scale, None, torch.qint8)
+            torch_npu.npu_format_cast(weight, 2)
+        return torch.npu.memory_allocated()
+
+    before = calls(10)
+    gc.collect()
+    objects = len(gc.get_objects())
+    assert calls(490) == before
+    gc.collect()
+    assert len(gc.get_objects()) - objects < 100
+
+
+# ---- formats ----
+
+
+@pytest.fixture
+def weight() -> Any:
+    return torch_npu.npu_format_cast(integers(64, 96).npu(), NZ)
+
+
+def test_a_format_follows_the_storage(weight: Any) -> None:
+    assert torch_npu.get_npu_format(weight) == NZ
+    assert torch_npu.get_npu_format(weight.T) == NZ
+    layer = torch.nn.Parameter(torch.empty(1, device="npu"), requires_grad=False)
+    layer.data = weight
+    assert torch_npu.get_npu_format(layer) == NZ
+    assert torch_npu.get_npu_format(weight + 1) == 2
+
+
+def test_the_elements_stay_where_they_are_numbered() -> None:
+    plain = integers(20, 40).npu()
+    cast = torch_npu.npu_format_cast(plain, NZ)
+    assert torch.equal(cast, plain)
+    assert cast.data_ptr() != plain.data_ptr()
+    back = torch_npu.npu_format_cast(cast, 2)
+    assert torch.equal(back, plain)
+    assert torch_npu.get_npu_format(back) == 2
+
+
+def test_a_cast_in_place_changes_the_tensor_itself() -> None:
+    x = integers(20, 40).npu()
+    before = x.clone()
+    assert torch_npu.npu_format_cast_(x, NZ) is x
+    assert torch_npu.get_npu_format(x) == NZ
+    assert torch.equal(x, before)
+
+
+def test_a_cast_to_the_same_format_takes_no_time(weight: Any) -> None:
+    before = clock.now_us
+    assert torch_npu.get_npu_format(torch_npu.npu_format_cast(weight, NZ)) == NZ
+    torch_npu.npu_format_cast(integers(4).npu(), 2)
+    assert clock.now_us == before
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_operators_get_a_tensor_in_its_format(turned: bool) -> None:
+    """The time tells: FRACTAL_NZ is read in another way than ND."""
+    plain = integers(96, 64)
+    cast = torch_npu.npu_format_cast(plain.npu(), NZ)
+    x1, scale = integers(32, 64 if turned else 96), torch.rand(1)
+    view = cast.T if turned else cast
+    before = clock.now_us
+    found = torch_npu.npu_quant_matmul(x1.npu(), view, scale.npu(), output_dtype=torch.float16)
+    held = npusim.Tensor.of(plain.numpy(), "FRACTAL_NZ")
+    run = npusim.run(
+        "npu_quant_matmul",
+        *(x1.numpy(), held.T if turned else held, scale.numpy()),
+        output_dtype="float16",
+        device=A2,
+    )
+    assert clock.now_us - before == pytest.approx(run.time_us)
+    np.testing.assert_array_equal(found.cpu().numpy(), run.output)
+
+
+def test_packing_keeps_the_format() -> None:
+    numbers = integers(64, 64, dtype=torch.int32)
+    cast = torch_npu.npu_format_cast(numbers.npu(), NZ)
+    packed = torch_npu.npu_convert_weight_to_int4pack(cast)
+    assert torch_npu.get_npu_format(packed) == NZ
+    assert torch.equal(packed, torch_npu.npu_convert_weight_to_int4pack(numbers.npu()))
+
+
+# ---- errors ----
+
+
+def refused(call: Any, message: str, error: type[Exception] = npusim.OpError) -> None:
+    with pytest.raises(error, match="^" + re.escape(message) + "$"):
+        call()
+
+
+def test_a_wrong_dtype_is_told_as_on_a_card() -> None:
+    x, w, scale = integers(4, 32).npu(), integers(32, 16).npu(), torch.rand(16).half().npu()
+    refused(
+        lambda: torch_npu.npu_quant_matmul(x, w, scale),
+        "npu_quant_matmul: NPU function error: call aclnnQuantMatmulV5 failed, error code is "
+        "161002\n"
+        "npu_quant_matmul: scale must be float32, int64 or uint64 with output_dtype='int8', not "
+        "float16; convert it [161002]",
+    )
+
+
+def test_the_first_line_names_the_function_of_aclnn(weight: Any) -> None:
+    x = half(4, 32).npu()
+    for call, acl in (
+        (lambda: torch_npu.npu_quantize(x, x, None, torch.qint8), "aclnnQuantize"),
+        (lambda: torch_npu.npu_quantize(x, x, x, 3, 1, False), "aclnnAscendQuantV3"),
+        (lambda: torch_npu.npu_quant_matmul(x, weight, x), "aclnnQuantMatmulWeightNz"),
+        (lambda: torch_npu.npu_trans_quant_param(x, None, 1), "aclnnTransQuantParamV3"),
+        (lambda: torch_npu.npu_trans_quant_param(x), "aclnnTransQuantParamV2"),
+        (lambda: torch_npu.npu_format_cast(x, 3), "aclnnNpuFormatCast"),
+    ):
+        with pytest.raises(npusim.OpError, match=f"call {acl} failed, error code is 161002\n"):
+            call()
+
+
+def test_a_product_line_without_the_kernel() -> None:
+    npusim.torch.install(device=INFERENCE)
+    x, scale, ends = half(4, 16).npu(), torch.rand(1, 16).npu(), torch.tensor([4]).npu()
+    refused(
+        lambda: torch_npu.npu_group_quant(x, scale, ends),
+        "npu_group_quant: NPU function error: call aclnnGroupQuant failed, error code is 361001\n"
+        "npu_group_quant: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas "
+        "inference, which has no such kernel; use npu_quantize for each group [361001]",
+    )
+
+
+def test_a_trap_is_told_as_at_the_next_synchronise() -> None:
+    x, scale = half(4, 16).npu(), torch.rand(2, 16).npu()
+    refused(
+        lambda: torch_npu.npu_group_quant(x, scale, torch.tensor([3, 2]).npu()),
+        "ACL stream synchronize failed, error code:507015\n"
+        "npu_group_quant: group_index must not decrease, not be [3, 2]; pass the end row of each "
+        "group, in order (core 0) [507015]",
+    )
+
+
+def test_cpu_tensors_are_refused_as_torch_does() -> None:
+    refused(
+        lambda: torch_npu.npu_trans_quant_param(torch.rand(4)),
+        "Could not run 'npu::npu_trans_quant_param' with arguments from the 'CPU' backend.\n"
+        "npu_trans_quant_param: its tensors must lie on the npu, not on the cpu; move them with "
+        ".npu()",
+        NotImplementedError,
+    )
+
+
+@pytest.mark.parametrize("stays", [0, 1])
+def test_a_mix_of_devices_is_refused(stays: int) -> None:
+    given = [torch.rand(4), torch.rand(4)]
+    given[1 - stays] = given[1 - stays].npu()
+    name = ("scale", "offset")[stays]
+    refused(
+        lambda: torch_npu.npu_trans_quant_param(*given),
+        "Expected all tensors to be on the same device, but found at least two devices, npu:0 and "
+        f"cpu! (when checking argument for argument {name} in method "
+        "wrapper_PrivateUse1__npu_trans_quant_param)\n"
+        f"npu_trans_quant_param: {name} must lie on the npu, not on the cpu; move it with .npu()",
+        RuntimeError,
+    )
+
+
+def test_a_type_that_numpy_lacks() -> None:
+    x = half(4, 16).npu().to(torch.float8_e5m2)
+    refused(
+        lambda: torch_npu.npu_quantize(x, torch.ones(1).npu(), None, torch.qint8),
+        "npu_quantize: NPU function error: call aclnnQuantize failed, error code is 161002\n"
+        "npu_quantize: input must be of a type that the operator knows, not torch.float8_e5m2; "
+        "convert it [161002]",
+    )
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_no_gradient_goes_through_an_operator(compiles: bool) -> None:
+    weight, scale = integers(32, 16).npu(), half(16).npu()
+
+    def product(x: Any) -> Any:
+        return torch_npu.npu_weight_quant_batchmatmul(x, weight, scale).float().sum()
+
+    x = half(4, 32).npu().requires_grad_()
+    function = torch.compile(product, backend="aot_eager") if compiles else product
+    message = (
+        "the derivative for 'npu_weight_quant_batchmatmul' is not implemented.\n"
+        "npu_weight_quant_batchmatmul: no gradient must go through it, since it is for inference; "
+        "call it under torch.no_grad(), or detach its tensors"
+    )
+    wanted = torch._dynamo.exc.BackendCompilerFailed if compiles else NotImplementedError
+    with pytest.raises(wanted, match=re.escape(message)):
+        function(x).backward()
+    with torch.no_grad():
+        assert torch.equal(function(x), product(x.detach()))
+
+
+def test_whole_numbers_need_no_gradient() -> None:
+    x = half(4, 32).npu().requires_grad_()
+    rows, scales = torch_npu.npu_dynamic_quant(x)
+    assert (rows.requires_grad, scales.requires_grad) == (False, True)
+    assert not torch_npu.npu_quantize(x, torch.ones(1).npu(), None, torch.qint8).requires_grad
+    with pytest.raises(NotImplementedError, match=r"^the derivative for 'npu_dynamic_quant' is "):
+        scales.sum().backward()
+
+
+def test_an_unknown_dtype_number() -> None:
+    x = half(4, 16).npu()
+    refused(
+        lambda: torch_npu.npu_quantize(x, torch.ones(1).npu(), None, 290),
+        "npu_quantize: NPU function error: call aclnnQuantize failed, error code is 161002\n"
+        "npu_quantize: dtype must be qint8, quint8, int32 or qint32 with div_mode=True, not '290'; "
+        "choose one of these [161002]",
+    )
+
+
+def test_a_part_of_a_fractal_tensor(weight: Any) -> None:
+    x, scale = integers(4, 32).npu(), torch.rand(1).npu()
+    refused(
+        lambda: torch_npu.npu_quant_matmul(x, weight[:32, :48], scale),
+        "npu_quant_matmul: NPU function error: call aclnnQuantMatmulWeightNz failed, error code is "
+        "161002\n"
+        "npu_quant_matmul: x2 must be a whole tensor in FRACTAL_NZ or its transpose, not a view of "
+        "shape (32, 48) with strides (96, 1); cast it back with npu_format_cast(..., 2) first "
+        "[161002]",
+    )
+
+
+def test_what_only_later_chips_take_is_refused() -> None:
+    x, w, scale = half(4, 32).npu(), integers(32, 16).npu(), half(16).npu()
+    refused(
+        lambda: torch_npu.npu_weight_quant_batchmatmul(x, w, scale, weight_dtype=torch.int8),
+        "npu_weight_quant_batchmatmul: NPU function error: call aclnnWeightQuantBatchMatmulV2 "
+        "failed, error code is 161002\n"
+        "npu_weight_quant_batchmatmul: weight_dtype must be None on the chips that are simulated, "
+        "not given; leave it out [161002]",
+    )
+    rows, scale = integers(4, 32).npu(), torch.rand(16).npu()
+    refused(
+        lambda: torch_npu.npu_quant_matmul(rows, w, scale, y_scale=scale),
+        "npu_quant_matmul: NPU function error: call aclnnQuantMatmulV5 failed, error code is "
+        "161002\n"
+        "npu_quant_matmul: y_scale must be None on the chips that are simulated, not given; leave "
+        "it out [161002]",
+    )
+    given = {"x1_dtype": None, "x2_dtype": None, "scale_dtype": None}
+    wanted = torch_npu.npu_quant_matmul(rows, w, scale)
+    assert torch.equal(torch_npu.npu_quant_matmul(rows, w, scale, **given), wanted)
+
+
+def test_more_than_the_card_holds() -> None:
+    x = torch.empty(1, device="npu").expand(2**17, 2**18)
+    scale = torch.ones(1).npu()
+    with pytest.raises(npusim.OpError, match=r"^NPU out of memory\.\nnpu_quantize: its tensors "):
+        torch_npu.npu_quantize(x, scale, None, torch.qint8)
