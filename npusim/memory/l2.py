@@ -71,6 +71,8 @@ class L2:
         """Tensor -> how many cores wait for each line in the present cycle."""
         self._brought: dict[str, NDArray[np.bool_]] = {}
         """Tensor -> whether each line comes in in the present cycle."""
+        self._absent: dict[str, int] = {}
+        """Tensor -> how many of its lines have never been here."""
         for tensor in tensors:
             count = -(-allocated_bytes(tensor.nbytes) // self._line_bytes)
             if tensor.name in warm:
@@ -79,12 +81,22 @@ class L2:
                 self._touched[tensor.name] = np.arange(first, self._volume, self._line_bytes)
             else:
                 self._touched[tensor.name] = np.full(count, NEVER)
+            self._absent[tensor.name] = 0 if tensor.name in warm else count
             self._readers[tensor.name] = np.zeros(count, np.int64)
             self._brought[tensor.name] = np.zeros(count, np.bool_)
+        lines = sum(touched.size for touched in self._touched.values())
+        self._holds_all = lines * self._line_bytes <= self._capacity
+        """Whether no line ever has to go."""
 
     def touch(self, uses: Sequence[Use]) -> list[Found]:
         """What is there of all *uses* of one cycle; afterwards it is there for the next."""
+        if self._holds_all and not any(self._absent[use.tensor] for use in uses):
+            return [Found(line_count(use.lines), 0, 0) for use in uses]
         seen = [(use, self._missing(use)) for use in uses]
+        if not any(missing.any() for _, missing in seen):
+            for use in uses:
+                self._touched[use.tensor][use.lines] = self._volume
+            return [Found(missing.size, 0, 0) for _, missing in seen]
         for use, missing in seen:
             if use.is_read:
                 self._readers[use.tensor][use.lines] += missing * (use.copies // use.different)
@@ -126,8 +138,15 @@ class L2:
         """Bytes of lines that come in for *use* and for none before it in the cycle."""
         brought = self._brought[use.tensor][use.lines]
         count = int(np.count_nonzero(missing & ~brought))
+        if self._holds_all:
+            self._absent[use.tensor] -= count
         self._brought[use.tensor][use.lines] = brought | missing
         return count * use.different * self._line_bytes
+
+
+def line_count(lines: Lines) -> int:
+    """How many *lines* there are."""
+    return lines.stop - lines.start if isinstance(lines, slice) else lines.size
 
 
 def run_starts(lines: Lines, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:

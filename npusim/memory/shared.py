@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 from simpy.events import EventPriority
 
-from npusim.memory.l2 import L2, SHARE_UNITS, Found, Lines, Use, run_starts
+from npusim.memory.l2 import L2, SHARE_UNITS, Found, Lines, Use, line_count, run_starts
 from npusim.memory.link import PORT_UNITS, Copy, Link
 from npusim.spec import DeviceSpec
 
@@ -137,9 +137,8 @@ class SharedMemory:
 
     def _past(self, request: Request) -> Found:
         """Of a request that goes past the L2 each core fetches its bytes, and no more."""
-        lines = request.lines
-        count = lines.stop - lines.start if isinstance(lines, slice) else lines.size
-        runs = int(np.count_nonzero(run_starts(lines, np.ones(count, np.bool_))))
+        count = line_count(request.lines)
+        runs = int(np.count_nonzero(run_starts(request.lines, np.ones(count, np.bool_))))
         return Found(0, count, (request.nbytes + runs * self._run_bytes) * SHARE_UNITS)
 
     def _row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:

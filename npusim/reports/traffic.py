@@ -134,11 +134,9 @@ def moved_far(trace: Trace, device: DeviceSpec | None = None) -> dict[str, int]:
         "GM": sum(len(lane.cores) * lane.gm_bytes for lane in trace.lanes),
         "L2": sum(len(lane.cores) * lane.l2_bytes for lane in trace.lanes),
     }
-    if device is not None:
-        gm = device.gm
-        both = gm.read_bytes_per_s + (gm.write_bytes_per_s if gm.bus == "separate" else 0)
-        if moved["GM"] > both * duration_s(trace):
-            return {"L2": moved["GM"] + moved["L2"]}
+    # Stores go to the L2, and what that writes back later is not of the trace.
+    if device and moved["GM"] > device.gm.read_bytes_per_s * duration_s(trace):
+        return {"L2": moved["GM"] + moved["L2"]}
     return moved
 
 

@@ -30,7 +30,8 @@ def test_exports_stand_beside_the_numbers(tmp_path: Path) -> None:
 
     assert (code, err) == (0, "")
     assert said.endswith(
-        f"\nwrote run.json, timeline.png, pipes.png, msprof, perfetto.json to {out}\n"
+        "\nwrote run.json, device.json, trace.npz, timeline.png, pipes.png, msprof, "
+        f"perfetto.json to {out}\n"
     )
     assert (out / "msprof" / "simulator" / "core0.veccore0" / "trace.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

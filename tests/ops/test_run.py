@@ -243,7 +243,7 @@ def test_two_runs_are_equal(op: str) -> None:
 
 
 KEYS = [
-    "op", "device", "arguments", "l2", "output", "template", "plan", "time_us",
+    "op", "device", "arguments", "l2", "output", "template", "why", "plan", "time_us",
     "launch_us", "cycles", "clock_hz", "gm_bytes", "l2_bytes", "counters",
 ]  # fmt: skip
 
