@@ -13,6 +13,7 @@ from math import lcm
 from typing import Literal, NamedTuple
 
 from npusim.dtypes import DType
+from npusim.layout import rounded_up as up
 from npusim.ops._matrix import Product
 
 __all__ = ["CubeTiles", "Order", "Piece", "cdiv", "down", "up", "work"]
@@ -23,11 +24,6 @@ Order = Literal["row", "column", "diagonal"]
 def cdiv(extent: int, size: int) -> int:
     """How many pieces of *size* cover *extent*."""
     return -(-extent // size)
-
-
-def up(extent: int, unit: int) -> int:
-    """The next multiple of *unit*."""
-    return cdiv(extent, unit) * unit
 
 
 def down(extent: int, unit: int) -> int:

@@ -1,9 +1,10 @@
 """The operators of torch_npu in the namespace `npu`: each call runs on the simulated card.
 
 What goes wrong is told as a card tells it, with torch_npu's first line and CANN's code, and then
-what npusim has to say: what must hold, what came, what to do (op-plugin@517f2e7, op_api_common.h,
-gives the form of the first line; the same sources as in :mod:`npusim.ops` say which aclnn function
-an operator calls). A kernel that traps is told at once; a card tells it at the next synchronise.
+what npusim has to say: what must hold, what came, what to do. The form of the first line is that of
+published error reports; the same sources as in :mod:`npusim.ops` say which aclnn function an
+operator calls, those of dynamic quantisation and format casts are assumed. A kernel that traps is
+told at once; a card tells it at the next synchronise.
 """
 
 from __future__ import annotations

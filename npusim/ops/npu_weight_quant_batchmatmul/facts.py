@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from npusim.layout import rounded_up as up
 from npusim.spec import DeviceSpec
 
 __all__ = ["Chip", "Facts", "k_cores", "k_step", "up"]
@@ -53,11 +54,6 @@ class Chip:
             return Chip("2002")
         core = spec.cores["aic"]
         return Chip(spec.arch, core.count, core.usable_bytes("l1"))
-
-
-def up(value: int, unit: int) -> int:
-    """*value* rounded up to a multiple of *unit*."""
-    return -(-value // unit) * unit
 
 
 def k_step(f: Facts, aic: int) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts, k_step, up
+from npusim.layout import rounded_up as up
+from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts, k_step
 
 __all__ = ["Template", "unmet"]
 

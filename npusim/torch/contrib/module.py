@@ -1,8 +1,9 @@
 """Linear layers whose weights are integers: `torch_npu.contrib.module`.
 
 Parameters are made empty and of the type that torch_npu makes them; users assign their own through
-`.data =`. Ascend/pytorch, torch_npu/contrib/module/linear_weight_quant.py and linear_quant.py: what
-the constructors take, and which parameters forward transposes.
+`.data =`. What LinearWeightQuant takes, and how its parameters lie, is from its document,
+LinearWeightQuant.md; shapes of empty parameters, and LinearQuant, are
+assumed by analogy: neither was held against Ascend/pytorch.
 """
 
 from __future__ import annotations

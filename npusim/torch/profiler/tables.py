@@ -1,7 +1,7 @@
 """The tables that torch_npu's profiler leaves, of kernels and of steps.
 
-Columns: Ascend/pytorch, torch_npu/profiler/analysis/prof_common_func/_csv_headers.py, those of the
-lowest level. Times are microseconds of simulated time.
+Columns are those of the lowest level of torch_npu's profiler as its users show them; the last ones
+of the steps are assumed. Times are microseconds of simulated time.
 """
 
 from __future__ import annotations

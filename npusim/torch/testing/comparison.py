@@ -10,7 +10,8 @@ With *prec* for most types and *prec16* for float16 as p, and m the smallest num
 
 The results differ if more than p of the elements are not near, and more than p of them not in
 proportion. bool must be equal; bfloat16 must be `torch.allclose` with p = *prec16* for both
-tolerances. Source: Ascend/pytorch, torch_npu/testing/testcase.py.
+tolerances. Written after what torch_npu's tests expect; how its testing/testcase.py counts was not
+held against the source.
 """
 
 from __future__ import annotations

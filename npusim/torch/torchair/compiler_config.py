@@ -1,7 +1,8 @@
 """`torchair.configs.compiler_config`: the options of a compilation.
 
 Options that steer what is not simulated are taken and change nothing: scripts set them. Those that
-are not listed are refused (torchair, configs/compiler_config.py and _option_base.py).
+are not listed are refused (names from the documents; those of experimental_config are
+assumed in part).
 """
 
 from __future__ import annotations

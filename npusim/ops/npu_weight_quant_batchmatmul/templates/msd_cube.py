@@ -9,7 +9,6 @@ L1 is taken from there for int8 and assumed for int4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from npusim.dtypes import INT4, INT8, INT32
 from npusim.isa import Fixpipe, Global
@@ -18,10 +17,11 @@ from npusim.ops._cube import BaseTile, CubeWriter, GmFeed, Lying, l1_bytes, roun
 from npusim.ops._rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
+from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import lying_weight
 from npusim.program import Builder
 from npusim.spec import DeviceSpec
 
-__all__ = ["DigitCube", "core_columns", "digits_of", "digits_tile", "terms_of", "weight_of"]
+__all__ = ["DigitCube", "core_columns", "digits_of", "digits_tile", "terms_of"]
 
 L0_BYTES = 128
 """A row of a piece in L0A and L0B."""
@@ -40,15 +40,6 @@ def digits_of(f: Facts) -> Lying:
     return Lying("digits", dtype, terms_of(f) * f.m, f.k, k_is_down=False)
 
 
-def weight_of(p: Problem) -> Lying:
-    """The weight as it lies in memory; int4 numbers are counted, not the words that hold them."""
-    f = p.facts
-    layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if f.is_nz else "ND"
-    rows, columns = (f.n, f.k) if f.trans_weight else (f.k, f.n)
-    dtype = INT8 if f.weight == "int8" else INT4
-    return Lying("weight", dtype, rows, columns, not f.trans_weight, layout)
-
-
 def core_columns(f: Facts, cores: int) -> int:
     """Columns of a cube core; the closed tables that may say otherwise are not followed."""
     unit = 256 if not f.is_nz and not f.trans_weight else 32
@@ -57,7 +48,7 @@ def core_columns(f: Facts, cores: int) -> int:
 
 def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
     """The base tile for *columns* of the output, and *k*; *keeps* asks for digits that stay."""
-    digits, weight = digits_of(p.facts), weight_of(p)
+    digits, weight = digits_of(p.facts), lying_weight(p)
     m = min(MOST_M, rounded_up(digits.rows, FRACTAL_ROWS))
     n = min(MOST_N, rounded_up(columns, FRACTAL_ROWS))
     l0c_bytes = spec.cores["aic"].usable_bytes("l0c")
@@ -78,7 +69,7 @@ class DigitCube:
     def __init__(self, builder: Builder, p: Problem, tile: BaseTile, k: int) -> None:
         """*k* is the longest product."""
         self._builder, self._tile = builder, tile
-        self._digits, self._weight = digits_of(p.facts), weight_of(p)
+        self._digits, self._weight = digits_of(p.facts), lying_weight(p)
         a, b = GmFeed(builder, self._digits), GmFeed(builder, self._weight)
         self._writer = CubeWriter(builder, tile, a, b, k)
 
