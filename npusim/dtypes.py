@@ -232,6 +232,11 @@ def cast(
         if values.size and values.min() >= -(2.0**31) and values.max() <= 2.0**31 - 128:
             rounding = {"rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
             return np.asarray(rounding[mode](values).astype(np.int32))
+    elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode == "rint":
+        # Within the range numpy and ml_dtypes round once, to nearest even; a NaN fails both tests.
+        largest = _FLOAT_FORMAT[dst][2]
+        if values.size and values.min() >= -largest and values.max() <= largest:
+            return values.astype(dst.numpy)
     elif values.dtype == np.int32 and dst is FLOAT16:
         if values.size and values.min() >= -_FP16_EXACT and values.max() <= _FP16_EXACT:
             places = np.add(values, _FP16_EXACT, dtype=np.intp)
