@@ -1,11 +1,11 @@
 """npusim: Huawei Ascend AI cores in Python: which bits come out, how long it takes, and why."""
 
 from npusim import devices, ops
-from npusim.errors import Code, OpError
-from npusim.micro.kernel import Kernel
+from npusim.data.errors import Code, OpError
+from npusim.data.tensor import Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.launch import Kernel
 from npusim.run import Run, run
-from npusim.spec import DeviceSpec
-from npusim.tensor import Tensor, TensorSpec
 from npusim.trace import Span, Trace
 
 __all__ = [

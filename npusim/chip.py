@@ -13,18 +13,18 @@ from typing import Literal
 
 import simpy
 
-from npusim.fold import fold
-from npusim.footprint import check_apart
-from npusim.hazards import Meetings, Orders
-from npusim.memory import L2, SharedMemory
-from npusim.play import DEFAULT_MODEL, Model, Player
-from npusim.program import Binding, Block, Program
-from npusim.reach import check_inside
-from npusim.rules import Place, check
-from npusim.spec import DeviceSpec
-from npusim.tensor import GlobalTensor
+from npusim.check.bounds import check_inside
+from npusim.check.cross_core_races import check_apart
+from npusim.check.hazards import Meetings, Orders
+from npusim.check.rules import Place, check
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Binding, Block, Program
+from npusim.timing.equivalence import fold
+from npusim.timing.memory import L2, SharedMemory
+from npusim.timing.pipes import Code, Crossings, Decoder, Lane
 from npusim.trace import Trace
-from npusim.units import Code, Crossings, Decoder, Lane
+from npusim.values.play import DEFAULT_MODEL, Model, Player
 
 __all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from tiny import tiny_spec
 
-from npusim.spec import DeviceSpec
+from npusim.devices.schema import DeviceSpec
 
 # No database and no deadline: a run depends on nothing but the code.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)

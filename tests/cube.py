@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.buffers import Buffers
-from npusim.dtypes import INT4, DType, pack_int4
+from npusim.data.dtypes import INT4, DType, pack_int4
+from npusim.data.layout import Layout
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, LoadNd2Nz, Local, MicroOp
-from npusim.layout import Layout
-from npusim.semantics import Memory, State, run
-from npusim.spec import DeviceSpec
+from npusim.values.buffers import Buffers
+from npusim.values.semantics import Memory, State, run
 
 UNWRITTEN = 0xA5
 

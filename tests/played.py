@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim import devices
-from npusim.isa import MicroOp
-from npusim.program import Program
-from npusim.spec import DeviceSpec
+from npusim.data.dtypes import FLOAT32
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Binary, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
+from npusim.kernel.program import Program
 from npusim.trace import LaneTrace, Trace
 
 Times = tuple[MicroOp, int, int, int]
@@ -55,3 +56,25 @@ def at_1_mhz(spec: DeviceSpec) -> DeviceSpec:
         kind: core.model_copy(update={"clock_hz": 1_000_000}) for kind, core in spec.cores.items()
     }
     return spec.model_copy(update={"cores": cores})
+
+
+X = Local("ub", 0, FLOAT32, 8)
+Y = Local("ub", 64, FLOAT32, 8)
+LOAD = Load(X, Global("x", 0, 32))
+MUL = Binary("mul", Y, X, X)
+STORE = Store(Global("y", 0, 32), Y)
+READY, FREE, OUT = SetFlag("mte2", "vector", 0), SetFlag("vector", "mte2", 0), ("vector", "mte3", 0)
+
+CHAIN = (
+    (LOAD, 0, 10, 30),
+    (READY, 10, 11, 30),
+    (WaitFlag("mte2", "vector", 0), 1, 31, 31),
+    (MUL, 31, 40, 50),
+    (FREE, 40, 41, 50),
+    (SetFlag(*OUT), 41, 42, 50),
+    (WaitFlag("vector", "mte2", 0), 11, 51, 51),
+    (LOAD, 51, 60, 80),
+    (WaitFlag(*OUT), 2, 51, 51),
+    (STORE, 51, 70, 100),
+)
+"""Load, multiply, store; then the buffer is filled again."""

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from npusim import chip
+from npusim.check.hazards import DeadlockError, RaceError
+from npusim.check.rules import RuleError
 from npusim.chip import Binding, Block
-from npusim.dtypes import FLOAT16, FLOAT32, UINT8
-from npusim.errors import TrapError
-from npusim.hazards import DeadlockError, RaceError
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.errors import TrapError
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     Barrier,
     BinaryScalar,
@@ -27,10 +30,7 @@ from npusim.isa import (
     Trap,
     WaitFlag,
 )
-from npusim.program import Program
-from npusim.rules import RuleError
-from npusim.spec import DeviceSpec
-from npusim.tensor import GlobalTensor
+from npusim.kernel.program import Program
 
 X = Local("ub", 0, FLOAT32, 8)
 BYTES = Local("ub", 0, UINT8, 32)

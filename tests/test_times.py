@@ -11,8 +11,8 @@ from tiny import fewer_cores, log, play, tiny_spec
 
 from npusim import TensorSpec, devices, ops, run
 from npusim.chip import Binding, Block, L2State
-from npusim.cost import charge
-from npusim.dtypes import FLOAT32, UINT8
+from npusim.data.dtypes import FLOAT32, UINT8
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BinaryScalar,
     Global,
@@ -24,8 +24,8 @@ from npusim.isa import (
     WaitFlag,
     place_of,
 )
-from npusim.program import Program
-from npusim.spec import DeviceSpec
+from npusim.kernel.program import Program
+from npusim.timing.cost import charge
 
 A2, A3, INFERENCE = "ascend910b2", "ascend910_9391", "ascend310p3"
 STATES: tuple[L2State, ...] = ("cold", "warm", "again")

@@ -6,10 +6,11 @@ from typing import Any
 
 from npusim import chip, devices
 from npusim.chip import Binding, Block, L2State
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import MicroOp
-from npusim.program import Builder, Program
-from npusim.spec import DeviceSpec
-from npusim.tensor import GlobalTensor
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Program
 from npusim.trace import ORDERING, Trace
 
 UB_BYTES = 16 * 1024

@@ -2,7 +2,8 @@
 
 from npusim import DeviceSpec, Kernel, TensorSpec
 from npusim.isa import Binary, Global
-from npusim.program import Binding, Block, Builder
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Binding, Block
 
 
 def add(spec: DeviceSpec, x: TensorSpec, y: TensorSpec, tile: int = 4096, depth: int = 1) -> Kernel:

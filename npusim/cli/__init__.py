@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from npusim.check.hazards import DeadlockError, RaceError
 from npusim.cli.call import UsageError
 from npusim.cli.compare import compare_files
 from npusim.cli.decode_scale import decode_scale
@@ -23,9 +24,8 @@ from npusim.cli.operators import list_operators
 from npusim.cli.report import write_report
 from npusim.cli.run import run_operator
 from npusim.cli.validate import validate
-from npusim.errors import OpError
-from npusim.hazards import DeadlockError, RaceError
-from npusim.inputs import InputError
+from npusim.data.errors import OpError
+from npusim.run.inputs import InputError
 
 __all__ = ["app", "main"]
 

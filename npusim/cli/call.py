@@ -10,9 +10,9 @@ from inspect import Parameter
 from typing import Any
 
 from npusim import ops
-from npusim.inputs import parse
-from npusim.micro import own
-from npusim.micro.own import KernelError
+from npusim.run import user_kernel as own
+from npusim.run.inputs import parse
+from npusim.run.user_kernel import KernelError
 
 __all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
 

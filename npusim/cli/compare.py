@@ -14,10 +14,10 @@ from rich.text import Text
 
 from npusim.cli.call import UsageError
 from npusim.cli.screen import json_text, show, table
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Tensor
 from npusim.explain.comparison import Comparison, Mismatch, compare
-from npusim.inputs import parse
-from npusim.tensor import Tensor
+from npusim.run.inputs import parse
 
 __all__ = ["compare_files"]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from npusim import devices
 from npusim.cli.quantities import bytes_named, hz_named, quantity, rate_named
 from npusim.cli.screen import json_text, show, table
-from npusim.spec import DeviceSpec
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["app"]
 

@@ -15,8 +15,8 @@ from npusim.cli.call import arguments, parameters
 from npusim.cli.operators import described
 from npusim.cli.run import Attributes, Device, Inputs, Json, Operator
 from npusim.cli.screen import json_text, show, table
+from npusim.data.tensor import TensorSpec
 from npusim.explain.operator import Explanation, explain, formula
-from npusim.tensor import TensorSpec
 
 __all__ = ["explain_operator"]
 

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from npusim import record
 from npusim.cli.screen import json_text
-from npusim.record import RECORD, VERSION
+from npusim.data.tensor import Tensor
 from npusim.run import Run
-from npusim.tensor import Tensor
+from npusim.trace import record
+from npusim.trace.record import RECORD, VERSION
 
 __all__ = ["FolderError", "check", "write", "write_with"]
 

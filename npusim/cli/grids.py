@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from npusim.cli.screen import json_text
-from npusim.layout import Placement, Spot
+from npusim.data.layout import Placement, Spot
 
 __all__ = ["FORMATS", "facts", "told"]
 

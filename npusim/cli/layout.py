@@ -14,15 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim import devices
-from npusim.banks import bank_of
 from npusim.cli import file
 from npusim.cli.call import UsageError
 from npusim.cli.grids import FORMATS, facts, told
 from npusim.cli.screen import json_text, show
-from npusim.dtypes import dtype_named
+from npusim.data.dtypes import dtype_named
+from npusim.data.layout import NAMES, Placement, Spot
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.layout import NAMES, Placement, Spot
-from npusim.spec import DeviceSpec
+from npusim.timing.banks import bank_of
 
 __all__ = ["show_layout"]
 

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from npusim import record
 from npusim.cli import folder
 from npusim.cli.folder import FolderError
 from npusim.cli.screen import show
-from npusim.record import Record, RecordError
+from npusim.trace import record
+from npusim.trace.record import Record, RecordError
 
 __all__ = ["write_report"]
 

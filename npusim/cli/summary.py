@@ -9,8 +9,8 @@ from rich.text import Text
 
 from npusim.cli.quantities import bytes_named, hz_named
 from npusim.cli.screen import table
+from npusim.data.tensor import Tensor, TensorSpec
 from npusim.run import Output, Run
-from npusim.tensor import Tensor, TensorSpec
 from npusim.trace import Trace
 
 __all__ = ["summary"]

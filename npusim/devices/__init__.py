@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from npusim.devices.problems import Problem, explain, has_key, is_table, split, wrong_keys
-from npusim.spec import DeviceSpec
+from npusim.devices.schema import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, Union, 
 
 from pydantic import BaseModel
 
-from npusim.spec import Confidence, DeviceSpec, Source
+from npusim.devices.schema import Confidence, DeviceSpec, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

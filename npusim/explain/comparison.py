@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
 
 __all__ = ["Comparison", "Mismatch", "compare"]
 

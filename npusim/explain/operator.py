@@ -15,10 +15,10 @@ from typing import Any, cast
 import numpy as np
 
 from npusim import devices, ops
-from npusim.dtypes import DTYPES
-from npusim.errors import OpError
-from npusim.spec import DeviceSpec
-from npusim.tensor import LAYOUTS, Tensor, TensorSpec
+from npusim.data.dtypes import DTYPES
+from npusim.data.errors import OpError
+from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["Explanation", "Line", "explain", "formula"]
 

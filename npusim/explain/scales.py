@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.ops.npu_trans_quant_param import reference
-from npusim.semantics.quantise import SCALE_BITS, fields
+from npusim.values.semantics.quantise import SCALE_BITS, fields
 
 __all__ = ["Encoded", "Word", "decode", "encode"]
 

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from npusim.devices.schema import Pipe
 from npusim.isa import Global, MicroOp, place_of
-from npusim.program import Call
-from npusim.spec import Pipe
+from npusim.kernel.program import Call
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["Event", "Line", "Listing"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.exports.facts import cube_kind, cube_ops, traffic, vector_kind, vector_ops
 from npusim.exports.listing import Listing
 from npusim.exports.tally import Tally
 from npusim.isa import Mmad, WaitFlag
-from npusim.spec import DeviceSpec, Pipe
 from npusim.trace import ORDERING, PipeCounter
 
 __all__ = ["Measures", "measures"]

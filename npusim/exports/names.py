@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.devices.schema import Pipe
 from npusim.exports.listing import Line
 from npusim.isa import Barrier
-from npusim.spec import Pipe
 from npusim.trace import Trace
 
 __all__ = ["COLORS", "LANES", "PROCESSES", "Place", "lane_of", "places"]

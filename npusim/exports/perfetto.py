@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from npusim.devices.schema import Pipe
 from npusim.exports.arrows import Arrows
 from npusim.exports.listing import Event, Listing
 from npusim.exports.names import Place
@@ -18,7 +19,6 @@ from npusim.exports.tracks import Tracks
 from npusim.exports.writing import Clock, Scale, TraceFile, quoted
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
 from npusim.reports.style import PIPES
-from npusim.spec import Pipe
 from npusim.trace import ORDERING, Trace
 
 __all__ = ["write"]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from npusim.data.tensor import TensorSpec
 from npusim.exports.columns import BASIC, COLUMNS
 from npusim.exports.listing import Listing
 from npusim.exports.measures import Measures, measures
@@ -21,7 +22,6 @@ from npusim.exports.names import Place
 from npusim.exports.tables import write_csv
 from npusim.exports.tally import Tally
 from npusim.run import Output, Run
-from npusim.tensor import TensorSpec
 
 __all__ = ["DETAILS", "write_details", "write_profile"]
 

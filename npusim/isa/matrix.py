@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from npusim.dtypes import UINT8, DType
+from npusim.data.dtypes import UINT8, DType
+from npusim.data.layout import FRACTAL_ROWS, c0, rounded_up
+from npusim.devices.schema import Pipe
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
-from npusim.layout import FRACTAL_ROWS, c0, rounded_up
-from npusim.spec import Pipe
 
 __all__ = [
     "BroadcastToL0c",

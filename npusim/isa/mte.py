@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from npusim.dtypes import UINT8, DType
+from npusim.data.dtypes import UINT8, DType
+from npusim.devices.schema import Pipe
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
-from npusim.spec import Pipe
 
 __all__ = ["Load", "Store"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.dtypes import DType
+from npusim.data.dtypes import DType
 
 __all__ = ["BLOCK_BYTES", "Global", "Local", "Register"]
 

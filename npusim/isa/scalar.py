@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from npusim.devices.schema import Pipe
 from npusim.isa.operands import Local, Register
-from npusim.spec import Pipe
 
 __all__ = ["AluOp", "ScalarAlu", "ScalarLoad", "ScalarLoop", "ScalarOp", "ScalarStore", "Trap"]
 

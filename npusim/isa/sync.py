@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.spec import Pipe
+from npusim.devices.schema import Pipe
 
 __all__ = ["Barrier", "CrossCoreSetFlag", "CrossCoreWaitFlag", "CrossMode", "SetFlag", "WaitFlag"]
 

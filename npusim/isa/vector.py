@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from npusim.dtypes import RoundMode
+from npusim.data.dtypes import RoundMode
+from npusim.devices.schema import Pipe
 from npusim.isa.operands import Local, Register
-from npusim.spec import Pipe
 
 __all__ = [
     "Axpy",

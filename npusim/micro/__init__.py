@@ -6,6 +6,7 @@ No operator of torch_npu is behind them. Each module writes one family with the 
 
 from __future__ import annotations
 
-from npusim.micro.kernel import Kernel, compute, task_us, time
+from npusim.kernel.launch import Kernel
+from npusim.micro.launch import compute, task_us, time
 
 __all__ = ["Kernel", "compute", "task_us", "time"]

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.dtypes import FLOAT16
+from npusim.data.dtypes import FLOAT16
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     Binary,
     Global,
@@ -20,11 +22,10 @@ from npusim.isa import (
     ScalarLoop,
     ScalarStore,
 )
-from npusim.micro.kernel import Kernel
+from npusim.kernel.builder import Builder
+from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Binding, Block, Program
 from npusim.micro.shares import cores_of, shares
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec, Pipe
-from npusim.tensor import TensorSpec
 
 __all__ = ["add"]
 

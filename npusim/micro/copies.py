@@ -13,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from npusim.dtypes import FLOAT16
+from npusim.data.dtypes import FLOAT16
+from npusim.data.layout import FRACTAL_ROWS, c0
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
-from npusim.layout import FRACTAL_ROWS, c0
-from npusim.micro.kernel import Kernel
+from npusim.kernel.builder import Builder
+from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Binding, Block, Program
 from npusim.micro.shares import cores_of, shares
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
-from npusim.tensor import TensorSpec
 
 __all__ = ["To", "read", "read_alike"]
 

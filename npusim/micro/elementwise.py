@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, DType, RoundMode
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, DType, RoundMode
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Cast, Global, Local
-from npusim.micro.kernel import Kernel
+from npusim.kernel.builder import Builder
+from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Binding, Block, Program
 from npusim.micro.shares import cores_of
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
-from npusim.tensor import TensorSpec
 
 __all__ = ["cast", "maximum"]
 

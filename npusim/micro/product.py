@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.dtypes import FLOAT16, FLOAT32
+from npusim.data.dtypes import FLOAT16, FLOAT32
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global
-from npusim.layout import FRACTAL_ROWS
-from npusim.micro.kernel import Kernel
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, rounded_up
+from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Binding, Block, Program
 from npusim.micro.shares import cores_of
-from npusim.ops._cube import BaseTile, CubeWriter, GmFeed, Lying, rounded_up
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
-from npusim.tensor import TensorSpec
 
 __all__ = ["product"]
 

@@ -8,15 +8,15 @@ from math import prod
 from typing import NamedTuple
 
 from npusim.chip import L2State
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.cube import BaseTile
+from npusim.kernel.launch import Kernel
 from npusim.micro.add import add
 from npusim.micro.copies import read, read_alike
 from npusim.micro.elementwise import cast, maximum
-from npusim.micro.kernel import Kernel
 from npusim.micro.product import product
 from npusim.micro.reorder import reorder
-from npusim.ops._cube import BaseTile
-from npusim.spec import DeviceSpec
 
 __all__ = ["TABLES", "Row", "Table", "find"]
 

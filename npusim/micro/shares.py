@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.spec import DeviceSpec
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["cores_of", "shares"]
 

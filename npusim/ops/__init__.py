@@ -22,10 +22,10 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
-from npusim.dtypes import Array
-from npusim.program import Block
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, Tensor, TensorSpec
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
 
 __all__ = [
     "Operator",

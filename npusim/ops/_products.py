@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
 
 __all__ = ["cube_product", "exact_int"]
 

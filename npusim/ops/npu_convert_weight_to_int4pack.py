@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import INT32, Array
-from npusim.errors import Code
-from npusim.ops._checks import Contract
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, Tensor, TensorSpec
+from npusim.data.dtypes import INT32, Array
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._contract import Contract
 
 __all__ = ["Problem", "check", "on_host", "reference"]
 

@@ -27,13 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import FLOAT32, INT64, Array
+from npusim.data.dtypes import FLOAT32, INT64, Array
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
-from npusim.ops._checks import Contract
-from npusim.ops._rows import Rows, Writer, load, padded
-from npusim.program import Binding, Block, Builder, Slot
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Binding, Block
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Rows, Writer, load, padded
+from npusim.ops._contract import Contract
 
 __all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
 

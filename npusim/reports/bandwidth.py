@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.devices.schema import DeviceSpec
 from npusim.reports import style
 from npusim.reports.subject import Subject, device_of, elapsed_us, title_start, trace_of
 from npusim.reports.traffic import duration_s, moved_far, path, path_bytes_per_s, series, work
-from npusim.spec import DeviceSpec
 from npusim.trace import Trace
 
 if TYPE_CHECKING:

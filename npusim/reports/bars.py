@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from npusim.devices.schema import Pipe
 from npusim.reports.style import PIPES
 from npusim.reports.subject import elapsed_us
-from npusim.spec import Pipe
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["STEPS", "WIDE_STEPS", "Bar", "alike", "rows", "window"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, place_of
 from npusim.reports import style
 from npusim.reports.flags import matches, what
@@ -23,7 +24,6 @@ from npusim.reports.subject import (
     trace_of,
 )
 from npusim.reports.traffic import far, path
-from npusim.spec import DeviceSpec, Pipe
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.devices.schema import Pipe
 from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
@@ -23,7 +24,6 @@ from npusim.isa import (
     reads,
     writes,
 )
-from npusim.spec import Pipe
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["Flag", "crossings", "matches", "rows", "what"]

@@ -16,12 +16,12 @@ from html import escape
 from importlib.resources import files
 from io import StringIO
 
-from npusim.record import Record
 from npusim.reports import bounds
 from npusim.reports.gallery import pictures
 from npusim.reports.payload import payload
 from npusim.reports.subject import Timed, trace_of
 from npusim.reports.tables import devices, facts, pipes, rooflines, waits
+from npusim.trace.record import Record
 
 __all__ = ["glimpse", "report"]
 

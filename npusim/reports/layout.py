@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npusim.layout import Placement
-from npusim.layout.html import SHADES
+from npusim.data.layout import Placement
+from npusim.data.layout.html import SHADES
 from npusim.reports.style import GRID, INK, TEXT_POINTS, new_axes, title
 
 if TYPE_CHECKING:

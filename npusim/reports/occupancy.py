@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import reads, writes
 from npusim.reports import style
 from npusim.reports.subject import (
@@ -22,7 +23,6 @@ from npusim.reports.subject import (
     title_start,
     trace_of,
 )
-from npusim.spec import DeviceSpec
 from npusim.trace import LaneTrace
 
 if TYPE_CHECKING:

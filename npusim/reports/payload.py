@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.program import Call, Line
+from npusim.kernel.program import Call, Line
 from npusim.reports import style
 from npusim.reports.bars import alike
 from npusim.reports.flags import NOBODY, matches, what

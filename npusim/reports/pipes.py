@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from npusim.devices.schema import Pipe
 from npusim.reports import style
 from npusim.reports.subject import Subject, busiest, elapsed_us, title_start, trace_of
-from npusim.spec import Pipe
 from npusim.trace import LaneTrace, Trace
 
 if TYPE_CHECKING:

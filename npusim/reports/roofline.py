@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npusim.devices.schema import DeviceSpec
 from npusim.reports import style
 from npusim.reports.subject import (
     Played,
@@ -33,7 +34,6 @@ from npusim.reports.traffic import (
     path_bytes_per_s,
     work,
 )
-from npusim.spec import DeviceSpec
 from npusim.trace import Trace
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npusim.spec import Pipe
+from npusim.devices.schema import Pipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from npusim.spec import DeviceSpec, Pipe
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.trace import LaneTrace, Trace
 
 __all__ = [

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from npusim.record import Record
 from npusim.reports import bounds, costs, roofline, style
 from npusim.reports.subject import slowest_lanes, trace_of
+from npusim.trace.record import Record
 
 __all__ = ["devices", "facts", "pipes", "rooflines", "table", "waits"]
 

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from npusim.devices.schema import Pipe
 from npusim.reports import style
 from npusim.reports.bars import STEPS, Bar, rows, window
 from npusim.reports.flags import crossings
 from npusim.reports.flags import rows as rows_of_flags
 from npusim.reports.labels import Scale, labels
 from npusim.reports.subject import Subject, busiest, elapsed_us, title_start, trace_of
-from npusim.spec import Pipe
 from npusim.trace import Trace
 
 if TYPE_CHECKING:

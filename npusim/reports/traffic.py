@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     Axpy,
     BroadcastToL0c,
@@ -30,7 +31,6 @@ from npusim.isa import (
     reads,
     writes,
 )
-from npusim.spec import DeviceSpec
 from npusim.trace import LaneTrace, Trace
 
 __all__ = [

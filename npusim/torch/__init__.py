@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 
 from npusim import devices
-from npusim.spec import DeviceSpec
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["DEFAULT_DEVICE", "install"]
 

@@ -10,7 +10,7 @@ import weakref
 
 import torch
 
-from npusim.tensor import allocated_bytes
+from npusim.data.tensor import allocated_bytes
 from npusim.torch import card
 
 __all__ = ["Memory", "memory"]

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from npusim.errors import Code, OpError
+from npusim.data.errors import Code, OpError
 from npusim.torch import card, formats
 from npusim.torch.backend import Define
 from npusim.torch.gradients import inference_only

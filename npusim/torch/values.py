@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from npusim.dtypes import BFLOAT16, Array
-from npusim.errors import Code, OpError
+from npusim.data.dtypes import BFLOAT16, Array
+from npusim.data.errors import Code, OpError
+from npusim.data.tensor import Tensor, TensorSpec
 from npusim.run import Output
-from npusim.tensor import Tensor, TensorSpec
 from npusim.torch.formats import ND
 
 __all__ = ["argument", "result"]

@@ -32,12 +32,12 @@ from typing import Any, Protocol
 
 from npusim import devices, ops
 from npusim.chip import L2State
-from npusim.dtypes import FLOAT32, dtype_named
+from npusim.data.dtypes import FLOAT32, dtype_named
+from npusim.data.tensor import TensorSpec
 from npusim.micro import task_us, time
 from npusim.micro.elementwise import cast, maximum
 from npusim.micro.published import find
 from npusim.run import run
-from npusim.tensor import TensorSpec
 from npusim.validation.rows import Row, RowError
 
 __all__ = ["KERNELS", "Call", "NotModelledError", "Timed", "timed"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
-from npusim.errors import OpError
+from npusim.data.errors import OpError
 from npusim.validation.calls import NotModelledError, Timed, timed
 from npusim.validation.rows import Row
 

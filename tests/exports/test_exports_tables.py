@@ -15,7 +15,8 @@ import pytest
 
 import npusim
 from npusim import Tensor, TensorSpec, devices, exports
-from npusim.dtypes import FLOAT16, FLOAT32, INT8, INT32
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
+from npusim.devices.schema import DeviceSpec
 from npusim.exports import binary, profile
 from npusim.exports.columns import COLUMNS
 from npusim.exports.facts import cube_ops, traffic
@@ -40,9 +41,8 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.program import Call, Program
+from npusim.kernel.program import Call, Program
 from npusim.run import Output, Run
-from npusim.spec import DeviceSpec
 from npusim.trace import LaneTrace, Trace
 
 KNOWN = json.loads(Path(__file__).with_name("columns.json").read_text())

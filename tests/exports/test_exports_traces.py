@@ -16,7 +16,7 @@ from processor import ask, missing
 
 import npusim
 from npusim import TensorSpec, exports
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
 from npusim.exports.arrows import Arrows
 from npusim.exports.binary import CHUNK_BYTES
 from npusim.exports.listing import Listing
@@ -33,7 +33,7 @@ from npusim.isa import (
     SetFlag,
     WaitFlag,
 )
-from npusim.program import Call, Program
+from npusim.kernel.program import Call, Program
 from npusim.run import Run
 from npusim.trace import LaneTrace, Trace
 

@@ -15,8 +15,8 @@ import pytest
 from tiny import fewer_cores
 
 from npusim import Run, TensorSpec, run
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import LoadData, Mmad, place_of
-from npusim.spec import DeviceSpec
 from npusim.trace import ORDERING, Span
 
 FOLDER = Path(__file__).parents[1] / "golden"

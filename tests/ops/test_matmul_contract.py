@@ -10,8 +10,8 @@ from op_calls import BF16, NEW, OLD, Row, on_each_line
 from product_calls import assert_check_accepts, assert_check_refuses
 
 from npusim import Code, TensorSpec
-from npusim.layout import NZ, to_fractals
-from npusim.tensor import Tensor
+from npusim.data.layout import NZ, to_fractals
+from npusim.data.tensor import Tensor
 
 OP = "matmul"
 F16, F32 = np.float16, np.float32

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim import TensorSpec, devices
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.matmul import Product
+from npusim.kernel.tiles import CubeTiles, Piece, work
 from npusim.ops import matmul, npu_quant_matmul
-from npusim.ops._matrix import Product
-from npusim.ops._tiles import CubeTiles, Piece, work
-from npusim.spec import DeviceSpec
 
 B2 = devices.load("ascend910b2")
 KIB = 1024

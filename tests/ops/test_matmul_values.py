@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from npusim import TensorSpec, devices
-from npusim.layout import NZ, to_fractals
+from npusim.data.layout import NZ, to_fractals
+from npusim.data.tensor import Tensor
 from npusim.ops.matmul import reference
-from npusim.tensor import Tensor
 
 BF16 = ml_dtypes.bfloat16
 KINDS = (np.float16, BF16)

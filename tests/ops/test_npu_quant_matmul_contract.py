@@ -14,9 +14,9 @@ from op_calls import BF16, NEW, OLD, Row, on_each_line
 from product_calls import assert_check_accepts, assert_check_refuses
 
 from npusim import Code, TensorSpec
-from npusim.layout import NZ, to_fractals
+from npusim.data.layout import NZ, to_fractals
+from npusim.data.tensor import Tensor
 from npusim.ops import npu_trans_quant_param
-from npusim.tensor import Tensor
 
 OP = "npu_quant_matmul"
 F32, F16, I8, I32, I64, U64 = np.float32, np.float16, np.int8, np.int32, np.int64, np.uint64

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from npusim import TensorSpec, devices
-from npusim.layout import NZ, to_fractals
+from npusim.data.layout import NZ, to_fractals
+from npusim.data.tensor import Tensor
 from npusim.ops import npu_trans_quant_param
 from npusim.ops.npu_quant_matmul import check, reference
-from npusim.tensor import Tensor
 
 BF16 = ml_dtypes.bfloat16
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ import pytest
 from op_calls import BF16, LINES, NEW, OLD, Row, on_each_line
 
 from npusim import Code, OpError, Tensor, TensorSpec, devices, ops
-from npusim.layout import NZ, c0, to_fractals
+from npusim.data.layout import NZ, c0, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul import Problem, check
 
 OP = "npu_weight_quant_batchmatmul"

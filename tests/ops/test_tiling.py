@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from op_calls import A2, A3, FLOATS, INFERENCE
 
 from npusim import TensorSpec, devices, ops
-from npusim.program import Block
-from npusim.spec import DeviceSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
 
 
 class Tiled(NamedTuple):

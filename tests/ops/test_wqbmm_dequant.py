@@ -10,9 +10,12 @@ from op_calls import BF16, Array
 from weight_calls import F32, HALF, OP, Kind, weight_call
 
 from npusim import chip, devices, ops
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, unpack_int4
-from npusim.layout import NZ, c0, from_fractals
-from npusim.ops._cube import rounded_up
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, unpack_int4
+from npusim.data.layout import NZ, c0, from_fractals
+from npusim.data.tensor import GlobalTensor
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.program import Binding, Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     Chain,
@@ -21,8 +24,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     lying_weight,
     piece_of,
 )
-from npusim.program import Binding, Block, Builder
-from npusim.tensor import GlobalTensor
 
 A2 = devices.load("ascend910b2")
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from op_calls import BF16, Array
 
 from npusim import Tensor, TensorSpec, chip, devices, run
+from npusim.data.tensor import GlobalTensor, allocate
 from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
 from npusim.ops.npu_weight_quant_batchmatmul.references import groups
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group_plan import MsdGroupPlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import PerGroupPlan, steps
-from npusim.tensor import GlobalTensor, allocate
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, F32 = np.float16, np.float32

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from op_calls import BF16, Array
 
 from npusim import Tensor, TensorSpec, chip, devices, ops, run
+from npusim.data.tensor import GlobalTensor, allocate
 from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels
 from npusim.ops.npu_weight_quant_batchmatmul.references import given as plain
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import EIGHT_BITS, FOUR_BITS, Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
-from npusim.tensor import GlobalTensor, allocate
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, F32 = np.float16, np.float32

@@ -14,7 +14,7 @@ import pytest
 from op_calls import BF16, Array
 
 from npusim import Tensor, TensorSpec, devices, ops
-from npusim.layout import NZ, c0, to_fractals
+from npusim.data.layout import NZ, c0, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul import check, reference
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels, digits, groups
 from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given, given

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from op_calls import BF16, SPECIAL, Array, assert_same
 
 from npusim import Tensor, TensorSpec, chip, devices, ops, run
-from npusim.dtypes import pack_int4
+from npusim.data.dtypes import pack_int4
+from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_weight_quant_batchmatmul.templates.sharing import SharingPlan
-from npusim.spec import DeviceSpec
 
 OP = "npu_weight_quant_batchmatmul"
 A2 = devices.load("ascend910b2")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from op_calls import Array, assert_same
 
 from npusim import Run, Tensor, TensorSpec, devices, ops, run
-from npusim.layout import NZ, to_fractals
+from npusim.data.layout import NZ, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz_tiles import SHAPES, WeightNzPlan
 
 OP = "npu_weight_quant_batchmatmul"

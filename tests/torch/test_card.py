@@ -12,7 +12,7 @@ from simulated_card import torch, torch_npu
 
 import npusim
 import npusim.torch
-from npusim.tensor import allocated_bytes
+from npusim.data.tensor import allocated_bytes
 from npusim.torch import card, formats
 from npusim.torch.clock import clock
 from npusim.torch.memory import Memory, memory

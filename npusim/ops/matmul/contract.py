@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.ops._checks import Contract
-from npusim.ops._matrix import Product, product_of, require_nd
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.matmul import Product
+from npusim.ops._contract import Contract
+from npusim.ops._matrix import product_of, require_nd
 
 __all__ = ["Problem", "check"]
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
-from npusim.ops._blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
-from npusim.ops._coupled import NdFeed, NdOut, RowTable
-from npusim.ops._cube import CubeWriter, Feed, GmFeed, Tables, rounded_up
-from npusim.ops._tiles import work
+from npusim.kernel.blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.coupled import NdFeed, NdOut, RowTable
+from npusim.kernel.cube import CubeWriter, Feed, GmFeed, Tables, rounded_up
+from npusim.kernel.program import Binding, Block
+from npusim.kernel.tiles import work
 from npusim.ops.matmul.contract import Problem
 from npusim.ops.matmul.tiling import Plan
-from npusim.program import Binding, Block, Builder
-from npusim.spec import DeviceSpec
 
 __all__ = ["build"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
+from npusim.data.product import CubeOrder
+from npusim.devices.schema import DeviceSpec
 from npusim.ops._products import cube_product
-from npusim.product import CubeOrder
-from npusim.spec import DeviceSpec
 
 __all__ = ["reference"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.ops._tiles import CubeTiles, cdiv, down, up, whole_edges
+from npusim.kernel.tiles import CubeTiles, cdiv, down, up, whole_edges
 from npusim.ops.matmul.contract import Problem
-from npusim.spec import Core, DeviceSpec
 
 __all__ = ["Plan", "tile"]
 

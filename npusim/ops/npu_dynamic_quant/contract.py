@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from npusim.dtypes import BFLOAT16, FLOAT16
-from npusim.errors import Code
-from npusim.ops._checks import Contract
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.data.dtypes import BFLOAT16, FLOAT16
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._contract import Contract
 
 __all__ = ["Problem", "check"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from npusim.dtypes import FLOAT32, INT8
+from npusim.data.dtypes import FLOAT32, INT8
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
     Binary,
@@ -12,14 +13,14 @@ from npusim.isa import (
     ScalarLoad,
     ScalarStore,
 )
-from npusim.ops._chain import step
-from npusim.ops._rows import pieces
+from npusim.kernel.chain import step
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_dynamic_quant.choice import Template
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
 from npusim.ops.npu_dynamic_quant.writing import Writing, shifts
-from npusim.program import Binding, Block, Program, Slot
-from npusim.spec import DeviceSpec
 
 __all__ = ["build"]
 

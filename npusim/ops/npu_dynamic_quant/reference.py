@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR, UB_BYTES, choose
-from npusim.spec import DeviceSpec
 
 __all__ = ["reference"]
 

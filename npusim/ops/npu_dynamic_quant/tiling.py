@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_dynamic_quant.choice import Template, choose, most_columns
 from npusim.ops.npu_dynamic_quant.contract import Problem
-from npusim.spec import DeviceSpec
 
 __all__ = ["Plan", "tile"]
 

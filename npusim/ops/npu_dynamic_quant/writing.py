@@ -7,7 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from npusim.dtypes import FLOAT32, INT8
+from npusim.data.dtypes import FLOAT32, INT8
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     BLOCK_BYTES,
     Binary,
@@ -20,13 +21,14 @@ from npusim.isa import (
     ScalarStore,
     Unary,
 )
-from npusim.ops._chain import step, to_float32, to_quantised
-from npusim.ops._rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32, to_quantised
+from npusim.kernel.program import Program
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Rows, Writer, load, padded, pieces
 from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
-from npusim.program import Builder, Program, Slot
-from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["Writing", "shifts"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._checks import Contract
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.ops._contract import Contract
 
 __all__ = ["FORMATS", "Problem", "check"]
 

@@ -14,15 +14,17 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd
 
-from npusim.dtypes import FLOAT16, INT32, INT64, UINT8, DType
+from npusim.data.dtypes import FLOAT16, INT32, INT64, UINT8, DType
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Copy, Duplicate, Local, ScalarAlu, ScalarLoop, ScalarStore
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._chain import step
-from npusim.ops._rows import Rows, Writer, load, padded
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Rows, Writer, load, padded
 from npusim.ops.npu_format_cast.contract import Problem
 from npusim.ops.npu_format_cast.tiling import DEPTH, Piece, Plan, pieces_of_cores, pitch_blocks
-from npusim.program import Binding, Block, Builder, Program, Slot
-from npusim.spec import DeviceSpec
 
 __all__ = ["build"]
 

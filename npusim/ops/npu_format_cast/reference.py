@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Tensor
 from npusim.ops.npu_format_cast.contract import FORMATS
-from npusim.tensor import Tensor
 
 __all__ = ["reference"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._rows import pieces
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_format_cast.contract import Problem
-from npusim.spec import DeviceSpec
 
 __all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "pitch_blocks", "tile"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, Array, DType
-from npusim.errors import Code
-from npusim.ops._checks import Contract
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, Array, DType
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._contract import Contract
 
 __all__ = ["Problem", "check"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.dtypes import FLOAT32, INT32, DType
+from npusim.data.dtypes import FLOAT32, INT32, DType
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     Binary,
     BinaryScalar,
@@ -16,12 +17,13 @@ from npusim.isa import (
     ScalarLoop,
     Trap,
 )
-from npusim.ops._chain import step, to_float32, to_quantised
-from npusim.ops._rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32, to_quantised
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Rows, Writer, load, padded, pieces
 from npusim.ops.npu_group_quant.contract import Problem
 from npusim.ops.npu_group_quant.tiling import Plan
-from npusim.program import Binding, Block, Builder, Program, Slot
-from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["build"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
 
 __all__ = ["reference"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_group_quant.contract import Problem
-from npusim.spec import DeviceSpec
 
 __all__ = ["CHUNK", "Plan", "tile"]
 

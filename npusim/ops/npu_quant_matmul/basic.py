@@ -6,10 +6,10 @@ Left out: the closed white lists and the runtime knowledge base.
 
 from __future__ import annotations
 
-from npusim.ops._tiles import CubeTiles, Order, cdiv, up
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.tiles import CubeTiles, Order, cdiv, up
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
-from npusim.spec import Core, DeviceSpec
 
 __all__ = ["basic_tiles", "is_basic"]
 

@@ -7,15 +7,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT64, DType
-from npusim.errors import Code
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT64, DType
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa.matrix import QuantMode
+from npusim.kernel.matmul import Product
 from npusim.ops import npu_trans_quant_param
-from npusim.ops._checks import Contract
-from npusim.ops._matrix import Product, as_fractals, product_of, require_nd
+from npusim.ops._contract import Contract
+from npusim.ops._matrix import as_fractals, product_of, require_nd
 from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks, check_vectors
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
 
 __all__ = ["Problem", "check"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.ops._tiles import CubeTiles, cdiv, down, up, whole_edges
+from npusim.kernel.tiles import CubeTiles, cdiv, down, up, whole_edges
 from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.spec import Core, DeviceSpec
 
 __all__ = ["coupled_tiles", "is_pp"]
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from npusim.dtypes import FLOAT32, INT32
+from npusim.data.dtypes import FLOAT32, INT32
+from npusim.data.tensor import Operand
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BinaryScalar, Cast, Global, Local, ScalarLoad
-from npusim.ops._chain import step, to_float32
-from npusim.ops._cube import rounded_up
-from npusim.ops._plane import REPEAT, Plane, by_column, by_row, spread_rows
-from npusim.ops._rows import pieces as cut
-from npusim.ops._tiles import Piece
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, spread_rows
+from npusim.kernel.program import Program
+from npusim.kernel.queues import Queue, Slot
+from npusim.kernel.rows import pieces as cut
+from npusim.kernel.tiles import Piece
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.tiling import Plan
-from npusim.program import Builder, Program, Queue, Slot
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand
 
 __all__ = ["FILLED", "READ", "Epilogue", "tile_bytes"]
 

@@ -9,9 +9,9 @@ cores first (assumed).
 
 from __future__ import annotations
 
-from npusim.ops._tiles import CubeTiles, cdiv, down, up
+from npusim.devices.schema import Core
+from npusim.kernel.tiles import CubeTiles, cdiv, down, up
 from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.spec import Core
 
 __all__ = ["few_rows_tiles", "grid_tiles"]
 

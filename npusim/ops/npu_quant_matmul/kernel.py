@@ -8,18 +8,19 @@ quant_batch_matmul_v3_bf16_basic.h, _pertoken_basic.h).
 
 from __future__ import annotations
 
-from npusim.dtypes import INT32, UINT64
+from npusim.data.dtypes import INT32, UINT64
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
-from npusim.ops._blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
-from npusim.ops._coupled import NdFeed, NdOut, RowTable
-from npusim.ops._cube import CubeWriter, GmFeed, Tables, rounded_up
-from npusim.ops._rows import Rows, load, padded
-from npusim.ops._tiles import Piece, work
+from npusim.kernel.blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.coupled import NdFeed, NdOut, RowTable
+from npusim.kernel.cube import CubeWriter, GmFeed, Tables, rounded_up
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import Rows, load, padded
+from npusim.kernel.tiles import Piece, work
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, tile_bytes
 from npusim.ops.npu_quant_matmul.tiling import Plan
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["build"]
 

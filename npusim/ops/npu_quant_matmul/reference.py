@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
 from npusim.ops._products import exact_int
-from npusim.spec import DeviceSpec
 
 __all__ = ["reference"]
 

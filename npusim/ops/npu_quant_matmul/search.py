@@ -5,9 +5,9 @@ ops-nn@e5c3fa9 quant_batch_matmul_v3/op_host/op_tiling, quant_batch_matmul_v3_ba
 
 from __future__ import annotations
 
-from npusim.ops._tiles import Order, cdiv, up
+from npusim.devices.schema import Core
+from npusim.kernel.tiles import Order, cdiv, up
 from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.spec import Core
 
 __all__ = ["BLOCK", "first_blocks", "search"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from npusim.dtypes import INT64, UINT64
-from npusim.ops._checks import Contract, listed
-from npusim.ops._matrix import Product
-from npusim.tensor import Operand
+from npusim.data.dtypes import INT64, UINT64
+from npusim.data.tensor import Operand
+from npusim.kernel.matmul import Product
+from npusim.ops._contract import Contract, listed
 
 __all__ = ["LARGEST_INNER", "check_ranks", "check_vectors"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.ops._tiles import CubeTiles, cdiv, down, up
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.tiles import CubeTiles, cdiv, down, up
 from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
 from npusim.ops.npu_quant_matmul.grid import few_rows_tiles, grid_tiles
-from npusim.spec import Core, DeviceSpec
 
 __all__ = ["Plan", "tile"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
-from npusim.ops._checks import Contract, listed
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._contract import Contract, listed
 
 __all__ = ["Problem", "check"]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from npusim.dtypes import FLOAT32, UINT8, DType
+from npusim.data.dtypes import FLOAT32, UINT8, DType
+from npusim.data.tensor import Operand
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
-from npusim.ops._chain import step, to_float32, to_quantised
-from npusim.ops._rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32, to_quantised
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Rows, Writer, load, padded, pieces
 from npusim.ops.npu_quantize.contract import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
-from npusim.program import Binding, Block, Builder, Program, Slot
-from npusim.spec import DeviceSpec, Pipe
-from npusim.tensor import Operand
 
 __all__ = ["build"]
 

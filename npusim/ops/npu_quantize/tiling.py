@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.dtypes import FLOAT32
-from npusim.ops._rows import balanced, pieces
+from npusim.data.dtypes import FLOAT32
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.rows import balanced, pieces
 from npusim.ops.npu_quantize.contract import Problem
-from npusim.spec import DeviceSpec
 
 __all__ = ["SCALE_CHUNK", "Plan", "least_columns", "pitch_columns", "tile"]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from npusim.errors import Code, OpError
+from npusim.data.errors import Code, OpError
+from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts
 from npusim.ops.npu_weight_quant_batchmatmul.needs import Template, unmet
-from npusim.spec import DeviceSpec
 
 __all__ = ["Choice", "choose"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from warnings import warn
 
-from npusim.ops._checks import Contract
+from npusim.ops._contract import Contract
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 
 __all__ = ["check_combination"]

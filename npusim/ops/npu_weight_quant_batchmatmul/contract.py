@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import BFLOAT16, FLOAT16, INT8, INT32
-from npusim.layout import FRACTAL_ROWS, NZ, c0, to_fractals
-from npusim.ops._checks import Contract
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, INT32
+from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._contract import Contract
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.combinations import check_combination
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
@@ -18,8 +20,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.parameters import (
     bias_operand,
     quant_operand,
 )
-from npusim.spec import DeviceSpec
-from npusim.tensor import Operand, TensorSpec
 
 __all__ = ["Problem", "check"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.layout import rounded_up as up
-from npusim.spec import DeviceSpec
+from npusim.data.layout import rounded_up as up
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["Chip", "Facts", "k_cores", "k_step", "up"]
 

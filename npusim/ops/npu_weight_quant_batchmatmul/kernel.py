@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, module_of
-from npusim.program import Block
-from npusim.spec import DeviceSpec
 
 __all__ = ["build"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from npusim.layout import rounded_up as up
+from npusim.data.layout import rounded_up as up
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts, k_step
 
 __all__ = ["Template", "unmet"]

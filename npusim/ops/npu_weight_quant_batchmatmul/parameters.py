@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from npusim.dtypes import FLOAT16, FLOAT32, INT32, INT64, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, INT64, DType
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import npu_trans_quant_param
-from npusim.ops._checks import Contract, listed
-from npusim.tensor import Operand, TensorSpec
+from npusim.ops._contract import Contract, listed
 
 __all__ = ["antiquant_operands", "bias_operand", "quant_operand"]
 

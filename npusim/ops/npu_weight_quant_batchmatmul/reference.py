@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Tensor
+from npusim.devices.schema import DeviceSpec
 from npusim.ops import npu_trans_quant_param
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels, floats, groups
 from npusim.ops.npu_weight_quant_batchmatmul.references.given import CubeOrder, Given, given
-from npusim.spec import DeviceSpec
-from npusim.tensor import Tensor
 
 __all__ = ["reference"]
 

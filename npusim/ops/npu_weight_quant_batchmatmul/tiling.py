@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.spec import DeviceSpec
 
 __all__ = ["Plan", "module_of", "tile"]
 

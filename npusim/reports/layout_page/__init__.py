@@ -11,14 +11,14 @@ import re
 from importlib.resources import files
 from typing import Any
 
-from npusim.dtypes import DTYPES, UINT8
+from npusim.check.rules import Place, RuleError, check
+from npusim.data.dtypes import DTYPES, UINT8
+from npusim.data.layout import FRACTAL_ROWS, Placement
+from npusim.data.layout.html import SHADES
+from npusim.data.layout.placement import ORDERS, SUMS
+from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
-from npusim.layout import FRACTAL_ROWS, Placement
-from npusim.layout.html import SHADES
-from npusim.layout.placement import ORDERS, SUMS
-from npusim.program import Builder
-from npusim.rules import Place, RuleError, check
-from npusim.spec import CORE_KINDS, DeviceSpec
+from npusim.kernel.builder import Builder
 
 __all__ = ["MOST", "facts", "page"]
 

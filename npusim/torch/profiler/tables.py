@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from npusim.data.tensor import Tensor, TensorSpec
 from npusim.run import Run
-from npusim.tensor import Tensor, TensorSpec
 from npusim.torch.clock import Event
 from npusim.torch.profiler.session import Step
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
 
 __all__ = ["difference"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
 from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given
 
 __all__ = ["Digits", "away", "digit", "halving_sum", "lanes_sum", "largest", "split"]

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from npusim.dtypes import BFLOAT16, FLOAT16, Array, cast, unpack_int4
+from npusim.data.dtypes import BFLOAT16, FLOAT16, Array, cast, unpack_int4
+from npusim.data.tensor import Tensor
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
-from npusim.tensor import Tensor
 
 __all__ = ["CubeOrder", "Given", "given"]
 

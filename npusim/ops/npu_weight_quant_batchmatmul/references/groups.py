@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.dtypes import Array
+from npusim.data.dtypes import Array
 from npusim.ops._products import exact_int
 from npusim.ops.npu_weight_quant_batchmatmul.facts import k_step
 from npusim.ops.npu_weight_quant_batchmatmul.references.digits import (

@@ -9,10 +9,13 @@ slots (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom.h,
 
 from __future__ import annotations
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local, QuantMode
-from npusim.ops._cube import CubeWriter, GmFeed, Lying, Tables, rounded_up
-from npusim.ops._tiles import cdiv
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import CubeWriter, GmFeed, Lying, Tables, rounded_up
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom_tiling import (
     Plan,
@@ -24,8 +27,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.custom_tiling import (
     tile,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import Dequant, Piece
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["Plan", "build", "tile"]
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from npusim.layout import FRACTAL_ROWS, c0
-from npusim.ops._cube import BaseTile, Lying, rounded_up
-from npusim.ops._tiles import cdiv, down
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.layout import FRACTAL_ROWS, c0
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.cube import BaseTile, Lying, rounded_up
+from npusim.kernel.tiles import cdiv, down
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
@@ -24,7 +25,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     lying_weight,
     piece_of,
 )
-from npusim.spec import Core, DeviceSpec
 
 __all__ = ["Plan", "base_tile", "chain", "pieces", "ring", "ring_bytes", "tile"]
 

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Literal
 
-from npusim.dtypes import FLOAT16, FLOAT32, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Cast, Global
-from npusim.layout import FRACTAL_ROWS, c0
-from npusim.ops._chain import step
-from npusim.ops._cube import rounded_up
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Parameter, Room, Way
 from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import (
@@ -25,7 +27,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import (
     lying_weight,
     piece_of,
 )
-from npusim.program import Builder, Slot
 
 __all__ = ["Chain", "Dequant", "Piece", "dequant_bytes", "lying_weight", "piece_of"]
 

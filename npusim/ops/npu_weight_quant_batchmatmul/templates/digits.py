@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from npusim.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
 from npusim.isa import (
     BLOCK_BYTES,
     Binary,
@@ -28,10 +28,11 @@ from npusim.isa import (
     Global,
     Unary,
 )
-from npusim.ops._chain import step
-from npusim.ops._cube import rounded_up
-from npusim.ops._plane import REPEAT, Plane, by_column, spread_rows
-from npusim.program import Builder, Slot
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.plane import REPEAT, Plane, by_column, spread_rows
+from npusim.kernel.queues import Slot
 
 __all__ = ["EIGHT_BITS", "FOUR_BITS", "DigitStage", "Scheme", "fold"]
 

@@ -17,17 +17,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from npusim.dtypes import FLOAT16, FLOAT32, INT8, INT32, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, DType
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Fixpipe, Global, LoadData, LoadNd2Nz, Local, Mmad
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._cube import BaseTile, CubeWriter, GmFeed, Lying, Tables, l1_bytes, rounded_up
-from npusim.ops._rows import pieces
-from npusim.ops._tiles import Piece, cdiv
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, Tables, l1_bytes, rounded_up
+from npusim.kernel.program import Binding, Block
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import pieces
+from npusim.kernel.tiles import Piece, cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.program import Binding, Block, Builder, Slot
-from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["FixpipePlan", "build", "tile"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.ops._tiles import Piece
+from npusim.kernel.tiles import Piece
 
 __all__ = ["rectangles"]
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.dtypes import FLOAT16, INT32, DType
+from npusim.data.dtypes import FLOAT16, INT32, DType
+from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import Fixpipe, Global, Mmad
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._cube import GmFeed, Lying, load_data, rounded_up
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import GmFeed, Lying, load_data, rounded_up
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import EIGHT_BITS, FOUR_BITS, Scheme
-from npusim.program import Builder, Slot
 
 __all__ = ["DigitProducts", "GroupCube", "Held"]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
 from npusim.isa import Global
+from npusim.kernel.builder import Builder
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import DigitStage
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
-from npusim.program import Builder
 
 __all__ = ["FILLED", "MET", "READ", "READY", "DigitWriter", "meet", "workspaces"]
 

@@ -6,14 +6,15 @@ which are the output once they are whole: see the docstring of the operator for 
 
 from __future__ import annotations
 
-from npusim.dtypes import FLOAT32, DType
+from npusim.data.dtypes import FLOAT32, DType
 from npusim.isa import BLOCK_BYTES, Axpy, Binary, BinaryScalar, Cast, Global, Local
-from npusim.ops._chain import step, to_float32
-from npusim.ops._cube import rounded_up
-from npusim.ops._plane import Plane, by_row, spread_rows
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.plane import Plane, by_row, spread_rows
+from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
-from npusim.program import Builder, Slot
 
 __all__ = ["SPREAD", "GroupScales", "Output", "RowNumbers", "put_together"]
 

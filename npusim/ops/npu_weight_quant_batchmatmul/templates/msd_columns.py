@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
 from npusim.isa import Cast, Copy, Global, Local
-from npusim.ops._chain import step
-from npusim.ops._rows import padded
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.rows import padded
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.program import Builder
 
 __all__ = ["Columns"]
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from npusim.dtypes import INT4, INT8, INT32
+from npusim.data.dtypes import INT4, INT8, INT32
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._cube import BaseTile, CubeWriter, GmFeed, Lying, l1_bytes, rounded_up
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, l1_bytes, rounded_up
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import lying_weight
-from npusim.program import Builder
-from npusim.spec import DeviceSpec
 
 __all__ = ["DigitCube", "core_columns", "digits_of", "digits_tile", "terms_of"]
 

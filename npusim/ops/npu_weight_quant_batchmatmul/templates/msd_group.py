@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Binding, Block, Program
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import GroupCube
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import FILLED, READ, READY
@@ -25,8 +28,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group_plan import (
     tile,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group_vector import VectorSide
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["MsdGroupPlan", "build", "tile"]
 

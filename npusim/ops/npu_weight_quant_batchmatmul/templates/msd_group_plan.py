@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.dtypes import FLOAT32
-from npusim.ops._tiles import cdiv
+from npusim.data.dtypes import FLOAT32
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import k_cores, k_step
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import workspaces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.spec import DeviceSpec
 
 __all__ = ["CORE_N", "PLACES", "MsdGroupPlan", "Share", "share_of", "tile"]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Duplicate, Global, Store
-from npusim.ops._chain import step
-from npusim.ops._plane import REPEAT, Plane, by_column, by_row, multiply_add
-from npusim.ops._rows import pieces
-from npusim.ops._tiles import cdiv, up
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add
+from npusim.kernel.program import Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.tiles import cdiv, up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import (
@@ -32,8 +35,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group_plan import (
     MsdGroupPlan,
     Share,
 )
-from npusim.program import Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["VectorSide"]
 

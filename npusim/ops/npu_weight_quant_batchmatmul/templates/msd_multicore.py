@@ -17,10 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.dtypes import INT8, INT32
-from npusim.ops._cube import BaseTile, rounded_up
-from npusim.ops._rows import balanced
-from npusim.ops._tiles import cdiv
+from npusim.data.dtypes import INT8, INT32
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import BaseTile, rounded_up
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import balanced
+from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
@@ -30,8 +33,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore_ends import Finish, RowSplit
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["MulticorePlan", "build", "tile"]
 

@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from npusim.dtypes import FLOAT32, INT32, DType
+from npusim.data.dtypes import FLOAT32, INT32, DType
 from npusim.isa import Binary, BinaryScalar, Cast, Global, Local, ScalarAlu, ScalarLoad
-from npusim.ops._chain import step
-from npusim.ops._cube import rounded_up
-from npusim.ops._plane import REPEAT, Plane, by_column, by_row, multiply_add, spread_rows
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add, spread_rows
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import DigitStage
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_columns import Columns
-from npusim.program import Builder, Slot
 
 __all__ = ["Finish", "RowSplit"]
 

@@ -14,9 +14,12 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
-from npusim.ops._rows import pieces
-from npusim.ops._tiles import cdiv
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import GroupCube
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import (
@@ -34,8 +37,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import
     tile,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_sums import StripSums
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["PerGroupPlan", "build", "tile"]
 

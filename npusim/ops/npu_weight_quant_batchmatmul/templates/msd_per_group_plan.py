@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.ops._rows import pieces
-from npusim.ops._tiles import cdiv, up
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.rows import pieces
+from npusim.kernel.tiles import cdiv, up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import workspaces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.spec import DeviceSpec
 
 __all__ = ["BLOCK_N", "PerGroupPlan", "Step", "steps", "tile"]
 

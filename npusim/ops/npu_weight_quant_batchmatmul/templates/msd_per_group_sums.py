@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
 from npusim.isa import Duplicate, Global
-from npusim.ops._chain import step as chained
-from npusim.ops._plane import Plane, by_row, multiply_add
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step as chained
+from npusim.kernel.plane import Plane, by_row, multiply_add
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import FILLED, MET, READ
@@ -19,7 +20,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.group_vector import (
     put_together,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import PerGroupPlan, Step
-from npusim.program import Builder
 
 __all__ = ["StripSums"]
 

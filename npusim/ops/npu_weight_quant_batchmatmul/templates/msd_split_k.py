@@ -19,11 +19,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.dtypes import FLOAT32, INT32
+from npusim.data.dtypes import FLOAT32, INT32
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
-from npusim.ops._cube import BaseTile, rounded_up
-from npusim.ops._plane import REPEAT
-from npusim.ops._tiles import cdiv
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import BaseTile, rounded_up
+from npusim.kernel.plane import REPEAT
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import (
@@ -40,8 +43,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k_end import Finish
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["SplitKPlan", "build", "tile"]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from npusim.dtypes import FLOAT32, INT32
+from npusim.data.dtypes import FLOAT32, INT32
 from npusim.isa import Axpy, Binary, Cast, Duplicate, Global, Local
-from npusim.ops._chain import step
-from npusim.ops._cube import rounded_up
-from npusim.ops._plane import REPEAT, Plane, by_row, multiply_add, spread_rows
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.plane import REPEAT, Plane, by_row, multiply_add, spread_rows
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_columns import Columns
-from npusim.program import Builder
 
 __all__ = ["Finish"]
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.layout import c0
 from npusim.isa import BLOCK_BYTES, Broadcast, Cast, Global, Local, Register, ScalarLoad
-from npusim.layout import c0
-from npusim.ops._chain import step
-from npusim.ops._cube import rounded_up
-from npusim.program import Builder, Slot
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.queues import Slot
 
 __all__ = ["ROW", "Parameter", "Room", "Way"]
 

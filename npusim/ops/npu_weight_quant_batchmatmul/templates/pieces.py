@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from npusim.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
+from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Local
-from npusim.layout import FRACTAL_ROWS, c0
-from npusim.ops._cube import Lying, rounded_up
+from npusim.kernel.cube import Lying, rounded_up
+from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Parameter
-from npusim.program import Slot
 
 __all__ = ["Cell", "Grid", "Piece", "lying_weight", "piece_of"]
 

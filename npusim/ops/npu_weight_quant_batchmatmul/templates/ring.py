@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from npusim.dtypes import DType
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._cube import Lying, rounded_up
-from npusim.ops._rows import pieces
+from npusim.data.dtypes import DType
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import Lying, rounded_up
+from npusim.kernel.program import Binding
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     Chain,
@@ -22,7 +24,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     Piece,
     piece_of,
 )
-from npusim.program import Binding, Builder
 
 __all__ = ["FILLED", "READ", "Part", "Ring", "RingWriter"]
 

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from npusim.dtypes import FLOAT32, DType
+from npusim.data.dtypes import FLOAT32, DType
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
-from npusim.ops._cube import Lying
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import Lying
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import Chain
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
@@ -26,8 +29,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.sums import (
     Zeros,
     meet_cube_cores,
 )
-from npusim.program import Binding, Block, Builder, Program
-from npusim.spec import DeviceSpec
 
 __all__ = ["Recipe", "SharingPlan", "build"]
 

@@ -7,15 +7,15 @@ L1 only if it does not fit, and in what parts a piece is multiplied, is assumed.
 
 from __future__ import annotations
 
-from npusim.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from npusim.ops._cube import l1_bytes, rounded_up
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.cube import l1_bytes, rounded_up
+from npusim.kernel.program import Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import sharing
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import Chain
 from npusim.ops.npu_weight_quant_batchmatmul.templates.sharing import Recipe, SharingPlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.strip import StripTile
-from npusim.program import Block
-from npusim.spec import DeviceSpec
 
 __all__ = ["build", "tile"]
 

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
 from npusim.isa import Local, Mmad
-from npusim.ops._cube import GmFeed, Lying, l1_bytes, load_data, rounded_up
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import GmFeed, Lying, l1_bytes, load_data, rounded_up
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.ring import FILLED, READ, Ring
-from npusim.program import Builder, Slot
 
 __all__ = ["Cell", "StripTile", "StripWriter"]
 

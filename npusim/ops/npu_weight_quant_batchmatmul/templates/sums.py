@@ -11,15 +11,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from npusim.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32
+from npusim.data.tensor import Operand
 from npusim.isa import Cast, Duplicate, Global, Local
-from npusim.ops._chain import step, to_float32
-from npusim.ops._cube import rounded_up
-from npusim.ops._plane import REPEAT, Plane, by_row
-from npusim.ops._rows import pieces
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.plane import REPEAT, Plane, by_row
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.program import Builder, Slot
-from npusim.tensor import Operand
 
 __all__ = ["DONE", "ZEROED", "Finish", "Zeros", "meet_cube_cores"]
 

@@ -16,19 +16,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from npusim.dtypes import FLOAT16, FLOAT32, INT8, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, UINT8, DType
+from npusim.data.layout import FRACTAL_ROWS, c0
+from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Cast, CopyToL1, Global, Local
-from npusim.layout import FRACTAL_ROWS, c0
-from npusim.ops._chain import step
-from npusim.ops._coupled import NdFeed, NdOut, RowTable
-from npusim.ops._cube import BaseTile, CubeWriter, Lying, l1_rows, rounded_up
-from npusim.ops._rows import Rows, load, padded, pieces
-from npusim.ops._tiles import Piece
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.coupled import NdFeed, NdOut, RowTable
+from npusim.kernel.cube import BaseTile, CubeWriter, Lying, l1_rows, rounded_up
+from npusim.kernel.program import Binding, Block
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Rows, load, padded, pieces
+from npusim.kernel.tiles import Piece
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz_tiles import WeightNzPlan, tile
-from npusim.program import Binding, Block, Builder, Slot
-from npusim.spec import DeviceSpec, Pipe
 
 __all__ = ["WeightNzPlan", "build", "tile"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.dtypes import FLOAT16
+from npusim.data.dtypes import FLOAT16
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.layout import FRACTAL_ROWS
-from npusim.ops._cube import rounded_up
-from npusim.ops._tiles import cdiv, whole_edges
+from npusim.kernel.cube import rounded_up
+from npusim.kernel.tiles import cdiv, whole_edges
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.spec import DeviceSpec
 
 __all__ = ["SHAPES", "Tiles", "WeightNzPlan", "tile"]
 

@@ -1,0 +1,75 @@
+"""What the blocks of a launch touch of global memory must lie within their tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from npusim.data.tensor import SLACK_BYTES, GlobalTensor
+from npusim.isa import MicroOp, place_of
+from npusim.kernel.program import Block, Program
+
+__all__ = ["check_inside"]
+
+
+class _Reach(NamedTuple):
+    """The bytes touched of a name, each end with the number of the micro-op that goes so far."""
+
+    low: int
+    high: int
+    low_index: int
+    high_index: int
+
+    def moved(self, nbytes: int, count: int) -> _Reach:
+        """The same *nbytes* further and *count* micro-ops later."""
+        low_index, high_index = self.low_index + count, self.high_index + count
+        return _Reach(self.low + nbytes, self.high + nbytes, low_index, high_index)
+
+    def joined(self, other: _Reach) -> _Reach:
+        low = self if self.low <= other.low else other
+        high = self if self.high >= other.high else other
+        return _Reach(low.low, high.high, low.low_index, high.high_index)
+
+
+def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None:
+    """Raise ValueError if a copy leaves the tensor it is bound to, slack included."""
+    sizes = {tensor.name: tensor.nbytes for tensor in tensors}
+    reach: dict[Program, dict[str, _Reach]] = {}
+    bodies: dict[int, dict[str, _Reach]] = {}
+    for block in blocks:
+        if block.program not in reach:
+            reach[block.program] = _of_program(block.program, bodies)
+        for name, (low, high, low_index, high_index) in reach[block.program].items():
+            bound = block.bindings[name]
+            size = sizes[bound.tensor]
+            first, end = bound.base_bytes + low, bound.base_bytes + high
+            if first < 0 or end > size + SLACK_BYTES:
+                op = block.program.ops[low_index if first < 0 else high_index]
+                raise ValueError(
+                    f"{block.program.name}: copies on core {block.core} must stay within the "
+                    f"{size} bytes of {bound.tensor}, not touch [{first}:{end}] as {op} does; "
+                    f"mend the tiling or the binding"
+                )
+
+
+def _of_program(program: Program, bodies: dict[int, dict[str, _Reach]]) -> dict[str, _Reach]:
+    """Name -> what *program* touches of it; *bodies* are those seen before, by identity."""
+    found: dict[str, _Reach] = {}
+    count = 0
+    for call in program.calls:
+        if id(call.ops) not in bodies:
+            bodies[id(call.ops)] = _of_body(call.ops)
+        for name, known in bodies[id(call.ops)].items():
+            reach = known.moved(call.shifts.get(name, 0), count)
+            found[name] = found[name].joined(reach) if name in found else reach
+        count += len(call.ops)
+    return found
+
+
+def _of_body(ops: tuple[MicroOp, ...]) -> dict[str, _Reach]:
+    found: dict[str, _Reach] = {}
+    for index, op in enumerate(ops):
+        place = place_of(op)
+        if place is not None:
+            reach = _Reach(place.offset_bytes, place.end_bytes, index, index)
+            found[place.name] = found[place.name].joined(reach) if place.name in found else reach
+    return found

@@ -1,0 +1,220 @@
+"""What the blocks of a launch write of global memory must be their own.
+
+Only flags between cores order the cores of a launch. So the bytes that a block writes must be its
+own, unless such a flag comes between it and whoever else touches them, or both add in the same
+type. (Within one block ``hazards`` looks after the order.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.check.hazards import Meetings, Moment, RaceError, added
+from npusim.isa import Fixpipe, Global, MicroOp, Store, place_of
+from npusim.kernel.program import Block, Program
+
+__all__ = ["check_apart"]
+
+Numbers = NDArray[np.int64]
+Pieces = tuple[Numbers, Numbers]
+"""Where byte ranges begin and end."""
+
+
+class _Ranges(NamedTuple):
+    """Byte ranges of one tensor, ascending, and the block that each belongs to."""
+
+    starts: Numbers
+    ends: Numbers
+    owners: Numbers
+
+
+def check_apart(blocks: tuple[Block, ...], meetings: Meetings) -> None:
+    """Raise RaceError, naming cores, tensor and bytes, if blocks get in each other's way."""
+    ranges = _Search()
+    for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
+        writes = ranges.of_tensor(blocks, tensor, True)
+        if writes.starts.size and (
+            _overlap(writes) or _meet(writes, ranges.of_tensor(blocks, tensor, False))
+        ):
+            _check_order(tensor, _shares(blocks, tensor, meetings), blocks)
+
+
+# ---- whether cores share bytes that one of them writes ----
+
+
+def _overlap(writes: _Ranges) -> bool:
+    """Whether blocks write the same bytes; the ranges of each block are apart."""
+    meet = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
+    return bool(np.any(meet))
+
+
+def _meet(writes: _Ranges, reads: _Ranges) -> bool:
+    """Whether blocks read what others write; the writes are apart."""
+    low = np.searchsorted(writes.ends, reads.starts, side="right")
+    high = np.searchsorted(writes.starts, reads.ends, side="left")
+    hit = np.flatnonzero(high > low)
+    low, high, owners = low[hit], high[hit], reads.owners[hit]
+    changes = np.concatenate(([0], np.cumsum(writes.owners[1:] != writes.owners[:-1])))
+    others = (writes.owners[low] != owners) | (changes[low] != changes[high - 1])
+    return bool(np.any(others))
+
+
+class _Search:
+    """Byte ranges that blocks touch; bodies that calls share are searched once."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, dict[tuple[str, bool], Pieces]] = {}
+        self._programs: dict[tuple[Program, str, bool], Pieces] = {}
+
+    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> _Ranges:
+        """What all blocks read or write of *tensor*."""
+        found: list[_Ranges] = []
+        for owner, block in enumerate(blocks):
+            pieces = [
+                _shifted(self._of_program(block.program, name, is_write), bound.base_bytes)
+                for name, bound in sorted(block.bindings.items())
+                if bound.tensor == tensor
+            ]
+            starts, ends = _merged(pieces)
+            found.append(_Ranges(starts, ends, np.full(starts.size, owner)))
+        starts, ends, owners = (np.concatenate(column) for column in zip(*found, strict=True))
+        by_start = np.argsort(starts, kind="stable")
+        return _Ranges(starts[by_start], ends[by_start], owners[by_start])
+
+    def _of_program(self, program: Program, name: str, is_write: bool) -> Pieces:
+        key = program, name, is_write
+        if key not in self._programs:
+            pieces = []
+            for call in program.calls:
+                body = self._of_body(call.ops).get((name, is_write))
+                if body is not None:
+                    pieces.append(_shifted(body, call.shifts.get(name, 0)))
+            self._programs[key] = _merged(pieces)
+        return self._programs[key]
+
+    def _of_body(self, ops: tuple[MicroOp, ...]) -> dict[tuple[str, bool], Pieces]:
+        if id(ops) not in self._places:
+            found: dict[tuple[str, bool], list[Pieces]] = {}
+            for op in ops:
+                place = place_of(op)
+                if place is not None:
+                    is_write = isinstance(op, Store | Fixpipe)
+                    found.setdefault((place.name, is_write), []).append(_pieces(place))
+            self._places[id(ops)] = {key: _merged(pieces) for key, pieces in found.items()}
+        return self._places[id(ops)]
+
+
+@lru_cache(maxsize=4096)
+def _pieces(place: Global) -> Pieces:
+    starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
+    return starts, starts + place.burst_bytes
+
+
+def _shifted(pieces: Pieces, nbytes: int) -> Pieces:
+    return pieces[0] + nbytes, pieces[1] + nbytes
+
+
+def _merged(pieces: list[Pieces]) -> Pieces:
+    """*pieces* in ascending order, those that meet joined."""
+    if not pieces:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    if not start.size:
+        return start, end
+    by_start = np.argsort(start, kind="stable")
+    start, reach = start[by_start], np.maximum.accumulate(end[by_start])
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
+    return start[first], reach[np.append(first[1:] - 1, start.size - 1)]
+
+
+# ---- whether flags order those that do ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a block does to a tensor between two flags, or in all."""
+
+    owner: int
+    kind: str
+    """read, write, or the type in which it adds: additions do not mind each other."""
+    pieces: Pieces
+    moment: Moment | None
+
+    def is_ordered(self, other: _Share) -> bool:
+        ordered = self.moment and other.moment and self.moment.is_ordered(other.moment)
+        return bool(ordered)
+
+    def common(self, other: _Share) -> tuple[int, int] | None:
+        """The first bytes that both touch."""
+        (starts, ends), (others, other_ends) = self.pieces, other.pieces
+        at = np.searchsorted(other_ends, starts, side="right")
+        inside = np.flatnonzero(at < others.size)
+        inside = inside[others[at[inside]] < ends[inside]]
+        if not inside.size:
+            return None
+        a, b = int(inside[0]), int(at[inside[0]])
+        return max(int(starts[a]), int(others[b])), min(int(ends[a]), int(other_ends[b]))
+
+
+def _shares(blocks: tuple[Block, ...], tensor: str, meetings: Meetings) -> list[_Share]:
+    """All accesses to *tensor*, those that no flag between cores tells apart together."""
+    found = []
+    for owner, block in enumerate(blocks):
+        bound = {name: to for name, to in block.bindings.items() if to.tensor == tensor}
+        calls = block.program.calls
+        if not bound:
+            continue
+        every = ((number, op) for number, call in enumerate(calls) for op in call.ops)
+        moments = meetings.of(block)
+        turns: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
+        if moments is not None:
+            turns = [(moment, moment.epoch.accesses) for moment in moments]
+        for moment, accesses in turns:
+            pieces: dict[str, list[Pieces]] = {}
+            for number, op in accesses:
+                place = place_of(op)
+                if place is not None and place.name in bound:
+                    shift = calls[number].shifts.get(place.name, 0) + bound[place.name].base_bytes
+                    pieces.setdefault(_kind(op), []).append(_shifted(_pieces(place), shift))
+            found += [_Share(owner, kind, _merged(x), moment) for kind, x in pieces.items()]
+    return found
+
+
+def _kind(op: MicroOp) -> str:
+    if not isinstance(op, Store | Fixpipe):
+        return "read"
+    dtype = added(op)
+    return "write" if dtype is None else dtype.name
+
+
+def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -> None:
+    low = np.array([share.pieces[0][0] for share in shares])
+    high = np.array([share.pieces[1][-1] for share in shares])
+    owners = np.array([share.owner for share in shares])
+    kinds = np.array([share.kind for share in shares])
+    for index, share in enumerate(shares):
+        rest = slice(index + 1, None)
+        near = (low[rest] < high[index]) & (low[index] < high[rest])
+        clash = (kinds[rest] != share.kind) | (share.kind == "write")
+        for other in np.flatnonzero(near & clash & (owners[rest] != share.owner)) + index + 1:
+            if not share.is_ordered(shares[other]):
+                common = share.common(shares[other])
+                if common is not None:
+                    _raise(tensor, *common, share.owner, shares[other].owner, blocks)
+
+
+def _raise(
+    tensor: str, start: int, end: int, owner: int, other: int, blocks: tuple[Block, ...]
+) -> None:
+    a, b = sorted((blocks[owner].core, blocks[other].core))
+    raise RaceError(
+        f"{blocks[owner].program.name}: bytes that a core writes must be its own, but "
+        f"cores {a} and {b} both touch {tensor}[{start}:{end}]; give each core its own part, "
+        f"or order them by flags between cores"
+    )

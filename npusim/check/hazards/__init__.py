@@ -1,0 +1,30 @@
+"""Races and deadlocks: does the order that the flags impose make a program's values certain?
+
+Pipes run at their own speed, so two micro-ops on different pipes are ordered only by a chain of set
+and awaited flags (or a full barrier). :func:`order` walks a program pipe by pipe as the chip does,
+untimed, and keeps a vector clock for each pipe: how far each other pipe had come, at least, when
+this one went on. Two micro-ops on different pipes that touch the same bytes, one of them writing,
+without the clock of the one knowing of the other, are a race. So are two on the vector pipe, which
+starts a micro-op before the last one's results are there, with no barrier between them
+(asc-devkit, PipeBarrier(ISASI).md). The other pipes hand results on to themselves. A walk that
+cannot go on is a deadlock. :class:`Meetings` does the same for the flags between the cores of a
+launch. None of it depends on how long anything takes, so what passes here holds on every device.
+"""
+
+from __future__ import annotations
+
+from npusim.check.hazards.errors import DeadlockError, RaceError, deadlock
+from npusim.check.hazards.meetings import Meetings, Moment
+from npusim.check.hazards.rounds import Orders, order
+from npusim.check.hazards.walk import added
+
+__all__ = [
+    "DeadlockError",
+    "Meetings",
+    "Moment",
+    "Orders",
+    "RaceError",
+    "added",
+    "deadlock",
+    "order",
+]

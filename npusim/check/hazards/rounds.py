@@ -1,0 +1,148 @@
+"""Programs that do the same again and again are walked for two rounds only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from npusim.check.hazards.walk import Flag, awaited, raised, shared_names, walk
+from npusim.isa import Barrier, MicroOp
+from npusim.kernel.program import Call, Program
+
+__all__ = ["Orders", "order"]
+
+LONGEST_ROUND = 64
+"""Calls in a round that is looked for."""
+EVERYTHING = (Barrier(),)
+"""What ends a call after which all pipes are done."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Body:
+    number: int
+    ops: tuple[MicroOp, ...]
+    raised: Counter[Flag]
+    """How much more often it raises each flag than it awaits it."""
+
+
+@dataclass(slots=True)
+class Orders:
+    """The orders of the programs of a launch; what was found for one serves those alike."""
+
+    _found: dict[Program, Sequence[int]] = field(default_factory=dict)
+    _bodies: dict[tuple[MicroOp, ...], _Body] = field(default_factory=dict)
+    _known: dict[int, tuple[tuple[MicroOp, ...], _Body]] = field(default_factory=dict)
+    """By identity; the tuple is kept so that its id stays its own."""
+    _passed: set[tuple[int, ...]] = field(default_factory=set)
+    """Sequences of bodies that may run in program order."""
+
+    def of(self, program: Program) -> Sequence[int]:
+        """What :func:`order` says of *program*."""
+        if program not in self._found:
+            self._found[program] = self._order(program)
+        return self._found[program]
+
+    def sequence(self, program: Program) -> tuple[int, ...]:
+        """The bodies of *program*, equal ones by the same number."""
+        return tuple(self._body(call.ops).number for call in program.calls)
+
+    def _body(self, ops: tuple[MicroOp, ...]) -> _Body:
+        known = self._known.get(id(ops))
+        if known is None:
+            body = self._bodies.get(ops)
+            if body is None:
+                counts: Counter[Flag] = Counter()
+                counts.update(flag for flag in map(raised, ops) if flag is not None)
+                counts.subtract(flag for flag in map(awaited, ops) if flag is not None)
+                body = self._bodies[ops] = _Body(len(self._bodies), ops, counts)
+            known = self._known[id(ops)] = ops, body
+        return known[1]
+
+    def _order(self, program: Program) -> Sequence[int]:
+        if len(program.calls) > 1 and not _shares(program) and self._passes(program):
+            return range(len(program))
+        found = walk(program)
+        return range(len(found)) if found == list(range(len(found))) else tuple(found)
+
+    def _passes(self, program: Program) -> bool:
+        """Whether two rounds of each loop, walked in place of all, keep program order."""
+        sequence = self._shortened([self._body(call.ops) for call in program.calls])
+        numbers = tuple(body.number for body in sequence)
+        if numbers not in self._passed:
+            short = Program(program.name, tuple(Call(body.ops) for body in sequence))
+            try:
+                keeps = walk(short) == list(range(len(short)))
+            except RuntimeError:
+                return False  # The whole program says what is wrong, with its own numbers.
+            if not keeps:
+                return False
+            self._passed.add(numbers)
+        return True
+
+    def _shortened(self, sequence: list[_Body]) -> list[_Body]:
+        """*sequence* with two rounds left of each loop, loops in loops too."""
+        while True:
+            shorter: list[_Body] = []
+            at = 0
+            while at < len(sequence):
+                period, rounds = _loop(sequence, at)
+                shorter += sequence[at : at + period * min(rounds, 2)]
+                at += period * rounds
+            if len(shorter) == len(sequence):
+                return shorter
+            sequence = shorter
+
+
+def order(program: Program) -> Sequence[int]:
+    """Indices of the micro-ops in an order that the chip could take: a range in program order.
+
+    A loop, which is a round of one or more bodies that comes three times or more, is walked for two
+    rounds if a round raises each flag as often as it awaits it, and if no two pipes meet in global
+    memory, where rounds differ, from one barrier of all pipes to the next. That is enough. Flags
+    are counted, so the n-th wait takes the n-th set, and in a balanced loop a chain of flags from
+    round 0 to round 1 is found again from any round to the next. Pipes are in order, so what
+    follows an access of the last round follows those of all rounds before. What leads from before
+    the loop to round 0, or from its last round on, stays as it is; a wait after the loop takes a
+    later set of the same pipe when there are more rounds, and so knows no less. If two rounds run
+    in program order, they leave the flags as they were, and so does every further one. Whatever two
+    rounds do not settle is walked in full.
+
+    Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
+    waiting pipe and its flag.
+    """
+    return Orders().of(program)
+
+
+def _shares(program: Program) -> bool:
+    """Whether two pipes meet in global memory with no barrier of all pipes between them."""
+    segment: dict[int, tuple[MicroOp, ...]] = {}
+    for number, call in enumerate(program.calls, 1):
+        segment[id(call.ops)] = call.ops
+        if call.ops[-1:] == EVERYTHING or number == len(program.calls):
+            if shared_names(op for ops in segment.values() for op in ops):
+                return True
+            segment.clear()
+    return False
+
+
+def _loop(sequence: list[_Body], at: int) -> tuple[int, int]:
+    """Calls in a round, and rounds, of the loop that begins *at*; (1, 1) if none does."""
+    first = sequence[at]
+    for period in range(1, min(LONGEST_ROUND, (len(sequence) - at) // 3) + 1):
+        if sequence[at + period] is not first or sequence[at + 2 * period] is not first:
+            continue
+        one = sequence[at : at + period]
+        rounds = 1
+        while sequence[at + rounds * period : at + (rounds + 1) * period] == one:
+            rounds += 1
+        if rounds > 2 and _is_balanced(one):
+            return period, rounds
+    return 1, 1
+
+
+def _is_balanced(bodies: list[_Body]) -> bool:
+    total: Counter[Flag] = Counter()
+    for body in bodies:
+        total.update(body.raised)
+    return not any(total.values())

@@ -1,0 +1,142 @@
+"""Rules of copies: mte2 and mte3, between global memory and the core, and from buffer to L1."""
+
+from __future__ import annotations
+
+from npusim.check.rules.rule import Place, Rule, names, offsets, operands
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, LoadNd2Nz, Store
+
+__all__ = ["ATOMIC_DTYPES", "RULES"]
+
+FROM_GM = (Load, LoadNd2Nz)
+TO_GM = (Store,)
+# asc-devkit, SetAtomicAdd.md.
+ATOMIC_DTYPES = (FLOAT32, FLOAT16, INT32)
+
+
+def _global(op: Load | LoadNd2Nz | Store) -> Global:
+    return op.dst if isinstance(op, Store) else op.src
+
+
+def _granule(op: Load | Store, place: Place) -> int:
+    transfer = place.spec.transfer
+    is_load = isinstance(op, Load)
+    return transfer.load_granule_bytes if is_load else transfer.store_granule_bytes
+
+
+def _granular(op: Load | Store, place: Place) -> bool:
+    where, granule = _global(op), _granule(op, place)
+    return where.burst_bytes % granule == 0 and where.stride_bytes % granule == 0
+
+
+def _path_names(op: Load | LoadNd2Nz | Store | CopyToL1) -> tuple[str, ...]:
+    """The ways that a copy takes: to and from global memory past the L2, and by way of it."""
+    if isinstance(op, CopyToL1):
+        return (f"{op.src.buffer}_to_{op.dst.buffer}",)
+    if isinstance(op, Store):
+        return f"{op.src.buffer}_to_gm", f"{op.src.buffer}_to_l2"
+    return f"gm_to_{op.dst.buffer}", f"l2_to_{op.dst.buffer}"
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _whole_blocks(op: CopyToL1) -> bool:
+    """Whether pieces are whole blocks, and do not overlap where they go."""
+    sizes = (op.burst_bytes, op.src_pitch_bytes, op.dst_pitch_bytes)
+    apart = op.bursts == 1 or op.dst_pitch_bytes >= op.burst_bytes
+    blocks = all(size >= 0 and size % BLOCK_BYTES == 0 for size in sizes)
+    return op.bursts > 0 < op.burst_bytes and blocks and apart
+
+
+RULES = (
+    Rule(
+        (*FROM_GM, *TO_GM, CopyToL1),
+        lambda op, at: set(_path_names(op)) <= set(at.core.paths),
+        lambda op, at: (
+            f"a copy must go a way that {at.kind} has, one of {', '.join(at.core.paths)}, "
+            f"not {' or '.join(_path_names(op))}; take another buffer"
+        ),
+    ),
+    Rule(
+        (*FROM_GM, *TO_GM, CopyToL1),
+        lambda op, _: all(local.offset_bytes % BLOCK_BYTES == 0 for local in operands(op)),
+        lambda op, _: (
+            f"each operand must start at a multiple of {BLOCK_BYTES} bytes, not at "
+            f"{offsets(op)}; align it"
+        ),
+    ),
+    Rule(
+        (Load, Store),
+        lambda op, _: op.pitch_bytes % BLOCK_BYTES == 0 and _global(op).burst_bytes > 0,
+        lambda op, _: (
+            f"rows must be filled and lie whole blocks of {BLOCK_BYTES} bytes apart, not "
+            f"{_global(op).burst_bytes} bytes every {op.pitch_bytes}; pad the rows"
+        ),
+    ),
+    Rule(
+        (Load,),
+        lambda op, _: op.src.bursts == 1 or op.pitch_bytes >= _padded(op.src.burst_bytes),
+        lambda op, _: (
+            f"rows must lie at least the {_padded(op.src.burst_bytes)} bytes apart that each "
+            f"fills, not {op.pitch_bytes}; raise the pitch"
+        ),
+    ),
+    Rule(
+        (Load, Store),
+        _granular,
+        lambda op, at: (
+            f"bursts and strides must be multiples of {_granule(op, at)} bytes on arch "
+            f"{at.arch}, not {_global(op).burst_bytes} and {_global(op).stride_bytes}; "
+            f"copy row by row, and let the tail overlap"
+        ),
+    ),
+    Rule(
+        (Store,),
+        lambda op, at: op.atomic is None or (op.atomic in ATOMIC_DTYPES and at.arch == "2201"),
+        lambda op, at: (
+            f"what is added must be one of {names(ATOMIC_DTYPES)} on arch 2201, not "
+            f"{op.atomic.name} on arch {at.arch}; add in the unified buffer"
+        ),
+    ),
+    Rule(
+        (Store,),
+        lambda op, _: op.atomic is None or op.dst.burst_bytes * 8 % op.atomic.bits == 0,
+        lambda op, _: (
+            f"bursts must be whole elements of {op.atomic.name} to be added, not "
+            f"{op.dst.burst_bytes} bytes; change their size"
+        ),
+    ),
+    Rule(
+        (LoadNd2Nz,),
+        lambda op, at: op.dst.buffer == "l1" and at.arch == "2201",
+        lambda op, at: (
+            f"nd2nz must go to l1 on arch 2201, not to {op.dst.buffer} on arch {at.arch}; "
+            f"load row by row and copy block by block"
+        ),
+    ),
+    Rule(
+        (LoadNd2Nz,),
+        lambda op, _: (
+            op.src.burst_bytes > 0
+            and op.dst_rows >= op.src.bursts > 0
+            and op.dst_rows % FRACTAL_ROWS == 0
+        ),
+        lambda op, _: (
+            f"rows must be filled and lie in a multiple of {FRACTAL_ROWS} rows, not "
+            f"{op.src.bursts} rows of {op.src.burst_bytes} bytes in {op.dst_rows}; "
+            f"round dst_rows up"
+        ),
+    ),
+    Rule(
+        (CopyToL1,),
+        lambda op, _: _whole_blocks(op),
+        lambda op, _: (
+            f"pieces must be whole blocks of {BLOCK_BYTES} bytes that lie apart, not "
+            f"{op.bursts}x{op.burst_bytes} bytes every {op.dst_pitch_bytes} <- "
+            f"{op.src_pitch_bytes}; pad them"
+        ),
+    ),
+)

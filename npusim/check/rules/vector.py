@@ -1,0 +1,177 @@
+"""Rules of the vector pipe."""
+
+from __future__ import annotations
+
+from npusim.check.rules.rule import Rule, names, offsets, operands, types
+from npusim.data.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT32,
+    UINT8,
+    DType,
+    RoundMode,
+)
+from npusim.isa import (
+    BLOCK_BYTES,
+    Axpy,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    Cast,
+    Copy,
+    Duplicate,
+    Local,
+    MulAddDst,
+    Reduce,
+    Unary,
+    reads,
+)
+
+__all__ = ["CASTS", "RULES", "VECTOR"]
+
+ARITHMETIC = (Binary, BinaryScalar)
+FLOATING = (Unary, Axpy, MulAddDst, BlockReduce)
+ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
+MOVING = (Duplicate, Broadcast, Reduce, Copy)
+VECTOR = (Cast, *ARITHMETIC, *FLOATING, *MOVING)
+"""What works on the unified buffer alone."""
+
+_INTEGRAL: tuple[RoundMode, ...] = ("rint", "floor", "ceil", "round", "trunc")
+# asc-devkit, Cast.md, one table a product line; 310P's fp32 to int32 stands in its code only
+# (impl/basic_api/dav_m200/kernel_operator_vec_vconv_impl.h).
+CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
+    "2201": {
+        (FLOAT32, FLOAT32): _INTEGRAL,
+        (FLOAT32, FLOAT16): (*_INTEGRAL, "odd", "none"),
+        (FLOAT32, BFLOAT16): _INTEGRAL,
+        (FLOAT32, INT32): _INTEGRAL,
+        (FLOAT16, FLOAT32): ("none",),
+        (FLOAT16, INT32): _INTEGRAL,
+        (FLOAT16, INT8): (*_INTEGRAL, "none"),
+        (FLOAT16, UINT8): (*_INTEGRAL, "none"),
+        (FLOAT16, INT4): (*_INTEGRAL, "none"),
+        (BFLOAT16, FLOAT32): ("none",),
+        (BFLOAT16, INT32): _INTEGRAL,
+        (INT4, FLOAT16): ("none",),
+        (INT8, FLOAT16): ("none",),
+        (UINT8, FLOAT16): ("none",),
+        (INT32, FLOAT32): ("none",),
+        (INT32, FLOAT16): ("none",),
+    },
+    "2002": {
+        (FLOAT32, FLOAT16): ("odd", "none"),
+        (FLOAT32, INT32): _INTEGRAL,
+        (FLOAT16, FLOAT32): ("none",),
+        (FLOAT16, INT32): _INTEGRAL,
+        (FLOAT16, INT8): ("floor", "ceil", "round", "trunc", "none"),
+        (FLOAT16, UINT8): ("floor", "ceil", "round", "trunc", "none"),
+        (FLOAT16, INT4): ("none",),
+        (INT8, FLOAT16): ("none",),
+        (UINT8, FLOAT16): ("none",),
+        (INT32, FLOAT32): ("none",),
+        (INT32, FLOAT16): ("none",),
+    },
+}
+# asc-devkit, Add.md, Mul.md, Max.md: no bf16 arithmetic on either; Div.md: floats only.
+ARITHMETIC_DTYPES = (FLOAT32, FLOAT16, INT32)
+DIV_DTYPES = (FLOAT32, FLOAT16)
+
+
+def _whole_repeats(local: Local) -> bool:
+    blocks, rest = divmod(local.nbytes, BLOCK_BYTES)
+    return not rest and (blocks < 8 or blocks % 8 == 0)
+
+
+RULES = (
+    Rule(
+        VECTOR,
+        lambda op, _: all(local.buffer == "ub" for local in operands(op)),
+        lambda op, _: (
+            f"operands must lie in ub, not in "
+            f"{', '.join(local.buffer for local in operands(op))}; copy them there first"
+        ),
+    ),
+    Rule(
+        VECTOR,
+        lambda op, _: all(local.offset_bytes % BLOCK_BYTES == 0 for local in operands(op)),
+        lambda op, _: (
+            f"each operand must start at a multiple of {BLOCK_BYTES} bytes, not at "
+            f"{offsets(op)}; align it"
+        ),
+    ),
+    Rule(
+        (Cast,),
+        lambda op, at: op.mode in CASTS[at.arch].get((op.src.dtype, op.dst.dtype), ()),
+        lambda op, at: (
+            f"mode must be one of "
+            f"{', '.join(CASTS[at.arch].get((op.src.dtype, op.dst.dtype), ('none known',)))} "
+            f"for {op.src.dtype.name} to {op.dst.dtype.name} on arch {at.arch}, "
+            f"not {op.mode!r}; use one of these, or cast in two steps"
+        ),
+    ),
+    Rule(
+        ARITHMETIC,
+        lambda op, _: (
+            op.dst.dtype in (DIV_DTYPES if op.op == "div" else ARITHMETIC_DTYPES)
+            and all(local.dtype is op.dst.dtype for local in reads(op))
+        ),
+        lambda op, _: (
+            f"operands must share one of "
+            f"{names(DIV_DTYPES if op.op == 'div' else ARITHMETIC_DTYPES)}, not "
+            f"{types(op)}; cast first"
+        ),
+    ),
+    # asc-devkit, Abs.md, Axpy.md, MulAddDst.md, ReduceDataBlock.md.
+    Rule(
+        FLOATING,
+        lambda op, _: (
+            op.dst.dtype in (FLOAT32, FLOAT16)
+            and all(local.dtype is op.dst.dtype for local in reads(op))
+        ),
+        lambda op, _: f"operands must share one of float32, float16, not {types(op)}; cast first",
+    ),
+    Rule(
+        ELEMENTWISE,
+        lambda op, _: all(local.count == op.dst.count > 0 for local in reads(op)),
+        lambda op, _: (
+            f"operands must have the same number of elements, and at least one, not "
+            f"{', '.join(str(local.count) for local in operands(op))}; cut them alike"
+        ),
+    ),
+    Rule(
+        MOVING,
+        lambda op, _: (
+            op.dst.dtype.bits in (16, 32)
+            and all(local.dtype is op.dst.dtype for local in reads(op))
+        ),
+        lambda op, _: f"operands must share one type of 16 or 32 bits, not {types(op)}; cast first",
+    ),
+    Rule(
+        (Broadcast,),
+        lambda op, _: op.dst.nbytes == op.src.count * BLOCK_BYTES,
+        lambda op, _: (
+            f"dst must be {BLOCK_BYTES} bytes for each of the {op.src.count} elements, "
+            f"not {op.dst.nbytes} in all; change its count"
+        ),
+    ),
+    Rule(
+        (BlockReduce,),
+        lambda op, _: op.src.nbytes == op.dst.count * BLOCK_BYTES,
+        lambda op, _: (
+            f"src must be {BLOCK_BYTES} bytes for each of the {op.dst.count} elements of dst, "
+            f"not {op.src.nbytes} in all; change its count"
+        ),
+    ),
+    Rule(
+        VECTOR,
+        lambda op, _: all(_whole_repeats(local) for local in operands(op) if local.is_strided),
+        lambda op, _: (
+            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to 8 or a multiple of 8, "
+            f"not {', '.join(str(local.nbytes) for local in operands(op))} bytes; pad them"
+        ),
+    ),
+)

@@ -1,0 +1,349 @@
+"""The numbers of the cube: products of matrices, the same bits on every machine.
+
+Integer products are exact. For fp16 and bf16 the order of the additions inside the cube is not
+public; the model is *ascending k, one block at a time: its products and their sum exact, added to
+the fp32 accumulator with one rounding to nearest even*. :data:`CubeOrder` says how wide a block is.
+NaN and inf follow IEEE 754 (asc-devkit, Mmad.md, special values); a zero always comes out as +0.
+
+BLAS does the work, in an order that nobody knows. So each route says why the order cannot matter:
+every partial sum is exact, or the error is bounded, and what the bound leaves open is computed once
+more without error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, Array, DType, dtype_of
+
+__all__ = ["CubeOrder", "accumulate_int", "float_product", "int_product"]
+
+CubeOrder = Literal["k16", "k8", "k4", "k1"]
+"""How many products the cube adds up before it rounds: 16 (one fractal of fp16), 8, 4 or 1."""
+
+_WIDTHS = {"k16": 16, "k8": 8, "k4": 4, "k1": 1}
+
+Double = NDArray[np.float64]
+Single = NDArray[np.float32]
+Wide = NDArray[np.int32] | NDArray[np.int64]
+
+
+def _product_shape(who: str, a: Array, b: Array, accepted: tuple[DType, ...]) -> tuple[int, ...]:
+    """The shape of ``a @ b``; raises TypeError on a dtype, ValueError on shapes that do not fit."""
+    for name, operand in (("a", a), ("b", b)):
+        if dtype_of(operand) not in accepted:
+            names = ", ".join(dtype.name for dtype in accepted)
+            raise TypeError(
+                f"{who}: {name} must be one of {names}, not {operand.dtype}; convert it first"
+            )
+    try:
+        if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+            raise ValueError
+        return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    except ValueError:
+        raise ValueError(
+            f"{who}: a and b must be (..., m, k) and (..., k, n), not {a.shape} and {b.shape}; "
+            "transpose or cut one of them"
+        ) from None
+
+
+# ---- integers ----
+
+# |a * b| <= 128 * 128 = 2^14, and fp32 holds every integer up to 2^24: in whatever order they are
+# added, each partial sum of 1024 products is exact.
+_INT_BLOCK = 1024
+# The sum of 2^17 - 1 products is at most 2^31 - 2^14, and so is every partial sum: int32 holds it.
+_INT32_K = 2**17 - 1
+_INT_ROWS = 512
+
+
+def int_product(a: Array, b: Array) -> Wide:
+    """The exact product `(..., m, n)` of *a* `(..., m, k)` and *b* `(..., k, n)`.
+
+    Operands are int8, int4, or float32 that hold int8 numbers, which spares the conversion. The
+    result is int32, for k beyond 131071 int64. Raises TypeError or ValueError on other operands.
+    """
+    shape = _product_shape("product.int_product", a, b, (INT8, INT4, FLOAT32))
+    k = a.shape[-1]
+    total = np.empty(shape, np.int32 if k <= _INT32_K else np.int64)
+    a, b = a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)
+    if b.ndim == 2:
+        _fill_int_product(a.reshape(math.prod(shape[:-1]), k), b, total.reshape(-1, shape[-1]))
+        return total
+    a, b = np.broadcast_to(a, (*shape[:-1], k)), np.broadcast_to(b, (*shape[:-2], k, shape[-1]))
+    for index in np.ndindex(shape[:-2]):
+        _fill_int_product(a[index], b[index], total[index])
+    return total
+
+
+def _fill_int_product(a: Single, b: Single, total: Wide) -> None:
+    k = a.shape[1]
+    if k <= _INT_BLOCK:
+        total[...] = a @ b
+        return
+    part = np.empty((min(len(a), _INT_ROWS), b.shape[1]), np.float32)
+    whole = np.empty(part.shape, total.dtype)
+    for row in range(0, len(a), _INT_ROWS):
+        rows = slice(row, row + _INT_ROWS)
+        out = total[rows]
+        out[...] = np.matmul(a[rows, :_INT_BLOCK], b[:_INT_BLOCK], out=part[: len(out)])
+        for start in range(_INT_BLOCK, k, _INT_BLOCK):
+            ks = slice(start, start + _INT_BLOCK)
+            whole[: len(out)] = np.matmul(a[rows, ks], b[ks], out=part[: len(out)])
+            out += whole[: len(out)]
+
+
+def accumulate_int(start: NDArray[np.int32], product: Wide) -> NDArray[np.int32]:
+    """*start* plus *product*, saturated to int32 (asc-devkit, Mmad.md: integers only saturate).
+
+    That page does not say whether single products or whole micro-ops saturate; here it is the sum.
+    """
+    total = np.add(start, product, dtype=np.int64)
+    return np.clip(total, -(2**31), 2**31 - 1, out=total).astype(np.int32)
+
+
+# ---- floats ----
+
+# A tile stays in cache, and so small a product in one thread of OpenBLAS (up to 2^18
+# multiplications): threads that wait for each other at every block cost more than they bring.
+_TILE_COLUMNS, _TILE_SUMS = 512, 2**14
+# A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
+_ABOVE_TIE, _TIE = 35, -(2**63)
+
+
+def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -> Single:
+    """*start* plus the product `(..., m, n)` of *a* `(..., m, k)` and *b* `(..., k, n)` in fp32.
+
+    Operands are float16, bfloat16 or float32; *start* is float32 and broadcasts to the result.
+    Raises TypeError or ValueError on other operands.
+    """
+    who = "product.float_product"
+    if order not in _WIDTHS:
+        known = ", ".join(_WIDTHS)
+        raise ValueError(f"{who}: order must be one of {known}, not {order!r}; use one of these")
+    shape = _product_shape(who, a, b, (FLOAT16, BFLOAT16, FLOAT32))
+    if start.dtype != np.float32:
+        raise TypeError(f"{who}: start must be float32, not {start.dtype}; convert it first")
+    out = np.empty(shape, np.float32)
+    try:
+        out[...] = start
+    except ValueError:
+        raise ValueError(
+            f"{who}: start must broadcast to {shape}, not {start.shape}; give it that shape"
+        ) from None
+    with np.errstate(all="ignore"):
+        if b.ndim == 2:
+            a = a.reshape(math.prod(shape[:-1]), a.shape[-1])
+            _accumulate(a, b, out.reshape(-1, shape[-1]), _WIDTHS[order])
+        else:
+            a = np.broadcast_to(a, (*shape[:-1], a.shape[-1]))
+            b = np.broadcast_to(b, (*shape[:-2], *b.shape[-2:]))
+            for index in np.ndindex(shape[:-2]):
+                _accumulate(a[index], b[index], out[index], _WIDTHS[order])
+        out += np.float32(0)
+        out[np.isnan(out)] = np.nan
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A factor in float64, filled up with zeros to whole blocks of k."""
+
+    values: Double
+    sizes: Double
+    """Magnitudes, and 0 for inf and NaN."""
+    quanta: Double
+    """No more than a power of two that divides a block's numbers in each row of *a* `(m, blocks)`,
+    or column of *b* `(blocks, n)`; inf where all are zero."""
+    finite: bool
+
+    @classmethod
+    def of(cls, values: Array, k_axis: int, width: int) -> _Operand:
+        shape = list(values.shape)
+        blocks = -(-shape[k_axis] // width)
+        shape[k_axis] = blocks * width
+        filled = np.zeros(shape)
+        filled[: values.shape[0], : values.shape[1]] = values
+        sizes = np.abs(filled)
+        finite = math.isfinite(sizes.sum())
+        if not finite:
+            np.copyto(sizes, 0, where=~np.isfinite(sizes))
+        split = (-1, blocks, width) if k_axis else (blocks, width, -1)
+        quanta = _quanta(sizes).reshape(split).min(axis=k_axis + 1)
+        return cls(filled, sizes, quanta, finite)
+
+
+def _quanta(sizes: Double) -> Double:
+    """At most the lowest set bit of each number; inf for zero."""
+    bits = sizes.view(np.int64)
+    # Less one, the lowest set bit falls: the gap is that bit. A power of two has none in its
+    # significand and loses one of its exponent: the gap is then half of it or more.
+    rest = bits - 1
+    rest &= bits
+    gaps = np.subtract(sizes, rest.view(np.float64), out=rest.view(np.float64))
+    gaps *= 0.5
+    np.copyto(gaps, math.inf, where=gaps == 0)
+    return gaps
+
+
+def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
+    """Add the product of *a* `(m, k)` and *b* `(k, n)` to *out*, tile by tile."""
+    if not a.size or not b.size:
+        return
+    left, right = _Operand.of(a, 1, width), _Operand.of(b, 0, width)
+    starts = np.abs(out).astype(np.float64)
+    np.copyto(starts, 0, where=~np.isfinite(starts))
+    finest = float(_quanta(starts).min()) if starts.any() else math.inf
+    finite = left.finite and right.finite
+    height = _TILE_SUMS // min(out.shape[1], _TILE_COLUMNS)
+    for column in range(0, out.shape[1], _TILE_COLUMNS):
+        columns = slice(column, column + _TILE_COLUMNS)
+        peaks = right.sizes[:, columns].max(axis=1).reshape(-1, width)
+        finest_right = right.quanta[:, columns].min(axis=1)
+        for row in range(0, out.shape[0], height):
+            rows = slice(row, row + height)
+            sizes = left.sizes[rows].reshape(-1, *peaks.shape)
+            bounds = np.einsum("ibw,bw->bi", sizes, peaks)
+            quanta = (left.quanta[rows] * finest_right).T
+            largest = starts[rows, columns].max(axis=1)
+            tile = _Tile.of(bounds, quanta, largest, finest, width, finite)
+            tile.run(left.values[rows], right.values[:, columns], out[rows, columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """What is known beforehand of the errors in one tile of *rows* x *columns*.
+
+    Let u = 2^-53, P the sum of |a b| over a block, q a power of two that divides each a b, and
+    T = |start| + 2 x the P of all blocks so far. |accumulator| <= T: rounding to nearest moves a
+    number that fp32 holds by no more than twice what is added to it.
+
+    *Exact*: q divides the accumulator too, as rounding only clears low bits. While T <= 2^53 q for
+    the least q so far, float64 holds every partial sum; what is left is the one rounding to fp32.
+
+    *Ties*: while P <= 2^53 q the block's sum is exact, so only adding the accumulator rounds. A
+    number rounded twice comes out wrong only if the first time it becomes a tie of the second. (Of
+    fp32's subnormals the ties lie elsewhere; but if 2^-149 divides all, no such sum rounds at all.)
+
+    *Doubtful* rows are the rest. BLAS is off by at most (w - 1) u P (1 + tiny), adding the
+    accumulator by u T, adding or taking a tolerance e by u (T + e). With e >= all these the true
+    sum lies between the two candidates before they are rounded; rounding is monotone, so where
+    both give the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice what is needed.
+    """
+
+    exact: list[bool]
+    doubtful: NDArray[np.bool_]
+    """`(blocks, rows)`"""
+    tolerances: Double
+    """`(blocks, rows, 1)`"""
+    width: int
+    finite: bool
+
+    @classmethod
+    def of(
+        cls,
+        bounds: Double,
+        quanta: Double,
+        starts: Double,
+        finest_start: float,
+        width: int,
+        finite: bool,
+    ) -> _Tile:
+        """From P and q `(blocks, rows)`, and the largest |start| of each row."""
+        reach = starts + 2 * np.cumsum(bounds, axis=0)
+        finest = np.minimum(np.minimum.accumulate(quanta.min(axis=1)), finest_start)
+        # Half of 2^53: the bounds were themselves rounded.
+        exact = reach.max(axis=1) <= 2.0**52 * finest
+        doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)[:, None]
+        tolerances = 2.0**-52 * (width * bounds + 2 * reach)
+        return cls(exact.tolist(), doubtful, tolerances[:, :, None], width, finite)
+
+    def run(self, a: Double, b: Double, out: Single) -> None:
+        """Add the product to *out*, which is a window of the result."""
+        total = out.copy()
+        sums, wide = np.empty((2, *out.shape))
+        bits = np.empty(out.shape, np.int64)
+        for block, exact in enumerate(self.exact):
+            ks = slice(block * self.width, (block + 1) * self.width)
+            np.matmul(a[:, ks], b[ks], out=sums)
+            if not self.finite:
+                _restore_nonfinite(a[:, ks], b[ks], sums)
+            np.add(sums, total, out=wide)
+            if exact:
+                np.copyto(total, wide, casting="same_kind")
+                continue
+            np.left_shift(wide.view(np.int64), _ABOVE_TIE, out=bits)
+            ties = np.flatnonzero(bits == _TIE)
+            near, rest = _two_sum(total.take(ties).astype(np.float64), sums.take(ties))
+            rows = np.flatnonzero(self.doubtful[block])
+            before = total[rows]
+            np.copyto(total, wide, casting="same_kind")
+            if rest.any():
+                total.put(ties, _to_single(near, rest))
+            if rows.size:
+                tolerances = self.tolerances[block, rows]
+                total[rows] = _settled(a[rows, ks], b[ks], before, wide[rows], tolerances)
+        out[...] = total
+
+
+def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Double) -> Single:
+    """*start* plus one block's product, of which *wide* is within *tolerances* of each row."""
+    low, high = (wide - tolerances).astype(np.float32), (wide + tolerances).astype(np.float32)
+    i, j = np.nonzero(low.view(np.int32) != high.view(np.int32))
+    if i.size:
+        high[i, j] = _rounded_sums(np.column_stack([start[i, j], a[i] * b[:, j].T]))
+    return high
+
+
+def _restore_nonfinite(a: Double, b: Double, sums: Double) -> None:
+    """Take the rows and columns that meet inf or NaN from plain sums: some BLAS skip zeros.
+
+    Each of these sums is inf or NaN, whatever the order.
+    """
+    rows, columns = ~np.isfinite(a).all(axis=1), ~np.isfinite(b).all(axis=0)
+    sums[rows] = np.einsum("ik,kj->ij", a[rows], b)
+    sums[:, columns] = np.einsum("ik,kj->ij", a, b[:, columns])
+
+
+def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:
+    """The rounded sum and its error: together they are ``x + y`` (Knuth)."""
+    total = x + y
+    back = total - x
+    return total, (x - (total - back)) + (y - back)
+
+
+def _to_single(total: Double, rest: Double) -> Single:
+    """``total + rest`` with one rounding, where *total* is the nearest float64."""
+    # Rounded to odd, 53 bits show on which side of every fp32 tie the sum lies.
+    even = (total.view(np.int64) & 1) == 0
+    beside = np.nextafter(total, np.copysign(np.inf, rest))
+    return cast(Single, np.where(even & (rest != 0), beside, total).astype(np.float32))
+
+
+def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
+    """The bits of *terms* above 2^-53 *sigma*, as their sum, and what lies below.
+
+    *sigma* is a power of two, at least 32 times each of up to 30 terms: no addition here rounds
+    (Rump, Ogita, Oishi, "Accurate floating-point summation part I").
+    """
+    high = (terms + sigma) - sigma
+    return high.sum(axis=1), terms - high
+
+
+def _rounded_sums(terms: Double) -> Single:
+    """The sum of each row of *terms*, all finite, with a single rounding to fp32."""
+    _, exponents = np.frexp(np.abs(terms).max(axis=1, keepdims=True))
+    sigma = np.ldexp(1.0, exponents + 5)
+    upper, below = _extracted(terms, sigma)
+    lower, below = _extracted(below, sigma * 2.0**-48)
+    total, rest = _two_sum(upper, lower)
+    for row in np.flatnonzero(below.any(axis=1)):
+        numbers = terms[row].tolist()
+        total[row] = math.fsum(numbers)
+        rest[row] = math.fsum([*numbers, -total[row]])
+    return _to_single(total, rest)

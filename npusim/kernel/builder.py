@@ -1,0 +1,205 @@
+"""The builder, which writes programs micro-op by micro-op."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+
+from npusim.devices.schema import Core, Pipe, Sync
+from npusim.isa import (
+    BLOCK_BYTES,
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    CrossMode,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    SetFlag,
+    Store,
+    WaitFlag,
+)
+from npusim.kernel.program import Call, Line, Program
+from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
+
+__all__ = ["Builder"]
+
+
+class Builder:
+    """Writes one program for one kind of core.
+
+    Buffers are handed out from the low end upwards; nothing is given back but all at once, by
+    `reuse`. A kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise
+    carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that
+    places its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles
+    of 32 KiB).
+    """
+
+    def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
+        self.name = name
+        self._core = core
+        self._alone = alone
+        self._events = sync.event_ids - sync.reserved_event_ids
+        self._ops: list[MicroOp | Call] = []
+        self._lines: list[Line] = []
+        """Which line of the kernel wrote each of them."""
+        self._claimed: dict[str, int] = {}
+        self._most: dict[str, int] = {}
+        self._taken: dict[frozenset[Pipe], int] = {}
+        self._synced: set[frozenset[Pipe]] = set()
+        """Pairs of pipes whose last event serves plain waits."""
+        self._queues: list[Queue] = []
+        self._bodies: dict[Hashable, tuple[Call, list[QueueState]]] = {}
+
+    def room_bytes(self, buffer: str) -> int:
+        """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
+        usable = self._core.usable_bytes(buffer)
+        if self._alone and usable:
+            usable = getattr(self._core, f"{buffer}_bytes")
+        if usable <= 0:
+            raise ProgramError(f"{self.name}: the core must have a {buffer}, but it has none")
+        return usable - self._claimed.get(buffer, 0)
+
+    def claim(self, buffer: str, nbytes: int) -> Slot:
+        """Claim *nbytes* of *buffer*, rounded up to whole blocks; raises ProgramError."""
+        nbytes = -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+        room = self.room_bytes(buffer)
+        if nbytes > room:
+            raise ProgramError(
+                f"{self.name}: a claim must fit into the {room} bytes of {buffer} that are left, "
+                f"not need {nbytes}; use smaller tiles"
+            )
+        start = self._claimed.get(buffer, 0)
+        self._claimed[buffer] = start + nbytes
+        self._most[buffer] = max(self._most.get(buffer, 0), start + nbytes)
+        return Slot(buffer, start, nbytes, event=-1)
+
+    def queue(self, buffer: str, nbytes: int, src: Pipe, dst: Pipe, depth: int = 1) -> Queue:
+        """A queue of *depth* buffers of *nbytes* each, from pipe *src* to pipe *dst*."""
+        slots = []
+        for _ in range(depth):
+            slot = self.claim(buffer, nbytes)
+            slot.event = self._event(src, dst)
+            slots.append(slot)
+        queue = Queue(self, src, dst, slots)
+        self._queues.append(queue)
+        return queue
+
+    def reuse(self) -> None:
+        """Hand buffers and events out from the start again, for a later stage of the kernel.
+
+        Programs must write `turn` between what uses the ones and the others (TPipe's Reset).
+        """
+        self._claimed, self._taken = {}, {}
+
+    def _event(self, src: Pipe, dst: Pipe) -> int:
+        pair = frozenset((src, dst))
+        event = self._taken.get(pair, 0)
+        events = self._events - (pair in self._synced)
+        if event >= events:
+            raise ProgramError(
+                f"{self.name}: {src} and {dst} must get by with {events} events, "
+                f"but another queue slot needs one more; use fewer queues or less depth"
+            )
+        self._taken[pair] = event + 1
+        return event
+
+    # ---- micro-ops ----
+
+    def emit(self, *ops: MicroOp) -> None:
+        """Append *ops* as they are."""
+        self._ops.extend(ops)
+        self._lines.extend([_kernel_line()] * len(ops))
+
+    def load(self, dst: Local, src: Global, pitch_bytes: int = 0) -> None:
+        self.emit(Load(dst, src, pitch_bytes))
+
+    def store(self, dst: Global, src: Local, pitch_bytes: int = 0) -> None:
+        self.emit(Store(dst, src, pitch_bytes))
+
+    def set_flag(self, src: Pipe, dst: Pipe, event: int) -> None:
+        self.emit(SetFlag(src, dst, event))
+
+    def wait_flag(self, src: Pipe, dst: Pipe, event: int) -> None:
+        self.emit(WaitFlag(src, dst, event))
+
+    def sync(self, src: Pipe, dst: Pipe) -> None:
+        """Let *dst* wait here for all that *src* was told so far, by an event of its own."""
+        pair = frozenset((src, dst))
+        event = self._events - 1
+        if self._taken.get(pair, 0) > event:
+            raise ProgramError(
+                f"{self.name}: {src} and {dst} must have an event left for a plain wait; "
+                f"use fewer queues or less depth"
+            )
+        self._synced.add(pair)
+        self.emit(SetFlag(src, dst, event), WaitFlag(src, dst, event))
+
+    def cross_core_set_flag(self, mode: CrossMode, pipe: Pipe, event: int) -> None:
+        self.emit(CrossCoreSetFlag(mode, pipe, event))
+
+    def cross_core_wait_flag(self, mode: CrossMode, pipe: Pipe, event: int) -> None:
+        self.emit(CrossCoreWaitFlag(mode, pipe, event))
+
+    def call(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
+        """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
+
+        It is written once for each *key* and state of the queues; *write* must depend on nothing
+        else, leave no slot in use, and make no call of its own.
+        """
+        before = tuple(queue.state for queue in self._queues)
+        known = self._bodies.get((key, before))
+        if known is None:
+            outer, self._ops, self._lines = (self._ops, self._lines), [], []
+            write()
+            body = tuple(op for op in self._ops if not isinstance(op, Call))
+            if len(body) < len(self._ops):
+                raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
+            call = Call(body, {}, tuple(self._lines))
+            self._ops, self._lines = outer
+            known = call, [queue.state for queue in self._queues]
+            self._bodies[key, before] = known
+        else:
+            for queue, state in zip(self._queues, known[1], strict=True):
+                queue.state = state
+        self._ops.append(Call(known[0].ops, shifts, known[0].lines))
+        self._lines.append(_kernel_line())
+
+    def barrier(self, pipe: Pipe | None = None) -> None:
+        self.emit(Barrier(pipe))
+
+    def turn(self) -> None:
+        """End a stage: drain every queue and wait for all pipes, see `reuse`."""
+        self._drain()
+        self.barrier()
+
+    def build(self) -> Program:
+        """The program, with every queue drained; what is written next begins another one.
+
+        Programs of one builder claim the same buffers and share the bodies of their calls.
+        """
+        if self._bodies:
+            self.call("drain", {}, self._drain)
+        else:
+            self._drain()
+        program = Program(self.name, tuple(self._ops), dict(self._most), tuple(self._lines))
+        self._ops, self._lines = [], []
+        for queue in self._queues:
+            queue.rewind()
+        return program
+
+    def _drain(self) -> None:
+        for queue in self._queues:
+            queue.drain()
+
+
+def _kernel_line() -> Line:
+    """The line that is being run outside of this package and of what kernels share."""
+    frame = sys._getframe(1)
+    while frame.f_back:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(__package__ or "") and "._" not in name:
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

@@ -1,0 +1,369 @@
+"""Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
+
+A *feed* brings pieces of an operand into L1 as Nz; :class:`CubeWriter` cuts them to base tiles for
+L0A and L0B and multiplies. Everything is double buffered: L1 and L0 always, L0C where the tile asks
+for it. Steps of k follow each other in ascending order, so a base tile's sum is that of the whole
+row and column (asc-devkit, the Matmul API's Norm and MDL schedules).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
+from npusim.data.layout import FRACTAL_ROWS, c0, rounded_up
+from npusim.devices.schema import Pipe
+from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
+from npusim.kernel.builder import Builder
+from npusim.kernel.queues import Queue, Slot
+
+__all__ = [
+    "BaseTile",
+    "CubeWriter",
+    "Feed",
+    "GmFeed",
+    "GmOperand",
+    "Lying",
+    "Tables",
+    "l1_bytes",
+    "load_data",
+    "rounded_up",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """An operand of a product as it lies in global memory.
+
+    *rows* x *columns* is the matrix in memory. `k_is_down` says that k runs down its rows, as in a
+    plain right operand (k, n) or a transposed left one (k, m).
+    """
+
+    name: str
+    dtype: DType
+    rows: int
+    columns: int
+    k_is_down: bool
+    layout: Literal["ND", "FRACTAL_NZ"] = "ND"
+
+    def _place(self, row: int, column: int) -> int:
+        """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
+        if self.layout == "ND":
+            return self.dtype.nbytes(row * self.columns + column)
+        return (column // c0(self.dtype) * rounded_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
+
+    def shift(self, origin: int) -> int:
+        """Bytes to the tile that begins at *origin* along the axis that is not k."""
+        return self._place(0, origin) if self.k_is_down else self._place(origin, 0)
+
+    def shift_k(self, k: int) -> int:
+        """Bytes to position *k*."""
+        return self._place(k, 0) if self.k_is_down else self._place(0, k)
+
+    @property
+    def nz_stride_bytes(self) -> int:
+        """FRACTAL_NZ: bytes from one column of fractals to the next."""
+        return rounded_up(self.rows, FRACTAL_ROWS) * BLOCK_BYTES
+
+
+class Feed(Protocol):
+    """Brings pieces of one operand into L1."""
+
+    @property
+    def producer(self) -> Pipe:
+        """The pipe that writes L1."""
+
+    @property
+    def k_is_down(self) -> bool:
+        """Whether k runs down the rows of what lies in L1."""
+
+    @property
+    def dtype(self) -> DType:
+        """The element type in L1."""
+
+    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
+        """Write positions [k, k + count) for *extent* rows (or columns) of the tile into *slot*."""
+
+
+class GmOperand:
+    """What every feed knows of an operand that lies in global memory."""
+
+    def __init__(self, builder: Builder, lying: Lying) -> None:
+        self._builder, self.lying = builder, lying
+
+    @property
+    def k_is_down(self) -> bool:
+        return self.lying.k_is_down
+
+    @property
+    def dtype(self) -> DType:
+        return self.lying.dtype
+
+
+class GmFeed(GmOperand):
+    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
+
+    producer: Pipe = "mte2"
+
+    def fill(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
+        """As :class:`Feed` says, for rows (or columns) from *origin* on."""
+        lying = self.lying
+        rows, columns = (count, extent) if lying.k_is_down else (extent, count)
+        height = l1_rows(lying.dtype, rows, lying.k_is_down)
+        offset = lying.shift_k(k) + lying.shift(origin)
+        if lying.layout == "ND":
+            stride, width = lying.dtype.nbytes(lying.columns), lying.dtype.nbytes(columns)
+            place = Global(lying.name, offset, width, rows, stride)
+            dst = slot.of(lying.dtype, height * rounded_up(columns, c0(lying.dtype)))
+            self._builder.emit(LoadNd2Nz(dst, place, height))
+            return
+        across = -(-columns // c0(lying.dtype))
+        rows = min(rounded_up(rows, FRACTAL_ROWS), height)
+        place = Global(lying.name, offset, rows * BLOCK_BYTES, across, lying.nz_stride_bytes)
+        dst = slot.of(lying.dtype, height * across * c0(lying.dtype))
+        self._builder.emit(Load(dst, place, height * BLOCK_BYTES))
+
+
+def l1_rows(dtype: DType, rows: int, k_is_down: bool) -> int:
+    """Rows of the Nz matrix that holds a piece of *rows* rows in L1.
+
+    What is turned on its way into L0 goes in squares of C0 x C0.
+    """
+    return rounded_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_down else FRACTAL_ROWS)
+
+
+def l1_bytes(dtype: DType, extent: int, count: int, k_is_down: bool) -> int:
+    """Bytes in L1 of *extent* x *count* (k) elements."""
+    rows, columns = (count, extent) if k_is_down else (extent, count)
+    elements = l1_rows(dtype, rows, k_is_down) * rounded_up(columns, c0(dtype))
+    return dtype.nbytes(elements)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTile:
+    """Sizes of the tiles of one core."""
+
+    m: int
+    n: int
+    k: int
+    """L0A gets m x k, L0B k x n, L0C m x n."""
+    steps_a: int = 1
+    steps_b: int = 1
+    """How many k of L0 a piece in L1 holds."""
+    l0c_depth: int = 1
+    keep: Literal["a", "b"] | None = None
+    """The operand that stays in L1, all of its k, until it is fetched anew."""
+    depth_a: int = 2
+    depth_b: int = 2
+    """Pieces in L1 at a time."""
+
+
+class CubeWriter:
+    """Writes products of base tiles for one cube core, or the cube of a coupled core."""
+
+    def __init__(
+        self, builder: Builder, tile: BaseTile, a: Feed, b: Feed, k: int, drain: Pipe = "fixpipe"
+    ) -> None:
+        """*k* is the longest product, *drain* the pipe that reads L0C.
+
+        Buffers are claimed here; raises ProgramError where they do not fit.
+        """
+        self.builder, self.tile, self.k = builder, tile, k
+        depth_a, depth_b = (
+            0 if tile.keep == side else depth
+            for side, depth in (("a", tile.depth_a), ("b", tile.depth_b))
+        )
+        self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, depth_a)
+        self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
+        dtype = a.dtype
+        self.dtype = INT32 if dtype in (INT8, INT4) else FLOAT32
+        depth_k = rounded_up(tile.k, c0(dtype))
+        m, n = rounded_up(tile.m, FRACTAL_ROWS), rounded_up(tile.n, FRACTAL_ROWS)
+        self._l0 = builder.queue("l0a", dtype.nbytes(m * depth_k), "mte1", "cube", 2)
+        self._l0b = {
+            event: builder.claim("l0b", dtype.nbytes(n * depth_k)) for event in self._l0.events
+        }
+        self._l0c = builder.queue("l0c", 4 * m * n, "cube", drain, tile.l0c_depth)
+
+    def fetch(self, extent: int, k: int) -> None:
+        """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
+        (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
+
+    def touch(self, n: int, k: int, pieces: int) -> None:
+        """Bring the first *pieces* of b to L1 for nothing: they lie in the L2 afterwards."""
+        for index in range(pieces):
+            self._b.reach(index * self.tile.k * self.tile.steps_b, n, k)
+            self._b.leave()
+
+    def product(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        bias: Local | None = None,
+        preload: Callable[[Local], None] | None = None,
+    ) -> Slot:
+        """Multiply an (m, k) by a (k, n) tile; returns L0C, ready for the pipe that drains it.
+
+        It starts from *bias* in the bias table, from what *preload* writes into L0C, or from zero.
+        Give the slot back with `release`.
+        """
+        total = self._l0c.alloc()
+        dst = total.of(self.dtype, rounded_up(m, FRACTAL_ROWS) * rounded_up(n, FRACTAL_ROWS))
+        if preload is not None:
+            preload(dst)
+        for start in range(0, k, self.tile.k):
+            count = min(self.tile.k, k - start)
+            self._a.reach(start, m, k)
+            self._b.reach(start, n, k)
+            slot = self._l0.alloc()
+            left = self._a.load_data(slot, start, m, count)
+            right = self._b.load_data(self._l0b[slot.event], start, n, count)
+            self._l0.enque(slot)
+            slot = self._l0.deque()
+            if start > 0 or preload is not None:
+                self.builder.emit(Mmad(dst, left, right, m, n, count, "accumulate"))
+            elif bias is not None:
+                self.builder.emit(Mmad(dst, left, right, m, n, count, "bias", bias))
+            else:
+                self.builder.emit(Mmad(dst, left, right, m, n, count))
+            self._l0.free(slot)
+        self._a.leave()
+        self._b.leave()
+        self._l0c.enque(total)
+        return self._l0c.deque()
+
+    def release(self, total: Slot) -> None:
+        """L0C has been read."""
+        self._l0c.free(total)
+
+
+class _Side:
+    """One operand on its way through L1."""
+
+    def __init__(
+        self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, depth: int
+    ) -> None:
+        """*depth* pieces of *step* lie in L1, or all of *k* if it is 0."""
+        self._builder, self._feed, self._l0, self._step = builder, feed, l0, step
+        # What the cube makes itself is ordered a piece ahead: mte1 and the cube go on with the one
+        # before while the fixpipe brings it to L1.
+        self._ahead = step if feed.producer == "fixpipe" else 0
+        longest = min(step, rounded_up(k, c0(feed.dtype))) if depth else k
+        nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_down)
+        self._queue: Queue | None = None
+        self._slot: Slot | None = None
+        if depth:
+            self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", depth)
+        else:
+            self._slot = builder.claim("l1", nbytes)
+            self._step = rounded_up(k, step)
+        self._first = 0
+        self._count = 0
+
+    def fetch(self, extent: int, k: int) -> None:
+        assert self._slot is not None
+        self._builder.sync("mte1", self._feed.producer)
+        self._feed.fill(self._slot, 0, k, extent)
+        self._builder.sync(self._feed.producer, "mte1")
+        self._count = k
+
+    def reach(self, k: int, extent: int, end: int) -> None:
+        """Make sure that position *k* is in L1."""
+        if self._queue is None or k % self._step:
+            return
+        self.leave()
+        first = k + self._ahead if k else 0
+        for start in range(first, min(k + self._ahead + 1, end), self._step):
+            slot = self._queue.alloc()
+            self._feed.fill(slot, start, min(self._step, end - start), extent)
+            self._queue.enque(slot)
+        self._first, self._count = k, min(self._step, end - k)
+        self._slot = self._queue.deque()
+
+    def leave(self) -> None:
+        """What is in L1 is not needed any more."""
+        if self._queue is not None and self._slot is not None:
+            self._queue.free(self._slot)
+            self._slot = None
+
+    def load_data(self, dst: Slot, k: int, extent: int, count: int) -> Local:
+        """Bring positions [k, k + count) of *extent* rows or columns into L0."""
+        assert self._slot is not None
+        held, at = (extent, self._count), (0, k - self._first)
+        return load_data(self._builder, dst, self._slot, self._feed, held, at, (extent, count))
+
+
+def load_data(
+    builder: Builder,
+    dst: Slot,
+    src: Slot,
+    feed: Feed,
+    held: tuple[int, int],
+    at: tuple[int, int],
+    size: tuple[int, int],
+) -> Local:
+    """Bring a piece of *size* from *at* on into L0 from L1, where *feed* has put *held* of it.
+
+    Each is rows (or columns) and k.
+    """
+    width, down = c0(feed.dtype), feed.k_is_down
+    rows, columns = held[::-1] if down else held
+    height = l1_rows(feed.dtype, rows, down)
+    matrix = src.of(feed.dtype, height * rounded_up(columns, width))
+    local = dst.of(feed.dtype, rounded_up(size[0], FRACTAL_ROWS) * rounded_up(size[1], width))
+    first, extents = (at[::-1], size[::-1]) if down else (at, size)
+    builder.emit(LoadData(local, matrix, height, *first, *extents, down))
+    return local
+
+
+class Tables:
+    """Vectors along n for the cube and the fixpipe: the bias, and quantisation parameters."""
+
+    def __init__(
+        self, builder: Builder, n: int, bias: DType | None = None, scale: bool = False
+    ) -> None:
+        """Claim room for *n* columns of a *bias* of that type, and of 64-bit scales."""
+        self._builder = builder
+        self._bias = bias
+        if bias is not None:
+            self._table = INT32 if bias is INT32 else FLOAT32
+            self._bias_l1 = builder.queue("l1", bias.nbytes(n), "mte2", "mte1")
+            self._bt = builder.queue("bt", rounded_up(self._table.nbytes(n), 64), "mte1", "cube")
+        if scale:
+            self._scale_l1 = builder.queue("l1", UINT64.nbytes(n), "mte2", "fixpipe")
+            self._fb = builder.claim("fb", UINT64.nbytes(n))
+
+    def take_bias(self, place: str, n: int) -> Slot:
+        """Bring *n* elements of tensor *place* into the bias table; free with `drop_bias`."""
+        assert self._bias is not None
+        slot = self._bias_l1.alloc()
+        self._builder.load(slot.of(self._bias, n), Global(place, 0, self._bias.nbytes(n)))
+        self._bias_l1.enque(slot)
+        slot, table = self._bias_l1.deque(), self._bt.alloc()
+        src, dst = slot.of(self._bias, n), table.of(self._table, n)
+        self._builder.emit(LoadTable(dst, src))
+        self._bias_l1.free(slot)
+        self._bt.enque(table)
+        return self._bt.deque()
+
+    def bias(self, table: Slot, n: int) -> Local:
+        """*table* as an operand of the cube."""
+        return table.of(self._table, n)
+
+    def drop_bias(self, table: Slot) -> None:
+        self._bt.free(table)
+
+    def take_scale(self, place: str, n: int) -> Local:
+        """Bring *n* parameters of tensor *place* into the fixpipe buffer."""
+        slot = self._scale_l1.alloc()
+        self._builder.load(slot.of(UINT64, n), Global(place, 0, UINT64.nbytes(n)))
+        self._scale_l1.enque(slot)
+        slot = self._scale_l1.deque()
+        local = self._fb.of(UINT64, n)
+        self._builder.emit(LoadTable(local, slot.of(UINT64, n)))
+        self._scale_l1.free(slot)
+        return local

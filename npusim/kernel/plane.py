@@ -1,0 +1,112 @@
+"""Rows and columns of numbers in the unified buffer, and what the vector pipe does to all of them.
+
+A plane is `(rows, columns)`, its rows filled up to whole repeats of 64 float32. One micro-op takes
+64 columns of all rows: a repeat is a row, so a vector along the columns is read again each repeat
+(repeat stride 0), and a number a row as its block of eight copies (block stride 0), as Ascend C
+kernels do (asc-devkit, docs/zh, the guide's page on strides; Brcb.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.data.dtypes import FLOAT32, DType
+from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Local, MulAddDst
+from npusim.kernel.builder import Builder
+from npusim.kernel.queues import Slot
+
+__all__ = ["REPEAT", "Plane", "by_column", "by_row", "spread_rows"]
+
+REPEAT = 64
+"""float32 in a repeat of 256 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """*rows* x *columns* (a multiple of 64) of a slot, *start_bytes* into it."""
+
+    slot: Slot
+    rows: int
+    columns: int
+    start_bytes: int = 0
+
+    def whole(self, dtype: DType = FLOAT32) -> Local:
+        """Everything, rows after each other."""
+        return self.slot.of(dtype, self.rows * self.columns, self.start_bytes)
+
+    def row(self, index: int, count: int | None = None, dtype: DType = FLOAT32) -> Local:
+        """One row, or the first *count* of its elements."""
+        width = self.columns if count is None else count
+        return self.slot.of(dtype, width, self.start_bytes + index * dtype.nbytes(self.columns))
+
+    def chunk(self, index: int) -> Local:
+        """Columns [64 x index, 64 x index + 64) of all rows, as float32."""
+        offset = self.slot.offset_bytes + self.start_bytes + index * FLOAT32.nbytes(REPEAT)
+        pitch = FLOAT32.nbytes(self.columns) // BLOCK_BYTES
+        return Local(self.slot.buffer, offset, FLOAT32, self.rows * REPEAT, 1, pitch)
+
+    @property
+    def chunks(self) -> range:
+        return range(self.columns // REPEAT)
+
+    @property
+    def pieces(self) -> range:
+        """What one micro-op takes: 64 columns of all rows, or all of a row where rows are fewer."""
+        return range(self.rows) if self._takes_rows else self.chunks
+
+    @property
+    def _takes_rows(self) -> bool:
+        return self.rows < len(self.chunks)
+
+    def piece(self, index: int) -> Local:
+        return self.row(index) if self._takes_rows else self.chunk(index)
+
+    def along(self, vector: Local, index: int) -> Local:
+        """What of the float32 *vector* `(columns,)` goes with a piece."""
+        if self._takes_rows:
+            return Local(vector.buffer, vector.offset_bytes, FLOAT32, self.columns)
+        offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
+        return Local(vector.buffer, offset, FLOAT32, self.rows * REPEAT, 1, 0)
+
+    def across(self, blocks: Local, index: int, pitch: int) -> Local:
+        """What of *blocks*, one for each row and *pitch* of them apart, goes with a piece."""
+        if self._takes_rows:
+            offset = blocks.offset_bytes + index * pitch * BLOCK_BYTES
+            return Local(blocks.buffer, offset, FLOAT32, self.columns, 0, 0)
+        return Local(blocks.buffer, blocks.offset_bytes, FLOAT32, self.rows * REPEAT, 0, pitch)
+
+
+def by_row(builder: Builder, op: BinaryOp, plane: Plane, vector: Local) -> None:
+    """`plane = plane op vector`, the float32 *vector* `(columns,)` applied to every row."""
+    for index in plane.pieces:
+        here = plane.piece(index)
+        builder.emit(Binary(op, here, here, plane.along(vector, index)))
+    builder.barrier("vector")
+
+
+def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local, pitch: int = 1) -> None:
+    """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
+    for index in plane.pieces:
+        here = plane.piece(index)
+        builder.emit(Binary(op, here, here, plane.across(blocks, index, pitch)))
+    builder.barrier("vector")
+
+
+def multiply_add(
+    builder: Builder, plane: Plane, blocks: Local, other: Local | Plane, pitch: int = 1
+) -> None:
+    """`plane = number of the row x other + plane`, *other* a vector or a plane of the same size.
+
+    See :func:`by_row` and :func:`by_column`.
+    """
+    for index in plane.pieces:
+        factor = other.piece(index) if isinstance(other, Plane) else plane.along(other, index)
+        number = plane.across(blocks, index, pitch)
+        builder.emit(MulAddDst(plane.piece(index), number, factor))
+    builder.barrier("vector")
+
+
+def spread_rows(builder: Builder, dst: Local, numbers: Local) -> None:
+    """Copy each of *numbers* into a block of eight: what :func:`by_column` reads."""
+    builder.emit(Broadcast(dst, numbers))
+    builder.barrier("vector")

@@ -1,0 +1,123 @@
+"""Buffers that pass from pipe to pipe."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from npusim.data.dtypes import DType
+from npusim.devices.schema import Pipe
+from npusim.isa import Local
+
+__all__ = ["ProgramError", "Queue", "QueueState", "Slot"]
+
+
+class ProgramError(ValueError):
+    """A kernel asked the builder for something the core does not have."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One buffer of a queue."""
+
+    buffer: str
+    offset_bytes: int
+    nbytes: int
+    event: int
+    used: bool = False
+    """Its consumer has raised, or will raise, the flag that the next `alloc` awaits."""
+
+    def of(self, dtype: DType, count: int, start_bytes: int = 0) -> Local:
+        """*count* elements, *start_bytes* into the slot; raises ProgramError beyond its end."""
+        end = start_bytes + dtype.nbytes(count)
+        if end > self.nbytes:
+            raise ProgramError(
+                f"Slot.of: {count} elements of {dtype.name} at byte {start_bytes} must end within "
+                f"{self.nbytes} bytes, not at {end}; make the slot larger"
+            )
+        return Local(self.buffer, self.offset_bytes + start_bytes, dtype, count)
+
+
+QueueState = tuple[tuple[int, bool], ...]
+
+
+class Flags(Protocol):
+    """Writes flags, as a builder does."""
+
+    def set_flag(self, src: Pipe, dst: Pipe, event: int) -> None: ...
+
+    def wait_flag(self, src: Pipe, dst: Pipe, event: int) -> None: ...
+
+
+class Queue:
+    """Buffers that *src* fills and *dst* drains, in order."""
+
+    def __init__(self, flags: Flags, src: Pipe, dst: Pipe, slots: list[Slot]) -> None:
+        self._flags = flags
+        self._src = src
+        self._dst = dst
+        self._slots = slots
+        self._free = deque(slots)
+        self._full: deque[Slot] = deque()
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        """The events of its slots."""
+        return tuple(slot.event for slot in self._slots)
+
+    def alloc(self) -> Slot:
+        """The next free buffer, for the producer; raises ProgramError when none is left."""
+        if not self._free:
+            raise ProgramError(
+                f"Queue.alloc: one of {len(self._slots)} slots must be free; "
+                f"free a slot first, or give the queue more depth"
+            )
+        slot = self._free.popleft()
+        if slot.used:
+            self._flags.wait_flag(self._dst, self._src, slot.event)
+            slot.used = False
+        return slot
+
+    def enque(self, slot: Slot) -> None:
+        """Hand a filled buffer to the consumer."""
+        self._flags.set_flag(self._src, self._dst, slot.event)
+        self._full.append(slot)
+
+    def deque(self) -> Slot:
+        """The oldest filled buffer, for the consumer; raises ProgramError when there is none."""
+        if not self._full:
+            raise ProgramError("Queue.deque: a slot must have been enqueued; call enque first")
+        slot = self._full.popleft()
+        self._flags.wait_flag(self._src, self._dst, slot.event)
+        return slot
+
+    def free(self, slot: Slot) -> None:
+        """The consumer has read the buffer."""
+        self._flags.set_flag(self._dst, self._src, slot.event)
+        slot.used = True
+        self._free.append(slot)
+
+    @property
+    def state(self) -> QueueState:
+        """Which slot comes next, and which flags are up; raises ProgramError with slots in use."""
+        if len(self._free) != len(self._slots):
+            raise ProgramError("Queue.state: every slot must be free; free them first")
+        return tuple((self._slots.index(slot), slot.used) for slot in self._free)
+
+    @state.setter
+    def state(self, state: QueueState) -> None:
+        self._free = deque(self._slots[index] for index, _ in state)
+        for slot, (_, used) in zip(self._free, state, strict=True):
+            slot.used = used
+
+    def rewind(self) -> None:
+        """Begin again with the first slot."""
+        self._free = deque(self._slots)
+
+    def drain(self) -> None:
+        """Await the flags that are still up, as TPipe does when it goes."""
+        for slot in self._slots:
+            if slot.used:
+                self._flags.wait_flag(self._dst, self._src, slot.event)
+                slot.used = False

@@ -1,0 +1,159 @@
+"""How cube cores share a product, and the pieces that go through the buffers of each.
+
+A core makes `base_m x base_n` of the output at a time, in L0C, from pieces of `base_k` in L0A and
+L0B, which are double buffered. One load brings `step_ka` (`step_kb`) of them to L1, which holds
+`depth_a` (`depth_b`): twice as many, or as many as there are where the operand is resident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm
+from typing import Literal, NamedTuple
+
+from npusim.data.dtypes import DType
+from npusim.data.layout import rounded_up as up
+from npusim.kernel.matmul import Product
+
+__all__ = ["CubeTiles", "Order", "Piece", "cdiv", "down", "up", "work"]
+
+Order = Literal["row", "column", "diagonal"]
+
+
+def cdiv(extent: int, size: int) -> int:
+    """How many pieces of *size* cover *extent*."""
+    return -(-extent // size)
+
+
+def down(extent: int, unit: int) -> int:
+    """The last multiple of *unit*, but at least one."""
+    return max(1, extent // unit) * unit
+
+
+@dataclass(frozen=True, slots=True)
+class CubeTiles:
+    """The numbers of one tiling; counts of elements unless the name says otherwise."""
+
+    base_m: int
+    base_n: int
+    base_k: int
+    step_ka: int
+    step_kb: int
+    depth_a: int
+    depth_b: int
+    l0c_depth: int
+    cores: int
+    """Cube cores that have work."""
+    deal: Literal["runs", "rounds", "grid"]
+    """Each core gets a run of blocks, or every so-many-th, or its place in a grid."""
+    order: Order
+    """How blocks follow each other inside an L2 tile."""
+    l2_m: int
+    """Blocks of an L2 tile, downwards."""
+    l2_n: int
+    cores_m: int = 1
+    """The grid: cores along m, along n, and groups of cores that share the matrices."""
+    cores_n: int = 1
+    cores_batch: int = 1
+    resident_a: bool = False
+    """Whether all of k stays in L1 while a core walks over its blocks."""
+    resident_b: bool = False
+
+    def bypasses_l2(self, p: Product) -> bool:
+        """Whether each weight is read once only, and therefore not kept in the L2.
+
+        ops-nn@e5c3fa9: one row of blocks switches the cache off for x2.
+        """
+        return p.m <= self.base_m
+
+    def l1_bytes(self, p: Product) -> int:
+        """What the pieces of both operands take in L1."""
+        a = self.depth_a * self.base_m * self.base_k
+        b = self.depth_b * self.base_n * self.base_k
+        return p.element.nbytes(a) + p.element.nbytes(b)
+
+
+def whole_edges(base: int, extent: int, out: DType) -> int:
+    """A width near *base* that cuts rows of *extent* into pieces of 32 bytes and more.
+
+    310P stores at least that much: a narrower piece would write over its neighbour's.
+    """
+    least = 32 * 8 // out.bits
+    smaller, larger = range(base, least - 1, -16), range(base + 16, base + 80, 16)
+    width: int
+    for width in (*smaller, *larger):
+        if width >= extent or extent % width == 0 or extent % width >= least:
+            return width
+    return base
+
+
+class Piece(NamedTuple):
+    """A block of the output: matrix, first row, first column, rows, columns."""
+
+    matrix: int
+    row: int
+    column: int
+    rows: int
+    columns: int
+
+
+def work(t: CubeTiles, p: Product) -> tuple[tuple[Piece, ...], ...]:
+    """What each core makes, in order; together every element of the output once."""
+    if t.deal == "grid":
+        return tuple(tuple(_rectangle(t, p, core)) for core in range(t.cores))
+    shares: list[list[Piece]] = [[] for _ in range(t.cores)]
+    first = 0
+    for matrix in range(p.matrices):
+        for tile in _l2_tiles(t, p):
+            each, more = divmod(len(tile), t.cores)
+            start = 0
+            for place in range(t.cores):
+                share = shares[(first + place) % t.cores]
+                if t.deal == "runs":
+                    chosen = tile[start : start + each + (place < more)]
+                    start += len(chosen)
+                else:
+                    chosen = tile[place :: t.cores]
+                share += (_piece(t, p, matrix, i, j) for i, j in chosen)
+            # The next tile begins where this one left cores without an extra block.
+            first = (first + more) % t.cores
+    return tuple(map(tuple, shares))
+
+
+def _piece(t: CubeTiles, p: Product, matrix: int, i: int, j: int) -> Piece:
+    row, column = i * t.base_m, j * t.base_n
+    return Piece(matrix, row, column, min(t.base_m, p.m - row), min(t.base_n, p.n - column))
+
+
+def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
+    group, place = divmod(core, t.cores_m * t.cores_n)
+    x, y = place % t.cores_m, place // t.cores_m
+    high, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
+    rows, columns = cdiv(high, t.cores_m), cdiv(across, t.cores_n)
+    share = cdiv(p.matrices, t.cores_batch)
+    for matrix in range(group * share, min((group + 1) * share, p.matrices)):
+        for i in range(x * rows, min((x + 1) * rows, high)):
+            for j in range(y * columns, min((y + 1) * columns, across)):
+                yield _piece(t, p, matrix, i, j)
+
+
+def _l2_tiles(t: CubeTiles, p: Product) -> Iterator[list[tuple[int, int]]]:
+    """The blocks of each L2 tile in turn; columns of tiles go back and forth."""
+    high, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
+    starts = range(0, across, t.l2_n)
+    for turn, top in enumerate(range(0, high, t.l2_m)):
+        for left in starts if turn % 2 == 0 else reversed(starts):
+            rows, columns = min(t.l2_m, high - top), min(t.l2_n, across - left)
+            yield [(top + i, left + j) for i, j in _walk(t.order, rows, columns)]
+
+
+def _walk(order: Order, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    for step in range(rows * columns):
+        match order:
+            case "row":
+                yield divmod(step, columns)
+            case "column":
+                yield step % rows, step // rows
+            case "diagonal":
+                yield step % rows, (step + step // lcm(rows, columns)) % columns

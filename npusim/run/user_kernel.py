@@ -1,0 +1,305 @@
+"""A kernel of one's own, in place of an operator: a function that writes it for a chip and shapes.
+
+.. code-block:: python
+
+    def add(spec: DeviceSpec, x: TensorSpec, y: TensorSpec, tile: int = 4096) -> Kernel: ...
+
+    npusim.run(add, x, y, device="Atlas A2")               # or npusim.run("my_kernel.py:add", ...)
+
+It is given the chip and the shape, type and layout of each tensor, never values, and so writes the
+same kernel for values and for times. Parameters with an annotation other than TensorSpec, or
+with a default alone, are attributes. Docs: docs/course/02_a_first_kernel.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import Parameter
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from npusim import ops
+from npusim.check.bounds import check_inside
+from npusim.data.dtypes import DTYPES, dtype_of
+from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import place_of
+from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Block
+
+__all__ = ["KernelError", "KernelFunction", "find", "is_own", "load"]
+
+KernelFunction = Callable[..., Kernel]
+"""From a chip, called `spec`, and TensorSpecs and attributes by name, to a kernel."""
+
+
+PACKAGE = Path(ops.__file__).resolve().parents[1]
+
+
+class KernelError(ValueError):
+    """A kernel of one's own cannot be found, written or launched."""
+
+
+def is_own(op: str | KernelFunction) -> bool:
+    """Whether *op* is a function or names one in a file, and is no operator of npusim."""
+    return callable(op) or (isinstance(op, str) and (":" in op or op.endswith(".py")))
+
+
+def find(op: str | KernelFunction) -> tuple[ops.Operator, str]:
+    """The operator that *op* names, or the kernel that it is or names, and what to call it.
+
+    Raises ValueError for an unknown operator, KernelError for a kernel that cannot be found.
+    """
+    if not callable(op) and not is_own(op):
+        return ops.load(op), op
+    made = _Own(op if callable(op) else load(op))
+    return cast(ops.Operator, made), made.name
+
+
+# ---- files ----
+
+
+def load(text: str) -> KernelFunction:
+    """The function that *text*, `FILE.py:FUNCTION`, names; raises KernelError."""
+    file, _, name = text.rpartition(":")
+    if not file or not name:
+        raise KernelError(
+            f"kernel: one in a file must be FILE.py:FUNCTION, not {text!r}; "
+            f"name the function that makes it"
+        )
+    path = Path(file)
+    if not path.is_file():
+        raise KernelError(
+            f"kernel: {path} must be a file of Python, but there is none; check the path"
+        )
+    module = _module(path, path.stat().st_mtime_ns)
+    found = getattr(module, name, None)
+    own = [
+        other
+        for other, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    if not callable(found):
+        near = get_close_matches(name, own, n=1)
+        hint = f"did you mean {near[0]}?" if near else "define it"
+        raise KernelError(
+            f"kernel: {file} must have the function {name}, but has {', '.join(own) or 'none'}; "
+            f"{hint}"
+        )
+    return cast(KernelFunction, found)
+
+
+@lru_cache(maxsize=16)
+def _module(path: Path, _: int) -> ModuleType:
+    """The module in the file at *path*, run anew once it has changed; it can import neighbours."""
+    spec = spec_from_file_location(f"own_kernel_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise KernelError(f"kernel: {path} must be a file of Python; end its name in .py")
+    module = module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules[spec.name] = module
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise KernelError(
+            f"kernel: {path} must run as it stands, but {_told(error, path)}; mend it"
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _told(error: Exception, path: Path) -> str:
+    """What went wrong, and in which line of *path*."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if _same(frame, path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    where = f"line {line}" if line else "it"
+    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{where} raises {type(error).__name__}: {what}"
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether npusim itself raised *error*."""
+    *_, last = extract_tb(error.__traceback__)
+    return Path(last.filename).resolve().is_relative_to(PACKAGE)
+
+
+def _same(frame: Any, path: Path) -> bool:
+    return Path(frame.filename).resolve() == path.resolve()
+
+
+# ---- as an operator ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What starts, and what it keeps between its cores."""
+
+    launched: int
+    is_mix: bool
+    workspaces: dict[str, int] = field(default_factory=dict)
+    reads_tiling: bool = False
+    """Its sizes are known when it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A kernel with its operands."""
+
+    inputs: tuple[Operand, ...]
+    kernel: Kernel
+
+    @property
+    def outputs(self) -> dict[str, TensorSpec]:
+        return self.kernel.outputs
+
+    @property
+    def output(self) -> TensorSpec:
+        return next(iter(self.outputs.values()))
+
+
+class _Own:
+    """What `ops.Operator` asks for."""
+
+    def __init__(self, reference: KernelFunction) -> None:
+        self.reference = reference
+        self.name: str = getattr(reference, "__name__", type(reference).__name__)
+        self.__doc__ = inspect.getdoc(reference)
+        _check_parameters(self.name, reference)
+
+    def check(self, spec: DeviceSpec, **given: Any) -> _Problem:
+        operands = {
+            name: _operand(self.name, name, value)
+            for name, value in given.items()
+            if isinstance(value, np.ndarray | Tensor | TensorSpec)
+        }
+        described = {name: operand.spec for name, operand in operands.items()}
+        try:
+            kernel = self.reference(spec=spec, **given | described)
+        except Exception as error:
+            if isinstance(error, ValueError | RuntimeError) and _is_ours(error):
+                raise  # it says all that is needed
+            code = getattr(self.reference, "__code__", None)
+            path = Path(code.co_filename if code else "")
+            raise KernelError(
+                f"{self.name}: the function must return a Kernel, but {_told(error, path)}; mend it"
+            ) from error
+        _check_kernel(self.name, kernel, described, spec)
+        return _Problem(tuple(operands.values()), kernel)
+
+    def tile(self, _: DeviceSpec, problem: _Problem) -> _Plan:
+        kernel = problem.kernel
+        return _Plan(kernel.launched, kernel.is_mix, kernel.workspaces)
+
+    def build(self, _: DeviceSpec, problem: _Problem, __: _Plan) -> tuple[Block, ...]:
+        return problem.kernel.blocks
+
+
+def _check_parameters(name: str, function: KernelFunction) -> None:
+    parameters = inspect.signature(function).parameters
+    nameable = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+    if "spec" not in parameters or any(p.kind not in nameable for p in parameters.values()):
+        raise KernelError(
+            f"{name}: a kernel's function must take the chip as spec and everything else by a "
+            f"name of its own, not ({', '.join(map(str, parameters.values()))}); write for "
+            f"example {name}(spec, x, y)"
+        )
+
+
+def _operand(who: str, name: str, value: Any) -> Operand:
+    match value:
+        case TensorSpec():
+            return Operand(name, value)
+        case Tensor():
+            is_plain = value.layout == "ND"
+            return Operand(name, value.spec, value.numpy() if is_plain else value.storage)
+        case _:
+            dtype = dtype_of(value)
+            if dtype is None or isinstance(value, np.ma.MaskedArray):
+                known = ", ".join(dtype.name for dtype in DTYPES)
+                what = "a masked array" if dtype is not None else value.dtype
+                raise KernelError(
+                    f"{who}: {name} must be an array of {known}, not {what}; convert it"
+                )
+            return Operand(name, TensorSpec(value.shape, dtype.name), value)
+
+
+# ---- what can be launched ----
+
+
+def _check_kernel(
+    who: str, kernel: object, described: dict[str, TensorSpec], spec: DeviceSpec
+) -> None:
+    if not isinstance(kernel, Kernel):
+        raise KernelError(
+            f"{who}: the function must return a Kernel, not {type(kernel).__name__}; "
+            f"write return Kernel(name, blocks, inputs, outputs)"
+        )
+    if kernel.inputs != described:
+        raise KernelError(
+            f"{who}: Kernel.inputs must be the tensors given, {_listed(described)}, not "
+            f"{_listed(kernel.inputs)}; pass them on"
+        )
+    if not kernel.outputs or not kernel.blocks:
+        lacking = "output" if not kernel.outputs else "block"
+        raise KernelError(f"{who}: a Kernel must have one {lacking} at least, not none; add one")
+    names = [*kernel.inputs, *kernel.outputs, *kernel.workspaces]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise KernelError(f"{who}: {twice[0]} must name one tensor, not several; rename one")
+    _check_cores(who, kernel, spec)
+    sizes = {name: of.nbytes for name, of in (kernel.inputs | kernel.outputs).items()}
+    sizes |= kernel.workspaces
+    for block in kernel.blocks:
+        _check_bindings(who, block, sizes)
+    check_inside(kernel.blocks, [GlobalTensor(name, size) for name, size in sizes.items()])
+
+
+def _check_cores(who: str, kernel: Kernel, spec: DeviceSpec) -> None:
+    kinds = [block.kind for block in kernel.blocks]
+    cores = [block.core for block in kernel.blocks]
+    for kind in dict.fromkeys(kinds):
+        count = spec.cores[kind].count if kind in spec.cores else 0
+        if kinds.count(kind) > count:
+            have = ", ".join(f"{core.count} {known}" for known, core in spec.cores.items())
+            raise KernelError(
+                f"{who}: blocks must fit on the cores of {spec.name}, {have}, not be "
+                f"{kinds.count(kind)} {kind}; give a core more work, or use another kind"
+            )
+    twice = sorted({core for core in cores if cores.count(core) > 1})
+    if twice:
+        raise KernelError(
+            f"{who}: each block must have a core of its own, but core {twice[0]} has several; "
+            f"number them"
+        )
+
+
+def _check_bindings(who: str, block: Block, sizes: dict[str, int]) -> None:
+    places = (place_of(op) for ops in block.program.bodies for op in ops)
+    used = dict.fromkeys(place.name for place in places if place is not None)
+    for name in used:
+        bound = block.bindings.get(name)
+        if bound is None or bound.tensor not in sizes:
+            came = "nothing" if bound is None else bound.tensor
+            raise KernelError(
+                f"{who}: core {block.core} must bind {name} to one of {', '.join(sizes)}, not to "
+                f"{came}; add it to the block's bindings"
+            )
+
+
+def _listed(tensors: dict[str, TensorSpec]) -> str:
+    told = (f"{name} {of.dtype} {of.shape} {of.layout}" for name, of in tensors.items())
+    return ", ".join(told) or "none"

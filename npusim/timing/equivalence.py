@@ -1,0 +1,147 @@
+"""Blocks that do the same are timed once, when nothing they share tells them apart.
+
+Two blocks can be timed as one when they run the same program on the same kind of core, their
+tensors begin at the same place within a line, they await no other core, and the L2 treats them
+alike: what they touch is either the very same bytes, or lines that no other block touches. Then
+every request of the one has its twin at the same cycle, and links that are shared fairly keep twins
+together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.tensor import GlobalTensor, allocated_bytes
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, place_of
+from npusim.kernel.program import Block, Program
+from npusim.timing.memory import touched_lines
+
+__all__ = ["fold"]
+
+LineNumbers = NDArray[np.int64]
+_Place = tuple[Global, int]
+"""Where a copy goes in a body, and the shift of the call."""
+MEETING = (CrossCoreSetFlag, CrossCoreWaitFlag)
+
+
+def fold(
+    blocks: tuple[Block, ...],
+    tensors: list[GlobalTensor],
+    spec: DeviceSpec,
+    warm: frozenset[str],
+) -> tuple[tuple[Block, ...], ...]:
+    """Sort *blocks* into groups whose members all have the times of the first.
+
+    *warm* are the names of the tensors that lie in the L2 at launch.
+    """
+    line_bytes = spec.l2.line_bytes
+    lines_in_all = sum(-(-allocated_bytes(tensor.nbytes) // line_bytes) for tensor in tensors)
+    if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:
+        # Which part of an input is still there differs from block to block.
+        return tuple((block,) for block in blocks)
+    groups: dict[tuple[object, ...], list[Block]] = {}
+    meets: dict[Program, bool] = {}
+    for block in blocks:
+        places = sorted(
+            (name, bound.tensor, bound.base_bytes % line_bytes)
+            for name, bound in block.bindings.items()
+        )
+        if block.program not in meets:
+            meets[block.program] = _meets(block.program)
+        own = block.core if meets[block.program] else None
+        groups.setdefault((id(block.program), block.kind, own, *places), []).append(block)
+    if len(groups) == len(blocks):
+        return tuple((block,) for block in blocks)
+    lines = _Lines(line_bytes)
+    touched = {block: lines.of(block) for block in blocks}
+    counts = _touch_counts(touched, tensors, line_bytes)
+    folded: list[tuple[Block, ...]] = []
+    for group in groups.values():
+        if len(group) > 1 and all(
+            _alike(group, name, touched, counts) for name in touched[group[0]]
+        ):
+            folded.append(tuple(group))
+        else:
+            folded.extend((block,) for block in group)
+    return tuple(sorted(folded, key=lambda group: group[0].core))
+
+
+class _Lines:
+    """Which lines of its tensors each block touches; blocks of one program share the search."""
+
+    def __init__(self, line_bytes: int) -> None:
+        self._line_bytes = line_bytes
+        self._places: dict[Program, dict[str, list[_Place]]] = {}
+        self._known: dict[tuple[Program, str, int], LineNumbers] = {}
+
+    def of(self, block: Block) -> dict[str, LineNumbers]:
+        """Name -> line numbers of its tensor, ascending, each once."""
+        program = block.program
+        if program not in self._places:
+            self._places[program] = _places(program)
+        numbers = {}
+        for name, places in sorted(self._places[program].items()):
+            first, phase = divmod(block.bindings[name].base_bytes, self._line_bytes)
+            if (program, name, phase) not in self._known:
+                self._known[program, name, phase] = self._search(places, phase)
+            numbers[name] = self._known[program, name, phase] + first
+        return numbers
+
+    def _search(self, places: list[_Place], phase: int) -> LineNumbers:
+        runs: set[tuple[int, int]] = set()
+        scattered: list[LineNumbers] = []
+        for place, shift in places:
+            lines = touched_lines(place, phase + shift, self._line_bytes)
+            if isinstance(lines, slice):
+                runs.add((lines.start, lines.stop))
+            else:
+                scattered.append(lines)
+        return np.unique(np.concatenate([*(np.arange(*run) for run in sorted(runs)), *scattered]))
+
+
+def _places(program: Program) -> dict[str, list[_Place]]:
+    """Name -> where *program* copies from or to."""
+    found: dict[str, list[_Place]] = {}
+    bodies = {id(body): _copied(body) for body in program.bodies}
+    for call in program.calls:
+        for place in bodies[id(call.ops)]:
+            found.setdefault(place.name, []).append((place, call.shifts.get(place.name, 0)))
+    return found
+
+
+def _copied(ops: tuple[MicroOp, ...]) -> list[Global]:
+    return [place for place in map(place_of, ops) if place is not None]
+
+
+def _meets(program: Program) -> bool:
+    """Whether it sets or awaits flags between cores, which would tell its blocks apart."""
+    return any(isinstance(op, MEETING) for body in program.bodies for op in body)
+
+
+def _touch_counts(
+    touched: dict[Block, dict[str, LineNumbers]], tensors: list[GlobalTensor], line_bytes: int
+) -> dict[str, LineNumbers]:
+    """Tensor -> how many blocks touch each of its lines."""
+    counts = {
+        tensor.name: np.zeros(allocated_bytes(tensor.nbytes) // line_bytes + 1, np.int64)
+        for tensor in tensors
+    }
+    for block, names in touched.items():
+        for name, lines in names.items():
+            counts[block.bindings[name].tensor][lines] += 1
+    return counts
+
+
+def _alike(
+    group: list[Block],
+    name: str,
+    touched: dict[Block, dict[str, LineNumbers]],
+    counts: dict[str, LineNumbers],
+) -> bool:
+    """Whether the L2 treats all blocks of *group* the same where they use *name*."""
+    first = group[0].bindings[name]
+    if all(block.bindings[name] == first for block in group):
+        return True
+    return all(bool(np.all(counts[first.tensor][touched[block][name]] == 1)) for block in group)

@@ -1,0 +1,243 @@
+"""Micro-ops made ready to be timed: plain numbers, sorted by pipe; cycles of the chip's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.errors import TrapError
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.isa import (
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    CrossMode,
+    Fixpipe,
+    Global,
+    GmOp,
+    MicroOp,
+    SetFlag,
+    Store,
+    Trap,
+    WaitFlag,
+    place_of,
+)
+from npusim.kernel.program import Program
+from npusim.timing.cost import charge, cost
+from npusim.timing.memory import PORT_UNITS, Lines, touched_lines
+
+__all__ = ["PIPES", "SCALAR", "Code", "CopyStep", "Decoder", "Part", "Step", "Stretch"]
+
+PIPES: tuple[Pipe, ...] = get_args(Pipe)
+SCALAR = PIPES.index("scalar")
+
+WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET = range(7)
+"""What a step does to time."""
+
+Step = tuple[int, int, int, int, int]
+"""A micro-op: what it does, when it is handed out, the cycles it takes, and two numbers more.
+
+Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
+waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
+"""
+CrossFlag = tuple[CrossMode, int]
+"""Mode and event of a flag between cores."""
+
+
+class Stretch(NamedTuple):
+    """Micro-ops that the scalar unit hands out without a pause, and the one it does itself then."""
+
+    steps: list[list[Step]]
+    """For each pipe, what it has to do."""
+    cycles: int
+    """From the first micro-op handed out to the scalar unit's own."""
+
+
+class Body(NamedTuple):
+    """Micro-ops that calls share."""
+
+    stretches: list[Stretch]
+    rows: list[NDArray[np.int64]]
+    """For each pipe, the numbers of its micro-ops."""
+    ops: tuple[MicroOp, ...]
+
+
+class Part(NamedTuple):
+    """A stretch as a program runs it."""
+
+    stretch: Stretch
+    shifts: dict[str, int]
+    """Name of global memory -> bytes added to every offset into it."""
+
+
+@dataclass(slots=True)
+class CopyStep:
+    """A copy to or from global memory."""
+
+    op: GmOp
+    place: Global
+    is_read: bool
+    gm_port: int
+    l2_port: int
+    spread: int
+    """In how many places of memory it reads at a time."""
+    startup: int
+    """Cycles from the start of the copy to its first byte."""
+    known: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
+    """Place within a line -> bytes as moved, cycles that hold the pipe, lines from that one on."""
+
+
+class Decoder:
+    """Decodes what one *kind* of core runs; each body once, whatever programs share it."""
+
+    def __init__(self, kind: str, spec: DeviceSpec) -> None:
+        self.kind, self.spec = kind, spec
+        self._core = spec.cores[kind]
+        self._ratio = spec.clock_hz / self._core.clock_hz
+        self._dispatch = self.cycles(spec.scalar.dispatch_cycles)
+        self.cross_core = self.cycles(spec.sync.cross_core_cycles or 0)
+        """From a set flag until another core sees it."""
+        self._line_bytes = spec.l2.line_bytes
+        self.flags: dict[tuple[object, ...], int] = {}
+        """Flag -> its number: source, destination and event, or a flag between cores."""
+        self.cross_flags: list[CrossFlag] = []
+        self.copies: list[CopyStep] = []
+        self._bodies: dict[int, Body] = {}
+        self._known: dict[MicroOp, Step] = {}
+
+    def cycles(self, core_cycles: int) -> int:
+        """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
+        # Rounding up would make each single cycle of a slightly slower core last two.
+        twice = 2 * core_cycles * self.spec.clock_hz + self._core.clock_hz
+        return max(twice // (2 * self._core.clock_hz), min(core_cycles, 1))
+
+    def body(self, ops: tuple[MicroOp, ...]) -> Body:
+        """*ops* decoded; raises TrapError if one of them traps whatever the values."""
+        found = self._bodies.get(id(ops))
+        if found is None:
+            found = self._bodies[id(ops)] = self._body(ops)
+        return found
+
+    def _body(self, ops: tuple[MicroOp, ...]) -> Body:
+        rows: list[list[int]] = [[] for _ in PIPES]
+        stretches: list[Stretch] = []
+        steps: list[list[Step]] = [[] for _ in PIPES]
+        elapsed = 0
+        for index, op in enumerate(ops):
+            pipe = PIPES.index(op.pipe)
+            elapsed += self._dispatch if pipe != SCALAR else 0
+            what, _, cycles, x, y = self._step(op)
+            steps[pipe].append((what, elapsed, cycles, x, y))
+            rows[pipe].append(index)
+            if pipe == SCALAR:
+                stretches.append(Stretch(steps, elapsed))
+                steps, elapsed = [[] for _ in PIPES], 0
+        stretches.append(Stretch(steps, elapsed))
+        return Body(stretches, [np.array(found, np.int64) for found in rows], ops)
+
+    def _step(self, op: MicroOp) -> Step:
+        if op not in self._known:
+            self._known[op] = self._decoded(op)
+        return self._known[op]
+
+    def _decoded(self, op: MicroOp) -> Step:
+        place = place_of(op)
+        if place is not None:
+            return COPY, 0, 0, self._copy(op, place), 0  # type: ignore[arg-type]
+        if isinstance(op, Trap) and isinstance(op.when, int) and op.when:
+            raise TrapError(op.reason)
+        took = cost(op, self.spec, self._core)
+        body = self.cycles(took.body)
+        match op:
+            case SetFlag():
+                return SET, 0, body, self._flag(op.src, op.dst, op.event), PIPES.index(op.dst)
+            case WaitFlag():
+                return WAIT, 0, body, self._flag(op.src, op.dst, op.event), 0
+            case CrossCoreSetFlag():
+                self._check_meeting(op)
+                self.cross_flags.append((op.mode, op.event))
+                return CROSS_SET, 0, body, len(self.cross_flags) - 1, 0
+            case CrossCoreWaitFlag():
+                return WAIT, 0, body, self._flag(op.mode, op.event), 0
+            case Barrier(on=None):
+                return DRAIN_ALL, 0, body, 0, 0
+            case Barrier():
+                return DRAIN, 0, body, 0, 0
+            case _:
+                return WORK, 0, body, self.cycles(took.head), self.cycles(took.tail)
+
+    def _flag(self, *key: object) -> int:
+        return self.flags.setdefault(key, len(self.flags))
+
+    def _check_meeting(self, op: CrossCoreSetFlag) -> None:
+        if self.spec.sync.cross_core_cycles is None:
+            raise ValueError(
+                f"units: cores of {self.spec.name} must be able to meet for {op}, but "
+                f"sync.cross_core_cycles is left out; use a chip of arch 2201 or state it"
+            )
+
+    # ---- copies ----
+
+    def _copy(self, op: GmOp, place: Global) -> int:
+        is_read = not isinstance(op, Store | Fixpipe)
+        local = op.src if isinstance(op, Store | Fixpipe) else op.dst
+        assert not isinstance(local, Global)
+        ends = [(far, local.buffer) if is_read else (local.buffer, far) for far in ("gm", "l2")]
+        far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ends)
+        wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
+        startup = self.cycles(far.startup_cycles)
+        self.copies.append(CopyStep(op, place, is_read, wide, fast, self._spread(place), startup))
+        return len(self.copies) - 1
+
+    def _spread(self, place: Global) -> int:
+        """In how many slices of the L2 the lines lie that are asked for at a time."""
+        pieces = -(-place.burst_bytes // self._line_bytes)
+        most = self.spec.l2.outstanding
+        rows = min(place.bursts, -(-most // pieces))
+        return max(1, rows * place.stride_bytes // (most * self._line_bytes))
+
+    def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:
+        """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy.
+
+        It begins at *address*, counted from the start of the tensor.
+        """
+        line, phase = divmod(address, self._line_bytes)
+        known = copy.known.get(phase)
+        if known is None:
+            base = phase - copy.place.offset_bytes
+            charged = charge(copy.op, base, self.spec)
+            lines = touched_lines(copy.place, base, self._line_bytes)
+            known = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
+            copy.known[phase] = known
+        nbytes, rows, hold, lines = known
+        if isinstance(lines, slice):
+            return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
+        return nbytes, rows, hold, lines + line
+
+
+class Code:
+    """A program made ready to be timed on one kind of core."""
+
+    def __init__(self, program: Program, decoder: Decoder) -> None:
+        self.program, self.decoder = program, decoder
+        self._bodies = [decoder.body(call.ops) for call in program.calls]
+        self.parts = [
+            Part(stretch, call.shifts)
+            for call, body in zip(program.calls, self._bodies, strict=True)
+            for stretch in body.stretches
+        ]
+
+    @cached_property
+    def rows(self) -> list[NDArray[np.int64]]:
+        """For each pipe, the numbers of its micro-ops, calls written out."""
+        rows = [[np.zeros(0, np.int64)] for _ in PIPES]
+        first = 0
+        for body in self._bodies:
+            for found, own in zip(rows, body.rows, strict=True):
+                found.append(own + first)
+            first += len(body.ops)
+        return [np.concatenate(found) for found in rows]

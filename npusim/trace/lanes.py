@@ -1,0 +1,203 @@
+"""What happened when: a span for each micro-op, and the counters that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.devices.schema import Pipe
+from npusim.isa import (
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    MicroOp,
+    SetFlag,
+    WaitFlag,
+    place_of,
+)
+from npusim.kernel.program import Program
+
+__all__ = ["LaneTrace", "PipeCounter", "Span", "Trace"]
+
+Cycles = NDArray[np.int64]
+Rows = NDArray[np.int64]
+Work = dict[Pipe, tuple[Rows, int]]
+"""Of a body: pipe -> numbers of the micro-ops that work there, and the bytes they copy."""
+
+ORDERING = (SetFlag, WaitFlag, CrossCoreSetFlag, CrossCoreWaitFlag, Barrier)
+"""Micro-ops that order others and do no work of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One micro-op on one core, in cycles of :attr:`Trace.clock_hz`."""
+
+    core: int
+    pipe: Pipe
+    op: MicroOp
+    start: int
+    free: int
+    """The pipe can take its next micro-op."""
+    end: int
+    """The result is there."""
+    nbytes: int
+    """Bytes moved between global memory and the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeCounter:
+    """What one pipe of one core did."""
+
+    busy_cycles: int
+    """Cycles with at least one micro-op under way, as the profiler counts them."""
+    micro_ops: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class LaneTrace:
+    """The spans of cores that ran the same program at the same times; arrays are `(ops,)`."""
+
+    cores: tuple[int, ...]
+    kind: str
+    program: Program
+    start: Cycles
+    free: Cycles
+    end: Cycles
+    gm_bytes: int
+    """Bytes that each core moved past the L2."""
+    l2_bytes: int
+    """Bytes that each core moved from or to lines in the L2."""
+
+    @property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op, calls written out."""
+        return self.program.ops
+
+    def counters(self, known: dict[int, Work] | None = None) -> dict[Pipe, PipeCounter]:
+        """Counters of each pipe that did something; *known* keeps what bodies do, by identity."""
+        known = {} if known is None else known
+        rows: dict[Pipe, list[Rows]] = {}
+        nbytes: dict[Pipe, int] = {}
+        count = 0
+        for call in self.program.calls:
+            if id(call.ops) not in known:
+                known[id(call.ops)] = _work(call.ops)
+            for pipe, (places, moved) in known[id(call.ops)].items():
+                rows.setdefault(pipe, []).append(places + count)
+                nbytes[pipe] = nbytes.get(pipe, 0) + moved
+            count += len(call.ops)
+        return {
+            pipe: self._count(np.concatenate(rows[pipe]), nbytes[pipe]) for pipe in sorted(rows)
+        }
+
+    def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
+        start, end = self.start[rows], self.end[rows]
+        # Pipes are in order, so starts ascend; what lies before the latest end is counted already.
+        covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
+        busy = np.maximum(end - np.maximum(start, covered), 0).sum()
+        return PipeCounter(int(busy), len(rows), nbytes)
+
+
+def _work(ops: tuple[MicroOp, ...]) -> Work:
+    """Pipe -> which of *ops* do work there, and how many bytes they copy."""
+    rows: dict[Pipe, list[int]] = {}
+    nbytes: dict[Pipe, int] = {}
+    for index, op in enumerate(ops):
+        if not isinstance(op, ORDERING):
+            rows.setdefault(op.pipe, []).append(index)
+            nbytes[op.pipe] = nbytes.get(op.pipe, 0) + _nbytes(op)
+    return {pipe: (np.array(found), nbytes[pipe]) for pipe, found in rows.items()}
+
+
+def _nbytes(op: MicroOp) -> int:
+    place = place_of(op)
+    return place.nbytes if place else 0
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The times of a whole run."""
+
+    lanes: tuple[LaneTrace, ...]
+    clock_hz: int
+
+    @property
+    def cycles(self) -> int:
+        """Cycles from the first micro-op to the last result of the slowest core."""
+        return max((int(lane.end.max()) for lane in self.lanes if lane.end.size), default=0)
+
+    @property
+    def slowest(self) -> LaneTrace:
+        """The cores that end last; of several, those with the lowest numbers."""
+        return max(self.lanes, key=lambda lane: int(lane.end.max(initial=0)))
+
+    @property
+    def micro_ops(self) -> int:
+        """Micro-ops that all cores executed, flags and barriers included."""
+        return sum(len(lane.cores) * len(lane.program) for lane in self.lanes)
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """Numbers of the cores that took part, ascending."""
+        return tuple(sorted(core for lane in self.lanes for core in lane.cores))
+
+    def kind(self, core: int) -> str:
+        """Which kind of core *core* is."""
+        return self._lane(core).kind
+
+    def spans(self, core: int | None = None) -> Iterator[Span]:
+        """Spans of *core* in program order, or those of all cores, one after the other."""
+        for number in self.cores if core is None else (core,):
+            lane = self._lane(number)
+            times = zip(lane.ops, lane.start, lane.free, lane.end, strict=True)
+            for op, start, free, end in times:
+                yield Span(number, op.pipe, op, int(start), int(free), int(end), _nbytes(op))
+
+    def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
+        """Core -> pipe -> what it did."""
+        known: dict[int, Work] = {}
+        counted = [(lane, lane.counters(known)) for lane in self.lanes]
+        rows = {core: pipes for lane, pipes in counted for core in lane.cores}
+        return dict(sorted(rows.items()))
+
+    def to_text(self, *, ordering: bool = True) -> str:
+        """One line a span, columns aligned; without flags and barriers if *ordering* is false."""
+        lines = [f"{'core':>4} {'pipe':8} {'start':>8} {'free':>8} {'end':>8}  micro-op"]
+        for span in self.spans():
+            if ordering or not isinstance(span.op, ORDERING):
+                lines.append(
+                    f"{span.core:>4} {span.pipe:8} {span.start:>8} {span.free:>8} {span.end:>8}  "
+                    f"{span.op}"
+                )
+        return "\n".join(lines) + "\n"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how busy each pipe of the slowest core was."""
+        lane = self.slowest if self.lanes else None
+        counters = lane.counters() if lane else {}
+        head = "".join(f"<th>{name}</th>" for name in ("pipe", "busy", "micro-ops", "bytes"))
+        rows = "".join(
+            f"<tr><td>{pipe}</td><td>{100 * counter.busy_cycles / self.cycles:.1f} %</td>"
+            f"<td>{counter.micro_ops}</td><td>{counter.nbytes}</td></tr>"
+            for pipe, counter in counters.items()
+        )
+        slowest = f"; the slowest is core {lane.cores[0]} ({lane.kind})" if lane else ""
+        return (
+            f"<p>{self.cycles} cycles at {self.clock_hz / 1e9:g} GHz on {len(self.cores)} "
+            f"cores{slowest}</p><table><tr>{head}</tr>{rows}</table>"
+        )
+
+    def _lane(self, core: int) -> LaneTrace:
+        for lane in self.lanes:
+            if core in lane.cores:
+                return lane
+        raise ValueError(
+            f"trace: core must be one of {self._ranges()}, not {core}; see Trace.cores"
+        )
+
+    def _ranges(self) -> str:
+        return ", ".join(str(core) for core in self.cores) or "none"

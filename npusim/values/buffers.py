@@ -1,0 +1,160 @@
+"""The memories of one core as bounded bytes.
+
+What the cube works on may be *held* as a matrix until somebody looks at its bytes (``matrices``):
+then it is put where, and in the order in which, it lies on the chip. Holding saves the shuffling of
+fractals and nothing else; a literal core never holds.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import INT4, Array, unpack_int4
+from npusim.devices.schema import Core
+from npusim.isa import BLOCK_BYTES, Local
+
+__all__ = ["UNWRITTEN", "Buffers", "Held", "OutOfBufferError"]
+
+BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
+
+
+UNWRITTEN = 0xA5
+"""A pattern that is no small number in any type, so that reading it shows."""
+
+
+class OutOfBufferError(ValueError):
+    """A micro-op reaches beyond a buffer of its core."""
+
+
+class Held(Protocol):
+    """Something that lies in a buffer although its bytes have not been written yet."""
+
+    start: int
+    """First byte."""
+    end: int
+    """One past the last byte."""
+
+    def hides(self, other: Held) -> bool:
+        """Whether every byte that *other* would write is written by this one too."""
+
+    def put(self, raw: NDArray[np.uint8]) -> None:
+        """Write it into *raw*, the bytes of its whole buffer."""
+
+
+class Buffers:
+    """The bytes of a core's buffers; what nobody has written yet is UNWRITTEN throughout."""
+
+    def __init__(self, core: Core, *, literal: bool = False) -> None:
+        self._literal = literal
+        self._held: dict[str, dict[int, Held]] = {}
+        self._bytes: dict[str, NDArray[np.uint8]] = {}
+        for name in BUFFERS:
+            size = getattr(core, f"{name}_bytes")
+            if size is not None:
+                self._bytes[name] = np.full(size, UNWRITTEN, np.uint8)
+        self._views: dict[Local, Array] = {}
+
+    def reset(self) -> None:
+        """Forget everything that was written."""
+        self._held.clear()
+        for raw in self._bytes.values():
+            raw.fill(UNWRITTEN)
+
+    def raw(self, buffer: str) -> NDArray[np.uint8]:
+        """All bytes of *buffer*; raises OutOfBufferError when the core has no such buffer."""
+        raw = self._raw(buffer)
+        self._settle(buffer, 0, raw.size)
+        return raw
+
+    def _raw(self, buffer: str) -> NDArray[np.uint8]:
+        if buffer not in self._bytes:
+            raise OutOfBufferError(
+                f"buffers: {buffer!r} must be a buffer of the core, one of {', '.join(self._bytes)}"
+            )
+        return self._bytes[buffer]
+
+    def view(self, local: Local) -> Array:
+        """The elements of *local*: a writable view, `(count,)`, or `(repeats, blocks, elements)`.
+
+        Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end of the buffer.
+        """
+        if self._held.get(local.buffer):
+            self._settle(local.buffer, local.offset_bytes, local.end_bytes)
+        view = self._views.get(local)
+        if view is None:
+            view = self._views[local] = self._cut(local)
+        return view
+
+    def read(self, local: Local) -> Array:
+        """The elements of *local* in order, `(count,)`, int4 unpacked."""
+        view = self.view(local)
+        if local.is_strided:
+            view = view.reshape(-1)
+        return unpack_int4(view)[: local.count] if local.dtype is INT4 else view
+
+    def window(self, local: Local) -> NDArray[np.uint8]:
+        """The bytes of *local* from its first to its last."""
+        window = self._within(local)
+        self._settle(local.buffer, local.offset_bytes, local.end_bytes)
+        return window
+
+    # ---- what is held ----
+
+    def hold(self, buffer: str, item: Held) -> None:
+        """Let *item* lie in *buffer*; raises OutOfBufferError beyond its end."""
+        raw = self._raw(buffer)
+        if item.start < 0 or item.end > raw.size:
+            raise OutOfBufferError(
+                f"buffers: bytes [{item.start}:{item.end}] must lie within {raw.size} bytes of "
+                f"{buffer}; use a smaller tile"
+            )
+        held = self._held.setdefault(buffer, {})
+        start, end = item.start, item.end
+        before = held.get(start)
+        if before is not None and item.hides(before):
+            del held[start]
+        for other in held.values():
+            if other.start < end and start < other.end:
+                self._settle(buffer, start, end)
+                break
+        if self._literal:
+            item.put(raw)
+        else:
+            held[start] = item
+
+    def held(self, buffer: str, offset_bytes: int) -> Held | None:
+        """What is held from *offset_bytes* on, if anything is."""
+        held = self._held.get(buffer)
+        return held.get(offset_bytes) if held else None
+
+    def _settle(self, buffer: str, start: int, end: int) -> None:
+        """Write what is held in [start, end) into its bytes."""
+        held = self._held.get(buffer)
+        if held:
+            for item in [item for item in held.values() if item.start < end and start < item.end]:
+                del held[item.start]
+                item.put(self._bytes[buffer])
+
+    def _within(self, local: Local) -> NDArray[np.uint8]:
+        raw = self._raw(local.buffer)
+        if local.offset_bytes < 0 or local.end_bytes > raw.size:
+            raise OutOfBufferError(
+                f"buffers: {local} must lie within {raw.size} bytes of {local.buffer}; "
+                f"claim it with the builder"
+            )
+        return raw[local.offset_bytes : local.end_bytes]
+
+    def _cut(self, local: Local) -> Array:
+        dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
+        window = self._within(local).view(dtype)
+        if not local.is_strided:
+            return window
+        # (repeats, blocks, elements of a block)
+        blocks = local.nbytes // BLOCK_BYTES
+        shape = (-(-blocks // 8), min(blocks, 8), BLOCK_BYTES // dtype.itemsize)
+        steps = (local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES)
+        return as_strided(window, shape, (*steps, dtype.itemsize))

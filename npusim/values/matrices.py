@@ -1,0 +1,311 @@
+"""Matrices in L1, L0A, L0B and L0C: as numbers, until somebody looks at their bytes.
+
+A tile knows the bytes that it would be on the chip, so taking it as a matrix and taking its bytes
+apart again give the same numbers; only the latter takes long. An accumulator keeps the products it
+is the sum of until somebody asks for the sum.
+
+Edges are the same in both forms. What fills a fractal in L0A or L0B beyond the piece that was
+loaded becomes UNWRITTEN, whatever lay there: nobody may count on it, so it never looks like the
+zeros of a lucky kernel. What fills one in L0C beyond m and n becomes zero.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
+from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
+from npusim.data.product import CubeOrder, accumulate_int, float_product, int_product
+from npusim.values.buffers import UNWRITTEN, Held
+
+__all__ = [
+    "Accumulator",
+    "Factor",
+    "L0Tile",
+    "L1Tile",
+    "Panels",
+    "l0_matrix",
+    "l0c_matrix",
+    "l1_matrix",
+]
+
+Bytes = NDArray[np.uint8]
+BLOCK_BYTES = 32
+FRACTAL_BYTES = 512
+SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
+
+
+def _bytes_of(values: Array, dtype: DType) -> Bytes:
+    return pack_int4(values) if dtype is INT4 else np.ascontiguousarray(values).view(np.uint8)
+
+
+def _elements(raw: Bytes, dtype: DType) -> Array:
+    return unpack_int4(raw) if dtype is INT4 else raw.view(dtype.numpy)
+
+
+# ---- L1 ----
+
+
+@dataclass(slots=True)
+class L1Tile:
+    """*matrix* `(rows, columns)` as part of an Nz matrix of *lying_rows* rows."""
+
+    start: int
+    dtype: DType
+    lying_rows: int
+    matrix: Array
+    is_constant: bool = False
+    """Whether the matrix is a view of memory that nobody writes."""
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows, columns = self.matrix.shape
+        across = -(-columns // c0(self.dtype))
+        self.end = self.start + ((across - 1) * self.lying_rows + rows) * BLOCK_BYTES
+
+    def hides(self, other: Held) -> bool:
+        return (
+            isinstance(other, L1Tile)
+            and other.start == self.start
+            and other.lying_rows == self.lying_rows
+            and other.matrix.shape[0] <= self.matrix.shape[0]
+            and other.end <= self.end
+        )
+
+    def put(self, raw: Bytes) -> None:
+        rows, columns = self.matrix.shape
+        width = c0(self.dtype)
+        across = -(-columns // width)
+        padded = self.matrix
+        if across * width != columns:
+            padded = np.zeros((rows, across * width), self.matrix.dtype)
+            padded[:, :columns] = self.matrix
+        split = padded.reshape(rows, across, width).swapaxes(0, 1)
+        steps = (self.lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+        place = as_strided(raw[self.start :], (across, rows, BLOCK_BYTES), steps)
+        place[...] = _bytes_of(split, self.dtype)
+
+
+def l1_matrix(raw: Bytes, dtype: DType, lying_rows: int, rows: int, columns: int) -> Array:
+    """The first *rows* x *columns* of an Nz matrix that begins with *raw*."""
+    across = -(-columns // c0(dtype))
+    steps = (lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+    blocks = as_strided(raw, (across, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
+    # A copy: the tile must outlive what comes into these bytes next.
+    whole = _elements(blocks.copy().reshape(rows, -1), dtype)
+    return whole[:, :columns]
+
+
+# ---- L0A, L0B ----
+
+
+def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
+    width = c0(dtype)
+    return (FRACTAL_ROWS, width) if buffer == "l0a" else (width, FRACTAL_ROWS)
+
+
+@dataclass(slots=True)
+class L0Tile:
+    """*matrix* as zZ in L0A or nZ in L0B; what fills its edges nobody wrote."""
+
+    start: int
+    dtype: DType
+    buffer: str
+    layout: Layout
+    matrix: Array
+    is_constant: bool = False
+    """Whether the matrix is a view of memory that nobody writes."""
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        height, width = _fractal(self.buffer, self.dtype)
+        rows, columns = self.matrix.shape
+        # A fractal has 512 bytes whatever the type.
+        self.end = self.start + -(-rows // height) * -(-columns // width) * FRACTAL_BYTES
+
+    def hides(self, other: Held) -> bool:
+        return other.start == self.start and other.end <= self.end
+
+    def put(self, raw: Bytes) -> None:
+        height, width = _fractal(self.buffer, self.dtype)
+        rows, columns = self.matrix.shape
+        down, across = -(-rows // height) * height, -(-columns // width) * width
+        padded = self.matrix
+        if (down, across) != (rows, columns):
+            # Along k, as two int4 that share a byte are neighbours there.
+            filler = _elements(np.full(BLOCK_BYTES, UNWRITTEN, np.uint8), self.dtype)
+            edge = filler[None] if self.buffer == "l0a" else filler[:, None]
+            padded = np.tile(edge, (down // edge.shape[0], across // edge.shape[1]))
+            padded[:rows, :columns] = self.matrix
+        fractals = to_fractals(padded, self.layout, (height, width))
+        raw[self.start : self.end] = _bytes_of(fractals.reshape(-1), self.dtype)
+
+
+def l0_matrix(
+    raw: Bytes, dtype: DType, buffer: str, layout: Layout, shape: tuple[int, int]
+) -> Array:
+    """The matrix of *shape* whose fractals begin with *raw*."""
+    fractal = _fractal(buffer, dtype)
+    lying = layout.array_shape(*shape, fractal)
+    nbytes = dtype.nbytes(int(np.prod(lying)))
+    return from_fractals(_elements(raw[:nbytes], dtype).reshape(lying), layout, shape)
+
+
+# ---- L0C ----
+
+
+class Factor(NamedTuple):
+    """One side of a product, and whether it is a view of memory that nobody writes."""
+
+    matrix: Array
+    is_constant: bool
+
+
+Term = tuple[Factor, Factor]
+"""What one micro-op multiplies."""
+
+
+class Panels:
+    """Long pieces of operands as float32, kept while they are used again and again."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[object, ...], Array] = OrderedDict()
+        self._nbytes = 0
+
+    def single(self, factor: Factor) -> Array:
+        """The integers of *factor* as float32."""
+        matrix = factor.matrix
+        if not factor.is_constant:
+            return matrix.astype(np.float32)
+        key = _address(matrix), matrix.shape, matrix.strides
+        panel = self._known.pop(key, None)
+        if panel is None:
+            panel = np.ascontiguousarray(matrix).astype(np.float32)
+            self._nbytes += panel.nbytes
+            while self._known and self._nbytes > PANEL_BYTES:
+                self._nbytes -= self._known.popitem(last=False)[1].nbytes
+        self._known[key] = panel
+        return panel
+
+
+PANEL_BYTES = 1 << 27
+"""What may be kept: enough for both operands of 4096 x 4096."""
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """`initial + sum of a @ b over terms`, in Nz of 16 x 16 fractals; *terms* in k order."""
+
+    start: int
+    dtype: DType
+    m: int
+    n: int
+    order: CubeOrder
+    panels: Panels
+    initial: Array
+    """`(m, n)`, or anything that broadcasts to it."""
+    terms: list[Term] = field(default_factory=list)
+    end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        down, across = -(-self.m // FRACTAL_ROWS), -(-self.n // FRACTAL_ROWS)
+        self.end = self.start + down * across * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
+
+    def hides(self, other: Held) -> bool:
+        return other.start == self.start and other.end <= self.end
+
+    def put(self, raw: Bytes) -> None:
+        fractals = to_fractals(self.value(), NZ, SQUARE)
+        raw[self.start : self.end] = fractals.reshape(-1).view(np.uint8)
+
+    def value(self) -> Array:
+        """The sum so far, `(m, n)`."""
+        for group in _groups(self.terms):
+            for terms in [group] if self._is_joinable(group) else [[term] for term in group]:
+                self._add(_joined([a for a, _ in terms], 1), _joined([b for _, b in terms], 0))
+        self.terms = []
+        if self.initial.shape != (self.m, self.n):
+            self.initial = np.broadcast_to(self.initial, (self.m, self.n)).copy()
+        return self.initial
+
+    def _is_joinable(self, group: list[Term]) -> bool:
+        """Whether one sum of *group* is that of one product after the other."""
+        if self.dtype is not INT32 or len(group) == 1:
+            return True
+        # Each micro-op saturates, which joined ones would not: nowhere may a sum get so far.
+        length = sum(int(a.matrix.shape[1]) for a, _ in group)
+        largest = max(int(self.initial.max()), -int(self.initial.min()))
+        return largest + length * LARGEST_PRODUCT < 1 << 31
+
+    def _add(self, a: Factor, b: Factor) -> None:
+        if self.dtype is INT32:
+            product = int_product(self.panels.single(a), self.panels.single(b))
+            is_zero = self.initial.ndim == 0 and not self.initial
+            self.initial = product if is_zero else accumulate_int(self.initial, product)
+        else:
+            self.initial = float_product(a.matrix, b.matrix, self.initial, self.order)
+
+
+LARGEST_PRODUCT = 1 << 14
+"""Of two int8."""
+LONGEST = 1 << 15
+"""Products are joined up to this k."""
+
+
+def _groups(terms: list[Term]) -> Iterator[list[Term]]:
+    """Products that follow each other as one, where the cube's blocks of k stay the same."""
+    group: list[Term] = []
+    length = 0
+    for a, b in terms:
+        k = a.matrix.shape[1]
+        is_alike = group and a.matrix.dtype == group[0][0].matrix.dtype
+        if group and not (is_alike and length % FRACTAL_ROWS == 0 and length + k <= LONGEST):
+            yield group
+            group, length = [], 0
+        group.append((a, b))
+        length += k
+    if group:
+        yield group
+
+
+def _joined(factors: list[Factor], axis: int) -> Factor:
+    """Pieces of an operand one after the other along *axis*; neighbours in memory as a view."""
+    first = factors[0].matrix
+    if len(factors) == 1:
+        return factors[0]
+    length, step = 0, first.strides[axis]
+    start = _address(first)
+    for matrix, is_constant in factors:
+        if not is_constant or matrix.strides != first.strides:
+            break
+        if matrix.shape[1 - axis] != first.shape[1 - axis]:
+            break
+        if _address(matrix) != start + length * step:
+            break
+        length += matrix.shape[axis]
+    else:
+        shape = (first.shape[0], length) if axis else (length, first.shape[1])
+        return Factor(as_strided(first, shape, first.strides), True)
+    return Factor(np.concatenate([matrix for matrix, _ in factors], axis), False)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def l0c_matrix(raw: Bytes, dtype: DType, lying_rows: int, shape: tuple[int, int]) -> Array:
+    """The matrix of *shape* in an Nz matrix of *lying_rows* rows that begins with *raw*."""
+    m, n = shape
+    assert dtype in (FLOAT32, INT32)
+    across = -(-n // FRACTAL_ROWS)
+    count = across * lying_rows * FRACTAL_ROWS
+    blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(across, lying_rows, FRACTAL_ROWS)
+    return blocks.swapaxes(0, 1).reshape(lying_rows, -1)[:m, :n]

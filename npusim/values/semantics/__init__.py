@@ -1,0 +1,96 @@
+"""What each micro-op computes, bit for bit: the living definition.
+
+One function a micro-op, each on the :class:`State` of one core. Nothing here knows of time. Every
+arithmetic step is one IEEE operation in the element type: fp32 directly; fp16 and bf16 in fp32 and
+then rounded, which gives the same bits (an fp32 significand has more than twice their bits and
+two). Source of the rules: asc-devkit, the API pages of each instruction. What the cube computes
+stands in ``product``, what the fixpipe does to it in ``quantise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from npusim.isa import (
+    Axpy,
+    Barrier,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    BroadcastToL0c,
+    Cast,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    Duplicate,
+    Fixpipe,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    MicroOp,
+    Mmad,
+    MulAddDst,
+    Reduce,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    SetFlag,
+    Store,
+    Trap,
+    Unary,
+    WaitFlag,
+)
+from npusim.values.semantics import copies, matrix, scalar, vector
+from npusim.values.semantics.state import Memory, State
+
+__all__ = ["Memory", "State", "run"]
+
+
+def run(ops: Iterable[MicroOp], state: State) -> None:
+    """Execute *ops* in the order given; raises TrapError when one of them traps."""
+    with np.errstate(all="ignore"):
+        for op in ops:
+            _MEANING[type(op)](op, state)
+
+
+def _nothing(_: MicroOp, __: State) -> None:
+    """Order between pipes moves no values."""
+
+
+_MEANING: dict[type, Callable[[Any, State], None]] = {
+    Load: copies.load,
+    Store: copies.store,
+    CopyToL1: copies.copy_to_l1,
+    LoadNd2Nz: matrix.load_nd2nz,
+    LoadData: matrix.load_data,
+    LoadTable: matrix.load_table,
+    Mmad: matrix.mmad,
+    Fixpipe: matrix.fixpipe,
+    CopyL0c: matrix.copy_l0c,
+    BroadcastToL0c: matrix.broadcast_to_l0c,
+    Cast: vector.convert,
+    Unary: vector.unary,
+    Binary: vector.binary,
+    BinaryScalar: vector.binary_scalar,
+    Axpy: vector.axpy,
+    MulAddDst: vector.mul_add_dst,
+    Duplicate: vector.duplicate,
+    Broadcast: vector.broadcast,
+    Reduce: vector.reduce,
+    BlockReduce: vector.block_reduce,
+    Copy: vector.copy,
+    ScalarLoad: scalar.scalar_load,
+    ScalarStore: scalar.scalar_store,
+    ScalarAlu: scalar.scalar_alu,
+    ScalarLoop: scalar.scalar_loop,
+    Trap: scalar.trap,
+    SetFlag: _nothing,
+    WaitFlag: _nothing,
+    Barrier: _nothing,
+}

@@ -1,0 +1,76 @@
+"""Copies between global memory and the core."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, Array, DType, cast
+from npusim.data.tensor import SLACK_BYTES
+from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Store
+from npusim.values.buffers import OutOfBufferError
+from npusim.values.semantics.state import Bytes, State
+
+__all__ = ["add_atomically", "bursts", "copy_to_l1", "load", "store", "window"]
+
+
+def bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
+    """`(count, burst)` bytes of *data*, rows *step* bytes apart."""
+    if count == 1:
+        return data[None, first : first + burst]
+    # Ten times faster than as_strided, and there may be a hundred thousand of them.
+    return np.ndarray((count, burst), np.uint8, data, first, (step, 1))
+
+
+def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
+    """`(bursts, burst_bytes)` of global memory; a copy, with zeros, where it runs over the end."""
+    memory = state.memories[place.name]
+    first = memory.base_bytes + place.offset_bytes
+    over = memory.base_bytes + place.end_bytes - memory.data.size
+    if first < 0 or over > slack_bytes:
+        raise OutOfBufferError(
+            f"semantics: {place} must lie within the {memory.data.size} bytes of its tensor, "
+            f"not reach [{first}, {memory.base_bytes + place.end_bytes}); mend the kernel's tiling"
+        )
+    data = memory.data
+    if over > 0:
+        data, first = np.concatenate([data[first:], np.zeros(over, np.uint8)]), 0
+    return bursts(data, first, place.burst_bytes, place.bursts, place.stride_bytes)
+
+
+def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> None:
+    """Add *values* `(bursts, elements)` to what lies at *place*, in *dtype*, one rounding each."""
+    there = window(place, state)
+    # A copy: the bytes of a tensor need not lie where elements of the type may.
+    before = there.copy().view(dtype.numpy)
+    if dtype.is_float:
+        after = before.astype(np.float32) + values.astype(np.float32)
+        after = after if dtype is FLOAT32 else cast(after, dtype, "rint", state.overflow)
+    else:
+        after = before + values
+    there[:] = np.ascontiguousarray(after).view(np.uint8)
+
+
+def load(op: Load, state: State) -> None:
+    raw = state.buffers.window(op.footprint)
+    burst, count = op.src.burst_bytes, op.src.bursts
+    padded = -(-burst // BLOCK_BYTES) * BLOCK_BYTES
+    rows = bursts(raw, 0, padded, count, op.pitch_bytes)
+    rows[:, :burst] = window(op.src, state, SLACK_BYTES)
+    if burst < padded:
+        rows[:, burst:] = 0
+
+
+def store(op: Store, state: State) -> None:
+    raw = state.buffers.window(op.footprint)
+    rows = bursts(raw, 0, op.dst.burst_bytes, op.dst.bursts, op.pitch_bytes)
+    if op.atomic is None:
+        window(op.dst, state)[:] = rows
+    else:
+        elements = np.ascontiguousarray(rows).view(op.atomic.numpy)
+        add_atomically(op.dst, elements, op.atomic, state)
+
+
+def copy_to_l1(op: CopyToL1, state: State) -> None:
+    src, dst = state.buffers.window(op.read), state.buffers.window(op.written)
+    rows = bursts(src, 0, op.burst_bytes, op.bursts, op.src_pitch_bytes)
+    bursts(dst, 0, op.burst_bytes, op.bursts, op.dst_pitch_bytes)[:] = rows

@@ -1,0 +1,191 @@
+"""Micro-ops around the cube: into L1 and L0, the product, and out again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import INT4, INT8, Array, cast, unpack_int4
+from npusim.data.layout import ZN, ZZ, c0
+from npusim.data.tensor import SLACK_BYTES
+from npusim.isa import (
+    BroadcastToL0c,
+    CopyL0c,
+    Fixpipe,
+    Global,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    Local,
+    Mmad,
+)
+from npusim.values.matrices import (
+    Accumulator,
+    Factor,
+    L0Tile,
+    L1Tile,
+    l0_matrix,
+    l0c_matrix,
+    l1_matrix,
+)
+from npusim.values.semantics.copies import add_atomically, window
+from npusim.values.semantics.quantise import convert
+from npusim.values.semantics.state import State
+
+__all__ = [
+    "broadcast_to_l0c",
+    "copy_l0c",
+    "fixpipe",
+    "load_data",
+    "load_nd2nz",
+    "load_table",
+    "mmad",
+]
+
+
+def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
+    rows = window(op.src, state, SLACK_BYTES)
+    if op.dst.dtype is INT4:
+        is_constant = False
+        matrix: Array = unpack_int4(rows)
+    else:
+        memory = state.memories[op.src.name]
+        # Where a row runs over the end, the window is a copy that nobody keeps.
+        is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
+        matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
+    tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, is_constant)
+    state.buffers.hold(op.dst.buffer, tile)
+
+
+def load_data(op: LoadData, state: State) -> None:
+    buffers, src = state.buffers, op.src
+    tile = buffers.held(src.buffer, src.offset_bytes)
+    bottom, right = op.row + op.rows, op.column + op.columns
+    if (
+        isinstance(tile, L1Tile)
+        and tile.dtype is src.dtype
+        and tile.lying_rows == op.src_rows
+        and bottom <= tile.matrix.shape[0]
+        and right <= tile.matrix.shape[1]
+    ):
+        piece, is_constant = tile.matrix[op.row : bottom, op.column : right], tile.is_constant
+    else:
+        is_constant = False
+        raw = buffers.window(op.footprint)
+        piece = l1_matrix(raw, src.dtype, op.src_rows, op.rows, op.columns)
+    is_left = op.dst.buffer == "l0a"
+    matrix = piece.T if op.transpose is is_left else piece
+    layout = ZZ if is_left else ZN
+    where = op.dst.offset_bytes, op.dst.dtype, op.dst.buffer, layout
+    held = L0Tile(*where, matrix, is_constant)
+    buffers.hold(op.dst.buffer, held)
+
+
+def load_table(op: LoadTable, state: State) -> None:
+    values = state.read(op.src)
+    state.write(op.dst, values if op.src.dtype is op.dst.dtype else cast(values, op.dst.dtype))
+
+
+def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
+    """The matrix of *shape* that *local* begins with, in L0A or L0B."""
+    tile = state.buffers.held(local.buffer, local.offset_bytes)
+    if isinstance(tile, L0Tile) and tile.dtype is local.dtype:
+        rows, columns = tile.matrix.shape
+        # Beyond the edge lie fractals of other places, which a tile does not know.
+        if shape[0] <= rows and shape[1] <= columns and _same_fractals(tile, shape):
+            return Factor(tile.matrix[: shape[0], : shape[1]], tile.is_constant)
+    layout = ZZ if local.buffer == "l0a" else ZN
+    raw = state.buffers.window(local)
+    return Factor(l0_matrix(raw, local.dtype, local.buffer, layout, shape).copy(), False)
+
+
+def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
+    """Whether a matrix of *shape* has as many fractals in a row as *tile*."""
+    width = c0(tile.dtype) if tile.buffer == "l0a" else 16
+    return -(-shape[1] // width) == -(-int(tile.matrix.shape[1]) // width)
+
+
+def mmad(op: Mmad, state: State) -> None:
+    a = _operand(op.a, (op.m, op.k), state)
+    b = _operand(op.b, (op.k, op.n), state)
+    held = state.buffers.held("l0c", op.dst.offset_bytes)
+    if op.init == "accumulate":
+        if (
+            isinstance(held, Accumulator)
+            and held.dtype is op.dst.dtype
+            and (held.m, held.n) == (op.m, op.n)
+        ):
+            held.terms.append((a, b))
+            return
+        lying = -(-op.m // 16) * 16
+        raw = state.buffers.window(op.dst)
+        start: Array = l0c_matrix(raw, op.dst.dtype, lying, (op.m, op.n)).copy()
+    elif op.bias is not None:
+        start = state.read(op.bias)[: op.n].copy()
+    else:
+        start = np.zeros((), op.dst.dtype.numpy)
+    total = Accumulator(
+        op.dst.offset_bytes,
+        op.dst.dtype,
+        op.m,
+        op.n,
+        state.cube_order,
+        state.panels,
+        start,
+        [(a, b)],
+    )
+    state.buffers.hold("l0c", total)
+
+
+def _parameters(scale: Local | int | None, count: int, state: State) -> Array | None:
+    if scale is None:
+        return None
+    if isinstance(scale, Local):
+        return state.read(scale)[:count]
+    return np.array([scale], np.uint64)
+
+
+def fixpipe(op: Fixpipe, state: State) -> None:
+    held = state.buffers.held("l0c", op.src.offset_bytes)
+    shape = (op.m, op.n)
+    if (
+        isinstance(held, Accumulator)
+        and held.dtype is op.src.dtype
+        and -(-held.m // 16) * 16 == op.src_rows
+        and (held.m >= op.m and held.n >= op.n)
+    ):
+        values = held.value()[: op.m, : op.n]
+    else:
+        raw = state.buffers.window(op.footprint)
+        values = l0c_matrix(raw, op.src.dtype, op.src_rows, shape)
+    scale = _parameters(op.scale, op.n, state)
+    result = convert(values, op.mode, scale, op.dtype, state.overflow)
+    if isinstance(op.dst, Global):
+        if op.atomic:
+            add_atomically(op.dst, result, op.dtype, state)
+        else:
+            window(op.dst, state)[:] = np.ascontiguousarray(result).view(np.uint8)
+    else:
+        tile = L1Tile(op.dst.offset_bytes, op.dtype, op.dst_rows, result)
+        state.buffers.hold(op.dst.buffer, tile)
+
+
+def copy_l0c(op: CopyL0c, state: State) -> None:
+    # Blocks of 16 columns, one after the other: (blocks, rows, 16).
+    values = state.read(op.src).reshape(-1, op.rows, 16)
+    scale = _parameters(op.scale, values.shape[0] * 16, state)
+    if scale is not None and scale.size > 1:
+        scale = scale.reshape(-1, 1, 16)
+    result = convert(values, op.mode, scale, op.dst.dtype, state.overflow)
+    if op.dst.dtype is INT8:
+        # Two blocks of 16 columns make one of 32; the last one may lack its second half.
+        if result.shape[0] % 2:
+            result = np.concatenate([result, np.zeros_like(result[:1])])
+        pairs = result.reshape(-1, 2, op.rows, 16)
+        result = pairs.swapaxes(1, 2)
+    state.write(op.dst, result.reshape(-1))
+
+
+def broadcast_to_l0c(op: BroadcastToL0c, state: State) -> None:
+    # Blocks of 16 columns, one after the other: (blocks, rows, 16).
+    row = state.read(op.src).reshape(-1, 1, 16)
+    state.write(op.dst, np.repeat(row, op.rows, axis=1).reshape(-1))

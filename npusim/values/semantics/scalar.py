@@ -1,0 +1,108 @@
+"""The scalar pipe: one element at a time, or all rounds of a loop at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import FLOAT16, INT32, Array, Overflow, cast
+from npusim.data.errors import TrapError
+from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Trap
+from npusim.values.semantics.state import State
+
+__all__ = ["scalar_alu", "scalar_load", "scalar_loop", "scalar_store", "trap"]
+
+
+def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array:
+    """`(rounds,)` elements *step_bytes* apart; floats as their bits."""
+    swept = ScalarLoop(rounds, ()).swept(first, step_bytes)
+    kind = f"u{first.dtype.numpy.itemsize}" if first.dtype.is_float else first.dtype.numpy
+    window = state.buffers.view(swept.as_dtype(first.dtype)).view(kind)
+    return as_strided(window, (rounds,), (step_bytes,))
+
+
+def scalar_load(op: ScalarLoad, state: State, rounds: int = 1) -> None:
+    values = _elements(op.src, op.step_bytes, rounds, state)
+    state.registers[op.dst] = values.astype(np.int64)
+
+
+def scalar_store(op: ScalarStore, state: State, rounds: int = 1) -> None:
+    elements = _elements(op.dst, op.step_bytes, rounds, state)
+    elements[...] = state.registers[op.src].astype(elements.dtype)
+
+
+def _logical_shift_right(a: Array, b: Array) -> Array:
+    return np.asarray((a.view(np.uint64) >> b.astype(np.uint64)).view(np.int64))
+
+
+def _f32_to_i32(bits: Array) -> Array:
+    return cast(bits.astype(np.uint32).view(np.float32), INT32, "rint").astype(np.int64)
+
+
+def _f32_div(a: Array, b: Array) -> Array:
+    quotient = a.astype(np.uint32).view(np.float32) / b.astype(np.uint32).view(np.float32)
+    return quotient.view(np.uint32).astype(np.int64)
+
+
+def _f16_add(a: Array, b: Array, overflow: Overflow) -> Array:
+    wide = [x.astype(np.uint16).view(np.float16).astype(np.float32) for x in (a, b)]
+    total = cast(wide[0] + wide[1], FLOAT16, "rint", overflow)
+    return total.view(np.uint16).astype(np.int64)
+
+
+_ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
+    "add": lambda a, b, _: a + b,
+    "sub": lambda a, b, _: a - b,
+    "mul": lambda a, b, _: a * b,
+    "and": lambda a, b, _: a & b,
+    "or": lambda a, b, _: a | b,
+    "shl": lambda a, b, _: a << b,
+    "shr": lambda a, b, _: _logical_shift_right(a, b),
+    "min": lambda a, b, _: np.minimum(a, b),
+    "max": lambda a, b, _: np.maximum(a, b),
+    "eq": lambda a, b, _: (a == b).astype(np.int64),
+    "lt": lambda a, b, _: (a < b).astype(np.int64),
+    "select": lambda a, b, c: np.where(a != 0, b, c),
+    "f32_to_i32": lambda a, _, __: _f32_to_i32(a),
+    "f32_div": lambda a, b, _: _f32_div(a, b),
+}
+
+
+def scalar_alu(op: ScalarAlu, state: State) -> None:
+    a, b, c = (_integer(x, state) for x in (op.a, op.b, op.c))
+    if op.op == "f16_add":
+        state.registers[op.dst] = _f16_add(a, b, state.overflow)
+    else:
+        state.registers[op.dst] = _ALU[op.op](a, b, c)
+
+
+def _integer(operand: int | str, state: State) -> NDArray[np.int64]:
+    if isinstance(operand, str):
+        return state.registers[operand]
+    return np.array([operand], np.int64)
+
+
+def trap(op: Trap, state: State) -> None:
+    if np.any(_integer(op.when, state)):
+        raise TrapError(op.reason)
+
+
+def scalar_loop(op: ScalarLoop, state: State) -> None:
+    # Rounds are independent of each other, so all of them run at once, part by part.
+    for part in op.body:
+        match part:
+            case ScalarLoad():
+                scalar_load(part, state, op.count)
+            case ScalarStore():
+                scalar_store(part, state, op.count)
+            case ScalarAlu():
+                scalar_alu(part, state)
+            case Trap():
+                trap(part, state)
+    for part in op.body:
+        if isinstance(part, ScalarLoad | ScalarAlu):
+            # After the loop a register holds what the last round left.
+            state.registers[part.dst] = state.registers[part.dst][-1:]

@@ -1,0 +1,50 @@
+"""What the micro-ops of one core can read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import Array, Overflow
+from npusim.data.product import CubeOrder
+from npusim.isa import Local
+from npusim.values.buffers import Buffers
+from npusim.values.matrices import Panels
+
+__all__ = ["Bytes", "Memory", "State"]
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a name of global memory means to one block: a tensor's bytes from an offset on."""
+
+    data: Bytes
+    base_bytes: int = 0
+    is_constant: bool = False
+    """Nobody writes the tensor in this launch, so a view of it is as good as a copy."""
+
+
+@dataclass(slots=True)
+class State:
+    """Everything a core's micro-ops can read and write."""
+
+    buffers: Buffers
+    memories: dict[str, Memory]
+    overflow: Overflow = "inf_nan"
+    cube_order: CubeOrder = "k16"
+    panels: Panels = field(default_factory=Panels)
+    registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Name -> `(1,)`, or `(rounds,)` inside a loop."""
+
+    def read(self, local: Local) -> Array:
+        """The elements of *local* in order, int4 unpacked."""
+        return self.buffers.read(local)
+
+    def write(self, dst: Local, values: Array) -> None:
+        """Put *values* where *dst* says; int4 comes packed."""
+        view = self.buffers.view(dst)
+        view[...] = values.reshape(view.shape) if dst.is_strided else values

@@ -1,0 +1,138 @@
+"""The vector pipe: one IEEE operation an element and a micro-op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, INT4, Array, DType, cast, pack_int4
+from npusim.isa import (
+    BLOCK_BYTES,
+    Axpy,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    Cast,
+    Copy,
+    Duplicate,
+    Local,
+    MulAddDst,
+    Reduce,
+    Unary,
+)
+from npusim.values.semantics.state import State
+
+__all__ = [
+    "axpy",
+    "binary",
+    "binary_scalar",
+    "block_reduce",
+    "broadcast",
+    "convert",
+    "copy",
+    "duplicate",
+    "mul_add_dst",
+    "reduce",
+    "unary",
+]
+
+
+def convert(op: Cast, state: State) -> None:
+    values = cast(state.read(op.src), op.dst.dtype, op.mode, state.overflow)
+    state.write(op.dst, pack_int4(values) if op.dst.dtype is INT4 else values)
+
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
+    if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
+        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.view(dst))
+    elif dst.dtype.is_float:
+        wide = _ARITHMETIC[op](state.read(a).astype(np.float32), b.astype(np.float32))
+        narrow = wide if dst.dtype is FLOAT32 else cast(wide, dst.dtype, "rint", state.overflow)
+        state.write(dst, narrow)
+    else:
+        state.write(dst, _ARITHMETIC[op](state.read(a), b))
+
+
+def binary(op: Binary, state: State) -> None:
+    _compute(op.op, op.dst, op.a, state.read(op.b), state)
+
+
+def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
+    """`(1,)`: a number, or the element whose bits a register holds."""
+    if isinstance(scalar, str):
+        bits = state.registers[scalar].astype(f"u{dtype.numpy.itemsize}")
+        return bits.view(dtype.numpy)
+    return np.array([scalar]).astype(dtype.numpy)
+
+
+def binary_scalar(op: BinaryScalar, state: State) -> None:
+    _compute(op.op, op.dst, op.a, _scalar_of(op.scalar, op.dst.dtype, state), state)
+
+
+def duplicate(op: Duplicate, state: State) -> None:
+    state.buffers.view(op.dst)[...] = _scalar_of(op.scalar, op.dst.dtype, state)
+
+
+def broadcast(op: Broadcast, state: State) -> None:
+    per_block = BLOCK_BYTES // op.dst.dtype.numpy.itemsize
+    state.write(op.dst, np.repeat(state.read(op.src), per_block))
+
+
+def reduce(op: Reduce, state: State) -> None:
+    extreme = np.min if op.op == "min" else np.max
+    state.buffers.view(op.dst).flat[0] = extreme(state.read(op.src))
+
+
+def unary(op: Unary, state: State) -> None:
+    state.write(op.dst, np.abs(state.read(op.src)))
+
+
+def copy(op: Copy, state: State) -> None:
+    state.write(op.dst, state.read(op.src))
+
+
+def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
+    """`dst = a x b + dst`, the product rounded to the type of *dst* first."""
+    before = state.read(dst)
+    if dst.dtype is FLOAT32:
+        state.write(dst, a * b + before)
+        return
+    product = cast(a.astype(np.float32) * b.astype(np.float32), dst.dtype, "rint", state.overflow)
+    total = product.astype(np.float32) + before.astype(np.float32)
+    state.write(dst, cast(total, dst.dtype, "rint", state.overflow))
+
+
+def axpy(op: Axpy, state: State) -> None:
+    scalar = _scalar_of(op.scalar, op.dst.dtype, state)
+    _multiply_add(op.dst, state.read(op.src), scalar, state)
+
+
+def mul_add_dst(op: MulAddDst, state: State) -> None:
+    _multiply_add(op.dst, state.read(op.a), state.read(op.b), state)
+
+
+def block_reduce(op: BlockReduce, state: State) -> None:
+    values = state.read(op.src).reshape(-1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
+    while values.shape[1] > 1:
+        left, right = values[:, 0::2], values[:, 1::2]
+        if op.op == "max":
+            values = np.maximum(left, right)
+        elif op.src.dtype is FLOAT32:
+            values = left + right
+        else:
+            wide = left.astype(np.float32) + right.astype(np.float32)
+            values = cast(wide, op.src.dtype, "rint", state.overflow)
+    state.write(op.dst, values[:, 0])

@@ -1,0 +1,336 @@
+"""Races and deadlocks, planted and found, each with its whole message."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import builder
+
+from npusim import chip
+from npusim.check.hazards import DeadlockError, RaceError, order
+from npusim.check.hazards.walk import _meet
+from npusim.chip import Binding, Block
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.isa import (
+    Barrier,
+    BinaryScalar,
+    Cast,
+    Duplicate,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    SetFlag,
+    Store,
+    WaitFlag,
+)
+from npusim.kernel.program import Program
+
+
+def walk(*ops: MicroOp) -> tuple[int, ...]:
+    return tuple(order(Program("kernel", ops)))
+
+
+def sync(src: Pipe, dst: Pipe, event: int = 0) -> tuple[MicroOp, MicroOp]:
+    return SetFlag(src, dst, event), WaitFlag(src, dst, event)
+
+
+def load(nbytes: int = 256, at: int = 0, start: int = 0) -> Load:
+    return Load(Local("ub", at, UINT8, nbytes), Global("x", start, nbytes))
+
+
+def store(nbytes: int = 256, at: int = 0, start: int = 0) -> Store:
+    return Store(Global("y", start, nbytes), Local("ub", at, UINT8, nbytes))
+
+
+def half(at: int = 1024, src: int = 0) -> Cast:
+    return Cast(Local("ub", at, FLOAT16, 64), Local("ub", src, FLOAT32, 64), "none")
+
+
+def fill(at: int = 0, count: int = 64) -> Duplicate:
+    return Duplicate(Local("ub", at, FLOAT32, count), 0.0)
+
+
+LOAD = "mte2: load ub[0:256] uint8 <- x+0 256 B"
+CAST = "vector: cast.none ub[1024:1152] float16 <- ub[0:256] float32"
+STORE = "mte3: store y+0 256 B <- ub[0:256] uint8"
+FILL = "vector: duplicate ub[0:256] float32 <- 0.0"
+
+
+def race(first: str, second: str, where: str) -> str:
+    """The whole message; *first* and *second* begin with their number and pipe."""
+    a, b = first.split(":")[0].split()[1], second.split(":")[0].split()[1]
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, "
+        f"not {first} and {second} at {where}; set a flag from {a} to {b} after the first and "
+        f"await it before the second"
+    )
+    return f"^{re.escape(text)}$"
+
+
+# ---- races ----
+
+
+def test_a_read_before_its_bytes_are_there_is_a_race() -> None:
+    message = race(f"#0 {LOAD}", f"#1 {CAST}", "ub[0:256]")
+    with pytest.raises(RaceError, match=message):
+        walk(load(), half())
+    assert walk(load(), *sync("mte2", "vector"), half()) == (0, 1, 2, 3)
+
+
+def test_a_write_over_what_is_still_read_is_a_race() -> None:
+    message = race(f"#0 {CAST}", f"#1 {LOAD}", "ub[0:256]")
+    with pytest.raises(RaceError, match=message):
+        walk(half(), load())
+    assert walk(half(), *sync("vector", "mte2"), load()) == (0, 1, 2, 3)
+
+
+def test_two_writes_of_the_same_bytes_are_a_race() -> None:
+    message = race(f"#0 {LOAD}", f"#1 {FILL}", "ub[0:256]")
+    with pytest.raises(RaceError, match=message):
+        walk(load(), fill())
+
+
+def test_two_reads_are_no_race() -> None:
+    assert walk(half(), store()) == (0, 1)
+
+
+def test_a_flag_of_another_pair_does_not_help() -> None:
+    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#3 {CAST}", "ub[0:256]")):
+        walk(load(), *sync("mte2", "mte3"), half())
+
+
+def test_a_flag_set_before_the_work_does_not_help() -> None:
+    with pytest.raises(RaceError, match=race(f"#1 {LOAD}", f"#3 {CAST}", "ub[0:256]")):
+        walk(SetFlag("mte2", "vector", 0), load(), WaitFlag("mte2", "vector", 0), half())
+
+
+def test_a_wait_after_the_work_does_not_help() -> None:
+    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#2 {CAST}", "ub[0:256]")):
+        walk(load(), SetFlag("mte2", "vector", 0), half(), WaitFlag("mte2", "vector", 0))
+
+
+def test_an_older_set_is_what_a_wait_takes_first() -> None:
+    set_flag, wait_flag = sync("mte2", "vector")
+    with pytest.raises(RaceError, match=race(f"#1 {LOAD}", f"#4 {CAST}", "ub[0:256]")):
+        walk(set_flag, load(), set_flag, wait_flag, half())
+    assert walk(set_flag, load(), set_flag, wait_flag, wait_flag, half()) == tuple(range(6))
+
+
+def test_the_bytes_that_overlap_are_named() -> None:
+    # The load pads 100 bytes to 128; the cast reads from 96 on.
+    text = race(
+        "#0 mte2: load ub[0:100] uint8 <- x+0 100 B",
+        "#1 vector: cast.none ub[1024:1152] float16 <- ub[96:352] float32",
+        "ub[96:128]",
+    )
+    with pytest.raises(RaceError, match=text):
+        walk(load(100), half(src=96))
+    assert walk(load(100), half(src=128)) == (0, 1)
+
+
+def test_the_scalar_unit_races_like_any_other_pipe() -> None:
+    word = Local("ub", 64, FLOAT32, 1)
+    text = race(f"#0 {LOAD}", "#1 scalar: sload r <- ub[64:68] float32", "ub[64:68]")
+    with pytest.raises(RaceError, match=text):
+        walk(load(), ScalarLoad("r", word))
+    text = race("#0 scalar: sstore ub[64:68] float32 <- r", f"#1 {STORE}", "ub[64:68]")
+    with pytest.raises(RaceError, match=text):
+        walk(ScalarStore(word, "r"), store())
+    assert walk(load(), *sync("mte2", "scalar"), ScalarLoad("r", word)) == (0, 1, 2, 3)
+
+
+def test_a_loop_touches_all_that_its_rounds_touch() -> None:
+    byte = Local("ub", 200, UINT8, 1)
+    loop = ScalarLoop(80, (ScalarLoad("r", byte, 1),))
+    text = race(f"#0 {LOAD}", "#1 scalar: loop 80 x (sload r <- ub[200:201] uint8)", "ub[200:256]")
+    with pytest.raises(RaceError, match=text):
+        walk(load(), loop)
+    assert walk(load(200), *sync("mte2", "scalar"), loop) == (0, 1, 2, 3)
+
+
+def test_a_loop_with_steps_narrower_than_its_elements_touches_the_last_whole() -> None:
+    # Elements of 4 bytes at 0, 2, 4 and 6: bytes 0 to 9.
+    loop = ScalarLoop(4, (ScalarLoad("r", Local("ub", 0, FLOAT32, 1), 2),))
+    with pytest.raises(RaceError, match=r" at ub\[8:10\]; "):
+        walk(Duplicate(Local("ub", 8, FLOAT16, 1), 0.0), loop)
+
+
+def test_a_store_and_a_load_of_the_same_global_bytes_race() -> None:
+    back = Load(Local("ub", 1024, UINT8, 64), Global("y", 224, 64))
+    text = race(f"#0 {STORE}", "#1 mte2: load ub[1024:1088] uint8 <- y+224 64 B", "gm y [224:256]")
+    with pytest.raises(RaceError, match=text):
+        walk(store(), back)
+    assert walk(store(), *sync("mte3", "mte2"), back) == (0, 1, 2, 3)
+
+
+def test_bursts_that_lie_between_each_other_do_not_race() -> None:
+    even = Store(Global("y", 0, 32, 4, 64), Local("ub", 0, UINT8, 32), 32)
+    odd = Load(Local("ub", 1024, UINT8, 32), Global("y", 32, 32, 4, 64), 32)
+    wide = Load(Local("ub", 1024, UINT8, 33), Global("y", 32, 33, 4, 64), 64)
+    assert walk(even, odd) == (0, 1)
+    with pytest.raises(RaceError, match=r" at gm y \[32:224\]; "):
+        walk(even, wide)
+
+
+@given(
+    *[
+        st.builds(
+            Global,
+            st.just("x"),
+            st.integers(0, 40),
+            st.integers(1, 12),
+            st.integers(1, 6),
+            st.integers(0, 16),
+        )
+    ]
+    * 2
+)
+def test_bursts_meet_when_they_share_a_byte(a: Global, b: Global) -> None:
+    def touched(place: Global) -> set[int]:
+        starts = (place.offset_bytes + place.stride_bytes * i for i in range(place.bursts))
+        return {byte for start in starts for byte in range(start, start + place.burst_bytes)}
+
+    assert _meet(a, b) is bool(touched(a) & touched(b))
+
+
+def test_a_chain_through_three_pipes_orders_its_ends() -> None:
+    ops = (load(), *sync("mte2", "vector"), half(), *sync("vector", "mte3"), store())
+    assert walk(*ops) == tuple(range(7))
+
+
+def test_a_chain_that_is_broken_in_the_middle_does_not() -> None:
+    # The store follows the cast's flag, but the cast does not follow the load's.
+    ops = (load(), *sync("vector", "mte3"), store())
+    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#3 {STORE}", "ub[0:256]")):
+        walk(*ops)
+
+
+def test_a_full_barrier_orders_all_pipes() -> None:
+    assert walk(load(), fill(1024), Barrier(), half(), store()) == tuple(range(5))
+    assert walk(half(), Barrier(), load(), *sync("mte2", "vector"), half()) == tuple(range(6))
+
+
+def test_a_barrier_of_one_pipe_orders_no_other() -> None:
+    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#2 {CAST}", "ub[0:256]")):
+        walk(load(), Barrier("mte2"), half())
+
+
+def test_copies_of_one_pipe_never_race() -> None:
+    assert walk(load(), load()) == (0, 1)
+
+
+def test_the_vector_pipe_needs_a_barrier_before_a_result_is_used() -> None:
+    ops = fill(), half()
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a barrier, not "
+        f"#0 vector: {ops[0]} and #1 vector: {ops[1]} at ub[0:256]; "
+        f"put a barrier of the vector pipe between them"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        walk(*ops)
+    for barrier in (Barrier("vector"), Barrier()):
+        assert walk(fill(), barrier, half()) == (0, 1, 2)
+
+
+def test_a_flag_that_comes_back_drains_the_vector_pipe_too() -> None:
+    there, back = sync("vector", "scalar"), sync("scalar", "vector")
+    assert len(walk(fill(), *there, *back, half())) == 6
+    with pytest.raises(RaceError):
+        walk(fill(), *sync("scalar", "vector"), half())
+
+
+# ---- deadlocks ----
+
+
+def stuck(*rows: str) -> str:
+    text = (
+        f"kernel: every awaited flag must be set, but these wait for ever: {'; '.join(rows)}; "
+        f"set the flag on its source pipe before"
+    )
+    return f"^{re.escape(text)}$"
+
+
+def test_a_flag_that_nobody_sets_is_a_deadlock() -> None:
+    message = stuck("vector at #1: wait_flag mte2->vector 0")
+    with pytest.raises(DeadlockError, match=message):
+        walk(load(), WaitFlag("mte2", "vector", 0), half())
+
+
+def test_a_set_serves_one_wait_only() -> None:
+    set_flag, wait_flag = sync("mte2", "vector")
+    with pytest.raises(DeadlockError, match=stuck("vector at #2: wait_flag mte2->vector 0")):
+        walk(set_flag, wait_flag, wait_flag)
+
+
+def test_two_pipes_that_wait_for_each_other_are_both_named() -> None:
+    message = stuck(
+        "vector at #0: wait_flag mte2->vector 0", "mte2 at #1: wait_flag vector->mte2 0"
+    )
+    with pytest.raises(DeadlockError, match=message):
+        walk(
+            WaitFlag("mte2", "vector", 0),
+            WaitFlag("vector", "mte2", 0),
+            SetFlag("vector", "mte2", 0),
+            SetFlag("mte2", "vector", 0),
+        )
+
+
+def test_the_scalar_unit_cannot_wait_for_what_it_has_not_handed_out() -> None:
+    with pytest.raises(DeadlockError, match=stuck("scalar at #0: wait_flag vector->scalar 3")):
+        walk(WaitFlag("vector", "scalar", 3), fill(), SetFlag("vector", "scalar", 3))
+
+
+def test_a_full_barrier_waits_for_a_pipe_that_waits_for_what_comes_after_it() -> None:
+    message = stuck("vector at #0: wait_flag mte2->vector 0", "scalar at #1: barrier all")
+    with pytest.raises(DeadlockError, match=message):
+        walk(WaitFlag("mte2", "vector", 0), Barrier(), SetFlag("mte2", "vector", 0))
+
+
+# ---- the order ----
+
+
+def test_the_builders_programs_keep_program_order(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    queue = write.queue("ub", 256, "mte2", "mte3", 2)
+    for tile in range(5):
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 256), Global("x", 256 * tile, 256))
+        queue.enque(slot)
+        slot = queue.deque()
+        write.store(Global("y", 256 * tile, 256), slot.of(UINT8, 256))
+        queue.free(slot)
+    program = write.build()
+    assert order(program) == range(len(program.ops))
+
+
+def test_a_wait_written_before_its_set_puts_the_producer_first(tiny: DeviceSpec) -> None:
+    x = Local("ub", 0, FLOAT32, 64)
+    program = Program(
+        "kernel",
+        (
+            *(WaitFlag("mte2", "vector", 0), BinaryScalar("add", x, x, 1.0)),
+            *(WaitFlag("vector", "mte3", 0), store(), load()),
+            *(SetFlag("mte2", "vector", 0), SetFlag("vector", "mte3", 0)),
+        ),
+    )
+    assert order(program) == (4, 5, 0, 1, 6, 2, 3)
+
+    values, out = np.arange(64, dtype=np.float32), np.zeros(256, np.uint8)
+    tensors = [GlobalTensor("x", 256, values.view(np.uint8)), GlobalTensor("y", 256, out)]
+    blocks = (Block(0, "aiv", program, {"x": Binding("x"), "y": Binding("y")}),)
+    chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
+    np.testing.assert_array_equal(out.view(np.float32), values + 1)
+
+
+def test_an_empty_program_has_an_empty_order() -> None:
+    assert walk() == ()

@@ -1,0 +1,217 @@
+"""Programs of calls get the verdict of the same micro-ops written out, in less work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npusim.check.hazards import DeadlockError, Orders, RaceError, order, rounds
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.isa import (
+    Barrier,
+    Cast,
+    Duplicate,
+    Fixpipe,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    SetFlag,
+    Store,
+    WaitFlag,
+)
+from npusim.kernel.program import Call, Program
+
+LOAD = Load(Local("ub", 0, UINT8, 256), Global("x", 0, 256))
+NEXT = Load(Local("ub", 256, UINT8, 256), Global("x", 256, 256))
+CAST = Cast(Local("ub", 1024, FLOAT16, 64), Local("ub", 0, FLOAT32, 64), "none")
+FILL = Duplicate(Local("ub", 1024, FLOAT16, 64), 0.0)
+STORE = Store(Global("y", 0, 128), Local("ub", 1024, UINT8, 128))
+BACK = Load(Local("ub", 512, UINT8, 128), Global("y", 0, 128))
+GO, READY = (SetFlag("vector", "mte2", 0), WaitFlag("vector", "mte2", 0))
+FILLED, USE = (SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0))
+DONE, OUT = (SetFlag("vector", "mte3", 0), WaitFlag("vector", "mte3", 0))
+STORED, AGAIN = (SetFlag("mte3", "vector", 0), WaitFlag("mte3", "vector", 0))
+TILE = (READY, LOAD, FILLED, USE, AGAIN, CAST, GO, DONE, OUT, STORE, STORED)
+
+
+def loop(tile: tuple[MicroOp, ...], count: int) -> tuple[Call, ...]:
+    return tuple(Call(tile, {"x": 512 * turn, "y": 128 * turn}) for turn in range(count))
+
+
+def verdict(program: Program) -> object:
+    try:
+        return list(order(program))
+    except (RaceError, DeadlockError) as error:
+        return str(error)
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many micro-ops each walk saw."""
+    seen: list[int] = []
+    walk = rounds.walk
+
+    def counted(program: Program) -> list[int]:
+        seen.append(len(program))
+        return walk(program)
+
+    monkeypatch.setattr(rounds, "walk", counted)
+    return seen
+
+
+def test_a_loop_is_walked_for_two_rounds(walked: list[int]) -> None:
+    program = Program("kernel", (GO, STORED, *loop(TILE, 50), READY, AGAIN))
+    assert order(program) == range(4 + 50 * len(TILE))
+    assert walked == [4 + 2 * len(TILE)]
+
+
+def test_a_loop_in_a_loop_is_walked_for_two_rounds_of_two(walked: list[int]) -> None:
+    clear = (Barrier("vector"), FILL, Barrier("vector"))
+    parts = tuple(x for _ in range(9) for x in (*loop(TILE, 7), Call((AGAIN, *clear, STORED))))
+    program = Program("kernel", (GO, STORED, *parts))
+    assert order(program) == range(2 + 9 * (7 * len(TILE) + 5))
+    assert walked == [2 + 2 * (2 * len(TILE) + 5)]
+
+
+def test_programs_alike_are_walked_once(walked: list[int]) -> None:
+    orders = Orders()
+    for count in (4, 9, 9):
+        tile = (*TILE[:5], *TILE[5:])
+        assert len(orders.of(Program("kernel", (GO, STORED, *loop(tile, count))))) == 2 + 11 * count
+    assert len(walked) == 1
+
+
+def test_a_loop_that_keeps_flags_up_is_walked_in_full(walked: list[int]) -> None:
+    program = Program("kernel", (GO, STORED, *loop((*TILE, SetFlag("vector", "mte3", 5)), 5)))
+    assert order(program) == range(2 + 5 * 12)
+    assert walked == [2 + 5 * 12]
+
+
+def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[int]) -> None:
+    # Round 3 reads what round 2 stores, and no two rounds before do the like.
+    tile = (LOAD, Store(Global("y", 0, 128), Local("ub", 512, UINT8, 128)))
+    apart = tuple(Call(tile, {"x": 512 * turn, "y": 128 * turn}) for turn in range(4))
+    back = Load(Local("ub", 1024, UINT8, 128), Global("y", 256, 128))
+    with pytest.raises(RaceError, match=r"not #5 mte3: .* and #8 mte2: .* at gm y \[256:384\]; "):
+        order(Program("kernel", (*apart, back)))
+    assert walked == [9]
+
+
+def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
+    walked: list[int],
+) -> None:
+    loops = (*loop(TILE, 20), Call((Barrier(),)), *loop((READY, BACK, GO), 9))
+    program = Program("kernel", (GO, STORED, *loops))
+    assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3)
+    assert walked == [2 + 2 * len(TILE) + 1 + 2 * 3]
+
+
+def test_a_race_between_rounds_is_named_by_its_own_numbers() -> None:
+    tile = tuple(op for op in TILE if op is not READY and op is not GO)
+    program = Program("kernel", (STORED, *loop(tile, 30)))
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not "
+        f"#5 vector: {CAST} and #10 mte2: load ub[0:256] uint8 <- x+512 256 B at ub[0:256]; "
+        f"set a flag from vector to mte2 after the first and await it before the second"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        order(program)
+
+
+def test_a_loop_out_of_program_order_is_ordered_in_full() -> None:
+    tile = (USE, Barrier("vector"), FILL, NEXT, FILLED)
+    copies, fills = [3, 4, 8, 9, 13, 14], [0, 1, 2, 5, 6, 7, 10, 11, 12]
+    assert list(order(Program("kernel", loop(tile, 3)))) == copies + fills
+
+
+chunks = st.sampled_from(
+    [
+        (LOAD,),
+        (NEXT,),
+        (CAST,),
+        (FILL,),
+        (STORE,),
+        (FILLED, USE),
+        (DONE, OUT),
+        (READY,),
+        (GO,),
+        (READY, LOAD, FILLED, USE),
+        (AGAIN, CAST, DONE, GO),
+        (OUT, STORE, STORED),
+        (OUT,),
+        (AGAIN, FILL, DONE, OUT),
+        (Barrier("vector"),),
+        (Barrier(),),
+        (BACK,),
+    ]
+)
+
+
+def bodies(least: int, most: int) -> st.SearchStrategy[tuple[MicroOp, ...]]:
+    some = st.lists(chunks, min_size=least, max_size=most)
+    return some.map(lambda parts: tuple(op for part in parts for op in part))
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[MicroOp, ...]:
+    """A tile of three stages with flags, now and then one micro-op left out or two swapped."""
+    ops = list(
+        draw(st.sampled_from([TILE, (READY, NEXT, LOAD, FILLED, USE, AGAIN, CAST, *TILE[6:])]))
+    )
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(ops) - 2))
+        if draw(st.booleans()):
+            ops[at], ops[at + 1] = ops[at + 1], ops[at]
+        else:
+            del ops[at]
+    return tuple(ops)
+
+
+tiles = st.one_of(bodies(1, 5), pipelines(), st.just(TILE))
+
+
+@given(
+    bodies(0, 3),
+    st.lists(tiles, min_size=1, max_size=2),
+    st.integers(3, 5),
+    bodies(0, 3),
+    st.integers(0, 3),
+)
+@settings(max_examples=1500)
+def test_calls_get_the_verdict_of_what_they_do(
+    before: tuple[MicroOp, ...],
+    loops: list[tuple[MicroOp, ...]],
+    count: int,
+    after: tuple[MicroOp, ...],
+    up: int,
+) -> None:
+    parts = [Call(tile, {"x": 512 * turn}) for turn in range(count) for tile in loops]
+    program = Program("kernel", (*[GO, STORED] * up, *before, *parts, *after))
+    assert verdict(program) == verdict(Program("kernel", program.ops))
+
+
+# ---- additions to global memory ----
+
+
+def add(dtype: object = FLOAT32) -> Store:
+    return Store(Global("y", 0, 64), Local("ub", 0, FLOAT32, 16), atomic=dtype)  # type: ignore[arg-type]
+
+
+SUM = Fixpipe(
+    Global("y", 0, 64, 1), Local("l0c", 0, FLOAT32, 256), 1, 16, 16, FLOAT32, atomic=True
+)  # fmt: skip
+
+
+def test_additions_of_two_pipes_do_not_race() -> None:
+    assert list(order(Program("kernel", (SUM, add())))) == [0, 1]
+
+
+@pytest.mark.parametrize("store", [add(None), add(FLOAT16)], ids=str)
+def test_an_addition_and_another_write_race(store: Store) -> None:
+    for ops in ((SUM, store), (store, add(), SUM)):
+        with pytest.raises(RaceError, match=r" at gm y \[0:64\]; "):
+            order(Program("kernel", ops))

@@ -1,0 +1,156 @@
+"""The command `npusim validate`: its table, its folder, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from commands import npusim_says, refused
+
+from npusim.validation import calls, families, measure, read
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "validation.txt"
+
+FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
+q1,static,npu_quantize,Atlas A3,30,4096,bfloat16,warm,40,by hand
+q2,static,npu_quantize,Atlas A3,4,32,bfloat16,warm,2.5,by hand
+e1,elementwise,softmax,Atlas A3,,,,,7,by hand
+"""
+
+TABLE = """\
+family        rows   timed   from 10 us   median    P90    bias      worst   below 10 us   median        worst   rank
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+static           2       2            1     25 %   25 %   -25 %   -25 % q1             1   1.5 us   +1.5 us q2
+elementwise      1       0
+
+not modelled
+elementwise  1  npusim has no softmax
+"""  # noqa: E501
+
+
+class Kernel(NamedTuple):
+    us: float
+
+    def time_us(self) -> float:
+        return self.us
+
+
+@pytest.fixture
+def csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of three rows; quantising takes a microsecond a row of the input."""
+    monkeypatch.setitem(calls.KERNELS, "npu_quantize", lambda row: (Kernel(float(row.m or 0)),))
+    path = tmp_path / "rows.csv"
+    path.write_text(FILE)
+    return path
+
+
+def test_families_are_a_table(csv: Path) -> None:
+    assert npusim_says("validate", str(csv), "-j", "1") == (0, TABLE, "")
+
+
+def test_json_has_rows_and_families(csv: Path) -> None:
+    results = measure(read(csv), jobs=1)
+    code, out, err = npusim_says("validate", str(csv), "--json", "-j", "1")
+
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "rows": [result.to_json() for result in results],
+        "families": [found.to_json() for found in families(results)],
+    }
+
+
+def test_only_rows_of_the_families_asked_for_are_timed(csv: Path) -> None:
+    _, out, _ = npusim_says("validate", str(csv), "--family", "elementwise", "--json")
+    assert [row["id"] for row in json.loads(out)["rows"]] == ["e1"]
+    _, out, _ = npusim_says(
+        "validate", str(csv), "-f", "elementwise", "-f", "static", "--json", "-j", "1"
+    )
+    assert [row["id"] for row in json.loads(out)["rows"]] == ["q1", "q2", "e1"]
+
+
+def test_the_shipped_rows_are_taken_without_a_file() -> None:
+    _, out, _ = npusim_says("validate", "-f", "cast_a3", "--json")
+    assert len(json.loads(out)["rows"]) == 8
+
+
+def test_a_folder_holds_numbers_and_pictures(csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = "validate", str(csv), "-j", "1", "-o", str(out)
+    code, said, err = npusim_says(*words)
+
+    names = ["validation.json", "predicted_against_measured.png", "errors.png"]
+    assert (code, err) == (0, "")
+    assert said.endswith(f"\n\nwrote {', '.join(names)} to {out}\n")
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    assert npusim_says(*words[:-2], "--json").out == (out / "validation.json").read_text()
+    assert npusim_says(*words, "--force").code == 0
+
+
+def test_without_times_there_are_no_pictures(csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    _, said, _ = npusim_says("validate", str(csv), "-f", "elementwise", "-o", str(out))
+
+    assert said.endswith(f"\n\nwrote validation.json to {out}\n")
+    assert [path.name for path in out.iterdir()] == ["validation.json"]
+
+
+def test_a_folder_that_holds_something_is_left_alone(csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "run.json").write_text("{}")
+    words = "validate", str(csv), "-o", str(out)
+    refused(
+        1,
+        f"validate: the folder {out} must be new or empty, but holds run.json; "
+        f"name another, or add --force to replace an earlier run",
+        *words,
+    )
+    refused(
+        1,
+        f"validate: the folder {out} must hold a validation.json to be replaced, but holds "
+        f"run.json; name another",
+        *(*words, "--force"),
+    )
+
+
+def test_a_family_that_is_not_there_is_refused(csv: Path) -> None:
+    refused(
+        2,
+        "validate: --family must be one of static, elementwise, not 'statik'; did you mean static?",
+        *("validate", str(csv), "--family", "statik"),
+    )
+    refused(
+        2,
+        "validate: --family must be one of static, elementwise, not 'x'; use one of these",
+        *("validate", str(csv), "--family", "x"),
+    )
+
+
+def test_a_file_that_is_wrong_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(FILE.replace("2.5", "soon"))
+    refused(
+        1,
+        "validate: rows.csv: line 3: latency_us must be a number above 0, not 'soon'; "
+        "mend the cell",
+        *("validate", str(path)),
+    )
+    path.write_text(FILE.replace("30,4096", "30,"))
+    refused(
+        1,
+        "validate: row q1: n must be given for npu_quantize, not empty; fill the cell",
+        *("validate", str(path)),
+    )
+
+
+@pytest.mark.slow
+def test_the_shipped_rows(pytestconfig: pytest.Config) -> None:
+    """The table of families, in whole percent points."""
+    code, out, err = npusim_says("validate")
+
+    assert (code, err) == (0, "")
+    if pytestconfig.getoption("--update-golden"):
+        GOLDEN.write_text(out)
+    assert out == GOLDEN.read_text()

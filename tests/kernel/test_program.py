@@ -1,0 +1,285 @@
+"""What the builder writes: flags of queues as text, and every way to ask for too much."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tiny import builder, tiny_spec
+
+from npusim.data.dtypes import FLOAT32, INT4, UINT8
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Duplicate, Global
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Program
+from npusim.kernel.queues import ProgramError
+
+
+def message(text: str) -> str:
+    return f"^{re.escape(text)}$"
+
+
+def copying(spec: DeviceSpec, depth: int, tiles: int) -> Program:
+    write = builder(spec)
+    queue = write.queue("ub", 100, "mte2", "mte3", depth)
+    for tile in range(tiles):
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 100), Global("x", 100 * tile, 100))
+        queue.enque(slot)
+        slot = queue.deque()
+        write.store(Global("y", 100 * tile, 100), slot.of(UINT8, 100))
+        queue.free(slot)
+    return write.build()
+
+
+def test_a_queue_of_depth_1_waits_for_its_only_buffer(tiny: DeviceSpec) -> None:
+    assert str(copying(tiny, 1, 2)).splitlines() == [
+        "mte2     load ub[0:100] uint8 <- x+0 100 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     store y+0 100 B <- ub[0:100] uint8",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+        "mte2     load ub[0:100] uint8 <- x+100 100 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     store y+100 100 B <- ub[0:100] uint8",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+    ]
+
+
+def test_a_queue_of_depth_2_takes_turns_with_an_event_each(tiny: DeviceSpec) -> None:
+    # Buffers of 100 bytes are claimed as 128; the last waits drain both.
+    assert str(copying(tiny, 2, 3)).splitlines() == [
+        "mte2     load ub[0:100] uint8 <- x+0 100 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     store y+0 100 B <- ub[0:100] uint8",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     load ub[128:228] uint8 <- x+100 100 B",
+        "mte2     set_flag mte2->mte3 1",
+        "mte3     wait_flag mte2->mte3 1",
+        "mte3     store y+100 100 B <- ub[128:228] uint8",
+        "mte3     set_flag mte3->mte2 1",
+        "mte2     wait_flag mte3->mte2 0",
+        "mte2     load ub[0:100] uint8 <- x+200 100 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     store y+200 100 B <- ub[0:100] uint8",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 1",
+    ]
+
+
+def test_an_unused_queue_leaves_no_trace(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    write.queue("ub", 32, "mte2", "vector", 2)
+    program = write.build()
+    assert (str(program), program.claimed_bytes) == ("", {"ub": 64})
+
+
+def test_a_second_drain_waits_for_nothing(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    queue = write.queue("ub", 32, "mte2", "vector")
+    queue.free(queue.alloc())
+    queue.drain()
+    queue.drain()
+    assert str(write.build()).splitlines() == [
+        "vector   set_flag vector->mte2 0",
+        "mte2     wait_flag vector->mte2 0",
+    ]
+
+
+def test_queues_between_the_same_pipes_get_events_of_their_own(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    first = write.queue("ub", 32, "mte2", "vector", 2)
+    second = write.queue("ub", 32, "vector", "mte2")
+    third = write.queue("ub", 32, "vector", "mte3")
+    events = [queue.alloc().event for queue in (first, first, second, third)]
+    assert events == [0, 1, 2, 0]
+
+
+def test_a_plain_wait_uses_the_last_event(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    write.sync("vector", "scalar")
+    write.barrier("vector")
+    write.barrier()
+    # 8 events, of which the framework keeps 2.
+    assert str(write.build()).splitlines() == [
+        "vector   set_flag vector->scalar 5",
+        "scalar   wait_flag vector->scalar 5",
+        "vector   barrier vector",
+        "scalar   barrier all",
+    ]
+
+
+def test_buffers_are_claimed_in_whole_blocks_from_the_low_end(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    # 16384 bytes, of which the framework keeps 256.
+    assert write.room_bytes("ub") == 16128
+    first, second = write.claim("ub", 33), write.claim("ub", 64)
+    assert [(slot.offset_bytes, slot.nbytes) for slot in (first, second)] == [(0, 64), (64, 64)]
+    assert write.room_bytes("ub") == 16000
+    assert write.build().claimed_bytes == {"ub": 128}
+
+
+def test_a_slot_hands_out_ranges_of_itself(tiny: DeviceSpec) -> None:
+    slot = builder(tiny).claim("ub", 64)
+    assert str(slot.of(FLOAT32, 8, 32)) == "ub[32:64] float32"
+    assert str(slot.of(INT4, 3)) == "ub[0:2] int4"
+
+
+# ---- asking for too much ----
+
+
+def test_a_range_beyond_its_slot_is_refused(tiny: DeviceSpec) -> None:
+    slot = builder(tiny).claim("ub", 64)
+    text = (
+        "Slot.of: 9 elements of float32 at byte 32 must end within 64 bytes, not at 68; "
+        "make the slot larger"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        slot.of(FLOAT32, 9, 32)
+
+
+def test_an_alloc_without_a_free_slot_is_refused(tiny: DeviceSpec) -> None:
+    queue = builder(tiny).queue("ub", 32, "mte2", "vector", 2)
+    queue.alloc()
+    queue.alloc()
+    text = (
+        "Queue.alloc: one of 2 slots must be free; free a slot first, or give the queue more depth"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        queue.alloc()
+
+
+def test_a_deque_before_an_enque_is_refused(tiny: DeviceSpec) -> None:
+    queue = builder(tiny).queue("ub", 32, "mte2", "vector")
+    text = "Queue.deque: a slot must have been enqueued; call enque first"
+    with pytest.raises(ProgramError, match=message(text)):
+        queue.deque()
+
+
+def test_a_claim_beyond_the_buffer_is_refused(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    write.claim("ub", 16000)
+    text = (
+        "kernel: a claim must fit into the 128 bytes of ub that are left, not need 160; "
+        "use smaller tiles"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        write.claim("ub", 129)
+    assert write.claim("ub", 128).offset_bytes == 16000
+
+
+def test_a_kernel_alone_may_claim_every_byte(tiny: DeviceSpec) -> None:
+    core = tiny.cores["aiv"]
+    assert Builder("kernel", core, tiny.sync).room_bytes("ub") == 16 * 1024 - 256
+    assert Builder("kernel", core, tiny.sync, alone=True).room_bytes("ub") == 16 * 1024
+    with pytest.raises(
+        ProgramError, match=message("kernel: the core must have a l1, but it has none")
+    ):
+        Builder("kernel", core, tiny.sync, alone=True).room_bytes("l1")
+
+
+@pytest.mark.parametrize("buffer", ["l1", "cache"])
+def test_a_buffer_that_the_core_lacks_is_refused(buffer: str, tiny: DeviceSpec) -> None:
+    text = f"kernel: the core must have a {buffer}, but it has none"
+    with pytest.raises(ProgramError, match=message(text)):
+        builder(tiny).claim(buffer, 32)
+
+
+def test_events_run_out(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    write.queue("ub", 32, "mte2", "vector", 4)
+    write.queue("ub", 32, "vector", "mte2", 2)
+    text = (
+        "kernel: mte2 and vector must get by with 6 events, but another queue slot needs one more; "
+        "use fewer queues or less depth"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        write.queue("ub", 32, "mte2", "vector")
+    text = (
+        "kernel: vector and mte2 must have an event left for a plain wait; "
+        "use fewer queues or less depth"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        write.sync("vector", "mte2")
+    write.queue("ub", 32, "mte2", "mte3", 6)
+
+
+def test_the_event_of_a_plain_wait_is_not_given_to_a_queue_afterwards(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    write.queue("ub", 32, "mte2", "vector", 5)
+    write.sync("mte2", "vector")
+    write.sync("vector", "mte2")
+    text = (
+        "kernel: mte2 and vector must get by with 5 events, but another queue slot needs one more; "
+        "use fewer queues or less depth"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        write.queue("ub", 32, "mte2", "vector")
+
+
+def test_a_core_with_fewer_events_has_fewer_slots() -> None:
+    spec = tiny_spec(sync__event_ids=3, sync__reserved_event_ids=1)
+    write = Builder("kernel", spec.cores["aiv"], spec.sync)
+    write.queue("ub", 32, "mte2", "vector", 2)
+    with pytest.raises(ProgramError, match=r"^kernel: mte2 and vector must get by with 2 events, "):
+        write.queue("ub", 32, "mte2", "vector")
+
+
+# ---- stages ----
+
+
+def test_a_later_stage_gets_the_same_buffers_and_events(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    first = write.queue("ub", 64, "mte2", "mte3")
+    write.claim("ub", 32)
+    write.reuse()
+    second = write.queue("ub", 32, "mte2", "mte3")
+    for queue, name in ((first, "x"), (second, "y")):
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 32), Global(name, 0, 32))
+        queue.enque(slot)
+        queue.free(queue.deque())
+        if queue is first:
+            write.turn()
+    program = write.build()
+    assert str(program).splitlines() == [
+        "mte2     load ub[0:32] uint8 <- x+0 32 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+        "scalar   barrier all",
+        "mte2     load ub[0:32] uint8 <- y+0 32 B",
+        "mte2     set_flag mte2->mte3 0",
+        "mte3     wait_flag mte2->mte3 0",
+        "mte3     set_flag mte3->mte2 0",
+        "mte2     wait_flag mte3->mte2 0",
+    ]
+    assert program.claimed_bytes == {"ub": 96}
+
+
+# ---- ranges ----
+
+
+def test_a_range_is_cut_by_elements() -> None:
+    whole = builder(tiny_spec()).claim("ub", 256).of(FLOAT32, 64)
+    assert str(whole.at(8, 16)) == "ub[32:96] float32"
+    assert str(whole.as_dtype(UINT8)) == "ub[0:256] uint8"
+    assert whole.as_dtype(UINT8).count == 256
+    assert str(whole.as_dtype(UINT8, 7)) == "ub[0:7] uint8"
+    text = "isa.Local.at: elements [60, 65) must lie in [0, 64); ask for less"
+    with pytest.raises(ValueError, match=message(text)):
+        whole.at(60, 5)
+
+
+def test_micro_ops_can_be_emitted_as_they_are(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    fill = Duplicate(write.claim("ub", 256).of(FLOAT32, 64), 1.0)
+    write.emit(fill, fill)
+    assert write.build().ops == (fill, fill)

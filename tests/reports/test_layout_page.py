@@ -1,0 +1,310 @@
+"""The page of layouts: its map is npusim's, its costs are npusim's, and it answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, MISSING, Browser
+
+from npusim import devices
+from npusim.data.dtypes import DTYPES, INT4, INT8, DType, dtype_named
+from npusim.data.layout import Placement, from_fractals
+from npusim.data.layout.placement import ORDERS, SUMS
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Global, LoadNd2Nz, Local
+from npusim.reports.layout_page import facts, page
+from npusim.timing.cost import charge
+
+NODE = shutil.which("node")
+A2 = devices.load("Atlas A2")
+START = Placement(20, 40, INT8, "FRACTAL_NZ")
+PAGE = page(START, A2)
+needs_node = pytest.mark.skipif(NODE is None, reason="node, which runs the page's code, is missing")
+
+
+def script(name: str) -> str:
+    found = re.search(rf'<script id="{name}">(.*?)</script>', PAGE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def page_says(*steps: str, scripts: tuple[str, ...] = ("map",), spec: DeviceSpec = A2) -> list[Any]:
+    """What the page's own code returns for each of *steps*."""
+    assert NODE is not None
+    known = facts(START, spec)
+    given = {
+        "scripts": [*(script(name) for name in scripts), f"const F = {json.dumps(known)};"],
+        "facts": known,
+        "ids": re.findall(r'id="([\w-]+)"', PAGE),
+        "steps": list(steps),
+    }
+    ran = subprocess.run(
+        [NODE, str(Path(__file__).with_name("page_dom.js"))],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    answers: list[Any] = json.loads(ran.stdout)
+    return answers
+
+
+def of(made: Placement) -> str:
+    return f'placement(F, {made.rows}, {made.columns}, "{made.dtype}", "{made.name}")'
+
+
+def some(name: str) -> list[Placement]:
+    """Matrices of all types around the edges of up to three fractals each way."""
+    found = []
+    for dtype in SUMS if name == "L0C" else DTYPES:
+        height, width = Placement(1, 1, dtype, name).fractal or (3, 5)
+        down, across = (1, height, height + 1, 3 * height), (1, width - 1, width + 1, 3 * width)
+        found += [Placement(r, c, dtype, name) for r, c in product(down, across)]
+    return found
+
+
+# ---- the map ----
+
+
+@needs_node
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_map_of_the_page_is_that_of_the_code(name: str) -> None:
+    matrices = some(name)
+    answers = page_says(
+        *(
+            f"(() => {{ const of = {of(made)}; const rows = [...Array(of.rows).keys()];"
+            f" const columns = [...Array(of.columns).keys()];"
+            f" return [of.nbytes, of.count, rows.map((r) => columns.map((c) => of.element(r, c))),"
+            f" [...Array(of.count).keys()].map((n) => {{ const s = of.spot(n);"
+            f" return s.padding ? -1 : s.row * of.columns + s.column; }})]; }})()"
+            for made in matrices
+        )
+    )
+    for made, answer in zip(matrices, answers, strict=True):
+        own = made.elements[: made.rows, : made.columns].tolist()
+        assert answer == [made.nbytes, made.count, own, made.held.tolist()], str(made)
+
+
+@needs_node
+def test_a_type_that_a_layout_cannot_hold_is_refused() -> None:
+    attempt = 'try { placement(F, 4, 4, "int8", "L0C") } catch (error) { error.message }'
+    assert page_says(attempt) == ["L0C holds float32, int32, not int8"]
+
+
+def taken_for(written: Placement, read: Placement) -> list[int]:
+    """Which elements a kernel gets: the storage of one layout, taken apart as another."""
+    held = np.full(max(written.count, read.count), -2)
+    held[: written.count] = written.held
+    whole = held[: read.count].reshape(read.storage_shape)
+    if read.order is None:
+        return [int(number) for number in whole.reshape(-1)]
+    matrix = from_fractals(whole, read.order, (read.rows, read.columns))
+    return [int(number) for number in matrix.reshape(-1)]
+
+
+@needs_node
+@pytest.mark.parametrize("dtype", ["int4", "int8", "float16", "float32"])
+def test_a_wrong_layout_computes_what_its_bytes_say(dtype: str) -> None:
+    element = dtype_named(dtype)
+    names = [name for name in ORDERS if name != "L0C" or element in SUMS]
+    pairs = [
+        (Placement(r, c, element, one), Placement(r, c, element, other))
+        for one, other in product(names, repeat=2)
+        for r, c in ((5, 7), (17, 33), (40, 70))
+    ]
+    answers = page_says(
+        *(
+            f"(() => {{ const found = misread({of(one)}, {of(other)});"
+            f" return [found, sums(found, {one.columns})]; }})()"
+            for one, other in pairs
+        )
+    )
+    for (one, other), (found, sums) in zip(pairs, answers, strict=True):
+        expected = taken_for(one, other)
+        assert found == expected
+        numbers = np.reshape(expected, (one.rows, one.columns))
+        values = np.where(numbers < 0, 0, (numbers**2 + 3 * numbers) % 17 - 8).sum(axis=0)
+        beyond = (numbers == -2).any(axis=0)
+        assert sums == [None if b else int(v) for b, v in zip(beyond, values, strict=True)]
+        assert (expected == list(range(len(expected)))) >= (one.name == other.name)
+
+
+# ---- the costs ----
+
+
+def asked(rows: int, columns: int, dtype: DType) -> tuple[int, int]:
+    """Bytes moved and rows turned, as the machine charges them."""
+    width = dtype.nbytes(columns)
+    padded = -(-rows // 16) * 16
+    blocks = -(-width // 32)
+    op = LoadNd2Nz(
+        Local("l1", 0, dtype, blocks * padded * 32 * 8 // dtype.bits),
+        Global("x", 0, width, rows, width),
+        padded,
+    )
+    charged = charge(op, 0, A2)
+    return charged.nbytes, charged.rows
+
+
+@needs_node
+@pytest.mark.parametrize("dtype", ["int4", "int8", "float16", "float32", "int64"])
+def test_a_burst_costs_on_the_page_what_it_costs_in_the_machine(dtype: str) -> None:
+    element = dtype_named(dtype)
+    shapes = [(r, c) for r in (1, 3, 16, 40) for c in (2, 20, 32, 34, 64, 100, 128)]
+    answers = page_says(
+        *(
+            f"(() => {{ const width = row_bytes({of(Placement(r, c, element, 'ND'))});"
+            f" const bursts = [...Array({r}).keys()].map((row) => burst(F, row * width, width));"
+            f" return [bursts.reduce((n, b) => n + b.moved, 0),"
+            f" bursts.reduce((n, b) => n + b.lines, 0), bursts[0].blocks]; }})()"
+            for r, c in shapes
+        )
+    )
+    for (rows, columns), (moved, lines, blocks) in zip(shapes, answers, strict=True):
+        assert (moved, lines) == asked(rows, columns, element)
+        assert blocks == -(-element.nbytes(columns) // 32)
+
+
+@needs_node
+def test_rows_that_begin_within_a_byte_are_not_copied() -> None:
+    assert page_says(f"row_bytes({of(Placement(4, 5, INT4, 'ND'))})") == [None]
+
+
+@needs_node
+def test_a_chip_that_cannot_turn_rows_says_so() -> None:
+    (answer,) = page_says(
+        "[el('costs').children[0].children[0].textContent, el('next').disabled]",
+        scripts=("map", "page"),
+        spec=devices.load("Atlas 300I Pro"),
+    )
+    assert answer == [
+        "nd2nz must go to l1 on arch 2201, not to l1 on arch 2002; "
+        "load row by row and copy block by block",
+        True,
+    ]
+    assert facts(START, A2)["device"]["nd2nz_refusal"] is None
+
+
+# ---- the page ----
+
+
+def test_the_page_asks_nobody_for_anything() -> None:
+    assert not re.search(r"https?:|//[a-z]|\bsrc=|\bimport\b|\bfetch\b|url\(", PAGE)
+    assert "default-src 'none'" in PAGE
+    assert "/*{" not in PAGE
+    assert len(PAGE) < 3_000_000
+
+
+def test_no_name_can_end_the_data() -> None:
+    spec = A2.model_copy(update={"name": "</script><b>"})
+    data = re.search(r'id="facts">(.*?)</script>', page(START, spec), re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["device"]["name"] == "</script><b>"
+
+
+def test_a_page_begins_with_what_it_can_draw() -> None:
+    message = (
+        "layout: the page must begin with at most 128 rows and columns, not 4 x 129; "
+        "take a smaller matrix"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        page(Placement(4, 129, INT8), A2)
+
+
+@needs_node
+def test_the_page_answers_as_in_a_browser() -> None:
+    at = START.where(17, 33)
+    cell = (
+        '(id, y, x) => el(id).hear("pointermove", '
+        "{clientX: (x + 0.5) * el(id).cell, clientY: (y + 0.5) * el(id).cell})"
+    )
+    costs = 'el("costs").children.map((row) => row.children.map((cell) => cell.textContent))'
+    answers = page_says(
+        f"var point = {cell}; el('told').textContent",
+        "point('left-map', 17, 33); el('told').textContent",
+        # Two fractals abreast: element (17, 33) is in the fourth one.
+        "point('right-map', 17, 33); el('told').textContent",
+        "point('right-map', 31, 63); el('told').textContent",
+        "el('left-map').hear('keydown', {key: 'ArrowDown'}); el('told').textContent",
+        f"el('next').hear('click'); {costs}",
+        "el('wrong-intro').textContent",
+        "point('wrong-map', 1, 0); el('wrong-told').textContent",
+        "el('dtype').value = 'int4'; el('columns').value = '5'; el('choice').hear('input');"
+        " [el('error').textContent, el('next').disabled]",
+        "el('rows').value = '0'; el('choice').hear('input'); el('error').textContent",
+        "el('rows').value = '4'; el('right').value = 'L0C'; el('choice').hear('input');"
+        " el('error').textContent",
+        scripts=("map", "page"),
+    )
+    first, left, right, padding, down, table, intro, wrong, odd, none, sums = answers
+    assert first == (
+        "(0, 0)   ND: element 0, byte 0   |   FRACTAL_NZ: element 0, byte 0, fractal 0"
+    )
+    assert left == (
+        f"(17, 33)   ND: element 713, byte 713   |   "
+        f"FRACTAL_NZ: element {at.element}, byte {at.byte}, fractal {at.fractal}"
+    )
+    assert right == left
+    assert padding == "FRACTAL_NZ: element 2047, byte 2047 is padding"
+    assert down.startswith("(18, 33)   ")
+    moved, lines = asked(20, 40, INT8)
+    assert [row[:5] for row in table][1:] == [
+        ["burst 1", "40", "512", "1", "2"],
+        ["so far", "80", str(asked(2, 40, INT8)[0]), "2", "4"],
+        ["all", "800", str(moved), str(lines), "40"],
+    ]
+    found = taken_for(Placement(20, 40, INT8, "ND"), START)
+    count = sum(got != place for place, got in enumerate(found))
+    assert intro == (
+        f"A kernel takes a matrix that lies as ND for FRACTAL_NZ: {count} of 800 elements are not "
+        f"the ones it wants."
+    )
+    assert wrong == f"(1, 0) is wanted, and ({found[40] // 40}, {found[40] % 40}) is there"
+    assert odd == ["", True]
+    assert none == "rows must be a whole number from 1 to 128"
+    assert sums == "L0C holds float32, int32, not int4"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_a_browser_shows_the_page_without_a_complaint(tmp_path: Path) -> None:
+    path = tmp_path / "layout.html"
+    path.write_text(PAGE, encoding="utf-8")
+    text = "document.querySelector('{}').textContent".format
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(path)
+        cell = browser.evaluate("document.querySelector('#left-map').cell")
+        browser.point("#left-map", 3.5 * cell, 2.5 * cell)
+        assert browser.evaluate(text("#told")).startswith("(2, 3)   ND: element 83")
+        cell = browser.evaluate("document.querySelector('#right-map').cell")
+        at = START.where(17, 33)
+        browser.point("#right-map", 33.5 * cell, 17.5 * cell)
+        assert browser.evaluate(text("#told")).endswith(f"byte {at.byte}, fractal {at.fractal}")
+        marked = browser.evaluate(
+            "(() => { const map = document.querySelector('#right-map');"
+            " const at = (n) => Math.round((n + 0.5) * map.cell * window.devicePixelRatio);"
+            " return [...map.getContext('2d').getImageData(at(33), at(17), 1, 1).data]; })()"
+        )
+        assert marked[:3] == [0xF2, 0xA5, 0x7A]
+        browser.point("#next", 5, 5, click=True)
+        assert browser.evaluate(text("#step-name")) == "1 of 20"
+        browser.point("#play", 5, 5, click=True)
+        assert browser.evaluate(text("#play")) == "stop"
+        browser.point("#play", 5, 5, click=True)
+        browser.evaluate(
+            "(() => { const type = document.querySelector('#dtype'); type.value = 'float32';"
+            " type.dispatchEvent(new Event('input', {bubbles: true})); })()"
+        )
+        assert "20 x 40 float32 as FRACTAL_NZ, 5120 bytes" in browser.evaluate(
+            text("#right-caption")
+        )
+        assert browser.requests == [path.as_uri()]
+        assert browser.complaints == []

@@ -1,0 +1,194 @@
+"""Flags and what bounds a run: rows counted by hand, then what is drawn."""
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from played import CHAIN, LOAD, MUL, READY, Played, X, at_1_mhz, lane, trace
+from tiny import tiny_spec
+
+from npusim.isa import (
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Global,
+    Load,
+    SetFlag,
+    WaitFlag,
+)
+from npusim.reports import bounds, flags, subject, timeline
+
+
+@pytest.fixture
+def ax() -> Axes:
+    return Figure((10, 5), dpi=100).subplots()
+
+
+# ---- flags ----
+
+
+def test_a_wait_takes_the_set_of_its_number() -> None:
+    wait = WaitFlag("mte2", "vector", 0)
+    ops = (READY, READY, wait, SetFlag("mte2", "vector", 1), wait, wait)
+
+    assert flags.matches(ops).tolist() == [-1, -1, 0, -1, 1, -1]
+
+
+def test_a_flag_carries_data_or_room() -> None:
+    found = flags.rows(trace(lane((0,), *CHAIN)), lane((0,), *CHAIN))
+
+    assert [
+        (flag.src, flag.dst, flag.set_us, flag.asked_us, flag.passed_us, flag.held_us, flag.carries)
+        for flag in found
+    ] == [
+        ("mte2", "vector", 30, 1, 31, 29, "data in ub"),
+        ("vector", "mte2", 50, 11, 51, 39, "room in ub"),
+        ("vector", "mte3", 50, 2, 51, 48, "data in ub"),
+    ]
+
+
+def test_nobody_stands_still_for_a_flag_that_was_up() -> None:
+    late = ((LOAD, 0, 5, 6), (READY, 5, 6, 7), (WaitFlag("mte2", "vector", 0), 20, 21, 21))
+    (flag,) = flags.rows(trace(lane((0,), *late)), lane((0,), *late))
+
+    assert (flag.held_us, flag.carries) == (0, "")
+
+
+def test_a_core_waits_for_the_last_of_the_other_kind() -> None:
+    give, take = CrossCoreSetFlag("group", "mte3", 3), CrossCoreWaitFlag("group", "cube", 3)
+    lanes = [
+        lane((0,), (take, 0, 45, 45), kind="aic"),
+        lane((1,), (give, 10, 11, 30)),
+        lane((2,), (give, 10, 11, 25)),
+        lane((4,), (give, 10, 11, 90)),  # too late to be meant
+    ]
+    (flag,) = flags.crossings(trace(*lanes), lanes)
+
+    assert (flag.core, flag.src, flag.dst_core, flag.dst) == (1, "mte3", 0, "cube")
+    assert (flag.set_us, flag.passed_us, flag.carries) == (30, 45, "word from aiv")
+
+
+def test_arrows_lead_to_whoever_stood_waiting(ax: Axes) -> None:
+    timeline.timeline(trace(lane((0,), *CHAIN)), ax=ax)
+    arrows = [artist for artist in ax.get_children() if isinstance(artist, FancyArrowPatch)]
+
+    places = {text: y for y, text in zip(ax.get_yticks(), ["mte2", "vector", "mte3"], strict=True)}
+    assert [arrow._posA_posB for arrow in arrows] == [
+        [(30, places["mte2"]), (31, places["vector"])],
+        [(50, places["vector"]), (51, places["mte2"])],
+        [(50, places["vector"]), (51, places["mte3"])],
+    ]
+
+
+def test_arrows_can_be_left_out_and_too_many_are(ax: Axes) -> None:
+    def arrows(drawn: Axes) -> int:
+        return sum(isinstance(artist, FancyArrowPatch) for artist in drawn.get_children())
+
+    assert arrows(timeline.timeline(trace(lane((0,), *CHAIN)), flags=False, ax=ax)) == 0
+    many = [
+        (op, *(100 * turn + time for time in times))
+        for turn in range(timeline.MOST_ARROWS // 3 + 1)
+        for op, *times in CHAIN
+    ]
+    played = trace(lane((0,), *many))  # type: ignore[arg-type]
+    assert arrows(timeline.timeline(played, ax=Figure().subplots())) == 0
+    close = timeline.timeline(played, start_us=0, end_us=100, ax=Figure().subplots())
+    assert arrows(close) == 3
+
+
+# ---- what bounds a run ----
+
+
+def told(found: list[bounds.Row]) -> list[tuple[object, ...]]:
+    return [(row.pipe, row.cause, row.reason, round(row.us, 6)) for row in found]
+
+
+def test_the_parts_of_a_pipe_are_its_time() -> None:
+    found = bounds.rows(trace(lane((0,), *CHAIN)))
+
+    assert told(found) == [
+        ("mte2", "work", "work", 19),
+        ("mte2", "flag", "vector: room in ub", 40),
+        ("mte2", "order", "raising flags", 1),
+        ("mte2", "over", "nothing left to do", 40),
+        ("vector", "work", "work", 9),
+        ("vector", "flag", "mte2: data in ub", 30),
+        ("vector", "order", "raising flags", 2),
+        ("vector", "issue", "not handed out yet", 1),
+        ("vector", "over", "nothing left to do", 58),
+        ("mte3", "work", "work", 19),
+        ("mte3", "flag", "vector: data in ub", 49),
+        ("mte3", "issue", "not handed out yet", 2),
+        ("mte3", "over", "nothing left to do", 30),
+    ]
+    for pipe in ("mte2", "vector", "mte3"):
+        assert sum(row.share for row in found if row.pipe == pipe) == pytest.approx(1)
+
+
+def test_a_copy_that_takes_longer_than_alone_shares_a_link() -> None:
+    # 3200 bytes at 32 a cycle take 100 cycles; the others make it 250.
+    copy = Load(X, Global("x", 0, 3200))
+    spec = at_1_mhz(tiny_spec())
+    played = Played(trace(lane((0,), (copy, 0, 250, 260), gm_bytes=3200)), spec)
+
+    assert told(bounds.rows(played)) == [
+        ("mte2", "work", "work", 100),
+        ("mte2", "link", "sharing GM", 150),
+        ("mte2", "over", "nothing left to do", 10),
+    ]
+    cached = Played(trace(lane((0,), (copy, 0, 250, 260), l2_bytes=3200)), spec)
+    assert told(bounds.rows(cached))[:2] == [
+        ("mte2", "work", "work", 50),
+        ("mte2", "link", "sharing L2", 200),
+    ]
+
+
+def test_barriers_and_other_cores_are_reasons_of_their_own() -> None:
+    found = bounds.rows(
+        trace(
+            lane(
+                (0,),
+                (CrossCoreWaitFlag("all", "vector", 0), 0, 20, 20),
+                (MUL, 20, 30, 35),
+                (Barrier("vector"), 30, 36, 36),
+                (MUL, 36, 40, 40),
+            )
+        )
+    )
+
+    assert told(found) == [
+        ("vector", "work", "work", 14),
+        ("vector", "core", "another core", 20),
+        ("vector", "barrier", "barrier", 6),
+    ]
+
+
+def test_pipes_that_only_order_others_have_no_row() -> None:
+    assert {
+        row.pipe for row in bounds.rows(trace(lane((0,), (READY, 0, 1, 1), (MUL, 1, 9, 9))))
+    } == {"vector"}
+
+
+def test_the_title_says_who_works_longest_and_what_stops_it(ax: Axes) -> None:
+    bounds.bounds(trace(lane((0,), *CHAIN)), ax=ax)
+
+    assert ax.get_title(loc="left") == (
+        "mte2 works 19 % of 100.0 us and waits 40 % for room in ub from vector"
+    )
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["mte2", "vector", "mte3"]
+    widths = np.array([patch.get_width() for patch in ax.patches])  # type: ignore[attr-defined]
+    np.testing.assert_allclose(widths[:4], [19, 40, 1, 40])
+
+
+def test_of_several_kinds_the_one_is_named() -> None:
+    played = trace(lane((0,), *CHAIN), lane((1,), (MUL, 0, 90, 95), kind="aic"))
+
+    assert bounds.finding(played) == "vector of aic works 90 % of 100.0 us"
+
+
+def test_the_busiest_pipe_may_be_of_any_kind() -> None:
+    played = trace(lane((0,), *CHAIN), lane((1,), (MUL, 0, 90, 95), kind="aic"))
+
+    assert subject.busiest(played) == ("vector", 0.95)
+    assert subject.busiest_lane(played)[0].cores == (1,)

@@ -1,0 +1,342 @@
+"""How long each micro-op holds its pipe, and what copies ask of the memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny import put, tiny_spec
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import (
+    Axpy,
+    Barrier,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    BroadcastToL0c,
+    Cast,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Duplicate,
+    Fixpipe,
+    Global,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    Local,
+    MicroOp,
+    Mmad,
+    MulAddDst,
+    Reduce,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    SetFlag,
+    Store,
+    Trap,
+    Unary,
+    WaitFlag,
+)
+from npusim.timing import cost as costs
+from npusim.timing.cost import Charge, Cost, charge
+
+
+@pytest.fixture(scope="module")
+def classy() -> DeviceSpec:
+    """Every class of vector micro-ops has a head of its own, and 16-bit repeats take 2 cycles."""
+    data = tiny_spec().model_dump()
+    for head, name in enumerate(data["vector"]["classes"], 100):
+        put(data, f"vector.classes.{name}.head_cycles", head)
+        put(data, f"vector.classes.{name}.cycles_per_repeat_16bit", 2.0)
+        put(data, f"vector.classes.{name}.cycles_per_repeat_32bit", 3.0)
+    return DeviceSpec.model_validate(data)
+
+
+def cost(op: MicroOp, spec: DeviceSpec, kind: str = "aiv") -> Cost:
+    return costs.cost(op, spec, spec.cores[kind])
+
+
+def ub(offset_bytes: int, dtype: DType, count: int) -> Local:
+    return Local("ub", offset_bytes, dtype, count)
+
+
+X, Y, Z = (ub(at, FLOAT32, 64) for at in (0, 256 + 8192, 512))
+HALF = ub(512, FLOAT16, 64)
+
+
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *((Binary(op, Z, X, Y), "add") for op in ("add", "sub")),
+        (Binary("mul", Z, X, Y), "mul"),
+        (Binary("div", Z, X, Y), "div"),
+        *((Binary(op, Z, X, Y), "max") for op in ("min", "max")),
+        *((BinaryScalar(op, X, X, 1.0), "adds") for op in ("add", "sub")),
+        (BinaryScalar("mul", X, X, 1.0), "muls"),
+        (BinaryScalar("div", X, X, 1.0), "div"),
+        *((BinaryScalar(op, X, X, 1.0), "maxs") for op in ("min", "max")),
+        (Cast(ub(512, INT32, 64), X, "rint"), "cast"),
+        (Duplicate(X, 1.0), "duplicate"),
+        (Broadcast(Z, ub(0, FLOAT32, 8)), "broadcast"),
+        (Reduce("max", Z, X), "reduce"),
+        (Unary("abs", Z, X), "adds"),
+        (Axpy(Z, X, 2.0), "muls"),
+        (MulAddDst(Z, X, Y), "muladd"),
+        *((BlockReduce(op, Z, X), "block_reduce") for op in ("sum", "max")),
+        (Copy(Z, X), "copy"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_each_vector_micro_op_has_its_class(op: MicroOp, name: Any, classy: DeviceSpec) -> None:
+    assert cost(op, classy) == Cost(3, classy.vector.classes[name].head_cycles, 3)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        # A repeat is 64 elements of 32 bits or 128 of 16; a begun one counts.
+        (BinaryScalar("add", ub(0, FLOAT32, 65), ub(0, FLOAT32, 65), 1.0), 2 * 3),
+        (BinaryScalar("add", ub(0, FLOAT16, 128), ub(0, FLOAT16, 128), 1.0), 2),
+        (BinaryScalar("add", ub(0, FLOAT16, 129), ub(0, FLOAT16, 129), 1.0), 2 * 2),
+        # The wider side of a cast counts, and narrow types run as 16 bits.
+        (Cast(ub(4096, FLOAT16, 128), ub(0, FLOAT32, 128), "none"), 2 * 3),
+        (Cast(ub(0, FLOAT32, 128), ub(4096, FLOAT16, 128), "none"), 2 * 3),
+        (Cast(ub(4096, INT8, 256), ub(0, FLOAT16, 256), "rint"), 2 * 2),
+        (Cast(ub(4096, INT4, 256), ub(0, FLOAT16, 256), "rint"), 2 * 2),
+        # A broadcast fills its target, a reduction walks its source.
+        (Broadcast(ub(0, FLOAT32, 128), ub(4096, FLOAT32, 16)), 2 * 3),
+        (Reduce("min", ub(4096, FLOAT16, 1), ub(0, FLOAT16, 640)), 5 * 2),
+        (BlockReduce("max", ub(4096, FLOAT16, 40), ub(0, FLOAT16, 640)), 5 * 2),
+        (BlockReduce("sum", ub(4096, FLOAT32, 16), ub(0, FLOAT32, 128)), 2 * 3),
+    ],
+    ids=str,
+)
+def test_the_body_is_the_repeats_of_the_widest_operand(
+    op: MicroOp, body: int, classy: DeviceSpec
+) -> None:
+    assert cost(op, classy).body == body
+
+
+def test_a_rate_below_one_is_rounded_up_over_all_repeats() -> None:
+    spec = tiny_spec(vector__classes__duplicate__cycles_per_repeat_32bit=0.5)
+    bodies = [cost(Duplicate(ub(0, FLOAT32, 64 * n), 0.0), spec).body for n in (1, 2, 3, 4)]
+    # Half a cycle a repeat by the unit's own pace, but one by the buffer's.
+    assert bodies == [1, 2, 3, 4]
+    assert cost(Broadcast(ub(0, FLOAT32, 192), ub(4096, FLOAT32, 24)), spec).body == 3
+
+
+def test_a_conflict_in_the_buffer_lengthens_the_body(tiny: DeviceSpec) -> None:
+    # The tiny buffer has 16 groups of two banks of 512 bytes; 8192 bytes on is the other bank.
+    far = ub(8192, FLOAT32, 64)
+    assert cost(Binary("add", X, X, far), tiny).body == 2
+    assert cost(Binary("add", X, X, ub(8192 + 256, FLOAT32, 64)), tiny).body == 1
+    # Axpy and MulAddDst read what they add to, so that meets the other operands.
+    assert cost(Axpy(X, far, 2.0), tiny).body == 2
+    assert cost(Axpy(X, ub(8192 + 256, FLOAT32, 64), 2.0), tiny).body == 1
+    assert cost(MulAddDst(X, far, ub(4096, FLOAT32, 64)), tiny).body == 3
+
+
+BYTE = Local("ub", 0, UINT8, 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        (ScalarLoad("r", BYTE), 4),
+        (ScalarStore(BYTE, "r"), 3),
+        (ScalarAlu("add", "r", "r", 1), 1),
+        (Trap("r", "stop"), 1),
+        (ScalarLoop(10, (ScalarLoad("r", BYTE, 1), Trap("r", "stop"))), 50),
+        (SetFlag("mte2", "vector", 0), 5),
+        (WaitFlag("mte2", "vector", 0), 6),
+        (Barrier("vector"), 7),
+        (Barrier(), 7),
+        (CrossCoreSetFlag("group", "cube", 0), 5),
+        (CrossCoreWaitFlag("all", "vector", 0), 6),
+    ],
+    ids=str,
+)
+def test_scalar_and_ordering_micro_ops_take_what_the_device_says(op: MicroOp, body: int) -> None:
+    spec = tiny_spec(sync__set_flag_cycles=5, sync__wait_flag_cycles=6, sync__barrier_cycles=7)
+    assert cost(op, spec) == Cost(body)
+
+
+def test_a_copy_has_no_cost_of_its_own(tiny: DeviceSpec) -> None:
+    text = (
+        "cost: load ub[0:1] uint8 <- x+0 32 B must be charged with the offset of its tensor; "
+        "use charge"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        cost(Load(BYTE, Global("x", 0, 32)), tiny)
+
+
+# ---- cube: 7 cycles of start-up, 2 of them when it follows another ----
+
+
+def mmad(m: int, n: int, k: int, dtype: DType = FLOAT16) -> Mmad:
+    accumulator = INT32 if dtype in (INT8, INT4) else FLOAT32
+    a, b = Local("l0a", 0, dtype, 4096), Local("l0b", 0, dtype, 4096)
+    return Mmad(Local("l0c", 0, accumulator, 4096), a, b, m, n, k)
+
+
+@pytest.mark.parametrize(
+    ("op", "tiles"),
+    [
+        (mmad(64, 64, 64), 64),
+        (mmad(1, 1, 1), 1),
+        (mmad(40, 50, 60), 3 * 4 * 4),
+        (mmad(16, 16, 64, INT8), 2),
+        (mmad(16, 17, 65, INT4), 2 * 2),
+        (mmad(16, 16, 16, FLOAT32), 4),
+    ],
+    ids=str,
+)
+def test_an_mmad_takes_a_cycle_a_tile(op: Mmad, tiles: int, tiny: DeviceSpec) -> None:
+    assert cost(op, tiny, "aic") == Cost(2 + tiles, 0, 5)
+
+
+def test_a_following_mmad_never_takes_longer_than_a_lone_one() -> None:
+    spec = tiny_spec(cube__startup_cycles=1)
+    assert cost(mmad(16, 16, 16), spec, "aic") == Cost(3, 0, 0)
+
+
+def test_an_mmad_of_a_type_without_a_rate_is_refused(tiny_2002: DeviceSpec) -> None:
+    op = mmad(16, 16, 16, FLOAT32)
+    text = (
+        f"cost: cube.k_per_cycle must state int4, int8, float16 or more for {op}, not lack "
+        f"float32; use one of these types or add it to the device"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        cost(op, tiny_2002, "ai_core")
+
+
+L1 = Local("l1", 0, FLOAT16, 2048)
+L0C = Local("l0c", 0, FLOAT32, 1024)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        # A start-up of its own for each path, and the bytes: 4096 at 256 and at 128 a cycle.
+        (LoadData(Local("l0a", 0, FLOAT16, 2048), L1, 32, 0, 0, 32, 64), 3 + 16),
+        (LoadData(Local("l0b", 0, FLOAT16, 2048), L1, 32, 0, 0, 32, 64, True), 4 + 32),
+        (LoadTable(Local("bt", 0, FLOAT32, 16), Local("l1", 0, FLOAT16, 16)), 5 + 2),
+        (LoadTable(Local("fb", 0, UINT8, 65), Local("l1", 0, UINT8, 65)), 6 + 3),
+        # 64 elements a cycle whatever the type, columns in sixteens.
+        (Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16), 7 + 16),
+        (Fixpipe(L1, L0C, 16, 64, 16, INT8, "req8", 1, dst_rows=16), 7 + 16),
+        (Fixpipe(L1, L0C, 4, 20, 16, FLOAT16, "cast", dst_rows=16), 7 + 2),
+    ],
+    ids=str,
+)
+def test_between_buffers_it_is_the_startup_and_the_bytes(
+    op: MicroOp, body: int, tiny: DeviceSpec
+) -> None:
+    assert cost(op, tiny, "aic") == Cost(body)
+
+
+def test_coupled_cores_move_matrices_through_the_unified_buffer(tiny_2002: DeviceSpec) -> None:
+    out = CopyL0c(ub(0, FLOAT16, 1024), L0C, "cast")
+    back = CopyToL1(Local("l1", 0, UINT8, 32), ub(0, UINT8, 32), 40, 3, 64, 64)
+    bias = BroadcastToL0c(L0C, ub(0, FLOAT32, 64), 16)
+    # 4096 bytes at 256 a cycle, or at 512; three bursts of two blocks at 64.
+    assert cost(bias, tiny_2002, "ai_core") == Cost(10 + 8)
+    assert cost(out, tiny_2002, "ai_core") == Cost(8 + 16)
+    assert cost(back, tiny_2002, "ai_core") == Cost(9 + 3)
+
+
+def test_a_core_without_the_path_is_refused(tiny: DeviceSpec) -> None:
+    op = CopyToL1(Local("l1", 0, UINT8, 32), ub(0, UINT8, 32), 32)
+    text = (
+        f"cost: a core must have the path ub_to_l1 for {op}, not only gm_to_ub, l2_to_ub, "
+        f"ub_to_gm, ub_to_l2; use another core or add the path to the device"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        cost(op, tiny)
+
+
+# ---- copies: sectors of 32 bytes, lines of 128 ----
+
+
+def test_rows_become_fractals_and_products_rows_at_the_price_of_copies() -> None:
+    spec = tiny_spec(transfer__burst_cycles=3)
+    rows = Global("x", 0, 100, 16, 128)
+    load = LoadNd2Nz(Local("l1", 0, UINT8, 32), rows, 16)
+    store = Fixpipe(rows, L0C, 16, 50, 16, FLOAT16, "cast", atomic=True)
+    # Rows of 128 bytes lie in a line each; only what becomes fractals goes row by row.
+    assert charge(load, 0, spec) == Charge(16 * 128, 48, rows=16)
+    assert charge(load, 64, spec) == Charge(16 * 128, 48, rows=32)
+    assert charge(store, 0, spec) == Charge(16 * 128, 48)
+
+
+def test_what_stays_in_its_core_cannot_be_charged(tiny: DeviceSpec) -> None:
+    op = Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16)
+    text = f"charge: {op} must touch global memory, but stays in its core; use cost"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        charge(op, 0, tiny)
+
+
+@pytest.mark.parametrize(
+    ("place", "base", "nbytes"),
+    [
+        (Global("x", 0, 32), 0, 32),
+        (Global("x", 0, 33), 0, 64),
+        (Global("x", 32, 1), 0, 32),
+        (Global("x", 1, 1), 0, 128),
+        (Global("x", 1, 127), 0, 128),
+        (Global("x", 1, 128), 0, 256),
+        (Global("x", 0, 32), 16, 128),
+        (Global("x", 16, 32), 16, 32),
+        (Global("x", 0, 100, 3, 128), 0, 3 * 128),
+        (Global("x", 0, 100, 3, 160), 0, 3 * 128),
+        (Global("x", 8, 100, 3, 128), 0, 3 * 128),
+        # At 0: 4 sectors; at 104: lines 0 and 1; at 208: lines 1 and 2; at 312: lines 2 and 3.
+        (Global("x", 0, 100, 4, 104), 0, 128 + 256 + 256 + 256),
+    ],
+    ids=str,
+)
+def test_bytes_as_moved(place: Global, base: int, nbytes: int, tiny: DeviceSpec) -> None:
+    local = Local("ub", 0, UINT8, 32)
+    for op in (Load(local, place, 128), Store(place, local, 128)):
+        assert charge(op, base, tiny).nbytes == nbytes
+
+
+def test_the_official_copy_example_loses_a_fifth_on_odd_rows() -> None:
+    # asc-devkit, 05_best_practices, data_copy: rows of 12287 elements in place of 12288. On odd
+    # addresses 2048 bytes lie in 5 lines of 512; 22 % were measured.
+    spec = tiny_spec(l2__line_bytes=512, transfer__sector_bytes=128)
+    local = Local("ub", 0, UINT8, 2048)
+    moved = [charge(Load(local, Global("x", at, 2048)), 0, spec).nbytes for at in (0, 2)]
+    assert moved == [2048, 2560]
+
+
+@given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 9), st.integers(0, 400))
+def test_the_bytes_of_bursts_are_those_of_each(
+    offset: int, burst: int, bursts: int, stride: int
+) -> None:
+    spec = tiny_spec()
+    local = Local("ub", 0, UINT8, 32)
+    together = charge(Load(local, Global("x", offset, burst, bursts, stride), 320), 7, spec)
+    apart = [
+        charge(Load(local, Global("x", offset + index * stride, burst)), 7, spec).nbytes
+        for index in range(bursts)
+    ]
+    assert together.nbytes == sum(apart)
+
+
+def test_a_copy_holds_its_pipe_for_the_issue_or_for_its_bursts() -> None:
+    spec = tiny_spec(transfer__issue_cycles=21, transfer__burst_cycles=3)
+    local = Local("ub", 0, UINT8, 32)
+    charges = [charge(Load(local, Global("x", 0, 32, n, 32), 32), 0, spec) for n in (1, 7, 8)]
+    assert charges == [Charge(32, 21), Charge(224, 21), Charge(256, 24)]

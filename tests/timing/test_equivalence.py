@@ -1,0 +1,248 @@
+"""Folded and unfolded runs take the same time to the cycle, and folding happens where it may."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tiny import tiny_spec
+
+from npusim import chip
+from npusim.chip import Binding, Block, L2State
+from npusim.data.dtypes import FLOAT32, UINT8
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import BinaryScalar, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
+from npusim.kernel.program import Program
+from npusim.timing.equivalence import fold
+
+ROW = 1024
+"""Bytes between the rows of two cores, when they are whole lines apart."""
+
+
+def kernel(rows: int = 1, nbytes: int = 512, common: int = 0, stride: int = 0) -> Program:
+    """Load *rows* of x (and *common* bytes of the scale), compute, and store the rows to y."""
+    ops: list[MicroOp] = []
+    if common:
+        ops.append(Load(Local("ub", 8192, UINT8, common), Global("scale", 0, common)))
+    place = Global("x", 0, nbytes, rows, stride or nbytes)
+    ops += [
+        Load(Local("ub", 0, UINT8, nbytes), place, 512),
+        *(SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0)),
+        BinaryScalar("add", *[Local("ub", 0, FLOAT32, 64 * rows)] * 2, 1.0),
+        *(SetFlag("vector", "mte3", 0), WaitFlag("vector", "mte3", 0)),
+        Store(Global("y", 0, nbytes, rows, stride or nbytes), Local("ub", 0, UINT8, nbytes), 512),
+    ]
+    return Program("kernel", tuple(ops))
+
+
+def blocks_of(program: Program, cores: int, apart: int = ROW) -> tuple[Block, ...]:
+    """The same on each core, *apart* bytes from the core before; the scale is common."""
+    return tuple(
+        Block(
+            core,
+            "aiv",
+            program,
+            {
+                "x": Binding("x", core * apart),
+                "y": Binding("y", core * apart),
+                "scale": Binding("scale"),
+            },
+        )
+        for core in range(cores)
+    )
+
+
+def tensors_of(cores: int, apart: int = ROW) -> list[GlobalTensor]:
+    size = max(cores * apart, 4096) + 4096
+    return [GlobalTensor("x", size), GlobalTensor("y", size), GlobalTensor("scale", 2048)]
+
+
+def lanes(
+    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool = False
+) -> list[tuple[int, ...]]:
+    """The cores of each group."""
+    groups = fold(blocks, tensors, spec, frozenset({"x", "y", "scale"} if warm else ()))
+    return [tuple(block.core for block in group) for group in groups]
+
+
+def assert_equal_times(
+    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, l2: L2State = "cold"
+) -> None:
+    one, all_ = (chip.time(blocks, tensors, spec, l2=l2, folded=f) for f in (True, False))
+    assert one.to_text() == all_.to_text()
+    assert one.counters() == all_.counters()
+    by_core = [
+        {core: (lane.gm_bytes, lane.l2_bytes) for lane in trace.lanes for core in lane.cores}
+        for trace in (one, all_)
+    ]
+    assert by_core[0] == by_core[1]
+
+
+# ---- where folding happens ----
+
+
+def test_cores_with_lines_of_their_own_are_one_lane(tiny: DeviceSpec) -> None:
+    assert lanes(blocks_of(kernel(), 8), tensors_of(8), tiny) == [tuple(range(8))]
+    assert_equal_times(blocks_of(kernel(), 8), tensors_of(8), tiny)
+
+
+def test_a_common_vector_keeps_them_together(tiny: DeviceSpec) -> None:
+    blocks = blocks_of(kernel(common=256), 8)
+    assert lanes(blocks, tensors_of(8), tiny) == [tuple(range(8))]
+    assert_equal_times(blocks, tensors_of(8), tiny)
+    assert_equal_times(blocks, tensors_of(8), tiny, "warm")
+
+
+def test_rows_that_share_a_line_keep_them_apart(tiny: DeviceSpec) -> None:
+    # 576 bytes are four and a half lines: cores 0 and 1 meet in line 4, though both begin at the
+    # same place within a line as the core after next.
+    blocks = blocks_of(kernel(nbytes=576), 4, apart=576)
+    assert lanes(blocks, tensors_of(4), tiny) == [(0,), (1,), (2,), (3,)]
+    assert_equal_times(blocks, tensors_of(4), tiny)
+
+
+def test_rows_that_begin_elsewhere_in_a_line_are_other_lanes(tiny: DeviceSpec) -> None:
+    # Every second core begins in the middle of a line, and no two meet in one.
+    blocks = blocks_of(kernel(nbytes=448), 4, apart=1024 + 64)
+    assert lanes(blocks, tensors_of(4, 1088), tiny) == [(0, 2), (1, 3)]
+    assert_equal_times(blocks, tensors_of(4, 1088), tiny)
+
+
+def test_only_the_cores_that_meet_keep_apart(tiny: DeviceSpec) -> None:
+    program, short = kernel(), kernel(nbytes=256)
+    blocks = blocks_of(program, 4)
+    stray = Block(4, "aiv", short, {"x": Binding("x", 0), "y": Binding("y", 3 * ROW)})
+    # The stray one reads what core 0 reads and writes what core 3 writes: all are taken apart.
+    assert lanes((*blocks, stray), tensors_of(5), tiny) == [(0,), (1,), (2,), (3,), (4,)]
+    assert_equal_times((*blocks, stray), tensors_of(5), tiny)
+
+
+def test_two_programs_are_two_lanes(tiny: DeviceSpec) -> None:
+    blocks = blocks_of(kernel(), 3) + blocks_of(kernel(nbytes=256), 6)[3:]
+    assert lanes(blocks, tensors_of(6), tiny) == [(0, 1, 2), (3, 4, 5)]
+    assert_equal_times(blocks, tensors_of(6), tiny)
+
+
+def test_two_kinds_of_core_are_two_lanes(tiny_2002: DeviceSpec) -> None:
+    program = kernel()
+    kinds = ("ai_core", "ai_core", "vector_core", "vector_core")
+    blocks = tuple(
+        Block(block.core, kind, program, block.bindings)
+        for block, kind in zip(blocks_of(program, 4), kinds, strict=True)
+    )
+    assert lanes(blocks, tensors_of(4), tiny_2002) == [(0, 1), (2, 3)]
+    assert_equal_times(blocks, tensors_of(4), tiny_2002)
+
+
+def test_a_warm_l2_too_small_for_the_tensors_keeps_all_apart(tiny: DeviceSpec) -> None:
+    blocks = blocks_of(kernel(), 4)
+    large = [GlobalTensor("x", 16384), GlobalTensor("y", 16384), GlobalTensor("scale", 2048)]
+    assert lanes(blocks, large, tiny, warm=True) == [(0,), (1,), (2,), (3,)]
+    assert lanes(blocks, large, tiny, warm=False) == [(0, 1, 2, 3)]
+    assert_equal_times(blocks, large, tiny, "warm")
+    assert_equal_times(blocks, large, tiny, "cold")
+
+
+def test_lines_longer_than_an_allocation_count_whole_when_the_l2_is_warm() -> None:
+    # Each tensor takes 1024 bytes, but one line of 4096; two lines fill the L2, three do not fit.
+    spec = tiny_spec(l2__line_bytes=4096)
+    program = kernel(nbytes=32)
+    same = {name: Binding(name) for name in ("x", "y", "scale")}
+    blocks = tuple(Block(core, "aiv", program, same) for core in range(2))
+    tensors = [GlobalTensor(name, 512) for name in ("x", "y", "scale")]
+    assert lanes(blocks, tensors, spec, warm=True) == [(0,), (1,)]
+
+
+def test_a_single_core_is_left_alone(tiny: DeviceSpec) -> None:
+    assert lanes(blocks_of(kernel(), 1), tensors_of(1), tiny) == [(0,)]
+
+
+# ---- folded and unfolded, on whatever comes ----
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Loads, vector micro-ops and stores, with flags where they depend on each other or not."""
+    ops: list[MicroOp] = []
+    for _ in range(draw(st.integers(1, 4))):
+        name = draw(st.sampled_from(["x", "x", "scale"]))
+        nbytes = draw(st.sampled_from([32, 100, 128, 256, 416]))
+        start = draw(st.sampled_from([0, 0, 16, 128, 200]))
+        bursts = draw(st.sampled_from([1, 1, 2, 3]))
+        stride = draw(st.sampled_from([nbytes, nbytes + 128, nbytes + 300]))
+        ops.append(
+            Load(Local("ub", 0, UINT8, 32), Global(name, start, nbytes, bursts, stride), 416)
+        )
+        if draw(st.booleans()):
+            ops += [SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0)]
+        repeats = draw(st.integers(1, 8))
+        ops.append(BinaryScalar("mul", *[Local("ub", 2048, FLOAT32, 64 * repeats)] * 2, 2.0))
+        if draw(st.booleans()):
+            ops += [SetFlag("vector", "mte3", 0), WaitFlag("vector", "mte3", 0)]
+            ops.append(Store(Global("y", start, nbytes), Local("ub", 2048, UINT8, nbytes)))
+        if draw(st.booleans()):
+            ops += [SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0)]
+    return Program("random", tuple(ops))
+
+
+@given(
+    several=st.lists(st.tuples(programs(), st.integers(1, 5)), min_size=1, max_size=3),
+    apart=st.sampled_from([0, 128, 500, 512, 1024, 1088, 2048]),
+    capacity=st.sampled_from([1024, 4096, 65536]),
+    read=st.sampled_from([32e9, 50e9, 100e9]),
+    slices=st.sampled_from([1, 3, 8]),
+    run_bytes=st.sampled_from([0, 50]),
+    is_cached=st.booleans(),
+    l2=st.sampled_from(["cold", "warm", "again", ("x",), ("scale",)]),
+)
+@settings(max_examples=250)
+def test_folded_and_unfolded_times_are_equal(
+    several: list[tuple[Program, int]],
+    apart: int,
+    capacity: int,
+    read: float,
+    slices: int,
+    run_bytes: int,
+    is_cached: bool,
+    l2: L2State,
+) -> None:
+    spec = tiny_spec(
+        l2__capacity_bytes=capacity,
+        l2__slices=slices,
+        l2__outstanding=4,
+        gm__read_bytes_per_s=read,
+        gm__run_bytes=run_bytes,
+    )
+    blocks: list[Block] = []
+    for program, cores in several:
+        for _ in range(cores):
+            core = len(blocks)
+            places = {name: Binding(name, core * apart) for name in ("x", "y")}
+            scale = Binding("scale", is_cached=is_cached)
+            blocks.append(Block(core, "aiv", program, places | {"scale": scale}))
+    size = len(blocks) * apart + 4096
+    tensors = [GlobalTensor(name, size) for name in ("x", "y", "scale")]
+    assert_equal_times(tuple(blocks), tensors, spec, l2)
+
+
+@given(st.integers(2, 16), st.sampled_from([0, 64, 640]), st.sampled_from([0, 128, 256]))
+@example(16, 256, 0)
+@settings(max_examples=40)
+def test_private_rows_fold_into_one_lane_with_equal_times(
+    cores: int, common: int, gap: int
+) -> None:
+    spec = tiny_spec(gm__read_bytes_per_s=77e9, l2__capacity_bytes=4096)
+    blocks = blocks_of(kernel(2, 128, common, 128 + gap), cores)
+    assert lanes(blocks, tensors_of(cores), spec) == [tuple(range(cores))]
+    assert_equal_times(blocks, tensors_of(cores), spec)
+
+
+@pytest.mark.parametrize("cores", [3, 5, 7])
+def test_one_lane_times_like_many(cores: int, tiny: DeviceSpec) -> None:
+    # cores x 512 bytes at 32 a cycle, there 10 later; 2 + 1 and 3 of adding; out again, + 4.
+    blocks = blocks_of(kernel(1, 512), cores)
+    trace = chip.time(blocks, tensors_of(cores), tiny)
+    took = cores * 16
+    assert len(trace.lanes) == 1
+    assert trace.cycles == (took + 10) + (2 + 1 + 3) + (took + 4)

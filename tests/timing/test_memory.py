@@ -1,0 +1,273 @@
+"""Cores that share links and the L2, timed by hand to the cycle.
+
+The tiny chip: each core's port takes 32 bytes a cycle from the memory and 64 out of the L2; the
+links that all cores share move 32 and 128; a load is there after 10 cycles, or 2 out of the L2.
+Stores go to the L2, 32 bytes a cycle for all cores, and are there after 4; what has to leave it
+shares the 32 of the loads on its way to the memory. The L2 holds 8192 bytes in lines of 128.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import simpy
+from tiny import log, play, tiny_spec
+
+from npusim.chip import Binding
+from npusim.data.dtypes import UINT8
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
+from npusim.timing.memory import L2, PORT_UNITS, Copy, Lines, Link, Use, touched_lines
+from npusim.timing.memory.l2 import SHARE_UNITS, Found
+
+SMALL = {"x": 2048, "y": 2048}
+"""Tensors that fit into the L2 together."""
+BIG = {"x": 16384, "y": 16384}
+
+
+def load(nbytes: int, start: int = 0, name: str = "x") -> Load:
+    return Load(Local("ub", 0, UINT8, nbytes), Global(name, start, nbytes))
+
+
+def store(nbytes: int, start: int = 0, name: str = "y") -> Store:
+    return Store(Global(name, start, nbytes), Local("ub", 8192, UINT8, nbytes))
+
+
+def copy(nbytes: int, port: int, copies: int = 1, stream: object = None, slices: int = 1) -> Copy:
+    return Copy(nbytes, port * PORT_UNITS, copies * port * PORT_UNITS, stream, slices)
+
+
+# ---- links ----
+
+
+def test_two_cores_that_exceed_the_link_get_half_each(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256),), (load(256, 4096),))
+    # 256 bytes at 16 a cycle.
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+
+
+def test_two_cores_within_the_link_do_not_feel_each_other() -> None:
+    spec = tiny_spec(gm__read_bytes_per_s=64e9)
+    trace = play(spec, (load(256),), (load(256, 4096),))
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18)]
+
+
+def test_a_copy_speeds_up_when_the_other_ends(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256),), (load(512, 4096),))
+    # Till 16 each moves 256 bytes; the other 256 go at full speed in 8.
+    assert log(trace, 0) == [("mte2", 0, 16, 26)]
+    assert log(trace, 1) == [("mte2", 0, 24, 34)]
+
+
+def test_a_copy_slows_down_when_another_begins(tiny: DeviceSpec) -> None:
+    first = (store(128), SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0), load(256))
+    trace = play(tiny, first, (load(512, 4096),))
+    # The store takes 4 + 4, so core 0 loads from 8 on. Core 1 has moved 256 by then, and needs 16
+    # for the rest, as core 0 does for its own.
+    assert log(trace, 0) == [("mte3", 0, 4, 8), ("mte2", 8, 24, 34)]
+    assert log(trace, 1) == [("mte2", 0, 24, 34)]
+
+
+def test_four_cores_get_a_quarter_each() -> None:
+    spec = tiny_spec()
+    trace = play(spec, *((load(256, 2048 * core),) for core in range(4)))
+    assert [log(trace, core) for core in range(4)] == [[("mte2", 0, 32, 42)]] * 4
+
+
+def test_unequal_ports_share_in_proportion() -> None:
+    env = simpy.Environment()
+    link, ends = Link(env, 30.0), []
+    for name, port in (("wide", 40), ("narrow", 20)):
+        done = lambda name=name: ends.append((name, int(env.now)))  # noqa: E731
+        link.join(copy(200, port), done)
+    env.run()
+    # 30 for 60: half speed. 200 bytes at 20 a cycle; then the narrow one has 100 left at 20.
+    assert ends == [("wide", 10), ("narrow", 15)]
+
+
+def test_reads_and_writes_have_links_of_their_own(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256),), (store(256),))
+    assert log(trace, 0) == [("mte2", 0, 8, 18)]
+    assert log(trace, 1) == [("mte3", 0, 8, 12)]
+
+
+def test_stores_share_the_write_link(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (store(256),), (store(256, 4096),))
+    assert log(trace, 0) == log(trace, 1) == [("mte3", 0, 16, 20)]
+
+
+def test_the_l2_has_links_of_its_own() -> None:
+    spec = tiny_spec(l2__read_bytes_per_s=64e9)
+    trace = play(spec, (load(256),), (load(256, 1024),), sizes=SMALL, l2="warm")
+    # Two ports of 64 on a link of 64: 32 each, as if it were global memory; 2 cycles of latency.
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 10)]
+
+
+def test_a_link_finishes_equal_copies_together_whatever_the_order() -> None:
+    env = simpy.Environment()
+    link, ends = Link(env, 48.0), []
+    sizes = [320, 64, 320, 64, 640]
+    for index, size in enumerate(sizes):
+        done = lambda index=index: ends.append((int(env.now), index))  # noqa: E731
+        link.join(copy(size, 32), done)
+    env.run()
+    times = {sizes[index]: time for time, index in ends}
+    assert ends == sorted((times[size], index) for index, size in enumerate(sizes))
+
+
+def test_several_copies_in_one_are_as_many_copies_apart() -> None:
+    def ends(groups: list[tuple[int, int]]) -> list[int]:
+        env = simpy.Environment()
+        link, times = Link(env, 50.0), []
+        for nbytes, copies in groups:
+            link.join(copy(nbytes, 30, copies), lambda: times.append(int(env.now)))
+        env.run()
+        return times
+
+    together, apart = ends([(900, 3), (500, 1)]), ends([(900, 1)] * 3 + [(500, 1)])
+    assert together == sorted(set(apart))
+    # All four at 50 / 4 a cycle: 500 bytes take 40; the other three then have 400 at 50 / 3: 24.
+    assert sorted(set(apart)) == [40, 64]
+
+
+# ---- the L2 ----
+
+
+def test_a_second_touch_hits(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256), load(256)))
+    # 8 cycles past the L2, there after 10; then 256 at 64: 4, there after 2.
+    assert log(trace) == [("mte2", 0, 8, 18), ("mte2", 8, 12, 14)]
+
+
+def test_a_warm_l2_serves_the_first_touch(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256), store(256)), sizes=SMALL, l2="warm")
+    # Stores take the same way, warm or not.
+    assert log(trace) == [("mte2", 0, 4, 6), ("mte3", 0, 8, 12)]
+
+
+def test_what_was_stored_can_be_loaded_from_the_l2(tiny: DeviceSpec) -> None:
+    flag = (SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0))
+    trace = play(tiny, (store(256), *flag, load(256, 0, "y")))
+    assert log(trace) == [("mte3", 0, 8, 12), ("mte2", 12, 16, 18)]
+
+
+def test_a_copy_that_is_partly_there_takes_the_rest_from_memory_first(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256), load(512)))
+    # Two of four lines: 256 bytes at 32 (8 cycles), then 256 at 64 (4), there after 10.
+    assert log(trace) == [("mte2", 0, 8, 18), ("mte2", 8, 20, 30)]
+    (lane,) = trace.lanes
+    assert (lane.gm_bytes, lane.l2_bytes) == (512, 256)
+
+
+def test_lines_count_not_bytes(tiny: DeviceSpec) -> None:
+    # 32 bytes bring in their line of 128, which takes 4 cycles, so all of it is there afterwards.
+    trace = play(tiny, (load(32), load(128)))
+    assert log(trace) == [("mte2", 0, 4, 14), ("mte2", 4, 6, 8)]
+    (lane,) = trace.lanes
+    assert (lane.gm_bytes, lane.l2_bytes) == (32, 128)
+
+
+def test_requests_of_one_cycle_do_not_see_each_other(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256),), (load(256),))
+    # Both miss, though the lines are the same, which come in once: 8 cycles at 32.
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18)]
+    assert [lane.gm_bytes for lane in trace.lanes] == [256, 256]
+    assert [lane.l2_bytes for lane in trace.lanes] == [0, 0]
+
+
+def test_requests_of_one_cycle_both_hit_what_was_there_before(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256),), (load(256),), sizes=SMALL, l2="warm")
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 4, 6)]
+    trace = play(tiny, (load(256), load(256)), (load(256), load(256)))
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18), ("mte2", 8, 12, 14)]
+
+
+def test_a_line_stays_until_more_than_the_l2_holds_has_come_in(tiny: DeviceSpec) -> None:
+    def third(brought_in: int) -> tuple[str, int, int, int]:
+        program = (load(4096), load(brought_in, name="y"), load(128))
+        return log(play(tiny, program, sizes=BIG))[2]
+
+    # 4096 + 4096 fill the L2 exactly: 2 cycles at 64. One line more, and the first is gone.
+    assert third(4096) == ("mte2", 256, 258, 260)
+    assert third(4096 + 128) == ("mte2", 260, 264, 274)
+
+
+def test_a_touch_keeps_a_line_in(tiny: DeviceSpec) -> None:
+    program = (load(128), load(6144, name="y"), load(128), load(6144, 8192, "y"), load(128))
+    rows = log(play(tiny, program, sizes=BIG))
+    # Hits bring nothing in, so the third and the fifth find their line: 2 cycles each.
+    assert [free - start for _, start, free, _ in rows] == [4, 192, 2, 192, 2]
+
+
+def test_hits_bring_nothing_in(tiny: DeviceSpec) -> None:
+    program = (load(4096), *(load(4096, name="y") for _ in range(5)), load(4096))
+    rows = log(play(tiny, program, sizes=BIG))
+    assert [free - start for _, start, free, _ in rows] == [128, 128, 64, 64, 64, 64, 64]
+
+
+def test_a_warm_l2_holds_the_tensors_touched_last(tiny: DeviceSpec) -> None:
+    # x and y need 16896 bytes each with the allocator's slack; only the end of y fits.
+    program = (load(128), load(128, 16384 - 128, "y"))
+    rows = log(play(tiny, program, sizes=BIG, l2="warm"))
+    assert rows == [("mte2", 0, 4, 14), ("mte2", 4, 6, 8)]
+
+
+def reads(l2: L2, *lines: Lines, copies: int = 1, different: int = 1) -> list[Found]:
+    """What the L2 finds when all *lines* of x are read in one cycle; fetched in bytes."""
+    found = l2.touch([Use(True, "x", each, copies, different) for each in lines])
+    return [each._replace(fetched=each.fetched / SHARE_UNITS) for each in found]
+
+
+def test_the_l2_answers_by_volume(tiny: DeviceSpec) -> None:
+    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+    # 64 lines fill the L2. In the first cycle two ask for the same, which come in once.
+    assert reads(l2, slice(0, 64), slice(0, 64)) == [(0, 64, 32 * 128), (0, 64, 32 * 128)]
+    assert reads(l2, slice(0, 64)) == [(64, 0, 0)]
+    assert reads(l2, np.array([0, 100, 200])) == [(1, 2, 256)]
+    # With two and 62 more since they were touched, all are there still; then one more comes in.
+    assert reads(l2, slice(300, 362)) == [(0, 62, 62 * 128)]
+    assert reads(l2, np.array([1, 100, 300, 363])) == [(3, 1, 128)]
+    assert reads(l2, np.array([1, 2])) == [(1, 1, 128)]
+
+
+def test_folded_requests_bring_in_as_much_as_apart(tiny: DeviceSpec) -> None:
+    def age(copies: int, requests: int) -> list[Found]:
+        l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+        lines = [slice(100 * request, 100 * request + 20) for request in range(requests)]
+        reads(l2, *lines, copies=copies, different=copies)
+        return reads(l2, slice(0, 20))
+
+    assert age(copies=3, requests=1) == age(copies=1, requests=3) == [(20, 0, 0)]
+    assert age(copies=4, requests=1) == age(copies=1, requests=4) == [(0, 20, 20 * 128)]
+
+
+# ---- which lines a copy touches ----
+
+
+@pytest.mark.parametrize(
+    ("place", "base", "expected"),
+    [
+        (Global("x", 0, 128), 0, [0]),
+        (Global("x", 0, 129), 0, [0, 1]),
+        (Global("x", 127, 2), 0, [0, 1]),
+        (Global("x", 0, 128), 64, [0, 1]),
+        (Global("x", 0, 32, 4, 128), 0, [0, 1, 2, 3]),
+        (Global("x", 0, 32, 3, 256), 0, [0, 2, 4]),
+        (Global("x", 100, 32, 3, 256), 0, [0, 1, 2, 3, 4, 5]),
+        (Global("x", 0, 32, 3, 200), 0, [0, 1, 3]),
+        (Global("x", 0, 32, 3, 32), 0, [0]),
+    ],
+    ids=str,
+)
+def test_lines_that_a_copy_touches(place: Global, base: int, expected: list[int]) -> None:
+    lines = touched_lines(place, base, 128)
+    found = list(range(lines.start, lines.stop)) if isinstance(lines, slice) else lines.tolist()
+    assert found == expected
+
+
+def test_two_names_of_one_tensor_share_its_lines(tiny: DeviceSpec) -> None:
+    program: tuple[MicroOp, ...] = (load(256), load(256, 0, "again"))
+    both = ({"x": Binding("x", 512), "again": Binding("x", 512)},)
+    rows = log(play(tiny, program, bindings=both))
+    assert rows == [("mte2", 0, 8, 18), ("mte2", 8, 12, 14)]

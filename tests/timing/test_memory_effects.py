@@ -1,0 +1,219 @@
+"""What silicon does beside bandwidth and latency, each effect by hand on the tiny chip.
+
+A core's port takes 32 bytes a cycle from the memory and 64 out of the L2; all cores together get 32
+and 128; a load is there after 10 cycles, or 2 out of the L2, a store after 4. Lines have 128 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tiny import log, play, tiny_spec
+
+from npusim.chip import Binding
+from npusim.data.dtypes import UINT8
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Global, Load, LoadNd2Nz, Local, Store
+from npusim.kernel.program import Program
+
+SMALL = {"x": 2048, "y": 2048}
+"""Tensors that fit into the L2 together."""
+BIG = {"x": 16384, "y": 16384}
+
+
+def load(nbytes: int, start: int = 0, name: str = "x") -> Load:
+    return Load(Local("ub", 0, UINT8, nbytes), Global(name, start, nbytes))
+
+
+def rows(bursts: int, nbytes: int, stride: int) -> Load:
+    place = Global("x", 0, nbytes, bursts, stride)
+    return Load(Local("ub", 0, UINT8, nbytes), place, nbytes)
+
+
+def store(nbytes: int, start: int = 0) -> Store:
+    return Store(Global("y", start, nbytes), Local("ub", 8192, UINT8, nbytes))
+
+
+def fractals(bursts: int, nbytes: int, stride: int) -> LoadNd2Nz:
+    return LoadNd2Nz(Local("l1", 0, UINT8, nbytes), Global("x", 0, nbytes, bursts, stride), 16)
+
+
+# ---- lines that come in ----
+
+
+def test_a_line_that_misses_is_fetched_whole() -> None:
+    spec = tiny_spec(gm__read_bytes_per_s=64e9)
+    # 32 bytes of each of four lines: 512 bytes at 64 take 8 cycles; at the port 4 would do.
+    assert log(play(spec, (rows(4, 32, 128),))) == [("mte2", 0, 8, 18)]
+    assert log(play(spec, (rows(1, 128, 128),))) == [("mte2", 0, 4, 14)]
+
+
+def test_each_run_of_lines_costs_as_if_it_were_longer() -> None:
+    spec = tiny_spec(gm__run_bytes=32)
+    # 512 + 32 bytes at 32; in four runs 512 + 4 x 32.
+    assert log(play(spec, (load(512),))) == [("mte2", 0, 17, 27)]
+    assert log(play(spec, (rows(4, 128, 256),))) == [("mte2", 0, 20, 30)]
+
+
+def test_runs_are_told_by_what_is_missing() -> None:
+    spec = tiny_spec(gm__run_bytes=32)
+    # Line 1 is there: lines 0, 2 and 3 come in, in two runs, 384 + 64 bytes at 32 for the 384 that
+    # the port takes; then 128 out of the L2 at 64.
+    trace = play(spec, (load(128, 128), load(512)))
+    assert log(trace) == [("mte2", 0, 5, 15), ("mte2", 5, 5 + 14 + 2, 31)]
+    assert (trace.lanes[0].gm_bytes, trace.lanes[0].l2_bytes) == (512, 128)
+
+
+@pytest.mark.parametrize("cores", [(256, 512), (512, 256)])
+def test_who_asks_for_the_same_line_at_once_bears_a_part_of_it(
+    cores: tuple[int, int], tiny: DeviceSpec
+) -> None:
+    # Both bear half of the first two lines: loads of 16 and 24 bytes a cycle on a link of 32, four
+    # fifths of full speed. 256 bytes take 10 cycles; the others 8 more at full speed.
+    trace = play(tiny, *((load(nbytes),) for nbytes in cores))
+    found = {nbytes: log(trace, core) for core, nbytes in enumerate(cores)}
+    assert found == {256: [("mte2", 0, 10, 20)], 512: [("mte2", 0, 18, 28)]}
+
+
+def test_who_asks_a_cycle_later_gets_it_out_of_the_l2(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256),), (load(32, 1024), load(256)))
+    # The line of core 1 shares the link with the 256 bytes: 32 and 128 bytes a cycle, a fifth, so
+    # that it takes 5 cycles. Core 0 has 7 cycles left then; core 1 hits.
+    assert log(trace, 0) == [("mte2", 0, 12, 22)]
+    assert log(trace, 1) == [("mte2", 0, 5, 15), ("mte2", 5, 9, 11)]
+
+
+# ---- past the L2 ----
+
+
+def test_what_goes_past_the_l2_leaves_nothing_there_and_brings_no_lines(tiny: DeviceSpec) -> None:
+    past = ({"x": Binding("x", is_cached=False)},)
+    assert log(play(tiny, (load(256), load(256)), bindings=past)) == [
+        ("mte2", 0, 8, 18),
+        ("mte2", 8, 16, 26),
+    ]
+    assert log(play(tiny, (load(32),), bindings=past)) == [("mte2", 0, 1, 11)]
+    assert log(play(tiny, (load(256),), sizes=SMALL, l2="warm", bindings=past)) == [
+        ("mte2", 0, 8, 18)
+    ]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_what_goes_past_the_l2_comes_once_for_each_core(folded: bool, tiny: DeviceSpec) -> None:
+    past = ({"x": Binding("x", is_cached=False)},) * 2
+    program = Program("kernel", (load(256),))
+    trace = play(tiny, program, program, bindings=past, folded=folded)
+    assert len(trace.lanes) == (1 if folded else 2)
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+
+
+# ---- what was stored ----
+
+
+@pytest.mark.parametrize(("bus", "took"), [("shared", 136), ("separate", 128)])
+def test_what_leaves_the_l2_is_written_back_over_the_bus(bus: str, took: int) -> None:
+    spec = tiny_spec(gm__bus=bus)
+    # The second load brings the volume to 8192 + 256, so that the 256 bytes stored have to go: 16
+    # cycles at half the bus, of which the load loses 8.
+    trace = play(spec, (store(256), load(4096), load(4096, 4096)), sizes=BIG)
+    assert log(trace) == [
+        ("mte3", 0, 8, 12),
+        ("mte2", 0, 128, 138),
+        ("mte2", 128, 128 + took, 138 + took),
+    ]
+
+
+def test_what_fits_is_not_written_back(tiny: DeviceSpec) -> None:
+    program = (store(256), load(4096), load(4096 - 256, 4096), load(128))
+    assert log(play(tiny, program, sizes=BIG))[1:] == [
+        ("mte2", 0, 128, 138),
+        ("mte2", 128, 248, 258),
+        ("mte2", 248, 250, 252),
+    ]
+
+
+def test_what_an_earlier_run_stored_is_there_for_the_next(tiny: DeviceSpec) -> None:
+    program = (store(256), load(4096), load(4096 - 256, 4096))
+    cold, again = (log(play(tiny, program, sizes=BIG, l2=l2)) for l2 in ("cold", "again"))
+    # All fits: the second run finds everything.
+    assert [row[2] - row[1] for row in again] == [8, 64, 60]
+    assert [row[2] - row[1] for row in cold] == [8, 128, 120]
+
+
+# ---- states ----
+
+
+def test_again_is_what_the_run_before_left(tiny: DeviceSpec) -> None:
+    assert log(play(tiny, (load(256),), l2="again")) == [("mte2", 0, 4, 6)]
+    # Three times 4096 bytes one after the other do not fit: each is gone when its turn comes.
+    loop = tuple(load(4096, start) for start in (0, 4096, 8192))
+    cold, again = (log(play(tiny, loop, sizes=BIG, l2=l2)) for l2 in ("cold", "again"))
+    assert cold == again
+
+
+def test_only_the_tensors_named_are_warm(tiny: DeviceSpec) -> None:
+    program = (load(256), load(256, name="y"))
+    assert log(play(tiny, program, sizes=SMALL, l2=("x",))) == [
+        ("mte2", 0, 4, 6),
+        ("mte2", 4, 12, 22),
+    ]
+    assert log(play(tiny, program, sizes=SMALL, l2=())) == log(play(tiny, program, sizes=SMALL))
+
+
+# ---- slices ----
+
+
+def test_the_same_bytes_come_from_one_slice() -> None:
+    spec = tiny_spec(l2__slices=2)
+    # One of two slices: 64 bytes a cycle for two ports of 64.
+    trace = play(spec, (load(256),), (load(256),), sizes=SMALL, l2="warm")
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 10)]
+    # Different bytes keep 3/4 of two slices busy: 96 for 128, 48 each, 5.33 cycles.
+    trace = play(spec, (load(256),), (load(256, 1024),), sizes=SMALL, l2="warm")
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 6, 8)]
+
+
+def test_a_slice_hands_out_what_the_memory_gives() -> None:
+    spec = tiny_spec(l2__slices=4)
+    # 256 bytes come in once, in 8 cycles; one of four slices hands them to two cores at 32 in 16.
+    trace = play(spec, (load(256),), (load(256),))
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+
+
+def test_rows_far_apart_lie_in_several_slices() -> None:
+    spec = tiny_spec(l2__slices=4, l2__outstanding=2)
+    # One stream gets a quarter of 128. Two lines asked for at a time, 512 bytes apart, span 1024
+    # bytes, four times as much as two lines side by side: 1 - (3/4)^4 of 128, more than the port.
+    assert log(play(spec, (load(512),), sizes=SMALL, l2="warm")) == [("mte2", 0, 16, 18)]
+    assert log(play(spec, (rows(4, 128, 512),), sizes=SMALL, l2="warm")) == [("mte2", 0, 8, 10)]
+
+
+def test_streams_that_begin_alike_but_spread_apart_end_in_any_order() -> None:
+    spec = tiny_spec(l2__slices=4, l2__outstanding=2)
+    programs: list[tuple[Any, ...]] = [(rows(4, 128, 512),), (load(128), load(128, 1024))]
+    one = play(spec, *programs, sizes=SMALL, l2="warm")
+    other = play(spec, *programs[::-1], sizes=SMALL, l2="warm")
+    assert log(one, 0) == log(other, 1)
+    assert log(one, 1) == log(other, 0)
+
+
+# ---- rows that become fractals ----
+
+
+def test_rows_that_become_fractals_wait_for_each_other() -> None:
+    spec = tiny_spec(gm__row_ns=3.0, l2__row_ns=2.0)
+    # 8 rows: 24 cycles from the memory, 16 out of the L2, there after 10 and 2; the bytes alone
+    # would take 16, with their lines, and 4.
+    program = (fractals(8, 32, 64), fractals(8, 32, 64))
+    assert log(play(spec, program, kind="aic")) == [("mte2", 0, 24, 34), ("mte2", 24, 40, 42)]
+
+
+def test_a_row_across_lines_is_two_pieces() -> None:
+    spec = tiny_spec(l2__row_ns=2.0)
+    # From byte 0 on rows of 128 lie in a line each; from byte 64 on in two.
+    for start, took in ((0, 16), (64, 32)):
+        own = ({"x": Binding("x", start)},)
+        program = (fractals(8, 128, 128),)
+        trace = play(spec, program, sizes=SMALL, l2="warm", kind="aic", bindings=own)
+        assert log(trace) == [("mte2", 0, max(took, 16), max(took, 16) + 2)]

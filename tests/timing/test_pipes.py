@@ -1,0 +1,510 @@
+"""Programs of a few micro-ops on one core, timed by hand to the cycle.
+
+The tiny chip: a load or store moves 32 bytes a cycle past the L2 and is there 10 (a store 4)
+cycles later; a vector micro-op takes 2 cycles of head, 1 a repeat of 256 bytes, 3 of tail. Handing
+out and flags are free unless a test says otherwise. A row is (pipe, start, pipe free, result).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import builder, log, play, tiny_spec
+
+from npusim import chip
+from npusim.check.hazards import DeadlockError
+from npusim.chip import Binding, Block
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.tensor import GlobalTensor
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.isa import (
+    Barrier,
+    BinaryScalar,
+    Duplicate,
+    Fixpipe,
+    Global,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    Local,
+    MicroOp,
+    Mmad,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    SetFlag,
+    Store,
+    WaitFlag,
+)
+from npusim.kernel.program import Call, Program
+
+
+def load(nbytes: int = 256, at: int = 0, name: str = "x", start: int = 0) -> Load:
+    return Load(Local("ub", at, UINT8, nbytes), Global(name, start, nbytes))
+
+
+def store(nbytes: int = 256, at: int = 0, name: str = "y", start: int = 0) -> Store:
+    return Store(Global(name, start, nbytes), Local("ub", at, UINT8, nbytes))
+
+
+def vector(repeats: int = 1, at: int = 0) -> BinaryScalar:
+    x = Local("ub", at, FLOAT32, 64 * repeats)
+    return BinaryScalar("add", x, x, 1.0)
+
+
+def sync(src: Pipe, dst: Pipe, event: int = 0) -> tuple[MicroOp, MicroOp]:
+    return SetFlag(src, dst, event), WaitFlag(src, dst, event)
+
+
+# ---- one pipe ----
+
+
+def test_load_compute_store_one_after_the_other(tiny: DeviceSpec) -> None:
+    program = (load(), *sync("mte2", "vector"), vector(), *sync("vector", "mte3"), store())
+    # 256 bytes at 32 a cycle: 8, there after 10 more. Head 2 and one repeat, tail 3. Store: 8 + 4.
+    assert log(play(tiny, program)) == [
+        ("mte2", 0, 8, 18),
+        ("vector", 18, 21, 24),
+        ("mte3", 24, 32, 36),
+    ]
+
+
+def test_independent_vector_micro_ops_follow_without_head(tiny: DeviceSpec) -> None:
+    program = (vector(4), vector(4, 1024), vector(1, 2048))
+    # 2 + 4, result 3 later; the pipe is not drained at 6 and at 10, so nobody pays the head again.
+    assert log(play(tiny, program)) == [
+        ("vector", 0, 6, 9),
+        ("vector", 6, 10, 13),
+        ("vector", 10, 11, 14),
+    ]
+
+
+def test_a_barrier_drains_the_pipe_so_that_the_next_pays_the_head(tiny: DeviceSpec) -> None:
+    program = (vector(4), Barrier("vector"), vector(4))
+    # The barrier holds the pipe till 9, when the first result is there; then 2 + 4 and 3.
+    assert log(play(tiny, program)) == [("vector", 0, 6, 9), ("vector", 9, 15, 18)]
+
+
+def test_a_pipe_that_idled_pays_the_head_again(tiny: DeviceSpec) -> None:
+    program = (vector(), load(), *sync("mte2", "vector"), vector())
+    assert log(play(tiny, program)) == [
+        ("vector", 0, 3, 6),
+        ("mte2", 0, 8, 18),
+        ("vector", 18, 21, 24),
+    ]
+
+
+def test_a_flag_rises_when_the_result_is_there_but_does_not_hold_its_pipe(
+    tiny: DeviceSpec,
+) -> None:
+    program = (vector(4), *sync("vector", "mte3"), vector(1, 1024), store(1024))
+    # The second vector micro-op starts at 6, the store waits for the tail of the first till 9.
+    assert log(play(tiny, program)) == [
+        ("vector", 0, 6, 9),
+        ("vector", 6, 7, 10),
+        ("mte3", 9, 41, 45),
+    ]
+
+
+def test_two_waits_need_two_sets(tiny: DeviceSpec) -> None:
+    flag: tuple[Pipe, Pipe, int] = ("vector", "mte3", 0)
+    program = (
+        *(vector(), SetFlag(*flag), vector(20, 256), SetFlag(*flag)),
+        *(WaitFlag(*flag), store(), WaitFlag(*flag), store(5120, 256, start=1024)),
+    )
+    # First result at 6; the second micro-op runs 3 to 23 and is there at 26. Each wait takes one
+    # set, in order: the first store at 6 (8 cycles), the second not at 14 but at 26 (160 cycles).
+    assert log(play(tiny, program)) == [
+        ("vector", 0, 3, 6),
+        ("vector", 3, 23, 26),
+        ("mte3", 6, 14, 18),
+        ("mte3", 26, 186, 190),
+    ]
+
+
+def test_flags_and_barriers_take_what_the_device_says() -> None:
+    spec = tiny_spec(sync__set_flag_cycles=2, sync__wait_flag_cycles=1, sync__barrier_cycles=5)
+    program = (vector(), Barrier("vector"), vector(), *sync("vector", "mte3"), store())
+    # 0 to 3, there at 6; barrier till 11; 11 to 14, there at 17; set rises at 19, wait till 20.
+    assert log(play(spec, program)) == [
+        ("vector", 0, 3, 6),
+        ("vector", 11, 14, 17),
+        ("mte3", 20, 28, 32),
+    ]
+
+
+def test_a_full_barrier_waits_for_every_pipe(tiny: DeviceSpec) -> None:
+    program = (load(), vector(4, 1024), Barrier(), vector(1, 1024), store(256, 2048))
+    # The load is there at 18; nothing is handed out before.
+    assert log(play(tiny, program)) == [
+        ("mte2", 0, 8, 18),
+        ("vector", 0, 6, 9),
+        ("vector", 18, 21, 24),
+        ("mte3", 18, 26, 30),
+    ]
+
+
+def test_the_same_without_the_barrier_starts_at_once(tiny: DeviceSpec) -> None:
+    program = (load(), vector(4, 1024), vector(1, 1024), store(256, 2048))
+    assert log(play(tiny, program)) == [
+        ("mte2", 0, 8, 18),
+        ("vector", 0, 6, 9),
+        ("vector", 6, 7, 10),
+        ("mte3", 0, 8, 12),
+    ]
+
+
+def test_handing_out_takes_a_cycle_each() -> None:
+    spec = tiny_spec(scalar__dispatch_cycles=3)
+    program = (load(), vector(1, 1024), vector(1, 2048), *sync("mte2", "mte3"), store())
+    # Handed out at 3, 6, 9, (set 12, wait 15,) store 18; the load runs 3 to 11 and is there at 21.
+    assert log(play(spec, program)) == [
+        ("mte2", 3, 11, 21),
+        ("vector", 6, 9, 12),
+        ("vector", 9, 10, 13),
+        ("mte3", 21, 29, 33),
+    ]
+
+
+# ---- scalar ----
+
+
+def test_scalar_micro_ops_hold_up_what_comes_after_them(tiny: DeviceSpec) -> None:
+    word = Local("ub", 4096, FLOAT32, 1)
+    program = (
+        *(vector(), ScalarLoad("r", word), ScalarAlu("add", "r", "r", 1), ScalarStore(word, "r")),
+        vector(1, 256),
+    )
+    # Load 4, add 1, store 3: the second vector micro-op is handed out at 8.
+    assert log(play(tiny, program)) == [
+        ("vector", 0, 3, 6),
+        ("scalar", 0, 4, 4),
+        ("scalar", 4, 5, 5),
+        ("scalar", 5, 8, 8),
+        ("vector", 8, 11, 14),
+    ]
+
+
+def test_a_loop_takes_its_body_as_often_as_it_runs(tiny: DeviceSpec) -> None:
+    byte = Local("ub", 0, UINT8, 1)
+    body = (ScalarLoad("r", byte, 1), ScalarStore(Local("ub", 32, UINT8, 1), "r", 1))
+    # Three rounds of 4 + 3.
+    assert log(play(tiny, (ScalarLoop(3, body), vector()))) == [
+        ("scalar", 0, 21, 21),
+        ("vector", 21, 24, 27),
+    ]
+
+
+def test_the_scalar_unit_can_wait_for_a_pipe_and_a_pipe_for_it(tiny: DeviceSpec) -> None:
+    word = Local("ub", 0, FLOAT32, 1)
+    program = (
+        *(load(), *sync("mte2", "scalar"), ScalarStore(word, "r")),
+        *(*sync("scalar", "mte3"), store(), vector(1, 4096)),
+    )
+    # The scalar unit stands at its wait till 18, so even the free vector pipe gets nothing before.
+    assert log(play(tiny, program)) == [
+        ("mte2", 0, 8, 18),
+        ("scalar", 18, 21, 21),
+        ("mte3", 21, 29, 33),
+        ("vector", 21, 24, 27),
+    ]
+
+
+# ---- queues ----
+
+
+def pipelined(spec: DeviceSpec, depth: int) -> Program:
+    write = builder(spec)
+    queue = write.queue("ub", 1024, "mte2", "vector", depth)
+    for tile in range(3):
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 1024), Global("x", 1024 * tile, 1024))
+        queue.enque(slot)
+        slot = queue.deque()
+        write.emit(vector(4, slot.offset_bytes))
+        queue.free(slot)
+    return write.build()
+
+
+def test_with_depth_2_a_load_runs_while_the_tile_before_is_computed(tiny: DeviceSpec) -> None:
+    # 1024 bytes: 32 cycles, there 10 later. The third load needs the first slot, free at 51.
+    assert log(play(tiny, pipelined(tiny, 2))) == [
+        ("mte2", 0, 32, 42),
+        ("vector", 42, 48, 51),
+        ("mte2", 32, 64, 74),
+        ("vector", 74, 80, 83),
+        ("mte2", 64, 96, 106),
+        ("vector", 106, 112, 115),
+    ]
+
+
+def test_with_depth_1_each_load_waits_for_the_tile_before(tiny: DeviceSpec) -> None:
+    assert log(play(tiny, pipelined(tiny, 1))) == [
+        ("mte2", 0, 32, 42),
+        ("vector", 42, 48, 51),
+        ("mte2", 51, 83, 93),
+        ("vector", 93, 99, 102),
+        ("mte2", 102, 134, 144),
+        ("vector", 144, 150, 153),
+    ]
+
+
+# ---- the cube path ----
+
+
+def test_a_product_from_global_memory_and_back(tiny: DeviceSpec) -> None:
+    l1, l0c = Local("l1", 0, FLOAT16, 512), Local("l0c", 0, FLOAT32, 256)
+    l0a, l0b = Local("l0a", 0, FLOAT16, 512), Local("l0b", 0, FLOAT16, 512)
+    program = (
+        *(LoadNd2Nz(l1, Global("x", 0, 64, 16, 64), 16), *sync("mte2", "mte1")),
+        *(LoadData(l0a, l1, 16, 0, 0, 16, 32), LoadData(l0b, l1, 16, 0, 0, 16, 32)),
+        *(*sync("mte1", "cube"), Mmad(l0c, l0a, l0b, 16, 16, 32)),
+        *(Mmad(l0c, l0a, l0b, 16, 16, 32, "accumulate"), *sync("cube", "fixpipe")),
+        Fixpipe(Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast"),
+    )
+    # 1024 bytes at 32 a cycle and 10; 3 + 1024 / 256, 4 + 1024 / 128; twice 2 + 2 tiles, there 5
+    # later; 512 bytes at 32 and 4.
+    assert log(play(tiny, program, kind="aic")) == [
+        ("mte2", 0, 32, 42),
+        ("mte1", 42, 49, 49),
+        ("mte1", 49, 61, 61),
+        ("cube", 61, 65, 70),
+        ("cube", 65, 69, 74),
+        ("fixpipe", 74, 90, 94),
+    ]
+
+
+def test_rows_that_become_fractals_hold_the_pipe_one_by_one() -> None:
+    # The link is so wide that whole lines come in no slower than the rows are taken.
+    spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)
+    rows = LoadNd2Nz(Local("l1", 0, UINT8, 32), Global("x", 0, 32, 8, 64), 16)
+    assert log(play(spec, (rows,), kind="aic")) == [("mte2", 0, 24, 24)]
+
+
+# ---- calls ----
+
+
+def called(spec: DeviceSpec, calls: int = 3) -> Program:
+    """The tiles of `pipelined` as calls, each shifted on by its tile."""
+    write = builder(spec)
+    queue = write.queue("ub", 1024, "mte2", "vector", 2)
+
+    def tile() -> None:
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 1024), Global("x", 0, 1024))
+        queue.enque(slot)
+        slot = queue.deque()
+        write.emit(vector(4, slot.offset_bytes))
+        queue.free(slot)
+
+    for number in range(calls):
+        write.call("tile", {"x": 1024 * number}, tile)
+    return write.build()
+
+
+def test_calls_take_the_time_of_what_they_stand_for(tiny: DeviceSpec) -> None:
+    program = called(tiny)
+    trace = play(tiny, program)
+    assert log(trace) == log(play(tiny, pipelined(tiny, 2)))
+    flat = play(tiny, Program("kernel", program.ops))
+    assert trace.to_text() == flat.to_text()
+    assert trace.counters() == flat.counters()
+    assert trace.micro_ops == flat.micro_ops == len(program.ops)
+
+
+def test_a_call_moves_what_is_copied_with_its_place_in_a_line(tiny: DeviceSpec) -> None:
+    ops = (load(160), store(160))
+    program = Program("kernel", (Call(ops), Call(ops, {"x": 16}), Call(ops, {"y": 8})))
+    # 160 bytes are 5 sectors of 32, or two lines of 128 where they begin off a sector; from memory
+    # both lines come in. Those of x that were read before come from the L2: twice as fast, there 2
+    # later.
+    assert [row for row in log(play(tiny, program)) if row[0] == "mte2"] == [
+        ("mte2", 0, 8, 18),
+        ("mte2", 8, 12, 14),
+        ("mte2", 12, 15, 17),
+    ]
+    assert play(tiny, program).to_text() == play(tiny, Program("kernel", program.ops)).to_text()
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[MicroOp, ...]:
+    """Copies, vector and scalar micro-ops, flags that are awaited at once, and barriers."""
+    kinds: list[tuple[MicroOp, ...]] = [
+        (load(160),),
+        (load(64, start=200),),
+        (store(96),),
+        (vector(3),),
+        (vector(1, 1024),),
+        sync("mte2", "vector"),
+        sync("vector", "mte3"),
+        sync("mte2", "scalar"),
+        sync("scalar", "mte2", 1),
+        (ScalarAlu("add", "r", "r", 1),),
+        (Barrier("vector"),),
+        (Barrier(),),
+    ]
+    return tuple(op for ops in draw(st.lists(st.sampled_from(kinds), max_size=12)) for op in ops)
+
+
+@given(
+    known=st.lists(bodies(), min_size=1, max_size=3),
+    calls=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), max_size=6),
+    dispatch=st.integers(0, 3),
+)
+@settings(max_examples=60)
+def test_calls_and_what_they_stand_for_take_the_same_time(
+    known: list[tuple[MicroOp, ...]], calls: list[tuple[int, int]], dispatch: int
+) -> None:
+    spec = tiny_spec(scalar__dispatch_cycles=dispatch)
+    parts = [Call(known[which % len(known)], {"x": at, "y": 3 * at}) for which, at in calls]
+    program = Program("kernel", tuple(parts))
+    flat = Program("kernel", program.ops)
+    one, other = (play(spec, each, flat) for each in (program, flat))
+    assert one.to_text() == other.to_text()
+    assert one.counters() == other.counters()
+
+
+# ---- what a copy costs beside its bytes ----
+
+
+def test_a_short_copy_holds_its_pipe_for_the_issue() -> None:
+    spec = tiny_spec(transfer__issue_cycles=5, gm__read_bytes_per_s=128e9)
+    # One cycle of bytes, with their line: the pipe is held 5, the bytes are there at 1 + 10.
+    program = (load(32), load(32, 32, start=512))
+    assert log(play(spec, program)) == [("mte2", 0, 5, 11), ("mte2", 5, 10, 16)]
+
+
+def test_a_result_is_never_there_before_its_pipe_is_free() -> None:
+    spec = tiny_spec(transfer__issue_cycles=20)
+    assert log(play(spec, (load(32),))) == [("mte2", 0, 20, 20)]
+
+
+def test_many_bursts_hold_the_pipe_for_each() -> None:
+    # The link is so wide that whole lines come in no slower than the rows are taken.
+    spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)
+    rows = Load(Local("ub", 0, UINT8, 32), Global("x", 0, 32, 8, 64), 32)
+    # 8 x 32 bytes would take 8 cycles; 8 bursts take 24.
+    assert log(play(spec, (rows,))) == [("mte2", 0, 24, 24)]
+
+
+def test_a_burst_off_its_sector_moves_whole_lines() -> None:
+    # 160 bytes from byte 16 on lie in two lines of 128: 256 bytes; from byte 32 on: 5 sectors.
+    # The link is wide enough for both lines either way.
+    spec = tiny_spec(gm__read_bytes_per_s=64e9)
+    assert log(play(spec, (load(160, start=16),))) == [("mte2", 0, 8, 18)]
+    assert log(play(spec, (load(160, start=32),))) == [("mte2", 0, 5, 15)]
+
+
+def test_the_binding_counts_when_a_burst_is_off_its_sector(tiny: DeviceSpec) -> None:
+    at_16 = ({"x": Binding("x", 16)},)
+    assert log(play(tiny, (load(160),), bindings=at_16)) == [("mte2", 0, 8, 18)]
+
+
+def test_a_path_delays_its_first_byte_by_its_startup() -> None:
+    spec = tiny_spec(cores__aiv__paths__gm_to_ub__startup_cycles=6)
+    # 6 + 8 cycles on the pipe, there 10 later.
+    assert log(play(spec, (load(), load(256, 256, start=512)))) == [
+        ("mte2", 0, 14, 24),
+        ("mte2", 14, 28, 38),
+    ]
+
+
+def test_loads_and_stores_of_a_core_run_side_by_side(tiny: DeviceSpec) -> None:
+    assert log(play(tiny, (load(), store(256, 1024)))) == [("mte2", 0, 8, 18), ("mte3", 0, 8, 12)]
+
+
+# ---- a core with a clock of its own ----
+
+
+def test_a_slower_core_takes_longer_and_moves_less_a_cycle() -> None:
+    spec = tiny_spec("2002", cores__vector_core__clock_hz=500_000_000)
+    program = (load(), *sync("mte2", "vector"), vector(), *sync("vector", "mte3"), store())
+    # Two cycles of the chip for each of the core's: 256 bytes at 16 a cycle, 4 + 2 and 6, and 16.
+    # Latencies belong to the chip: 10 and 4.
+    assert log(play(spec, program, kind="vector_core")) == [
+        ("mte2", 0, 16, 26),
+        ("vector", 26, 32, 38),
+        ("mte3", 38, 54, 58),
+    ]
+    assert log(play(spec, program, kind="ai_core"))[-1] == ("mte3", 24, 32, 36)
+
+
+@pytest.mark.parametrize(
+    ("chip_mhz", "core_mhz", "cycles", "expected"),
+    [
+        (1100, 1000, 10, 11),
+        (550, 1000, 100, 55),
+        (550, 1000, 101, 56),
+        (1060, 1000, 1, 1),
+        (400, 1000, 1, 1),
+    ],
+)
+def test_another_clock_counts_the_nearest_cycle_and_never_none(
+    chip_mhz: int, core_mhz: int, cycles: int, expected: int
+) -> None:
+    spec = tiny_spec(
+        "2002",
+        cores__ai_core__clock_hz=chip_mhz * 10**6,
+        cores__vector_core__clock_hz=core_mhz * 10**6,
+        scalar__alu_cycles=cycles,
+    )
+    (row,) = log(play(spec, (ScalarAlu("add", "r", 1, 1),), kind="vector_core"))
+    assert row == ("scalar", 0, expected, expected)
+
+
+# ---- whole runs ----
+
+
+def test_the_same_input_gives_the_same_times(tiny: DeviceSpec) -> None:
+    program = pipelined(tiny, 2)
+    own = tuple({name: Binding(name, 4096 * core) for name in "xy"} for core in range(3))
+    first, second = (
+        play(
+            tiny, program, program, (load(), vector()), sizes={"x": 16384, "y": 16384}, bindings=own
+        )
+        for _ in range(2)
+    )
+    # Three cores share the link, so that it takes longer than for one.
+    assert first.to_text() == second.to_text()
+    assert first.cycles == second.cycles > play(tiny, program).cycles == 115
+
+
+def test_a_pipe_that_waits_for_ever_is_named(tiny: DeviceSpec) -> None:
+    program = (load(), WaitFlag("vector", "mte2", 0), load(), Duplicate(vector().dst, 0.0))
+    message = (
+        "kernel: every awaited flag must be set, but these wait for ever: "
+        "mte2 at #1: wait_flag vector->mte2 0; set the flag on its source pipe before"
+    )
+    with pytest.raises(DeadlockError, match=f"^{re.escape(message)}$"):
+        play(tiny, program)
+
+
+def test_a_scalar_unit_that_waits_for_ever_is_named_with_the_pipe_behind_it(
+    tiny: DeviceSpec,
+) -> None:
+    program = (
+        *(WaitFlag("vector", "mte2", 0), load()),
+        *(WaitFlag("mte2", "scalar", 1), SetFlag("vector", "mte2", 0)),
+    )
+    message = (
+        "kernel: every awaited flag must be set, but these wait for ever: "
+        "mte2 at #0: wait_flag vector->mte2 0; scalar at #2: wait_flag mte2->scalar 1; "
+        "set the flag on its source pipe before"
+    )
+    with pytest.raises(DeadlockError, match=f"^{re.escape(message)}$"):
+        play(tiny, program)
+
+
+def test_cores_of_both_kinds_run_together() -> None:
+    spec = tiny_spec("2002", cores__vector_core__clock_hz=500_000_000)
+    program = Program("kernel", (vector(4),))
+    blocks = tuple(
+        Block(core, kind, program, {}) for core, kind in enumerate(("ai_core", "vector_core"))
+    )
+    trace = chip.time(blocks, [GlobalTensor("x", 32)], spec)
+    assert (trace.kind(0), trace.kind(1)) == ("ai_core", "vector_core")
+    assert (log(trace, 0), log(trace, 1)) == ([("vector", 0, 6, 9)], [("vector", 0, 12, 18)])

@@ -1,0 +1,805 @@
+"""What each micro-op computes, against plain numpy on the same numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from npusim.data.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT64,
+    DType,
+    cast,
+    pack_int4,
+    unpack_int4,
+)
+from npusim.data.errors import TrapError
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import (
+    Axpy,
+    Barrier,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    Cast,
+    Copy,
+    Duplicate,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    MulAddDst,
+    Reduce,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    SetFlag,
+    Store,
+    Trap,
+    Unary,
+    WaitFlag,
+)
+from npusim.values.buffers import Buffers, OutOfBufferError
+from npusim.values.semantics import Memory, State, run
+
+ARITHMETIC: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class Bench:
+    """One core's state, with its unified buffer in sight."""
+
+    def __init__(self, spec: DeviceSpec, **tensors: np.ndarray) -> None:
+        memories = {name: Memory(data.reshape(-1).view(np.uint8)) for name, data in tensors.items()}
+        self.state = State(Buffers(spec.cores["aiv"]), memories)
+        self.ub = self.state.buffers.raw("ub")
+
+    def put(self, offset_bytes: int, values: np.ndarray) -> None:
+        data = values.reshape(-1).view(np.uint8)
+        self.ub[offset_bytes : offset_bytes + data.size] = data
+
+    def get(self, offset_bytes: int, dtype: DType, count: int) -> np.ndarray:
+        return self.ub[offset_bytes : offset_bytes + dtype.nbytes(count)].view(dtype.numpy)
+
+    def run(self, *ops: MicroOp) -> None:
+        run(ops, self.state)
+
+    def register(self, name: str) -> int:
+        return int(self.state.registers[name].item())
+
+
+@pytest.fixture
+def bench(tiny: DeviceSpec) -> Bench:
+    return Bench(tiny)
+
+
+def ub(offset_bytes: int, dtype: DType, count: int, *strides: int) -> Local:
+    return Local("ub", offset_bytes, dtype, count, *strides)
+
+
+def assert_same(found: np.ndarray, expected: np.ndarray) -> None:
+    """Bit for bit, any NaN being as good as any other."""
+    assert found.dtype == expected.dtype
+    nan = np.isnan(found)
+    np.testing.assert_array_equal(nan, np.isnan(expected))
+    bits = f"u{found.itemsize}"
+    np.testing.assert_array_equal(found.view(bits)[~nan], expected.view(bits)[~nan])
+
+
+# ---- loads and stores ----
+
+
+def test_a_load_fills_its_last_block_with_zeros(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.arange(100, dtype=np.uint8))
+    bench.run(Load(ub(32, UINT8, 40), Global("x", 5, 40)))
+    assert bench.ub[:32].tolist() == [0xA5] * 32
+    assert bench.ub[32:72].tolist() == list(range(5, 45))
+    assert bench.ub[72:96].tolist() == [0] * 24
+    assert bench.ub[96:128].tolist() == [0xA5] * 32
+
+
+def test_a_load_of_rows_keeps_their_stride_and_their_pitch(tiny: DeviceSpec) -> None:
+    table = np.arange(200, dtype=np.uint8).reshape(4, 50)
+    bench = Bench(tiny, x=table)
+    bench.run(Load(ub(0, UINT8, 33), Global("x", 10, 33, 3, 50), 96))
+    rows = bench.ub[: 3 * 96].reshape(3, 96)
+    np.testing.assert_array_equal(rows[:, :33], table[:3, 10:43])
+    assert (rows[:, 33:64] == 0).all()
+    assert (rows[:2, 64:] == 0xA5).all()
+
+
+def test_a_load_may_run_over_the_end_by_one_block_and_finds_zeros(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.full(40, 7, np.uint8))
+    bench.run(Load(ub(0, UINT8, 64), Global("x", 8, 64)))
+    assert bench.ub[:64].tolist() == [7] * 32 + [0] * 32
+
+
+def test_rows_may_run_over_the_end_by_one_block_together(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.arange(70, dtype=np.uint8))
+    bench.run(Load(ub(0, UINT8, 32), Global("x", 4, 32, 3, 33), 32))
+    expected = [*range(4, 36), *range(37, 69), 70, *[0] * 31]
+    expected[64] = 0
+    assert bench.ub[:96].tolist() == expected
+
+
+def test_a_load_further_over_the_end_is_refused(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.zeros(40, np.uint8))
+    message = (
+        "semantics: x+8 65 B must lie within the 40 bytes of its tensor, not reach [8, 73); "
+        "mend the kernel's tiling"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.run(Load(ub(0, UINT8, 65), Global("x", 8, 65)))
+
+
+def test_a_load_before_the_beginning_is_refused(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.zeros(40, np.uint8))
+    message = (
+        "semantics: x+-1 8 B must lie within the 40 bytes of its tensor, not reach [-1, 7); "
+        "mend the kernel's tiling"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.run(Load(ub(0, UINT8, 8), Global("x", -1, 8)))
+
+
+def test_a_load_beyond_the_buffer_is_refused(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.zeros(512, np.uint8))
+    message = (
+        "buffers: ub[16352:16416] uint8 must lie within 16384 bytes of ub; "
+        "claim it with the builder"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.run(Load(ub(16352, UINT8, 10), Global("x", 0, 10, 2, 20), 32))
+
+
+def test_a_store_writes_its_bytes_and_no_other(tiny: DeviceSpec) -> None:
+    out = np.full(20, 9, np.uint8)
+    bench = Bench(tiny, y=out)
+    bench.put(64, np.arange(10, dtype=np.uint8))
+    bench.run(Store(Global("y", 3, 10), ub(64, UINT8, 10)))
+    assert out.tolist() == [9] * 3 + list(range(10)) + [9] * 7
+
+
+def test_a_store_of_rows_keeps_their_pitch_and_their_stride(tiny: DeviceSpec) -> None:
+    out = np.full((3, 20), 9, np.uint8)
+    bench = Bench(tiny, y=out)
+    rows = np.arange(96, dtype=np.uint8).reshape(3, 32)
+    bench.put(0, rows)
+    bench.run(Store(Global("y", 1, 7, 3, 20), ub(0, UINT8, 7), 32))
+    np.testing.assert_array_equal(out[:, 1:8], rows[:, :7])
+    assert (out[:, :1] == 9).all()
+    assert (out[:, 8:] == 9).all()
+
+
+def test_a_store_over_the_end_is_refused(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, y=np.zeros(20, np.uint8))
+    message = (
+        "semantics: y+11 10 B must lie within the 20 bytes of its tensor, not reach [11, 21); "
+        "mend the kernel's tiling"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.run(Store(Global("y", 11, 10), ub(0, UINT8, 10)))
+
+
+def test_a_name_means_its_tensor_from_the_binding_on(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny)
+    data = np.arange(64, dtype=np.uint8)
+    bench.state.memories["x"] = Memory(data, 16)
+    bench.run(Load(ub(0, UINT8, 8), Global("x", 4, 8)))
+    assert bench.ub[:8].tolist() == list(range(20, 28))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16, INT32, INT8], ids=str)
+def test_an_atomic_store_adds_to_what_is_there(tiny: DeviceSpec, dtype: DType) -> None:
+    out = (np.arange(40) - 20).reshape(2, 20).astype(dtype.numpy)
+    size = out.itemsize
+    bench = Bench(tiny, y=out)
+    added = np.arange(64).astype(dtype.numpy)
+    bench.put(64, added)
+    before = out.copy()
+    place = Global("y", 3 * size, 7 * size, 2, 20 * size)
+    bench.run(Store(place, ub(64, dtype, 7), 32 * size, atomic=dtype))
+    expected = before.copy()
+    expected[:, 3:10] = (before[:, 3:10] + added.reshape(2, 32)[:, :7]).astype(dtype.numpy)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_an_atomic_addition_rounds_once_to_even(tiny: DeviceSpec) -> None:
+    out = np.float16([2048, 2048, 60000, -60000])
+    bench = Bench(tiny, y=out)
+    bench.put(0, np.float16([1, 3, 60000, -60000]))
+    store = Store(Global("y", 0, 8), ub(0, FLOAT16, 4), atomic=FLOAT16)
+    bench.run(store)
+    assert out.tolist() == [2048, 2052, np.inf, -np.inf]
+    out[2:] = 60000, -60000
+    bench.state.overflow = "saturate"
+    bench.run(store)
+    assert out[2:].tolist() == [65504, -65504]
+
+
+def test_atomic_integers_wrap_and_need_not_be_aligned(tiny: DeviceSpec) -> None:
+    raw = np.zeros(13, np.uint8)
+    raw[5:9] = np.int32([2**31 - 1]).view(np.uint8)
+    bench = Bench(tiny, y=raw)
+    bench.put(0, np.int32([1]))
+    bench.run(Store(Global("y", 5, 4), ub(0, INT32, 1), atomic=INT32))
+    assert raw[5:9].view(np.int32).tolist() == [-(2**31)]
+    assert not raw[:5].any()
+    assert not raw[9:].any()
+
+
+# ---- buffers ----
+
+
+def test_a_view_is_the_same_bytes_each_time(bench: Bench) -> None:
+    view = bench.state.buffers.view(ub(32, FLOAT32, 8))
+    assert view is bench.state.buffers.view(ub(32, FLOAT32, 8))
+    view[...] = 1.5
+    assert bench.get(32, FLOAT32, 8).tolist() == [1.5] * 8
+
+
+def test_a_range_beyond_the_buffer_is_refused(bench: Bench) -> None:
+    message = (
+        "buffers: ub[16256:16512] float32 must lie within 16384 bytes of ub; "
+        "claim it with the builder"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.state.buffers.view(ub(16256, FLOAT32, 64))
+
+
+def test_a_buffer_that_the_core_lacks_is_refused(bench: Bench) -> None:
+    message = "buffers: 'l1' must be a buffer of the core, one of ub"
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.state.buffers.raw("l1")
+
+
+# ---- vector arithmetic ----
+
+HALF_SPECIALS = np.uint16(
+    [0, 0x8000, 1, 0x8001, 0x3FF, 0x400, 0x3C00, 0xBC00, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00]
+).view(np.float16)
+WORD_SPECIALS = np.uint32(
+    [
+        *(0, 0x80000000, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x3F800000, 0xBF800000),
+        *(0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000),
+    ]
+).view(np.float32)
+
+
+def pairs(specials: np.ndarray, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every special with every other, and random patterns among themselves."""
+    a, b = np.repeat(specials, specials.size), np.tile(specials, specials.size)
+    half = patterns.size // 2
+    a, b = np.append(a, patterns[:half]), np.append(b, patterns[half:])
+    whole = a.size // 64 * 64
+    return a[:whole], b[:whole]
+
+
+def without_zero_ties(op: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where numpy defines the result; min and max of +0 and -0 may be either."""
+    return np.ones(a.shape, bool) if op not in ("min", "max") else ~((a == 0) & (b == 0))
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_half_arithmetic_is_that_of_ieee_half(
+    bench: Bench, op: Any, rng: np.random.Generator
+) -> None:
+    a, b = pairs(HALF_SPECIALS, rng.integers(0, 1 << 16, 4000, np.uint16).view(np.float16))
+    count = a.size
+    bench.put(0, a)
+    bench.put(4992, b)
+    bench.run(Binary(op, ub(9984, FLOAT16, count), ub(0, FLOAT16, count), ub(4992, FLOAT16, count)))
+    with np.errstate(all="ignore"):
+        expected = ARITHMETIC[op](a, b)
+    sure = without_zero_ties(op, a, b)
+    assert_same(bench.get(9984, FLOAT16, count)[sure], expected[sure])
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+def test_float_arithmetic_is_that_of_ieee_single(
+    bench: Bench, op: Any, rng: np.random.Generator
+) -> None:
+    bits = rng.integers(0, 1 << 32, 2000, np.uint32)
+    a, b = pairs(WORD_SPECIALS, bits.view(np.float32))
+    count = a.size
+    bench.put(0, a)
+    bench.put(4992, b)
+    bench.run(Binary(op, ub(9984, FLOAT32, count), ub(0, FLOAT32, count), ub(4992, FLOAT32, count)))
+    with np.errstate(all="ignore"):
+        expected = ARITHMETIC[op](a, b)
+    sure = without_zero_ties(op, a, b)
+    assert_same(bench.get(9984, FLOAT32, count)[sure], expected[sure])
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "min", "max"])
+def test_integer_arithmetic_wraps(bench: Bench, op: Any, rng: np.random.Generator) -> None:
+    a, b = rng.integers(-(2**31), 2**31, (2, 64)).astype(np.int32)
+    bench.put(0, a)
+    bench.put(256, b)
+    bench.run(Binary(op, ub(512, INT32, 64), ub(0, INT32, 64), ub(256, INT32, 64)))
+    np.testing.assert_array_equal(bench.get(512, INT32, 64), ARITHMETIC[op](a, b))
+
+
+def test_half_results_beyond_the_range_follow_the_overflow_mode(bench: Bench) -> None:
+    bench.put(0, np.full(16, 60000, np.float16))
+    add = Binary("add", ub(32, FLOAT16, 16), ub(0, FLOAT16, 16), ub(0, FLOAT16, 16))
+    bench.run(add)
+    assert np.isinf(bench.get(32, FLOAT16, 16)).all()
+    bench.state.overflow = "saturate"
+    bench.run(add)
+    assert (bench.get(32, FLOAT16, 16) == 65504).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, INT32], ids=str)
+def test_a_result_may_replace_its_operand(bench: Bench, dtype: DType) -> None:
+    count = 256 // dtype.numpy.itemsize
+    values = np.arange(count).astype(dtype.numpy)
+    bench.put(0, values)
+    x = ub(0, dtype, count)
+    bench.run(Binary("add", x, x, x))
+    np.testing.assert_array_equal(bench.get(0, dtype, count), values + values)
+
+
+# Block stride, repeat stride: (dst), (a), (b), in blocks of 32 bytes.
+STRIDES = [
+    ((1, 8), (2, 16), (1, 8)),
+    ((2, 17), (1, 8), (1, 8)),
+    ((1, 8), (1, 8), (1, 0)),
+    ((1, 9), (3, 24), (2, 1)),
+]
+
+
+def gathered(raw: np.ndarray, offset: int, stride: tuple[int, int], repeats: int) -> np.ndarray:
+    """The bytes of *repeats* repeats of eight blocks, picked one block at a time."""
+    starts = [
+        offset + 32 * (repeat * stride[1] + block * stride[0])
+        for repeat in range(repeats)
+        for block in range(8)
+    ]
+    return np.concatenate([raw[start : start + 32] for start in starts])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, INT32], ids=str)
+@pytest.mark.parametrize(("dst", "a", "b"), STRIDES)
+def test_strided_operands_pick_blocks(
+    bench: Bench,
+    dtype: DType,
+    dst: tuple[int, int],
+    a: tuple[int, int],
+    b: tuple[int, int],
+    rng: np.random.Generator,
+) -> None:
+    bench.put(0, rng.integers(-100, 100, 16384 // dtype.numpy.itemsize).astype(dtype.numpy))
+    before = bench.ub.copy()
+    count = 3 * 256 // dtype.numpy.itemsize
+    bench.run(
+        Binary(
+            "mul", ub(8192, dtype, count, *dst), ub(0, dtype, count, *a), ub(64, dtype, count, *b)
+        )
+    )
+    left, right = (
+        gathered(before, offset, stride, 3).view(dtype.numpy)
+        for offset, stride in ((0, a), (64, b))
+    )
+    found = gathered(bench.ub, 8192, dst, 3).view(dtype.numpy)
+    np.testing.assert_array_equal(found, left * right)
+    written = gathered(np.arange(bench.ub.size // 32).repeat(32), 8192, dst, 3)
+    rest = np.setdiff1d(np.arange(bench.ub.size // 32), written)
+    np.testing.assert_array_equal(
+        bench.ub.reshape(-1, 32)[rest], before.reshape(-1, 32)[rest], "blocks between"
+    )
+
+
+def test_a_strided_source_can_be_cast_and_reduced(bench: Bench) -> None:
+    bench.put(0, np.arange(128, dtype=np.float32))
+    every_other = ub(0, FLOAT32, 64, 2, 16)
+    bench.run(
+        Cast(ub(1024, INT32, 64), every_other, "rint"),
+        Reduce("max", ub(2048, FLOAT32, 1), every_other),
+    )
+    expected = np.arange(128).reshape(-1, 2, 8)[:, 0].ravel()
+    np.testing.assert_array_equal(bench.get(1024, INT32, 64), expected)
+    assert bench.get(2048, FLOAT32, 1).tolist() == [119]
+
+
+def test_a_reduction_into_a_strided_range_writes_its_first_element(bench: Bench) -> None:
+    bench.put(0, np.arange(64, dtype=np.float32))
+    bench.run(Reduce("max", ub(1024, FLOAT32, 16, 2, 16), ub(0, FLOAT32, 64)))
+    assert bench.get(1024, FLOAT32, 1).tolist() == [63]
+    assert (bench.ub[1028:1120] == 0xA5).all()
+
+
+def product_and_sum(a: np.ndarray, b: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """`a x b + before` with two roundings in the type of the operands."""
+    with np.errstate(all="ignore"):
+        return (a * b).astype(before.dtype) + before
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_a_product_is_rounded_before_it_is_added(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    a, b, before = rng.normal(size=(3, 512)).astype(dtype.numpy)
+    bench.put(0, a)
+    bench.put(2048, b)
+    bench.put(4096, before)
+    dst = ub(4096, dtype, 512)
+    bench.run(MulAddDst(dst, ub(0, dtype, 512), ub(2048, dtype, 512)))
+    expected = product_and_sum(a, b, before)
+    assert_same(bench.get(4096, dtype, 512), expected)
+    fused = (a.astype(np.float64) * b + before).astype(dtype.numpy)
+    assert (expected != fused).any()
+
+
+@pytest.mark.parametrize("scalar", ["number", "register"])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_axpy_is_the_same_with_one_number(
+    bench: Bench, dtype: DType, scalar: str, rng: np.random.Generator
+) -> None:
+    a, before = rng.normal(size=(2, 256)).astype(dtype.numpy)
+    bench.put(0, a)
+    bench.put(2048, before)
+    bench.put(4096, np.array([0.1], dtype.numpy))
+    bench.run(
+        ScalarLoad("r", ub(4096, dtype, 1)),
+        Axpy(ub(2048, dtype, 256), ub(0, dtype, 256), "r" if scalar == "register" else 0.1),
+    )
+    expected = product_and_sum(a, dtype.numpy.type(0.1), before)
+    assert_same(bench.get(2048, dtype, 256), expected)
+
+
+def test_a_product_of_halves_overflows_before_it_is_added(bench: Bench) -> None:
+    bench.put(0, np.full(16, 300, np.float16))
+    bench.put(32, np.full(16, -60000, np.float16))
+    x, dst = ub(0, FLOAT16, 16), ub(32, FLOAT16, 16)
+    bench.state.overflow = "saturate"
+    bench.run(MulAddDst(dst, x, x))
+    assert bench.get(32, FLOAT16, 16).tolist() == [65504 - 60000] * 16
+    bench.state.overflow = "inf_nan"
+    bench.run(MulAddDst(dst, x, x))
+    assert np.isinf(bench.get(32, FLOAT16, 16)).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_abs_clears_the_sign_of_every_number(bench: Bench, dtype: DType) -> None:
+    values = WORD_SPECIALS if dtype is FLOAT32 else HALF_SPECIALS
+    bench.put(0, values)
+    bench.run(Unary("abs", ub(1024, dtype, values.size), ub(0, dtype, values.size)))
+    bits = f"u{values.itemsize}"
+    found = bench.get(1024, dtype, values.size).view(bits)
+    sign = 1 << (8 * values.itemsize - 1)
+    np.testing.assert_array_equal(found, values.view(bits) & (sign - 1))
+
+
+def test_a_copy_with_strides_lets_blocks_change_places(bench: Bench) -> None:
+    bench.put(0, np.arange(16 * 16, dtype=np.float16))
+    # Blocks 0, 2, 4, ... 14 become neighbours.
+    bench.run(Copy(ub(1024, FLOAT16, 128), ub(0, FLOAT16, 128, 2, 16)))
+    blocks = np.arange(16 * 16).reshape(16, 16)
+    np.testing.assert_array_equal(bench.get(1024, FLOAT16, 128), blocks[::2].reshape(-1))
+    bench.run(Copy(ub(2048, FLOAT16, 128, 2, 16), ub(1024, FLOAT16, 128)))
+    spread = bench.get(2048, FLOAT16, 256).reshape(16, 16)
+    np.testing.assert_array_equal(spread[::2], blocks[::2])
+    assert (spread[1::2].view(np.uint8) == 0xA5).all()
+
+
+# ---- scalars, broadcasts, reductions ----
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_one_operand_may_be_a_number(
+    bench: Bench, op: Any, dtype: DType, rng: np.random.Generator
+) -> None:
+    values = rng.normal(size=64).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(BinaryScalar(op, ub(256, dtype, 64), ub(0, dtype, 64), 0.1))
+    expected = ARITHMETIC[op](values, dtype.numpy.type(0.1))
+    assert_same(bench.get(256, dtype, 64), expected)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, INT32], ids=str)
+def test_one_operand_may_be_the_bits_in_a_register(bench: Bench, dtype: DType) -> None:
+    values = np.arange(-8, 8).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(
+        ScalarLoad("r", ub(dtype.numpy.itemsize, dtype, 1)),
+        BinaryScalar("mul", ub(256, dtype, 16), ub(0, dtype, 16), "r"),
+    )
+    np.testing.assert_array_equal(bench.get(256, dtype, 16), values * dtype.numpy.type(-7))
+
+
+def test_duplicate_fills_with_a_number_or_a_register(bench: Bench) -> None:
+    bench.put(0, np.float32([-2.5]))
+    bench.run(
+        Duplicate(ub(32, FLOAT16, 16), 0.1),
+        Duplicate(ub(64, INT32, 8), 7),
+        ScalarLoad("r", ub(0, FLOAT32, 1)),
+        Duplicate(ub(96, FLOAT32, 8), "r"),
+        Duplicate(ub(128, FLOAT32, 64, 2, 16), 1.0),
+    )
+    assert bench.get(32, FLOAT16, 16).tolist() == [float(np.float16(0.1))] * 16
+    assert bench.get(64, INT32, 8).tolist() == [7] * 8
+    assert bench.get(96, FLOAT32, 8).tolist() == [-2.5] * 8
+    blocks = bench.get(128, FLOAT32, 128).reshape(-1, 2, 8)
+    assert (blocks[:, 0] == 1).all()
+    assert (blocks[:, 1].view(np.uint8) == 0xA5).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, INT32], ids=str)
+def test_broadcast_fills_a_block_with_each_element(bench: Bench, dtype: DType) -> None:
+    per_block = 32 // dtype.numpy.itemsize
+    values = np.arange(8).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(Broadcast(ub(64, dtype, 8 * per_block), ub(0, dtype, 8)))
+    np.testing.assert_array_equal(bench.get(64, dtype, 8 * per_block), values.repeat(per_block))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, INT32], ids=str)
+def test_reduce_writes_one_element(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
+    values = rng.integers(-1000, 1000, 100).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(
+        Reduce("min", ub(1024, dtype, 1), ub(0, dtype, 100)),
+        Reduce("max", ub(1056, dtype, 1), ub(0, dtype, 100)),
+    )
+    size = dtype.numpy.itemsize
+    assert bench.get(1024, dtype, 1).tolist() == [values.min()]
+    assert bench.get(1056, dtype, 1).tolist() == [values.max()]
+    assert (bench.ub[1024 + size : 1056] == 0xA5).all()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_a_block_is_added_up_in_pairs(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
+    per_block = 32 // dtype.numpy.itemsize
+    values = rng.normal(size=(64, per_block)).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(
+        BlockReduce("sum", ub(4096, dtype, 64), ub(0, dtype, values.size)),
+        BlockReduce("max", ub(8192, dtype, 64), ub(0, dtype, values.size)),
+    )
+    expected = values
+    while expected.shape[1] > 1:
+        expected = expected[:, 0::2] + expected[:, 1::2]
+    assert_same(bench.get(4096, dtype, 64), expected[:, 0])
+    in_order = values[:, 0]
+    for column in range(1, per_block):
+        in_order = in_order + values[:, column]
+    assert (expected[:, 0] != in_order).any()
+    assert_same(bench.get(8192, dtype, 64), values.max(axis=1))
+
+
+# ---- casts in the buffer ----
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "mode"),
+    [
+        (FLOAT32, FLOAT16, "odd"),
+        (FLOAT32, BFLOAT16, "rint"),
+        (FLOAT32, INT32, "round"),
+        (FLOAT16, INT8, "floor"),
+        (FLOAT16, UINT8, "rint"),
+        (BFLOAT16, FLOAT32, "none"),
+        (INT8, FLOAT16, "none"),
+        (INT32, FLOAT16, "none"),
+    ],
+    ids=str,
+)
+def test_a_cast_converts_element_by_element(
+    bench: Bench, src: DType, dst: DType, mode: Any, rng: np.random.Generator
+) -> None:
+    values = rng.uniform(-120, 120, 128).astype(src.numpy)
+    bench.put(0, values)
+    bench.run(Cast(ub(1024, dst, 128), ub(0, src, 128), mode))
+    assert_same(bench.get(1024, dst, 128), cast(values, dst, mode))
+
+
+def test_a_cast_to_int4_packs_and_a_cast_from_it_unpacks(bench: Bench) -> None:
+    values = np.arange(-16, 16).astype(np.float16) / 2
+    bench.put(0, values)
+    bench.run(
+        Cast(ub(1024, INT4, 32), ub(0, FLOAT16, 32), "rint"),
+        Cast(ub(2048, FLOAT16, 32), ub(1024, INT4, 32), "none"),
+    )
+    rounded = np.clip(np.rint(values), -8, 7).astype(np.int8)
+    np.testing.assert_array_equal(bench.ub[1024:1040], pack_int4(rounded))
+    assert (bench.ub[1040:1056] == 0xA5).all()
+    np.testing.assert_array_equal(bench.get(2048, FLOAT16, 32), rounded)
+    np.testing.assert_array_equal(unpack_int4(bench.ub[1024:1040]), rounded)
+
+
+def test_a_cast_follows_the_overflow_mode_of_the_chip(bench: Bench) -> None:
+    bench.put(0, np.float32([1e30, np.nan, 1, -1e30] * 2))
+    bench.state.overflow = "saturate"
+    bench.run(Cast(ub(32, FLOAT16, 8), ub(0, FLOAT32, 8), "none"))
+    assert bench.get(32, FLOAT16, 8).tolist() == [65504, 0, 1, -65504] * 2
+
+
+# ---- scalar ----
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "register"),
+    [
+        (INT8, -1, -1),
+        (UINT8, 255, 255),
+        (INT32, -(2**31), -(2**31)),
+        (INT64, -(2**63), -(2**63)),
+        (UINT64, 2**64 - 1, -1),
+        (FLOAT32, 1.0, 0x3F800000),
+        (FLOAT32, -0.0, 0x80000000),
+        (FLOAT16, -2.0, 0xC000),
+        (BFLOAT16, 1.0, 0x3F80),
+    ],
+    ids=str,
+)
+def test_a_register_holds_an_integer_or_the_bits_of_a_float(
+    bench: Bench, dtype: DType, value: float, register: int
+) -> None:
+    bench.put(
+        8,
+        np.array([value]).astype(dtype.numpy) if dtype.is_float else np.array([value], dtype.numpy),
+    )
+    bench.run(ScalarLoad("r", ub(8, dtype, 1)), ScalarStore(ub(24, dtype, 1), "r"))
+    assert bench.register("r") == register
+    size = dtype.numpy.itemsize
+    np.testing.assert_array_equal(bench.ub[24 : 24 + size], bench.ub[8 : 8 + size])
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        ("add", (3, -5), -2),
+        ("add", (2**63 - 1, 1), -(2**63)),
+        ("sub", (3, -5), 8),
+        ("mul", (-3, 5), -15),
+        ("and", (0b1100, 0b1010), 0b1000),
+        ("or", (0b1100, 0b1010), 0b1110),
+        ("shl", (3, 4), 48),
+        ("shr", (48, 4), 3),
+        ("shr", (-1, 60), 15),
+        ("min", (-3, 2), -3),
+        ("max", (-3, 2), 2),
+        ("eq", (4, 4), 1),
+        ("eq", (4, 5), 0),
+        ("lt", (-1, 0), 1),
+        ("lt", (0, 0), 0),
+        ("select", (1, 10, 20), 10),
+        ("select", (-8, 10, 20), 10),
+        ("select", (0, 10, 20), 20),
+        ("f32_to_i32", (0x40200000,), 2),
+        ("f32_to_i32", (0x40600000,), 4),
+        ("f32_to_i32", (0xBF000000,), 0),
+        ("f32_to_i32", (0x7FC00000,), 0),
+        ("f32_to_i32", (0xFF800000,), -(2**31)),
+        # 1 + 2**-11 is a tie, and goes to 1; 1.5 + 1 is 2.5; twice the largest is infinite.
+        ("f16_add", (0x3C00, 0x1000), 0x3C00),
+        ("f16_add", (0x3E00, 0x3C00), 0x4100),
+        ("f16_add", (0x7BFF, 0x7BFF), 0x7C00),
+        ("f32_div", (0x3F800000, 0x40400000), 0x3EAAAAAB),
+        ("f32_div", (0xBF800000, 0x40400000), 0xBEAAAAAB),
+        ("f32_div", (0x40C00000, 0x40000000), 0x40400000),
+        ("f32_div", (0x3F800000, 0x00000000), 0x7F800000),
+        ("f32_div", (0x00000001, 0x40000000), 0x00000000),
+    ],
+    ids=str,
+)
+def test_each_scalar_operation(
+    bench: Bench, op: Any, operands: tuple[int, ...], expected: int
+) -> None:
+    bench.run(ScalarAlu(op, "a", *operands))
+    assert bench.register("a") == expected
+    # The same with registers in place of numbers.
+    names = ("p", "q", "s")[: len(operands)]
+    loads = (ScalarAlu("add", name, x, 0) for name, x in zip(names, operands, strict=True))
+    bench.run(*loads, ScalarAlu(op, "b", *names))
+    assert bench.register("b") == expected
+
+
+def test_a_loop_does_its_body_for_each_element(bench: Bench) -> None:
+    values = np.arange(16, dtype=np.int32) * 3 - 20
+    bench.put(0, values)
+    bench.run(
+        ScalarLoop(
+            16,
+            (
+                ScalarLoad("v", ub(0, INT32, 1), 4),
+                ScalarAlu("mul", "v", "v", "v"),
+                ScalarAlu("min", "v", "v", 300),
+                ScalarStore(ub(256, INT64, 1), "v", 8),
+            ),
+        )
+    )
+    assert bench.get(256, INT64, 16).tolist() == [min(v * v, 300) for v in values.tolist()]
+
+
+def test_a_loop_with_a_step_of_zero_stays_where_it_is(bench: Bench) -> None:
+    bench.put(0, np.arange(4, dtype=np.uint8))
+    bench.put(32, np.uint8([100]))
+    bench.run(
+        ScalarLoop(
+            4,
+            (
+                ScalarLoad("v", ub(0, UINT8, 1), 1),
+                ScalarLoad("base", ub(32, UINT8, 1)),
+                ScalarAlu("add", "v", "v", "base"),
+                ScalarStore(ub(64, UINT8, 1), "v", 1),
+                ScalarStore(ub(96, UINT8, 1), "v"),
+            ),
+        )
+    )
+    assert bench.ub[64:68].tolist() == [100, 101, 102, 103]
+    assert bench.ub[96] == 103
+
+
+def test_a_loop_may_step_by_less_than_an_element(bench: Bench) -> None:
+    bench.put(0, np.arange(16, dtype=np.uint16))
+    bench.run(
+        ScalarLoop(3, (ScalarLoad("v", ub(0, INT32, 1), 2), ScalarStore(ub(64, INT32, 1), "v", 4)))
+    )
+    assert bench.get(64, INT32, 3).tolist() == [0x10000, 0x20001, 0x30002]
+
+
+def test_after_a_loop_a_register_holds_what_the_last_round_left(bench: Bench) -> None:
+    bench.put(0, np.float32([1, 2, 3, 4] * 2))
+    bench.run(
+        ScalarLoop(4, (ScalarLoad("v", ub(0, FLOAT32, 1), 4),)),
+        ScalarStore(ub(32, FLOAT32, 1), "v"),
+        BinaryScalar("mul", ub(64, FLOAT32, 8), ub(0, FLOAT32, 8), "v"),
+    )
+    assert bench.get(32, FLOAT32, 1).tolist() == [4]
+    assert bench.get(64, FLOAT32, 8).tolist() == [4, 8, 12, 16] * 2
+
+
+def test_a_trap_stops_the_core_when_its_register_is_not_zero(bench: Bench) -> None:
+    bench.run(ScalarAlu("eq", "bad", 1, 2), Trap("bad", "never"))
+    bench.run(ScalarAlu("lt", "bad", 1, 2))
+    with pytest.raises(TrapError, match=r"^group_index must ascend$"):
+        bench.run(Trap("bad", "group_index must ascend"), Duplicate(ub(0, INT32, 8), 1))
+    assert bench.ub[0] == 0xA5
+
+
+def test_a_trap_in_a_loop_sees_every_round(bench: Bench) -> None:
+    bench.put(0, np.int32([0, 0, 1, 0, 0, 0, 0, 0]))
+    load = ScalarLoad("bad", ub(0, INT32, 1), 4)
+    bench.run(ScalarLoop(2, (load, Trap("bad", "third"))))
+    with pytest.raises(TrapError, match=r"^third$"):
+        bench.run(ScalarLoop(3, (load, Trap("bad", "third"))))
+
+
+def test_flags_and_barriers_move_no_values(bench: Bench) -> None:
+    before = bench.ub.copy()
+    bench.run(SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0), Barrier("vector"))
+    bench.run(Barrier())
+    np.testing.assert_array_equal(bench.ub, before)
+
+
+def test_bfloat16_keeps_its_bits_on_the_way_through_a_core(tiny: DeviceSpec) -> None:
+    values = np.arange(16).astype(ml_dtypes.bfloat16)
+    out = np.zeros(16, ml_dtypes.bfloat16)
+    bench = Bench(tiny, x=values, y=out)
+    bench.run(
+        Load(ub(0, UINT8, 32), Global("x", 0, 32)),
+        Store(Global("y", 0, 32), ub(0, UINT8, 32)),
+    )
+    np.testing.assert_array_equal(out, values)
