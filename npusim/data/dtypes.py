@@ -22,6 +22,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import ceil_div
+
 __all__ = [
     "BFLOAT16",
     "FLOAT16",
@@ -81,7 +83,7 @@ class DType:
 
     def nbytes(self, count: int) -> int:
         """Bytes that *count* elements take on the chip."""
-        return -(-count * self.bits // 8)
+        return ceil_div(count * self.bits, 8)
 
     def __repr__(self) -> str:
         return self.name

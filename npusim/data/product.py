@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, Array, DType, dtype_of
+from npusim.data.integers import ceil_div
 
 __all__ = ["CubeOrder", "accumulate_int", "float_product", "int_product"]
 
@@ -165,7 +166,7 @@ class _Operand:
     @classmethod
     def of(cls, values: Array, k_axis: int, width: int) -> _Operand:
         shape = list(values.shape)
-        blocks = -(-shape[k_axis] // width)
+        blocks = ceil_div(shape[k_axis], width)
         shape[k_axis] = blocks * width
         filled = np.zeros(shape)
         filled[: values.shape[0], : values.shape[1]] = values

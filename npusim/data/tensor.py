@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT4, Array, DType, cast, dtype_named, dtype_of, pack_int4
+from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, NZ, Placement, c0, from_fractals, html, to_fractals
 
 __all__ = [
@@ -239,7 +240,7 @@ class Operand:
 
 def allocated_bytes(nbytes: int) -> int:
     """What the allocator sets aside for a tensor of *nbytes*."""
-    return -(-(nbytes + SLACK_BYTES) // ALLOCATION_BYTES) * ALLOCATION_BYTES
+    return align_up((nbytes + SLACK_BYTES), ALLOCATION_BYTES)
 
 
 def allocate(name: str, spec: TensorSpec, values: bool) -> GlobalTensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from npusim.data.integers import ceil_div
 from npusim.isa import (
     Axpy,
     Binary,
@@ -83,7 +84,7 @@ def cube_ops(op: Mmad) -> int:
     Ascend/msopprof, pmu_calculate.cpp: aic_cube_fops.
     """
     depth = DEPTH[cube_kind(op)]
-    tiles = -(-op.m // FRACTAL_ROWS) * -(-op.n // FRACTAL_ROWS) * -(-op.k // depth)
+    tiles = ceil_div(op.m, FRACTAL_ROWS) * ceil_div(op.n, FRACTAL_ROWS) * ceil_div(op.k, depth)
     return tiles * 2 * FRACTAL_ROWS * FRACTAL_ROWS * depth
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import ceil_div
 from npusim.exports.listing import Line, Listing
 from npusim.exports.writing import Clock
 from npusim.isa import Fixpipe, Load, LoadNd2Nz, Store
@@ -41,7 +42,7 @@ def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[s
 
     Bytes in a microsecond are MB/s.
     """
-    steps = -(-clock.ns(trace.cycles) // STEP_NS)
+    steps = ceil_div(clock.ns(trace.cycles), STEP_NS)
     moved: dict[str, Steps] = {
         name: np.zeros(steps + 1)
         for name in ("GM_TO_L1", "GM_TO_UB", "GM_TO_TOTAL", "L1_TO_GM", "UB_TO_GM", "TOTAL_TO_GM")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from npusim.data.dtypes import UINT8, DType
-from npusim.data.layout import FRACTAL_ROWS, c0, rounded_up
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
 
@@ -59,7 +60,7 @@ class LoadNd2Nz:
     @property
     def footprint(self) -> Local:
         """All bytes written, as one range."""
-        across = -(-self.src.burst_bytes // BLOCK_BYTES)
+        across = ceil_div(self.src.burst_bytes, BLOCK_BYTES)
         nbytes = ((across - 1) * self.dst_rows + self.src.bursts) * BLOCK_BYTES
         return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
 
@@ -92,8 +93,8 @@ class LoadData:
         """All bytes read, as one range."""
         width = c0(self.src.dtype)
         first = self.column // width * self.src_rows + self.row
-        across = -(-self.columns // width)
-        last = (across - 1) * self.src_rows + rounded_up(self.rows, FRACTAL_ROWS)
+        across = ceil_div(self.columns, width)
+        last = (across - 1) * self.src_rows + align_up(self.rows, FRACTAL_ROWS)
         offset = self.src.offset_bytes + first * BLOCK_BYTES
         return Local(self.src.buffer, offset, UINT8, last * BLOCK_BYTES)
 
@@ -170,7 +171,7 @@ class Fixpipe:
     @property
     def footprint(self) -> Local:
         """All bytes read of L0C, as one range."""
-        columns = rounded_up(self.n, FRACTAL_ROWS)
+        columns = align_up(self.n, FRACTAL_ROWS)
         return Local(
             self.src.buffer, self.src.offset_bytes, self.src.dtype, self.src_rows * columns
         )
@@ -180,7 +181,7 @@ class Fixpipe:
         """All bytes written in L1, as one range; None if it goes to global memory."""
         if isinstance(self.dst, Global):
             return None
-        across = -(-self.n // c0(self.dtype))
+        across = ceil_div(self.n, c0(self.dtype))
         nbytes = ((across - 1) * self.dst_rows + self.m) * BLOCK_BYTES
         return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
 

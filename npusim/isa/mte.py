@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from npusim.data.dtypes import UINT8, DType
+from npusim.data.integers import align_up
 from npusim.devices.schema import Pipe
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
 
@@ -27,7 +28,7 @@ class Load:
     @property
     def footprint(self) -> Local:
         """All bytes written, padding included, as one range."""
-        padded = -(-self.src.burst_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        padded = align_up(self.src.burst_bytes, BLOCK_BYTES)
         nbytes = (self.src.bursts - 1) * self.pitch_bytes + padded
         return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
 

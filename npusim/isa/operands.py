@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.data.dtypes import DType
+from npusim.data.integers import ceil_div
 
 __all__ = ["BLOCK_BYTES", "Global", "Local", "Register"]
 
@@ -44,8 +45,8 @@ class Local:
         """One past the last byte touched."""
         if not self.is_strided:
             return self.offset_bytes + self.nbytes
-        blocks = -(-self.nbytes // BLOCK_BYTES)
-        repeats = -(-blocks // 8)
+        blocks = ceil_div(self.nbytes, BLOCK_BYTES)
+        repeats = ceil_div(blocks, 8)
         last = (repeats - 1) * self.repeat_stride + (min(blocks, 8) - 1) * self.block_stride
         return self.offset_bytes + (last + 1) * BLOCK_BYTES
 

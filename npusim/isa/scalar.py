@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
 from npusim.isa.operands import Local, Register
 
@@ -107,7 +108,7 @@ class ScalarLoop:
 
     def swept(self, first: Local, step_bytes: int) -> Local:
         """All that an operand touches in *count* rounds, when it starts at *first*."""
-        steps = -(-(self.count - 1) * step_bytes * 8 // first.dtype.bits)
+        steps = ceil_div((self.count - 1) * step_bytes * 8, first.dtype.bits)
         span = steps + first.count
         return Local(first.buffer, first.offset_bytes, first.dtype, span)
 

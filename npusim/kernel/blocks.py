@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from npusim.data.dtypes import DType
+from npusim.data.integers import ceil_div
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, CubeWriter, Lying
 from npusim.kernel.matmul import Product
@@ -31,7 +32,7 @@ def matrix_bytes(lying: Lying) -> int:
     """Bytes from one matrix of a batch to the next."""
     if lying.layout == "ND":
         return lying.dtype.nbytes(lying.rows * lying.columns)
-    return -(-lying.dtype.nbytes(lying.columns) // 32) * lying.nz_stride_bytes
+    return ceil_div(lying.dtype.nbytes(lying.columns), 32) * lying.nz_stride_bytes
 
 
 def base_tile(t: CubeTiles) -> BaseTile:

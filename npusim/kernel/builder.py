@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Hashable
 
+from npusim.data.integers import align_up
 from npusim.devices.schema import Core, Pipe, Sync
 from npusim.isa import (
     BLOCK_BYTES,
@@ -63,7 +64,7 @@ class Builder:
 
     def claim(self, buffer: str, nbytes: int) -> Slot:
         """Claim *nbytes* of *buffer*, rounded up to whole blocks; raises ProgramError."""
-        nbytes = -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+        nbytes = align_up(nbytes, BLOCK_BYTES)
         room = self.room_bytes(buffer)
         if nbytes > room:
             raise ProgramError(

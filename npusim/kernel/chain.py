@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT16, INT4, INT32, DType, RoundMode
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Cast, Local, MicroOp
+from npusim.isa import BLOCK_BYTES, Cast, Local, MicroOp
 from npusim.kernel.builder import Builder
-from npusim.kernel.rows import padded
 
 __all__ = ["step", "to_float32", "to_quantised"]
 
@@ -21,7 +21,11 @@ def to_float32(builder: Builder, dst: Local, src: Local) -> None:
     """Widen *src* to float32; 8-bit integers go by way of float16."""
     if src.dtype.bits == 8:
         # In the upper half of dst, so that no result overtakes what is still to be read.
-        upper = dst.offset_bytes + padded(dst.nbytes) - padded(FLOAT16.nbytes(dst.count))
+        upper = (
+            dst.offset_bytes
+            + align_up(dst.nbytes, BLOCK_BYTES)
+            - align_up(FLOAT16.nbytes(dst.count), BLOCK_BYTES)
+        )
         half = Local(dst.buffer, upper, FLOAT16, dst.count)
         step(builder, Cast(half, src, "none"))
         src = half

@@ -8,6 +8,7 @@ ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/weight_nz_performan
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT16, UINT8, DType
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
@@ -22,9 +23,9 @@ from npusim.isa import (
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import GmOperand, Lying, l1_rows, rounded_up
+from npusim.kernel.cube import GmOperand, Lying, l1_rows
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.rows import Rows, Writer, load, pieces
 
 __all__ = ["NdFeed", "NdOut", "RowTable"]
 
@@ -60,12 +61,12 @@ class NdFeed(GmOperand):
         height = l1_rows(lying.dtype, rows, lying.k_is_down)
         widest = WIDEST_BLOCKS * c0(lying.dtype)
         for column, width in pieces(columns, widest):
-            across = -(-width // c0(lying.dtype))
+            across = ceil_div(width, c0(lying.dtype))
             tall = STRIP_BYTES // (across * BLOCK_BYTES) // FRACTAL_ROWS * FRACTAL_ROWS
             for row, high in pieces(rows, tall):
                 start = lying.shift_k(k) + lying.dtype.nbytes(row * lying.columns + column)
                 nz = self._turn(start, high, width)
-                lying_high = rounded_up(high, FRACTAL_ROWS)
+                lying_high = align_up(high, FRACTAL_ROWS)
                 at = (column // c0(lying.dtype) * height + row) * BLOCK_BYTES
                 dst = slot.of(UINT8, lying_high * BLOCK_BYTES, at)
                 src = nz.of(UINT8, lying_high * BLOCK_BYTES * across)
@@ -77,7 +78,7 @@ class NdFeed(GmOperand):
     def _turn(self, start: int, rows: int, columns: int) -> Slot:
         """Bring *rows* x *columns* from byte *start* on into the buffer, as Nz."""
         lying = self.lying
-        across = -(-columns // c0(lying.dtype))
+        across = ceil_div(columns, c0(lying.dtype))
         pitch = across * BLOCK_BYTES
         slot = self._come.alloc()
         stride = lying.dtype.nbytes(lying.columns)
@@ -85,7 +86,7 @@ class NdFeed(GmOperand):
         load(self._builder, self._spec, slot, place, pitch)
         self._come.enque(slot)
         slot, nz = self._come.deque(), self._turned.alloc()
-        high = rounded_up(rows, FRACTAL_ROWS)
+        high = align_up(rows, FRACTAL_ROWS)
         for column in range(across):
             dst = nz.of(FLOAT16, high * 16, column * high * BLOCK_BYTES)
             self._builder.emit(Copy(dst, _column(slot, column, high, pitch)))
@@ -111,9 +112,9 @@ class NdOut:
         About *tile_bytes* come out of L0C at a time.
         """
         self._builder, self.dtype = builder, dtype
-        high = rounded_up(m, FRACTAL_ROWS)
+        high = align_up(m, FRACTAL_ROWS)
         most = tile_bytes // dtype.nbytes(high) // 32 * 32
-        self._wide = min(rounded_up(n, 32), max(32, most), 32 * (WIDEST_BLOCKS // 2))
+        self._wide = min(align_up(n, 32), max(32, most), 32 * (WIDEST_BLOCKS // 2))
         self.nz = builder.claim("ub", dtype.nbytes(high * self._wide))
         tall = STRIP_BYTES // dtype.nbytes(self._wide) // FRACTAL_ROWS * FRACTAL_ROWS
         self._strip = min(tall, high)
@@ -134,28 +135,28 @@ class NdOut:
 
         *scale* holds one parameter, or one a column of the tile.
         """
-        high = rounded_up(m, FRACTAL_ROWS)
+        high = align_up(m, FRACTAL_ROWS)
         # A piece of less than a block would be stored over what lies beside it.
         for column, width in pieces(n, self._wide, c0(self.dtype)):
-            size = high * rounded_up(width, FRACTAL_ROWS)
+            size = high * align_up(width, FRACTAL_ROWS)
             start = src.offset_bytes + src.dtype.nbytes(high * column)
             part = Local(src.buffer, start, src.dtype, size)
             of_part = scale
             if isinstance(scale, Local) and scale.count > 1:
-                of_part = scale.at(column, rounded_up(width, FRACTAL_ROWS))
-            dst = self.nz.of(self.dtype, high * rounded_up(width, c0(self.dtype)))
+                of_part = scale.at(column, align_up(width, FRACTAL_ROWS))
+            dst = self.nz.of(self.dtype, high * align_up(width, c0(self.dtype)))
             step(self._builder, CopyL0c(dst, part, mode, of_part, high))
             self._store(column, m, width, stride_bytes)
             self._builder.barrier("vector")
 
     def _store(self, first: int, m: int, n: int, stride_bytes: int) -> None:
         """Turn and store what the buffer holds, columns from *first* on."""
-        high = rounded_up(m, FRACTAL_ROWS)
-        across = -(-n // c0(self.dtype))
+        high = align_up(m, FRACTAL_ROWS)
+        across = ceil_div(n, c0(self.dtype))
         pitch = across * BLOCK_BYTES
         for row, rows in pieces(m, self._strip):
             slot = self._rows.alloc()
-            tall = rounded_up(rows, FRACTAL_ROWS)
+            tall = align_up(rows, FRACTAL_ROWS)
             for column in range(across):
                 start = (column * high + row) * BLOCK_BYTES
                 src = self.nz.of(FLOAT16, tall * 16, start)
@@ -176,16 +177,22 @@ class RowTable:
     ) -> None:
         """Claim room for *n* elements of *dtype*; L0C holds *total*."""
         self._builder, self._spec, self._dtype, self._total = builder, spec, dtype, total
-        wide = rounded_up(n, FRACTAL_ROWS)
+        wide = align_up(n, FRACTAL_ROWS)
         self._come = builder.queue("ub", dtype.nbytes(wide), "mte2", "vector")
         self._row = None if dtype is total else builder.claim("ub", total.nbytes(wide))
 
     def spread(self, name: str, n: int, dst: Local, rows: int) -> None:
         """Write *n* elements of tensor *name* into each of *rows* rows of *dst* in L0C."""
-        wide = rounded_up(n, FRACTAL_ROWS)
+        wide = align_up(n, FRACTAL_ROWS)
         slot = self._come.alloc()
         nbytes = self._dtype.nbytes(n)
-        load(self._builder, self._spec, slot, Rows(name, 0, 1, nbytes, nbytes), padded(nbytes))
+        load(
+            self._builder,
+            self._spec,
+            slot,
+            Rows(name, 0, 1, nbytes, nbytes),
+            align_up(nbytes, BLOCK_BYTES),
+        )
         self._come.enque(slot)
         slot = self._come.deque()
         row = slot.of(self._dtype, wide)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
-from npusim.data.layout import FRACTAL_ROWS, c0, rounded_up
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
 from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
 from npusim.kernel.builder import Builder
@@ -29,7 +30,6 @@ __all__ = [
     "Tables",
     "l1_bytes",
     "load_data",
-    "rounded_up",
 ]
 
 
@@ -52,7 +52,7 @@ class Lying:
         """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
         if self.layout == "ND":
             return self.dtype.nbytes(row * self.columns + column)
-        return (column // c0(self.dtype) * rounded_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
+        return (column // c0(self.dtype) * align_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
 
     def shift(self, origin: int) -> int:
         """Bytes to the tile that begins at *origin* along the axis that is not k."""
@@ -65,7 +65,7 @@ class Lying:
     @property
     def nz_stride_bytes(self) -> int:
         """FRACTAL_NZ: bytes from one column of fractals to the next."""
-        return rounded_up(self.rows, FRACTAL_ROWS) * BLOCK_BYTES
+        return align_up(self.rows, FRACTAL_ROWS) * BLOCK_BYTES
 
 
 class Feed(Protocol):
@@ -116,11 +116,11 @@ class GmFeed(GmOperand):
         if lying.layout == "ND":
             stride, width = lying.dtype.nbytes(lying.columns), lying.dtype.nbytes(columns)
             place = Global(lying.name, offset, width, rows, stride)
-            dst = slot.of(lying.dtype, height * rounded_up(columns, c0(lying.dtype)))
+            dst = slot.of(lying.dtype, height * align_up(columns, c0(lying.dtype)))
             self._builder.emit(LoadNd2Nz(dst, place, height))
             return
-        across = -(-columns // c0(lying.dtype))
-        rows = min(rounded_up(rows, FRACTAL_ROWS), height)
+        across = ceil_div(columns, c0(lying.dtype))
+        rows = min(align_up(rows, FRACTAL_ROWS), height)
         place = Global(lying.name, offset, rows * BLOCK_BYTES, across, lying.nz_stride_bytes)
         dst = slot.of(lying.dtype, height * across * c0(lying.dtype))
         self._builder.emit(Load(dst, place, height * BLOCK_BYTES))
@@ -131,13 +131,13 @@ def l1_rows(dtype: DType, rows: int, k_is_down: bool) -> int:
 
     What is turned on its way into L0 goes in squares of C0 x C0.
     """
-    return rounded_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_down else FRACTAL_ROWS)
+    return align_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_down else FRACTAL_ROWS)
 
 
 def l1_bytes(dtype: DType, extent: int, count: int, k_is_down: bool) -> int:
     """Bytes in L1 of *extent* x *count* (k) elements."""
     rows, columns = (count, extent) if k_is_down else (extent, count)
-    elements = l1_rows(dtype, rows, k_is_down) * rounded_up(columns, c0(dtype))
+    elements = l1_rows(dtype, rows, k_is_down) * align_up(columns, c0(dtype))
     return dtype.nbytes(elements)
 
 
@@ -179,8 +179,8 @@ class CubeWriter:
         self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
         dtype = a.dtype
         self.dtype = INT32 if dtype in (INT8, INT4) else FLOAT32
-        depth_k = rounded_up(tile.k, c0(dtype))
-        m, n = rounded_up(tile.m, FRACTAL_ROWS), rounded_up(tile.n, FRACTAL_ROWS)
+        depth_k = align_up(tile.k, c0(dtype))
+        m, n = align_up(tile.m, FRACTAL_ROWS), align_up(tile.n, FRACTAL_ROWS)
         self._l0 = builder.queue("l0a", dtype.nbytes(m * depth_k), "mte1", "cube", 2)
         self._l0b = {
             event: builder.claim("l0b", dtype.nbytes(n * depth_k)) for event in self._l0.events
@@ -212,7 +212,7 @@ class CubeWriter:
         Give the slot back with `release`.
         """
         total = self._l0c.alloc()
-        dst = total.of(self.dtype, rounded_up(m, FRACTAL_ROWS) * rounded_up(n, FRACTAL_ROWS))
+        dst = total.of(self.dtype, align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS))
         if preload is not None:
             preload(dst)
         for start in range(0, k, self.tile.k):
@@ -252,7 +252,7 @@ class _Side:
         # What the cube makes itself is ordered a piece ahead: mte1 and the cube go on with the one
         # before while the fixpipe brings it to L1.
         self._ahead = step if feed.producer == "fixpipe" else 0
-        longest = min(step, rounded_up(k, c0(feed.dtype))) if depth else k
+        longest = min(step, align_up(k, c0(feed.dtype))) if depth else k
         nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_down)
         self._queue: Queue | None = None
         self._slot: Slot | None = None
@@ -260,7 +260,7 @@ class _Side:
             self._queue = builder.queue("l1", nbytes, feed.producer, "mte1", depth)
         else:
             self._slot = builder.claim("l1", nbytes)
-            self._step = rounded_up(k, step)
+            self._step = align_up(k, step)
         self._first = 0
         self._count = 0
 
@@ -313,8 +313,8 @@ def load_data(
     width, down = c0(feed.dtype), feed.k_is_down
     rows, columns = held[::-1] if down else held
     height = l1_rows(feed.dtype, rows, down)
-    matrix = src.of(feed.dtype, height * rounded_up(columns, width))
-    local = dst.of(feed.dtype, rounded_up(size[0], FRACTAL_ROWS) * rounded_up(size[1], width))
+    matrix = src.of(feed.dtype, height * align_up(columns, width))
+    local = dst.of(feed.dtype, align_up(size[0], FRACTAL_ROWS) * align_up(size[1], width))
     first, extents = (at[::-1], size[::-1]) if down else (at, size)
     builder.emit(LoadData(local, matrix, height, *first, *extents, down))
     return local
@@ -332,7 +332,7 @@ class Tables:
         if bias is not None:
             self._table = INT32 if bias is INT32 else FLOAT32
             self._bias_l1 = builder.queue("l1", bias.nbytes(n), "mte2", "mte1")
-            self._bt = builder.queue("bt", rounded_up(self._table.nbytes(n), 64), "mte1", "cube")
+            self._bt = builder.queue("bt", align_up(self._table.nbytes(n), 64), "mte1", "cube")
         if scale:
             self._scale_l1 = builder.queue("l1", UINT64.nbytes(n), "mte2", "fixpipe")
             self._fb = builder.claim("fb", UINT64.nbytes(n))

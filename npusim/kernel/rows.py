@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from npusim.data.dtypes import UINT8
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import BLOCK_BYTES, Global, ScalarLoad, ScalarLoop, ScalarStore
+from npusim.isa import Global, ScalarLoad, ScalarLoop, ScalarStore
 from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Slot
 
-__all__ = ["Rows", "Writer", "balanced", "load", "padded", "pieces"]
+__all__ = ["Rows", "Writer", "balanced", "load", "pieces"]
 
 
 def balanced(extent: int, parts: int) -> int:
@@ -26,12 +27,7 @@ def balanced(extent: int, parts: int) -> int:
     >>> balanced(256, 48)
     43
     """
-    return -(-extent // -(-extent // parts))
-
-
-def padded(nbytes: int) -> int:
-    """*nbytes* up to whole blocks."""
-    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+    return ceil_div(extent, ceil_div(extent, parts))
 
 
 def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
@@ -88,7 +84,7 @@ def load(builder: Builder, spec: DeviceSpec, slot: Slot, rows: Rows, pitch_bytes
     if together:
         builder.load(slot.of(UINT8, rows.width_bytes), together, pitch_bytes)
         return
-    width = -(-rows.width_bytes // granule) * granule
+    width = align_up(rows.width_bytes, granule)
     for index in range(rows.count):
         dst = slot.of(UINT8, rows.width_bytes, index * pitch_bytes)
         builder.load(dst, rows.part(index, width))

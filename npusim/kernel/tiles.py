@@ -13,22 +13,12 @@ from math import lcm
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import DType
-from npusim.data.layout import rounded_up as up
+from npusim.data.integers import ceil_div
 from npusim.kernel.matmul import Product
 
-__all__ = ["CubeTiles", "Order", "Piece", "cdiv", "down", "up", "work"]
+__all__ = ["CubeTiles", "Order", "Piece", "work"]
 
 Order = Literal["row", "column", "diagonal"]
-
-
-def cdiv(extent: int, size: int) -> int:
-    """How many pieces of *size* cover *extent*."""
-    return -(-extent // size)
-
-
-def down(extent: int, unit: int) -> int:
-    """The last multiple of *unit*, but at least one."""
-    return max(1, extent // unit) * unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +119,9 @@ def _piece(t: CubeTiles, p: Product, matrix: int, i: int, j: int) -> Piece:
 def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
     group, place = divmod(core, t.cores_m * t.cores_n)
     x, y = place % t.cores_m, place // t.cores_m
-    high, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
-    rows, columns = cdiv(high, t.cores_m), cdiv(across, t.cores_n)
-    share = cdiv(p.matrices, t.cores_batch)
+    high, across = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
+    rows, columns = ceil_div(high, t.cores_m), ceil_div(across, t.cores_n)
+    share = ceil_div(p.matrices, t.cores_batch)
     for matrix in range(group * share, min((group + 1) * share, p.matrices)):
         for i in range(x * rows, min((x + 1) * rows, high)):
             for j in range(y * columns, min((y + 1) * columns, across)):
@@ -140,7 +130,7 @@ def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
 
 def _l2_tiles(t: CubeTiles, p: Product) -> Iterator[list[tuple[int, int]]]:
     """The blocks of each L2 tile in turn; columns of tiles go back and forth."""
-    high, across = cdiv(p.m, t.base_m), cdiv(p.n, t.base_n)
+    high, across = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
     starts = range(0, across, t.l2_n)
     for turn, top in enumerate(range(0, high, t.l2_m)):
         for left in starts if turn % 2 == 0 else reversed(starts):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT16
+from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -98,8 +99,8 @@ class _Writing:
         self._columns = shape[1]
         self._tile = tile
         self._to = to
-        self._pitch = -(-FLOAT16.nbytes(tile[1]) // BLOCK_BYTES) * BLOCK_BYTES
-        self._height = -(-tile[0] // FRACTAL_ROWS) * FRACTAL_ROWS
+        self._pitch = align_up(FLOAT16.nbytes(tile[1]), BLOCK_BYTES)
+        self._height = align_up(tile[0], FRACTAL_ROWS)
         rows = tile[0] if to == "ub" else self._height
         self._slot = self.builder.claim(to, rows * self._pitch)
 
@@ -130,6 +131,6 @@ class _Writing:
         if self._to == "ub":
             self.builder.load(self._slot.of(FLOAT16, columns), place, self._pitch)
         else:
-            across = -(-columns // c0(FLOAT16)) * c0(FLOAT16)
+            across = align_up(columns, c0(FLOAT16))
             dst = self._slot.of(FLOAT16, self._height * across)
             self.builder.emit(LoadNd2Nz(dst, place, self._height))

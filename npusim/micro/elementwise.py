@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, DType, RoundMode
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Cast, Global, Local
@@ -99,7 +100,7 @@ class _Writing:
     def kernel(self, count: int, body: Body) -> Kernel:
         """*count* elements, each tile by *body*."""
         names = [f"x{index + 1}" for index in range(len(self.inputs))]
-        parts = min(-(-self.inputs[0].nbytes(count) // LEAST_BYTES), self.cores)
+        parts = min(ceil_div(self.inputs[0].nbytes(count), LEAST_BYTES), self.cores)
         programs: dict[int, Program] = {}
         blocks = []
         for core, (start, width) in enumerate(_in_order(count, parts)):
@@ -150,5 +151,5 @@ class _Writing:
 
 def _in_order(count: int, parts: int) -> list[tuple[int, int]]:
     """Shares of the same size, the last one smaller."""
-    each = -(-count // parts // SHARE) * SHARE
+    each = align_up(ceil_div(count, parts), SHARE)
     return [(start, min(each, count - start)) for start in range(0, count, each)]

@@ -11,12 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 from npusim.data.dtypes import FLOAT16, FLOAT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, rounded_up
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Binding, Block, Program
 from npusim.micro.shares import cores_of
@@ -34,7 +35,7 @@ def product(spec: DeviceSpec, shape: Shape, tile: BaseTile, grid: tuple[int, int
     """
     m, n, k = shape
     down, across = (
-        rounded_up(-(-extent // parts), base)
+        align_up(ceil_div(extent, parts), base)
         for extent, parts, base in zip((m, n), grid, (tile.m, tile.n), strict=True)
     )
     kind, _ = cores_of(spec, "cube", grid[0] * grid[1])
@@ -84,8 +85,8 @@ class _Writing:
 
     def _base_tile(self, m: int, n: int) -> None:
         slot = self.writer.product(m, n, self.k)
-        high = rounded_up(m, FRACTAL_ROWS)
-        sums = slot.of(FLOAT32, high * rounded_up(n, FRACTAL_ROWS))
+        high = align_up(m, FRACTAL_ROWS)
+        sums = slot.of(FLOAT32, high * align_up(n, FRACTAL_ROWS))
         place = Global("y", 0, FLOAT16.nbytes(n), m, FLOAT16.nbytes(self.n))
         self.builder.emit(Fixpipe(place, sums, m, n, high, FLOAT16, "cast"))
         self.writer.release(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 
 __all__ = ["cores_of", "shares"]
@@ -15,7 +16,7 @@ def shares(extent: int, cores: int, step: int = 1) -> list[tuple[int, int]]:
     >>> shares(100, 3, 16)
     [(0, 48), (48, 32), (80, 20)]
     """
-    steps = -(-extent // step)
+    steps = ceil_div(extent, step)
     least, more = divmod(steps, cores)
     found, start = [], 0
     for core in range(cores):

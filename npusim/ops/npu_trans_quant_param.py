@@ -28,13 +28,14 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT64, Array
+from npusim.data.integers import align_up
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
+from npusim.isa import BLOCK_BYTES, ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, padded
+from npusim.kernel.rows import Rows, Writer, load
 from npusim.ops._contract import Contract
 
 __all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
@@ -131,7 +132,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         slot = queues[operand.name].alloc()
         width = FLOAT32.nbytes(count)
         rows = Rows(operand.name, FLOAT32.nbytes(start), 1, width, width)
-        load(builder, spec, slot, rows, padded(width))
+        load(builder, spec, slot, rows, align_up(width, BLOCK_BYTES))
         queues[operand.name].enque(slot)
         return queues[operand.name].deque()
 
@@ -148,7 +149,11 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         results.enque(result)
         result = results.deque()
         width = INT64.nbytes(count)
-        writer.store(result, Rows("output", INT64.nbytes(start), 1, width, width), padded(width))
+        writer.store(
+            result,
+            Rows("output", INT64.nbytes(start), 1, width, width),
+            align_up(width, BLOCK_BYTES),
+        )
         results.free(result)
     for name, slot in single.items():
         queues[name].free(slot)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import Banks
 from npusim.isa import BLOCK_BYTES, Local
 
@@ -70,10 +71,10 @@ def repeat_cycles(
             block
             for local in reads
             for block in _blocks(
-                local, repeat + 1, min(BLOCKS, -(-local.dtype.nbytes(elements) // BLOCK_BYTES))
+                local, repeat + 1, min(BLOCKS, ceil_div(local.dtype.nbytes(elements), BLOCK_BYTES))
             )
         }
-        write_blocks = min(BLOCKS, -(-write.dtype.nbytes(elements) // BLOCK_BYTES))
+        write_blocks = min(BLOCKS, ceil_div(write.dtype.nbytes(elements), BLOCK_BYTES))
         cycles.append(_one_repeat(banks, read, set(_blocks(write, repeat, write_blocks))))
     whole, rest = divmod(repeats, period)
     return whole * sum(cycles) + sum(cycles[:rest])

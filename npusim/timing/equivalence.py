@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, place_of
@@ -37,7 +38,7 @@ def fold(
     *warm* are the names of the tensors that lie in the L2 at launch.
     """
     line_bytes = spec.l2.line_bytes
-    lines_in_all = sum(-(-allocated_bytes(tensor.nbytes) // line_bytes) for tensor in tensors)
+    lines_in_all = sum(ceil_div(allocated_bytes(tensor.nbytes), line_bytes) for tensor in tensors)
     if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:
         # Which part of an input is still there differs from block to block.
         return tuple((block,) for block in blocks)

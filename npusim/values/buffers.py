@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT4, Array, unpack_int4
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
 
@@ -155,6 +156,6 @@ class Buffers:
             return window
         # (repeats, blocks, elements of a block)
         blocks = local.nbytes // BLOCK_BYTES
-        shape = (-(-blocks // 8), min(blocks, 8), BLOCK_BYTES // dtype.itemsize)
+        shape = (ceil_div(blocks, 8), min(blocks, 8), BLOCK_BYTES // dtype.itemsize)
         steps = (local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES)
         return as_strided(window, shape, (*steps, dtype.itemsize))

@@ -21,8 +21,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
 from npusim.data.product import CubeOrder, accumulate_int, float_product, int_product
+from npusim.isa import BLOCK_BYTES
 from npusim.values.buffers import UNWRITTEN, Held
 
 __all__ = [
@@ -37,7 +39,6 @@ __all__ = [
 ]
 
 Bytes = NDArray[np.uint8]
-BLOCK_BYTES = 32
 FRACTAL_BYTES = 512
 SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
 
@@ -67,7 +68,7 @@ class L1Tile:
 
     def __post_init__(self) -> None:
         rows, columns = self.matrix.shape
-        across = -(-columns // c0(self.dtype))
+        across = ceil_div(columns, c0(self.dtype))
         self.end = self.start + ((across - 1) * self.lying_rows + rows) * BLOCK_BYTES
 
     def hides(self, other: Held) -> bool:
@@ -82,7 +83,7 @@ class L1Tile:
     def put(self, raw: Bytes) -> None:
         rows, columns = self.matrix.shape
         width = c0(self.dtype)
-        across = -(-columns // width)
+        across = ceil_div(columns, width)
         padded = self.matrix
         if across * width != columns:
             padded = np.zeros((rows, across * width), self.matrix.dtype)
@@ -95,7 +96,7 @@ class L1Tile:
 
 def l1_matrix(raw: Bytes, dtype: DType, lying_rows: int, rows: int, columns: int) -> Array:
     """The first *rows* x *columns* of an Nz matrix that begins with *raw*."""
-    across = -(-columns // c0(dtype))
+    across = ceil_div(columns, c0(dtype))
     steps = (lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
     blocks = as_strided(raw, (across, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
     # A copy: the tile must outlive what comes into these bytes next.
@@ -128,7 +129,7 @@ class L0Tile:
         height, width = _fractal(self.buffer, self.dtype)
         rows, columns = self.matrix.shape
         # A fractal has 512 bytes whatever the type.
-        self.end = self.start + -(-rows // height) * -(-columns // width) * FRACTAL_BYTES
+        self.end = self.start + ceil_div(rows, height) * ceil_div(columns, width) * FRACTAL_BYTES
 
     def hides(self, other: Held) -> bool:
         return other.start == self.start and other.end <= self.end
@@ -136,7 +137,7 @@ class L0Tile:
     def put(self, raw: Bytes) -> None:
         height, width = _fractal(self.buffer, self.dtype)
         rows, columns = self.matrix.shape
-        down, across = -(-rows // height) * height, -(-columns // width) * width
+        down, across = align_up(rows, height), align_up(columns, width)
         padded = self.matrix
         if (down, across) != (rows, columns):
             # Along k, as two int4 that share a byte are neighbours there.
@@ -215,7 +216,7 @@ class Accumulator:
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
-        down, across = -(-self.m // FRACTAL_ROWS), -(-self.n // FRACTAL_ROWS)
+        down, across = ceil_div(self.m, FRACTAL_ROWS), ceil_div(self.n, FRACTAL_ROWS)
         self.end = self.start + down * across * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
 
     def hides(self, other: Held) -> bool:
@@ -305,7 +306,7 @@ def l0c_matrix(raw: Bytes, dtype: DType, lying_rows: int, shape: tuple[int, int]
     """The matrix of *shape* in an Nz matrix of *lying_rows* rows that begins with *raw*."""
     m, n = shape
     assert dtype in (FLOAT32, INT32)
-    across = -(-n // FRACTAL_ROWS)
+    across = ceil_div(n, FRACTAL_ROWS)
     count = across * lying_rows * FRACTAL_ROWS
     blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(across, lying_rows, FRACTAL_ROWS)
     return blocks.swapaxes(0, 1).reshape(lying_rows, -1)[:m, :n]

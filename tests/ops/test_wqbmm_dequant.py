@@ -11,10 +11,10 @@ from weight_calls import F32, HALF, OP, Kind, weight_call
 
 from npusim import chip, devices, ops
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, unpack_int4
+from npusim.data.integers import align_up
 from npusim.data.layout import NZ, c0, from_fractals
 from npusim.data.tensor import GlobalTensor
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.program import Binding, Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
@@ -36,8 +36,8 @@ def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
     kernel = Dequant(builder, p, chain, rows, columns)
     assert room - builder.room_bytes("ub") == dequant_bytes(p, chain, rows, columns)
     kernel.begin()
-    width = rounded_up(lying.columns, c0(lying.dtype)) if p.facts.is_nz else lying.columns
-    high = rounded_up(lying.rows, 16) if p.facts.is_nz else lying.rows
+    width = align_up(lying.columns, c0(lying.dtype)) if p.facts.is_nz else lying.columns
+    high = align_up(lying.rows, 16) if p.facts.is_nz else lying.rows
     stride = 32 * high if p.facts.is_nz else 2 * width
     for row in range(0, lying.rows, rows):
         for column in range(0, lying.columns, columns):

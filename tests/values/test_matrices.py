@@ -11,7 +11,8 @@ from tiny import tiny_spec
 
 from npusim.check.rules import Place, check
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
-from npusim.data.layout import c0, rounded_up
+from npusim.data.integers import align_up
+from npusim.data.layout import c0
 from npusim.isa import (
     Fixpipe,
     Global,
@@ -52,8 +53,8 @@ def loads(draw: st.DrawFn, dtypes: Types) -> MicroOp:
     src = Global(draw(NAMES), 16 * draw(st.integers(0, 8)), burst, bursts, stride)
     offset = draw(OFFSETS)
     if draw(st.sampled_from([True, False, False, False])):
-        return Load(Local("l1", offset, UINT8, burst), src, rounded_up(burst, 32))
-    rows = rounded_up(bursts, 16) + draw(ROOM)
+        return Load(Local("l1", offset, UINT8, burst), src, align_up(burst, 32))
+    rows = align_up(bursts, 16) + draw(ROOM)
     return LoadNd2Nz(Local("l1", offset, draw(st.sampled_from(dtypes)), 1), src, rows)
 
 
@@ -64,12 +65,12 @@ def pieces(draw: st.DrawFn, dtypes: Types) -> MicroOp:
     step = max(width, 16) if turn else 16
     row, column = step * draw(st.integers(0, 1)), width * draw(st.integers(0, 1))
     rows, columns = draw(EXTENTS), draw(EXTENTS)
-    src_rows = rounded_up(row + rows, 16) + draw(ROOM)
+    src_rows = align_up(row + rows, 16) + draw(ROOM)
     src = Local("l1", draw(OFFSETS), dtype, 1)
     count = (
-        rounded_up(rows, width) * rounded_up(columns, 16)
+        align_up(rows, width) * align_up(columns, 16)
         if turn
-        else rounded_up(rows, 16) * rounded_up(columns, width)
+        else align_up(rows, 16) * align_up(columns, width)
     )
     buffer = draw(st.sampled_from(["l0a", "l0b"]))
     dst = Local(buffer, draw(OFFSETS), dtype, count)
@@ -80,12 +81,12 @@ def pieces(draw: st.DrawFn, dtypes: Types) -> MicroOp:
 def products(draw: st.DrawFn, dtypes: Types) -> MicroOp:
     dtype = draw(st.sampled_from(dtypes))
     m, n, k = draw(EXTENTS), draw(EXTENTS), draw(EXTENTS)
-    deep = rounded_up(k, c0(dtype))
-    a = Local("l0a", draw(OFFSETS), dtype, rounded_up(m, 16) * deep)
-    b = Local("l0b", draw(OFFSETS), dtype, deep * rounded_up(n, 16))
+    deep = align_up(k, c0(dtype))
+    a = Local("l0a", draw(OFFSETS), dtype, align_up(m, 16) * deep)
+    b = Local("l0b", draw(OFFSETS), dtype, deep * align_up(n, 16))
     total = sums(dtype)
     dst = Local(
-        "l0c", 1024 * draw(st.sampled_from([0, 0, 1])), total, rounded_up(m, 16) * rounded_up(n, 16)
+        "l0c", 1024 * draw(st.sampled_from([0, 0, 1])), total, align_up(m, 16) * align_up(n, 16)
     )
     init = draw(st.sampled_from(["zero", "bias", "accumulate", "accumulate"]))
     bias = Local("bt", 0, total, n) if init == "bias" else None
@@ -95,7 +96,7 @@ def products(draw: st.DrawFn, dtypes: Types) -> MicroOp:
 @st.composite
 def drains(draw: st.DrawFn, dtypes: Types) -> MicroOp:
     m, n = draw(EXTENTS), draw(EXTENTS)
-    src_rows = rounded_up(m, 16) + draw(ROOM)
+    src_rows = align_up(m, 16) + draw(ROOM)
     total = sums(draw(st.sampled_from(dtypes)))
     modes = {FLOAT32: ["none", "cast", "qf322b8"], INT32: ["none", "deqf16", "req8"]}
     mode = draw(st.sampled_from(modes[total]))
@@ -104,7 +105,7 @@ def drains(draw: st.DrawFn, dtypes: Types) -> MicroOp:
     src = Local("l0c", 1024 * draw(st.sampled_from([0, 0, 1])), total, 1)
     if out is not total and draw(st.booleans()):
         dst = Local("l1", draw(OFFSETS), out, 1)
-        return Fixpipe(dst, src, m, n, src_rows, out, mode, scale, rounded_up(m, 16))  # type: ignore[arg-type]
+        return Fixpipe(dst, src, m, n, src_rows, out, mode, scale, align_up(m, 16))  # type: ignore[arg-type]
     burst = out.nbytes(n)
     place = Global("y", 8 * draw(st.integers(0, 8)), burst, m, burst)
     return Fixpipe(place, src, m, n, src_rows, out, mode, scale)  # type: ignore[arg-type]

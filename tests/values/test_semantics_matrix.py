@@ -21,7 +21,8 @@ from npusim.data.dtypes import (
     DType,
     unpack_int4,
 )
-from npusim.data.layout import NZ, ZN, ZZ, c0, rounded_up
+from npusim.data.integers import align_up
+from npusim.data.layout import NZ, ZN, ZZ, c0
 from npusim.data.product import float_product
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
@@ -127,7 +128,7 @@ def test_pieces_go_from_the_unified_buffer_to_l1(coupled: CubeBench) -> None:
 def in_l1(cube: CubeBench, matrix: np.ndarray, dtype: DType) -> None:
     """The whole *matrix* as Nz from byte 0 of L1 on."""
     cube.bind("w", stored(matrix, dtype))
-    cube.run(nd2nz(l1(0, dtype), "w", matrix.shape, rounded_up(matrix.shape[0], 16)))  # type: ignore[arg-type]
+    cube.run(nd2nz(l1(0, dtype), "w", matrix.shape, align_up(matrix.shape[0], 16)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("known", ["matrix", "bytes"])
@@ -222,11 +223,11 @@ def fill_l0(cube: CubeBench, a: np.ndarray, b: np.ndarray, dtype: DType) -> tupl
     k = a.shape[1]
     places = []
     for buffer, rows in (("l0a", a), ("l0b", np.ascontiguousarray(b.T))):
-        even = np.zeros((rows.shape[0], rounded_up(k, 2)), rows.dtype)
+        even = np.zeros((rows.shape[0], align_up(k, 2)), rows.dtype)
         even[:, :k] = rows
         in_l1(cube, even, dtype)
-        place = Local(buffer, 1024, dtype, rounded_up(rows.shape[0], 16) * rounded_up(k, c0(dtype)))
-        cube.run(LoadData(place, l1(0, dtype), rounded_up(len(rows), 16), 0, 0, len(rows), k))
+        place = Local(buffer, 1024, dtype, align_up(rows.shape[0], 16) * align_up(k, c0(dtype)))
+        cube.run(LoadData(place, l1(0, dtype), align_up(len(rows), 16), 0, 0, len(rows), k))
         places.append(place)
     return places[0], places[1]
 
@@ -240,7 +241,7 @@ def test_the_product_lies_in_l0c_as_nz(
     a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
     left, right = fill_l0(cube, a, b, dtype)
     total = sums(dtype)
-    dst = Local("l0c", 1024, total, rounded_up(m, 16) * rounded_up(n, 16))
+    dst = Local("l0c", 1024, total, align_up(m, 16) * align_up(n, 16))
     start = np.zeros((m, n))
     bias = None
     if init == "bias":
@@ -401,7 +402,7 @@ def parameter(scale: float, offset: int = 0, is_signed: bool = True) -> int:
 def in_l0c(cube: CubeBench, matrix: np.ndarray, dtype: DType, known: str) -> Local:
     """*matrix* in L0C, put there as bytes or multiplied by one."""
     m, n = matrix.shape
-    dst = Local("l0c", 0, dtype, rounded_up(m, 16) * rounded_up(n, 16))
+    dst = Local("l0c", 0, dtype, align_up(m, 16) * align_up(n, 16))
     if known == "bytes":
         cube.put("l0c", 0, placed(matrix, dtype, NZ, SQUARE, UNWRITTEN))
         return dst

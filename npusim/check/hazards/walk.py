@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from npusim.check.hazards.errors import DeadlockError, RaceError, deadlock
 from npusim.data.dtypes import DType
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
 from npusim.isa import (
     BLOCK_BYTES,
@@ -314,7 +315,7 @@ def _share_a_block(a: Local, b: Local) -> bool:
 @lru_cache(maxsize=4096)
 def _blocks(local: Local) -> NDArray[np.int64]:
     """The blocks that a strided operand touches, counted from the start of the buffer."""
-    count = -(-local.nbytes // BLOCK_BYTES)
+    count = ceil_div(local.nbytes, BLOCK_BYTES)
     repeats, block = np.divmod(np.arange(count), 8)
     first = local.offset_bytes // BLOCK_BYTES
     blocks: NDArray[np.int64] = first + repeats * local.repeat_stride + block * local.block_stride

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from npusim.check.rules.rule import Place, Rule, names, offsets, operands
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32
+from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, LoadNd2Nz, Store
 
@@ -40,7 +41,7 @@ def _path_names(op: Load | LoadNd2Nz | Store | CopyToL1) -> tuple[str, ...]:
 
 
 def _padded(nbytes: int) -> int:
-    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+    return align_up(nbytes, BLOCK_BYTES)
 
 
 def _whole_blocks(op: CopyToL1) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from npusim.check.rules.copies import ATOMIC_DTYPES
 from npusim.check.rules.rule import Place, Rule, names, operands
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT64, DType
-from npusim.data.layout import FRACTAL_ROWS, c0, rounded_up
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import CopyL0c, Fixpipe, Global, LoadData, LoadTable, Local, MicroOp, Mmad
 
 __all__ = ["RULES"]
@@ -74,14 +75,14 @@ def _filled(op: LoadData) -> int:
     """Elements of the whole fractals that a piece becomes."""
     width = c0(op.src.dtype)
     if op.transpose:
-        return rounded_up(op.rows, width) * rounded_up(op.columns, FRACTAL_ROWS)
-    return rounded_up(op.rows, FRACTAL_ROWS) * rounded_up(op.columns, width)
+        return align_up(op.rows, width) * align_up(op.columns, FRACTAL_ROWS)
+    return align_up(op.rows, FRACTAL_ROWS) * align_up(op.columns, width)
 
 
 def _eaten(op: Mmad) -> tuple[int, int, int]:
     """Elements of the whole fractals of a, b and dst."""
-    m, n = rounded_up(op.m, FRACTAL_ROWS), rounded_up(op.n, FRACTAL_ROWS)
-    k = rounded_up(op.k, c0(op.a.dtype))
+    m, n = align_up(op.m, FRACTAL_ROWS), align_up(op.n, FRACTAL_ROWS)
+    k = align_up(op.k, c0(op.a.dtype))
     return m * k, k * n, m * n
 
 
@@ -101,7 +102,7 @@ def _copied_count(op: CopyL0c) -> int:
     """Elements in the unified buffer: those of int8 lie 32 columns wide."""
     columns = op.src.count // op.rows
     wide = 2 * FRACTAL_ROWS if op.dst.dtype is INT8 else FRACTAL_ROWS
-    return op.rows * -(-columns // wide) * wide
+    return op.rows * ceil_div(columns, wide) * wide
 
 
 def _scale_fits(op: Fixpipe | CopyL0c) -> bool:

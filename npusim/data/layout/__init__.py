@@ -35,7 +35,6 @@ from npusim.data.layout.orders import (
     Layout,
     c0,
     from_fractals,
-    rounded_up,
     to_fractals,
 )
 from npusim.data.layout.placement import NAMES, Placement, Spot
@@ -52,6 +51,5 @@ __all__ = [
     "c0",
     "from_fractals",
     "html",
-    "rounded_up",
     "to_fractals",
 ]

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from npusim.data.dtypes import Array, DType
+from npusim.data.integers import ceil_div
 
 __all__ = [
     "FRACTAL_ROWS",
@@ -18,7 +19,6 @@ __all__ = [
     "Layout",
     "c0",
     "from_fractals",
-    "rounded_up",
     "to_fractals",
 ]
 
@@ -37,11 +37,6 @@ def c0(dtype: DType) -> int:
     (16, 32, 64)
     """
     return C0_BYTES * 8 // dtype.bits
-
-
-def rounded_up(extent: int, step: int) -> int:
-    """The next multiple of *step* from *extent* on."""
-    return -(-extent // step) * step
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +59,13 @@ class Layout:
 
     def array_shape(self, rows: int, columns: int, fractal: Shape) -> tuple[int, int, int, int]:
         """The matrix as an array of fractals, `(outer, outer, inner, inner)`."""
-        down, across = -(-rows // fractal[0]), -(-columns // fractal[1])
+        down, across = ceil_div(rows, fractal[0]), ceil_div(columns, fractal[1])
         outer = (down, across) if self.outer == "Z" else (across, down)
         return (*outer, *(fractal if self.inner == "z" else fractal[::-1]))
 
     def offset(self, row: int, column: int, shape: Shape, fractal: Shape) -> int:
         """How many elements lie before element (*row*, *column*) of a matrix of *shape*."""
-        down, across = -(-shape[0] // fractal[0]), -(-shape[1] // fractal[1])
+        down, across = ceil_div(shape[0], fractal[0]), ceil_div(shape[1], fractal[1])
         (i, y), (j, x) = divmod(row, fractal[0]), divmod(column, fractal[1])
         block = i * across + j if self.outer == "Z" else j * down + i
         inside = y * fractal[1] + x if self.inner == "z" else x * fractal[0] + y
@@ -99,7 +94,7 @@ def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:
     """`(..., rows, columns)` as fractals, `(..., outer, outer, inner, inner)`, edges zero."""
     *batch, rows, columns = matrix.shape
     height, width = fractal
-    down, across = -(-rows // height), -(-columns // width)
+    down, across = ceil_div(rows, height), ceil_div(columns, width)
     if (down * height, across * width) != (rows, columns):
         padded = np.zeros((*batch, down * height, across * width), matrix.dtype)
         padded[..., :rows, :columns] = matrix

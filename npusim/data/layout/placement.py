@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32, Array, DType
+from npusim.data.integers import align_up
 from npusim.data.layout.orders import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, Shape, c0, to_fractals
 
 __all__ = ["NAMES", "ORDERS", "Placement", "Spot"]
@@ -105,7 +106,7 @@ class Placement:
     def padded(self) -> Shape:
         """Rows and columns of whole fractals."""
         height, width = self.fractal or (1, 1)
-        return -(-self.rows // height) * height, -(-self.columns // width) * width
+        return align_up(self.rows, height), align_up(self.columns, width)
 
     @property
     def storage_shape(self) -> tuple[int, ...]:

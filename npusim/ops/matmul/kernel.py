@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
 from npusim.kernel.blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
 from npusim.kernel.builder import Builder
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import CubeWriter, Feed, GmFeed, Tables, rounded_up
+from npusim.kernel.cube import CubeWriter, Feed, GmFeed, Tables
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.tiles import work
 from npusim.ops.matmul.contract import Problem
@@ -63,8 +64,8 @@ class _Split:
         slot = self.writer.product(rows, columns, p.product.k, bias=bias)
         if table is not None:
             self.tables.drop_bias(table)
-        high = rounded_up(rows, 16)
-        total = slot.of(FLOAT32, high * rounded_up(columns, 16))
+        high = align_up(rows, 16)
+        total = slot.of(FLOAT32, high * align_up(columns, 16))
         place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(n))
         self.builder.emit(Fixpipe(place, total, rows, columns, high, out, "cast"))
         self.writer.release(slot)
@@ -88,7 +89,7 @@ class _Coupled:
 
     def body(self, rows: int, columns: int, _: int) -> None:
         p = self.p
-        high = rounded_up(rows, 16)
+        high = align_up(rows, 16)
         row = self.row
 
         def preload(total: Local) -> None:
@@ -98,7 +99,7 @@ class _Coupled:
         slot = self.writer.product(
             rows, columns, p.product.k, preload=None if row is None else preload
         )
-        total = slot.of(FLOAT32, high * rounded_up(columns, 16))
+        total = slot.of(FLOAT32, high * align_up(columns, 16))
         stride = p.output.element.nbytes(p.product.n)
         self.out.drain(total, rows, columns, stride, "cast")
         self.writer.release(slot)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.kernel.tiles import CubeTiles, cdiv, down, up, whole_edges
+from npusim.kernel.tiles import CubeTiles, whole_edges
 from npusim.ops.matmul.contract import Problem
 
 __all__ = ["Plan", "tile"]
@@ -43,9 +44,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     if is_2002:
         bn = whole_edges(bn, p.product.n, p.output.element)
     pr, size = p.product, p.product.element.bits // 8
-    base_k = min(_base_k(size, max(bm, bn)), up(pr.k, 16))
+    base_k = min(_base_k(size, max(bm, bn)), align_up(pr.k, 16))
     step_a, step_b = (3, 3) if is_2002 else _steps(core, p, bm, bn, base_k)
-    blocks_m, blocks_n = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     if is_2002:
         l2_m, l2_n = max(1, core.count // 2), 2
     else:
@@ -68,7 +69,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         resident_b=step_b * base_k >= pr.k,
     )
     # Of the unified buffer of 310P one quarter holds results, double buffered in another one.
-    rows = down(core.usable_bytes("ub") // 4 // (size * bn), 16) if is_2002 else 0
+    rows = align_down(core.usable_bytes("ub") // 4 // (size * bn), 16) if is_2002 else 0
     return Plan("base", cube, min(bm, rows), cores)
 
 
@@ -84,14 +85,14 @@ def _base(core: Core, p: Problem) -> tuple[int, int]:
     """Rows and columns of a block."""
     pr, cores = p.product, core.count
     bm, bn = (256, 128) if pr.transposed_a and pr.transposed_b else (128, 256)
-    blocks = cdiv(pr.m, bm) * cdiv(pr.n, bn) * pr.matrices
+    blocks = ceil_div(pr.m, bm) * ceil_div(pr.n, bn) * pr.matrices
     if blocks < cores or pr.m < 256 or pr.n < 256:
         bm, bn = _small(core, p)
-    elif (bm, bn) == (128, 256) and not pr.transposed_a and cdiv(blocks, cores) < 4:
+    elif (bm, bn) == (128, 256) and not pr.transposed_a and ceil_div(blocks, cores) < 4:
         # Whole waves: as many rows of blocks as the cores can take beside each other.
-        rows = cdiv(blocks, cores) * cores // (cdiv(pr.n, bn) * pr.matrices)
-        bm = up(cdiv(pr.m, rows), 16)
-    return min(bm, up(pr.m, 16)), min(bn, up(pr.n, 16))
+        rows = ceil_div(blocks, cores) * cores // (ceil_div(pr.n, bn) * pr.matrices)
+        bm = align_up(ceil_div(pr.m, rows), 16)
+    return min(bm, align_up(pr.m, 16)), min(bn, align_up(pr.n, 16))
 
 
 def _small(core: Core, p: Problem) -> tuple[int, int]:
@@ -101,19 +102,19 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
     pairs = []
     if pr.transposed_b and not pr.transposed_a and pr.m <= 128 and not p.bias:
         # Closed; assumed: even shares of at most 256 columns, so that rows of 512 bytes fit L1.
-        waves = cdiv(pr.n, cores * 256)
-        pairs.append((up(pr.m, 16), up(cdiv(pr.n, waves * cores), 16)))
+        waves = ceil_div(pr.n, cores * 256)
+        pairs.append((align_up(pr.m, 16), align_up(ceil_div(pr.n, waves * cores), 16)))
     elif pr.transposed_b:
         for m, n in ((64, 64), (128, 128), (128, 256)):
-            m, n = min(m, up(pr.m, 16)), min(n, up(pr.n, 16))
-            pairs.append((m, up(cdiv(pr.n, max(1, cores // cdiv(pr.m, m))), 16)))
-            pairs.append((up(cdiv(pr.m, max(1, cores // cdiv(pr.n, n))), 16), n))
+            m, n = min(m, align_up(pr.m, 16)), min(n, align_up(pr.n, 16))
+            pairs.append((m, align_up(ceil_div(pr.n, max(1, cores // ceil_div(pr.m, m))), 16)))
+            pairs.append((align_up(ceil_div(pr.m, max(1, cores // ceil_div(pr.n, n))), 16), n))
             pairs.append((m, n))
     else:
         for n, most in ((256, 128), (128, 128), (512, 64)):
-            n = min(n, up(pr.n, 16))
-            beside = max(1, cores // cdiv(pr.n, n))
-            pairs.append((min(up(cdiv(pr.m, beside), 16), most), n))
+            n = min(n, align_up(pr.n, 16))
+            beside = max(1, cores // ceil_div(pr.n, n))
+            pairs.append((min(align_up(ceil_div(pr.m, beside), 16), most), n))
     # L0 takes 16 of k of at most 512 rows; the bias table has room for 256 columns.
     most_n = 256 if p.bias else 512
     fitting = [
@@ -121,8 +122,8 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
     ]
 
     def cost(pair: tuple[int, int]) -> int:
-        blocks = cdiv(pr.m, pair[0]) * cdiv(pr.n, pair[1])
-        return sum(pair) * cdiv(blocks, cores)
+        blocks = ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1])
+        return sum(pair) * ceil_div(blocks, cores)
 
     return min(fitting, key=cost)
 
@@ -132,11 +133,11 @@ def _steps(core: Core, p: Problem, bm: int, bn: int, base_k: int) -> tuple[int, 
     size = p.product.element.bits // 8
     # The kernel is of the cube alone, so the 256 bytes of messages with vector cores are free.
     room = core.l1_bytes or 0
-    bias = up(p.bias.element.nbytes(bn), 64) if p.bias else 0
+    bias = align_up(p.bias.element.nbytes(bn), 64) if p.bias else 0
     a, b = (max(2, room // 2 // (base * base_k * size)) for base in (bm, bn))
     if (a * bm + b * bn) * base_k * size > room - bias:
         a, b = (max(2, a // 2), b) if bm < bn else (a, max(2, b // 2))
-    most = cdiv(p.product.k, base_k)
+    most = ceil_div(p.product.k, base_k)
     step_a, step_b = (min(_whole_rows(x // 2, base_k * size), most) for x in (a, b))
     if step_a > step_b:
         step_a = step_a // step_b * step_b
@@ -173,7 +174,7 @@ def _l2_tile(p: Problem, bm: int, bn: int) -> tuple[int, int]:
 
     if nbytes(pr.m, pr.n) <= L2_TILED_BYTES:
         return 4, 6
-    blocks_m, blocks_n = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     for n in _divisors(blocks_n):
         for m in _divisors(blocks_m):
             if nbytes(m * bm, n * bn) <= L2_TILED_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_dynamic_quant.choice import Template, choose, most_columns
 from npusim.ops.npu_dynamic_quant.contract import Problem
@@ -58,7 +59,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> tuple[int, ...]:
     """Rows of each core that is started: never more than those of the first one."""
     if template == "single_row":
-        each = -(-rows // cores)
+        each = ceil_div(rows, cores)
         full = (each,) * ((rows - 1) // each)
         return (*full, rows - sum(full))
     if template == "multi_row":

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT8
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     BLOCK_BYTES,
@@ -25,7 +26,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.program import Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.rows import Rows, Writer, load, pieces
 from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
@@ -59,8 +60,8 @@ class Writing(ABC):
         self.builder = Builder("npu_dynamic_quant", spec.cores[spec.vector_kinds[0]], spec.sync)
         queue, claim = self.builder.queue, self.builder.claim
         rows, width = plan.row_step, plan.column_step
-        self.x_pitch = padded(p.x.element.nbytes(width))
-        self.y_pitch = padded(INT8.nbytes(width))
+        self.x_pitch = align_up(p.x.element.nbytes(width), BLOCK_BYTES)
+        self.y_pitch = align_up(INT8.nbytes(width), BLOCK_BYTES)
         self.x = queue("ub", rows * self.x_pitch, "mte2", "vector", plan.depth)
         self.y = queue("ub", rows * self.y_pitch, "vector", "mte3")
         self.values = claim("ub", FLOAT32.nbytes(width))
@@ -143,7 +144,7 @@ class Writing(ABC):
         magnitudes = self.magnitudes.of(FLOAT32, width)
         step(self.builder, Unary("abs", magnitudes, values))
         while width > FOLDED_ELEMENTS:
-            half = -(-width // 2 // REPEAT_ELEMENTS) * REPEAT_ELEMENTS
+            half = align_up(ceil_div(width, 2), REPEAT_ELEMENTS)
             low, high = magnitudes.at(0, width - half), magnitudes.at(half, width - half)
             step(self.builder, Binary("max", low, low, high))
             width = half

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
+from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -57,12 +58,12 @@ class Problem:
     @property
     def down(self) -> int:
         """Fractals from top to bottom (m1)."""
-        return -(-self.rows // FRACTAL_ROWS)
+        return ceil_div(self.rows, FRACTAL_ROWS)
 
     @property
     def across(self) -> int:
         """Fractals from left to right (n1), each one block of 32 bytes wide."""
-        return -(-self.row_bytes // BLOCK_BYTES)
+        return ceil_div(self.row_bytes, BLOCK_BYTES)
 
 
 def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from math import gcd
 
 from npusim.data.dtypes import FLOAT16, INT32, INT64, UINT8, DType
+from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Copy, Duplicate, Local, ScalarAlu, ScalarLoop, ScalarStore
@@ -22,7 +23,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, padded
+from npusim.kernel.rows import Rows, Writer, load
 from npusim.ops.npu_format_cast.contract import Problem
 from npusim.ops.npu_format_cast.tiling import DEPTH, Piece, Plan, pieces_of_cores, pitch_blocks
 
@@ -128,11 +129,11 @@ class _Writing:
         if missing:
             below = slot.of(FLOAT16, missing * BLOCK_LANES, piece.rows * pitch * BLOCK_BYTES)
             step(self.builder, Duplicate(below, 0.0))
-        ragged = padded(piece.width_bytes) - piece.width_bytes
+        ragged = align_up(piece.width_bytes, BLOCK_BYTES) - piece.width_bytes
         if ragged and self.spec.transfer.load_granule_bytes > 1:
             self.builder.sync("vector", "scalar")
             unit = gcd(ragged, 8)
-            for start in range(piece.width_bytes, padded(piece.width_bytes), unit):
+            for start in range(piece.width_bytes, align_up(piece.width_bytes, BLOCK_BYTES), unit):
                 first = slot.of(UNITS[unit], 1, start)
                 store = ScalarStore(first, "zero", pitch * BLOCK_BYTES)
                 self.builder.emit(ScalarLoop(piece.rows, (ScalarAlu("and", "zero", 0, 0), store)))
@@ -141,7 +142,7 @@ class _Writing:
 
 def _height(piece: Piece) -> int:
     """Rows of *piece* up to whole fractals."""
-    return -(-piece.rows // FRACTAL_ROWS) * FRACTAL_ROWS
+    return align_up(piece.rows, FRACTAL_ROWS)
 
 
 def _column(slot: Slot, column: int, height: int) -> Local:

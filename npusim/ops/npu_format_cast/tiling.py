@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
@@ -68,7 +69,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
         # Rows narrower than a store spill into each other, so one core takes them in order.
         cores = 1
     total = p.batch * p.down
-    lines = -(-p.across // LINE_BLOCKS)
+    lines = ceil_div(p.across, LINE_BLOCKS)
     per_core, lines_per_core = _share(total, lines, cores)
     blocks = min(lines_per_core * LINE_BLOCKS, p.across)
 
@@ -79,14 +80,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     across = min(blocks, max(LINE_BLOCKS, (room_blocks // down - 1) // 2))
     down = min(down, room_blocks // (2 * across + 1), MOST_REPEATS * 8 // FRACTAL_ROWS)
     columns = len(list(pieces(p.across, blocks, LEAST_BLOCKS)))
-    active = -(-total // per_core) * columns
+    active = ceil_div(total, per_core) * columns
     return Plan(per_core, blocks, down * FRACTAL_ROWS, across, active)
 
 
 def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
     """The smallest rectangle a core, of rows of fractals and cache lines; of equals the widest."""
     shares = (
-        (-(-rows // parts), -(-lines // (cores // parts)))
+        (ceil_div(rows, parts), ceil_div(lines, cores // parts))
         for parts in range(min(rows, cores), 0, -1)
     )
     return min(shares, key=lambda share: share[0] * share[1])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32, DType
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
+    BLOCK_BYTES,
     Binary,
     BinaryScalar,
     Cast,
@@ -21,7 +23,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.rows import Rows, Writer, load, pieces
 from npusim.ops.npu_group_quant.contract import Problem
 from npusim.ops.npu_group_quant.tiling import Plan
 
@@ -127,7 +129,7 @@ class _Writing:
         out = self.y.deque()
         nbytes = p.target.nbytes(width)
         rows = Rows("output", p.target.nbytes(row * p.columns + column), 1, nbytes, nbytes)
-        self.writer.store(out, rows, padded(nbytes))
+        self.writer.store(out, rows, align_up(nbytes, BLOCK_BYTES))
         self.y.free(out)
 
     def _fetch_scale(self, group: int, column: int, width: int) -> None:
@@ -149,7 +151,7 @@ class _Writing:
     def _load(self, slot: Slot, name: str, dtype: DType, first: int, count: int) -> Slot:
         nbytes = dtype.nbytes(count)
         rows = Rows(name, dtype.nbytes(first), 1, nbytes, nbytes)
-        load(self.builder, self.spec, slot, rows, padded(nbytes))
+        load(self.builder, self.spec, slot, rows, align_up(nbytes, BLOCK_BYTES))
         return slot
 
 

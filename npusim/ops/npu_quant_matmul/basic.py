@@ -6,8 +6,9 @@ Left out: the closed white lists and the runtime knowledge base.
 
 from __future__ import annotations
 
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.tiles import CubeTiles, Order, cdiv, up
+from npusim.kernel.tiles import CubeTiles, Order
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
 
@@ -36,8 +37,8 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
     total = pr.m * pr.k + pr.k * pr.n + p.output.nbytes
     if (pr.k < 1024 and total <= 0.8 * spec.l2.capacity_bytes) or small <= 256:
         return False
-    lines = up(pr.k, 32)
-    resident = up(small, 16) * lines
+    lines = align_up(pr.k, 32)
+    resident = align_up(small, 16) * lines
     if small < 512:
         resident = min(resident, 128 * lines)
     if resident > 448 * 1024:
@@ -45,7 +46,7 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
     m_is_larger = pr.m >= pr.n
     is_inner = pr.transposed_a if m_is_larger else not pr.transposed_b
     base = 128 if is_inner else 64
-    if (cdiv(large, core.count * base) - 1) * resident > 160 * 1024:
+    if (ceil_div(large, core.count * base) - 1) * resident > 160 * 1024:
         return False
     inner_a, inner_b = (pr.m if pr.transposed_a else pr.k), (pr.k if pr.transposed_b else pr.n)
     return (inner_b if m_is_larger else inner_a) % 128 == 0
@@ -62,12 +63,12 @@ def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     """Blocks by load and reuse, dealt out in runs."""
     core, pr = spec.cores["aic"], p.product
     bm, bn = _decode(core, p) if _decodes(p) else search(core, p)
-    bm, bn = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n))
-    base_k = min(_base_k(p, bm, bn), up(pr.k, 256 // pr.element.bits))
+    bm, bn = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n))
+    base_k = min(_base_k(p, bm, bn), align_up(pr.k, 256 // pr.element.bits))
     room_for_two = bm * bn <= BLOCK // 2 and (p.epilogue == "vector" or bn <= 128)
     l0c_depth = 2 if room_for_two and (p.start is None or bn <= 128) else 1
     step_a, step_b = _steps(core, p, bm, bn, base_k, l0c_depth)
-    blocks = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    blocks = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     l2_m, l2_n = _l2_tile(spec, p, bm, bn)
     return CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
@@ -87,15 +88,15 @@ def _base_k(p: Problem, bm: int, bn: int) -> int:
 
 def _decode(core: Core, p: Problem) -> tuple[int, int]:
     pr = p.product
-    bm = up(pr.m, 16)
-    share, most = up(cdiv(pr.n, core.count), 32), min(512, BLOCK // bm)
+    bm = align_up(pr.m, 16)
+    share, most = align_up(ceil_div(pr.n, core.count), 32), min(512, BLOCK // bm)
     if share > most:
         return bm, 256
     if share < 64:
         return bm, 64
     if pr.m > 16:
         for bn in (256, 512):
-            if 0.8 * core.count <= cdiv(pr.n, bn) <= core.count and bn <= most:
+            if 0.8 * core.count <= ceil_div(pr.n, bn) <= core.count and bn <= most:
                 return bm, bn
     return bm, share
 
@@ -128,7 +129,7 @@ def _steps(
         step_a, step_b = _k_outside(step_a, step_b, piece_a, piece_b, room - parameters)
     if pr.transposed_a:
         step_b, step_a = _k_outside(step_b, step_a, piece_b, piece_a, room - parameters)
-    most = cdiv(pr.k, base_k)
+    most = ceil_div(pr.k, base_k)
     return min(step_a, most), min(step_b, most)
 
 
@@ -144,7 +145,7 @@ def _k_outside(
 
 def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
     pr = p.product
-    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    high, across = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     if pr.n > 5 * pr.m:
         return "column"
     by_row, by_column = (first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
@@ -158,7 +159,7 @@ def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
 def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
     """Blocks of an L2 tile: everything, or the fewest even tiles that fit."""
     pr = p.product
-    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    high, across = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     share = 110 / 192 if p.epilogue == "vector" else 100 / 192
     limit = share * spec.l2.capacity_bytes
     a, b = pr.element.nbytes(pr.m * pr.k), pr.element.nbytes(pr.k * pr.n)
@@ -170,7 +171,7 @@ def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
     cuts_n = range(1, 2 if b <= least else min(across, MOST_CUTS) + 1)
     pairs = sorted(((x, y) for x in cuts_m for y in cuts_n), key=lambda cut: cut[0] * cut[1])
     for x, y in pairs:
-        m, n = cdiv(high, x), cdiv(across, y)
+        m, n = ceil_div(high, x), ceil_div(across, y)
         tails = (high - 1) % m + 1 >= 0.8 * m and (across - 1) % n + 1 >= 0.8 * n
         nbytes = a * m / high + b * n / across + c * m * n / (high * across)
         if nbytes < limit and tails and m * n <= 625:

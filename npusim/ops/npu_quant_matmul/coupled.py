@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.kernel.tiles import CubeTiles, cdiv, down, up, whole_edges
+from npusim.kernel.tiles import CubeTiles, whole_edges
 from npusim.ops.npu_quant_matmul.contract import Problem
 
 __all__ = ["coupled_tiles", "is_pp"]
@@ -32,12 +33,12 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     core, pr = spec.cores["ai_core"], p.product
     bm, bn = _base(spec, core, p)
     bn = whole_edges(bn, pr.n, p.output.element)
-    k = up(pr.k, 32)
+    k = align_up(pr.k, 32)
     strip = STRIP_BYTES // (bm + bn)
-    strip = min(k, down(strip, 256) if strip >= 256 else down(strip, 32))
+    strip = min(k, align_down(strip, 256) if strip >= 256 else align_down(strip, 32))
     base_k = min(strip, PIECE_BYTES // max(bm, bn) // 32 * 32)
     step = max(1, strip // base_k)
-    high, across = cdiv(pr.m, bm), cdiv(pr.n, bn)
+    high, across = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     cores = min(core.count, high * across * pr.matrices)
     if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
         # A store spills into the next row, which must come later.
@@ -70,8 +71,8 @@ def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
         for n in _sizes(pr.n, pr.unit_n):
             if 4 * m * n > (core.l0c_bytes or 0):
                 continue
-            blocks_n = cdiv(pr.n, n)
-            wave_m = min(pr.m, cdiv(core.count, blocks_n) * m)
+            blocks_n = ceil_div(pr.n, n)
+            wave_m = min(pr.m, ceil_div(core.count, blocks_n) * m)
             wave_n = min(pr.n, core.count * n)
             a = ratio if wave_m * pr.k > spec.l2.capacity_bytes else 1
             b = ratio if wave_n * pr.k > spec.l2.capacity_bytes else 1
@@ -79,10 +80,10 @@ def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
             if cost < least:
                 best, least = (m, n), cost
     m, n = best
-    last = cdiv(pr.n, n) % core.count
+    last = ceil_div(pr.n, n) % core.count
     if pr.m <= m and 0 < last < 0.75 * core.count:
-        share = cdiv(pr.n, core.count)
-        n = up(cdiv(share, cdiv(share, LONGEST)), 16)
+        share = ceil_div(pr.n, core.count)
+        n = align_up(ceil_div(share, ceil_div(share, LONGEST)), 16)
     return m, n
 
 
@@ -91,7 +92,7 @@ def _band(p: Problem, bm: int, bn: int, cores: int) -> tuple[bool, int]:
     pr = p.product
     best, least = (False, 1), float("inf")
     for across in range(1, cores + 1):
-        high = cdiv(cores, across)
+        high = ceil_div(cores, across)
         cost = across * bn + high * bm
         if cost < least:
             by_column = across * bn + pr.m < high * bm + pr.n

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT32, INT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BinaryScalar, Cast, Global, Local, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, spread_rows
 from npusim.kernel.program import Program
 from npusim.kernel.queues import Queue, Slot
@@ -42,7 +42,7 @@ class Epilogue:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
         self.builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
-        self.wide = rounded_up(plan.cube.base_n, REPEAT)
+        self.wide = align_up(plan.cube.base_n, REPEAT)
         queue, claim = self.builder.queue, self.builder.claim
         self.vectors = {
             operand.name: _Vector(self.builder, operand, self.wide)
@@ -51,7 +51,7 @@ class Epilogue:
         }
         self.token: Queue | None = None
         if p.pertoken_scale is not None:
-            most = rounded_up(-(-plan.cube.base_m // 2), 8)
+            most = align_up(ceil_div(plan.cube.base_m, 2), 8)
             self.token = queue("ub", FLOAT32.nbytes(most), "mte2", "vector")
             self.token_blocks = claim("ub", 32 * most)
         row_bytes = 2 * INT32.nbytes(self.wide) + 2 * p.output.element.nbytes(self.wide)
@@ -68,7 +68,7 @@ class Epilogue:
         for vector in singles:
             vector.take_single()
         for index, piece in enumerate(pieces):
-            upper = -(-piece.rows // 2)
+            upper = ceil_div(piece.rows, 2)
             start, rows = (0, upper) if half == 0 else (upper, piece.rows - upper)
             row, column = piece.row + start, piece.column
             pitch = INT32.nbytes(self.plan.cube.base_n)
@@ -110,13 +110,13 @@ class Epilogue:
         self.builder.load(slot.of(FLOAT32, rows), place)
         self.token.enque(slot)
         slot = self.token.deque()
-        count = rounded_up(rows, 8)
+        count = align_up(rows, 8)
         spread_rows(self.builder, self.token_blocks.of(FLOAT32, 8 * count), slot.of(FLOAT32, count))
         return slot
 
     def _rows(self, row: int, count: int, columns: int) -> None:
         p, builder, out = self.p, self.builder, self.p.output.element
-        wide = rounded_up(columns, REPEAT)
+        wide = align_up(columns, REPEAT)
         stride = INT32.nbytes(self.plan.cube.base_n)
         slot = self.sums.alloc()
         place = Global("workspace", row * stride, INT32.nbytes(columns), count, stride)

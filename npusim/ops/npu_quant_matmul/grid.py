@@ -9,8 +9,9 @@ cores first (assumed).
 
 from __future__ import annotations
 
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core
-from npusim.kernel.tiles import CubeTiles, cdiv, down, up
+from npusim.kernel.tiles import CubeTiles
 from npusim.ops.npu_quant_matmul.contract import Problem
 
 __all__ = ["few_rows_tiles", "grid_tiles"]
@@ -32,24 +33,24 @@ def grid_tiles(core: Core, p: Problem) -> CubeTiles:
     """The block and the grid with the least to load."""
     pr = p.product
     # As many groups as there is work for, if each takes the same number of matrices.
-    groups = cdiv(pr.matrices, cdiv(pr.matrices, core.count))
+    groups = ceil_div(pr.matrices, ceil_div(pr.matrices, core.count))
     cores = core.count // groups
     choices = []
     most_n = 256 if p.start else 512
     for bm, bn in FEW_ROWS if pr.m <= pr.unit_m == 16 else BLOCKS:
-        m, n = min(bm, up(pr.m, pr.unit_m)), min(bn, up(pr.n, pr.unit_n), most_n)
+        m, n = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n), most_n)
         if m % pr.unit_m or n % pr.unit_n:
             continue
-        high, across = cdiv(pr.m, m), cdiv(pr.n, n)
+        high, across = ceil_div(pr.m, m), ceil_div(pr.n, n)
         for along_m in range(1, min(cores, high) + 1):
-            rows = cdiv(high, along_m)
-            columns = cdiv(across, min(across, cores // along_m))
+            rows = ceil_div(high, along_m)
+            columns = ceil_div(across, min(across, cores // along_m))
             load = rows * m + columns * n
-            used = cdiv(high, rows), cdiv(across, columns)
+            used = ceil_div(high, rows), ceil_div(across, columns)
             choices.append((-m * n, load, used[0] * used[1], -m, used, (m, n)))
     least = min(load for _, load, *_ in choices)
     *_, (cores_m, cores_n), (bm, bn) = min(x for x in choices if x[1] <= 1.1 * least)
-    rows, columns = cdiv(cdiv(pr.m, bm), cores_m), cdiv(cdiv(pr.n, bn), cores_n)
+    rows, columns = ceil_div(ceil_div(pr.m, bm), cores_m), ceil_div(ceil_div(pr.n, bn), cores_n)
     return _with_steps(core, p, (bm, bn), (rows, columns), (cores_m, cores_n, groups))
 
 
@@ -64,19 +65,19 @@ def _with_steps(
     pr = p.product
     (bm, bn), bits = base, pr.element.bits
     unit = 256 // bits
-    k = up(pr.k, unit)
+    k = align_up(pr.k, unit)
     l0c_depth = 2 if 2 * bm * bn <= 128 * 256 and (p.start is None or 2 * 4 * bn <= 1024) else 1
     room = core.usable_bytes("l1") - (8 + (4 if p.start else 0)) * bn * l0c_depth
 
     def k_of(side: int) -> tuple[int, int]:
         """k of a load of *side* rows, at least 64 KiB or all, and k of a piece of it in L0."""
-        strip = min(k, up(cdiv(STRIP_BYTES * 8 // bits, side), LINE))
+        strip = min(k, align_up(ceil_div(STRIP_BYTES * 8 // bits, side), LINE))
         return strip, _divisor(strip, PIECE_BYTES * 8 // bits // max(bm, bn), unit)
 
     options = []
     for name, side, other, count in (("a", bm, bn, blocks[0]), ("b", bn, bm, blocks[1])):
         strip, base_k = k_of(other)
-        nbytes = pr.element.nbytes(side * up(k, base_k) + 2 * other * strip)
+        nbytes = pr.element.nbytes(side * align_up(k, base_k) + 2 * other * strip)
         if count == 1 and nbytes <= room:
             options.append((nbytes, name, strip, base_k))
     if options:
@@ -85,7 +86,7 @@ def _with_steps(
     else:
         resident, (strip, base_k) = "", k_of(max(bm, bn))
         step = max(1, min(strip // base_k, room // pr.element.nbytes(2 * (bm + bn) * base_k)))
-    whole = cdiv(k, base_k)
+    whole = ceil_div(k, base_k)
     return CubeTiles(
         *(bm, bn, base_k),
         step_ka=whole if resident == "a" else step,
@@ -96,8 +97,8 @@ def _with_steps(
         cores=grid[0] * grid[1] * grid[2],
         deal="grid",
         order="row",
-        l2_m=cdiv(pr.m, bm),
-        l2_n=cdiv(pr.n, bn),
+        l2_m=ceil_div(pr.m, bm),
+        l2_n=ceil_div(pr.n, bn),
         cores_m=grid[0],
         cores_n=grid[1],
         cores_batch=grid[2],
@@ -117,15 +118,18 @@ def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
     pr = p.product
     if not _is_few_rows(core, p):
         return None
-    bm = up(pr.m, 16)
+    bm = align_up(pr.m, 16)
     if bm <= 96:
-        bn = down(min((core.l0c_bytes or 0) // 4 // bm, 512), 32)
-        if cdiv(pr.n, bn) > core.count:
+        bn = align_down(min((core.l0c_bytes or 0) // 4 // bm, 512), 32)
+        if ceil_div(pr.n, bn) > core.count:
             return None
     else:
 
         def worth(n: int) -> int:
-            used, rounds = min(cdiv(pr.n, n), core.count), cdiv(cdiv(pr.n, n), core.count)
+            used, rounds = (
+                min(ceil_div(pr.n, n), core.count),
+                ceil_div(ceil_div(pr.n, n), core.count),
+            )
             return 7 * bm * n // (bm + n) + 10 * used - 100 * rounds
 
         bn = max((n for n in (128, 192, 256) if bm * n <= 32768), key=worth)
@@ -135,15 +139,15 @@ def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
     step_a, step_b = (8, 4) if bm <= 96 else (4, 4)
     while 2 * base_k * (step_a * bm + step_b * bn) > room:
         step_a, step_b = (step_a // 2, step_b) if step_a >= step_b else (step_a, step_b // 2)
-    across = cdiv(pr.n, bn)
+    across = ceil_div(pr.n, bn)
     return CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
-        cores=cdiv(across, cdiv(across, core.count)),
+        cores=ceil_div(across, ceil_div(across, core.count)),
         deal="grid",
         order="row",
         l2_m=1,
         l2_n=across,
-        cores_n=cdiv(across, cdiv(across, core.count)),
+        cores_n=ceil_div(across, ceil_div(across, core.count)),
     )
 
 

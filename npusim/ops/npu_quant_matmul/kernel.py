@@ -9,14 +9,15 @@ quant_batch_matmul_v3_bf16_basic.h, _pertoken_basic.h).
 from __future__ import annotations
 
 from npusim.data.dtypes import INT32, UINT64
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, Global, Local
+from npusim.isa import BLOCK_BYTES, Fixpipe, Global, Local
 from npusim.kernel.blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
 from npusim.kernel.builder import Builder
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import CubeWriter, GmFeed, Tables, rounded_up
+from npusim.kernel.cube import CubeWriter, GmFeed, Tables
 from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import Rows, load, padded
+from npusim.kernel.rows import Rows, load
 from npusim.kernel.tiles import Piece, work
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, tile_bytes
@@ -116,8 +117,8 @@ class _Split:
         self.slot = self.writer.product(rows, columns, self.p.product.k, bias=bias)
         if self.p.start is not None:
             self.tables.drop_bias(table)
-        high = rounded_up(rows, 16)
-        return self.slot.of(INT32, high * rounded_up(columns, 16)), high
+        high = align_up(rows, 16)
+        return self.slot.of(INT32, high * align_up(columns, 16)), high
 
     def _finish(self, rows: int, columns: int, _: int) -> None:
         p, out = self.p, self.p.output.element
@@ -154,7 +155,7 @@ class _Coupled:
         self.row = None
         if p.start is not None:
             self.row = RowTable(self.builder, spec, self.tile.n, INT32, INT32)
-        count = rounded_up(self.tile.n, 32)
+        count = align_up(self.tile.n, 32)
         self.words = self.builder.queue("ub", UINT64.nbytes(count), "mte2", "vector")
 
     def program(self, pieces: tuple[Piece, ...]) -> Program:
@@ -167,7 +168,7 @@ class _Coupled:
 
     def body(self, rows: int, columns: int, _: int) -> None:
         p, row = self.p, self.row
-        high = rounded_up(rows, 16)
+        high = align_up(rows, 16)
 
         def preload(total: Local) -> None:
             assert row is not None
@@ -175,15 +176,21 @@ class _Coupled:
 
         start = None if row is None else preload
         slot = self.writer.product(rows, columns, p.product.k, preload=start)
-        total = slot.of(INT32, high * rounded_up(columns, 16))
+        total = slot.of(INT32, high * align_up(columns, 16))
         words = self.words.alloc()
         assert p.scale is not None
         is_single = p.scale.spec.size == 1
         nbytes = UINT64.nbytes(1 if is_single else columns)
-        load(self.builder, self.spec, words, Rows("scale", 0, 1, nbytes, nbytes), padded(nbytes))
+        load(
+            self.builder,
+            self.spec,
+            words,
+            Rows("scale", 0, 1, nbytes, nbytes),
+            align_up(nbytes, BLOCK_BYTES),
+        )
         self.words.enque(words)
         words = self.words.deque()
-        scale = words.of(UINT64, 1 if is_single else rounded_up(columns, 32))
+        scale = words.of(UINT64, 1 if is_single else align_up(columns, 32))
         stride = p.output.element.nbytes(p.product.n)
         self.out.drain(total, rows, columns, stride, p.mode, scale)
         self.words.free(words)

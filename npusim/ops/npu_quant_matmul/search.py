@@ -5,8 +5,9 @@ ops-nn@e5c3fa9 quant_batch_matmul_v3/op_host/op_tiling, quant_batch_matmul_v3_ba
 
 from __future__ import annotations
 
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core
-from npusim.kernel.tiles import Order, cdiv, up
+from npusim.kernel.tiles import Order
 from npusim.ops.npu_quant_matmul.contract import Problem
 
 __all__ = ["BLOCK", "first_blocks", "search"]
@@ -43,9 +44,9 @@ def search(core: Core, p: Problem) -> Pair:
     pr, cores = p.product, core.count
 
     def blocks(pair: Pair) -> int:
-        return cdiv(pr.m, pair[0]) * cdiv(pr.n, pair[1])
+        return ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1])
 
-    best = (min(128, up(pr.m, pr.unit_m)), min(256, up(pr.n, pr.unit_n)))
+    best = (min(128, align_up(pr.m, pr.unit_m)), min(256, align_up(pr.n, pr.unit_n)))
     few = min(blocks((128, 256)), blocks((256, 128))) <= cores // 2
     if (pr.transposed_b or pr.fractal_b) and pr.k >= 512 and few:
         fitting = [pair for pair in _candidates(p) if blocks(pair) <= cores]
@@ -60,10 +61,10 @@ def _is_better(core: Core, p: Problem, new: Pair, old: Pair) -> bool:
     pr, cores = p.product, core.count
 
     def load(pair: Pair) -> int:
-        return pr.m * cdiv(pr.n, pair[1]) + pr.n * cdiv(pr.m, pair[0])
+        return pr.m * ceil_div(pr.n, pair[1]) + pr.n * ceil_div(pr.m, pair[0])
 
     def rounds(pair: Pair) -> int:
-        return cdiv(cdiv(pr.m, pair[0]) * cdiv(pr.n, pair[1]), cores)
+        return ceil_div(ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1]), cores)
 
     if 0.9 * load(new) > load(old):
         return False
@@ -95,7 +96,7 @@ def _is_better(core: Core, p: Problem, new: Pair, old: Pair) -> bool:
 
 def first_blocks(core: Core, p: Problem, pair: Pair, order: Order = "row") -> tuple[int, int]:
     """Rows and columns that all cores load for their first block; how many share one of them."""
-    high, across = cdiv(p.product.m, pair[0]), cdiv(p.product.n, pair[1])
+    high, across = ceil_div(p.product.m, pair[0]), ceil_div(p.product.n, pair[1])
     each, more = divmod(high * across, core.count)
     first = [each * i + min(i, more) for i in range(min(core.count, high * across))]
     rows = [i // across if order == "row" else i % high for i in first]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.tiles import CubeTiles, cdiv, down, up
+from npusim.kernel.tiles import CubeTiles
 from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
@@ -53,7 +54,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         cube = coupled_tiles(spec, p)
         # A quarter of the unified buffer for results of L0C; x1 is turned into NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
-        rows = min(cube.base_m, down(room // p.output.element.nbytes(cube.base_n), 16))
+        rows = min(cube.base_m, align_down(room // p.output.element.nbytes(cube.base_n), 16))
         return Plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n, 0, cube.cores)
     core = spec.cores["aic"]
     template: Template = "tbe"
@@ -63,7 +64,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         cube = few_rows_tiles(core, p) or grid_tiles(core, p)
     if p.epilogue == "fixpipe":
         return Plan(template, cube, 0, 0, 0, cube.cores)
-    strip = cdiv(cdiv(p.product.n, cube.base_n), cube.cores_n)
+    strip = ceil_div(ceil_div(p.product.n, cube.base_n), cube.cores_n)
     if template == "tbe" and _is_opt(p, cube, strip, core.count):
         template = "tbe opt"
     rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe opt")
@@ -90,7 +91,7 @@ def _epilogue_rows(core: Core, p: Problem, cube: CubeTiles, is_opt: bool) -> int
     bm, bn = cube.base_m, cube.base_n
     fixed, row, column = bm * 32, 0, 2 * (4 + 2)
     if is_opt:
-        fixed += bm * bn * 4 + up(bm, 8) * 4 + 8 * bn
+        fixed += bm * bn * 4 + align_up(bm, 8) * 4 + 8 * bn
         column += 4
     else:
         column += 8

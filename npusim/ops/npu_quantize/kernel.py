@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32, UINT8, DType
+from npusim.data.integers import align_up
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
+from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, padded, pieces
+from npusim.kernel.rows import Rows, Writer, load, pieces
 from npusim.ops.npu_quantize.contract import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
 
@@ -156,7 +157,7 @@ class _Factor:
         slot = self.raw.alloc()
         width = element.nbytes(count)
         rows = Rows(self.operand.name, element.nbytes(start), 1, width, width)
-        load(self.builder, self.spec, slot, rows, padded(width))
+        load(self.builder, self.spec, slot, rows, align_up(width, BLOCK_BYTES))
         self.raw.enque(slot)
         slot = self.raw.deque()
         self.ready = slot

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.rows import balanced, pieces
 from npusim.ops.npu_quantize.contract import Problem
@@ -62,16 +63,16 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     cores = len(spec.vector_cores)
     size = p.input.element.bits // 8
     depth = 2 if p.divide else 1
-    usable = min(cores, -(-p.input.spec.nbytes // ELEMENTWISE_BYTES)) if p.divide else cores
+    usable = min(cores, ceil_div(p.input.spec.nbytes, ELEMENTWISE_BYTES)) if p.divide else cores
     line = CACHE_LINE_BYTES[spec.arch]
     granule = spec.transfer.store_granule_bytes
     if p.target.nbytes(p.columns) < granule:
         # Rows narrower than a store spill into each other, so one core takes them in order.
         usable = 1
     row_parts, column_parts = _grid(p.rows, p.columns, size, usable, line)
-    rows_per_core = -(-p.rows // row_parts)
-    lines = -(-p.columns * size // line)
-    columns_per_core = -(-lines // column_parts) * (line // size)
+    rows_per_core = ceil_div(p.rows, row_parts)
+    lines = ceil_div(p.columns * size, line)
+    columns_per_core = ceil_div(lines, column_parts) * (line // size)
     columns_per_core = min(columns_per_core, p.columns)
 
     core = spec.cores[spec.vector_kinds[0]]
@@ -83,7 +84,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     if width <= most // 2:
         row_step = max(1, min((room - width * fixed) // (width * moving), rows_per_core))
     parts = pieces(p.columns, columns_per_core, least_columns(spec, p))
-    active = -(-p.rows // rows_per_core) * len(list(parts))
+    active = ceil_div(p.rows, rows_per_core) * len(list(parts))
     # ascend_quant_v2 starts every vector core of A2 and A3; those without work return at once.
     launched = cores if spec.arch == "2201" and not p.divide else active
     return Plan(
@@ -93,7 +94,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def _grid(rows: int, columns: int, size: int, cores: int, line: int) -> tuple[int, int]:
     """How many parts rows and columns are cut into."""
-    lines = -(-columns * size // line)
+    lines = ceil_div(columns * size, line)
     by_row, by_line = balanced(rows, cores), balanced(lines, cores)
     grid = (by_row, 1) if by_row >= by_line else (1, by_line)
     if max(grid) < cores and 1 < rows <= cores and columns > BOTH_WAYS_COLUMNS:
@@ -111,4 +112,4 @@ def least_columns(spec: DeviceSpec, p: Problem) -> int:
 def pitch_columns(p: Problem, columns: int) -> int:
     """Columns from row to row in the buffer, where every row starts on a block in each type."""
     unit = 256 // min(p.target.bits, 8)
-    return -(-columns // unit) * unit
+    return align_up(columns, unit)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.data.layout import rounded_up as up
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["Chip", "Facts", "k_cores", "k_step", "up"]
+__all__ = [
+    "Chip",
+    "Facts",
+    "k_cores",
+    "k_step",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,11 @@ class Chip:
 def k_step(f: Facts, aic: int) -> int:
     """How much of k a cube core takes in msd_group and nz_splitk, with *aic* cube cores."""
     if f.scaling == "group":
-        return up(-(-f.k // (aic // -(-f.n // 2048))), f.group_size)
-    blocks = min(-(-up(f.k, 32) // 1024), aic)
-    return up(-(-up(f.k, 32) // blocks), 1024)
+        return align_up(ceil_div(f.k, aic // ceil_div(f.n, 2048)), f.group_size)
+    blocks = min(ceil_div(align_up(f.k, 32), 1024), aic)
+    return align_up(ceil_div(align_up(f.k, 32), blocks), 1024)
 
 
 def k_cores(f: Facts, aic: int) -> int:
     """How many cores share k in msd_group and nz_splitk."""
-    return -(-f.k // k_step(f, aic))
+    return ceil_div(f.k, k_step(f, aic))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from npusim.data.layout import rounded_up as up
+from npusim.data.integers import align_up
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts, k_step
 
 __all__ = ["Template", "unmet"]
@@ -71,7 +71,7 @@ def _msd_group_needs(f: Facts, chip: Chip) -> Needs:
     if all(holds for holds, _ in rows):
         # A of one core's whole k, and a double-buffered 2048 x group tile of B; the vendor asks
         # for int4 only, since the shapes that it knows for int8 all fit.
-        a = up(4 * f.m, 32) // 2 if f.weight == "int4" else up(2 * f.m, 32)
+        a = align_up(4 * f.m, 32) // 2 if f.weight == "int4" else align_up(2 * f.m, 32)
         b = 2048 * f.group_size * (1 if f.weight == "int4" else 2)
         l1 = k_step(f, chip.aic) * a + b
         rows.append((l1 <= chip.l1_bytes, f"its {l1} bytes fit into L1, {chip.l1_bytes}"))

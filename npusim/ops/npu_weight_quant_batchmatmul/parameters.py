@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, INT64, DType
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import npu_trans_quant_param
 from npusim.ops._contract import Contract, listed
@@ -48,7 +49,7 @@ def antiquant_operands(
     dtypes = (x,) if is_310p or x is not FLOAT16 else (x, INT64)
     when = f" with a {x} x on {contract.spec.series}"
     s = _parameter(contract, "antiquant_scale", scale, dtypes, when)
-    groups = -(-k // group_size) if group_size else 1
+    groups = ceil_div(k, group_size) if group_size else 1
     shapes = ((groups, n),) if group_size else ((1,), (1, 1), (n,), (1, n))
     _shaped(contract, s, shapes)
     if s.element is INT64:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, GmOp, LoadNd2Nz, place_of
 
@@ -61,7 +62,7 @@ def _moved_bytes(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
     steps = place.bursts if place.stride_bytes % line else 1
     for _ in range(steps):
         if start % sector == 0:
-            moved += -(-place.burst_bytes // sector) * sector
+            moved += align_up(place.burst_bytes, sector)
         else:
             moved += ((start + place.burst_bytes - 1) // line - start // line + 1) * line
         start += place.stride_bytes

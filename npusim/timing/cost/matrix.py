@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import Core, Cube
 from npusim.isa import (
@@ -39,7 +40,7 @@ def mmad(op: Mmad, cube: Cube) -> Cost:
             f"not lack {dtype}; use one of these types or add it to the device"
         )
     k = cube.k_per_cycle[dtype]
-    tiles = -(-op.m // cube.m) * -(-op.n // cube.n) * -(-op.k // k)
+    tiles = ceil_div(op.m, cube.m) * ceil_div(op.n, cube.n) * ceil_div(op.k, k)
     hidden = max(0, cube.startup_cycles - cube.back_to_back_cycles)
     return Cost(cube.back_to_back_cycles + tiles, tail=hidden)
 
@@ -60,11 +61,11 @@ def between_buffers(op: BufferOp, core: Core) -> Cost:
 def _moved_bytes(op: BufferOp) -> int:
     match op:
         case LoadData() | LoadTable() | BroadcastToL0c():
-            return -(-op.dst.nbytes // BLOCK_BYTES) * BLOCK_BYTES
+            return align_up(op.dst.nbytes, BLOCK_BYTES)
         case CopyL0c():
             return op.src.nbytes
         case CopyToL1():
-            return op.bursts * -(-op.burst_bytes // BLOCK_BYTES) * BLOCK_BYTES
+            return op.bursts * ceil_div(op.burst_bytes, BLOCK_BYTES) * BLOCK_BYTES
         case Fixpipe():
-            columns = -(-op.n // FRACTAL_ROWS) * FRACTAL_ROWS
+            columns = align_up(op.n, FRACTAL_ROWS)
             return op.m * columns * FIXPIPE_ELEMENT_BYTES

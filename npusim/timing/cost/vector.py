@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec, VectorClass
 from npusim.isa import (
     Axpy,
@@ -48,7 +49,7 @@ def vector(op: VectorOp, spec: DeviceSpec) -> Cost:
     elements = spec.vector.repeat_bytes * 8 // widest_bits
     # Brcb reads one block a repeat; a reduction walks its source.
     count = sources[0].count if isinstance(op, Reduce | BlockReduce) else dst.count
-    repeats = -(-count // elements)
+    repeats = ceil_div(count, elements)
     kind = _class(op, spec)
     narrow = widest_bits == 16
     rate = kind.cycles_per_repeat_16bit if narrow else kind.cycles_per_repeat_32bit

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
@@ -74,7 +75,7 @@ class L2:
         self._absent: dict[str, int] = {}
         """Tensor -> how many of its lines have never been here."""
         for tensor in tensors:
-            count = -(-allocated_bytes(tensor.nbytes) // self._line_bytes)
+            count = ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
             if tensor.name in warm:
                 first = self._volume
                 self._volume += count * self._line_bytes
@@ -164,7 +165,7 @@ def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
     first = base_bytes + place.offset_bytes
     if place.bursts == 1 or place.stride_bytes - place.burst_bytes < line_bytes:
         end = base_bytes + place.end_bytes
-        return slice(first // line_bytes, -(-end // line_bytes))
+        return slice(first // line_bytes, ceil_div(end, line_bytes))
     starts = first + place.stride_bytes * np.arange(place.bursts)
     lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
     runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import simpy
 
+from npusim.data.integers import ceil_div
+
 __all__ = ["PORT_UNITS", "Copy", "Link"]
 
 TICKS = 1 << 40
@@ -71,7 +73,7 @@ class Link:
     def join(self, copy: Copy, done: Callable[[], None]) -> None:
         """Move the bytes of *copy*; then call *done*."""
         self._advance()
-        needs = -(-copy.nbytes * PORT_UNITS * TICKS // copy.port)
+        needs = ceil_div(copy.nbytes * PORT_UNITS * TICKS, copy.port)
         self._count += 1
         heapq.heappush(self._waiting, (self._virtual + needs, self._count, copy, done))
         self._load += copy.load
@@ -110,7 +112,7 @@ class Link:
         if self._waiting:
             left = self._waiting[0][0] - SLACK - self._virtual
             plan = self._plan_number
-            event = self._env.timeout(max(0, -(-left // self._speed())))
+            event = self._env.timeout(max(0, ceil_div(left, self._speed())))
             event.callbacks.append(lambda _: self._leave(plan))
 
     def _leave(self, plan: int) -> None:

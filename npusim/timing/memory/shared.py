@@ -9,6 +9,7 @@ import numpy as np
 import simpy
 from simpy.events import EventPriority
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.timing.memory.l2 import L2, SHARE_UNITS, Found, Lines, Use, line_count, run_starts
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link
@@ -146,7 +147,7 @@ class SharedMemory:
         if not rows or not nbytes:
             return port
         cycles = max(1, round(rows * self._row_ns[far] * self._clock_hz / 1e9))
-        return min(port, -(-nbytes * PORT_UNITS // cycles))
+        return min(port, ceil_div(nbytes * PORT_UNITS, cycles))
 
 
 class _Last:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.errors import TrapError
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     Barrier,
@@ -195,9 +196,9 @@ class Decoder:
 
     def _spread(self, place: Global) -> int:
         """In how many slices of the L2 the lines lie that are asked for at a time."""
-        pieces = -(-place.burst_bytes // self._line_bytes)
+        pieces = ceil_div(place.burst_bytes, self._line_bytes)
         most = self.spec.l2.outstanding
-        rows = min(place.bursts, -(-most // pieces))
+        rows = min(place.bursts, ceil_div(most, pieces))
         return max(1, rows * place.stride_bytes // (most * self._line_bytes))
 
     def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, Array, DType, cast
+from npusim.data.integers import align_up
 from npusim.data.tensor import SLACK_BYTES
 from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Store
 from npusim.values.buffers import OutOfBufferError
@@ -53,7 +54,7 @@ def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> 
 def load(op: Load, state: State) -> None:
     raw = state.buffers.window(op.footprint)
     burst, count = op.src.burst_bytes, op.src.bursts
-    padded = -(-burst // BLOCK_BYTES) * BLOCK_BYTES
+    padded = align_up(burst, BLOCK_BYTES)
     rows = bursts(raw, 0, padded, count, op.pitch_bytes)
     rows[:, :burst] = window(op.src, state, SLACK_BYTES)
     if burst < padded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import INT4, INT8, Array, cast, unpack_int4
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import ZN, ZZ, c0
 from npusim.data.tensor import SLACK_BYTES
 from npusim.isa import (
@@ -101,7 +102,7 @@ def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
 def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
     """Whether a matrix of *shape* has as many fractals in a row as *tile*."""
     width = c0(tile.dtype) if tile.buffer == "l0a" else 16
-    return -(-shape[1] // width) == -(-int(tile.matrix.shape[1]) // width)
+    return ceil_div(shape[1], width) == ceil_div(int(tile.matrix.shape[1]), width)
 
 
 def mmad(op: Mmad, state: State) -> None:
@@ -116,7 +117,7 @@ def mmad(op: Mmad, state: State) -> None:
         ):
             held.terms.append((a, b))
             return
-        lying = -(-op.m // 16) * 16
+        lying = align_up(op.m, 16)
         raw = state.buffers.window(op.dst)
         start: Array = l0c_matrix(raw, op.dst.dtype, lying, (op.m, op.n)).copy()
     elif op.bias is not None:
@@ -150,7 +151,7 @@ def fixpipe(op: Fixpipe, state: State) -> None:
     if (
         isinstance(held, Accumulator)
         and held.dtype is op.src.dtype
-        and -(-held.m // 16) * 16 == op.src_rows
+        and align_up(held.m, 16) == op.src_rows
         and (held.m >= op.m and held.n >= op.n)
     ):
         values = held.value()[: op.m, : op.n]

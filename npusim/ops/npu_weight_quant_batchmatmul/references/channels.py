@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.data.integers import align_up, ceil_div
 from npusim.ops._products import exact_int
 from npusim.ops.npu_weight_quant_batchmatmul.references.digits import (
     Digits,
@@ -75,7 +76,7 @@ def block_depth(given: Given) -> int:
     f = given.facts
     unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
     blocks = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
-    while (depth := -(-f.k // blocks // unit) * unit) > 12288 and blocks < 6:
+    while (depth := align_up(ceil_div(f.k, blocks), unit)) > 12288 and blocks < 6:
         blocks += 1
     return depth
 

@@ -10,12 +10,12 @@ slots (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom.h,
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local, QuantMode
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import CubeWriter, GmFeed, Lying, Tables, rounded_up
+from npusim.kernel.cube import CubeWriter, GmFeed, Lying, Tables
 from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom_tiling import (
     Plan,
@@ -124,7 +124,7 @@ class _Cube:
         """Multiply the tiles of cube core *place*, round by round; it may have none."""
         plan, f = self.plan, self.p.facts
         i, j = divmod(place, plan.cores_n)
-        high = cdiv(cdiv(f.m, plan.base_m), plan.cores_m) * plan.base_m
+        high = ceil_div(ceil_div(f.m, plan.base_m), plan.cores_m) * plan.base_m
         rows = range(i * high, min((i + 1) * high, f.m), plan.base_m)
         self.single = None
         quant = self.p.quant_scale
@@ -167,8 +167,8 @@ class _Cube:
         scale = self.single
         if p.quant_scale is not None and scale is None:
             scale = tables.take_scale("quant_scale", columns)
-        high = rounded_up(rows, 16)
-        total = slot.of(FLOAT32, high * rounded_up(columns, 16))
+        high = align_up(rows, 16)
+        total = slot.of(FLOAT32, high * align_up(columns, 16))
         place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(p.facts.n))
         mode: QuantMode = "cast" if p.quant_scale is None else "qf322b8"
         self.builder.emit(Fixpipe(place, total, rows, columns, high, out, mode, scale))

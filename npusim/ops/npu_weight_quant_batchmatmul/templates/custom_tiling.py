@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.cube import BaseTile, Lying, rounded_up
-from npusim.kernel.tiles import cdiv, down
+from npusim.kernel.cube import BaseTile, Lying
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
@@ -81,9 +81,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """
     core, f = spec.cores["aic"], p.facts
     cores_m, base_m, base_n = min(_grids(core.count, f.m, f.n))[-1]
-    blocks = cdiv(f.n, base_n)
+    blocks = ceil_div(f.n, base_n)
     cores_n = min(core.count // cores_m, blocks)
-    rounds = cdiv(blocks, cores_n)
+    rounds = ceil_div(blocks, cores_n)
     base_k, step_a, step_b = _steps(core, p, base_m, base_n)
     rows, across = _piece_sizes(spec.cores["aiv"], p)
     found = Plan(
@@ -104,7 +104,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         piece_rows=rows,
         piece_columns=across,
     )
-    busy = min(cdiv(len(pieces(p, found, 0)), 2), core.count)
+    busy = min(ceil_div(len(pieces(p, found, 0)), 2), core.count)
     return replace(
         found,
         launched=max(cores_m * cores_n, busy),
@@ -115,16 +115,16 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, int]]]:
     """Rows and columns that a core loads, cores, and the grid: cores along m, base m and n."""
     grids = []
-    for along_m in range(1, min(cores, cdiv(m, FRACTAL_ROWS)) + 1):
-        along_n = min(cores // along_m, cdiv(n, FRACTAL_ROWS))
-        rows, columns = cdiv(m, along_m), cdiv(n, along_n)
-        base_m = min(BASE_M, rounded_up(rows, FRACTAL_ROWS))
+    for along_m in range(1, min(cores, ceil_div(m, FRACTAL_ROWS)) + 1):
+        along_n = min(cores // along_m, ceil_div(n, FRACTAL_ROWS))
+        rows, columns = ceil_div(m, along_m), ceil_div(n, along_n)
+        base_m = min(BASE_M, align_up(rows, FRACTAL_ROWS))
         # Rows of a slot are read in whole lines of 256 bytes where a tile is that wide.
-        base_n = min(BASE_N, rounded_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
-        rounds = cdiv(cdiv(n, base_n), along_n)
-        used_m = cdiv(cdiv(m, base_m), cdiv(rows, base_m))
+        base_n = min(BASE_N, align_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
+        rounds = ceil_div(ceil_div(n, base_n), along_n)
+        used_m = ceil_div(ceil_div(m, base_m), ceil_div(rows, base_m))
         # The weight comes again for each row of tiles, x in each round.
-        load = rounds * (rounded_up(rows, base_m) + base_n * cdiv(rows, base_m))
+        load = rounds * (align_up(rows, base_m) + base_n * ceil_div(rows, base_m))
         grids.append((load, used_m * along_n, (used_m, base_m, base_n)))
     return grids
 
@@ -138,7 +138,7 @@ def _steps(core: Core, p: Problem, base_m: int, base_n: int) -> tuple[int, int, 
     """
     size, unit = p.x.element.bits // 8, c0(p.x.element)
     base_k = min(
-        down(PIECE_BYTES // size // max(base_m, base_n), unit), rounded_up(p.facts.k, unit)
+        align_down(PIECE_BYTES // size // max(base_m, base_n), unit), align_up(p.facts.k, unit)
     )
     room, kept = core.usable_bytes("l1"), TABLE_BYTES * base_n
     a, b = (
@@ -146,11 +146,11 @@ def _steps(core: Core, p: Problem, base_m: int, base_n: int) -> tuple[int, int, 
     )
     if (a * base_m + b * base_n) * base_k * size > room - kept:
         a, b = (a // 2, b) if base_m < base_n else (a, b // 2)
-    line, most = max(1, LINE_BYTES // (base_k * size)), cdiv(p.facts.k, base_k)
-    step_a, step_b = (min(down(x // 2, min(line, x // 2)), most) for x in (a, b))
+    line, most = max(1, LINE_BYTES // (base_k * size)), ceil_div(p.facts.k, base_k)
+    step_a, step_b = (min(align_down(x // 2, min(line, x // 2)), most) for x in (a, b))
     if step_a > step_b:
-        return base_k, down(step_a, step_b), step_b
-    return base_k, step_a, down(step_b, step_a)
+        return base_k, align_down(step_a, step_b), step_b
+    return base_k, step_a, align_down(step_b, step_a)
 
 
 def base_tile(t: Plan) -> BaseTile:
@@ -203,13 +203,13 @@ def ring(p: Problem, t: Plan) -> Lying:
     weight, element = lying_weight(p), p.x.element
     layout: Literal["ND", "FRACTAL_NZ"] = weight.layout
     if weight.k_is_down:
-        across = rounded_up(t.width, c0(weight.dtype)) if p.facts.is_nz else t.width
+        across = align_up(t.width, c0(weight.dtype)) if p.facts.is_nz else t.width
         return Lying(RING, element, p.facts.k, across, True, layout)
-    return Lying(RING, element, t.width, rounded_up(p.facts.k, K_LINE), False, layout)
+    return Lying(RING, element, t.width, align_up(p.facts.k, K_LINE), False, layout)
 
 
 def ring_bytes(p: Problem, t: Plan) -> int:
     """Bytes of a slot."""
     lying = ring(p, t)
-    rows = rounded_up(lying.rows, FRACTAL_ROWS) if p.facts.is_nz else lying.rows
+    rows = align_up(lying.rows, FRACTAL_ROWS) if p.facts.is_nz else lying.rows
     return rows * lying.dtype.nbytes(lying.columns)

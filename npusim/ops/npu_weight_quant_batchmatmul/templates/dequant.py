@@ -13,11 +13,11 @@ from math import gcd
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Cast, Global
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Parameter, Room, Way
@@ -105,15 +105,15 @@ class Dequant:
         dtype, lying = self._raw_dtype, self._lying
         slot = self._raw.alloc()
         if self._is_nz:
-            rows = rounded_up(piece.rows, FRACTAL_ROWS)
-            across = -(-piece.columns // c0(dtype))
+            rows = align_up(piece.rows, FRACTAL_ROWS)
+            across = ceil_div(piece.columns, c0(dtype))
             place = Global("weight", 0, rows * BLOCK_BYTES, across, lying.nz_stride_bytes)
             dst, pitch = slot.of(dtype, rows * across * c0(dtype)), rows * BLOCK_BYTES
         else:
             line = dtype.nbytes(lying.columns)
             place = Global("weight", 0, dtype.nbytes(piece.columns), piece.rows, line)
             dst = slot.of(dtype, piece.columns)
-            pitch = dtype.nbytes(rounded_up(piece.columns, ROW))
+            pitch = dtype.nbytes(align_up(piece.columns, ROW))
         self._builder.load(dst, place, pitch)
         self._raw.enque(slot)
         return self._raw.deque()
@@ -121,15 +121,15 @@ class Dequant:
     def _store(self, piece: Piece, out: Slot, name: str, stride_bytes: int) -> None:
         dtype = self._chain.out
         if self._is_nz:
-            rows = rounded_up(piece.rows, FRACTAL_ROWS)
+            rows = align_up(piece.rows, FRACTAL_ROWS)
             wide = c0(self._raw_dtype)
-            across = -(-piece.columns // wide) * wide // c0(dtype)
+            across = align_up(piece.columns, wide) // c0(dtype)
             place = Global(name, 0, rows * BLOCK_BYTES, across, stride_bytes)
             src, pitch = out.of(dtype, rows * across * c0(dtype)), rows * BLOCK_BYTES
         else:
             place = Global(name, 0, dtype.nbytes(piece.columns), piece.rows, stride_bytes)
             src = out.of(dtype, piece.columns)
-            pitch = dtype.nbytes(rounded_up(piece.columns, ROW))
+            pitch = dtype.nbytes(align_up(piece.columns, ROW))
         self._builder.store(place, src, pitch)
 
     def _compute(self, grid: Grid, raw: Slot, out: Slot) -> None:
@@ -185,7 +185,7 @@ class _Sizes:
         self.rows, self.columns = rows, columns
         wide = c0(lying.dtype) if f.is_nz else ROW
         unit = FRACTAL_ROWS if f.is_nz else 1 if lying.k_is_down else 8
-        self.count = rounded_up(rows, unit) * rounded_up(columns, wide)
+        self.count = align_up(rows, unit) * align_up(columns, wide)
         self.raw, self.out = lying.dtype, chain.out
         self.groups = _most_groups(f.group_size, rows if lying.k_is_down else columns)
         is_half = chain.out is FLOAT16
@@ -194,7 +194,7 @@ class _Sizes:
         way: Way = "along" if lying.k_is_down else "down"
         if p.antiquant_scale.spec.size == 1:
             way = "single"
-        along = f.n if lying.k_is_down else -(-f.k // f.group_size) if f.group_size else 1
+        along = f.n if lying.k_is_down else ceil_div(f.k, f.group_size) if f.group_size else 1
         self.rooms: dict[str, Room] = {}
         if p.antiquant_offset is not None:
             raw = p.antiquant_offset.element
@@ -216,7 +216,7 @@ def _most_groups(size: int, length: int) -> int:
     """How many groups of *size* a piece touches that begins at a multiple of its *length*."""
     if not size:
         return 1
-    return -(-(size - gcd(size, length) + length) // size)
+    return ceil_div((size - gcd(size, length) + length), size)
 
 
 def dequant_bytes(p: Problem, chain: Chain, rows: int, columns: int) -> int:

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
+from npusim.data.integers import align_up
 from npusim.isa import (
     BLOCK_BYTES,
     Binary,
@@ -30,7 +31,6 @@ from npusim.isa import (
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.plane import REPEAT, Plane, by_column, spread_rows
 from npusim.kernel.queues import Slot
 
@@ -93,10 +93,10 @@ class DigitStage:
         self._wide = builder.claim("ub", FLOAT32.nbytes(size))
         self._work = builder.claim("ub", FLOAT32.nbytes(size))
         # A block for each row also finds room here, before there are halves.
-        blocks_bytes = BLOCK_BYTES * rounded_up(rows, 8)
+        blocks_bytes = BLOCK_BYTES * align_up(rows, 8)
         self._half = builder.claim("ub", max(FLOAT16.nbytes(size), blocks_bytes))
         self._digits = builder.queue("ub", digit.nbytes(size), "vector", "mte3")
-        number_bytes = FLOAT32.nbytes(rounded_up(rows, 8))
+        number_bytes = FLOAT32.nbytes(align_up(rows, 8))
         self._numbers = builder.queue("ub", number_bytes, "vector", "mte3", 2)
 
     def take(self, place: Global, rows: int, columns: int, count: int) -> Plane:
@@ -157,7 +157,7 @@ class DigitStage:
 
     def divide(self, plane: Plane, numbers: Slot) -> None:
         """Divide each row by its number, while *numbers* has not been handed out."""
-        count = rounded_up(plane.rows, 8)
+        count = align_up(plane.rows, 8)
         blocks = self._half.of(FLOAT32, 8 * count)
         spread_rows(self._builder, blocks, numbers.of(FLOAT32, count))
         by_column(self._builder, "div", plane, blocks)

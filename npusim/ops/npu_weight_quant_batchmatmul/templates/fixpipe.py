@@ -18,15 +18,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, DType
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Fixpipe, Global, LoadData, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, Tables, l1_bytes, rounded_up
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, Tables, l1_bytes
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import Piece, cdiv
+from npusim.kernel.tiles import Piece
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
@@ -58,15 +59,15 @@ class FixpipePlan(Plan):
 def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     """Split as ops-nn@e5c3fa9 does, tiling_fixpipe.cpp; *base_k* is assumed."""
     f, cores = p.facts, spec.cores["aic"].count
-    core_n = 16 if f.n <= 16 * cores else rounded_up(cdiv(f.n, cores), STRIP)
-    cores_n = cdiv(f.n, core_n)
-    core_m = rounded_up(cdiv(f.m, cores // cores_n), FRACTAL_ROWS)
+    core_n = 16 if f.n <= 16 * cores else align_up(ceil_div(f.n, cores), STRIP)
+    cores_n = ceil_div(f.n, core_n)
+    core_m = align_up(ceil_div(f.m, cores // cores_n), FRACTAL_ROWS)
     base_n = min(core_n, MOST_N)
     return FixpipePlan(
         template="fixpipe",
         form="",
         why=p.choice.why,
-        launched=cores_n * cdiv(f.m, core_m),
+        launched=cores_n * ceil_div(f.m, core_m),
         is_mix=False,
         workspaces={},
         core_m=core_m,
@@ -159,7 +160,7 @@ class _Kernel:
             self.columns.drop_bias(offset)
         if p.bias:
             self.bias.drop_bias(table)
-        high = rounded_up(rows, FRACTAL_ROWS)
+        high = align_up(rows, FRACTAL_ROWS)
         total = slot.of(FLOAT32, high * columns)
         place = Global("output", 0, FLOAT16.nbytes(columns), rows, FLOAT16.nbytes(n))
         self.builder.emit(Fixpipe(place, total, rows, columns, high, FLOAT16, "cast"))
@@ -176,7 +177,7 @@ class _MadeWeight:
     def __init__(self, builder: Builder, lying: Lying, n: int) -> None:
         """Claim room for *n* columns."""
         self._builder, self._lying = builder, lying
-        self._height = rounded_up(n, STRIP)
+        self._height = align_up(n, STRIP)
         nbytes = l1_bytes(INT8, self._height, min(LOADED_K, lying.columns), k_is_down=False)
         self._come = builder.queue("l1", nbytes, "mte2", "mte1", 2)
         self._left = builder.queue("l0a", MADE_K * STRIP, "mte1", "cube", 2)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT16, INT32, DType
+from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import Fixpipe, Global, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, Lying, load_data, rounded_up
+from npusim.kernel.cube import GmFeed, Lying, load_data
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -83,7 +84,7 @@ class GroupCube:
         self.weight = Lying("weight", dtype, f.k, f.n, True, layout)
         self.digits = Lying("digits", dtype, self.products.digit_rows, f.k, False)
         self._weight, self._digits = (GmFeed(builder, x) for x in (self.weight, self.digits))
-        self._high = high = rounded_up(self.products.digit_rows, FRACTAL_ROWS)
+        self._high = high = align_up(self.products.digit_rows, FRACTAL_ROWS)
         size, queue = f.group_size, builder.queue
         wide = min(columns, BASE_N)
         self._held = queue("l1", dtype.nbytes(high * k), "mte2", "mte1", depth)

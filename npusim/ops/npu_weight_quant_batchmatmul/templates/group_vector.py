@@ -7,10 +7,10 @@ which are the output once they are whole: see the docstring of the operator for 
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.integers import align_up
 from npusim.isa import BLOCK_BYTES, Axpy, Binary, BinaryScalar, Cast, Global, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.plane import Plane, by_row, spread_rows
 from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -30,7 +30,7 @@ class RowNumbers:
     ) -> None:
         """Claim room for *rows* x *groups* of the tensor *name* `(m, all_groups)`."""
         self._builder, self._name, self._stride = builder, name, FLOAT32.nbytes(all_groups)
-        self.pitch = rounded_up(groups, SPREAD)
+        self.pitch = align_up(groups, SPREAD)
         """Blocks from row to row."""
         self._given = builder.queue("ub", FLOAT32.nbytes(rows * self.pitch), "mte2", "vector")
         self._blocks = builder.claim("ub", BLOCK_BYTES * rows * self.pitch)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
-from npusim.isa import Cast, Copy, Global, Local
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, Cast, Copy, Global, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.rows import padded
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 
 __all__ = ["Columns"]
@@ -20,7 +20,10 @@ class Columns:
         self._builder = builder
         given = (p.antiquant_scale, p.antiquant_offset, p.bias)
         self._operands = {operand.name: operand for operand in given if operand is not None}
-        nbytes = sum(padded(operand.element.nbytes(most)) for operand in self._operands.values())
+        nbytes = sum(
+            align_up(operand.element.nbytes(most), BLOCK_BYTES)
+            for operand in self._operands.values()
+        )
         self._queue = builder.queue("ub", nbytes, "mte2", "vector")
         self._wide = {name: builder.claim("ub", FLOAT32.nbytes(most)) for name in self._operands}
 
@@ -37,7 +40,7 @@ class Columns:
         for name, operand in self._operands.items():
             raw[name] = slot.of(operand.element, count, start)
             builder.load(raw[name], Global(name, 0, operand.element.nbytes(count)))
-            start += padded(operand.element.nbytes(count))
+            start += align_up(operand.element.nbytes(count), BLOCK_BYTES)
         self._queue.enque(slot)
         slot = self._queue.deque()
         wide = {name: place.of(FLOAT32, count) for name, place in self._wide.items()}

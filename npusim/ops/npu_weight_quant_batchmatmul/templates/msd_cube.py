@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from npusim.data.dtypes import INT4, INT8, INT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, l1_bytes, rounded_up
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, l1_bytes
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
@@ -43,14 +44,14 @@ def digits_of(f: Facts) -> Lying:
 def core_columns(f: Facts, cores: int) -> int:
     """Columns of a cube core; the closed tables that may say otherwise are not followed."""
     unit = 256 if not f.is_nz and not f.trans_weight else 32
-    return max(unit, rounded_up(f.n // cores, unit))
+    return max(unit, align_up(f.n // cores, unit))
 
 
 def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
     """The base tile for *columns* of the output, and *k*; *keeps* asks for digits that stay."""
     digits, weight = digits_of(p.facts), lying_weight(p)
-    m = min(MOST_M, rounded_up(digits.rows, FRACTAL_ROWS))
-    n = min(MOST_N, rounded_up(columns, FRACTAL_ROWS))
+    m = min(MOST_M, align_up(digits.rows, FRACTAL_ROWS))
+    n = min(MOST_N, align_up(columns, FRACTAL_ROWS))
     l0c_bytes = spec.cores["aic"].usable_bytes("l0c")
     base_k = L0_BYTES * 8 // weight.dtype.bits
     for width, depth, steps in ((n, base_k, STEPS), (min(n, MOST_N // 2), 2 * base_k, STEPS // 2)):
@@ -58,7 +59,7 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
         streamed = l1_bytes(weight.dtype, width, depth * steps, weight.k_is_down)
         fits = kept + 2 * streamed <= spec.cores["aic"].usable_bytes("l1")
         if keeps and fits and digits.rows <= m:
-            l0c_depth = 2 if 8 * m * rounded_up(width, FRACTAL_ROWS) <= l0c_bytes else 1
+            l0c_depth = 2 if 8 * m * align_up(width, FRACTAL_ROWS) <= l0c_bytes else 1
             return BaseTile(m, width, depth, steps, steps, l0c_depth, "a")
     return BaseTile(m, n, base_k, STEPS, STEPS, 2 if 8 * m * n <= l0c_bytes else 1)
 
@@ -76,7 +77,7 @@ class DigitCube:
     def touch(self, start: int, k: int, column: int, columns: int, most: int) -> None:
         """Load the first pieces of a weight, at most *most*, and throw them away."""
         width = min(columns, self._tile.n)
-        count = min(most, -(-k // (self._tile.k * self._tile.steps_b)))
+        count = min(most, ceil_div(k, self._tile.k * self._tile.steps_b))
         shifts = {"weight": self._weight.shift(column) + self._weight.shift_k(start)}
         key = ("touch", width, k, count)
         self._builder.call(key, shifts, lambda: self._writer.touch(width, k, count))
@@ -107,8 +108,8 @@ class DigitCube:
 
     def _product(self, rows: int, columns: int, k: int, pitch_bytes: int) -> None:
         slot = self._writer.product(rows, columns, k)
-        high = rounded_up(rows, FRACTAL_ROWS)
-        total = slot.of(INT32, high * rounded_up(columns, FRACTAL_ROWS))
+        high = align_up(rows, FRACTAL_ROWS)
+        total = slot.of(INT32, high * align_up(columns, FRACTAL_ROWS))
         place = Global("products", 0, INT32.nbytes(columns), rows, pitch_bytes)
         self._builder.emit(Fixpipe(place, total, rows, columns, high, INT32))
         self._writer.release(slot)

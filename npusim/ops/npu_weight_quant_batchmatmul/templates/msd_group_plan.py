@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import k_cores, k_step
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
@@ -42,7 +42,7 @@ class MsdGroupPlan(Plan):
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Cut n by 2048, and k into as many whole groups a core as leaves a core for each."""
     f, aic, products = p.facts, spec.cores["aic"].count, DigitProducts.of(p)
-    cores_k, cores_n = k_cores(f, aic), cdiv(f.n, CORE_N)
+    cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     launched, core_n = cores_k * cores_n, min(CORE_N, f.n)
     product_bytes = products.dtype.nbytes(products.digit_rows * core_n)
     row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Duplicate, Global, Store
 from npusim.kernel.builder import Builder
@@ -12,7 +13,6 @@ from npusim.kernel.chain import step
 from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add
 from npusim.kernel.program import Program
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import cdiv, up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import (
@@ -76,7 +76,7 @@ class VectorSide:
 
     def _zeros_of_a_core(self) -> int:
         f = self._p.facts
-        return FLOAT32.nbytes(up(cdiv(f.m * f.n, 2 * self._plan.launched), REPEAT))
+        return FLOAT32.nbytes(align_up(ceil_div(f.m * f.n, 2 * self._plan.launched), REPEAT))
 
     def program(self, share: Share, half: int, core: int) -> Program:
         """The program of vector core number *core*, for one *half* of the columns of *share*."""

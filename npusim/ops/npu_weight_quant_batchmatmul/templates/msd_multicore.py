@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.data.dtypes import INT8, INT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, rounded_up
+from npusim.kernel.cube import BaseTile
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import balanced
-from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
@@ -69,7 +69,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     f = p.facts
     split_cores = balanced(f.m, spec.cores["aiv"].count)
     core_n = core_columns(f, spec.cores["aic"].count)
-    cube_cores = cdiv(f.n, core_n)
+    cube_cores = ceil_div(f.n, core_n)
     cube = digits_tile(spec, p, f.k, min(core_n, f.n), keeps=True)
     columns = min(core_n, f.n, MOST_COLUMNS)
     workspaces = {
@@ -82,16 +82,16 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
         template=p.choice.template,
         form=p.choice.form,
         why=p.choice.why,
-        launched=max(cube_cores, cdiv(split_cores, 2)),
+        launched=max(cube_cores, ceil_div(split_cores, 2)),
         is_mix=True,
         workspaces=workspaces,
         split_cores=split_cores,
-        split_rows=cdiv(f.m, split_cores),
+        split_rows=ceil_div(f.m, split_cores),
         cube_cores=cube_cores,
         core_n=core_n,
         cube=cube,
         preloads=_preloads(f, cube),
-        finish_rows=min(f.m, FINISH_ELEMENTS // rounded_up(columns, 64)),
+        finish_rows=min(f.m, FINISH_ELEMENTS // align_up(columns, 64)),
         finish_columns=columns,
     )
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32, DType
+from npusim.data.integers import align_up
 from npusim.isa import Binary, BinaryScalar, Cast, Global, Local, ScalarAlu, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add, spread_rows
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
@@ -39,7 +39,7 @@ class RowSplit:
     def __init__(self, builder: Builder, p: Problem, digit: DType) -> None:
         self._builder, self._f = builder, p.facts
         self._element = p.x.element
-        self._wide = rounded_up(p.facts.k, REPEAT)
+        self._wide = align_up(p.facts.k, REPEAT)
         self._is_precise = p.choice.form == "multicore_hp"
         self._stage = DigitStage(builder, p.x.element, digit, 1, self._wide)
         self._first = builder.claim("ub", FLOAT32.nbytes(8))
@@ -121,9 +121,9 @@ class Finish:
     def __init__(self, builder: Builder, p: Problem, rows: int, columns: int) -> None:
         """Claim room for *rows* x *columns* at a time."""
         self._builder, self._p, self._rows, self._columns = builder, p, rows, columns
-        wide = rounded_up(columns, REPEAT)
+        wide = align_up(columns, REPEAT)
         self._vectors = Columns(builder, p, wide)
-        self._high = rounded_up(rows, 8)
+        self._high = align_up(rows, 8)
         self._numbers = builder.queue("ub", 2 * FLOAT32.nbytes(self._high), "mte2", "vector")
         self._blocks = builder.claim("ub", 2 * FLOAT32.nbytes(8 * self._high))
         both = 2 * INT32.nbytes(rows * wide)
@@ -134,7 +134,7 @@ class Finish:
     def columns(self, column: int, count: int) -> None:
         """Finish all rows of *count* columns from *column* on."""
         f, out = self._p.facts, self._p.output.element
-        step_rows = rounded_up(CALL_ROWS, self._rows)
+        step_rows = align_up(CALL_ROWS, self._rows)
         for left, width in pieces(count, self._columns):
             for top, rows in pieces(f.m, step_rows):
                 first = top * f.n + column + left
@@ -182,7 +182,7 @@ class Finish:
         sums: Local,
     ) -> None:
         builder, f, out = self._builder, self._p.facts, self._p.output.element
-        wide = rounded_up(columns, REPEAT)
+        wide = align_up(columns, REPEAT)
         line = INT32.nbytes(f.n)
         slot = self._products.alloc()
         half = INT32.nbytes(count * wide)

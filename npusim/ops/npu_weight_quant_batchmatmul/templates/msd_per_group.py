@@ -14,12 +14,12 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import GroupCube
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import (
@@ -148,7 +148,7 @@ class _VectorSide:
         builder.turn()
         builder.call("ready", {}, self._tell)
         for step in every:
-            strips = cdiv(plan.round_n, plan.strip_n)
+            strips = ceil_div(plan.round_n, plan.strip_n)
             part, strip = divmod(core, strips)
             row, start = part * plan.strip_m, strip * plan.strip_n
             rows = max(0, min(plan.strip_m, self._p.facts.m - row))
@@ -167,7 +167,7 @@ class _VectorSide:
             for row in range(f.m)
             for group, groups in pieces(f.k // f.group_size, self._most)
         ]
-        run = cdiv(len(every), 2 * self._plan.launched)
+        run = ceil_div(len(every), 2 * self._plan.launched)
         for row, group, groups in every[core * run : (core + 1) * run]:
             self._digits.write(row, group, groups)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import cdiv, up
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import workspaces
@@ -72,10 +72,10 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     aic, groups = spec.cores["aic"].count, f.k // f.group_size
     round_n = min(STRIP_N * 2 * aic, f.n)
     pack = min(PACK_K // f.group_size, groups)
-    launched = min(aic, cdiv(round_n, BLOCK_N) * pack)
-    strip_n = up(cdiv(round_n, 2 * launched), STRIP_N)
-    parts = max(1, 2 * launched // cdiv(round_n, strip_n))
-    strip_m = cdiv(f.m, parts)
+    launched = min(aic, ceil_div(round_n, BLOCK_N) * pack)
+    strip_n = align_up(ceil_div(round_n, 2 * launched), STRIP_N)
+    parts = max(1, 2 * launched // ceil_div(round_n, strip_n))
+    strip_m = ceil_div(f.m, parts)
     elements = pack * products.digit_rows * round_n
     half = min(max(RING_ELEMENTS // elements, 1), MOST_PLACES)
     place_bytes = products.dtype.nbytes(elements)
@@ -101,17 +101,17 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
 def _digits_k(k: int, n: int) -> int:
     """k cut into one piece, or four where it is much longer than n, or as many as make it fit."""
     count = 4 if k // n >= 30 else 1
-    while up(cdiv(k, count), PACK_K) > DIGITS_K:
+    while align_up(ceil_div(k, count), PACK_K) > DIGITS_K:
         count += 1
-    return up(cdiv(k, count), PACK_K)
+    return align_up(ceil_div(k, count), PACK_K)
 
 
 def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
     """All steps, a round after the other."""
     f, half = p.facts, plan.places // 2
     groups = f.k // f.group_size
-    packs = cdiv(groups, plan.pack_groups)
-    count = packs * cdiv(f.n, plan.round_n)
+    packs = ceil_div(groups, plan.pack_groups)
+    count = packs * ceil_div(f.n, plan.round_n)
     index = 0
     for column, columns in pieces(f.n, plan.round_n):
         for pack, (group, some) in enumerate(pieces(groups, plan.pack_groups)):

@@ -20,13 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT32, INT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, rounded_up
+from npusim.kernel.cube import BaseTile
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.tiles import cdiv
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import (
@@ -92,16 +92,16 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     """Split as the vendor does."""
     f = p.facts
     depth, terms = _block_k(f), terms_of(f)
-    blocks = cdiv(f.k, depth)
+    blocks = ceil_div(f.k, depth)
     core_n = core_columns(f, spec.cores["aic"].count)
-    groups = cdiv(f.n, core_n)
+    groups = ceil_div(f.n, core_n)
     sums = blocks * terms * f.m
     most = max(256, ROUND_BYTES // (4 * sums) // 256 * 256)
     round_n = min(most, STRIP * 2 * groups, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sums * round_n), MOST_HALF_ROUNDS))
-    if cdiv(f.n, round_n) > MOST_FLAGS:
+    if ceil_div(f.n, round_n) > MOST_FLAGS:
         half_rounds = min(half_rounds, MOST_FLAGS // 2)
-    task_n = rounded_up(cdiv(round_n, groups), 32) if f.trans_weight else core_n
+    task_n = align_up(ceil_div(round_n, groups), 32) if f.trans_weight else core_n
     task_n = min(task_n, round_n)
     first = digits_tile(spec, p, depth, task_n, keeps=False)
     keeps = task_n > first.n
@@ -126,7 +126,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         task_n=task_n,
         cube=digits_tile(spec, p, depth, task_n, keeps) if keeps else first,
         preloads=PRELOADS,
-        finish_cores_m=2 * groups // cdiv(round_n, STRIP),
+        finish_cores_m=2 * groups // ceil_div(round_n, STRIP),
     )
 
 
@@ -134,7 +134,7 @@ def _block_k(f: Facts) -> int:
     """How much of k is scaled by one largest magnitude."""
     unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
     first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
-    depths = [rounded_up(cdiv(f.k, blocks), unit) for blocks in range(first, MOST_BLOCKS + 1)]
+    depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MOST_BLOCKS + 1)]
     return next((depth for depth in depths if depth <= BLOCK_K), depths[-1])
 
 
@@ -165,7 +165,7 @@ class _Rounds:
 
     def __init__(self, f: Facts, plan: SplitKPlan) -> None:
         self.f, self.plan = f, plan
-        self.count = cdiv(f.n, plan.round_n)
+        self.count = ceil_div(f.n, plan.round_n)
 
     def columns(self, index: int) -> tuple[int, int]:
         """First column and number of columns of a round."""
@@ -215,7 +215,7 @@ class _Cube:
         """The tasks of a core in a round: first k, its count, first column, their count."""
         plan, (left, width) = self.plan, self.rounds.columns(index)
         tasks = []
-        for task in _share(cdiv(width, plan.task_n) * plan.k_blocks, plan.launched, group):
+        for task in _share(ceil_div(width, plan.task_n) * plan.k_blocks, plan.launched, group):
             strip, block = divmod(task, plan.k_blocks)
             start, column = block * plan.block_k, strip * plan.task_n
             depth = min(plan.block_k, self.f.k - start)
@@ -242,15 +242,15 @@ class _Vector:
             self.builder, p.x.element, self.scheme.dtype, plan.split_rows, plan.block_k
         )
         self.builder.reuse()
-        self.share_m = cdiv(self.f.m, plan.finish_cores_m)
+        self.share_m = ceil_div(self.f.m, plan.finish_cores_m)
         rows = min(self.share_m, FINISH_ROWS)
-        columns = min(STRIP, rounded_up(plan.round_n, REPEAT))
+        columns = min(STRIP, align_up(plan.round_n, REPEAT))
         shape = terms_of(self.f), plan.k_blocks, rows, columns
         self.finish = Finish(self.builder, p, self.scheme, shape, plan.round_n)
 
     def program(self, core: int) -> Program:
         builder, plan, rounds = self.builder, self.plan, self.rounds
-        pieces = cdiv(self.f.m, plan.split_rows)
+        pieces = ceil_div(self.f.m, plan.split_rows)
         for task in _share(plan.k_blocks * pieces, 2 * plan.launched, core):
             self._split(*divmod(task, pieces))
         builder.cross_core_set_flag("all", "mte3", SPLIT)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from npusim.data.dtypes import FLOAT32, INT32
+from npusim.data.integers import align_up
 from npusim.isa import Axpy, Binary, Cast, Duplicate, Global, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.plane import REPEAT, Plane, by_row, multiply_add, spread_rows
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -35,7 +35,7 @@ class Finish:
         self._pitch = INT32.nbytes(round_n)
         self._vectors = Columns(builder, p, wide)
         self._both = builder.claim("ub", FLOAT32.nbytes(wide))
-        self._high = rounded_up(self._rows, 8)
+        self._high = align_up(self._rows, 8)
         names = ("most", "sums") if p.facts.has_offset else ("most",)
         count = self._k_blocks * self._high
         self._numbers = builder.queue("ub", len(names) * FLOAT32.nbytes(count), "mte2", "vector")
@@ -65,7 +65,7 @@ class Finish:
 
     def _tile(self, rows: int, columns: int) -> None:
         builder, p = self._builder, self._p
-        wide = rounded_up(columns, REPEAT)
+        wide = align_up(columns, REPEAT)
         vectors = self._vectors.take(columns)
         self._take_numbers(rows)
         total = Plane(self._total, rows, wide)
@@ -94,7 +94,7 @@ class Finish:
 
     def _block(self, block: int, rows: int, columns: int) -> Plane:
         """The products of a block's digits, put together."""
-        builder, wide = self._builder, rounded_up(columns, REPEAT)
+        builder, wide = self._builder, align_up(columns, REPEAT)
         partial = Plane(self._partial, rows, wide)
         step(builder, Duplicate(partial.whole(), 0.0))
         for term, weight in enumerate(self._scheme.weights):

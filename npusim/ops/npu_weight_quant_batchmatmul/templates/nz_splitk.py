@@ -10,8 +10,8 @@ is assumed.
 from __future__ import annotations
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.program import Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.facts import k_cores, k_step
@@ -33,8 +33,8 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     """Split k, then give what is left of the cores to n."""
     f, aic = p.facts, spec.cores["aic"].count
     cores_k, core_k = k_cores(f, aic), k_step(f, aic)
-    core_n = rounded_up(-(-rounded_up(f.n, 16) // (aic // cores_k)), 64)
-    cores_n = -(-f.n // core_n)
+    core_n = align_up(ceil_div(align_up(f.n, 16), aic // cores_k), 64)
+    cores_n = ceil_div(f.n, core_n)
     tile_n = TILE if core_n >= TILE else 64
     tile_m = min(f.m, TILE)
     rows = min(f.m, 2 * TILE)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.integers import align_up
 from npusim.data.layout import c0
 from npusim.isa import BLOCK_BYTES, Broadcast, Cast, Global, Local, Register, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.queues import Slot
 
 __all__ = ["ROW", "Parameter", "Room", "Way"]
@@ -39,14 +39,14 @@ class Room:
     def pitch(self, columns: int, groups: int) -> int:
         """Elements from one group (along) or row (down) to the next."""
         if self.way == "along":
-            return rounded_up(columns, ROW)
-        return 1 if self.line == 1 else rounded_up(groups, c0(FLOAT16))
+            return align_up(columns, ROW)
+        return 1 if self.line == 1 else align_up(groups, c0(FLOAT16))
 
     def count(self, rows: int, columns: int, groups: int) -> int:
         """Elements for a piece of *rows* x *columns* that meets so many *groups*."""
         if self.way == "single":
             return c0(FLOAT16)
-        lines = groups if self.way == "along" else rounded_up(rows, c0(FLOAT16))
+        lines = groups if self.way == "along" else align_up(rows, c0(FLOAT16))
         return lines * self.pitch(columns, groups)
 
     def nbytes(self, rows: int, columns: int, groups: int) -> int:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Local
-from npusim.kernel.cube import Lying, rounded_up
+from npusim.kernel.cube import Lying
 from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Parameter
@@ -39,7 +40,7 @@ class Piece(NamedTuple):
 def piece_of(p: Problem, row: int, column: int, rows: int, columns: int) -> Piece:
     """The piece of that size that begins at *row*, *column* of the weight in memory."""
     first, length = (column, columns) if p.facts.trans_weight else (row, rows)
-    size = p.facts.group_size or rounded_up(p.facts.k, 1)
+    size = p.facts.group_size or align_up(p.facts.k, 1)
     inner = range(first // size * size + size, first + length, size)
     return Piece(row, column, rows, columns, (*(end - first for end in inner), length))
 
@@ -67,8 +68,8 @@ class Grid:
         self.rows, self.columns = piece.rows, piece.columns
         self.width = ROW
         if self.is_nz:
-            self.rows, self.width = rounded_up(piece.rows, FRACTAL_ROWS), c0(lying.dtype)
-        self.pitch = rounded_up(piece.columns, self.width)
+            self.rows, self.width = align_up(piece.rows, FRACTAL_ROWS), c0(lying.dtype)
+        self.pitch = align_up(piece.columns, self.width)
         self.count = self.rows * self.pitch
 
     def groups(self, end: int) -> Iterator[tuple[int, int, int]]:
@@ -131,7 +132,7 @@ class Grid:
         """The rows of a group: eight blocks of columns a micro-op, or a row if that takes fewer."""
         kind = number.room.kind
         line, across = self.pitch // c0(kind), 8 * c0(kind)
-        chunks = range(0, line, 8)[: -(-self.columns // across)]
+        chunks = range(0, line, 8)[: ceil_div(self.columns, across)]
         for group, start, end in self.groups(self.rows):
             if end - start <= len(chunks):
                 for row in range(start, end):
@@ -147,7 +148,7 @@ class Grid:
         """The columns of a group: eight blocks of a row a repeat, the rest a block a row."""
         kind = number.room.kind
         line, width = self.pitch // c0(kind), c0(kind)
-        high = rounded_up(self.rows, 8)
+        high = align_up(self.rows, 8)
         eights = self._eights(8 * width)
         for eight in range(eights):
             size = self.ends[0] // width

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import DType
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import Lying, rounded_up
+from npusim.kernel.cube import Lying
 from npusim.kernel.program import Binding
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -97,7 +98,7 @@ class RingWriter:
         """Write the first or second *half* of the columns of *part*, piece number *index*."""
         builder, ring = self._builder, self._ring
         lying = ring.lying("ring")
-        upper = min(part.columns, rounded_up(-(-part.columns // 2), FRACTAL_ROWS))
+        upper = min(part.columns, align_up(ceil_div(part.columns, 2), FRACTAL_ROWS))
         first, count = (0, upper) if half == 0 else (upper, part.columns - upper)
         cells = [
             (n, width, k, depth)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
 from npusim.kernel.builder import Builder
@@ -135,7 +136,7 @@ class _CubeSide:
         index = 0
         for strip in strips:
             self._strip(strip, held, start_k, index % self._ring.slots)
-            index += -(-strip.part.depth // self._ring.depth)
+            index += ceil_div(strip.part.depth, self._ring.depth)
         if plan.is_added:
             builder.call("meet", {}, lambda: meet_cube_cores(builder))
         return builder.build()

@@ -8,8 +8,9 @@ L1 only if it does not fit, and in what parts a piece is multiplied, is assumed.
 from __future__ import annotations
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cube import l1_bytes, rounded_up
+from npusim.kernel.cube import l1_bytes
 from npusim.kernel.program import Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import sharing
@@ -26,12 +27,12 @@ TILE_N, LOAD_N = 256, 512
 def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     """Blocks of n first; the cores that are left share k, in whole groups."""
     f, core = p.facts, spec.cores["aic"]
-    blocks_n = -(-f.n // PIECE_N)
-    core_n = PIECE_N * -(-blocks_n // core.count)
-    cores_n = -(-f.n // core_n)
+    blocks_n = ceil_div(f.n, PIECE_N)
+    core_n = PIECE_N * ceil_div(blocks_n, core.count)
+    cores_n = ceil_div(f.n, core_n)
     parts = core.count // cores_n
-    core_k = rounded_up(-(-f.k // parts), GROUP)
-    cores_k = -(-f.k // core_k)
+    core_k = align_up(ceil_div(f.k, parts), GROUP)
+    cores_k = ceil_div(f.k, core_k)
     x_bytes = l1_bytes(BFLOAT16, f.m, min(core_k, f.k), False)
     return SharingPlan(
         template=p.choice.template,

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up
 from npusim.isa import Local, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, Lying, l1_bytes, load_data, rounded_up
+from npusim.kernel.cube import GmFeed, Lying, l1_bytes, load_data
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.ring import FILLED, READ, Ring
@@ -80,7 +81,7 @@ class StripWriter:
             self._left = builder.queue("l1", nbytes, "mte2", "mte1", 2)
         nbytes = l1_bytes(x.dtype, tile.load_n, tile.load_k, ring.layout == "ND")
         self._right = builder.queue("l1", nbytes, "mte2", "mte1", 2)
-        m, n = rounded_up(tile.m, 16), rounded_up(tile.n, 16)
+        m, n = align_up(tile.m, 16), align_up(tile.n, 16)
         self._l0 = builder.queue("l0a", x.dtype.nbytes(m * tile.k), "mte1", "cube", 2)
         self._l0b = {
             event: builder.claim("l0b", x.dtype.nbytes(n * tile.k)) for event in self._l0.events
@@ -162,9 +163,9 @@ class StripWriter:
     def _drain(self, total: Slot, cell: Cell, drain: Drain) -> None:
         self._l0c.enque(total)
         total = self._l0c.deque()
-        drain(cell, _numbers(total, cell), rounded_up(cell.m, 16))
+        drain(cell, _numbers(total, cell), align_up(cell.m, 16))
         self._l0c.free(total)
 
 
 def _numbers(total: Slot, cell: Cell) -> Local:
-    return total.of(FLOAT32, rounded_up(cell.m, 16) * rounded_up(cell.n, 16))
+    return total.of(FLOAT32, align_up(cell.m, 16) * align_up(cell.n, 16))

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.isa import Cast, Duplicate, Global, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32
-from npusim.kernel.cube import rounded_up
 from npusim.kernel.plane import REPEAT, Plane, by_row
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
@@ -48,7 +48,7 @@ class Zeros:
     def __init__(self, builder: Builder, p: Problem, cores: int) -> None:
         self._builder = builder
         self._count = p.facts.m * p.facts.n
-        self._part = rounded_up(-(-self._count // cores), REPEAT)
+        self._part = align_up(ceil_div(self._count, cores), REPEAT)
         self._most = min(self._part, ZEROS_BYTES // 4)
         self._zeros = self._builder.claim("ub", FLOAT32.nbytes(self._most))
 
@@ -86,7 +86,7 @@ class Finish:
         """*scaled* says that the scale comes only now, *mode* how the output is rounded."""
         self._p, self._mode, out = p, mode, p.output.element
         self._builder = builder
-        self._part = rounded_up(-(-p.facts.n // cores), REPEAT)
+        self._part = align_up(ceil_div(p.facts.n, cores), REPEAT)
         wide = min(self._part, MOST_COLUMNS)
         self._vectors: list[_Vector] = []
         if scaled:
@@ -132,7 +132,7 @@ class Finish:
 
     def _finish(self, rows: int, columns: int) -> None:
         builder, out, n = self._builder, self._p.output.element, self._p.facts.n
-        wide = rounded_up(columns, REPEAT)
+        wide = align_up(columns, REPEAT)
         slot = self._sums.alloc()
         place = Global("sums", 0, FLOAT32.nbytes(columns), rows, FLOAT32.nbytes(n))
         builder.load(slot.of(FLOAT32, columns), place, FLOAT32.nbytes(wide))

@@ -17,16 +17,17 @@ from __future__ import annotations
 from functools import partial
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, UINT8, DType
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Cast, CopyToL1, Global, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import BaseTile, CubeWriter, Lying, l1_rows, rounded_up
+from npusim.kernel.cube import BaseTile, CubeWriter, Lying, l1_rows
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, load, padded, pieces
+from npusim.kernel.rows import Rows, load, pieces
 from npusim.kernel.tiles import Piece
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
@@ -91,7 +92,7 @@ class _Kernel:
             )
 
     def _make(self, rows: int, columns: int) -> None:
-        f, bias, high = self.p.facts, self.bias, rounded_up(rows, FRACTAL_ROWS)
+        f, bias, high = self.p.facts, self.bias, align_up(rows, FRACTAL_ROWS)
 
         def preload(total: Local) -> None:
             assert bias is not None
@@ -100,7 +101,7 @@ class _Kernel:
         self.weight.take(columns)
         slot = self.writer.product(rows, columns, f.k, preload=preload if bias else None)
         self.weight.drop()
-        total = slot.of(FLOAT32, high * rounded_up(columns, FRACTAL_ROWS))
+        total = slot.of(FLOAT32, high * align_up(columns, FRACTAL_ROWS))
         self.out.drain(total, rows, columns, FLOAT16.nbytes(f.n), "cast")
         self.writer.release(slot)
 
@@ -116,7 +117,7 @@ class _WeightFeed:
         """Claim room for the parameters of *n* columns, and to dequantise *part_k* of k."""
         self._builder, self._spec, self._part_k = builder, spec, part_k
         self.lying = Lying("weight", INT8, p.facts.n, p.facts.k, False, "FRACTAL_NZ")
-        high = rounded_up(min(n, PART_N), FRACTAL_ROWS)
+        high = align_up(min(n, PART_N), FRACTAL_ROWS)
         self._come = builder.queue("ub", INT8.nbytes(high * part_k), "mte2", "vector", 2)
         self._cast = builder.claim("ub", FLOAT16.nbytes(high * part_k))
         self._made = builder.queue("ub", FLOAT16.nbytes(high * part_k), "vector", "mte3")
@@ -125,7 +126,7 @@ class _WeightFeed:
             steps = (("add", "antiquant_offset"), *steps)
         self._steps = steps
         """What is done to the weight, with which tensor."""
-        self._wide = FLOAT16.nbytes(rounded_up(n, FRACTAL_ROWS))
+        self._wide = FLOAT16.nbytes(align_up(n, FRACTAL_ROWS))
         self._parameters = builder.queue("ub", self._wide * len(steps), "mte2", "vector")
         self._blocks = [builder.claim("ub", BLOCK_BYTES * high) for _ in steps]
 
@@ -135,7 +136,13 @@ class _WeightFeed:
         nbytes = FLOAT16.nbytes(columns)
         for index, (_, name) in enumerate(self._steps):
             place = Slot(slot.buffer, slot.offset_bytes + index * self._wide, self._wide, -1)
-            load(self._builder, self._spec, place, Rows(name, 0, 1, nbytes, nbytes), padded(nbytes))
+            load(
+                self._builder,
+                self._spec,
+                place,
+                Rows(name, 0, 1, nbytes, nbytes),
+                align_up(nbytes, BLOCK_BYTES),
+            )
         self._parameters.enque(slot)
         self._taken = self._parameters.deque()
 
@@ -145,11 +152,11 @@ class _WeightFeed:
     def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
         height = l1_rows(FLOAT16, extent, self.k_is_down)
         for column, width in pieces(extent, PART_N):
-            high = rounded_up(width, FRACTAL_ROWS)
+            high = align_up(width, FRACTAL_ROWS)
             self._spread(column, high)
             for start, deep in pieces(count, self._part_k):
                 made = self._dequantise(k + start, deep, column, high)
-                across, pitch = -(-deep // c0(FLOAT16)), high * BLOCK_BYTES
+                across, pitch = ceil_div(deep, c0(FLOAT16)), high * BLOCK_BYTES
                 at = (start // c0(FLOAT16) * height + column) * BLOCK_BYTES
                 dst, src = slot.of(UINT8, pitch, at), made.of(UINT8, pitch * across)
                 copy = CopyToL1(dst, src, pitch, across, pitch, height * BLOCK_BYTES)
@@ -167,7 +174,7 @@ class _WeightFeed:
 
     def _dequantise(self, k: int, count: int, column: int, high: int) -> Slot:
         """[k, k + count) of *high* columns, as `(count / 16, high, 16)` fp16."""
-        come, across = self._come.alloc(), -(-count // c0(INT8))
+        come, across = self._come.alloc(), ceil_div(count, c0(INT8))
         start = self.lying.shift_k(k) + column * BLOCK_BYTES
         pitch = high * BLOCK_BYTES
         place = Global("weight", start, pitch, across, self.lying.nz_stride_bytes)
@@ -178,7 +185,7 @@ class _WeightFeed:
         step(self._builder, Cast(wide, come.of(INT8, pitch * across)))
         self._come.free(come)
         made = self._made.alloc()
-        columns = range(-(-count // c0(FLOAT16)))
+        columns = range(ceil_div(count, c0(FLOAT16)))
         for index, (op, _) in enumerate(self._steps):
             numbers = self._blocks[index].of(FLOAT16, 16 * high)
             for block in columns:

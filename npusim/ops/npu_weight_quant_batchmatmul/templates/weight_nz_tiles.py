@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT16
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.kernel.cube import rounded_up
-from npusim.kernel.tiles import cdiv, whole_edges
+from npusim.kernel.tiles import whole_edges
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 
@@ -77,13 +77,13 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
     tiles = SHAPES.get((f.m, f.n, f.k))
     if tiles is None or tiles.cores_n * tiles.cores_m > count:
         tiles = _assumed(f.m, f.n, count)
-    core_m = cdiv(cdiv(f.m, tiles.base_m), tiles.cores_m) * tiles.base_m
-    core_n = cdiv(cdiv(f.n, tiles.base_n), tiles.cores_n) * tiles.base_n
+    core_m = ceil_div(ceil_div(f.m, tiles.base_m), tiles.cores_m) * tiles.base_m
+    core_n = ceil_div(ceil_div(f.n, tiles.base_n), tiles.cores_n) * tiles.base_n
     return WeightNzPlan(
         template="weight_nz",
         form="",
         why=p.choice.why,
-        launched=cdiv(f.m, core_m) * cdiv(f.n, core_n),
+        launched=ceil_div(f.m, core_m) * ceil_div(f.n, core_n),
         is_mix=False,
         workspaces={},
         core_m=core_m,
@@ -98,10 +98,10 @@ def _assumed(m: int, n: int, cores: int) -> Tiles:
     Like the table, they let cores share n before m, and make a tile wide where m is small.
     """
     widest_m, widest_n, base_k = (128, 256, 64) if m > 16 else (16, 512, 32)
-    cores_n = min(cores, cdiv(n, 128))
+    cores_n = min(cores, ceil_div(n, 128))
     # A store of less than a block spills into the next row, which must come later.
     cores_m = 1 if FLOAT16.nbytes(n) < BLOCK_BYTES else cores // cores_n
-    base_m = min(widest_m, rounded_up(cdiv(m, cores_m), FRACTAL_ROWS))
-    base_n = min(widest_n, rounded_up(cdiv(n, cores_n), FRACTAL_ROWS))
+    base_m = min(widest_m, align_up(ceil_div(m, cores_m), FRACTAL_ROWS))
+    base_n = min(widest_n, align_up(ceil_div(n, cores_n), FRACTAL_ROWS))
     base_n = whole_edges(base_n, n, FLOAT16)
     return Tiles(cores_n, cores_m, 2, 2, 128, 256, base_m, base_n, base_k, 2)
