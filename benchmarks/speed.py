@@ -70,7 +70,7 @@ def micro_ops() -> None:
     count = npusim.run("npu_quantize", *args, device=DEVICE).trace.micro_ops
     folded, unfolded, bare = fastest(
         lambda: npusim.run("npu_quantize", *args, device=DEVICE),
-        lambda: npusim.run("npu_quantize", *args, device=DEVICE, fold=False),
+        lambda: npusim.run("npu_quantize", *args, device=DEVICE, every_core=True),
         timeouts,
     )
     for label, seconds in (("cores folded", folded), ("every core on its own", unfolded)):

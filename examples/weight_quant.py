@@ -28,7 +28,7 @@ def document() -> None:
     quant_scale, quant_offset = rng.standard_normal((2, 1, 256)).astype(np.float32)
     packed = npusim.run("npu_trans_quant_param", quant_scale, quant_offset, device=CARD).output
     run = npusim.run(OP, x, weight, scale, offset, packed, device=CARD)
-    print(f"{run}\n  {run.template}: {run.why}\n")
+    print(f"{run}\n  {run.template}: {run.reason}\n")
 
 
 def kernels() -> dict[str, npusim.Run]:

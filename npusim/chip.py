@@ -20,7 +20,7 @@ from npusim.check.rules import Place, check
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
-from npusim.timing.equivalence import fold
+from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, SharedMemory
 from npusim.timing.pipes import Code, Crossings, Decoder, Lane
 from npusim.trace import Trace
@@ -28,7 +28,7 @@ from npusim.values.play import DEFAULT_MODEL, Model, Player
 
 __all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
 
-L2State = Literal["cold", "warm", "again"] | tuple[str, ...]
+L2State = Literal["cold", "warm", "repeat"] | tuple[str, ...]
 """What lies in the L2 at launch: nothing, everything as far as it fits, what an earlier run of the
 same kernel has left there, or the tensors named."""
 Progress = Callable[[str, float], None]
@@ -80,17 +80,18 @@ def time(
     spec: DeviceSpec,
     *,
     l2: L2State = "cold",
-    folded: bool = True,
+    every_core: bool = False,
     progress: Progress | None = None,
 ) -> Trace:
-    """Time every block, all starting at cycle 0; *folded* off times each on its own.
+    """Time every block, all starting at cycle 0; *every_core* on times each on its own.
 
     *progress* hears now and then which share of the micro-ops has started.
     """
     check_inside(blocks, tensors)
     named = {"warm": tuple(tensor.name for tensor in tensors)}
     warm = frozenset(named.get(l2, ()) if isinstance(l2, str) else l2)
-    groups = fold(blocks, tensors, spec, warm) if folded else tuple((block,) for block in blocks)
+    alone = tuple((block,) for block in blocks)
+    groups = alone if every_core else equivalent_cores(blocks, tensors, spec, warm)
     decoders = {block.kind: Decoder(block.kind, spec) for block in blocks}
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:
@@ -98,7 +99,7 @@ def time(
         if key not in codes:
             codes[key] = Code(first.program, decoders[first.kind])
     cache = L2(spec, tensors, warm)
-    if l2 == "again":
+    if l2 == "repeat":
         _run(groups, codes, cache, spec, None)
     lanes = _run(groups, codes, cache, spec, progress)
     return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz)

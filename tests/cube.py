@@ -18,9 +18,9 @@ class CubeBench:
     """One core's state; *tensors* are its global memory, under their names."""
 
     def __init__(
-        self, spec: DeviceSpec, literal: bool, kind: str = "aic", **tensors: np.ndarray
+        self, spec: DeviceSpec, byte_exact: bool, kind: str = "aic", **tensors: np.ndarray
     ) -> None:
-        self.state = State(Buffers(spec.cores[kind], literal=literal), {})
+        self.state = State(Buffers(spec.cores[kind], byte_exact=byte_exact), {})
         for name, data in tensors.items():
             self.bind(name, data)
 

@@ -31,11 +31,16 @@ class ProductCall(NamedTuple):
 
 
 def assert_like_reference(
-    op: str, *args: Any, device: str, cube_order: str = "k16", literal: bool = False, **kwargs: Any
+    op: str,
+    *args: Any,
+    device: str,
+    cube_order: str = "k16",
+    byte_exact: bool = False,
+    **kwargs: Any,
 ) -> Run:
     """The tiled run gives what the reference gives, signs of zeros included."""
     order: dict[str, Any] = {"cube_order": cube_order}
-    result = run(op, *args, device=device, timing=False, literal=literal, **order, **kwargs)
+    result = run(op, *args, device=device, timing=False, byte_exact=byte_exact, **order, **kwargs)
     operator, spec = ops.load(op), devices.load(device)
     known = order if op == "matmul" else {}
     with np.errstate(all="ignore"):
@@ -69,7 +74,7 @@ def turned(array: Array) -> Array:
     return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def lying(array: Array, is_turned: bool, layout: str = "ND") -> Array | Tensor:
+def gm_matrix(array: Array, is_turned: bool, layout: str = "ND") -> Array | Tensor:
     """*array* as it may come: contiguous, as a view of its transpose, or in FRACTAL_NZ."""
     if layout == "ND":
         return turned(array) if is_turned else array
@@ -122,7 +127,7 @@ def matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
     if draw(st.booleans()):
         a, b = with_special(rng, a), with_special(rng, b)
     layout = draw(st.sampled_from(("ND", "FRACTAL_NZ")))
-    x1, x2 = lying(a, draw(st.booleans())), lying(b, draw(st.booleans()), layout)
+    x1, x2 = gm_matrix(a, draw(st.booleans())), gm_matrix(b, draw(st.booleans()), layout)
     bias = None
     if draw(st.booleans()):
         kinds = (np.float32,) if kind is BF16 else (np.float32, np.float16)
@@ -148,12 +153,12 @@ def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
         k, n = -(-k // 8) * 8 + 8, -(-n // 8) * 8
         x1 = words(rng, *batch_a, m, k // 8)
         shape = (k // 8, n) if is_turned else (k, n // 8)
-        x2 = lying(words(rng, *batch_b, *shape), is_turned)
+        x2 = gm_matrix(words(rng, *batch_b, *shape), is_turned)
     else:
         layout = draw(st.sampled_from(("ND", "FRACTAL_NZ")))
         is_turned |= device == COUPLED and layout != "ND"
-        x1 = lying(bytes_(rng, *batch_a, m, k), draw(st.booleans()))
-        x2 = lying(bytes_(rng, *batch_b, k, n), is_turned, layout)
+        x1 = gm_matrix(bytes_(rng, *batch_a, m, k), draw(st.booleans()))
+        x2 = gm_matrix(bytes_(rng, *batch_b, k, n), is_turned, layout)
     is_token = device in SPLIT and target in targets[1:3] and draw(st.booleans())
     is_vector = target == "bfloat16" or is_token
     kwargs: dict[str, Any] = {"output_dtype": target}

@@ -28,7 +28,7 @@ from npusim.kernel.program import Program
 from npusim.timing.cost import charge
 
 A2, A3, INFERENCE = "ascend910b2", "ascend910_9391", "ascend310p3"
-STATES: tuple[L2State, ...] = ("cold", "warm", "again")
+STATES: tuple[L2State, ...] = ("cold", "warm", "repeat")
 
 
 # ---- one kernel, larger or smaller ----
@@ -54,7 +54,7 @@ def cycles(spec: DeviceSpec, program: Program, cores: int, l2: L2State) -> int:
     own = tuple({name: Binding(name, 4096 * core) for name in "xy"} for core in range(cores))
     size = 4096 * cores
     sizes = {"x": size, "y": size}
-    return play(spec, *[program] * cores, sizes=sizes, bindings=own, l2=l2, folded=True).cycles
+    return play(spec, *[program] * cores, sizes=sizes, bindings=own, l2=l2, every_core=False).cycles
 
 
 SPECS = st.builds(
@@ -189,7 +189,7 @@ def test_no_pipe_is_busy_longer_than_the_run(call: str, device: str) -> None:
 @pytest.mark.parametrize("l2", STATES)
 @pytest.mark.parametrize("call", CALLS)
 def test_folding_changes_no_time(call: str, l2: L2State) -> None:
-    folded, apart = (timed(call, A2, l2=l2, fold=fold) for fold in (True, False))
+    folded, apart = (timed(call, A2, l2=l2, every_core=each) for each in (False, True))
     assert folded.to_json() == apart.to_json()
 
 

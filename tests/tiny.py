@@ -126,7 +126,7 @@ def play(
     *programs: Program | tuple[MicroOp, ...],
     sizes: dict[str, int] | None = None,
     l2: L2State = "cold",
-    folded: bool = False,
+    every_core: bool = True,
     bindings: tuple[dict[str, Binding], ...] = (),
     kind: str | None = None,
 ) -> Trace:
@@ -143,7 +143,7 @@ def play(
         for core, program in enumerate(programs)
     )
     tensors = [GlobalTensor(name, size) for name, size in sizes.items()]
-    return chip.time(blocks, tensors, spec, l2=l2, folded=folded)
+    return chip.time(blocks, tensors, spec, l2=l2, every_core=every_core)
 
 
 def log(trace: Trace, core: int = 0) -> list[tuple[str, int, int, int]]:

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     trans_x: bool = False
 
 
-def lying(numbers: Array, kind: Kind) -> Any:
+def gm_matrix(numbers: Array, kind: Kind) -> Any:
     """The weight's *numbers* `(k, n)`, int8, as *kind* wants them."""
     trans = kind.layout.endswith("T")
     turned = np.ascontiguousarray(numbers.T if trans else numbers)
@@ -53,7 +53,7 @@ def weight_call(rng: np.random.Generator, m: int, k: int, n: int, kind: Kind) ->
     words = 1 if kind.quant == 1 else n
     return {
         "x": x.T if kind.trans_x else x,
-        "weight": lying(numbers, kind),
+        "weight": gm_matrix(numbers, kind),
         "antiquant_scale": (rng.random(shape) * 0.1).astype(kind.x),
         "antiquant_offset": rng.normal(0, 9, shape).astype(kind.x) if kind.offset else None,
         "quant_scale": (rng.random(words) * 2).astype(F32) if kind.quant else None,

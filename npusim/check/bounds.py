@@ -47,7 +47,7 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
                 raise ValueError(
                     f"{block.program.name}: copies on core {block.core} must stay within the "
                     f"{size} bytes of {bound.tensor}, not touch [{first}:{end}] as {op} does; "
-                    f"mend the tiling or the binding"
+                    f"fix the tiling or the binding"
                 )
 
 

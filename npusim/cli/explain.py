@@ -77,8 +77,8 @@ def _call(found: Explanation) -> list[RenderableType]:
     for name, spec in found.outputs.items():
         lines.add_row(f"out  {name}", Text(_told(spec)))
     if found.template is not None:
-        why = f": {found.why}" if found.why else ""
-        lines.add_row("template", Text(f"{found.template}{why}"))
+        reason = f": {found.reason}" if found.reason else ""
+        lines.add_row("template", Text(f"{found.template}{reason}"))
     if found.plan is None:
         lines.add_row("tiling", "none, for no kernel runs")
     else:

@@ -66,7 +66,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 L2Option = Annotated[
     str,
     typer.Option(
-        metavar="cold|warm|again|NAME,NAME",
+        metavar="cold|warm|repeat|NAME,NAME",
         help="What lies in the L2 at launch: nothing, inputs and outputs, what an earlier run of "
         "the same left there, or the inputs named.",
     ),
@@ -84,13 +84,13 @@ TraceTime = Annotated[
     TimeScale,
     typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
 ]
-Fold = Annotated[
-    bool, typer.Option("--fold/--no-fold", help="Time cores that do the same only once.")
+EveryCore = Annotated[
+    bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
 ]
 
 
 def _l2(word: str) -> L2State:
-    if word in ("cold", "warm", "again"):
+    if word in ("cold", "warm", "repeat"):
         return word  # type: ignore[return-value]
     return tuple(word.split(","))
 
@@ -106,7 +106,7 @@ def run_operator(
     l2: L2Option = "cold",
     values: Values = True,
     timing: Timing = True,
-    fold: Fold = True,
+    every_core: EveryCore = False,
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
 ) -> None:
@@ -128,7 +128,7 @@ def run_operator(
             values=values,
             timing=timing,
             l2=_l2(l2),
-            fold=fold,
+            every_core=every_core,
             progress=progress,
         )
         typed = {"op": [op], "input": inputs or [], "attr": attributes or []}

@@ -28,8 +28,8 @@ def summary(run: Run) -> Group:
     for name, output in run.outputs.items():
         lines.add_row(name, _output(output))
     if run.template is not None:
-        why = "" if run.why is None else f": {run.why}"
-        lines.add_row("template", f"{run.template}{why}")
+        reason = "" if run.reason is None else f": {run.reason}"
+        lines.add_row("template", f"{run.template}{reason}")
     lines.add_row("time", _time(run))
     parts: list[RenderableType] = [lines]
     if run.trace is not None:

@@ -133,10 +133,10 @@ class Tensor:
     def of(cls, array: Array, layout: str = "ND", transposed: bool = False) -> Tensor:
         """The elements of *array* laid out so; what fills the edges of FRACTAL_NZ is zero."""
         spec = TensorSpec(array.shape, array.dtype.name, layout, transposed)
-        lying = array.swapaxes(-1, -2) if transposed else array
+        gm_matrix = array.swapaxes(-1, -2) if transposed else array
         if layout == "ND":
-            return cls(spec, np.asarray(lying, order="C"))
-        return cls(spec, to_fractals(lying, NZ, (FRACTAL_ROWS, c0(spec.element))))
+            return cls(spec, np.asarray(gm_matrix, order="C"))
+        return cls(spec, to_fractals(gm_matrix, NZ, (FRACTAL_ROWS, c0(spec.element))))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -159,8 +159,8 @@ class Tensor:
         """The elements in an array of :attr:`shape`."""
         whole = self.storage
         if self.spec.layout != "ND":
-            lying = self.spec.T.shape if self.spec.transposed else self.spec.shape
-            whole = from_fractals(whole, NZ, (lying[-2], lying[-1]))
+            gm_matrix = self.spec.T.shape if self.spec.transposed else self.spec.shape
+            whole = from_fractals(whole, NZ, (gm_matrix[-2], gm_matrix[-1]))
         return whole.swapaxes(-1, -2) if self.spec.transposed else whole
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

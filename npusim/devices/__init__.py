@@ -131,7 +131,7 @@ def _read(where: Traversable) -> Layer:
             "save the file as UTF-8"
         ) from None
     except tomllib.TOMLDecodeError as error:
-        raise DeviceError(f"{who}: must be TOML, but: {error}; mend that place") from None
+        raise DeviceError(f"{who}: must be TOML, but: {error}; fix that place") from None
 
 
 def _layers(where: Traversable) -> list[Layer]:

@@ -58,7 +58,7 @@ class Explanation:
     """What the kernel gets after aclnn has cast and laid it out; empty if the call is refused."""
     outputs: dict[str, TensorSpec]
     template: str | None
-    why: str | None
+    reason: str | None
     plan: dict[str, Any] | None
     """How the work is split; None if no kernel runs."""
 
@@ -110,14 +110,16 @@ def explain(op: str, spec: DeviceSpec, given: dict[str, Any]) -> Explanation:
         {operand.name: operand.spec for operand in problem.inputs},
         ops.outputs(problem),
         getattr(plan, "template", None),
-        getattr(plan, "why", None),
+        getattr(plan, "reason", None),
         None if plan is None else _parts(plan),
     )
 
 
 def _parts(plan: ops.Plan) -> dict[str, Any]:
     names = [field.name for field in fields(plan)]  # type: ignore[arg-type]
-    return {name: _plain(getattr(plan, name)) for name in names if name not in ("template", "why")}
+    return {
+        name: _plain(getattr(plan, name)) for name in names if name not in ("template", "reason")
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -105,8 +105,8 @@ def _basic(run: Run) -> list[str]:
     assert run.time_us is not None
     clock = _cell(run.device.clock_hz / 1e6)
     kind = _kinds(run)
-    blocks = str(run.plan.launched)
-    vectors = str(2 * run.plan.launched) if kind == "mix" else MISSING
+    blocks = str(run.plan.block_dim)
+    vectors = str(2 * run.plan.block_dim) if kind == "mix" else MISSING
     cells = {
         "Op Name": run.op,
         "Op Type": kind,
@@ -128,7 +128,7 @@ def write_details(run: Run, path: Path) -> None:
     made = [spec for value in run.outputs.values() for spec in _specs(value)]
     cores = {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}
     row: list[Any] = [0, run.op, run.op, cores.get(_kinds(run), "AI_CORE")]
-    row += [0, f"{run.time_us:.3f}", 0, run.plan.launched]
+    row += [0, f"{run.time_us:.3f}", 0, run.plan.block_dim]
     for specs in (given, made):
         row.append(";".join(",".join(map(str, spec.storage_shape)) for spec in specs))
         row.append(";".join(DTYPES.get(spec.dtype, spec.dtype.upper()) for spec in specs))

@@ -8,31 +8,31 @@ from typing import Literal
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, Lying
+from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix
 from npusim.kernel.matmul import Product
 from npusim.kernel.tiles import CubeTiles, Piece
 
-__all__ = ["base_tile", "lying_a", "lying_b", "matrix_bytes", "shifts_of", "write_pieces"]
+__all__ = ["base_tile", "gm_matrix_a", "gm_matrix_b", "matrix_bytes", "shifts_of", "write_pieces"]
 
 
-def lying_a(p: Product) -> Lying:
+def gm_matrix_a(p: Product) -> GmMatrix:
     """x1 as it lies in memory."""
     rows, columns = (p.k, p.m) if p.transposed_a else (p.m, p.k)
-    return Lying("x1", p.element, rows, columns, p.transposed_a)
+    return GmMatrix("x1", p.element, rows, columns, p.transposed_a)
 
 
-def lying_b(p: Product) -> Lying:
+def gm_matrix_b(p: Product) -> GmMatrix:
     """x2 as it lies in memory."""
     rows, columns = (p.n, p.k) if p.transposed_b else (p.k, p.n)
     layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.fractal_b else "ND"
-    return Lying("x2", p.element, rows, columns, not p.transposed_b, layout)
+    return GmMatrix("x2", p.element, rows, columns, not p.transposed_b, layout)
 
 
-def matrix_bytes(lying: Lying) -> int:
+def matrix_bytes(gm_matrix: GmMatrix) -> int:
     """Bytes from one matrix of a batch to the next."""
-    if lying.layout == "ND":
-        return lying.dtype.nbytes(lying.rows * lying.columns)
-    return ceil_div(lying.dtype.nbytes(lying.columns), 32) * lying.nz_stride_bytes
+    if gm_matrix.layout == "ND":
+        return gm_matrix.dtype.nbytes(gm_matrix.rows * gm_matrix.columns)
+    return ceil_div(gm_matrix.dtype.nbytes(gm_matrix.columns), 32) * gm_matrix.nz_stride_bytes
 
 
 def base_tile(t: CubeTiles) -> BaseTile:
@@ -48,7 +48,7 @@ def shifts_of(p: Product, piece: Piece, out: DType, vectors: dict[str, int]) -> 
 
     *vectors* gives tensors along n the bytes of an element; an output of *out* lies as ND.
     """
-    a, b = lying_a(p), lying_b(p)
+    a, b = gm_matrix_a(p), gm_matrix_b(p)
     of_a, of_b = p.pairs[piece.matrix]
     first = (piece.matrix * p.m + piece.row) * p.n + piece.column
     return {

@@ -31,10 +31,10 @@ class Builder:
     """Writes one program for one kind of core.
 
     Buffers are handed out from the low end upwards; nothing is given back but all at once, by
-    `reuse`. A kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise
-    carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that
-    places its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles
-    of 32 KiB).
+    `reset_buffers`. A kernel *alone* may claim every byte: one of cube cores all of L1, whose end
+    otherwise carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector
+    cores that places its tensors itself all of the unified buffer (asc-devkit,
+    add_high_performance: six tiles of 32 KiB).
     """
 
     def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
@@ -87,10 +87,10 @@ class Builder:
         self._queues.append(queue)
         return queue
 
-    def reuse(self) -> None:
+    def reset_buffers(self) -> None:
         """Hand buffers and events out from the start again, for a later stage of the kernel.
 
-        Programs must write `turn` between what uses the ones and the others (TPipe's Reset).
+        Programs must write `end_stage` between what uses the ones and the others (TPipe's Reset).
         """
         self._claimed, self._taken = {}, {}
 
@@ -170,8 +170,8 @@ class Builder:
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))
 
-    def turn(self) -> None:
-        """End a stage: drain every queue and wait for all pipes, see `reuse`."""
+    def end_stage(self) -> None:
+        """End a stage: drain every queue and wait for all pipes, see `reset_buffers`."""
         self._drain()
         self.barrier()
 

@@ -23,7 +23,7 @@ from npusim.isa import (
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.cube import GmOperand, Lying, l1_rows
+from npusim.kernel.cube import GmMatrix, GmOperand, l1_rows
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Rows, Writer, load, pieces
 
@@ -49,40 +49,42 @@ class NdFeed(GmOperand):
 
     producer: Pipe = "mte3"
 
-    def __init__(self, builder: Builder, spec: DeviceSpec, lying: Lying) -> None:
-        super().__init__(builder, lying)
+    def __init__(self, builder: Builder, spec: DeviceSpec, gm_matrix: GmMatrix) -> None:
+        super().__init__(builder, gm_matrix)
         self._spec = spec
         self._come = builder.queue("ub", STRIP_BYTES, "mte2", "vector", 2)
         self._turned = builder.queue("ub", STRIP_BYTES, "vector", "mte3", 2)
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
-        lying = self.lying
-        rows, columns = (count, extent) if lying.k_is_down else (extent, count)
-        height = l1_rows(lying.dtype, rows, lying.k_is_down)
-        widest = WIDEST_BLOCKS * c0(lying.dtype)
+    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
+        gm_matrix = self.gm_matrix
+        rows, columns = (count, extent) if gm_matrix.k_is_first else (extent, count)
+        height = l1_rows(gm_matrix.dtype, rows, gm_matrix.k_is_first)
+        widest = WIDEST_BLOCKS * c0(gm_matrix.dtype)
         for column, width in pieces(columns, widest):
-            across = ceil_div(width, c0(lying.dtype))
+            across = ceil_div(width, c0(gm_matrix.dtype))
             tall = STRIP_BYTES // (across * BLOCK_BYTES) // FRACTAL_ROWS * FRACTAL_ROWS
             for row, high in pieces(rows, tall):
-                start = lying.shift_k(k) + lying.dtype.nbytes(row * lying.columns + column)
+                start = gm_matrix.shift_k(k) + gm_matrix.dtype.nbytes(
+                    row * gm_matrix.columns + column
+                )
                 nz = self._turn(start, high, width)
-                lying_high = align_up(high, FRACTAL_ROWS)
-                at = (column // c0(lying.dtype) * height + row) * BLOCK_BYTES
-                dst = slot.of(UINT8, lying_high * BLOCK_BYTES, at)
-                src = nz.of(UINT8, lying_high * BLOCK_BYTES * across)
-                pitch = lying_high * BLOCK_BYTES
+                strip_rows = align_up(high, FRACTAL_ROWS)
+                at = (column // c0(gm_matrix.dtype) * height + row) * BLOCK_BYTES
+                dst = slot.of(UINT8, strip_rows * BLOCK_BYTES, at)
+                src = nz.of(UINT8, strip_rows * BLOCK_BYTES * across)
+                pitch = strip_rows * BLOCK_BYTES
                 copy = CopyToL1(dst, src, pitch, across, pitch, height * BLOCK_BYTES)
                 self._builder.emit(copy)
                 self._turned.free(nz)
 
     def _turn(self, start: int, rows: int, columns: int) -> Slot:
         """Bring *rows* x *columns* from byte *start* on into the buffer, as Nz."""
-        lying = self.lying
-        across = ceil_div(columns, c0(lying.dtype))
+        gm_matrix = self.gm_matrix
+        across = ceil_div(columns, c0(gm_matrix.dtype))
         pitch = across * BLOCK_BYTES
         slot = self._come.alloc()
-        stride = lying.dtype.nbytes(lying.columns)
-        place = Rows(lying.name, start, rows, lying.dtype.nbytes(columns), stride)
+        stride = gm_matrix.dtype.nbytes(gm_matrix.columns)
+        place = Rows(gm_matrix.name, start, rows, gm_matrix.dtype.nbytes(columns), stride)
         load(self._builder, self._spec, slot, place, pitch)
         self._come.enque(slot)
         slot, nz = self._come.deque(), self._turned.alloc()

@@ -25,8 +25,8 @@ __all__ = [
     "CubeWriter",
     "Feed",
     "GmFeed",
+    "GmMatrix",
     "GmOperand",
-    "Lying",
     "Tables",
     "l1_bytes",
     "load_data",
@@ -34,7 +34,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class GmMatrix:
     """An operand of a product as it lies in global memory.
 
     *rows* x *columns* is the matrix in memory. `k_is_down` says that k runs down its rows, as in a
@@ -45,7 +45,7 @@ class Lying:
     dtype: DType
     rows: int
     columns: int
-    k_is_down: bool
+    k_is_first: bool
     layout: Literal["ND", "FRACTAL_NZ"] = "ND"
 
     def _place(self, row: int, column: int) -> int:
@@ -56,11 +56,11 @@ class Lying:
 
     def shift(self, origin: int) -> int:
         """Bytes to the tile that begins at *origin* along the axis that is not k."""
-        return self._place(0, origin) if self.k_is_down else self._place(origin, 0)
+        return self._place(0, origin) if self.k_is_first else self._place(origin, 0)
 
     def shift_k(self, k: int) -> int:
         """Bytes to position *k*."""
-        return self._place(k, 0) if self.k_is_down else self._place(0, k)
+        return self._place(k, 0) if self.k_is_first else self._place(0, k)
 
     @property
     def nz_stride_bytes(self) -> int:
@@ -76,30 +76,30 @@ class Feed(Protocol):
         """The pipe that writes L1."""
 
     @property
-    def k_is_down(self) -> bool:
+    def k_is_first(self) -> bool:
         """Whether k runs down the rows of what lies in L1."""
 
     @property
     def dtype(self) -> DType:
         """The element type in L1."""
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
+    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
         """Write positions [k, k + count) for *extent* rows (or columns) of the tile into *slot*."""
 
 
 class GmOperand:
     """What every feed knows of an operand that lies in global memory."""
 
-    def __init__(self, builder: Builder, lying: Lying) -> None:
-        self._builder, self.lying = builder, lying
+    def __init__(self, builder: Builder, gm_matrix: GmMatrix) -> None:
+        self._builder, self.gm_matrix = builder, gm_matrix
 
     @property
-    def k_is_down(self) -> bool:
-        return self.lying.k_is_down
+    def k_is_first(self) -> bool:
+        return self.gm_matrix.k_is_first
 
     @property
     def dtype(self) -> DType:
-        return self.lying.dtype
+        return self.gm_matrix.dtype
 
 
 class GmFeed(GmOperand):
@@ -107,37 +107,42 @@ class GmFeed(GmOperand):
 
     producer: Pipe = "mte2"
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
+    def load(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
         """As :class:`Feed` says, for rows (or columns) from *origin* on."""
-        lying = self.lying
-        rows, columns = (count, extent) if lying.k_is_down else (extent, count)
-        height = l1_rows(lying.dtype, rows, lying.k_is_down)
-        offset = lying.shift_k(k) + lying.shift(origin)
-        if lying.layout == "ND":
-            stride, width = lying.dtype.nbytes(lying.columns), lying.dtype.nbytes(columns)
-            place = Global(lying.name, offset, width, rows, stride)
-            dst = slot.of(lying.dtype, height * align_up(columns, c0(lying.dtype)))
+        gm_matrix = self.gm_matrix
+        rows, columns = (count, extent) if gm_matrix.k_is_first else (extent, count)
+        height = l1_rows(gm_matrix.dtype, rows, gm_matrix.k_is_first)
+        offset = gm_matrix.shift_k(k) + gm_matrix.shift(origin)
+        if gm_matrix.layout == "ND":
+            stride, width = (
+                gm_matrix.dtype.nbytes(gm_matrix.columns),
+                gm_matrix.dtype.nbytes(columns),
+            )
+            place = Global(gm_matrix.name, offset, width, rows, stride)
+            dst = slot.of(gm_matrix.dtype, height * align_up(columns, c0(gm_matrix.dtype)))
             self._builder.emit(LoadNd2Nz(dst, place, height))
             return
-        across = ceil_div(columns, c0(lying.dtype))
+        across = ceil_div(columns, c0(gm_matrix.dtype))
         rows = min(align_up(rows, FRACTAL_ROWS), height)
-        place = Global(lying.name, offset, rows * BLOCK_BYTES, across, lying.nz_stride_bytes)
-        dst = slot.of(lying.dtype, height * across * c0(lying.dtype))
+        place = Global(
+            gm_matrix.name, offset, rows * BLOCK_BYTES, across, gm_matrix.nz_stride_bytes
+        )
+        dst = slot.of(gm_matrix.dtype, height * across * c0(gm_matrix.dtype))
         self._builder.emit(Load(dst, place, height * BLOCK_BYTES))
 
 
-def l1_rows(dtype: DType, rows: int, k_is_down: bool) -> int:
+def l1_rows(dtype: DType, rows: int, k_is_first: bool) -> int:
     """Rows of the Nz matrix that holds a piece of *rows* rows in L1.
 
     What is turned on its way into L0 goes in squares of C0 x C0.
     """
-    return align_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_down else FRACTAL_ROWS)
+    return align_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_first else FRACTAL_ROWS)
 
 
-def l1_bytes(dtype: DType, extent: int, count: int, k_is_down: bool) -> int:
+def l1_bytes(dtype: DType, extent: int, count: int, k_is_first: bool) -> int:
     """Bytes in L1 of *extent* x *count* (k) elements."""
-    rows, columns = (count, extent) if k_is_down else (extent, count)
-    elements = l1_rows(dtype, rows, k_is_down) * align_up(columns, c0(dtype))
+    rows, columns = (count, extent) if k_is_first else (extent, count)
+    elements = l1_rows(dtype, rows, k_is_first) * align_up(columns, c0(dtype))
     return dtype.nbytes(elements)
 
 
@@ -191,11 +196,11 @@ class CubeWriter:
         """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
 
-    def touch(self, n: int, k: int, pieces: int) -> None:
+    def prefetch_l2(self, n: int, k: int, pieces: int) -> None:
         """Bring the first *pieces* of b to L1 for nothing: they lie in the L2 afterwards."""
         for index in range(pieces):
-            self._b.reach(index * self.tile.k * self.tile.steps_b, n, k)
-            self._b.leave()
+            self._b.advance(index * self.tile.k * self.tile.steps_b, n, k)
+            self._b.release()
 
     def product(
         self,
@@ -217,8 +222,8 @@ class CubeWriter:
             preload(dst)
         for start in range(0, k, self.tile.k):
             count = min(self.tile.k, k - start)
-            self._a.reach(start, m, k)
-            self._b.reach(start, n, k)
+            self._a.advance(start, m, k)
+            self._b.advance(start, n, k)
             slot = self._l0.alloc()
             left = self._a.load_data(slot, start, m, count)
             right = self._b.load_data(self._l0b[slot.event], start, n, count)
@@ -231,8 +236,8 @@ class CubeWriter:
             else:
                 self.builder.emit(Mmad(dst, left, right, m, n, count))
             self._l0.free(slot)
-        self._a.leave()
-        self._b.leave()
+        self._a.release()
+        self._b.release()
         self._l0c.enque(total)
         return self._l0c.deque()
 
@@ -253,7 +258,7 @@ class _Side:
         # before while the fixpipe brings it to L1.
         self._ahead = step if feed.producer == "fixpipe" else 0
         longest = min(step, align_up(k, c0(feed.dtype))) if depth else k
-        nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_down)
+        nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_first)
         self._queue: Queue | None = None
         self._slot: Slot | None = None
         if depth:
@@ -267,24 +272,24 @@ class _Side:
     def fetch(self, extent: int, k: int) -> None:
         assert self._slot is not None
         self._builder.sync("mte1", self._feed.producer)
-        self._feed.fill(self._slot, 0, k, extent)
+        self._feed.load(self._slot, 0, k, extent)
         self._builder.sync(self._feed.producer, "mte1")
         self._count = k
 
-    def reach(self, k: int, extent: int, end: int) -> None:
+    def advance(self, k: int, extent: int, end: int) -> None:
         """Make sure that position *k* is in L1."""
         if self._queue is None or k % self._step:
             return
-        self.leave()
+        self.release()
         first = k + self._ahead if k else 0
         for start in range(first, min(k + self._ahead + 1, end), self._step):
             slot = self._queue.alloc()
-            self._feed.fill(slot, start, min(self._step, end - start), extent)
+            self._feed.load(slot, start, min(self._step, end - start), extent)
             self._queue.enque(slot)
         self._first, self._count = k, min(self._step, end - k)
         self._slot = self._queue.deque()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """What is in L1 is not needed any more."""
         if self._queue is not None and self._slot is not None:
             self._queue.free(self._slot)
@@ -310,7 +315,7 @@ def load_data(
 
     Each is rows (or columns) and k.
     """
-    width, down = c0(feed.dtype), feed.k_is_down
+    width, down = c0(feed.dtype), feed.k_is_first
     rows, columns = held[::-1] if down else held
     height = l1_rows(feed.dtype, rows, down)
     matrix = src.of(feed.dtype, height * align_up(columns, width))

@@ -24,6 +24,6 @@ class Kernel:
     """Tensors that its cores keep between them, and their bytes."""
 
     @property
-    def launched(self) -> int:
+    def block_dim(self) -> int:
         """Cores that are started; a cube core and the vector cores of its group count as one."""
         return len({block.group for block in self.blocks} if self.is_mix else self.blocks)

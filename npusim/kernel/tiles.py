@@ -35,7 +35,7 @@ class CubeTiles:
     l0c_depth: int
     cores: int
     """Cube cores that have work."""
-    deal: Literal["runs", "rounds", "grid"]
+    schedule: Literal["contiguous", "round_robin", "grid"]
     """Each core gets a run of blocks, or every so-many-th, or its place in a grid."""
     order: Order
     """How blocks follow each other inside an L2 tile."""
@@ -90,7 +90,7 @@ class Piece(NamedTuple):
 
 def work(t: CubeTiles, p: Product) -> tuple[tuple[Piece, ...], ...]:
     """What each core makes, in order; together every element of the output once."""
-    if t.deal == "grid":
+    if t.schedule == "grid":
         return tuple(tuple(_rectangle(t, p, core)) for core in range(t.cores))
     shares: list[list[Piece]] = [[] for _ in range(t.cores)]
     first = 0
@@ -100,7 +100,7 @@ def work(t: CubeTiles, p: Product) -> tuple[tuple[Piece, ...], ...]:
             start = 0
             for place in range(t.cores):
                 share = shares[(first + place) % t.cores]
-                if t.deal == "runs":
+                if t.schedule == "contiguous":
                     chosen = tile[start : start + each + (place < more)]
                     start += len(chosen)
                 else:

@@ -26,7 +26,7 @@ def time(kernel: Kernel, spec: DeviceSpec, l2: L2State = "cold") -> Trace:
 
 def task_us(kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
     """The profiler's Task Duration: launch, the slowest core, completion."""
-    launch_us = spec.launch.time_us(kernel.launched, kernel.is_mix)
+    launch_us = spec.launch.time_us(kernel.block_dim, kernel.is_mix)
     return launch_us + trace.cycles / spec.clock_hz * 1e6
 
 

@@ -17,7 +17,7 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Binding, Block, Program
 from npusim.micro.shares import cores_of
@@ -65,7 +65,7 @@ class _Writing:
         self.tile = tile
         self.builder = Builder("product", spec.cores[kind], spec.sync, alone=True)
         a, b = (
-            GmFeed(self.builder, Lying(name, FLOAT16, rows, self.k, False))
+            GmFeed(self.builder, GmMatrix(name, FLOAT16, rows, self.k, False))
             for name, rows in (("x1", m), ("x2", self.n))
         )
         self.writer = CubeWriter(self.builder, tile, a, b, self.k)

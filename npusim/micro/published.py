@@ -47,7 +47,7 @@ WHOLE, ODD, SMALL = (12288, 12288), (12288, 12287), (6144, 512)
 ADD = Table(
     "Add of 8192 x 8192 fp16 (asc-devkit, 00_vector_compute/add_high_performance)",
     "ascend910b1",
-    "again",
+    "repeat",
     (
         Row(
             "m0654",
@@ -81,7 +81,7 @@ ADD = Table(
 TO_UB = Table(
     "Copies of 12288 x 12288 fp16 into UB (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
-    "again",
+    "repeat",
     (
         Row("m0813", "tiles of 1 x 64", 564.84, lambda s: read(s, WHOLE, (1, 64))),
         Row("m0814", "tiles of 64 x 64", 233.54, lambda s: read(s, WHOLE, (64, 64))),
@@ -99,7 +99,7 @@ TO_UB = Table(
 TO_L1 = Table(
     "Copies of 12288 x 12288 fp16 into L1, ND to Nz (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
-    "again",
+    "repeat",
     (
         Row("m0821", "tiles of 64 x 64", 300.7, lambda s: read(s, WHOLE, (64, 64), "l1")),
         Row("m0822", "tiles of 64 x 256", 230.24, lambda s: read(s, WHOLE, (64, 256), "l1")),
@@ -117,7 +117,7 @@ TO_L1 = Table(
 ALIKE = Table(
     "All cores read the same 6144 x 512 fp16 (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
-    "again",
+    "repeat",
     (
         Row("m0819", "into UB", 539.42, lambda s: read_alike(s, SMALL, (64, 512))),
         Row(
@@ -139,7 +139,7 @@ REORDER = Table(
     "ND to Nz of 8192 x 8192 fp16 by vector cores (asc-devkit, 04_memory_access/"
     "bank_conflict_nd2nz)",
     "ascend910b1",
-    "again",
+    "repeat",
     (
         Row(
             "m0828", "columns 144 blocks apart", 151.42, lambda s: reorder(s, 8192, 8192, 144, 144)
@@ -159,7 +159,7 @@ def _product(tile: BaseTile, down: int, across: int) -> Callable[[DeviceSpec], K
 PRODUCT = Table(
     "Product of 8192 x 8192 x 8192 fp16 (asc-devkit, 01_matrix_compute/matmul_high_performance)",
     "ascend910b1",
-    "again",
+    "repeat",
     (
         Row(
             "m0699",
@@ -229,10 +229,12 @@ def _times(shape: tuple[int, ...]) -> str:
 
 # hudingyi688/aiconfigurator-npu@11bc0ae docs/profiler_alignment/groundtruth/by_op_family.csv:
 # median Task Duration; the source does not say what bfloat16 is cast to.
-CASTS = Table("Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "again", (*_casts(),))
+CASTS = Table(
+    "Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "repeat", (*_casts(),)
+)
 # hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. Rows that broadcast, and
 # int64, are left out: how the vendor's kernel goes about them is closed.
-MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "again", (*_maxima(),))
+MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "repeat", (*_maxima(),))
 
 TABLES = (ADD, TO_UB, TO_L1, ALIKE, REORDER, CASTS, MAXIMA, PRODUCT)
 

@@ -59,7 +59,7 @@ class Plan(Protocol):
     """A problem split over cores and buffers."""
 
     @property
-    def launched(self) -> int:
+    def block_dim(self) -> int:
         """Cores that are started, idle ones included."""
 
 

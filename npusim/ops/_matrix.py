@@ -71,6 +71,6 @@ def as_fractals(operand: Operand) -> Operand:
     spec = replace(operand.spec, layout="FRACTAL_NZ", transposed=True)
     if operand.array is None:
         return Operand(operand.name, spec)
-    lying = operand.array.swapaxes(-1, -2)
-    storage = to_fractals(lying, NZ, (FRACTAL_ROWS, c0(operand.element)))
+    gm_matrix = operand.array.swapaxes(-1, -2)
+    storage = to_fractals(gm_matrix, NZ, (FRACTAL_ROWS, c0(operand.element)))
     return Operand(operand.name, spec, storage)

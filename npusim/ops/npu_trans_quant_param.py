@@ -100,7 +100,7 @@ class Plan:
     """One core takes everything, a chunk of results at a time."""
 
     chunk: int
-    launched: int = 1
+    block_dim: int = 1
 
 
 CHUNK_BYTES = 65536

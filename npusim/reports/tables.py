@@ -82,7 +82,7 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
         "L2 at launch": (str(known["l2"]), None),
     }
     if known.get("template"):
-        found["template"] = f"{known['template']}: {known.get('why') or ''}".rstrip(": "), None
+        found["template"] = f"{known['template']}: {known.get('reason') or ''}".rstrip(": "), None
     time_us = float(known["time_us"])
     found["time"] = style.time_named(time_us), time_us
     for row in costs.rows(run):

@@ -62,9 +62,9 @@ class Run:
         return getattr(self.plan, "template", None)
 
     @property
-    def why(self) -> str | None:
+    def reason(self) -> str | None:
         """Why that one was chosen."""
-        return getattr(self.plan, "why", None)
+        return getattr(self.plan, "reason", None)
 
     @property
     def launch_us(self) -> float:
@@ -73,7 +73,7 @@ class Run:
             return 0.0
         is_mix = getattr(self.plan, "is_mix", False)
         reads_tiling = getattr(self.plan, "reads_tiling", True)
-        return self.device.launch.time_us(self.plan.launched, is_mix, reads_tiling)
+        return self.device.launch.time_us(self.plan.block_dim, is_mix, reads_tiling)
 
     @property
     def time_us(self) -> float | None:
@@ -96,7 +96,7 @@ class Run:
             "l2": self.l2,
             "output": _plain(_described(self.output)),
             "template": self.template,
-            "why": self.why,
+            "reason": self.reason,
             "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
             "time_us": self.time_us,
             "launch_us": self.launch_us,
@@ -145,8 +145,8 @@ def run(
     values: bool = True,
     timing: bool = True,
     l2: L2State = "cold",
-    fold: bool = True,
-    literal: bool = False,
+    every_core: bool = False,
+    byte_exact: bool = False,
     cube_order: CubeOrder = "k16",
     progress: Progress | None = None,
     **kwargs: Any,
@@ -157,13 +157,13 @@ def run(
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
-    inputs and outputs ("warm"), what an earlier run of the same left there ("again"), or the
+    inputs and outputs ("warm"), what an earlier run of the same left there ("repeat"), or the
     inputs named in a tuple.
-    *fold* off times each core on its own, which gives the same times more slowly; *literal* on
-    keeps every byte of L1 and L0, which gives the same values more slowly. *cube_order* is the
-    model of fp16 and bf16 products: how many of them the cube adds up exactly before it rounds, 16
-    unless told otherwise. *progress* is called with a stage, "values" or "time", and the share of
-    it that is done.
+    *every_core* on times each core on its own, which gives the same times more slowly;
+    *byte_exact* on keeps every byte of L1 and L0, which gives the same values more slowly.
+    *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up exactly
+    before it rounds, 16 unless told otherwise. *progress* is called with a stage, "values" or
+    "time", and the share of it that is done.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -191,10 +191,12 @@ def run(
     trace = None
     try:
         if with_values:
-            model = chip.Model(cube_order, literal)
+            model = chip.Model(cube_order, byte_exact)
             chip.compute(blocks, tensors, spec, orders, model, progress=progress)
         if timing:
-            trace = chip.time(blocks, tensors, spec, l2=l2, folded=fold, progress=progress)
+            trace = chip.time(
+                blocks, tensors, spec, l2=l2, every_core=every_core, progress=progress
+            )
     except TrapError as trap:
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
     return Run(op, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing)
@@ -230,9 +232,9 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
     names = [operand.name for operand in problem.inputs]
     known = isinstance(l2, tuple) and set(l2) <= set(names)
-    if not known and l2 not in ("cold", "warm", "again"):
+    if not known and l2 not in ("cold", "warm", "repeat"):
         raise ValueError(
-            f"run: l2 must be cold, warm, again or a tuple of inputs out of {', '.join(names)}, "
+            f"run: l2 must be cold, warm, repeat or a tuple of inputs out of {', '.join(names)}, "
             f"not {l2!r}; use one of these"
         )
 
@@ -256,7 +258,7 @@ def _bind(
             return_annotation=signature.empty,
         )
         raise TypeError(
-            f"{op}: arguments must fit {op}{plain}, but: {error}; mend the call"
+            f"{op}: arguments must fit {op}{plain}, but: {error}; fix the call"
         ) from None
     bound.apply_defaults()
     return dict(bound.arguments)

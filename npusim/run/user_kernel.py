@@ -115,7 +115,7 @@ def _module(path: Path, _: int) -> ModuleType:
     except Exception as error:
         del sys.modules[spec.name]
         raise KernelError(
-            f"kernel: {path} must run as it stands, but {_told(error, path)}; mend it"
+            f"kernel: {path} must run as it stands, but {_told(error, path)}; fix it"
         ) from error
     finally:
         sys.path.remove(folder)
@@ -148,7 +148,7 @@ def _same(frame: Any, path: Path) -> bool:
 class _Plan:
     """What starts, and what it keeps between its cores."""
 
-    launched: int
+    block_dim: int
     is_mix: bool
     workspaces: dict[str, int] = field(default_factory=dict)
     reads_tiling: bool = False
@@ -195,14 +195,14 @@ class _Own:
             code = getattr(self.reference, "__code__", None)
             path = Path(code.co_filename if code else "")
             raise KernelError(
-                f"{self.name}: the function must return a Kernel, but {_told(error, path)}; mend it"
+                f"{self.name}: the function must return a Kernel, but {_told(error, path)}; fix it"
             ) from error
         _check_kernel(self.name, kernel, described, spec)
         return _Problem(tuple(operands.values()), kernel)
 
     def tile(self, _: DeviceSpec, problem: _Problem) -> _Plan:
         kernel = problem.kernel
-        return _Plan(kernel.launched, kernel.is_mix, kernel.workspaces)
+        return _Plan(kernel.block_dim, kernel.is_mix, kernel.workspaces)
 
     def build(self, _: DeviceSpec, problem: _Problem, __: _Plan) -> tuple[Block, ...]:
         return problem.kernel.blocks

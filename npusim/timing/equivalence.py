@@ -1,6 +1,6 @@
-"""Blocks that do the same are timed once, when nothing they share tells them apart.
+"""Equivalent cores: one representative of each class is simulated, and stands for the others.
 
-Two blocks can be timed as one when they run the same program on the same kind of core, their
+Two blocks are equivalent when they run the same program on the same kind of core, their
 tensors begin at the same place within a line, they await no other core, and the L2 treats them
 alike: what they touch is either the very same bytes, or lines that no other block touches. Then
 every request of the one has its twin at the same cycle, and links that are shared fairly keep twins
@@ -19,7 +19,7 @@ from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, pla
 from npusim.kernel.program import Block, Program
 from npusim.timing.memory import touched_lines
 
-__all__ = ["fold"]
+__all__ = ["equivalent_cores"]
 
 LineNumbers = NDArray[np.int64]
 _Place = tuple[Global, int]
@@ -27,13 +27,13 @@ _Place = tuple[Global, int]
 MEETING = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
-def fold(
+def equivalent_cores(
     blocks: tuple[Block, ...],
     tensors: list[GlobalTensor],
     spec: DeviceSpec,
     warm: frozenset[str],
 ) -> tuple[tuple[Block, ...], ...]:
-    """Sort *blocks* into groups whose members all have the times of the first.
+    """Sort *blocks* into classes whose members all have the times of the first.
 
     *warm* are the names of the tensors that lie in the L2 at launch.
     """
@@ -42,7 +42,7 @@ def fold(
     if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:
         # Which part of an input is still there differs from block to block.
         return tuple((block,) for block in blocks)
-    groups: dict[tuple[object, ...], list[Block]] = {}
+    by_traits: dict[tuple[object, ...], list[Block]] = {}
     meets: dict[Program, bool] = {}
     for block in blocks:
         places = sorted(
@@ -52,21 +52,21 @@ def fold(
         if block.program not in meets:
             meets[block.program] = _meets(block.program)
         own = block.core if meets[block.program] else None
-        groups.setdefault((id(block.program), block.kind, own, *places), []).append(block)
-    if len(groups) == len(blocks):
+        by_traits.setdefault((id(block.program), block.kind, own, *places), []).append(block)
+    if len(by_traits) == len(blocks):
         return tuple((block,) for block in blocks)
     lines = _Lines(line_bytes)
     touched = {block: lines.of(block) for block in blocks}
     counts = _touch_counts(touched, tensors, line_bytes)
-    folded: list[tuple[Block, ...]] = []
-    for group in groups.values():
+    groups: list[tuple[Block, ...]] = []
+    for group in by_traits.values():
         if len(group) > 1 and all(
             _alike(group, name, touched, counts) for name in touched[group[0]]
         ):
-            folded.append(tuple(group))
+            groups.append(tuple(group))
         else:
-            folded.extend((block,) for block in group)
-    return tuple(sorted(folded, key=lambda group: group[0].core))
+            groups.extend((block,) for block in group)
+    return tuple(sorted(groups, key=lambda group: group[0].core))
 
 
 class _Lines:

@@ -37,8 +37,8 @@ def argument(op: str, name: str, tensor: torch.Tensor, acl_format: int) -> Array
     if acl_format == ND:
         return array
     is_turned = not array.flags.c_contiguous
-    lying = array.swapaxes(-1, -2) if is_turned else array
-    if not lying.flags.c_contiguous:
+    gm_matrix = array.swapaxes(-1, -2) if is_turned else array
+    if not gm_matrix.flags.c_contiguous:
         raise OpError(
             Code.INVALID_PARAMETER,
             f"{op}: {name} must be a whole tensor in FRACTAL_NZ or its transpose, not a view of "

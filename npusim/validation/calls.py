@@ -215,7 +215,7 @@ def _shapes(row: Row) -> list[tuple[int, ...]]:
     if not all(re.fullmatch(r"\d+(x\d+)*", text) for text in texts):
         raise RowError(
             f"validate: row {row.id}: shape must be sizes such as 3x4 , 3x4 for {row.op}, "
-            f"not {row.shape!r}; mend the cell"
+            f"not {row.shape!r}; fix the cell"
         )
     return [tuple(int(size) for size in text.split("x")) for text in texts]
 
@@ -279,11 +279,11 @@ def _bias_dtype(row: Row) -> str:
 def _l2(row: Row, weight: TensorSpec | None = None, *activations: str) -> L2State:
     """What the L2 holds at launch; without a *weight*, all there is are activations."""
     if row.l2 == "warm":
-        return "again"
+        return "repeat"
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:
-        return "again"
+        return "repeat"
     capacity_bytes = devices.load(row.device).l2.capacity_bytes
     if row.l2 == "weights cold" and COPIES * weight.nbytes <= capacity_bytes:
         return "warm"

@@ -106,7 +106,7 @@ def _rows(who: str, text: str) -> Iterator[Row]:
             yield row
     except csv.Error as error:
         raise RowError(
-            f"{who}: line {lines.line_num}: must be CSV, but: {error}; mend that place"
+            f"{who}: line {lines.line_num}: must be CSV, but: {error}; fix that place"
         ) from None
 
 
@@ -136,7 +136,7 @@ def _row(place: str, cells: dict[str, str]) -> Row:
         try:
             values[name] = parse(cell)
         except ValueError:
-            raise RowError(f"{place}: {name} must be {must}, not {cell!r}; mend the cell") from None
+            raise RowError(f"{place}: {name} must be {must}, not {cell!r}; fix the cell") from None
     return Row(**values)
 
 

@@ -2,7 +2,7 @@
 
 What the cube works on may be *held* as a matrix until somebody looks at its bytes (``matrices``):
 then it is put where, and in the order in which, it lies on the chip. Holding saves the shuffling of
-fractals and nothing else; a literal core never holds.
+fractals and nothing else; a byte-exact core never holds.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Held(Protocol):
 class Buffers:
     """The bytes of a core's buffers; what nobody has written yet is UNWRITTEN throughout."""
 
-    def __init__(self, core: Core, *, literal: bool = False) -> None:
-        self._literal = literal
+    def __init__(self, core: Core, *, byte_exact: bool = False) -> None:
+        self._byte_exact = byte_exact
         self._held: dict[str, dict[int, Held]] = {}
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         for name in BUFFERS:
@@ -122,7 +122,7 @@ class Buffers:
             if other.start < end and start < other.end:
                 self._settle(buffer, start, end)
                 break
-        if self._literal:
+        if self._byte_exact:
             item.put(raw)
         else:
             held[start] = item

@@ -154,9 +154,9 @@ def l0_matrix(
 ) -> Array:
     """The matrix of *shape* whose fractals begin with *raw*."""
     fractal = _fractal(buffer, dtype)
-    lying = layout.array_shape(*shape, fractal)
-    nbytes = dtype.nbytes(int(np.prod(lying)))
-    return from_fractals(_elements(raw[:nbytes], dtype).reshape(lying), layout, shape)
+    gm_matrix = layout.array_shape(*shape, fractal)
+    nbytes = dtype.nbytes(int(np.prod(gm_matrix)))
+    return from_fractals(_elements(raw[:nbytes], dtype).reshape(gm_matrix), layout, shape)
 
 
 # ---- L0C ----

@@ -39,7 +39,7 @@ class Model:
 
     cube_order: CubeOrder = "k16"
     """How many products of fp16 or bf16 the cube adds up exactly before it rounds."""
-    literal: bool = False
+    byte_exact: bool = False
     """Keep L1 and L0 as bytes all the time, which gives the same values more slowly."""
 
 
@@ -119,7 +119,7 @@ class Player:
     def _fresh(self, kind: str) -> Buffers:
         """Empty buffers; cores that run to their end one after the other share them."""
         if self._meets or kind not in self._buffers:
-            self._buffers[kind] = Buffers(self._spec.cores[kind], literal=self._model.literal)
+            self._buffers[kind] = Buffers(self._spec.cores[kind], byte_exact=self._model.byte_exact)
         else:
             self._buffers[kind].reset()
         return self._buffers[kind]

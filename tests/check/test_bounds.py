@@ -28,7 +28,7 @@ def load(start: int, nbytes: int) -> Load:
 def refused(touched: str, op: MicroOp, name: str, *blocks: Block) -> None:
     text = (
         f"kernel: copies on core 3 must stay within the 64 bytes of {name}, "
-        f"not touch [{touched}] as {op} does; mend the tiling or the binding"
+        f"not touch [{touched}] as {op} does; fix the tiling or the binding"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         check_inside(blocks, TENSORS)

@@ -300,21 +300,21 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
         other(MMAD, dst=at("l0c", INT32, 1536, 512)),
         "dst must start at a multiple of 1024 bytes, not at 512; align it",
     ),
-    ("aic", other(MMAD, init="bias"), BIASES + "None with init bias; mend one of them"),
+    ("aic", other(MMAD, init="bias"), BIASES + "None with init bias; fix one of them"),
     (
         "aic",
         other(BIASED, init="accumulate"),
-        BIASES + "bt[0:192] int32 with init accumulate; mend one of them",
+        BIASES + "bt[0:192] int32 with init accumulate; fix one of them",
     ),
     (
         "aic",
         other(BIASED, bias=at("bt", FLOAT32, 48)),
-        BIASES + "bt[0:192] float32 with init bias; mend one of them",
+        BIASES + "bt[0:192] float32 with init bias; fix one of them",
     ),
     (
         "aic",
         other(BIASED, bias=at("bt", INT32, 39)),
-        BIASES + "bt[0:156] int32 with init bias; mend one of them",
+        BIASES + "bt[0:156] int32 with init bias; fix one of them",
     ),
     # ---- out of L0C ----
     (

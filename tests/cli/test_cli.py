@@ -147,12 +147,12 @@ def test_each_of_several_outputs_has_a_line_and_a_file(tmp_path: Path) -> None:
 
 def test_the_template_is_told_with_its_reason() -> None:
     class Chosen:
-        template, why, launched = "msd", "few rows", 1
+        template, reason, block_dim = "msd", "few rows", 1
 
     told = Console(width=200)
-    for why, line in (("few rows", "template  msd: few rows"), (None, "template  msd")):
+    for reason, line in (("few rows", "template  msd: few rows"), (None, "template  msd")):
         plan = Chosen()
-        plan.why = why
+        plan.reason = reason
         with told.capture() as captured:
             told.print(summary(replace(reference(), plan=plan, trace=None, timed=False)))
         assert line in [text.rstrip() for text in captured.get().splitlines()]
@@ -196,7 +196,7 @@ def test_options_reach_the_run() -> None:
 
     assert (cold["l2"], warm["l2"]) == ("cold", "warm")
     assert warm["time_us"] < cold["time_us"]
-    assert json.loads(npusim_says(*quantize("--json", "--no-fold")).out) == cold
+    assert json.loads(npusim_says(*quantize("--json", "--every-core")).out) == cold
     assert json.loads(npusim_says(*quantize("--json", "--no-timing")).out)["time_us"] is None
 
 
@@ -282,14 +282,15 @@ def test_names_must_fit_the_operator(words: tuple[str, ...], message: str) -> No
 def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
     refused(
         1,
-        "run: l2 must be cold, warm, again or a tuple of inputs out of input, scales, "
+        "run: l2 must be cold, warm, repeat or a tuple of inputs out of input, scales, "
         "not ('hot',); use one of these",
         *quantize("--l2", "hot"),
     )
 
 
 @pytest.mark.parametrize(
-    ("word", "state"), [("warm", "warm"), ("again", "again"), ("input,scales", ["input", "scales"])]
+    ("word", "state"),
+    [("warm", "warm"), ("repeat", "repeat"), ("input,scales", ["input", "scales"])],
 )
 def test_the_l2_may_hold_inputs_by_name(word: str, state: object) -> None:
     code, out, err = npusim_says(*quantize("--l2", word, "--json"))

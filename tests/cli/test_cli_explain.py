@@ -196,7 +196,7 @@ def test_a_call_is_explained_for_each_product_line() -> None:
     assert "in   x" in out
     assert "float16 (4, 64)" in lines["in"]
     assert "template" in lines
-    assert "tiling launched" in lines
+    assert "tiling block_dim" in lines
 
 
 def test_a_refused_call_is_explained_too() -> None:

@@ -133,8 +133,7 @@ def test_a_file_that_is_wrong_is_refused(tmp_path: Path) -> None:
     path.write_text(FILE.replace("2.5", "soon"))
     refused(
         1,
-        "validate: rows.csv: line 3: latency_us must be a number above 0, not 'soon'; "
-        "mend the cell",
+        "validate: rows.csv: line 3: latency_us must be a number above 0, not 'soon'; fix the cell",
         *("validate", str(path)),
     )
     path.write_text(FILE.replace("30,4096", "30,"))

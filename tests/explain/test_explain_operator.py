@@ -68,13 +68,13 @@ def test_tensors_of_one_type_are_also_changed_together() -> None:
     assert line.layouts["weight"] == ("ND", "FRACTAL_NZ")
     assert "antiquant_scale" not in line.layouts
     ran = run("npu_weight_quant_batchmatmul", **given, device=A2)
-    assert (found.template, found.why) == (ran.template, ran.why) == (
+    assert (found.template, found.reason) == (ran.template, ran.reason) == (
         "msd", "per-channel int8 with m = 16 <= 64, k and n multiples of 32",
     )  # fmt: skip
     assert found.outputs == ran.outputs
     assert found.plan is not None
-    assert found.plan["launched"] == ran.plan.launched  # type: ignore[union-attr]
-    assert not {"template", "why"} & set(found.plan)
+    assert found.plan["block_dim"] == ran.plan.block_dim  # type: ignore[union-attr]
+    assert not {"template", "reason"} & set(found.plan)
 
 
 def test_inputs_are_those_of_the_kernel() -> None:

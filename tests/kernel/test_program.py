@@ -238,7 +238,7 @@ def test_a_later_stage_gets_the_same_buffers_and_events(tiny: DeviceSpec) -> Non
     write = builder(tiny)
     first = write.queue("ub", 64, "mte2", "mte3")
     write.claim("ub", 32)
-    write.reuse()
+    write.reset_buffers()
     second = write.queue("ub", 32, "mte2", "mte3")
     for queue, name in ((first, "x"), (second, "y")):
         slot = queue.alloc()
@@ -246,7 +246,7 @@ def test_a_later_stage_gets_the_same_buffers_and_events(tiny: DeviceSpec) -> Non
         queue.enque(slot)
         queue.free(queue.deque())
         if queue is first:
-            write.turn()
+            write.end_stage()
     program = write.build()
     assert str(program).splitlines() == [
         "mte2     load ub[0:32] uint8 <- x+0 32 B",

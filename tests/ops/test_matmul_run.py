@@ -14,8 +14,8 @@ from matrix_calls import (
     ProductCall,
     assert_like_reference,
     described,
+    gm_matrix,
     halves,
-    lying,
     matmul_calls,
     turned,
     with_special,
@@ -92,7 +92,7 @@ def test_matrices_may_lie_in_any_way(
     a, b, bias = halves(rng, (50, 210)), halves(rng, (210, 70)), halves(rng, (70,))
     plain = run("matmul", a, b, bias, device=device, timing=False).output
     for x1 in (a, turned(a)):
-        x2 = lying(b, is_turned, layout)
+        x2 = gm_matrix(b, is_turned, layout)
         assert_same(assert_like_reference("matmul", x1, x2, bias, device=device).output, plain)
 
 
@@ -150,12 +150,12 @@ def test_the_order_of_the_cube_can_be_changed(rng: np.random.Generator, device: 
 def test_switches_change_neither_values_nor_times(rng: np.random.Generator, device: str) -> None:
     a, b, bias = halves(rng, (2, 70, 130)), halves(rng, (130, 290)), halves(rng, (290,))
     whole = run("matmul", a, turned(b), bias, device=device)
-    literal = run("matmul", a, turned(b), bias, device=device, literal=True, fold=False)
-    assert_same(literal.output, np.asarray(whole.output))
+    byte_exact = run("matmul", a, turned(b), bias, device=device, byte_exact=True, every_core=True)
+    assert_same(byte_exact.output, np.asarray(whole.output))
     shapes = run("matmul", *map(described, (a, turned(b), bias)), device=device)
     assert shapes.output == TensorSpec((2, 70, 290), "float16")
     assert whole.trace is not None
-    for other in (literal, shapes):
+    for other in (byte_exact, shapes):
         assert other.trace is not None
         assert other.trace.to_text() == whole.trace.to_text()
 
@@ -163,21 +163,21 @@ def test_switches_change_neither_values_nor_times(rng: np.random.Generator, devi
 # ---- anything ----
 
 
-def check_drawn(call: ProductCall, order: str, literal: bool) -> None:
-    order_and_more: dict[str, Any] = {"cube_order": order, "literal": literal}
+def check_drawn(call: ProductCall, order: str, byte_exact: bool) -> None:
+    order_and_more: dict[str, Any] = {"cube_order": order, "byte_exact": byte_exact}
     assert_like_reference("matmul", *call.args, device=call.device, **order_and_more)
 
 
 @settings(max_examples=80)
 @given(call=matmul_calls())
 def test_any_call(call: ProductCall) -> None:
-    check_drawn(call, "k16", literal=False)
+    check_drawn(call, "k16", byte_exact=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("byte_exact", [False, True])
 @settings(max_examples=100)
 @given(call=matmul_calls(500))
-def test_any_larger_call(order: str, literal: bool, call: ProductCall) -> None:
-    check_drawn(call, order, literal)
+def test_any_larger_call(order: str, byte_exact: bool, call: ProductCall) -> None:
+    check_drawn(call, order, byte_exact)

@@ -295,7 +295,7 @@ def assert_covers(tiled: Tiled) -> None:
     """Every block is made once, and every core that is started has one."""
     cube, product = tiled.cube, tiled.problem.product
     shares = work(cube, product)
-    assert len(shares) == cube.cores == tiled.plan.launched
+    assert len(shares) == cube.cores == tiled.plan.block_dim
     assert all(shares)
     pieces = [piece for share in shares for piece in share]
     assert len({piece[:3] for piece in pieces}) == len(pieces)
@@ -378,7 +378,7 @@ def test_any_quantised_product_fits_and_is_covered(tiled: Tiled) -> None:
 
 ORDERED = replace(
     halves(B2, 64, 64, 64).cube,
-    base_m=16, base_n=16, cores=3, deal="rounds", l2_m=2, l2_n=3,
+    base_m=16, base_n=16, cores=3, schedule="round_robin", l2_m=2, l2_n=3,
 )  # fmt: skip
 SMALL = halves(B2, 32, 16, 48).problem.product
 
@@ -395,14 +395,14 @@ def places(cube: CubeTiles, product: Product) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize(
     ("order", "deal", "expected"),
     [
-        ("row", "rounds", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
-        ("row", "runs", [[(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)]]),
-        ("column", "runs", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
-        ("diagonal", "rounds", [[(0, 0), (1, 0)], [(1, 1), (0, 1)], [(0, 2), (1, 2)]]),
+        ("row", "round_robin", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
+        ("row", "contiguous", [[(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)]]),
+        ("column", "contiguous", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
+        ("diagonal", "round_robin", [[(0, 0), (1, 0)], [(1, 1), (0, 1)], [(0, 2), (1, 2)]]),
     ],
 )
-def test_blocks_are_dealt_in_order(order: Any, deal: Any, expected: Any) -> None:
-    assert places(replace(ORDERED, order=order, deal=deal), SMALL) == expected
+def test_blocks_are_dealt_in_order(order: Any, schedule: Any, expected: Any) -> None:
+    assert places(replace(ORDERED, order=order, schedule=schedule), SMALL) == expected
 
 
 def test_the_next_l2_tile_begins_with_the_core_that_had_less() -> None:

@@ -89,8 +89,8 @@ def test_views_give_what_their_copies_give(device: str) -> None:
     x = noise((40, 70), np.int8)
     for view in (x.T, x[::2, ::3], x[::-1]):
         np.testing.assert_array_equal(cast(view, 29, device).storage.view("u1"), fractals(view))
-    lying = Tensor.of(x, "ND", transposed=True)
-    np.testing.assert_array_equal(cast(lying, 29, device).storage.view("u1"), fractals(x))
+    gm_matrix = Tensor.of(x, "ND", transposed=True)
+    np.testing.assert_array_equal(cast(gm_matrix, 29, device).storage.view("u1"), fractals(x))
 
 
 @pytest.mark.parametrize("device", LINES.values())
@@ -174,7 +174,7 @@ def test_pieces_cover_both_layouts_once(
     problem: Any = operator.check(spec, x, 29 if to_fractals else 2)
     plan: Any = operator.tile(spec, problem)
     of_cores = list(pieces_of_cores(problem, plan))
-    assert len(of_cores) == plan.launched <= len(spec.vector_cores)
+    assert len(of_cores) == plan.block_dim <= len(spec.vector_cores)
     pieces = [piece for core in of_cores for piece in core]
     assert len({piece.nd_bytes for piece in pieces}) == len(pieces)
     assert len({piece.nz_bytes for piece in pieces}) == len(pieces)

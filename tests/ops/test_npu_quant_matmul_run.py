@@ -19,7 +19,7 @@ from matrix_calls import (
     assert_like_reference,
     bytes_,
     described,
-    lying,
+    gm_matrix,
     quant_matmul_calls,
     turned,
     words,
@@ -87,7 +87,7 @@ def test_every_template(
     template: str,
 ) -> None:
     m, k, n = shape
-    x2 = lying(bytes_(rng, k, n), is_turned=False, layout=layout)
+    x2 = gm_matrix(bytes_(rng, k, n), is_turned=False, layout=layout)
     bias = rng.integers(-999, 999, n).astype(np.int32) if "bias" in more else None
     call: dict[str, Any] = {"output_dtype": "float16"}
     if "token" in more:
@@ -103,7 +103,7 @@ def test_one_core_makes_many_blocks(rng: np.random.Generator, target: str) -> No
     one: Any = fewer_cores(SPLIT[0], aic=1, aiv=2)
     call: dict[str, Any] = {"device": one, "output_dtype": target}
     weight = bytes_(rng, 256, 1100)
-    for x2 in (weight, lying(weight, is_turned=False, layout="FRACTAL_NZ")):
+    for x2 in (weight, gm_matrix(weight, is_turned=False, layout="FRACTAL_NZ")):
         assert_like_reference(OP, x1, x2, scale, **call)
     if target in TARGETS[1:3]:
         assert_like_reference(OP, x1, weight, scale, pertoken_scale=token, **call)
@@ -120,7 +120,7 @@ def test_matrices_may_lie_in_any_way(rng: np.random.Generator, device: str, targ
     ways = [("ND", False), ("ND", True), ("FRACTAL_NZ", True)]
     for layout, is_turned in [*ways, ("FRACTAL_NZ", False)] if device in SPLIT else ways:
         x1 = a if is_turned else turned(a)
-        x2 = lying(b, is_turned, layout)
+        x2 = gm_matrix(b, is_turned, layout)
         assert_same(assert_like_reference(OP, x1, x2, scale, **call).output, plain)
 
 
@@ -148,7 +148,7 @@ def test_batches_broadcast(
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_packed_int4(rng: np.random.Generator, device: str, target: str, is_turned: bool) -> None:
     for m, k, n in ((3, 16, 8), (40, 72, 200), (33, 320, 264)):
-        x2 = lying(words(rng, *((k // 8, n) if is_turned else (k, n // 8))), is_turned)
+        x2 = gm_matrix(words(rng, *((k // 8, n) if is_turned else (k, n // 8))), is_turned)
         call: dict[str, Any] = {"device": device, "output_dtype": target}
         args = words(rng, m, k // 8), x2, scales(rng, n)
         assert_like_reference(OP, *args, **call)
@@ -292,12 +292,12 @@ def test_switches_change_neither_values_nor_times(
     args = bytes_(rng, 2, 70, 130), turned(bytes_(rng, 130, 160)), scales(rng, 160)
     call: dict[str, Any] = {"device": device, "output_dtype": target}
     whole = run(OP, *args, **call)
-    literal = run(OP, *args, literal=True, fold=False, **call)
-    assert_same(literal.output, np.asarray(whole.output))
+    byte_exact = run(OP, *args, byte_exact=True, every_core=True, **call)
+    assert_same(byte_exact.output, np.asarray(whole.output))
     shapes = run(OP, *map(described, args), **call)
     assert shapes.output == TensorSpec((2, 70, 160), target)
     assert whole.trace is not None
-    for other in (literal, shapes):
+    for other in (byte_exact, shapes):
         assert other.trace is not None
         assert other.trace.to_text() == whole.trace.to_text()
 
@@ -312,8 +312,8 @@ def test_any_call(call: ProductCall) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("byte_exact", [False, True])
 @settings(max_examples=200)
 @given(call=quant_matmul_calls(500))
-def test_any_larger_call(literal: bool, call: ProductCall) -> None:
-    assert_like_reference(OP, *call.args, device=call.device, literal=literal, **call.kwargs)
+def test_any_larger_call(byte_exact: bool, call: ProductCall) -> None:
+    assert_like_reference(OP, *call.args, device=call.device, byte_exact=byte_exact, **call.kwargs)

@@ -444,9 +444,9 @@ def test_310p_gets_the_weight_in_fractals() -> None:
         (PACKED, {"is_packed": True, "scaling": "channel"}),
     ],
 )  # fmt: skip
-def test_facts_are_read_off(call: dict[str, Any], facts: dict[str, Any]) -> None:
-    found = checked(BASE | call, "Atlas A3").facts
-    assert {name: getattr(found, name) for name in facts} == facts
+def test_facts_are_read_off(call: dict[str, Any], traits: dict[str, Any]) -> None:
+    found = checked(BASE | call, "Atlas A3").traits
+    assert {name: getattr(found, name) for name in traits} == traits
 
 
 def test_the_module_offers_what_operators_do() -> None:

@@ -128,13 +128,13 @@ def test_float16_by_channel_with_offset_on_310p(
 def test_all_vector_cores_are_launched_even_to_idle(device: str) -> None:
     plan = quantize(device, (2, 40), "float16")
     assert len(plan.blocks) == 2
-    assert plan.plan.launched == len(plan.spec.vector_cores)
+    assert plan.plan.block_dim == len(plan.spec.vector_cores)
 
 
 @pytest.mark.parametrize("device", INFERENCE)
 def test_310p_launches_the_cores_that_work(device: str) -> None:
     plan = quantize(device, (2, 40), "float16")
-    assert plan.plan.launched == len(plan.blocks) == 2
+    assert plan.plan.block_dim == len(plan.blocks) == 2
 
 
 def test_310p_gives_rows_narrower_than_a_store_to_one_core() -> None:
@@ -154,7 +154,7 @@ def test_buffers_are_single_with_div_mode_false_and_double_with_true() -> None:
 )
 def test_div_mode_true_starts_a_core_for_each_4_kib(count: int, cores: int) -> None:
     plan = divide("ascend910b2", (count,))
-    assert plan.plan.launched == len(plan.blocks) == cores
+    assert plan.plan.block_dim == len(plan.blocks) == cores
 
 
 # ---- npu_group_quant, npu_trans_quant_param ----
@@ -171,7 +171,7 @@ def test_group_quant_deals_rows_out_the_first_cores_taking_one_more(
     x, scale = TensorSpec((rows, 64), "float16"), TensorSpec((4, 64), "float32")
     plan = tiled("npu_group_quant", "ascend910b2", x, scale, TensorSpec((4,), "int32"))
     assert plan.plan.rows_of_core == of_core
-    assert plan.plan.launched == len(plan.blocks) == len(of_core)
+    assert plan.plan.block_dim == len(plan.blocks) == len(of_core)
 
 
 @pytest.mark.parametrize(("columns", "step"), [(7, 7), (8192, 8192), (8193, 8192), (20000, 8192)])
@@ -214,7 +214,7 @@ def test_dynamic_quant_deals_out_rows(
 ) -> None:
     plan = tiled("npu_dynamic_quant", "ascend910b2", TensorSpec(shape, "bfloat16"))
     assert plan.plan.template == template
-    assert plan.plan.launched == len(plan.blocks) == len(plan.plan.rows_of_core) == cores
+    assert plan.plan.block_dim == len(plan.blocks) == len(plan.plan.rows_of_core) == cores
     assert set(plan.plan.rows_of_core) == rows
     assert sum(plan.plan.rows_of_core) == prod(shape[:-1])
     assert plan.plan.row_step == piece
@@ -243,7 +243,7 @@ def test_trans_quant_param_works_on_one_core_in_chunks_of_8192(
 ) -> None:
     scale = TensorSpec((count,), "float32")
     plan = tiled("npu_trans_quant_param", device, scale, scale)
-    assert (len(plan.blocks), plan.plan.launched, plan.plan.chunk) == (1, 1, chunk)
+    assert (len(plan.blocks), plan.plan.block_dim, plan.plan.chunk) == (1, 1, chunk)
     granule = plan.spec.transfer.store_granule_bytes
     tails = int(count * 8 % granule > 0 and count * 8 > granule)
     copies = [op for op in plan.blocks[0].program.ops if type(op).__name__ == "Store"]
@@ -257,7 +257,7 @@ def assert_fits(plan: Tiled) -> None:
     """No core is used twice, no buffer overrun; a program that asked for more would raise."""
     cores = [block.core for block in plan.blocks]
     assert cores == list(range(len(cores)))
-    assert len(cores) <= plan.plan.launched <= len(plan.spec.vector_cores)
+    assert len(cores) <= plan.plan.block_dim <= len(plan.spec.vector_cores)
     for block in plan.blocks:
         assert block.kind == plan.spec.vector_cores[block.core]
         core = plan.spec.cores[block.kind]

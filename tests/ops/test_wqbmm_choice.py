@@ -13,7 +13,7 @@ import pytest
 
 from npusim import Code, OpError, devices
 from npusim.ops.npu_weight_quant_batchmatmul.choice import choose
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts, k_cores, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, k_cores, k_step
 
 CHIPS = {20: devices.load("ascend910b4"), 24: devices.load("ascend910_9391")}
 ONLY_310P = devices.load("ascend310p3")
@@ -23,7 +23,7 @@ def test_the_chips_have_the_cores_that_the_vendor_tests_with() -> None:
     assert {count: spec.cores["aic"].count for count, spec in CHIPS.items()} == {20: 20, 24: 24}
 
 
-def call(m: int, k: int, n: int, *words: str) -> Facts:
+def call(m: int, k: int, n: int, *words: str) -> CallTraits:
     """A call in the words of the vendor's tests: int4, g64, tB, nz, offset, ..."""
     given: dict[str, Any] = {}
     meaning: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def call(m: int, k: int, n: int, *words: str) -> Facts:
     }
     for word in words:
         given |= meaning[word]
-    return Facts(m, k, n, **given)
+    return CallTraits(m, k, n, **given)
 
 
 VENDOR = [
@@ -73,9 +73,11 @@ VENDOR = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "aic", "template", "form"), VENDOR)
-def test_the_vendors_tests_choose_so(facts: Facts, aic: int, template: str, form: str) -> None:
-    choice = choose(facts, CHIPS[aic])
+@pytest.mark.parametrize(("traits", "aic", "template", "form"), VENDOR)
+def test_the_vendors_tests_choose_so(
+    traits: CallTraits, aic: int, template: str, form: str
+) -> None:
+    choice = choose(traits, CHIPS[aic])
     assert (choice.template, choice.form) == (template, form)
 
 
@@ -120,15 +122,17 @@ FALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("facts", "template", "near", "other"), FALLS)
-def test_each_predicate_decides(facts: Facts, template: str, near: Facts, other: str) -> None:
-    assert choose(facts, CHIPS[24]).template == template
+@pytest.mark.parametrize(("traits", "template", "near", "other"), FALLS)
+def test_each_predicate_decides(
+    traits: CallTraits, template: str, near: CallTraits, other: str
+) -> None:
+    assert choose(traits, CHIPS[24]).template == template
     assert choose(near, CHIPS[24]).template == other
 
 
 def test_no_device_is_one_of_24_cores() -> None:
-    for facts, _, _, _ in VENDOR:
-        assert choose(facts) == choose(facts, CHIPS[24])
+    for traits, _, _, _ in VENDOR:
+        assert choose(traits) == choose(traits, CHIPS[24])
 
 
 WHY = [
@@ -144,15 +148,15 @@ WHY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("facts", "why"), WHY)
-def test_the_reason_is_one_line(facts: Facts, why: str) -> None:
-    assert choose(facts).why == why
+@pytest.mark.parametrize(("traits", "reason"), WHY)
+def test_the_reason_is_one_line(traits: CallTraits, reason: str) -> None:
+    assert choose(traits).reason == reason
 
 
 def test_310p_has_one_kernel() -> None:
     choice = choose(call(4, 2048, 4096, "nz", "tB"), ONLY_310P)
     assert (choice.template, choice.form) == ("weight_nz", "")
-    assert choice.why == "the only kernel of Atlas inference"
+    assert choice.reason == "the only kernel of Atlas inference"
 
 
 # ---- asked for ----
@@ -169,11 +173,11 @@ FORCED = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "template", "form"), FORCED)
-def test_a_policy_can_be_overruled(facts: Facts, template: str, form: str) -> None:
-    choice = choose(facts, CHIPS[24], template)
+@pytest.mark.parametrize(("traits", "template", "form"), FORCED)
+def test_a_policy_can_be_overruled(traits: CallTraits, template: str, form: str) -> None:
+    choice = choose(traits, CHIPS[24], template)
     assert (choice.template, choice.form) == (template, form)
-    assert choice.why == "asked for"
+    assert choice.reason == "asked for"
 
 
 HARD = [
@@ -233,17 +237,19 @@ OP = "npu_weight_quant_batchmatmul"
 REMEDY = "leave it out to get the vendor's choice"
 
 
-def assert_refused(facts: Facts, chip: Any, template: str | None, text: str, code: Code) -> None:
+def assert_refused(
+    traits: CallTraits, chip: Any, template: str | None, text: str, code: Code
+) -> None:
     message = f"{OP}: {text} [{code.value}]"
     with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-        choose(facts, chip, template)
+        choose(traits, chip, template)
     assert caught.value.code is code
 
 
-@pytest.mark.parametrize(("facts", "template", "need"), HARD)
-def test_a_need_cannot_be_overruled(facts: Facts, template: str, need: str) -> None:
+@pytest.mark.parametrize(("traits", "template", "need"), HARD)
+def test_a_need_cannot_be_overruled(traits: CallTraits, template: str, need: str) -> None:
     text = f"template {template!r} can run only if {need}; {REMEDY}"
-    assert_refused(facts, CHIPS[24], template, text, Code.INVALID_PARAMETER)
+    assert_refused(traits, CHIPS[24], template, text, Code.INVALID_PARAMETER)
 
 
 def test_each_line_has_its_own_templates() -> None:
@@ -269,7 +275,7 @@ def test_310p_takes_nothing_but_a_transposed_fractal_weight(words: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("facts", "aic", "step", "cores"),
+    ("traits", "aic", "step", "cores"),
     [
         # The vendor's block dim 22 is two parts of n times eleven of k.
         (call(1, 11008, 4096, "int4", "g128"), 24, 1024, 11),
@@ -281,5 +287,5 @@ def test_310p_takes_nothing_but_a_transposed_fractal_weight(words: tuple[str, ..
         (call(65, 40960, 64, "nz", "tB"), 24, 2048, 20),
     ],
 )
-def test_cores_share_k(facts: Facts, aic: int, step: int, cores: int) -> None:
-    assert (k_step(facts, aic), k_cores(facts, aic)) == (step, cores)
+def test_cores_share_k(traits: CallTraits, aic: int, step: int, cores: int) -> None:
+    assert (k_step(traits, aic), k_cores(traits, aic)) == (step, cores)

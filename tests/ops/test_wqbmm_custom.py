@@ -64,14 +64,14 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("byte_exact", [False, True])
 @pytest.mark.parametrize(("sizes", "kind"), SMALL)
 def test_tiles_are_the_whole(
-    rng: np.random.Generator, sizes: tuple[int, int, int], kind: Kind, literal: bool
+    rng: np.random.Generator, sizes: tuple[int, int, int], kind: Kind, byte_exact: bool
 ) -> None:
     call = weight_call(rng, *sizes, kind)
     expected = reference(**call, template="custom", spec=A2)
-    assert_bits(custom(call, literal=literal), expected)
+    assert_bits(custom(call, byte_exact=byte_exact), expected)
 
 
 WIDE = 3 * 24 * 256 + 300

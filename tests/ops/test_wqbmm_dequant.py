@@ -21,7 +21,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     Chain,
     Dequant,
     dequant_bytes,
-    lying_weight,
+    gm_weight,
     piece_of,
 )
 
@@ -30,20 +30,24 @@ A2 = devices.load("ascend910b2")
 
 def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
     """What a kernel of one vector core writes, as it lies in memory without what fills edges."""
-    lying = lying_weight(p)
+    gm_matrix = gm_weight(p)
     builder = Builder("dequant", A2.cores["aiv"], A2.sync)
     room = builder.room_bytes("ub")
     kernel = Dequant(builder, p, chain, rows, columns)
     assert room - builder.room_bytes("ub") == dequant_bytes(p, chain, rows, columns)
     kernel.begin()
-    width = align_up(lying.columns, c0(lying.dtype)) if p.facts.is_nz else lying.columns
-    high = align_up(lying.rows, 16) if p.facts.is_nz else lying.rows
-    stride = 32 * high if p.facts.is_nz else 2 * width
-    for row in range(0, lying.rows, rows):
-        for column in range(0, lying.columns, columns):
-            down, across = min(rows, lying.rows - row), min(columns, lying.columns - column)
+    width = (
+        align_up(gm_matrix.columns, c0(gm_matrix.dtype)) if p.traits.is_nz else gm_matrix.columns
+    )
+    high = align_up(gm_matrix.rows, 16) if p.traits.is_nz else gm_matrix.rows
+    stride = 32 * high if p.traits.is_nz else 2 * width
+    for row in range(0, gm_matrix.rows, rows):
+        for column in range(0, gm_matrix.columns, columns):
+            down, across = min(rows, gm_matrix.rows - row), min(columns, gm_matrix.columns - column)
             piece = piece_of(p, row, column, down, across)
-            start = column // 16 * stride + 32 * row if p.facts.is_nz else row * stride + 2 * column
+            start = (
+                column // 16 * stride + 32 * row if p.traits.is_nz else row * stride + 2 * column
+            )
             builder.call(
                 piece[2:],
                 kernel.shifts(piece) | {"out": start},
@@ -56,33 +60,33 @@ def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
     chip.compute((block,), [operand.place() for operand in p.inputs] + [out], A2, orders)
     assert out.data is not None
     found = out.data.view(chain.out.numpy)
-    if not p.facts.is_nz:
+    if not p.traits.is_nz:
         return found.reshape(high, width)
     fractals = found.reshape(NZ.array_shape(high, width, (16, 16)))
-    return from_fractals(fractals, NZ, (lying.rows, lying.columns))
+    return from_fractals(fractals, NZ, (gm_matrix.rows, gm_matrix.columns))
 
 
 def numbers_of(p: Problem, weight: Any) -> Array:
     """The weight's numbers `(k, n)`."""
     whole = np.asarray(weight)
-    if p.facts.weight == "int8":
+    if p.traits.weight == "int8":
         return whole
-    turned = np.ascontiguousarray(whole.T if p.facts.trans_weight else whole)
+    turned = np.ascontiguousarray(whole.T if p.traits.trans_weight else whole)
     nibbles = unpack_int4(turned.view(np.uint8))
-    return nibbles.T if p.facts.trans_weight else nibbles
+    return nibbles.T if p.traits.trans_weight else nibbles
 
 
 def per_row(p: Problem, parameter: Any, k: int) -> Array:
     """A scale or offset for each element of the weight, float32."""
     plain = np.asarray(parameter).astype(F32)
-    if p.facts.group_size:
-        return np.repeat(plain, p.facts.group_size, axis=0)[:k]
+    if p.traits.group_size:
+        return np.repeat(plain, p.traits.group_size, axis=0)[:k]
     return plain.reshape(1, -1)
 
 
 def expected(p: Problem, call: dict[str, Any], chain: Chain) -> Array:
     """Each step rounded to the type that *chain* names."""
-    value, k = numbers_of(p, call["weight"]).astype(F32), p.facts.k
+    value, k = numbers_of(p, call["weight"]).astype(F32), p.traits.k
     for name, kind, apply in (
         ("antiquant_offset", chain.offset, np.add),
         ("antiquant_scale", chain.scale, np.multiply),
@@ -91,7 +95,7 @@ def expected(p: Problem, call: dict[str, Any], chain: Chain) -> Array:
             met = per_row(p, call[name], k).astype(kind.numpy).astype(F32)
             value = apply(value, met).astype(kind.numpy).astype(F32)
     value = value.astype(chain.out.numpy)
-    return value.T if p.facts.trans_weight else value
+    return value.T if p.traits.trans_weight else value
 
 
 FP16 = Chain(FLOAT16, FLOAT16, FLOAT16)

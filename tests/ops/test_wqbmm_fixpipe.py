@@ -43,7 +43,7 @@ def parts(
     return call
 
 
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("byte_exact", [False, True])
 @pytest.mark.parametrize(
     ("m", "k", "n"),
     [
@@ -54,10 +54,10 @@ def parts(
         (3, 64, 3264),  # two pieces a core
     ],
 )
-def test_a_tiled_run_equals_the_reference(m: int, k: int, n: int, literal: bool) -> None:
+def test_a_tiled_run_equals_the_reference(m: int, k: int, n: int, byte_exact: bool) -> None:
     for offset, bias in ((True, True), (False, False)):
         call = parts(m, k, n, offset=offset, bias=bias)
-        assert_same(fixpipe(call, literal=literal).output, reference(**call))
+        assert_same(fixpipe(call, byte_exact=byte_exact).output, reference(**call))
 
 
 @settings(max_examples=12)
@@ -145,10 +145,10 @@ def plan_of(m: int, k: int, n: int) -> FixpipePlan:
 def test_cores_share_columns_first() -> None:
     # 24 cores: 11008 / 24 = 458.67, up to 480; 23 cores, none is left to share rows.
     plan = plan_of(96, 1024, 11008)
-    assert (plan.core_m, plan.core_n, plan.base_n, plan.launched) == (96, 480, 128, 23)
+    assert (plan.core_m, plan.core_n, plan.base_n, plan.block_dim) == (96, 480, 128, 23)
     assert plan.keeps_x
     # Few columns: 16 a core, and six times the cores to share rows.
     plan = plan_of(96, 4096, 64)
-    assert (plan.core_m, plan.core_n, plan.base_n, plan.launched) == (16, 16, 16, 24)
+    assert (plan.core_m, plan.core_n, plan.base_n, plan.block_dim) == (16, 16, 16, 24)
     # 96 x 1344 fp16 are 252 KiB, more than the 250 that may stay.
     assert not plan_of(96, 1344, 11008).keeps_x

@@ -88,7 +88,7 @@ def test_int4(template: str, inner_precise: int, size: int, kind: Any) -> None:
     call = call_of(size // 8, 3 * size, 1216, size, kind=kind)
     same(call | {"inner_precise": inner_precise}, template)
     small = call_of(3, 2 * size, 128, size, kind=kind)
-    same(small | {"inner_precise": inner_precise}, template, literal=True)
+    same(small | {"inner_precise": inner_precise}, template, byte_exact=True)
 
 
 @pytest.mark.parametrize("kind", [HALF, BF16])
@@ -97,13 +97,13 @@ def test_int8_in_two_digits(kind: Any) -> None:
     precise = call | {"inner_precise": 0}
     assert_bits(same(call, "msd_group"), same(precise, "msd_group"))
     small = call_of(2, 128, 64, 64, kind=kind, weight="int8")
-    same(small, "msd_group", literal=True)
+    same(small, "msd_group", byte_exact=True)
 
 
 @pytest.mark.parametrize("template", BOTH)
-@pytest.mark.parametrize("literal", [False, True])
-def test_weights_of_layout_nz(template: str, literal: bool) -> None:
-    same(call_of(2, 256, 192, 64, weight="NZ"), template, literal=literal)
+@pytest.mark.parametrize("byte_exact", [False, True])
+def test_weights_of_layout_nz(template: str, byte_exact: bool) -> None:
+    same(call_of(2, 256, 192, 64, weight="NZ"), template, byte_exact=byte_exact)
 
 
 @pytest.mark.parametrize("template", BOTH)
@@ -217,9 +217,9 @@ def test_any_call(
         size, template = 64, "msd_group"
     m = min(m, size // 8)
     call = call_of(m, size * group_count, n, size, kind=kind, weight=weight, parts=parts, seed=seed)
-    literal = m * size * group_count * n < 2**18
+    byte_exact = m * size * group_count * n < 2**18
     call |= {"inner_precise": inner_precise}
-    same(call, template, device, literal=literal)
+    same(call, template, device, byte_exact=byte_exact)
 
 
 # ---- the ring of msd per_group ----
@@ -288,7 +288,7 @@ def test_blocks_that_the_vendor_launches(
     """ops-nn@e5c3fa9 tests/ut/op_host/test_weight_quant_batch_matmul_v2_msd{,_group}_tiling.cpp."""
     spec = devices.load(device)
     plan = tile(spec, check(spec, **specs_of(m, k, n, size, weight, x)))
-    assert (plan.template, plan.launched, plan.is_mix) == (template, cores, True)
+    assert (plan.template, plan.block_dim, plan.is_mix) == (template, cores, True)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_the_largest_calls_fit_the_buffers(
     for inner_precise in (0, 1):
         p = check(A2, **call, inner_precise=inner_precise)
         plan = tile(A2, p)
-        assert len(build(A2, p, plan)) == 3 * plan.launched
+        assert len(build(A2, p, plan)) == 3 * plan.block_dim
 
 
 def test_digits_of_x_are_cut_as_k_asks() -> None:

@@ -15,7 +15,7 @@ from npusim import Tensor, TensorSpec, chip, devices, ops, run
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels
-from npusim.ops.npu_weight_quant_batchmatmul.references import given as plain
+from npusim.ops.npu_weight_quant_batchmatmul.references import inputs as plain
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import EIGHT_BITS, FOUR_BITS, Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
@@ -87,7 +87,7 @@ def test_every_weight_that_multicore_takes(weight: str, kind: Any) -> None:
     call = call_of(5, 672, 544, kind=kind, weight=weight)
     assert_as_reference(call, "multicore")
     small = call_of(5, 96, 96, kind=kind, weight=weight)
-    assert_as_reference(small, "multicore", literal=True)
+    assert_as_reference(small, "multicore", byte_exact=True)
 
 
 @pytest.mark.parametrize("parts", ["", "o", "b", "ob"])
@@ -158,7 +158,7 @@ def test_the_one_shape_that_gets_the_precise_form() -> None:
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 32, 32), (9, 1056, 96), (3, 12320, 32)])
 @pytest.mark.parametrize("kind", [HALF, BF16])
 def test_int4_in_three_digits(m: int, k: int, n: int, kind: Any) -> None:
-    assert_as_reference(call_of(m, k, n, kind=kind, weight="int4"), "split_k", literal=k < 2000)
+    assert_as_reference(call_of(m, k, n, kind=kind, weight="int4"), "split_k", byte_exact=k < 2000)
 
 
 @pytest.mark.parametrize("weight", ["ND", "ND.T", "NZ", "NZ.T"])
@@ -264,7 +264,7 @@ def test_what_undoes_the_digits() -> None:
     weight=st.sampled_from(("ND", "ND.T", "NZ", "NZ.T", "int4")),
     parts=st.sampled_from(("", "o", "b", "ob")),
     device=st.sampled_from(("ascend910b2", "ascend910b4", "ascend910_9391")),
-    literal=st.booleans(),
+    byte_exact=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_any_call(
@@ -275,12 +275,12 @@ def test_any_call(
     weight: str,
     parts: str,
     device: str,
-    literal: bool,
+    byte_exact: bool,
     seed: int,
 ) -> None:
     call = call_of(m, k, n, kind=kind, weight=weight, parts=parts, seed=seed)
     form = "split_k" if weight == "int4" else "multicore"
-    assert_as_reference(call | {"template": "msd"}, form, device, literal=literal)
+    assert_as_reference(call | {"template": "msd"}, form, device, byte_exact=byte_exact)
 
 
 # ---- the vendor's tilings ----
@@ -312,12 +312,12 @@ def test_blocks_that_the_vendor_launches(
     else:
         layout = "FRACTAL_NZ" if weight.startswith("NZ") else "ND"
         is_turned = weight.endswith("T")
-        lying = TensorSpec((n, k) if is_turned else (k, n), "int8", layout)
-        call["weight"] = lying.T if is_turned else lying
+        gm_matrix = TensorSpec((n, k) if is_turned else (k, n), "int8", layout)
+        call["weight"] = gm_matrix.T if is_turned else gm_matrix
     call |= {"antiquant_offset": half} if "o" in parts else {}
     call |= {"bias": half} if "b" in parts else {}
     plan = tile(spec, check(spec, **call))
-    assert (plan.template, plan.form, plan.launched) == ("msd", form, cores)
+    assert (plan.template, plan.form, plan.block_dim) == ("msd", form, cores)
     assert plan.is_mix
     blocks = ops.load(OP).build(spec, check(spec, **call), plan)
     assert len(blocks) == 3 * cores

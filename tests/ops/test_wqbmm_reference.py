@@ -17,7 +17,10 @@ from npusim import Tensor, TensorSpec, devices, ops
 from npusim.data.layout import NZ, c0, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul import check, reference
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels, digits, groups
-from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given, given
+from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import (
+    ReferenceInputs,
+    reference_inputs,
+)
 
 HALF, F32 = np.float16, np.float32
 A2, B4, ONLY_310P = (devices.load(name) for name in ("ascend910b2", "ascend910b4", "ascend310p3"))
@@ -41,8 +44,10 @@ def fractal(matrix: Array) -> Tensor:
     return Tensor(wanted, to_fractals(matrix, NZ, (16, c0(wanted.element))))
 
 
-def laid_out(inner_precise: int = 0, bias: Any = None, group_size: int = 0, **call: Any) -> Given:
-    return given(
+def laid_out(
+    inner_precise: int = 0, bias: Any = None, group_size: int = 0, **call: Any
+) -> ReferenceInputs:
+    return reference_inputs(
         call["x"], call["weight"], call["scale"], call.get("offset"), None, bias, group_size,
         False, inner_precise=inner_precise, aic=24, overflow="inf_nan", cube_order="k16",
     )  # fmt: skip
@@ -65,7 +70,7 @@ def test_constants() -> None:
     assert words(np.array([numbers]), 4) == ["42FEFF7D", "46FDFFFB", "3C0080C3", "38010207"]
     call = laid_out(weight=WEIGHT, **VECTORS)
     assert words(np.array([digits.Digits.of(call).weights]), 2) == ["3C010204", "38020610"]
-    call = replace(call, facts=replace(call.facts, weight="int4"))
+    call = replace(call, traits=replace(call.traits, weight="int4"))
     weights = digits.Digits.of(call).weights
     assert words(np.array([weights]), 3) == ["3E08B733", "3C120653", "3A1BF7B7"]
     assert words(np.array([[1 / 14.98, 1 / 14.98**2]], HALF), 2) == ["2C46", "1C90"]
@@ -131,8 +136,8 @@ def test_the_vendors_example() -> None:
 )  # fmt: skip
 def test_blocks_of_k(k: int, n: int, trans: bool, kind: Any, depth: int) -> None:
     call = laid_out(weight=WEIGHT, **VECTORS)
-    facts = replace(call.facts, k=k, n=n, trans_weight=trans, weight=kind)
-    assert channels.block_depth(replace(call, facts=facts)) == depth
+    traits = replace(call.traits, k=k, n=n, trans_weight=trans, weight=kind)
+    assert channels.block_depth(replace(call, traits=traits)) == depth
 
 
 def loop_sum(row: Array, halving: bool) -> Any:
@@ -180,9 +185,9 @@ def group_call(rng: np.random.Generator, size: int, k: int, kind: Any = HALF) ->
     }
 
 
-def loop_group(call: Given, group: int, row: int, column: int) -> tuple[Any, Any, Any]:
+def loop_group(call: ReferenceInputs, group: int, row: int, column: int) -> tuple[Any, Any, Any]:
     """Of one group: the offset's share, the scaled product, and the largest magnitude."""
-    size = call.facts.group_size
+    size = call.traits.group_size
     span = slice(group * size, (group + 1) * size)
     x = call.x[row, span].astype(F32)
     w = [int(value) for value in call.weight[span, column]]
@@ -208,9 +213,9 @@ def loop_group(call: Given, group: int, row: int, column: int) -> tuple[Any, Any
     return share, u * scale, most
 
 
-def loop_packs(call: Given, row: int, column: int) -> Any:
+def loop_packs(call: ReferenceInputs, row: int, column: int) -> Any:
     found = [loop_group(call, g, row, column) for g in range(call.scale.shape[0])]
-    step, y = 1024 // call.facts.group_size, F32(0)
+    step, y = 1024 // call.traits.group_size, F32(0)
     for first in range(0, len(found), step):
         for share, _, _ in found[first : first + step]:
             y = share + y
@@ -219,10 +224,10 @@ def loop_packs(call: Given, row: int, column: int) -> Any:
     return y
 
 
-def loop_cores(call: Given, row: int, column: int) -> Any:
+def loop_cores(call: ReferenceInputs, row: int, column: int) -> Any:
     found = [loop_group(call, g, row, column) for g in range(call.scale.shape[0])]
     # One part of n, so that all cores share k.
-    step, y = -(-call.facts.k // call.aic // call.facts.group_size), F32(0)
+    step, y = -(-call.traits.k // call.aic // call.traits.group_size), F32(0)
     for first in range(0, len(found), step):
         total = None
         for share, u, most in found[first : first + step]:
@@ -239,7 +244,8 @@ def loop_cores(call: Given, row: int, column: int) -> Any:
     ("whole", "loop"), [(groups.per_group, loop_packs), (groups.msd_group, loop_cores)]
 )
 def test_groups(
-    rng: np.random.Generator, whole: Callable[[Given], Array], loop: Any, size: int, k: int,
+    rng: np.random.Generator, whole: Callable[[ReferenceInputs], Array], loop: Any,
+    size: int, k: int,
     inner_precise: int, kind: Any,
 ) -> None:  # fmt: skip
     call = laid_out(inner_precise, **group_call(rng, size, k, kind))
@@ -492,11 +498,11 @@ def test_the_oracle_reads_a_call_as_the_contract_does() -> None:
     ]  # fmt: skip
     for call in calls:
         x_, w_, scale, offset, quant, _, bias, size = (*call, *(None,) * (8 - len(call)))
-        seen = given(
+        seen = reference_inputs(
             x_, w_, scale, offset, quant, bias, size or 0, True, inner_precise=0, aic=24,
             overflow="inf_nan", cube_order="k16",
         )  # fmt: skip
-        assert seen.facts == check(A2, *call, deterministic=True).facts
+        assert seen.traits == check(A2, *call, deterministic=True).traits
 
 
 def test_int4_layouts_do_not_change_values(rng: np.random.Generator) -> None:

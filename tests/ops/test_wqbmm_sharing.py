@@ -65,8 +65,10 @@ def grouped_call(rng: np.random.Generator, m: int, k: int, n: int) -> dict[str, 
     }
 
 
-def assert_as_the_reference(call: dict[str, Any], spec: DeviceSpec, literal: bool = False) -> None:
-    output = run(OP, **call, device=spec, timing=False, literal=literal).output
+def assert_as_the_reference(
+    call: dict[str, Any], spec: DeviceSpec, byte_exact: bool = False
+) -> None:
+    output = run(OP, **call, device=spec, timing=False, byte_exact=byte_exact).output
     assert isinstance(output, np.ndarray)
     expected = ops.load(OP).reference(**call, spec=spec)
     assert output.dtype == expected.dtype
@@ -99,11 +101,11 @@ def plan_of(call: dict[str, Any], spec: DeviceSpec = A2) -> SharingPlan:
         (1, 3, 2, BF16, ""),
     ],
 )
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("byte_exact", [False, True])
 def test_fractals(
-    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, more: str, literal: bool
+    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, more: str, byte_exact: bool
 ) -> None:
-    assert_as_the_reference(fractal_call(rng, m, k, n, kind, more), SMALL, literal)
+    assert_as_the_reference(fractal_call(rng, m, k, n, kind, more), SMALL, byte_exact)
 
 
 @pytest.mark.parametrize(("kind", "more"), [(HALF, "offset"), (BF16, "offset bias")])
@@ -115,9 +117,9 @@ def test_fractals_of_int4(rng: np.random.Generator, kind: Any, more: str) -> Non
 @pytest.mark.parametrize(
     ("m", "k", "n"), [(5, 128, 64), (32, 192, 1088), (17, 640, 128), (1, 128, 4160), (24, 320, 640)]
 )
-@pytest.mark.parametrize("literal", [False, True])
-def test_groups(rng: np.random.Generator, m: int, k: int, n: int, literal: bool) -> None:
-    assert_as_the_reference(grouped_call(rng, m, k, n), SMALL, literal)
+@pytest.mark.parametrize("byte_exact", [False, True])
+def test_groups(rng: np.random.Generator, m: int, k: int, n: int, byte_exact: bool) -> None:
+    assert_as_the_reference(grouped_call(rng, m, k, n), SMALL, byte_exact)
 
 
 def test_x_that_does_not_stay(rng: np.random.Generator) -> None:
@@ -190,11 +192,11 @@ def test_the_split_of_fractals() -> None:
     plan = plan_of(fractal_shapes(96, 8192, 7392, "bfloat16"))
     # 8192 is cut by 1024; 24 cores by 8 leave 3 for n: 2464 columns, in whole 64.
     assert (plan.cores_k, plan.core_k, plan.cores_n, plan.core_n) == (8, 1024, 3, 2496)
-    assert (plan.launched, plan.is_added, plan.tile.is_resident) == (24, True, True)
+    assert (plan.block_dim, plan.is_added, plan.tile.is_resident) == (24, True, True)
     assert plan.workspaces == {"ring": 24 * 4 * 2 * 128 * 512, "sums": 4 * 96 * 7392}
     plan = plan_of(fractal_shapes(256, 1024, 128))
     # 2 cores of 64 columns: the fixpipe makes the output, nobody has anything to add.
-    assert (plan.cores_n, plan.piece_n, plan.launched, plan.is_added) == (2, 64, 2, False)
+    assert (plan.cores_n, plan.piece_n, plan.block_dim, plan.is_added) == (2, 64, 2, False)
     assert plan.workspaces == {"ring": 2 * 4 * 2 * 64 * 512}
     assert not plan.tile.is_resident
 

@@ -59,7 +59,7 @@ def parts(
     return call
 
 
-@pytest.mark.parametrize("literal", [False, True])
+@pytest.mark.parametrize("byte_exact", [False, True])
 @pytest.mark.parametrize(
     ("m", "k", "n", "transposed"),
     [
@@ -72,11 +72,11 @@ def parts(
     ],
 )
 def test_a_tiled_run_equals_the_reference(
-    m: int, k: int, n: int, transposed: bool, literal: bool
+    m: int, k: int, n: int, transposed: bool, byte_exact: bool
 ) -> None:
     for offset, bias in ((True, True), (False, False)):
         call = parts(m, k, n, offset=offset, bias=bias, transposed=transposed)
-        assert_same(weight_nz(call, literal=literal).output, reference(**call, spec=SPEC))
+        assert_same(weight_nz(call, byte_exact=byte_exact).output, reference(**call, spec=SPEC))
 
 
 @settings(max_examples=12)
@@ -165,7 +165,7 @@ def test_shapes_of_the_table_fit_the_buffers(shape: tuple[int, int, int]) -> Non
     plan = weight_nz(spec_of(*shape)).plan
     assert isinstance(plan, WeightNzPlan)
     assert plan.tiles is SHAPES[shape]
-    assert plan.launched == plan.tiles.cores_m * plan.tiles.cores_n
+    assert plan.block_dim == plan.tiles.cores_m * plan.tiles.cores_n
 
 
 @pytest.mark.parametrize("shape", [(1, 65535, 1), (1, 1, 6001), (2000, 15, 33), (513, 2048, 64)])
@@ -179,7 +179,7 @@ def test_extreme_shapes_build(shape: tuple[int, int, int]) -> None:
 def test_cores_share_columns_first() -> None:
     plan = weight_nz(spec_of(100, 1024, 64)).plan
     assert isinstance(plan, WeightNzPlan)
-    assert (plan.core_m, plan.core_n, plan.launched) == (112, 128, 8)
+    assert (plan.core_m, plan.core_n, plan.block_dim) == (112, 128, 8)
     plan = weight_nz(spec_of(100, 208, 64)).plan
     assert isinstance(plan, WeightNzPlan)
-    assert (plan.core_m, plan.core_n, plan.launched) == (32, 112, 8)
+    assert (plan.core_m, plan.core_n, plan.block_dim) == (32, 112, 8)

@@ -46,7 +46,7 @@ def whole(message: str) -> str:
 def test_arguments_fit_the_function_of_torch_npu(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any], cause: str
 ) -> None:
-    message = f"{op}: arguments must fit {op}{SIGNATURES[op]}, but: {cause}; mend the call"
+    message = f"{op}: arguments must fit {op}{SIGNATURES[op]}, but: {cause}; fix the call"
     with pytest.raises(TypeError, match=whole(message)):
         run(op, *args, device="ascend910b2", **kwargs)
 
@@ -100,7 +100,7 @@ def test_a_device_is_a_name_an_alias_or_a_spec() -> None:
 @pytest.mark.parametrize("l2", ["hot", "", None, True, ["cold"], ("output",), ("input", 1)])
 def test_l2_is_a_state_or_names_of_inputs(l2: Any) -> None:
     message = (
-        f"run: l2 must be cold, warm, again or a tuple of inputs out of input, scales, "
+        f"run: l2 must be cold, warm, repeat or a tuple of inputs out of input, scales, "
         f"not {l2!r}; use one of these"
     )
     with pytest.raises(ValueError, match=whole(message)):
@@ -143,7 +143,7 @@ def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     assert result.trace is not None
     assert result.cycles == max(span.end for span in result.trace.spans())
     launch = result.device.launch
-    started = min(result.plan.launched, launch.saturation_cores) if result.plan else 0
+    started = min(result.plan.block_dim, launch.saturation_cores) if result.plan else 0
     # An operator reads its tiling first.
     around = launch.base_us + launch.tiling_us + launch.completion_us
     expected = around + started * launch.per_core_us
@@ -172,7 +172,7 @@ def test_folded_cores_take_the_times_of_cores_apart(
     device: str, l2: Any, shape: tuple[int, ...]
 ) -> None:
     folded = quantize_time(shape, device, l2=l2)
-    apart = quantize_time(shape, device, l2=l2, fold=False)
+    apart = quantize_time(shape, device, l2=l2, every_core=True)
     assert folded.to_json() == apart.to_json()
     assert folded.trace is not None
     assert apart.trace is not None
@@ -182,7 +182,10 @@ def test_folded_cores_take_the_times_of_cores_apart(
 @pytest.mark.parametrize("count", range(2000, 7000, 409))
 def test_folding_holds_where_two_kinds_of_core_share_the_line_of_the_scale(count: int) -> None:
     args = (TensorSpec((count,), "float16"), TensorSpec((1,), "float16"), None, "qint8", -1, False)
-    cycles = {run("npu_quantize", *args, device="ascend310p3", fold=fold).cycles for fold in (0, 1)}
+    cycles = {
+        run("npu_quantize", *args, device="ascend310p3", every_core=each).cycles
+        for each in (False, True)
+    }
     assert len(cycles) == 1
 
 
@@ -243,7 +246,7 @@ def test_two_runs_are_equal(op: str) -> None:
 
 
 KEYS = [
-    "op", "device", "arguments", "l2", "output", "template", "why", "plan", "time_us",
+    "op", "device", "arguments", "l2", "output", "template", "reason", "plan", "time_us",
     "launch_us", "cycles", "clock_hz", "gm_bytes", "l2_bytes", "counters",
 ]  # fmt: skip
 
@@ -273,7 +276,7 @@ def test_json_of_one_call() -> None:
         "div_mode": False,
     }
     assert told["output"] == {"shape": [2, 40], "dtype": "int8", "layout": "ND"}
-    assert told["plan"]["launched"] == 48
+    assert told["plan"]["block_dim"] == 48
     assert told["clock_hz"] == 1_800_000_000
     moved = sum(pipe["nbytes"] for pipes in told["counters"].values() for pipe in pipes.values())
     assert moved == 320 + 4 + 80
@@ -359,14 +362,14 @@ def test_every_output_counts_in_global_memory() -> None:
 def test_a_template_is_told_where_the_plan_has_one() -> None:
     @dataclass
     class Chosen:
-        launched: int = 1
+        block_dim: int = 1
         template: str = "msd"
-        why: str = "few rows"
+        reason: str = "few rows"
 
     result = run("npu_quantize", *CALL, device="ascend910b2", timing=False)
-    assert (result.template, result.why, result.to_json()["template"]) == (None, None, None)
+    assert (result.template, result.reason, result.to_json()["template"]) == (None, None, None)
     result = replace(result, plan=Chosen())
-    assert (result.template, result.why) == ("msd", "few rows")
+    assert (result.template, result.reason) == ("msd", "few rows")
     assert result.to_json()["template"] == "msd"
 
 
@@ -382,7 +385,7 @@ def test_the_oracles_spec_is_no_argument(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "spec" not in run("npu_trans_quant_param", ONE, device="ascend910b2").arguments
     message = (
         "npu_trans_quant_param: arguments must fit npu_trans_quant_param(scale, offset=None, "
-        "round_mode=0), but: got an unexpected keyword argument 'spec'; mend the call"
+        "round_mode=0), but: got an unexpected keyword argument 'spec'; fix the call"
     )
     with pytest.raises(TypeError, match=whole(message)):
         run("npu_trans_quant_param", ONE, spec=None, device="ascend910b2")

@@ -130,7 +130,7 @@ def test_cores_can_meet_in_a_workspace(rng: np.random.Generator) -> None:
     run = npusim.run(doubled, x, device=spec)
     np.testing.assert_array_equal(run.output, 4 * x)
     assert run.to_json()["plan"] == {
-        "launched": 1, "is_mix": True, "workspaces": {"between": 128}, "reads_tiling": False,
+        "block_dim": 1, "is_mix": True, "workspaces": {"between": 128}, "reads_tiling": False,
     }  # fmt: skip
     alone = npusim.run(lambda spec, x: replace(doubled(spec, x), is_mix=False), x, device=spec)
     assert run.launch_us - alone.launch_us == pytest.approx(spec.launch.mix_us)
@@ -215,7 +215,7 @@ def test_a_file_that_does_not_run_is_told_by_its_line(
         npusim.run(f"{file}:add", device="Atlas A2")
     start = f"kernel: {file} must run as it stands, but {complaint}"
     assert str(caught.value).startswith(start)
-    assert str(caught.value).endswith("; mend it")
+    assert str(caught.value).endswith("; fix it")
 
 
 def test_a_file_may_use_its_neighbours_and_what_it_imports_is_no_kernel_of_its_own(
@@ -227,13 +227,13 @@ def test_a_file_may_use_its_neighbours_and_what_it_imports_is_no_kernel_of_its_o
     with pytest.raises(KernelError) as caught:
         npusim.run(f"{file}:add", device="Atlas A2")
     assert str(caught.value) == (
-        "add: the function must return a Kernel, but line 2 raises KeyError: 5; mend it"
+        "add: the function must return a Kernel, but line 2 raises KeyError: 5; fix it"
     )
     file.write_text("def add(spec):\n    raise ValueError('mine')\n")
     with pytest.raises(KernelError) as caught:
         npusim.run(f"{file}:add", device="Atlas A2")
     assert str(caught.value) == (
-        "add: the function must return a Kernel, but line 2 raises ValueError: mine; mend it"
+        "add: the function must return a Kernel, but line 2 raises ValueError: mine; fix it"
     )
     with pytest.raises(KernelError, match=r"must have the function sub, but has add; define it$"):
         load(f"{file}:sub")
@@ -311,7 +311,7 @@ def bound(kernel: Kernel, **bindings: Binding | None) -> Kernel:
         (
             lambda kernel: bound(kernel, z=Binding("z", 64)),
             "add: copies on core 0 must stay within the 128 bytes of z, not touch [64:192] as "
-            "store z+0 128 B <- ub[1024:1152] float16 does; mend the tiling or the binding",
+            "store z+0 128 B <- ub[1024:1152] float16 does; fix the tiling or the binding",
         ),
     ],
 )

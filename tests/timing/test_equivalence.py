@@ -14,7 +14,7 @@ from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BinaryScalar, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Program
-from npusim.timing.equivalence import fold
+from npusim.timing.equivalence import equivalent_cores
 
 ROW = 1024
 """Bytes between the rows of two cores, when they are whole lines apart."""
@@ -62,14 +62,14 @@ def lanes(
     blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool = False
 ) -> list[tuple[int, ...]]:
     """The cores of each group."""
-    groups = fold(blocks, tensors, spec, frozenset({"x", "y", "scale"} if warm else ()))
+    groups = equivalent_cores(blocks, tensors, spec, frozenset({"x", "y", "scale"} if warm else ()))
     return [tuple(block.core for block in group) for group in groups]
 
 
 def assert_equal_times(
     blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, l2: L2State = "cold"
 ) -> None:
-    one, all_ = (chip.time(blocks, tensors, spec, l2=l2, folded=f) for f in (True, False))
+    one, all_ = (chip.time(blocks, tensors, spec, l2=l2, every_core=each) for each in (False, True))
     assert one.to_text() == all_.to_text()
     assert one.counters() == all_.counters()
     by_core = [
@@ -194,7 +194,7 @@ def programs(draw: st.DrawFn) -> Program:
     slices=st.sampled_from([1, 3, 8]),
     run_bytes=st.sampled_from([0, 50]),
     is_cached=st.booleans(),
-    l2=st.sampled_from(["cold", "warm", "again", ("x",), ("scale",)]),
+    l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
 )
 @settings(max_examples=250)
 def test_folded_and_unfolded_times_are_equal(

@@ -267,7 +267,7 @@ def test_lines_that_a_copy_touches(place: Global, base: int, expected: list[int]
 
 
 def test_two_names_of_one_tensor_share_its_lines(tiny: DeviceSpec) -> None:
-    program: tuple[MicroOp, ...] = (load(256), load(256, 0, "again"))
-    both = ({"x": Binding("x", 512), "again": Binding("x", 512)},)
+    program: tuple[MicroOp, ...] = (load(256), load(256, 0, "repeat"))
+    both = ({"x": Binding("x", 512), "repeat": Binding("x", 512)},)
     rows = log(play(tiny, program, bindings=both))
     assert rows == [("mte2", 0, 8, 18), ("mte2", 8, 12, 14)]

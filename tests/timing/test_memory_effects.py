@@ -99,12 +99,12 @@ def test_what_goes_past_the_l2_leaves_nothing_there_and_brings_no_lines(tiny: De
     ]
 
 
-@pytest.mark.parametrize("folded", [False, True])
-def test_what_goes_past_the_l2_comes_once_for_each_core(folded: bool, tiny: DeviceSpec) -> None:
+@pytest.mark.parametrize("every_core", [False, True])
+def test_what_goes_past_the_l2_comes_once_for_each_core(every_core: bool, tiny: DeviceSpec) -> None:
     past = ({"x": Binding("x", is_cached=False)},) * 2
     program = Program("kernel", (load(256),))
-    trace = play(tiny, program, program, bindings=past, folded=folded)
-    assert len(trace.lanes) == (1 if folded else 2)
+    trace = play(tiny, program, program, bindings=past, every_core=every_core)
+    assert len(trace.lanes) == (2 if every_core else 1)
     assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
 
 
@@ -135,7 +135,7 @@ def test_what_fits_is_not_written_back(tiny: DeviceSpec) -> None:
 
 def test_what_an_earlier_run_stored_is_there_for_the_next(tiny: DeviceSpec) -> None:
     program = (store(256), load(4096), load(4096 - 256, 4096))
-    cold, again = (log(play(tiny, program, sizes=BIG, l2=l2)) for l2 in ("cold", "again"))
+    cold, again = (log(play(tiny, program, sizes=BIG, l2=l2)) for l2 in ("cold", "repeat"))
     # All fits: the second run finds everything.
     assert [row[2] - row[1] for row in again] == [8, 64, 60]
     assert [row[2] - row[1] for row in cold] == [8, 128, 120]
@@ -145,10 +145,10 @@ def test_what_an_earlier_run_stored_is_there_for_the_next(tiny: DeviceSpec) -> N
 
 
 def test_again_is_what_the_run_before_left(tiny: DeviceSpec) -> None:
-    assert log(play(tiny, (load(256),), l2="again")) == [("mte2", 0, 4, 6)]
+    assert log(play(tiny, (load(256),), l2="repeat")) == [("mte2", 0, 4, 6)]
     # Three times 4096 bytes one after the other do not fit: each is gone when its turn comes.
     loop = tuple(load(4096, start) for start in (0, 4096, 8192))
-    cold, again = (log(play(tiny, loop, sizes=BIG, l2=l2)) for l2 in ("cold", "again"))
+    cold, again = (log(play(tiny, loop, sizes=BIG, l2=l2)) for l2 in ("cold", "repeat"))
     assert cold == again
 
 

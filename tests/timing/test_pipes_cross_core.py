@@ -29,7 +29,7 @@ from npusim.isa import (
     Mmad,
 )
 from npusim.kernel.program import Program
-from npusim.timing.equivalence import fold
+from npusim.timing.equivalence import equivalent_cores
 from npusim.trace import Trace
 
 TENSORS = [GlobalTensor("x", 4096)]
@@ -183,4 +183,4 @@ def test_cores_that_meet_are_timed_one_by_one(tiny: DeviceSpec) -> None:
     for flags, lanes in (((), 1), ((vector_set("all"),), 2), ((vector_wait("all"),), 2)):
         program = Program("kernel", (load, *flags))
         blocks = tuple(Block(core, "aiv", program, {"x": Binding("x")}) for core in range(2))
-        assert len(fold(blocks, TENSORS, tiny, warm=False)) == lanes
+        assert len(equivalent_cores(blocks, TENSORS, tiny, warm=False)) == lanes

@@ -100,7 +100,7 @@ def test_a_kernel_has_a_row(tmp_path: Path, inputs: Any) -> None:
         "Start Time(us)": f"{start_us:.3f}",
         "Duration(us)": f"{run.time_us:.3f}",
         "Wait Time(us)": "0.000",
-        "Block Num": str(run.plan.launched),
+        "Block Num": str(run.plan.block_dim),
         "Input Shapes": "16,64;64",
         "Input Data Types": "FLOAT16;FLOAT16",
         "Input Formats": "ND;ND",

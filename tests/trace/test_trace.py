@@ -112,7 +112,7 @@ def test_a_strided_copy_counts_its_own_bytes_not_those_moved(tiny: DeviceSpec) -
 def test_cores_timed_as_one_are_listed_one_by_one(tiny: DeviceSpec) -> None:
     bindings = tuple({"x": Binding("x", at), "y": Binding("y", at)} for at in (0, 1024, 2048))
     program = Program("kernel", PROGRAM)
-    trace = play(tiny, program, program, program, bindings=bindings, folded=True)
+    trace = play(tiny, program, program, program, bindings=bindings, every_core=False)
     assert [lane.cores for lane in trace.lanes] == [(0, 1, 2)]
     assert trace.cores == (0, 1, 2)
     assert trace.micro_ops == 27

@@ -86,7 +86,7 @@ def test_of_cold_weights_only_activations_are_warm() -> None:
     assert call(row).l2 == ("x1",)
     assert call(replace(row, pertoken=True)).l2 == ("x1", "pertoken_scale")
     assert call(replace(WEIGHT, l2=row.l2)).l2 == ("x",)
-    assert call(replace(row, op="npu_quantize", x_dtype="bfloat16")).l2 == "again"
+    assert call(replace(row, op="npu_quantize", x_dtype="bfloat16")).l2 == "repeat"
 
 
 def test_weights_in_turn_are_warm_if_all_copies_fit() -> None:
@@ -149,7 +149,7 @@ def test_static_quantisation_has_a_scale_and_an_offset_for_each_column() -> None
     x, channel = TensorSpec((8, 48), "bfloat16"), TensorSpec((48,), "bfloat16")
 
     assert timed(row) == (
-        Call("npu_quantize", (x, channel, channel, "qint8", -1, False), A2, "again"),
+        Call("npu_quantize", (x, channel, channel, "qint8", -1, False), A2, "repeat"),
     )
 
 
@@ -164,7 +164,7 @@ def test_dynamic_quantisation_goes_before_its_product(monkeypatch: pytest.Monkey
     )
     first, second = timed(row)
 
-    assert first == Call("npu_dynamic_quant", (TensorSpec((8, 32), "bfloat16"),), A2, "again")
+    assert first == Call("npu_dynamic_quant", (TensorSpec((8, 32), "bfloat16"),), A2, "repeat")
     assert second == call(replace(row, op="npu_quant_matmul"))
 
 
@@ -232,7 +232,7 @@ def test_a_shape_that_is_wrong_is_named(shape: str) -> None:
     refused(
         replace(MATMUL, op="maximum", shape=shape),
         f"validate: row r1: shape must be sizes such as 3x4 , 3x4 for maximum, not {shape!r}; "
-        f"mend the cell",
+        f"fix the cell",
     )
 
 

@@ -44,7 +44,7 @@ def result(name: str, measured: float, simulated: float | None, family: str = "f
 def test_a_row_gets_the_time_of_its_run() -> None:
     x, channel = TensorSpec((3, 64), "bfloat16"), TensorSpec((64,), "bfloat16")
     args = x, channel, channel, "qint8", -1, False
-    run = npusim.run("npu_quantize", *args, device="ascend910_9391", l2="again")
+    run = npusim.run("npu_quantize", *args, device="ascend910_9391", l2="repeat")
     (found,) = measure([ROW], jobs=1)
 
     assert found == Result(ROW, run.time_us)

@@ -105,7 +105,7 @@ def test_a_cell_that_is_wrong_is_named(tmp_path: Path, column: str, cell: str, m
         ",".join(cells.get(name, "") for name in wrong),
         ",".join(wrong.values()),
     )
-    refused(path, f"line 3: {column} must be {must}, not {cell!r}; mend the cell")
+    refused(path, f"line 3: {column} must be {must}, not {cell!r}; fix the cell")
 
 
 def test_a_row_must_have_all_cells(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
     refused(
         write(tmp_path, HEAD, '"a1'),
-        "line 2: must be CSV, but: unexpected end of data; mend that place",
+        "line 2: must be CSV, but: unexpected end of data; fix that place",
     )
     path = tmp_path / "latin.csv"
     path.write_bytes(b"id\xe4")

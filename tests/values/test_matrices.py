@@ -134,21 +134,21 @@ def noise(rng: np.random.Generator, nbytes: int, is_tame: bool) -> np.ndarray:
     return data
 
 
-def bench(literal: bool, seed: int, is_tame: bool) -> CubeBench:
+def bench(byte_exact: bool, seed: int, is_tame: bool) -> CubeBench:
     """Memory and buffers full of noise, the same for the same *seed*."""
     rng = np.random.default_rng(seed)
-    made = CubeBench(SPEC, literal, x=noise(rng, X_BYTES, is_tame))
+    made = CubeBench(SPEC, byte_exact, x=noise(rng, X_BYTES, is_tame))
     made.bind("y", noise(rng, Y_BYTES, is_tame), is_constant=False)
     for buffer in BUFFERS:
         made.raw(buffer)[:] = noise(rng, made.raw(buffer).size, is_tame)
     return made
 
 
-def same(held: CubeBench, literal: CubeBench) -> None:
+def same(held: CubeBench, byte_exact: CubeBench) -> None:
     for buffer in BUFFERS:
-        np.testing.assert_array_equal(held.raw(buffer), literal.raw(buffer), buffer)
+        np.testing.assert_array_equal(held.raw(buffer), byte_exact.raw(buffer), buffer)
     for name in ("x", "y"):
-        data = (made.state.memories[name].data for made in (held, literal))
+        data = (made.state.memories[name].data for made in (held, byte_exact))
         np.testing.assert_array_equal(*data, name)
 
 
@@ -156,15 +156,15 @@ def same(held: CubeBench, literal: CubeBench) -> None:
 @given(ops=OPS, seed=st.integers(0, 3), is_tame=st.booleans())
 def test_holding_is_invisible(ops: list[MicroOp], seed: int, is_tame: bool) -> None:
     check(Program("any", tuple(ops)), Place(SPEC, "aic"))
-    held, literal = bench(False, seed, is_tame), bench(True, seed, is_tame)
+    held, byte_exact = bench(False, seed, is_tame), bench(True, seed, is_tame)
     held.run(*ops)
-    literal.run(*ops)
-    same(held, literal)
+    byte_exact.run(*ops)
+    same(held, byte_exact)
 
 
 def both(*ops: MicroOp, **tensors: np.ndarray) -> list[CubeBench]:
     """The same on a core that holds and on one that does not, found to be the same."""
-    made = [bench(literal, 1, is_tame=True) for literal in (False, True)]
+    made = [bench(byte_exact, 1, is_tame=True) for byte_exact in (False, True)]
     for one in made:
         for name, data in tensors.items():
             one.bind(name, data)
@@ -199,9 +199,9 @@ def test_what_a_new_matrix_leaves_of_an_old_one_stays(
 
 def test_rows_below_a_new_matrix_are_those_of_the_old_one() -> None:
     for made in both(nd2nz(L1, "t", (16, 16), 16), nd2nz(L1, "u", (8, 16), 16), t=TABLE, u=-TABLE):
-        lying = made.raw("l1", 0, 512).view(np.float16)
+        gm_matrix = made.raw("l1", 0, 512).view(np.float16)
         expected = np.concatenate([-TABLE.reshape(-1)[:128], TABLE.reshape(-1)[128:256]])
-        np.testing.assert_array_equal(lying, expected)
+        np.testing.assert_array_equal(gm_matrix, expected)
 
 
 def test_small_matrices_stay_where_a_large_one_does_not_reach() -> None:
@@ -263,10 +263,10 @@ def test_every_micro_op_saturates_on_its_own() -> None:
     start = np.full(16, 2**31 - 1000, np.int32)
     tensors = {f"i{x}": np.full((16, 32), x, np.int8) for x in (127, -127)}
     load = Load(Local("l1", 4096, UINT8, 64), Global("bias", 0, 64))
-    held, literal = both(load, *steps, bias=start, **tensors)
+    held, byte_exact = both(load, *steps, bias=start, **tensors)
     # Not 2^31 - 1000: what went beyond the range is lost.
     expected = 2**31 - 1 - 32 * 127 * 127
-    for made in (held, literal):
+    for made in (held, byte_exact):
         assert set(made.elements(c).tolist()) == {expected}
 
 
@@ -335,13 +335,13 @@ def test_a_panel_is_made_once_and_the_oldest_is_forgotten_first(
 
 def test_what_ran_over_the_end_of_memory_is_no_panel() -> None:
     # Its window is a copy, and the next one may lie where it lay.
-    for literal in (False, True):
+    for byte_exact in (False, True):
         x = np.full(504, 3, np.int8)
-        made = CubeBench(SPEC, literal, x=x)
+        made = CubeBench(SPEC, byte_exact, x=x)
         made.run(nd2nz(Local("l1", 0, INT8, 1), "x", (16, 32), 16))
         tile = made.state.buffers.held("l1", 0)
-        assert literal or (isinstance(tile, matrices.L1Tile) and not tile.is_constant)
+        assert byte_exact or (isinstance(tile, matrices.L1Tile) and not tile.is_constant)
         made.bind("whole", np.zeros(512, np.int8))
         made.run(nd2nz(Local("l1", 0, INT8, 1), "whole", (16, 32), 16))
         tile = made.state.buffers.held("l1", 0)
-        assert literal or (isinstance(tile, matrices.L1Tile) and tile.is_constant)
+        assert byte_exact or (isinstance(tile, matrices.L1Tile) and tile.is_constant)

@@ -39,7 +39,7 @@ from npusim.kernel.program import Call, Program
 
 X = Local("ub", 0, FLOAT32, 8)
 ROW = Local("ub", 0, UINT8, 32)
-FORMS = pytest.mark.parametrize("literal", [False, True], ids=["held", "literal"])
+FORMS = pytest.mark.parametrize("byte_exact", [False, True], ids=["held", "byte_exact"])
 
 
 def up(event: int = 0, mode: CrossMode = "group", pipe: str = "scalar") -> CrossCoreSetFlag:
@@ -70,12 +70,12 @@ def store(start: int = 0, name: str = "y") -> Store:
 
 
 def compute(
-    spec: DeviceSpec, blocks: tuple[Block, ...], literal: bool = False, **tensors: np.ndarray
+    spec: DeviceSpec, blocks: tuple[Block, ...], byte_exact: bool = False, **tensors: np.ndarray
 ) -> None:
     # Every block binds all three names.
     named = {name: np.zeros(0, np.uint8) for name in "xyt"} | tensors
     placed = [GlobalTensor(n, x.nbytes, x.reshape(-1).view(np.uint8)) for n, x in named.items()]
-    model = Model(literal=literal)
+    model = Model(byte_exact=byte_exact)
     chip.compute(blocks, placed, spec, chip.verify(blocks, spec), model)
 
 
@@ -153,7 +153,7 @@ TWICE = (np.eye(16) * 2).astype(np.float16)
 
 
 @FORMS
-def test_a_cube_core_and_its_vector_cores_take_turns(tiny: DeviceSpec, literal: bool) -> None:
+def test_a_cube_core_and_its_vector_cores_take_turns(tiny: DeviceSpec, byte_exact: bool) -> None:
     def half(core: int) -> tuple[MicroOp, ...]:
         mine = Local("ub", 0, FLOAT16, 128), Local("ub", 0, UINT8, 256)
         place = Global("t", 256 * core, 256)
@@ -163,13 +163,13 @@ def test_a_cube_core_and_its_vector_cores_take_turns(tiny: DeviceSpec, literal: 
     cube = one_by_one(wait(0), *multiply("t"), drain("t"), up(1))
     t = np.zeros((16, 16), np.float16)
     vectors = (on(core, "aiv", *half(core) * 3) for core in range(2))
-    compute(tiny, (*vectors, on(2, "aic", *cube * 3)), literal, x=TWICE, t=t)
+    compute(tiny, (*vectors, on(2, "aic", *cube * 3)), byte_exact, x=TWICE, t=t)
     # ((1 x 2 + 1) x 2 + 1) x 2, and the same with 2 added each time.
     np.testing.assert_array_equal(t, np.float16([14] * 8 + [28] * 8)[:, None].repeat(16, 1))
 
 
 @FORMS
-def test_a_product_is_that_of_what_was_loaded(tiny: DeviceSpec, literal: bool) -> None:
+def test_a_product_is_that_of_what_was_loaded(tiny: DeviceSpec, byte_exact: bool) -> None:
     # The cube core looks at its sum only after another core has overwritten the operand.
     cube = one_by_one(*multiply("t"), up(0), wait(1), drain("y"))
     clear = one_by_one(
@@ -178,7 +178,7 @@ def test_a_product_is_that_of_what_was_loaded(tiny: DeviceSpec, literal: bool) -
     t = np.arange(256, dtype=np.float16).reshape(16, 16)
     before, y = t.copy(), np.zeros((16, 16), np.float16)
     blocks = (on(0, "aic", *cube), on(1, "aiv", *clear))
-    compute(tiny, blocks, literal, x=TWICE, t=t, y=y)
+    compute(tiny, blocks, byte_exact, x=TWICE, t=t, y=y)
     assert (t == 9).all()
     np.testing.assert_array_equal(y, before * 2)
 
@@ -213,13 +213,13 @@ def test_no_core_finds_what_another_has_written_in_its_buffers(
     assert (y[8:].view(np.uint8) == 0xA5).all()
 
 
-@pytest.mark.parametrize("literal", [False, True], ids=["held", "literal"])
-def test_no_core_finds_the_matrices_of_another(tiny: DeviceSpec, literal: bool) -> None:
+@pytest.mark.parametrize("byte_exact", [False, True], ids=["held", "byte_exact"])
+def test_no_core_finds_the_matrices_of_another(tiny: DeviceSpec, byte_exact: bool) -> None:
     y = np.zeros((2, 16, 16), np.float16)
     first = on(0, "aic", *one_by_one(*multiply("t"), drain("y")))
     second = on(1, "aic", *one_by_one(drain("y")), y=512)
     t = np.ones((16, 16), np.float16)
-    compute(tiny, (first, second), literal, x=TWICE, t=t, y=y)
+    compute(tiny, (first, second), byte_exact, x=TWICE, t=t, y=y)
     assert (y[0] == 2).all()
     nobody = np.full(4, 0xA5, np.uint8).view(np.float32).astype(np.float16)
     assert (y[1] == nobody).all()

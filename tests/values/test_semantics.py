@@ -145,7 +145,7 @@ def test_a_load_further_over_the_end_is_refused(tiny: DeviceSpec) -> None:
     bench = Bench(tiny, x=np.zeros(40, np.uint8))
     message = (
         "semantics: x+8 65 B must lie within the 40 bytes of its tensor, not reach [8, 73); "
-        "mend the kernel's tiling"
+        "fix the kernel's tiling"
     )
     with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
         bench.run(Load(ub(0, UINT8, 65), Global("x", 8, 65)))
@@ -155,7 +155,7 @@ def test_a_load_before_the_beginning_is_refused(tiny: DeviceSpec) -> None:
     bench = Bench(tiny, x=np.zeros(40, np.uint8))
     message = (
         "semantics: x+-1 8 B must lie within the 40 bytes of its tensor, not reach [-1, 7); "
-        "mend the kernel's tiling"
+        "fix the kernel's tiling"
     )
     with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
         bench.run(Load(ub(0, UINT8, 8), Global("x", -1, 8)))
@@ -194,7 +194,7 @@ def test_a_store_over_the_end_is_refused(tiny: DeviceSpec) -> None:
     bench = Bench(tiny, y=np.zeros(20, np.uint8))
     message = (
         "semantics: y+11 10 B must lie within the 20 bytes of its tensor, not reach [11, 21); "
-        "mend the kernel's tiling"
+        "fix the kernel's tiling"
     )
     with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
         bench.run(Store(Global("y", 11, 10), ub(0, UINT8, 10)))

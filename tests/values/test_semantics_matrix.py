@@ -43,12 +43,12 @@ OPERANDS = (FLOAT16, BFLOAT16, INT8, INT4)
 SQUARE = (16, 16)
 
 
-@pytest.fixture(params=[False, True], ids=["held", "literal"])
+@pytest.fixture(params=[False, True], ids=["held", "byte_exact"])
 def cube(request: pytest.FixtureRequest, tiny: DeviceSpec) -> CubeBench:
     return CubeBench(tiny, request.param)
 
 
-@pytest.fixture(params=[False, True], ids=["held", "literal"])
+@pytest.fixture(params=[False, True], ids=["held", "byte_exact"])
 def coupled(request: pytest.FixtureRequest, tiny_2002: DeviceSpec) -> CubeBench:
     return CubeBench(tiny_2002, request.param, "ai_core")
 
@@ -76,23 +76,23 @@ def test_rows_become_nz(cube: CubeBench, dtype: DType, rng: np.random.Generator)
     cube.bind("x", stored(matrix, dtype))
     cube.run(nd2nz(l1(64, dtype), "x", (20, 70), 48))
     across = -(-70 // c0(dtype))
-    lying = cube.raw("l1", 64, across * 48 * 32).reshape(across, 48, 32)
+    gm_matrix = cube.raw("l1", 64, across * 48 * 32).reshape(across, 48, 32)
     whole = placed(matrix, dtype, NZ, (16, c0(dtype)), 0).reshape(across, 32, 32)
-    np.testing.assert_array_equal(lying[:, :20], whole[:, :20])
+    np.testing.assert_array_equal(gm_matrix[:, :20], whole[:, :20])
     # Columns are filled up with zeros; rows below the last one are nobody's.
-    assert (lying[:, 20:] == UNWRITTEN).all()
+    assert (gm_matrix[:, 20:] == UNWRITTEN).all()
     assert (cube.raw("l1", 0, 64) == UNWRITTEN).all()
-    assert (cube.raw("l1", 64 + lying.size, 512) == UNWRITTEN).all()
+    assert (cube.raw("l1", 64 + gm_matrix.size, 512) == UNWRITTEN).all()
 
 
 def test_rows_are_picked_by_their_stride(cube: CubeBench) -> None:
     table = np.arange(120, dtype=np.float16).reshape(6, 20)
     cube.bind("x", table)
     cube.run(LoadNd2Nz(l1(0, FLOAT16), Global("x", 2 * 23, 34, 2, 80), 16))
-    lying = cube.raw("l1", 0, 2 * 512).view(np.float16).reshape(2, 16, 16)
-    np.testing.assert_array_equal(lying[0, :2], table[[1, 3], 3:19])
-    np.testing.assert_array_equal(lying[1, :2, 0], table[[1, 3], 19])
-    assert (lying[1, :2, 1:] == 0).all()
+    gm_matrix = cube.raw("l1", 0, 2 * 512).view(np.float16).reshape(2, 16, 16)
+    np.testing.assert_array_equal(gm_matrix[0, :2], table[[1, 3], 3:19])
+    np.testing.assert_array_equal(gm_matrix[1, :2, 0], table[[1, 3], 19])
+    assert (gm_matrix[1, :2, 1:] == 0).all()
 
 
 def test_rows_may_run_over_the_end_by_one_block_and_find_zeros(cube: CubeBench) -> None:
@@ -117,9 +117,9 @@ def test_pieces_go_from_the_unified_buffer_to_l1(coupled: CubeBench) -> None:
     data = np.arange(4 * 96, dtype=np.uint16).astype(np.uint8)
     coupled.put("ub", 32, data)
     coupled.run(CopyToL1(l1(128, UINT8), Local("ub", 32, UINT8, 1), 64, 4, 96, 160))
-    lying = coupled.raw("l1", 128, 4 * 160).reshape(4, 160)
-    np.testing.assert_array_equal(lying[:, :64], data.reshape(4, 96)[:, :64])
-    assert (lying[:, 64:] == UNWRITTEN).all()
+    gm_matrix = coupled.raw("l1", 128, 4 * 160).reshape(4, 160)
+    np.testing.assert_array_equal(gm_matrix[:, :64], data.reshape(4, 96)[:, :64])
+    assert (gm_matrix[:, 64:] == UNWRITTEN).all()
 
 
 # ---- into L0 ----
@@ -477,10 +477,10 @@ def test_l0c_goes_to_l1_as_nz(
     cube.put("l1", 0, np.full(1 << 14, UNWRITTEN, np.uint8))
     cube.run(Fixpipe(l1(512, out), l0c, 20, 40, 32, out, mode, scale, 48))
     across = -(-40 // c0(out))
-    lying = cube.raw("l1", 512, across * 48 * 32).reshape(across, 48, 32)
+    gm_matrix = cube.raw("l1", 512, across * 48 * 32).reshape(across, 48, 32)
     whole = placed(converted(matrix, mode, out), out, NZ, (16, c0(out)), 0)
-    np.testing.assert_array_equal(lying[:, :20], whole.reshape(across, 32, 32)[:, :20])
-    assert (lying[:, 20:] == UNWRITTEN).all()
+    np.testing.assert_array_equal(gm_matrix[:, :20], whole.reshape(across, 32, 32)[:, :20])
+    assert (gm_matrix[:, 20:] == UNWRITTEN).all()
     # And from there it is an operand like any other.
     cube.run(LoadData(Local("l0a", 0, out, 1), l1(512, out), 48, 0, 0, 20, 40))
     side = placed(converted(matrix, mode, out), out, ZZ, (16, c0(out)), UNWRITTEN)

@@ -262,7 +262,7 @@ MMADS = (
         ),
         lambda op, _: (
             f"a bias must be {op.n} elements of {op.dst.dtype.name} in bt, given if init is bias "
-            f"and only then, not {op.bias} with init {op.init}; mend one of them"
+            f"and only then, not {op.bias} with init {op.init}; fix one of them"
         ),
     ),
 )

@@ -6,7 +6,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
-from npusim.kernel.blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
+from npusim.kernel.blocks import base_tile, gm_matrix_a, gm_matrix_b, shifts_of, write_pieces
 from npusim.kernel.builder import Builder
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
 from npusim.kernel.cube import CubeWriter, Feed, GmFeed, Tables
@@ -49,7 +49,9 @@ class _Split:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.tile = p, base_tile(plan.cube)
         self.builder = Builder("matmul", spec.cores["aic"], spec.sync, alone=True)
-        a, b = (GmFeed(self.builder, lying(p.product)) for lying in (lying_a, lying_b))
+        a, b = (
+            GmFeed(self.builder, gm_matrix(p.product)) for gm_matrix in (gm_matrix_a, gm_matrix_b)
+        )
         self.writer = CubeWriter(self.builder, self.tile, a, b, p.product.k)
         kind = None if p.bias is None else p.bias.element
         self.tables = Tables(self.builder, self.tile.n, kind)
@@ -77,7 +79,7 @@ class _Coupled:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.tile = p, base_tile(plan.cube)
         self.builder = Builder("matmul", spec.cores["ai_core"], spec.sync)
-        a, b = lying_a(p.product), lying_b(p.product)
+        a, b = gm_matrix_a(p.product), gm_matrix_b(p.product)
         left: Feed = NdFeed(self.builder, spec, a)
         is_nd = b.layout == "ND"
         right: Feed = NdFeed(self.builder, spec, b) if is_nd else GmFeed(self.builder, b)

@@ -21,7 +21,7 @@ class Plan:
     cube: CubeTiles
     out_rows: int
     """Rows of a block that lie in the unified buffer at a time; 0 where the fixpipe stores."""
-    launched: int
+    block_dim: int
 
 
 K_BYTES = 128
@@ -61,7 +61,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         if 2 * 4 * bm * bn <= (core.l0c_bytes or 0) and (not p.bias or bn <= 128)
         else 1,
         cores=cores,
-        deal="rounds",
+        schedule="round_robin",
         order="diagonal",
         l2_m=min(l2_m, blocks_m),
         l2_n=min(l2_n, blocks_n),

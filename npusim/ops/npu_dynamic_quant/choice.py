@@ -44,7 +44,7 @@ class Choice:
     """A template, and one line that says why."""
 
     template: Template
-    why: str
+    reason: str
 
 
 def most_columns(template: Template, smooth: bool, ub_bytes: int) -> int:

@@ -20,7 +20,7 @@ class Plan:
     """Each core has rows of its own and takes them in pieces."""
 
     template: Template
-    why: str
+    reason: str
     rows_of_core: tuple[int, ...]
     row_step: int
     """Rows that are loaded together, and worked on one after the other."""
@@ -28,7 +28,7 @@ class Plan:
     """Columns that are loaded together: all, but for rows too long for the buffer."""
     depth: int
     """Buffers of x: 1 loads and computes in turn, 2 at the same time."""
-    launched: int
+    block_dim: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -53,7 +53,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
     row_step = min(row_step, rows[0])
     depth = 2 if template == "db" else 1
-    return Plan(template, choice.why, rows, row_step, column_step, depth, len(rows))
+    return Plan(template, choice.reason, rows, row_step, column_step, depth, len(rows))
 
 
 def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ class Plan:
     """Rows of a piece, whole fractals."""
     block_step: int
     """Columns of a piece, in blocks."""
-    launched: int
+    block_dim: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Plan:
 
     rows_of_core: tuple[int, ...]
     column_step: int
-    launched: int
+    block_dim: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

@@ -73,7 +73,7 @@ def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     return CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
         cores=min(core.count, blocks[0] * blocks[1] * pr.matrices),
-        deal="runs",
+        schedule="contiguous",
         order=_order(core, p, bm, bn),
         l2_m=l2_m,
         l2_n=l2_n,

@@ -48,7 +48,7 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
         *(bm, bn, base_k, step, step, 2 * step, 2 * step),
         l0c_depth=2 if 2 * 4 * bm * bn <= (core.l0c_bytes or 0) else 1,
         cores=cores,
-        deal="rounds",
+        schedule="round_robin",
         order="row" if by_column else "column",
         l2_m=high if by_column else width,
         l2_n=width if by_column else across,

@@ -95,7 +95,7 @@ def _with_steps(
         depth_b=whole if resident == "b" else 2 * step,
         l0c_depth=l0c_depth,
         cores=grid[0] * grid[1] * grid[2],
-        deal="grid",
+        schedule="grid",
         order="row",
         l2_m=ceil_div(pr.m, bm),
         l2_n=ceil_div(pr.n, bn),
@@ -143,7 +143,7 @@ def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
     return CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
         cores=ceil_div(across, ceil_div(across, core.count)),
-        deal="grid",
+        schedule="grid",
         order="row",
         l2_m=1,
         l2_n=across,

@@ -12,7 +12,7 @@ from npusim.data.dtypes import INT32, UINT64
 from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Fixpipe, Global, Local
-from npusim.kernel.blocks import base_tile, lying_a, lying_b, shifts_of, write_pieces
+from npusim.kernel.blocks import base_tile, gm_matrix_a, gm_matrix_b, shifts_of, write_pieces
 from npusim.kernel.builder import Builder
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
 from npusim.kernel.cube import CubeWriter, GmFeed, Tables
@@ -77,7 +77,9 @@ class _Split:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan, self.tile = p, plan, base_tile(plan.cube)
         self.builder = Builder("npu_quant_matmul", spec.cores["aic"], spec.sync)
-        a, b = (GmFeed(self.builder, lying(p.product)) for lying in (lying_a, lying_b))
+        a, b = (
+            GmFeed(self.builder, gm_matrix(p.product)) for gm_matrix in (gm_matrix_a, gm_matrix_b)
+        )
         self.writer = CubeWriter(self.builder, self.tile, a, b, p.product.k)
         self.has_words = p.epilogue == "fixpipe" and p.scale is not None
         kind = None if p.start is None else INT32
@@ -148,8 +150,8 @@ class _Coupled:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.tile = spec, p, base_tile(plan.cube)
         self.builder = Builder("npu_quant_matmul", spec.cores["ai_core"], spec.sync)
-        a = NdFeed(self.builder, spec, lying_a(p.product))
-        b = GmFeed(self.builder, lying_b(p.product))
+        a = NdFeed(self.builder, spec, gm_matrix_a(p.product))
+        b = GmFeed(self.builder, gm_matrix_b(p.product))
         self.writer = CubeWriter(self.builder, self.tile, a, b, p.product.k, "vector")
         self.out = NdOut(self.builder, spec, self.tile.m, self.tile.n, p.output.element)
         self.row = None

@@ -73,9 +73,9 @@ def _numbers(matrix: Array) -> Array:
         return values
     spec = getattr(matrix, "spec", None)
     is_turned = spec.transposed if spec else not values.flags.c_contiguous
-    lying = values.swapaxes(-1, -2) if is_turned else values
-    nibbles = (lying[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
-    whole = ((nibbles ^ 8) - 8).astype(np.int8).reshape(*lying.shape[:-1], -1)
+    gm_matrix = values.swapaxes(-1, -2) if is_turned else values
+    nibbles = (gm_matrix[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
+    whole = ((nibbles ^ 8) - 8).astype(np.int8).reshape(*gm_matrix.shape[:-1], -1)
     return whole.swapaxes(-1, -2) if is_turned else whole
 
 

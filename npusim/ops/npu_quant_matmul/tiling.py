@@ -29,7 +29,7 @@ class Plan:
     epilogue_columns: int
     workspace_blocks: int
     """Blocks of int32 that each cube core has in global memory for its two vector cores."""
-    launched: int
+    block_dim: int
 
     @property
     def is_mix(self) -> bool:

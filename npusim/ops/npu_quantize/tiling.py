@@ -24,7 +24,7 @@ class Plan:
     column_step: int
     depth: int
     """Buffers of each queue: 1 loads and computes in turn, 2 at the same time."""
-    launched: int
+    block_dim: int
     """Cores that are started, idle ones included."""
 
 
@@ -86,9 +86,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     parts = pieces(p.columns, columns_per_core, least_columns(spec, p))
     active = ceil_div(p.rows, rows_per_core) * len(list(parts))
     # ascend_quant_v2 starts every vector core of A2 and A3; those without work return at once.
-    launched = cores if spec.arch == "2201" and not p.divide else active
+    block_dim = cores if spec.arch == "2201" and not p.divide else active
     return Plan(
-        rows_per_core, columns_per_core, row_step, min(most, columns_per_core), depth, launched
+        rows_per_core, columns_per_core, row_step, min(most, columns_per_core), depth, block_dim
     )
 
 

@@ -14,8 +14,8 @@ from typing import get_args
 
 from npusim.data.errors import Code, OpError
 from npusim.devices.schema import DeviceSpec
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts
 from npusim.ops.npu_weight_quant_batchmatmul.needs import Template, unmet
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, Chip
 
 __all__ = ["Choice", "choose"]
 
@@ -29,10 +29,12 @@ class Choice:
     template: Template
     form: str
     """msd: multicore, multicore_hp, split_k or per_group; custom: nd or nz; else empty."""
-    why: str
+    reason: str
 
 
-def choose(facts: Facts, spec: DeviceSpec | None = None, template: str | None = None) -> Choice:
+def choose(
+    traits: CallTraits, spec: DeviceSpec | None = None, template: str | None = None
+) -> Choice:
     """Choose as the vendor does, or take *template*; raises OpError if nothing, or not it, can."""
     chip = Chip.of(spec)
     own = _templates(chip)
@@ -44,18 +46,18 @@ def choose(facts: Facts, spec: DeviceSpec | None = None, template: str | None = 
                 f"{OP}: template must be one of {', '.join(own)} on {line}, not {template!r}; "
                 f"leave it out to get the vendor's choice",
             )
-        for need in unmet(template, facts, chip):
+        for need in unmet(template, traits, chip):
             raise OpError(
                 Code.INVALID_PARAMETER,
                 f"{OP}: template {template!r} can run only if {need}; "
                 f"leave it out to get the vendor's choice",
             )
-        return _chosen(template, facts, "asked for")
+        return _chosen(template, traits, "asked for")
     missing = ""
     for name in own:
-        missing = next(unmet(name, facts, chip), "")
-        if not missing and _preferred(name, facts):
-            return _chosen(name, facts, _reason(name, facts))
+        missing = next(unmet(name, traits, chip), "")
+        if not missing and _preferred(name, traits):
+            return _chosen(name, traits, _reason(name, traits))
     raise OpError(
         Code.UNSUPPORTED,
         f"{OP}: no kernel takes the call, the last one, {own[-1]}, only if {missing}; change that",
@@ -67,13 +69,13 @@ def _templates(chip: Chip) -> tuple[Template, ...]:
     return every[-1:] if chip.arch == "2002" else every[:-1]
 
 
-def _chosen(template: Template, facts: Facts, why: str) -> Choice:
+def _chosen(template: Template, traits: CallTraits, reason: str) -> Choice:
     form = ""
     if template == "msd":
-        form = _msd_form(facts)
+        form = _msd_form(traits)
     elif template == "custom":
-        form = "nz" if facts.is_nz else "nd"
-    return Choice(template, form, why)
+        form = "nz" if traits.is_nz else "nd"
+    return Choice(template, form, reason)
 
 
 # ---- policies ----
@@ -97,7 +99,7 @@ NZ_SPLITK_SHAPES = {
 """(k, n, has bias) that nz_splitk takes without k and n being multiples of 64."""
 
 
-def _preferred(template: Template, f: Facts) -> bool:
+def _preferred(template: Template, f: CallTraits) -> bool:
     """Whether the vendor would take *template*, its needs being met."""
     match template:
         case "split_k":
@@ -113,7 +115,7 @@ def _preferred(template: Template, f: Facts) -> bool:
     return True
 
 
-def _msd_form(f: Facts) -> str:
+def _msd_form(f: CallTraits) -> str:
     if f.scaling == "group":
         return "per_group"
     # 13 bytes a column of x must fit the unified buffer in multicore's first stage.
@@ -123,7 +125,7 @@ def _msd_form(f: Facts) -> str:
     return "multicore_hp" if precise else "multicore"
 
 
-def _reason(template: Template, f: Facts) -> str:
+def _reason(template: Template, f: CallTraits) -> str:
     grouped = f"{f.weight} in groups of {f.group_size}"
     match template:
         case "split_k":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from warnings import warn
 
 from npusim.ops._contract import Contract
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["check_combination"]
 
@@ -16,7 +16,7 @@ MOST_PER_TENSOR = 512_000_000
 """Largest m x k of 310P with one scale for all (aclnnWeightQuantBatchMatmulV2.md)."""
 
 
-def check_combination(contract: Contract, f: Facts) -> None:
+def check_combination(contract: Contract, f: CallTraits) -> None:
     """What type, layout, transposition and scaling ask of each other."""
     if f.is_packed:
         needs = (
@@ -39,12 +39,12 @@ def check_combination(contract: Contract, f: Facts) -> None:
 Needs = tuple[tuple[bool, str], ...]
 
 
-def _need(contract: Contract, f: Facts, what: str, needs: Needs, remedy: str) -> None:
+def _need(contract: Contract, f: CallTraits, what: str, needs: Needs, remedy: str) -> None:
     for holds, text in needs:
         contract.require(holds, f"{what} needs {text}, not {_told(f)}; {remedy}")
 
 
-def _check_int8_nz(contract: Contract, f: Facts) -> None:
+def _check_int8_nz(contract: Contract, f: CallTraits) -> None:
     needs = (
         (f.scaling == "channel", "a scale for each column"),
         (not f.trans_x, "x that is not transposed"),
@@ -59,7 +59,7 @@ def _check_int8_nz(contract: Contract, f: Facts) -> None:
         )
 
 
-def _check_int4_nz(contract: Contract, f: Facts) -> None:
+def _check_int4_nz(contract: Contract, f: CallTraits) -> None:
     needs = (
         (not f.has_quant, "quant_scale None"),
         (f.scaling != "tensor", "a scale for each column or group"),
@@ -80,7 +80,7 @@ def _check_int4_nz(contract: Contract, f: Facts) -> None:
         )
 
 
-def _check_310p(contract: Contract, f: Facts) -> None:
+def _check_310p(contract: Contract, f: CallTraits) -> None:
     contract.require(
         f.scaling == "channel" or f.n == 1,
         f"antiquant_scale must have one number for each of {f.n} columns on "
@@ -98,7 +98,7 @@ def _check_310p(contract: Contract, f: Facts) -> None:
     )
 
 
-def _told(f: Facts) -> str:
+def _told(f: CallTraits) -> str:
     """The facts that a refused combination is about, in a few words."""
     words = [f"m = {f.m}, k = {f.k}, n = {f.n}"]
     words.append("x transposed" if f.trans_x else "x not transposed")

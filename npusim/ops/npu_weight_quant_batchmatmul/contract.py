@@ -14,12 +14,12 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.combinations import check_combination
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.parameters import (
     antiquant_operands,
     bias_operand,
     quant_operand,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["Problem", "check"]
 
@@ -43,7 +43,7 @@ class Problem:
     """int64: scale and offset as the fixpipe reads them, `(1,)`, `(n,)` or `(1, n)`."""
     bias: Operand | None
     """`(n,)` or `(1, n)`."""
-    facts: Facts
+    traits: CallTraits
     choice: Choice
     inner_precise: int
     output: TensorSpec
@@ -101,12 +101,12 @@ def check(
         contract.fail(f"template must be a name or None, not {template!r}; leave it out")
     if is_310p:
         b = _as_fractals(b)
-    facts = _facts(a, b, (m, k, n), group_size, (scale, offset, packed, start))
-    facts = replace(facts, deterministic=contract.boolean("deterministic", deterministic))
-    check_combination(contract, facts)
-    choice = choose(facts, spec, template)
+    traits = _facts(a, b, (m, k, n), group_size, (scale, offset, packed, start))
+    traits = replace(traits, deterministic=contract.boolean("deterministic", deterministic))
+    check_combination(contract, traits)
+    choice = choose(traits, spec, template)
     output = TensorSpec((m, n), "int8" if packed else a.element.name)
-    return Problem(a, b, scale, offset, packed, start, facts, choice, inner, output)
+    return Problem(a, b, scale, offset, packed, start, traits, choice, inner, output)
 
 
 def _facts(
@@ -115,10 +115,10 @@ def _facts(
     sizes: tuple[int, int, int],
     group_size: int,
     parameters: tuple[Operand, Operand | None, Operand | None, Operand | None],
-) -> Facts:
+) -> CallTraits:
     """What the choice of a kernel looks at; *parameters*: scale, offset, quant scale, bias."""
     scale, offset, packed, bias = parameters
-    return Facts(
+    return CallTraits(
         *sizes,
         x=x.element.name,
         weight="int8" if weight.element is INT8 else "int4",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from npusim.data.integers import align_up
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Chip, Facts, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, Chip, k_step
 
 __all__ = ["Template", "unmet"]
 
@@ -19,7 +19,7 @@ Template = Literal["split_k", "msd_group", "msd", "nz_splitk", "custom", "fixpip
 """In the order in which they are tried; 310P has weight_nz only, A2 and A3 all the others."""
 
 
-def unmet(template: Template, f: Facts, chip: Chip) -> Iterator[str]:
+def unmet(template: Template, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not meet, in words."""
     if template == "weight_nz":
         rows = [(f.is_nz and f.trans_weight, "weight is FRACTAL_NZ and transposed")]
@@ -41,7 +41,7 @@ def unmet(template: Template, f: Facts, chip: Chip) -> Iterator[str]:
 Needs = list[tuple[bool, str]]
 
 
-def _split_k_needs(f: Facts, _: Chip) -> Needs:
+def _split_k_needs(f: CallTraits, _: Chip) -> Needs:
     return [
         (f.x == "bfloat16", "x is bfloat16"),
         (f.weight == "int8", "weight is int8"),
@@ -56,7 +56,7 @@ def _split_k_needs(f: Facts, _: Chip) -> Needs:
     ]
 
 
-def _msd_group_needs(f: Facts, chip: Chip) -> Needs:
+def _msd_group_needs(f: CallTraits, chip: Chip) -> Needs:
     sizes = (64,) if f.weight == "int8" else (64, 128)
     texts = " or ".join(map(str, sizes))
     rows = [
@@ -78,7 +78,7 @@ def _msd_group_needs(f: Facts, chip: Chip) -> Needs:
     return rows
 
 
-def _msd_needs(f: Facts, _: Chip) -> Needs:
+def _msd_needs(f: CallTraits, _: Chip) -> Needs:
     if f.scaling == "channel":
         rows = [(f.k % 32 == 0 and f.n % 32 == 0, "k and n are multiples of 32")]
         if f.weight == "int4":
@@ -98,14 +98,14 @@ def _msd_needs(f: Facts, _: Chip) -> Needs:
     ]
 
 
-def _nz_splitk_needs(f: Facts, _: Chip) -> Needs:
+def _nz_splitk_needs(f: CallTraits, _: Chip) -> Needs:
     return [
         (f.scaling == "channel", "scales are per channel"),
         (f.is_nz and f.trans_weight, "weight is FRACTAL_NZ and transposed"),
     ]
 
 
-def _custom_needs(f: Facts, _: Chip) -> Needs:
+def _custom_needs(f: CallTraits, _: Chip) -> Needs:
     if not (f.is_nz and f.scaling == "group"):
         return []
     return [
@@ -116,7 +116,7 @@ def _custom_needs(f: Facts, _: Chip) -> Needs:
     ]
 
 
-def _fixpipe_needs(f: Facts) -> Needs:
+def _fixpipe_needs(f: CallTraits) -> Needs:
     return [
         (f.is_packed, "antiquant_scale is int64"),
         (f.x == "float16" and not f.has_quant, "x and output are float16"),
@@ -128,7 +128,7 @@ def _fixpipe_needs(f: Facts) -> Needs:
     ]
 
 
-_OWN_NEEDS: dict[str, Callable[[Facts, Chip], Needs]] = {
+_OWN_NEEDS: dict[str, Callable[[CallTraits, Chip], Needs]] = {
     "split_k": _split_k_needs,
     "msd_group": _msd_group_needs,
     "msd": _msd_needs,

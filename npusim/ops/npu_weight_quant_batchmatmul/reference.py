@@ -12,11 +12,15 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops import npu_trans_quant_param
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels, floats, groups
-from npusim.ops.npu_weight_quant_batchmatmul.references.given import CubeOrder, Given, given
+from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import (
+    CubeOrder,
+    ReferenceInputs,
+    reference_inputs,
+)
 
 __all__ = ["reference"]
 
-TEMPLATES: dict[tuple[str, str], Callable[[Given], Array]] = {
+TEMPLATES: dict[tuple[str, str], Callable[[ReferenceInputs], Array]] = {
     ("msd", "multicore"): channels.multicore,
     ("msd", "multicore_hp"): channels.multicore_hp,
     ("msd", "split_k"): channels.split_k,
@@ -54,7 +58,7 @@ def reference(
     """
     if quant_scale is not None and quant_scale.dtype == np.float32:
         quant_scale = npu_trans_quant_param.reference(quant_scale, quant_offset)
-    call = given(
+    call = reference_inputs(
         x,
         weight,
         antiquant_scale,
@@ -73,8 +77,8 @@ def reference(
         return TEMPLATES[choice.template, choice.form](call)
 
 
-def _choice(call: Given, spec: DeviceSpec | None, template: str | None) -> Choice:
+def _choice(call: ReferenceInputs, spec: DeviceSpec | None, template: str | None) -> Choice:
     if spec is not None and spec.arch == "2002":
         # Its only kernel; aclnn brings the weight into the form that it wants.
         return Choice("weight_nz", "", "")
-    return choose(call.facts, spec, template)
+    return choose(call.traits, spec, template)

@@ -47,7 +47,7 @@ def write_kernels(path: Path, events: Iterable[Event], steps: Sequence[Step]) ->
         step = _step_of(event, steps)
         assert run.plan is not None
         row = [0, event.name, run.op, _cores(run)]
-        row += [_us(event.start_us), _us(event.time_us), _us(waited_us), run.plan.launched]
+        row += [_us(event.start_us), _us(event.time_us), _us(waited_us), run.plan.block_dim]
         for values in (run.arguments, run.outputs):
             row += _described(values.values())
         rows.append([step, *row] if len(steps) > 1 else row)

@@ -30,7 +30,7 @@ def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
     if first < 0 or over > slack_bytes:
         raise OutOfBufferError(
             f"semantics: {place} must lie within the {memory.data.size} bytes of its tensor, "
-            f"not reach [{first}, {memory.base_bytes + place.end_bytes}); mend the kernel's tiling"
+            f"not reach [{first}, {memory.base_bytes + place.end_bytes}); fix the kernel's tiling"
         )
     data = memory.data
     if over > 0:

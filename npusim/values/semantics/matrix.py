@@ -117,9 +117,9 @@ def mmad(op: Mmad, state: State) -> None:
         ):
             held.terms.append((a, b))
             return
-        lying = align_up(op.m, 16)
+        gm_matrix = align_up(op.m, 16)
         raw = state.buffers.window(op.dst)
-        start: Array = l0c_matrix(raw, op.dst.dtype, lying, (op.m, op.n)).copy()
+        start: Array = l0c_matrix(raw, op.dst.dtype, gm_matrix, (op.m, op.n)).copy()
     elif op.bias is not None:
         start = state.read(op.bias)[: op.n].copy()
     else:

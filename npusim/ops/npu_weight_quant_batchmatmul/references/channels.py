@@ -19,7 +19,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.references.digits import (
     largest,
     split,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given
+from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
 
 __all__ = ["multicore", "multicore_hp", "multicore_sum", "split_k", "split_k_sum"]
 
@@ -29,19 +29,19 @@ SECOND = F32(127.499**2 * 2)
 """The product is formed in double, then rounded."""
 
 
-def multicore(given: Given) -> Array:
+def multicore(inputs: ReferenceInputs) -> Array:
     """`(m, n)` in the type of x."""
-    return given.round_to_x(multicore_sum(given, precise=False))
+    return inputs.round_to_x(multicore_sum(inputs, precise=False))
 
 
-def multicore_hp(given: Given) -> Array:
+def multicore_hp(inputs: ReferenceInputs) -> Array:
     """The same with a row sum of the digits instead of one of x."""
-    return given.round_to_x(multicore_sum(given, precise=True))
+    return inputs.round_to_x(multicore_sum(inputs, precise=True))
 
 
-def multicore_sum(given: Given, precise: bool) -> Array:
+def multicore_sum(inputs: ReferenceInputs, precise: bool) -> Array:
     """The float32 result before it is rounded, `(m, n)`."""
-    x = given.x.astype(F32)
+    x = inputs.x.astype(F32)
     most = largest(x)
     # One row a step, and the scalar unit's reciprocal, once a row fills a whole step.
     q = x / most if x.shape[1] < 128 else x * (F32(1) / most)
@@ -53,27 +53,27 @@ def multicore_sum(given: Given, precise: bool) -> Array:
         total = (halving_sum(undone) + halving_sum(rest)) * most
     else:
         total = _row_sum(x)
-    products = [exact_int(digit(a), given.weight).astype(F32) for a in (first, second)]
+    products = [exact_int(digit(a), inputs.weight).astype(F32) for a in (first, second)]
     y = products[0] * (F32(1) / FIRST) + products[1] * (F32(1) / SECOND)
     y = y * most
-    if given.offset is not None:
-        y = total * given.offset.astype(F32) + y
-    y = y * given.scale.astype(F32)
-    return y if given.bias is None else y + given.bias
+    if inputs.offset is not None:
+        y = total * inputs.offset.astype(F32) + y
+    y = y * inputs.scale.astype(F32)
+    return y if inputs.bias is None else y + inputs.bias
 
 
 def _row_sum(x: Array) -> Array:
     return halving_sum(x) if x.shape[1] >= 4096 else lanes_sum(x)
 
 
-def split_k(given: Given) -> Array:
+def split_k(inputs: ReferenceInputs) -> Array:
     """`(m, n)` in the type of x."""
-    return given.round_to_x(split_k_sum(given))
+    return inputs.round_to_x(split_k_sum(inputs))
 
 
-def block_depth(given: Given) -> int:
+def block_depth(inputs: ReferenceInputs) -> int:
     """How much of k is scaled by one largest magnitude (op_host/op_tiling/*_msd_tiling.cpp)."""
-    f = given.facts
+    f = inputs.traits
     unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
     blocks = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
     while (depth := align_up(ceil_div(f.k, blocks), unit)) > 12288 and blocks < 6:
@@ -81,27 +81,27 @@ def block_depth(given: Given) -> int:
     return depth
 
 
-def split_k_sum(given: Given) -> Array:
+def split_k_sum(inputs: ReferenceInputs) -> Array:
     """The float32 result before it is rounded, `(m, n)`."""
-    depth, digits = block_depth(given), Digits.of(given)
-    scale = given.scale.astype(F32)
+    depth, digits = block_depth(inputs), Digits.of(inputs)
+    scale = inputs.scale.astype(F32)
     blocks = [
-        (_padded(given.x[:, start : start + depth].astype(F32), depth), start)
-        for start in range(0, given.facts.k, depth)
+        (_padded(inputs.x[:, start : start + depth].astype(F32), depth), start)
+        for start in range(0, inputs.traits.k, depth)
     ]
-    y = np.zeros((given.facts.m, given.facts.n), F32)
-    if given.offset is not None:
-        both = scale * given.offset.astype(F32)
+    y = np.zeros((inputs.traits.m, inputs.traits.n), F32)
+    if inputs.offset is not None:
+        both = scale * inputs.offset.astype(F32)
         for x, _ in blocks:
             y = halving_sum(x) * both + y
     for x, start in blocks:
         most = largest(x)
-        weight = given.weight[start : start + depth]
+        weight = inputs.weight[start : start + depth]
         u = np.zeros_like(y)
         for a, undo in zip(split(x, most, digits), digits.weights, strict=True):
             u = exact_int(a[:, : len(weight)], weight).astype(F32) * undo + u
         y = (u * scale) * most + y
-    return y if given.bias is None else y + given.bias
+    return y if inputs.bias is None else y + inputs.bias
 
 
 def _padded(x: Array, width: int) -> Array:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given
+from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
 
 __all__ = ["Digits", "away", "digit", "halving_sum", "lanes_sum", "largest", "split"]
 
@@ -28,13 +28,13 @@ class Digits:
     weights: tuple[np.float32, ...]
 
     @staticmethod
-    def of(given: Given) -> Digits:
+    def of(inputs: ReferenceInputs) -> Digits:
         """Two digits for an int8 weight, three for int4.
 
         ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/*_msd_split_k.h.
         """
         one = F32(1)
-        if given.facts.weight == "int8":
+        if inputs.traits.weight == "int8":
             f, g = F32(127), F32(254)
             return Digits((f, g), (one / f, one / (f * g)))
         f, g = F32(7.49), F32(14.98)

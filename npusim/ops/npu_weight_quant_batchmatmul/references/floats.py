@@ -10,39 +10,41 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.ops._products import cube_product
-from npusim.ops.npu_weight_quant_batchmatmul.facts import k_step
-from npusim.ops.npu_weight_quant_batchmatmul.references.given import Given
+from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
+from npusim.ops.npu_weight_quant_batchmatmul.traits import k_step
 
 __all__ = ["custom", "fixpipe", "nz_splitk", "split_k", "weight_nz"]
 
 F32 = np.float32
 
 
-def _cube(given: Given, weight: Array, start: int = 0, bias: Array | None = None) -> Array:
+def _cube(
+    inputs: ReferenceInputs, weight: Array, start: int = 0, bias: Array | None = None
+) -> Array:
     """The columns of x from *start* on times *weight*, float32; *bias* is where sums begin."""
-    x = given.x[:, start : start + len(weight)]
-    return cube_product(x, weight, bias, given.cube_order)
+    x = inputs.x[:, start : start + len(weight)]
+    return cube_product(x, weight, bias, inputs.cube_order)
 
 
-def _half_chain(given: Given) -> Array:
+def _half_chain(inputs: ReferenceInputs) -> Array:
     """Weight plus offset, times scale, each rounded to fp16."""
-    weight = given.weight.astype(F32)
-    if given.offset is not None:
-        weight = given.half(weight + given.per_row(given.offset).astype(F32)).astype(F32)
-    return given.half(weight * given.per_row(given.scale).astype(F32))
+    weight = inputs.weight.astype(F32)
+    if inputs.offset is not None:
+        weight = inputs.half(weight + inputs.per_row(inputs.offset).astype(F32)).astype(F32)
+    return inputs.half(weight * inputs.per_row(inputs.scale).astype(F32))
 
 
-def custom(given: Given) -> Array:
+def custom(inputs: ReferenceInputs) -> Array:
     """`(m, n)` in the type of x, or int8 with a quant_scale."""
-    if given.x.dtype == np.float16:
-        weight = _half_chain(given)
+    if inputs.x.dtype == np.float16:
+        weight = _half_chain(inputs)
     else:
-        wide = given.weight.astype(F32)
-        if given.offset is not None:
-            wide = wide + given.per_row(given.offset).astype(F32)
-        weight = given.to_x(wide * given.per_row(given.scale).astype(F32))
-    y = _cube(given, weight, bias=given.bias)
-    return given.to_x(y) if given.quant is None else _requantised(y, given.quant)
+        wide = inputs.weight.astype(F32)
+        if inputs.offset is not None:
+            wide = wide + inputs.per_row(inputs.offset).astype(F32)
+        weight = inputs.to_x(wide * inputs.per_row(inputs.scale).astype(F32))
+    y = _cube(inputs, weight, bias=inputs.bias)
+    return inputs.to_x(y) if inputs.quant is None else _requantised(y, inputs.quant)
 
 
 def _scale_bits(words: Array) -> Array:
@@ -62,59 +64,59 @@ def _requantised(y: Array, words: Array) -> Array:
     return fitted.astype(np.int8)
 
 
-def fixpipe(given: Given) -> Array:
+def fixpipe(inputs: ReferenceInputs) -> Array:
     """`(m, n)` fp16: the cube itself adds the int32 offset, the fixpipe applies the scale."""
-    whole = given.weight.astype(np.int64)
-    if given.offset is not None:
-        whole = whole + given.offset
-    weight = given.half(whole.astype(F32) * _scale_bits(given.scale))
-    return given.half(_cube(given, weight, bias=given.bias))
+    whole = inputs.weight.astype(np.int64)
+    if inputs.offset is not None:
+        whole = whole + inputs.offset
+    weight = inputs.half(whole.astype(F32) * _scale_bits(inputs.scale))
+    return inputs.half(_cube(inputs, weight, bias=inputs.bias))
 
 
-def weight_nz(given: Given) -> Array:
+def weight_nz(inputs: ReferenceInputs) -> Array:
     """`(m, n)` fp16, on 310P."""
-    return given.half(_cube(given, _half_chain(given), bias=given.bias))
+    return inputs.half(_cube(inputs, _half_chain(inputs), bias=inputs.bias))
 
 
-def split_k(given: Given) -> Array:
+def split_k(inputs: ReferenceInputs) -> Array:
     """`(m, n)` bf16: the groups' products are added one after the other, ascending."""
-    assert given.offset is not None
-    offset = given.half(given.per_row(given.offset).astype(F32)).astype(F32)
-    wide = given.half(given.weight.astype(F32) + offset).astype(F32)
-    weight = given.to_x(wide * given.per_row(given.scale).astype(F32))
-    return given.to_x(_in_steps(given, weight, given.facts.group_size))
+    assert inputs.offset is not None
+    offset = inputs.half(inputs.per_row(inputs.offset).astype(F32)).astype(F32)
+    wide = inputs.half(inputs.weight.astype(F32) + offset).astype(F32)
+    weight = inputs.to_x(wide * inputs.per_row(inputs.scale).astype(F32))
+    return inputs.to_x(_in_steps(inputs, weight, inputs.traits.group_size))
 
 
-def nz_splitk(given: Given) -> Array:
+def nz_splitk(inputs: ReferenceInputs) -> Array:
     """`(m, n)` in the type of x: the cores along k add their products, ascending.
 
     bf16 weights get no scale before the product, it is applied to the sum. The sum of several
     cores, of bf16, or with a bias, is rounded by a vector core with ties away from zero; else the
     fixpipe rounds, ties to even.
     """
-    f, is_half = given.facts, given.x.dtype == np.float16
+    f, is_half = inputs.traits, inputs.x.dtype == np.float16
     if is_half:
-        weight = _half_chain(given)
+        weight = _half_chain(inputs)
     else:
-        wide = given.weight.astype(F32)
-        if given.offset is not None:
-            offset = given.half(given.offset.astype(F32)).astype(F32)
-            wide = given.half(wide + offset).astype(F32)
-        weight = given.to_x(wide)
-    step = k_step(f, given.aic)
-    if is_half and step >= f.k and given.bias is None:
-        return given.to_x(_cube(given, weight))
-    y = _in_steps(given, weight, step)
+        wide = inputs.weight.astype(F32)
+        if inputs.offset is not None:
+            offset = inputs.half(inputs.offset.astype(F32)).astype(F32)
+            wide = inputs.half(wide + offset).astype(F32)
+        weight = inputs.to_x(wide)
+    step = k_step(f, inputs.aic)
+    if is_half and step >= f.k and inputs.bias is None:
+        return inputs.to_x(_cube(inputs, weight))
+    y = _in_steps(inputs, weight, step)
     if not is_half:
-        y = y * given.scale.astype(F32)
-    if given.bias is not None:
-        y = y + given.bias
-    return given.round_to_x(y)
+        y = y * inputs.scale.astype(F32)
+    if inputs.bias is not None:
+        y = y + inputs.bias
+    return inputs.round_to_x(y)
 
 
-def _in_steps(given: Given, weight: Array, step: int) -> Array:
+def _in_steps(inputs: ReferenceInputs, weight: Array, step: int) -> Array:
     """Products of *step* of k each, added to zero in float32, ascending."""
-    y = np.zeros((given.facts.m, given.facts.n), F32)
-    for start in range(0, given.facts.k, step):
-        y = y + _cube(given, weight[start : start + step], start)
+    y = np.zeros((inputs.traits.m, inputs.traits.n), F32)
+    for start in range(0, inputs.traits.k, step):
+        y = y + _cube(inputs, weight[start : start + step], start)
     return y

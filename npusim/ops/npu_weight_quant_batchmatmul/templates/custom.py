@@ -14,7 +14,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local, QuantMode
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import CubeWriter, GmFeed, Lying, Tables
+from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, Tables
 from npusim.kernel.program import Binding, Block, Program
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom_tiling import (
@@ -40,7 +40,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     bindings = {name: Binding(name) for name in names}
     cube, vector = _Cube(spec, p, plan), _Vector(spec, p, plan)
     blocks = []
-    for group in range(plan.launched):
+    for group in range(plan.block_dim):
         first = 3 * group
         blocks.append(Block(first, "aic", cube.program(group), bindings, group))
         for half in (0, 1):
@@ -59,13 +59,13 @@ class _Vector:
         self.dequant = Dequant(self.builder, p, chain(p), *sizes)
         self.ring, self.slot_bytes = ring(p, plan), ring_bytes(p, plan)
         lines = self.ring.dtype.nbytes(self.ring.columns)
-        self.stride_bytes = self.ring.nz_stride_bytes if p.facts.is_nz else lines
+        self.stride_bytes = self.ring.nz_stride_bytes if p.traits.is_nz else lines
         self.rounds = [pieces(p, plan, number) for number in range(plan.rounds)]
 
     def program(self, place: int) -> Program:
         """Dequantise the pieces of vector core *place*, round by round."""
         plan, builder = self.plan, self.builder
-        shares = [_run(found, place, 2 * plan.launched) for found in self.rounds]
+        shares = [_run(found, place, 2 * plan.block_dim) for found in self.rounds]
         if any(shares):
             self.dequant.begin()
         for number, share in enumerate(shares):
@@ -80,8 +80,8 @@ class _Vector:
     def _place(self, piece: Piece, number: int) -> int:
         """Bytes from the ring's start to where *piece* goes."""
         start = number * self.plan.width
-        at = (piece.column - start) if self.ring.k_is_down else (piece.row - start)
-        k = piece.row if self.ring.k_is_down else piece.column
+        at = (piece.column - start) if self.ring.k_is_first else (piece.row - start)
+        k = piece.row if self.ring.k_is_first else piece.column
         inside = self.ring.shift(at) + self.ring.shift_k(k)
         return number % self.plan.slots * self.slot_bytes + inside
 
@@ -109,12 +109,12 @@ class _Cube:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        f = p.facts
+        f = p.traits
         self.builder = Builder("npu_weight_quant_batchmatmul", spec.cores["aic"], spec.sync)
         rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
-        self.x = Lying("x", p.x.element, rows, columns, f.trans_x)
+        self.x = GmMatrix("x", p.x.element, rows, columns, f.trans_x)
         self.ring, self.slot_bytes = ring(p, plan), ring_bytes(p, plan)
-        a, b = (GmFeed(self.builder, lying) for lying in (self.x, self.ring))
+        a, b = (GmFeed(self.builder, gm_matrix) for gm_matrix in (self.x, self.ring))
         self.writer = CubeWriter(self.builder, base_tile(plan), a, b, f.k)
         kind = None if p.bias is None else p.bias.element
         self.tables = Tables(self.builder, plan.base_n, kind, p.quant_scale is not None)
@@ -122,7 +122,7 @@ class _Cube:
 
     def program(self, place: int) -> Program:
         """Multiply the tiles of cube core *place*, round by round; it may have none."""
-        plan, f = self.plan, self.p.facts
+        plan, f = self.plan, self.p.traits
         i, j = divmod(place, plan.cores_n)
         high = ceil_div(ceil_div(f.m, plan.base_m), plan.cores_m) * plan.base_m
         rows = range(i * high, min((i + 1) * high, f.m), plan.base_m)
@@ -147,7 +147,7 @@ class _Cube:
         shifts = {
             "x": self.x.shift(row),
             self.ring.name: slot + self.ring.shift(column - number * plan.width),
-            "output": p.output.element.nbytes(row * p.facts.n + column),
+            "output": p.output.element.nbytes(row * p.traits.n + column),
         }
         if p.bias is not None:
             shifts["bias"] = p.bias.element.nbytes(column)
@@ -161,7 +161,7 @@ class _Cube:
         if p.bias is not None:
             table = tables.take_bias("bias", columns)
             bias = tables.bias(table, columns)
-        slot = self.writer.product(rows, columns, p.facts.k, bias=bias)
+        slot = self.writer.product(rows, columns, p.traits.k, bias=bias)
         if table is not None:
             tables.drop_bias(table)
         scale = self.single
@@ -169,7 +169,7 @@ class _Cube:
             scale = tables.take_scale("quant_scale", columns)
         high = align_up(rows, 16)
         total = slot.of(FLOAT32, high * align_up(columns, 16))
-        place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(p.facts.n))
+        place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(p.traits.n))
         mode: QuantMode = "cast" if p.quant_scale is None else "qf322b8"
         self.builder.emit(Fixpipe(place, total, rows, columns, high, out, mode, scale))
         self.writer.release(slot)

@@ -15,14 +15,14 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.cube import BaseTile, Lying
+from npusim.kernel.cube import BaseTile, GmMatrix
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
     Chain,
     Piece,
     dequant_bytes,
-    lying_weight,
+    gm_weight,
     piece_of,
 )
 
@@ -79,7 +79,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     The vendor's grid comes from MultiCoreMatmulTiling or a closed table. The rule here is assumed,
     and so is that every vector core takes part that finds a piece in a round.
     """
-    core, f = spec.cores["aic"], p.facts
+    core, f = spec.cores["aic"], p.traits
     cores_m, base_m, base_n = min(_grids(core.count, f.m, f.n))[-1]
     blocks = ceil_div(f.n, base_n)
     cores_n = min(core.count // cores_m, blocks)
@@ -87,8 +87,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     base_k, step_a, step_b = _steps(core, p, base_m, base_n)
     rows, across = _piece_sizes(spec.cores["aiv"], p)
     found = Plan(
-        *(p.choice.template, p.choice.form, p.choice.why),
-        launched=0,
+        *(p.choice.template, p.choice.form, p.choice.reason),
+        block_dim=0,
         is_mix=True,
         workspaces={},
         base_m=base_m,
@@ -107,7 +107,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     busy = min(ceil_div(len(pieces(p, found, 0)), 2), core.count)
     return replace(
         found,
-        launched=max(cores_m * cores_n, busy),
+        block_dim=max(cores_m * cores_n, busy),
         workspaces={RING: found.slots * ring_bytes(p, found)},
     )
 
@@ -138,7 +138,7 @@ def _steps(core: Core, p: Problem, base_m: int, base_n: int) -> tuple[int, int, 
     """
     size, unit = p.x.element.bits // 8, c0(p.x.element)
     base_k = min(
-        align_down(PIECE_BYTES // size // max(base_m, base_n), unit), align_up(p.facts.k, unit)
+        align_down(PIECE_BYTES // size // max(base_m, base_n), unit), align_up(p.traits.k, unit)
     )
     room, kept = core.usable_bytes("l1"), TABLE_BYTES * base_n
     a, b = (
@@ -146,7 +146,7 @@ def _steps(core: Core, p: Problem, base_m: int, base_n: int) -> tuple[int, int, 
     )
     if (a * base_m + b * base_n) * base_k * size > room - kept:
         a, b = (a // 2, b) if base_m < base_n else (a, b // 2)
-    line, most = max(1, LINE_BYTES // (base_k * size)), ceil_div(p.facts.k, base_k)
+    line, most = max(1, LINE_BYTES // (base_k * size)), ceil_div(p.traits.k, base_k)
     step_a, step_b = (min(align_down(x // 2, min(line, x // 2)), most) for x in (a, b))
     if step_a > step_b:
         return base_k, align_down(step_a, step_b), step_b
@@ -163,7 +163,7 @@ def base_tile(t: Plan) -> BaseTile:
 
 def _piece_sizes(core: Core, p: Problem) -> tuple[int, int]:
     """Rows and columns of the weight in memory: the vendor's, or fewer if they do not fit."""
-    f, is_half = p.facts, p.x.element is FLOAT16
+    f, is_half = p.traits, p.x.element is FLOAT16
     unit = 8 if f.weight == "int8" and not f.is_nz else FRACTAL_ROWS
     match f.weight, f.is_nz, f.trans_weight:
         case _, True, True:
@@ -183,7 +183,7 @@ def _piece_sizes(core: Core, p: Problem) -> tuple[int, int]:
 
 def pieces(p: Problem, t: Plan, number: int) -> tuple[Piece, ...]:
     """What the vector cores dequantise in round *number*, in order of memory."""
-    f = p.facts
+    f = p.traits
     start = number * t.width
     spans = (0, f.k), (start, min(start + t.width, f.n))
     (top, bottom), (left, right) = spans[::-1] if f.trans_weight else spans
@@ -198,18 +198,18 @@ def pieces(p: Problem, t: Plan, number: int) -> tuple[Piece, ...]:
 # ---- the ring ----
 
 
-def ring(p: Problem, t: Plan) -> Lying:
+def ring(p: Problem, t: Plan) -> GmMatrix:
     """A slot: the columns of a round, in the weight's own orientation and layout."""
-    weight, element = lying_weight(p), p.x.element
+    weight, element = gm_weight(p), p.x.element
     layout: Literal["ND", "FRACTAL_NZ"] = weight.layout
-    if weight.k_is_down:
-        across = align_up(t.width, c0(weight.dtype)) if p.facts.is_nz else t.width
-        return Lying(RING, element, p.facts.k, across, True, layout)
-    return Lying(RING, element, t.width, align_up(p.facts.k, K_LINE), False, layout)
+    if weight.k_is_first:
+        across = align_up(t.width, c0(weight.dtype)) if p.traits.is_nz else t.width
+        return GmMatrix(RING, element, p.traits.k, across, True, layout)
+    return GmMatrix(RING, element, t.width, align_up(p.traits.k, K_LINE), False, layout)
 
 
 def ring_bytes(p: Problem, t: Plan) -> int:
     """Bytes of a slot."""
-    lying = ring(p, t)
-    rows = align_up(lying.rows, FRACTAL_ROWS) if p.facts.is_nz else lying.rows
-    return rows * lying.dtype.nbytes(lying.columns)
+    gm_matrix = ring(p, t)
+    rows = align_up(gm_matrix.rows, FRACTAL_ROWS) if p.traits.is_nz else gm_matrix.rows
+    return rows * gm_matrix.dtype.nbytes(gm_matrix.columns)

@@ -24,11 +24,11 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Pa
 from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import (
     Grid,
     Piece,
-    lying_weight,
+    gm_weight,
     piece_of,
 )
 
-__all__ = ["Chain", "Dequant", "Piece", "dequant_bytes", "lying_weight", "piece_of"]
+__all__ = ["Chain", "Dequant", "Piece", "dequant_bytes", "gm_weight", "piece_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Dequant:
         Along k they begin at multiples of that size. Those of a FRACTAL_NZ weight are whole
         fractals but for the matrix's end.
         """
-        self._builder, self._p, self._chain, self._lying = builder, p, chain, lying_weight(p)
-        self._raw_dtype = self._lying.dtype
-        self._is_nz = p.facts.is_nz
+        self._builder, self._p, self._chain, self._gm_matrix = builder, p, chain, gm_weight(p)
+        self._raw_dtype = self._gm_matrix.dtype
+        self._is_nz = p.traits.is_nz
         sizes = _Sizes(p, chain, rows, columns)
         self._raw = builder.queue("ub", self._raw_dtype.nbytes(sizes.count), "mte2", "vector")
         self._out = builder.queue("ub", chain.out.nbytes(sizes.count), "vector", "mte3", 2)
@@ -73,10 +73,10 @@ class Dequant:
 
     def shifts(self, piece: Piece) -> dict[str, int]:
         """Name of global memory -> bytes to what *piece* reads."""
-        lying, f = self._lying, self._p.facts
-        k, n = (piece.row, piece.column) if lying.k_is_down else (piece.column, piece.row)
+        gm_matrix, f = self._gm_matrix, self._p.traits
+        k, n = (piece.row, piece.column) if gm_matrix.k_is_first else (piece.column, piece.row)
         first = k // f.group_size if f.group_size else 0
-        shifts = {"weight": lying.shift_k(k) + lying.shift(n)}
+        shifts = {"weight": gm_matrix.shift_k(k) + gm_matrix.shift(n)}
         for name, parameter in self._parameters.items():
             room = parameter.room
             at = first * room.line + n if room.way == "along" else n * room.line + first
@@ -102,15 +102,15 @@ class Dequant:
         self._out.free(out)
 
     def _load(self, piece: Piece) -> Slot:
-        dtype, lying = self._raw_dtype, self._lying
+        dtype, gm_matrix = self._raw_dtype, self._gm_matrix
         slot = self._raw.alloc()
         if self._is_nz:
             rows = align_up(piece.rows, FRACTAL_ROWS)
             across = ceil_div(piece.columns, c0(dtype))
-            place = Global("weight", 0, rows * BLOCK_BYTES, across, lying.nz_stride_bytes)
+            place = Global("weight", 0, rows * BLOCK_BYTES, across, gm_matrix.nz_stride_bytes)
             dst, pitch = slot.of(dtype, rows * across * c0(dtype)), rows * BLOCK_BYTES
         else:
-            line = dtype.nbytes(lying.columns)
+            line = dtype.nbytes(gm_matrix.columns)
             place = Global("weight", 0, dtype.nbytes(piece.columns), piece.rows, line)
             dst = slot.of(dtype, piece.columns)
             pitch = dtype.nbytes(align_up(piece.columns, ROW))
@@ -181,20 +181,20 @@ class _Sizes:
     """Bytes of the unified buffer for pieces of a size."""
 
     def __init__(self, p: Problem, chain: Chain, rows: int, columns: int) -> None:
-        f, lying = p.facts, lying_weight(p)
+        f, gm_matrix = p.traits, gm_weight(p)
         self.rows, self.columns = rows, columns
-        wide = c0(lying.dtype) if f.is_nz else ROW
-        unit = FRACTAL_ROWS if f.is_nz else 1 if lying.k_is_down else 8
+        wide = c0(gm_matrix.dtype) if f.is_nz else ROW
+        unit = FRACTAL_ROWS if f.is_nz else 1 if gm_matrix.k_is_first else 8
         self.count = align_up(rows, unit) * align_up(columns, wide)
-        self.raw, self.out = lying.dtype, chain.out
-        self.groups = _most_groups(f.group_size, rows if lying.k_is_down else columns)
+        self.raw, self.out = gm_matrix.dtype, chain.out
+        self.groups = _most_groups(f.group_size, rows if gm_matrix.k_is_first else columns)
         is_half = chain.out is FLOAT16
         self.wide_bytes = 0 if is_half else FLOAT32.nbytes(self.count)
         self.half_bytes = FLOAT16.nbytes(self.count) if f.is_nz else 0
-        way: Way = "along" if lying.k_is_down else "down"
+        way: Way = "along" if gm_matrix.k_is_first else "down"
         if p.antiquant_scale.spec.size == 1:
             way = "single"
-        along = f.n if lying.k_is_down else ceil_div(f.k, f.group_size) if f.group_size else 1
+        along = f.n if gm_matrix.k_is_first else ceil_div(f.k, f.group_size) if f.group_size else 1
         self.rooms: dict[str, Room] = {}
         if p.antiquant_offset is not None:
             raw = p.antiquant_offset.element

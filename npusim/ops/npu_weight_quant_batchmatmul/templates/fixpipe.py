@@ -23,7 +23,7 @@ from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Fixpipe, Global, LoadData, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, Tables, l1_bytes
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, Tables, l1_bytes
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
@@ -58,7 +58,7 @@ class FixpipePlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     """Split as ops-nn@e5c3fa9 does, tiling_fixpipe.cpp; *base_k* is assumed."""
-    f, cores = p.facts, spec.cores["aic"].count
+    f, cores = p.traits, spec.cores["aic"].count
     core_n = 16 if f.n <= 16 * cores else align_up(ceil_div(f.n, cores), STRIP)
     cores_n = ceil_div(f.n, core_n)
     core_m = align_up(ceil_div(f.m, cores // cores_n), FRACTAL_ROWS)
@@ -66,8 +66,8 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     return FixpipePlan(
         template="fixpipe",
         form="",
-        why=p.choice.why,
-        launched=cores_n * ceil_div(f.m, core_m),
+        reason=p.choice.reason,
+        block_dim=cores_n * ceil_div(f.m, core_m),
         is_mix=False,
         workspaces={},
         core_m=core_m,
@@ -91,7 +91,7 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     """One block a cube core; cores share the bodies of their programs."""
     kernel = _Kernel(spec, p, plan)
     bindings = {name: Binding(name) for name in [*(x.name for x in p.inputs), "output"]}
-    f = p.facts
+    f = p.traits
     blocks = []
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
     for core, share in enumerate(shares):
@@ -104,10 +104,10 @@ class _Kernel:
     """What a cube core does."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> None:
-        self.p, self.plan, f = p, plan, p.facts
+        self.p, self.plan, f = p, plan, p.traits
         self.builder = Builder(p.choice.template, spec.cores["aic"], spec.sync, alone=True)
-        self.x = Lying("x", FLOAT16, f.m, f.k, k_is_down=False)
-        self.weight = Lying("weight", INT8, f.n, f.k, k_is_down=False)
+        self.x = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False)
+        self.weight = GmMatrix("weight", INT8, f.n, f.k, k_is_first=False)
         base = BaseTile(
             plan.core_m,
             plan.base_n,
@@ -125,7 +125,7 @@ class _Kernel:
 
     def write(self, share: tuple[Piece, ...]) -> None:
         """Make the pieces of *share*, all of the same rows."""
-        f = self.p.facts
+        f = self.p.traits
         if self.plan.keeps_x:
             rows = share[0].rows
             moved = {"x": self.x.shift(share[0].row)}
@@ -146,7 +146,7 @@ class _Kernel:
             )
 
     def _make(self, rows: int, columns: int) -> None:
-        p, n = self.p, self.p.facts.n
+        p, n = self.p, self.p.traits.n
         self.made.scale = self.columns.take_scale("antiquant_scale", columns)
         if p.antiquant_offset:
             offset = self.columns.take_bias("antiquant_offset", columns)
@@ -155,7 +155,7 @@ class _Kernel:
         if p.bias:
             table = self.bias.take_bias("bias", columns)
             start = self.bias.bias(table, columns)
-        slot = self.writer.product(rows, columns, p.facts.k, bias=start)
+        slot = self.writer.product(rows, columns, p.traits.k, bias=start)
         if p.antiquant_offset:
             self.columns.drop_bias(offset)
         if p.bias:
@@ -171,14 +171,14 @@ class _MadeWeight:
     """The fp16 weight in L1 as `(k, n)`, made from the int8 one on the cube."""
 
     producer: Pipe = "fixpipe"
-    k_is_down = True
+    k_is_first = True
     dtype: DType = FLOAT16
 
-    def __init__(self, builder: Builder, lying: Lying, n: int) -> None:
+    def __init__(self, builder: Builder, gm_matrix: GmMatrix, n: int) -> None:
         """Claim room for *n* columns."""
-        self._builder, self._lying = builder, lying
+        self._builder, self._gm_matrix = builder, gm_matrix
         self._height = align_up(n, STRIP)
-        nbytes = l1_bytes(INT8, self._height, min(LOADED_K, lying.columns), k_is_down=False)
+        nbytes = l1_bytes(INT8, self._height, min(LOADED_K, gm_matrix.columns), k_is_first=False)
         self._come = builder.queue("l1", nbytes, "mte2", "mte1", 2)
         self._left = builder.queue("l0a", MADE_K * STRIP, "mte1", "cube", 2)
         self._identity = builder.claim("l0b", STRIP * STRIP).of(INT8, STRIP * STRIP)
@@ -198,20 +198,20 @@ class _MadeWeight:
         self._builder.emit(LoadData(self._identity, matrix, STRIP, 0, 0, STRIP, STRIP))
         self._come.free(slot)
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
+    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
         if k % LOADED_K == 0:
             self._load(k, extent)
         for column, width in pieces(extent, STRIP):
             self._through_cube(slot, k % LOADED_K, count, column, width)
-        if (k + count) % LOADED_K == 0 or k + count == self._lying.columns:
+        if (k + count) % LOADED_K == 0 or k + count == self._gm_matrix.columns:
             self._come.free(self._loaded)
 
     def _load(self, k: int, extent: int) -> None:
         """The int8 weight of *extent* columns of the product from *k* on."""
-        count = min(LOADED_K, self._lying.columns - k)
+        count = min(LOADED_K, self._gm_matrix.columns - k)
         slot = self._come.alloc()
         dst = slot.of(INT8, self._height * count)
-        place = Global("weight", k, count, extent, self._lying.columns)
+        place = Global("weight", k, count, extent, self._gm_matrix.columns)
         self._builder.emit(LoadNd2Nz(dst, place, self._height))
         self._come.enque(slot)
         self._loaded = self._come.deque()

@@ -15,7 +15,7 @@ from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import Fixpipe, Global, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, Lying, load_data
+from npusim.kernel.cube import GmFeed, GmMatrix, load_data
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -42,10 +42,10 @@ class DigitProducts:
 
     @staticmethod
     def of(p: Problem) -> DigitProducts:
-        is_int4 = p.facts.weight == "int4"
+        is_int4 = p.traits.weight == "int4"
         scheme = FOUR_BITS if is_int4 else EIGHT_BITS
         is_half = is_int4 and p.inner_precise == 1
-        return DigitProducts(scheme, p.facts.m, p.facts.group_size, is_half)
+        return DigitProducts(scheme, p.traits.m, p.traits.group_size, is_half)
 
     @property
     def terms(self) -> int:
@@ -79,10 +79,10 @@ class GroupCube:
         Raises ProgramError where they do not fit.
         """
         self.builder, self.products = builder, DigitProducts.of(p)
-        f, dtype = p.facts, self.products.scheme.dtype
+        f, dtype = p.traits, self.products.scheme.dtype
         layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if f.is_nz else "ND"
-        self.weight = Lying("weight", dtype, f.k, f.n, True, layout)
-        self.digits = Lying("digits", dtype, self.products.digit_rows, f.k, False)
+        self.weight = GmMatrix("weight", dtype, f.k, f.n, True, layout)
+        self.digits = GmMatrix("digits", dtype, self.products.digit_rows, f.k, False)
         self._weight, self._digits = (GmFeed(builder, x) for x in (self.weight, self.digits))
         self._high = high = align_up(self.products.digit_rows, FRACTAL_ROWS)
         size, queue = f.group_size, builder.queue
@@ -98,7 +98,7 @@ class GroupCube:
     def hold(self, count: int) -> Held:
         """Bring *count* columns of digits into L1; give them back with `drop`."""
         slot = self._held.alloc()
-        self._digits.fill(slot, 0, count, self.products.digit_rows)
+        self._digits.load(slot, 0, count, self.products.digit_rows)
         self._held.enque(slot)
         return Held(self._held.deque(), count)
 
@@ -112,7 +112,7 @@ class GroupCube:
         """
         rows, size = self.products.digit_rows, self.products.group_size
         piece = self._pieces.alloc()
-        self._weight.fill(piece, k, size, width, column)
+        self._weight.load(piece, k, size, width, column)
         self._pieces.enque(piece)
         piece, left = self._pieces.deque(), self._left.alloc()
         extents = (rows, held.count), (0, at), (rows, size)

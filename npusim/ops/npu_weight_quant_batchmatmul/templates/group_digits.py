@@ -24,7 +24,7 @@ MET = 3
 
 def workspaces(p: Problem, products: DigitProducts) -> dict[str, int]:
     """Digits `(terms x m, k)`, and largest magnitudes and sums `(m, groups)` in fp32."""
-    f = p.facts
+    f = p.traits
     numbers_bytes = FLOAT32.nbytes(f.m * (f.k // f.group_size))
     found = {
         "digits": products.scheme.dtype.nbytes(products.digit_rows * f.k),
@@ -46,12 +46,12 @@ class DigitWriter:
         """Claim room for *most_groups* at a time."""
         self._builder, self._p, self._products = builder, p, DigitProducts.of(p)
         digit = self._products.scheme.dtype
-        size = p.facts.group_size
+        size = p.traits.group_size
         self._stage = DigitStage(builder, p.x.element, digit, most_groups, size)
 
     def write(self, row: int, group: int, groups: int) -> None:
         """Write *groups* groups of *row* from *group* on."""
-        f = self._p.facts
+        f = self._p.traits
         first, number = row * f.k + group * f.group_size, row * (f.k // f.group_size) + group
         shifts = {
             "x": self._p.x.element.nbytes(first),
@@ -62,7 +62,7 @@ class DigitWriter:
         self._builder.call(("digits", groups), shifts, partial(self._write, groups))
 
     def _write(self, groups: int) -> None:
-        f, stage, scheme = self._p.facts, self._stage, self._products.scheme
+        f, stage, scheme = self._p.traits, self._stage, self._products.scheme
         size, count = f.group_size, groups * f.group_size
         place = Global("x", 0, self._p.x.element.nbytes(count))
         plane = stage.take(place, groups, size, size)

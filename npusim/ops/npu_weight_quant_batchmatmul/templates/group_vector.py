@@ -66,7 +66,7 @@ class GroupScales:
     def take(self, groups: int, columns: int, first: int = 0) -> None:
         """Bring those of *groups* groups from *first* on."""
         for operand, wide in zip(self._operands, self._wide, strict=True):
-            element, n = operand.element, self._p.facts.n
+            element, n = operand.element, self._p.traits.n
             start, width = element.nbytes(first * n), element.nbytes(columns)
             place = Global(operand.name, start, width, groups, element.nbytes(n))
             self._widen(operand.element, wide, place)
@@ -160,7 +160,7 @@ class Output:
         """Bytes to where an output begins, and its bias."""
         bias = self._p.bias
         return {
-            "output": self._p.output.element.nbytes(row * self._p.facts.n + column),
+            "output": self._p.output.element.nbytes(row * self._p.traits.n + column),
             "bias": 0 if bias is None else bias.element.nbytes(column),
         }
 
@@ -172,7 +172,7 @@ class Output:
         step(builder, Cast(slot.of(out, sums.rows * sums.columns), sums.whole(), "round"))
         self._results.enque(slot)
         slot, width = self._results.deque(), out.nbytes(sums.columns)
-        place = Global("output", 0, width, sums.rows, out.nbytes(self._p.facts.n))
+        place = Global("output", 0, width, sums.rows, out.nbytes(self._p.traits.n))
         builder.store(place, slot.of(out, sums.columns), width)
         self._results.free(slot)
 

@@ -16,11 +16,11 @@ from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, Lying, l1_bytes
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, l1_bytes
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
-from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import lying_weight
+from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import gm_weight
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["DigitCube", "core_columns", "digits_of", "digits_tile", "terms_of"]
 
@@ -30,18 +30,18 @@ STEPS = 4
 MOST_M, MOST_N = 128, 256
 
 
-def terms_of(f: Facts) -> int:
+def terms_of(f: CallTraits) -> int:
     """How many digits a number has."""
     return 2 if f.weight == "int8" else 3
 
 
-def digits_of(f: Facts) -> Lying:
+def digits_of(f: CallTraits) -> GmMatrix:
     """The digits as they lie in their workspace."""
     dtype = INT8 if f.weight == "int8" else INT4
-    return Lying("digits", dtype, terms_of(f) * f.m, f.k, k_is_down=False)
+    return GmMatrix("digits", dtype, terms_of(f) * f.m, f.k, k_is_first=False)
 
 
-def core_columns(f: Facts, cores: int) -> int:
+def core_columns(f: CallTraits, cores: int) -> int:
     """Columns of a cube core; the closed tables that may say otherwise are not followed."""
     unit = 256 if not f.is_nz and not f.trans_weight else 32
     return max(unit, align_up(f.n // cores, unit))
@@ -49,14 +49,14 @@ def core_columns(f: Facts, cores: int) -> int:
 
 def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
     """The base tile for *columns* of the output, and *k*; *keeps* asks for digits that stay."""
-    digits, weight = digits_of(p.facts), lying_weight(p)
+    digits, weight = digits_of(p.traits), gm_weight(p)
     m = min(MOST_M, align_up(digits.rows, FRACTAL_ROWS))
     n = min(MOST_N, align_up(columns, FRACTAL_ROWS))
     l0c_bytes = spec.cores["aic"].usable_bytes("l0c")
     base_k = L0_BYTES * 8 // weight.dtype.bits
     for width, depth, steps in ((n, base_k, STEPS), (min(n, MOST_N // 2), 2 * base_k, STEPS // 2)):
         kept = l1_bytes(digits.dtype, m, k, False)
-        streamed = l1_bytes(weight.dtype, width, depth * steps, weight.k_is_down)
+        streamed = l1_bytes(weight.dtype, width, depth * steps, weight.k_is_first)
         fits = kept + 2 * streamed <= spec.cores["aic"].usable_bytes("l1")
         if keeps and fits and digits.rows <= m:
             l0c_depth = 2 if 8 * m * align_up(width, FRACTAL_ROWS) <= l0c_bytes else 1
@@ -70,17 +70,17 @@ class DigitCube:
     def __init__(self, builder: Builder, p: Problem, tile: BaseTile, k: int) -> None:
         """*k* is the longest product."""
         self._builder, self._tile = builder, tile
-        self._digits, self._weight = digits_of(p.facts), lying_weight(p)
+        self._digits, self._weight = digits_of(p.traits), gm_weight(p)
         a, b = GmFeed(builder, self._digits), GmFeed(builder, self._weight)
         self._writer = CubeWriter(builder, tile, a, b, k)
 
-    def touch(self, start: int, k: int, column: int, columns: int, most: int) -> None:
+    def prefetch_l2(self, start: int, k: int, column: int, columns: int, most: int) -> None:
         """Load the first pieces of a weight, at most *most*, and throw them away."""
         width = min(columns, self._tile.n)
         count = min(most, ceil_div(k, self._tile.k * self._tile.steps_b))
         shifts = {"weight": self._weight.shift(column) + self._weight.shift_k(start)}
         key = ("touch", width, k, count)
-        self._builder.call(key, shifts, lambda: self._writer.touch(width, k, count))
+        self._builder.call(key, shifts, lambda: self._writer.prefetch_l2(width, k, count))
 
     def multiply(
         self, start: int, k: int, column: int, columns: int, place_bytes: int, pitch_bytes: int

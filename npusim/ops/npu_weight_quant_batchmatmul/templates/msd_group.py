@@ -37,7 +37,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]
     cube, vector = _CubeSide(spec, p, plan), VectorSide(spec, p, plan)
     names = (*(x.name for x in p.inputs), "output", *plan.workspaces)
     blocks = []
-    for index in range(plan.launched):
+    for index in range(plan.block_dim):
         share = share_of(p, plan, index)
         base = index * PLACES * plan.product_bytes
         bindings = {name: Binding(name) for name in names}
@@ -56,12 +56,12 @@ class _CubeSide:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> None:
         self._p, self._plan = p, plan
         self._builder = Builder(p.choice.template, spec.cores["aic"], spec.sync)
-        most = min(plan.core_k, p.facts.k)
+        most = min(plan.core_k, p.traits.k)
         self._cube = GroupCube(self._builder, p, plan.core_n, most, 1)
 
     def program(self, share: Share) -> Program:
         """Multiply the groups of *share* one after the other."""
-        cube, k = self._cube, share.group * self._p.facts.group_size
+        cube, k = self._cube, share.group * self._p.traits.group_size
         shifts = {
             "digits": cube.digits.shift_k(k),
             "weight": cube.weight.shift_k(k) + cube.weight.shift(share.column),
@@ -71,7 +71,7 @@ class _CubeSide:
         return self._builder.build()
 
     def _write(self, groups: int, columns: int) -> None:
-        builder, plan, size = self._builder, self._plan, self._p.facts.group_size
+        builder, plan, size = self._builder, self._plan, self._p.traits.group_size
         builder.cross_core_wait_flag("group", "mte2", READY)
         held = self._cube.hold(groups * size)
         stride = plan.product_bytes // self._cube.products.digit_rows

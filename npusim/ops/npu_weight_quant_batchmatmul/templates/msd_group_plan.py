@@ -9,10 +9,10 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.facts import k_cores, k_step
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import workspaces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.traits import k_cores, k_step
 
 __all__ = ["CORE_N", "PLACES", "MsdGroupPlan", "Share", "share_of", "tile"]
 
@@ -41,20 +41,20 @@ class MsdGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Cut n by 2048, and k into as many whole groups a core as leaves a core for each."""
-    f, aic, products = p.facts, spec.cores["aic"].count, DigitProducts.of(p)
+    f, aic, products = p.traits, spec.cores["aic"].count, DigitProducts.of(p)
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
-    launched, core_n = cores_k * cores_n, min(CORE_N, f.n)
+    block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
     product_bytes = products.dtype.nbytes(products.digit_rows * core_n)
     row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))
     return MsdGroupPlan(
         p.choice.template,
         p.choice.form,
-        p.choice.why,
-        launched,
+        p.choice.reason,
+        block_dim,
         True,
         workspaces(p, products)
         | {
-            "products": launched * PLACES * product_bytes,
+            "products": block_dim * PLACES * product_bytes,
             "total": FLOAT32.nbytes(f.m * f.n),
         },
         cores_k,
@@ -77,7 +77,7 @@ class Share(NamedTuple):
 
 def share_of(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
     """Cores with less k come first, so that they add first."""
-    f = p.facts
+    f = p.traits
     index_k, index_n = divmod(index, plan.cores_n)
     k, column = index_k * plan.core_k, index_n * CORE_N
     groups = min(plan.core_k, f.k - k) // f.group_size

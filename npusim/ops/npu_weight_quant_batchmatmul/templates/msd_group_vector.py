@@ -51,13 +51,13 @@ class VectorSide:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> None:
         self._p, self._plan, self._products = p, plan, DigitProducts.of(p)
         self._builder = builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
-        f, claim, queue = p.facts, builder.claim, builder.queue
+        f, claim, queue = p.traits, builder.claim, builder.queue
         self._all_groups = f.k // f.group_size
         self._digits = DigitWriter(builder, p, self._all_groups)
-        builder.reuse()
+        builder.reset_buffers()
         self._zeros_bytes = min(ZEROS_BYTES, self._zeros_of_a_core())
         self._zeros = claim("ub", self._zeros_bytes)
-        builder.reuse()
+        builder.reset_buffers()
         self._wide = wide = min(plan.core_n, CORE_N // 2)
         self._sums = claim("ub", FLOAT32.nbytes(f.m * wide))
         self._scales = GroupScales(builder, p, 1, wide)
@@ -70,23 +70,23 @@ class VectorSide:
         self._apart = None
         if self._products.is_half:
             self._apart = claim("ub", FLOAT32.nbytes(plan.rows * wide))
-        builder.reuse()
+        builder.reset_buffers()
         self._total = queue("ub", FLOAT32.nbytes(f.m * wide), "mte2", "vector")
         self._output = Output(builder, p, f.m, wide)
 
     def _zeros_of_a_core(self) -> int:
-        f = self._p.facts
-        return FLOAT32.nbytes(align_up(ceil_div(f.m * f.n, 2 * self._plan.launched), REPEAT))
+        f = self._p.traits
+        return FLOAT32.nbytes(align_up(ceil_div(f.m * f.n, 2 * self._plan.block_dim), REPEAT))
 
     def program(self, share: Share, half: int, core: int) -> Program:
         """The program of vector core number *core*, for one *half* of the columns of *share*."""
-        builder, f = self._builder, self._p.facts
-        for row in range(core, f.m, 2 * self._plan.launched):
+        builder, f = self._builder, self._p.traits
+        for row in range(core, f.m, 2 * self._plan.block_dim):
             self._digits.write(row, 0, self._all_groups)
-        builder.turn()
+        builder.end_stage()
         self._fill(core)
         builder.call("meet", {}, self._meet)
-        builder.turn()
+        builder.end_stage()
         start = half * (CORE_N // 2)
         columns = max(0, min(CORE_N // 2, share.columns - start))
         column = share.column + start
@@ -95,7 +95,7 @@ class VectorSide:
         else:
             builder.call(("idle", share.groups), {}, partial(self._idle, share.groups))
         builder.call("meet again", {}, lambda: meet(builder))
-        builder.turn()
+        builder.end_stage()
         if columns and share.group == 0:
             shifts = {"total": FLOAT32.nbytes(column), **self._output.shifts(0, column)}
             builder.call(("finish", columns), shifts, partial(self._finish, columns))
@@ -135,7 +135,7 @@ class VectorSide:
             self._builder.cross_core_set_flag("group", "mte2", READ)
 
     def _add_up(self, share: Share, columns: int, column: int) -> None:
-        builder, p, f = self._builder, self._p, self._p.facts
+        builder, p, f = self._builder, self._p, self._p.traits
         builder.call(("start", columns), {}, partial(self._start, columns))
         inside = self._products.dtype.nbytes(column - share.column)
         for first, groups in pieces(share.groups, SPREAD):
@@ -155,11 +155,11 @@ class VectorSide:
     def _start(self, columns: int) -> None:
         # The first group could be written in place of being added; a sum that begins with +0 and
         # is added to +0 at last comes to the same bits.
-        zeros = Duplicate(self._sums.of(FLOAT32, self._p.facts.m * columns), 0.0)
+        zeros = Duplicate(self._sums.of(FLOAT32, self._p.traits.m * columns), 0.0)
         step(self._builder, zeros)
 
     def _pack(self, groups: int, columns: int) -> None:
-        f, plan = self._p.facts, self._plan
+        f, plan = self._p.traits, self._plan
         for numbers in self._numbers.values():
             numbers.take(f.m, groups)
         for group in range(groups):
@@ -173,7 +173,7 @@ class VectorSide:
                 self._rows(group, row, rows, columns)
 
     def _rows(self, group: int, row: int, rows: int, columns: int) -> None:
-        builder, f, products = self._builder, self._p.facts, self._products
+        builder, f, products = self._builder, self._p.traits, self._products
         out, slot = products.dtype, self._given.alloc()
         stride = self._plan.product_bytes // products.digit_rows
         first = group % PLACES * self._plan.product_bytes
@@ -196,7 +196,7 @@ class VectorSide:
         self._given.free(slot)
 
     def _add(self, columns: int) -> None:
-        f, builder = self._p.facts, self._builder
+        f, builder = self._p.traits, self._builder
         builder.sync("vector", "mte3")
         width, line = FLOAT32.nbytes(columns), FLOAT32.nbytes(f.n)
         place = Global("total", 0, width, f.m, line)
@@ -205,7 +205,7 @@ class VectorSide:
     # ---- everything is added up ----
 
     def _finish(self, columns: int) -> None:
-        f, builder = self._p.facts, self._builder
+        f, builder = self._p.traits, self._builder
         width = FLOAT32.nbytes(columns)
         slot = self._total.alloc()
         place = Global("total", 0, width, f.m, FLOAT32.nbytes(f.n))

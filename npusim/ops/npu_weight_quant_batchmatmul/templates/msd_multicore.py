@@ -25,7 +25,6 @@ from npusim.kernel.cube import BaseTile
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import balanced
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
     DigitCube,
     core_columns,
@@ -33,6 +32,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore_ends import Finish, RowSplit
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["MulticorePlan", "build", "tile"]
 
@@ -66,7 +66,7 @@ class MulticorePlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     """Split as the vendor does where its rules are open."""
-    f = p.facts
+    f = p.traits
     split_cores = balanced(f.m, spec.cores["aiv"].count)
     core_n = core_columns(f, spec.cores["aic"].count)
     cube_cores = ceil_div(f.n, core_n)
@@ -81,8 +81,8 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     return MulticorePlan(
         template=p.choice.template,
         form=p.choice.form,
-        why=p.choice.why,
-        launched=max(cube_cores, ceil_div(split_cores, 2)),
+        reason=p.choice.reason,
+        block_dim=max(cube_cores, ceil_div(split_cores, 2)),
         is_mix=True,
         workspaces=workspaces,
         split_cores=split_cores,
@@ -96,7 +96,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     )
 
 
-def _preloads(f: Facts, cube: BaseTile) -> int:
+def _preloads(f: CallTraits, cube: BaseTile) -> int:
     fewer = FEWER_PRELOADS if f.trans_weight and not f.has_bias else {}
     return fewer.get((f.m, f.k, f.n), min(PRELOADS, f.k // (cube.k * cube.steps_b)))
 
@@ -107,7 +107,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...
     bindings = {name: Binding(name) for name in names}
     cube, vector = _Cube(spec, p, plan), _Vector(spec, p, plan)
     blocks = []
-    for group in range(plan.launched):
+    for group in range(plan.block_dim):
         first = 3 * group
         blocks.append(Block(first, "aic", cube.program(group), bindings, group))
         for half in (0, 1):
@@ -120,16 +120,16 @@ class _Cube:
     """The kernel of a cube core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> None:
-        self.f, self.plan = p.facts, plan
+        self.f, self.plan = p.traits, plan
         self.builder = Builder(OP, spec.cores["aic"], spec.sync)
-        self.digits = DigitCube(self.builder, p, plan.cube, p.facts.k)
+        self.digits = DigitCube(self.builder, p, plan.cube, p.traits.k)
 
     def program(self, group: int) -> Program:
         f, plan, builder = self.f, self.plan, self.builder
         column = group * plan.core_n
         columns = min(plan.core_n, f.n - column)
         if columns > 0:
-            self.digits.touch(0, f.k, column, columns, plan.preloads)
+            self.digits.prefetch_l2(0, f.k, column, columns, plan.preloads)
         builder.cross_core_wait_flag("group", "mte2", READY)
         if columns > 0:
             pitch = INT32.nbytes(f.n)
@@ -145,11 +145,11 @@ class _Vector:
         self.p, self.plan = p, plan
         self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
         self.split = RowSplit(self.builder, p, INT8)
-        self.builder.reuse()
+        self.builder.reset_buffers()
         self.finish = Finish(self.builder, p, plan.finish_rows, plan.finish_columns)
 
     def program(self, group: int, half: int) -> Program:
-        f, plan, builder = self.p.facts, self.plan, self.builder
+        f, plan, builder = self.p.traits, self.plan, self.builder
         first = (2 * group + half) * plan.split_rows
         for row in range(first, min(first + plan.split_rows, f.m)):
             self.split.row(row)
@@ -157,7 +157,7 @@ class _Vector:
         builder.cross_core_wait_flag("all", "mte2", SPLIT)
         builder.cross_core_set_flag("group", "mte2", READY)
         if group < plan.cube_cores:
-            builder.turn()
+            builder.end_stage()
             builder.cross_core_wait_flag("group", "mte2", MULTIPLIED)
             if half == 0:
                 column = group * plan.core_n

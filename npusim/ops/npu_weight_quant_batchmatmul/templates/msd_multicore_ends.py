@@ -37,9 +37,9 @@ class RowSplit:
     """Two digits, the largest magnitude and the sum of a row of x at a time."""
 
     def __init__(self, builder: Builder, p: Problem, digit: DType) -> None:
-        self._builder, self._f = builder, p.facts
+        self._builder, self._f = builder, p.traits
         self._element = p.x.element
-        self._wide = align_up(p.facts.k, REPEAT)
+        self._wide = align_up(p.traits.k, REPEAT)
         self._is_precise = p.choice.form == "multicore_hp"
         self._stage = DigitStage(builder, p.x.element, digit, 1, self._wide)
         self._first = builder.claim("ub", FLOAT32.nbytes(8))
@@ -133,7 +133,7 @@ class Finish:
 
     def columns(self, column: int, count: int) -> None:
         """Finish all rows of *count* columns from *column* on."""
-        f, out = self._p.facts, self._p.output.element
+        f, out = self._p.traits, self._p.output.element
         step_rows = align_up(CALL_ROWS, self._rows)
         for left, width in pieces(count, self._columns):
             for top, rows in pieces(f.m, step_rows):
@@ -181,7 +181,7 @@ class Finish:
         most: Local,
         sums: Local,
     ) -> None:
-        builder, f, out = self._builder, self._p.facts, self._p.output.element
+        builder, f, out = self._builder, self._p.traits, self._p.output.element
         wide = align_up(columns, REPEAT)
         line = INT32.nbytes(f.n)
         slot = self._products.alloc()

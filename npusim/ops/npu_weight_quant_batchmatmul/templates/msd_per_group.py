@@ -51,7 +51,7 @@ def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]
     names = (*(x.name for x in p.inputs), "output", *plan.workspaces)
     bindings = {name: Binding(name) for name in names}
     blocks = []
-    for group in range(plan.launched):
+    for group in range(plan.block_dim):
         first = 3 * group
         blocks.append(Block(first, "aic", cube.program(every, group), bindings, group))
         for half in (0, 1):
@@ -75,7 +75,7 @@ class _CubeSide:
         self._p, self._plan = p, plan
         self._builder = Builder(p.choice.template, spec.cores["aic"], spec.sync)
         wide = min(BLOCK_N, plan.round_n)
-        self._cube = GroupCube(self._builder, p, wide, plan.pack_groups * p.facts.group_size, 2)
+        self._cube = GroupCube(self._builder, p, wide, plan.pack_groups * p.traits.group_size, 2)
 
     def program(self, every: tuple[Step, ...], core: int) -> Program:
         """The program of cube core number *core*."""
@@ -83,7 +83,7 @@ class _CubeSide:
         builder.call("ready", {}, self._await)
         for step in every:
             tasks = self._tasks(step, core)
-            k = step.group * self._p.facts.group_size
+            k = step.group * self._p.traits.group_size
             shifts = {
                 "digits": cube.digits.shift_k(k),
                 "weight": cube.weight.shift_k(k) + cube.weight.shift(step.column),
@@ -103,12 +103,12 @@ class _CubeSide:
             for column, columns in pieces(step.columns, BLOCK_N)
             for group in range(step.groups)
         ]
-        each, more = divmod(len(every), self._plan.launched)
+        each, more = divmod(len(every), self._plan.block_dim)
         start = core * each + min(core, more)
         return tuple(every[start : start + each + (core < more)])
 
     def _write(self, tasks: tuple[_Task, ...], groups: int, waits: bool) -> None:
-        builder, size = self._builder, self._p.facts.group_size
+        builder, size = self._builder, self._p.traits.group_size
         products = self._cube.products
         pitch = products.dtype.nbytes(self._plan.round_n)
         if waits:
@@ -135,23 +135,23 @@ class _VectorSide:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> None:
         self._p, self._plan = p, plan
         self._builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
-        size = p.facts.group_size
-        self._most = min(plan.digits_k, p.facts.k) // size
+        size = p.traits.group_size
+        self._most = min(plan.digits_k, p.traits.k) // size
         self._digits = DigitWriter(self._builder, p, self._most)
-        self._builder.reuse()
+        self._builder.reset_buffers()
         self._sums = StripSums(self._builder, p, plan)
 
     def program(self, every: tuple[Step, ...], core: int) -> Program:
         """The program of vector core number *core*."""
         builder, plan = self._builder, self._plan
         self._write_digits(core)
-        builder.turn()
+        builder.end_stage()
         builder.call("ready", {}, self._tell)
         for step in every:
             strips = ceil_div(plan.round_n, plan.strip_n)
             part, strip = divmod(core, strips)
             row, start = part * plan.strip_m, strip * plan.strip_n
-            rows = max(0, min(plan.strip_m, self._p.facts.m - row))
+            rows = max(0, min(plan.strip_m, self._p.traits.m - row))
             columns = max(0, min(plan.strip_n, step.columns - start))
             if rows and columns:
                 self._sums.add(step, (row, rows), (start, columns))
@@ -161,13 +161,13 @@ class _VectorSide:
 
     def _write_digits(self, core: int) -> None:
         """Write this core's run of the pieces of all rows."""
-        f = self._p.facts
+        f = self._p.traits
         every = [
             (row, group, groups)
             for row in range(f.m)
             for group, groups in pieces(f.k // f.group_size, self._most)
         ]
-        run = ceil_div(len(every), 2 * self._plan.launched)
+        run = ceil_div(len(every), 2 * self._plan.block_dim)
         for row, group, groups in every[core * run : (core + 1) * run]:
             self._digits.write(row, group, groups)
 

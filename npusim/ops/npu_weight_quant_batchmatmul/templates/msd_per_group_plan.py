@@ -68,13 +68,13 @@ class Step(NamedTuple):
 
 def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     """Split a call on *spec*."""
-    f, products = p.facts, DigitProducts.of(p)
+    f, products = p.traits, DigitProducts.of(p)
     aic, groups = spec.cores["aic"].count, f.k // f.group_size
     round_n = min(STRIP_N * 2 * aic, f.n)
     pack = min(PACK_K // f.group_size, groups)
-    launched = min(aic, ceil_div(round_n, BLOCK_N) * pack)
-    strip_n = align_up(ceil_div(round_n, 2 * launched), STRIP_N)
-    parts = max(1, 2 * launched // ceil_div(round_n, strip_n))
+    block_dim = min(aic, ceil_div(round_n, BLOCK_N) * pack)
+    strip_n = align_up(ceil_div(round_n, 2 * block_dim), STRIP_N)
+    parts = max(1, 2 * block_dim // ceil_div(round_n, strip_n))
     strip_m = ceil_div(f.m, parts)
     elements = pack * products.digit_rows * round_n
     half = min(max(RING_ELEMENTS // elements, 1), MOST_PLACES)
@@ -83,8 +83,8 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     return PerGroupPlan(
         p.choice.template,
         p.choice.form,
-        p.choice.why,
-        launched,
+        p.choice.reason,
+        block_dim,
         True,
         workspaces(p, products) | {"products": 2 * half * place_bytes},
         _digits_k(f.k, f.n),
@@ -108,7 +108,7 @@ def _digits_k(k: int, n: int) -> int:
 
 def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
     """All steps, a round after the other."""
-    f, half = p.facts, plan.places // 2
+    f, half = p.traits, plan.places // 2
     groups = f.k // f.group_size
     packs = ceil_div(groups, plan.pack_groups)
     count = packs * ceil_div(f.n, plan.round_n)

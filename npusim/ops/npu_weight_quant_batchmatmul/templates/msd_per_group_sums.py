@@ -30,7 +30,7 @@ class StripSums:
     def __init__(self, builder: Builder, p: Problem, plan: PerGroupPlan) -> None:
         self._builder, self._p, self._plan = builder, p, plan
         self._products = products = DigitProducts.of(p)
-        f, rows, wide, pack = p.facts, plan.strip_m, plan.strip_n, plan.pack_groups
+        f, rows, wide, pack = p.traits, plan.strip_m, plan.strip_n, plan.pack_groups
         count, claim, queue = rows * wide, builder.claim, builder.queue
         self._sums = claim("ub", FLOAT32.nbytes(count))
         self._output = Output(builder, p, rows, wide)
@@ -46,7 +46,7 @@ class StripSums:
 
     def add(self, step: Step, rows: tuple[int, int], columns: tuple[int, int]) -> None:
         """Add the groups of *step*; *rows* and *columns*, of its round, are `(first, count)`."""
-        p, f, plan, out = self._p, self._p.facts, self._plan, self._products.dtype
+        p, f, plan, out = self._p, self._p.traits, self._plan, self._products.dtype
         (row, height), (start, width) = rows, columns
         column = step.column + start
         place = step.number % plan.places * plan.place_bytes
@@ -81,7 +81,7 @@ class StripSums:
         self._scales.take(groups, columns)
         if is_first:
             chained(builder, Duplicate(sums.whole(), 0.0))
-        if self._p.facts.has_offset:
+        if self._p.traits.has_offset:
             of_rows = self._numbers["sums"]
             for group in range(groups):
                 offset = self._scales.offset(group)
@@ -111,7 +111,7 @@ class StripSums:
 
     def _places(self, first: int, count: int, rows: int, columns: int) -> list[tuple[int, Global]]:
         """Where the products of *count* groups lie, each with its first byte in the slot."""
-        products, m = self._products, self._p.facts.m
+        products, m = self._products, self._p.traits.m
         width, pitch = (products.dtype.nbytes(x) for x in (columns, self._plan.round_n))
         start = first * products.digit_rows * pitch
         terms = count * products.terms

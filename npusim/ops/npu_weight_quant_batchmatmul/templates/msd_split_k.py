@@ -28,7 +28,6 @@ from npusim.kernel.cube import BaseTile
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding, Block, Program
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import (
     EIGHT_BITS,
     FOUR_BITS,
@@ -43,6 +42,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_cube import (
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k_end import Finish
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["SplitKPlan", "build", "tile"]
 
@@ -90,7 +90,7 @@ class SplitKPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     """Split as the vendor does."""
-    f = p.facts
+    f = p.traits
     depth, terms = _block_k(f), terms_of(f)
     blocks = ceil_div(f.k, depth)
     core_n = core_columns(f, spec.cores["aic"].count)
@@ -114,8 +114,8 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     return SplitKPlan(
         template=p.choice.template,
         form=p.choice.form,
-        why=p.choice.why,
-        launched=groups,
+        reason=p.choice.reason,
+        block_dim=groups,
         is_mix=True,
         workspaces=workspaces,
         block_k=depth,
@@ -130,7 +130,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     )
 
 
-def _block_k(f: Facts) -> int:
+def _block_k(f: CallTraits) -> int:
     """How much of k is scaled by one largest magnitude."""
     unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
     first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
@@ -144,7 +144,7 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
     bindings = {name: Binding(name) for name in names}
     cube, vector = _Cube(spec, p, plan), _Vector(spec, p, plan)
     blocks = []
-    for group in range(plan.launched):
+    for group in range(plan.block_dim):
         first = 3 * group
         blocks.append(Block(first, "aic", cube.program(group), bindings, group))
         for core in (2 * group, 2 * group + 1):
@@ -163,7 +163,7 @@ def _share(tasks: int, cores: int, core: int) -> range:
 class _Rounds:
     """What cube and vector cores agree on: the rounds, and the places of the ring."""
 
-    def __init__(self, f: Facts, plan: SplitKPlan) -> None:
+    def __init__(self, f: CallTraits, plan: SplitKPlan) -> None:
         self.f, self.plan = f, plan
         self.count = ceil_div(f.n, plan.round_n)
 
@@ -190,16 +190,16 @@ class _Cube:
     """The kernel of a cube core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> None:
-        self.f, self.plan = p.facts, plan
-        self.rounds = _Rounds(p.facts, plan)
+        self.f, self.plan = p.traits, plan
+        self.rounds = _Rounds(p.traits, plan)
         self.builder = Builder(OP, spec.cores["aic"], spec.sync)
-        longest = min(plan.block_k, p.facts.k)
+        longest = min(plan.block_k, p.traits.k)
         self.digits = DigitCube(self.builder, p, plan.cube, longest)
 
     def program(self, group: int) -> Program:
         builder, rounds = self.builder, self.rounds
         for task in self._tasks(0, group)[:1]:
-            self.digits.touch(*task, self.plan.preloads)
+            self.digits.prefetch_l2(*task, self.plan.preloads)
         builder.cross_core_wait_flag("group", "mte2", READY)
         for index in range(rounds.count):
             if rounds.needs_half(index):
@@ -215,7 +215,7 @@ class _Cube:
         """The tasks of a core in a round: first k, its count, first column, their count."""
         plan, (left, width) = self.plan, self.rounds.columns(index)
         tasks = []
-        for task in _share(ceil_div(width, plan.task_n) * plan.k_blocks, plan.launched, group):
+        for task in _share(ceil_div(width, plan.task_n) * plan.k_blocks, plan.block_dim, group):
             strip, block = divmod(task, plan.k_blocks)
             start, column = block * plan.block_k, strip * plan.task_n
             depth = min(plan.block_k, self.f.k - start)
@@ -234,14 +234,14 @@ class _Vector:
     """The kernel of a vector core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> None:
-        self.p, self.plan, self.f = p, plan, p.facts
-        self.rounds = _Rounds(p.facts, plan)
+        self.p, self.plan, self.f = p, plan, p.traits
+        self.rounds = _Rounds(p.traits, plan)
         self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
-        self.scheme = EIGHT_BITS if p.facts.weight == "int8" else FOUR_BITS
+        self.scheme = EIGHT_BITS if p.traits.weight == "int8" else FOUR_BITS
         self.split = DigitStage(
             self.builder, p.x.element, self.scheme.dtype, plan.split_rows, plan.block_k
         )
-        self.builder.reuse()
+        self.builder.reset_buffers()
         self.share_m = ceil_div(self.f.m, plan.finish_cores_m)
         rows = min(self.share_m, FINISH_ROWS)
         columns = min(STRIP, align_up(plan.round_n, REPEAT))
@@ -251,12 +251,12 @@ class _Vector:
     def program(self, core: int) -> Program:
         builder, plan, rounds = self.builder, self.plan, self.rounds
         pieces = ceil_div(self.f.m, plan.split_rows)
-        for task in _share(plan.k_blocks * pieces, 2 * plan.launched, core):
+        for task in _share(plan.k_blocks * pieces, 2 * plan.block_dim, core):
             self._split(*divmod(task, pieces))
         builder.cross_core_set_flag("all", "mte3", SPLIT)
         builder.cross_core_wait_flag("all", "mte2", SPLIT)
         builder.cross_core_set_flag("group", "mte2", READY)
-        builder.turn()
+        builder.end_stage()
         strip, part = divmod(core, plan.finish_cores_m)
         row = part * self.share_m
         rows = min(self.share_m, self.f.m - row)

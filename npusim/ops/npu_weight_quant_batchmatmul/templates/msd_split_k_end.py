@@ -36,7 +36,7 @@ class Finish:
         self._vectors = Columns(builder, p, wide)
         self._both = builder.claim("ub", FLOAT32.nbytes(wide))
         self._high = align_up(self._rows, 8)
-        names = ("most", "sums") if p.facts.has_offset else ("most",)
+        names = ("most", "sums") if p.traits.has_offset else ("most",)
         count = self._k_blocks * self._high
         self._numbers = builder.queue("ub", len(names) * FLOAT32.nbytes(count), "mte2", "vector")
         self._blocks = {name: builder.claim("ub", FLOAT32.nbytes(8 * count)) for name in names}
@@ -48,7 +48,7 @@ class Finish:
 
     def strip(self, place_bytes: int, row: int, rows: int, column: int, columns: int) -> None:
         """Finish *rows* x *columns* of the output; their sums begin at *place_bytes*, row 0."""
-        f, out = self._p.facts, self._p.output.element
+        f, out = self._p.traits, self._p.output.element
         for top, count in pieces(rows, self._rows):
             number = FLOAT32.nbytes(row + top)
             shifts = {
@@ -71,7 +71,7 @@ class Finish:
         total = Plane(self._total, rows, wide)
         step(builder, Duplicate(total.whole(), 0.0))
         scale = vectors["antiquant_scale"]
-        if p.facts.has_offset:
+        if p.traits.has_offset:
             both = self._both.of(FLOAT32, columns)
             step(builder, Binary("mul", both, scale, vectors["antiquant_offset"]))
             for block in range(self._k_blocks):
@@ -88,7 +88,7 @@ class Finish:
         step(builder, Cast(result, total.whole(), "round"))
         self._results.enque(slot)
         slot = self._results.deque()
-        place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(p.facts.n))
+        place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(p.traits.n))
         builder.store(place, result, out.nbytes(wide))
         self._results.free(slot)
 
@@ -100,7 +100,7 @@ class Finish:
         for term, weight in enumerate(self._scheme.weights):
             slot = self._products.alloc()
             given = slot.of(INT32, rows * wide)
-            start = (block * self._terms + term) * self._p.facts.m * self._pitch
+            start = (block * self._terms + term) * self._p.traits.m * self._pitch
             place = Global("products", start, INT32.nbytes(columns), rows, self._pitch)
             builder.load(given, place, INT32.nbytes(wide))
             self._products.enque(slot)
@@ -116,7 +116,7 @@ class Finish:
         builder, count = self._builder, self._k_blocks * self._high
         slot = self._numbers.alloc()
         pitch = FLOAT32.nbytes(self._high)
-        stride = FLOAT32.nbytes(self._p.facts.m)
+        stride = FLOAT32.nbytes(self._p.traits.m)
         for index, name in enumerate(self._blocks):
             place = Global(name, 0, FLOAT32.nbytes(rows), self._k_blocks, stride)
             builder.load(slot.of(FLOAT32, count, index * FLOAT32.nbytes(count)), place, pitch)

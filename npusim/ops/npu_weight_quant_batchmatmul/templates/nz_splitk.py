@@ -14,11 +14,11 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.facts import k_cores, k_step
 from npusim.ops.npu_weight_quant_batchmatmul.templates import sharing
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import Chain
 from npusim.ops.npu_weight_quant_batchmatmul.templates.sharing import Recipe, SharingPlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.strip import StripTile
+from npusim.ops.npu_weight_quant_batchmatmul.traits import k_cores, k_step
 
 __all__ = ["build", "tile"]
 
@@ -31,7 +31,7 @@ RESIDENT_BYTES = 262144
 
 def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     """Split k, then give what is left of the cores to n."""
-    f, aic = p.facts, spec.cores["aic"].count
+    f, aic = p.traits, spec.cores["aic"].count
     cores_k, core_k = k_cores(f, aic), k_step(f, aic)
     core_n = align_up(ceil_div(align_up(f.n, 16), aic // cores_k), 64)
     cores_n = ceil_div(f.n, core_n)
@@ -47,8 +47,8 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     return SharingPlan(
         template=p.choice.template,
         form=p.choice.form,
-        why=p.choice.why,
-        launched=aic if is_added else used,
+        reason=p.choice.reason,
+        block_dim=aic if is_added else used,
         is_mix=True,
         workspaces=workspaces,
         cores_k=cores_k,
@@ -77,6 +77,6 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
 
 def build(spec: DeviceSpec, p: Problem, plan: SharingPlan) -> tuple[Block, ...]:
     """The scale of bf16 comes after the product."""
-    is_half = p.facts.x == "float16"
+    is_half = p.traits.x == "float16"
     chain = Chain(FLOAT16, FLOAT16, FLOAT16) if is_half else Chain(FLOAT16, None, BFLOAT16)
     return sharing.build(spec, p, plan, Recipe(chain, "round"))

@@ -9,21 +9,21 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Local
-from npusim.kernel.cube import Lying
+from npusim.kernel.cube import GmMatrix
 from npusim.kernel.queues import Slot
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.parameters import ROW, Parameter
 
-__all__ = ["Cell", "Grid", "Piece", "lying_weight", "piece_of"]
+__all__ = ["Cell", "Grid", "Piece", "gm_weight", "piece_of"]
 
 
-def lying_weight(p: Problem) -> Lying:
+def gm_weight(p: Problem) -> GmMatrix:
     """The weight as it lies in memory, in numbers: an int32 holds eight int4."""
-    f = p.facts
+    f = p.traits
     rows, columns = (f.n, f.k) if f.trans_weight else (f.k, f.n)
     layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if f.is_nz else "ND"
     kind = INT8 if f.weight == "int8" else INT4
-    return Lying("weight", kind, rows, columns, not f.trans_weight, layout)
+    return GmMatrix("weight", kind, rows, columns, not f.trans_weight, layout)
 
 
 class Piece(NamedTuple):
@@ -39,8 +39,8 @@ class Piece(NamedTuple):
 
 def piece_of(p: Problem, row: int, column: int, rows: int, columns: int) -> Piece:
     """The piece of that size that begins at *row*, *column* of the weight in memory."""
-    first, length = (column, columns) if p.facts.trans_weight else (row, rows)
-    size = p.facts.group_size or align_up(p.facts.k, 1)
+    first, length = (column, columns) if p.traits.trans_weight else (row, rows)
+    size = p.traits.group_size or align_up(p.traits.k, 1)
     inner = range(first // size * size + size, first + length, size)
     return Piece(row, column, rows, columns, (*(end - first for end in inner), length))
 
@@ -63,12 +63,12 @@ class Grid:
     """
 
     def __init__(self, p: Problem, piece: Piece) -> None:
-        lying = lying_weight(p)
-        self.is_nz, self.ends, self.k_is_down = p.facts.is_nz, piece.ends, lying.k_is_down
+        gm_matrix = gm_weight(p)
+        self.is_nz, self.ends, self.k_is_first = p.traits.is_nz, piece.ends, gm_matrix.k_is_first
         self.rows, self.columns = piece.rows, piece.columns
         self.width = ROW
         if self.is_nz:
-            self.rows, self.width = align_up(piece.rows, FRACTAL_ROWS), c0(lying.dtype)
+            self.rows, self.width = align_up(piece.rows, FRACTAL_ROWS), c0(gm_matrix.dtype)
         self.pitch = align_up(piece.columns, self.width)
         self.count = self.rows * self.pitch
 
@@ -95,7 +95,7 @@ class Grid:
             yield from self._strips(number, src, dst)
         elif number.room.way == "single":
             yield Cell(dst.of(kind, self.count), src.of(kind, self.count), None)
-        elif self.k_is_down:
+        elif self.k_is_first:
             yield from self._lines(number, src, dst)
         else:
             yield from self._spans(number, src, dst)

@@ -13,8 +13,8 @@ class Plan:
 
     template: str
     form: str
-    why: str
-    launched: int
+    reason: str
+    block_dim: int
     is_mix: bool
     """Whether vector cores start beside the cube cores."""
     workspaces: dict[str, int]

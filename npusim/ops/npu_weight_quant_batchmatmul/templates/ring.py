@@ -15,7 +15,7 @@ from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import Lying
+from npusim.kernel.cube import GmMatrix
 from npusim.kernel.program import Binding
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -62,11 +62,11 @@ class Ring:
     def nbytes(self) -> int:
         return self.slots * self.piece_bytes
 
-    def lying(self, name: str) -> Lying:
+    def gm_matrix(self, name: str) -> GmMatrix:
         """A piece as an operand of the cube."""
         is_nd = self.layout == "ND"
         rows, columns = (self.depth, self.columns) if is_nd else (self.columns, self.depth)
-        return Lying(name, self.dtype, rows, columns, is_nd, self.layout)
+        return GmMatrix(name, self.dtype, rows, columns, is_nd, self.layout)
 
     def bindings(self, group: int) -> dict[str, Binding]:
         """Names for the ring of cube core *group*, and for each of its slots."""
@@ -86,7 +86,7 @@ class RingWriter:
     ) -> None:
         """*cut* is how much of n and of k is dequantised at a time; it must fit into the UB."""
         self._builder, self._p, self._ring, self._cut = builder, p, ring, cut
-        self._is_down = not p.facts.trans_weight
+        self._is_down = not p.traits.trans_weight
         rows, columns = cut[::-1] if self._is_down else cut
         self._dequant = Dequant(builder, p, chain, rows, columns)
 
@@ -94,10 +94,10 @@ class RingWriter:
         """What comes once, before all pieces of a program."""
         self._dequant.begin()
 
-    def fill(self, part: Part, index: int, half: int) -> None:
+    def load(self, part: Part, index: int, half: int) -> None:
         """Write the first or second *half* of the columns of *part*, piece number *index*."""
         builder, ring = self._builder, self._ring
-        lying = ring.lying("ring")
+        gm_matrix = ring.gm_matrix("ring")
         upper = min(part.columns, align_up(ceil_div(part.columns, 2), FRACTAL_ROWS))
         first, count = (0, upper) if half == 0 else (upper, part.columns - upper)
         cells = [
@@ -113,7 +113,7 @@ class RingWriter:
                 at, size = at[::-1], size[::-1]
             piece = piece_of(self._p, *at, *size)
             shifts = self._dequant.shifts(piece)
-            shifts["ring"] = slot + lying.shift(first + n) + lying.shift_k(k)
+            shifts["ring"] = slot + gm_matrix.shift(first + n) + gm_matrix.shift_k(k)
             waits, sets = is_again and number == 0, number == len(cells) - 1
             key = piece.rows, piece.columns, piece.ends, waits, sets
             builder.call(key, shifts, self._writing(piece, waits, sets))
@@ -123,7 +123,7 @@ class RingWriter:
     def _writing(self, piece: Piece | None, waits: bool, sets: bool) -> Callable[[], None]:
         ring, builder = self._ring, self._builder
         is_nd = ring.layout == "ND"
-        stride = ring.dtype.nbytes(ring.columns) if is_nd else ring.lying("").nz_stride_bytes
+        stride = ring.dtype.nbytes(ring.columns) if is_nd else ring.gm_matrix("").nz_stride_bytes
 
         def write() -> None:
             if waits:

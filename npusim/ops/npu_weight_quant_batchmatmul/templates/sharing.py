@@ -16,7 +16,7 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Local
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import Lying
+from npusim.kernel.cube import GmMatrix
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -81,14 +81,14 @@ class _Strip(NamedTuple):
 def build(spec: DeviceSpec, p: Problem, plan: SharingPlan, recipe: Recipe) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     dtype = recipe.chain.out
-    layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.facts.is_nz else "ND"
+    layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.traits.is_nz else "ND"
     ring = Ring(plan.ring_slots, plan.piece_n, plan.piece_k, dtype, layout)
     cube = _CubeSide(spec, p, plan, ring)
     vector = _VectorSide(spec, p, plan, recipe, ring)
     names = [*(operand.name for operand in p.inputs), "output"]
     plain = {name: Binding(name) for name in (*names, *("sums",) * plan.is_added)}
     blocks = []
-    for group in range(plan.launched):
+    for group in range(plan.block_dim):
         strips = tuple(_strips(p, plan, group))
         bindings = plain | (ring.bindings(group) if strips else {})
         first = 3 * group
@@ -105,8 +105,8 @@ def _strips(p: Problem, plan: SharingPlan, group: int) -> Iterator[_Strip]:
     if index_k >= plan.cores_k:
         return
     start_k, start_n = index_k * plan.core_k, index_n * plan.core_n
-    own_k, own_n = min(plan.core_k, p.facts.k - start_k), min(plan.core_n, p.facts.n - start_n)
-    for row, rows in pieces(p.facts.m, plan.tile.rows):
+    own_k, own_n = min(plan.core_k, p.traits.k - start_k), min(plan.core_n, p.traits.n - start_n)
+    for row, rows in pieces(p.traits.m, plan.tile.rows):
         for n, columns in pieces(own_n, plan.piece_n):
             for k, depth in pieces(own_k, plan.strip_k):
                 yield _Strip(row, rows, Part(start_n + n, columns, start_k + k, depth))
@@ -117,9 +117,9 @@ class _CubeSide:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: SharingPlan, ring: Ring) -> None:
         self._p, self._plan, self._ring = p, plan, ring
-        self._x = Lying("x", p.x.element, p.facts.m, p.facts.k, False)
+        self._x = GmMatrix("x", p.x.element, p.traits.m, p.traits.k, False)
         self._builder = Builder(plan.template, spec.cores["aic"], spec.sync)
-        most = min(plan.core_k, p.facts.k)
+        most = min(plan.core_k, p.traits.k)
         self._writer = StripWriter(self._builder, plan.tile, self._x, ring, most)
 
     def program(self, strips: tuple[_Strip, ...]) -> Program:
@@ -146,7 +146,7 @@ class _CubeSide:
 
     def _strip(self, strip: _Strip, held: tuple[int, int], start_k: int, slot: int) -> None:
         """Call the writing of *strip*, whose first piece lies in *slot*."""
-        f, part = self._p.facts, strip.part
+        f, part = self._p.traits, strip.part
         size = self._out.nbytes(1)
         shifts = {self._target: size * (strip.row * f.n + part.n)}
         start = part.k - start_k
@@ -166,7 +166,7 @@ class _CubeSide:
 
     def _hand_over(self, cell: Cell, total: Local, height: int) -> None:
         """Add a tile to the sums, or store it as it shall be."""
-        out, n, added = self._out, self._p.facts.n, self._plan.is_added
+        out, n, added = self._out, self._p.traits.n, self._plan.is_added
         first = out.nbytes(cell.row * n + cell.column)
         place = Global(self._target, first, out.nbytes(cell.n), cell.m, out.nbytes(n))
         mode: Literal["none", "cast"] = "none" if added else "cast"
@@ -180,13 +180,13 @@ class _VectorSide:
         self, spec: DeviceSpec, p: Problem, plan: SharingPlan, recipe: Recipe, ring: Ring
     ) -> None:
         self._builder = builder = Builder(plan.template, spec.cores["aiv"], spec.sync)
-        cut, cores = (plan.vector_n, plan.vector_k), 2 * plan.launched
+        cut, cores = (plan.vector_n, plan.vector_k), 2 * plan.block_dim
         self._writer, self._depth = RingWriter(builder, p, recipe.chain, ring, cut), ring.depth
         self._zeros: Zeros | None = None
         if plan.is_added:
-            builder.reuse()
+            builder.reset_buffers()
             self._zeros = Zeros(builder, p, cores)
-            builder.reuse()
+            builder.reset_buffers()
             self._finish = Finish(builder, p, cores, recipe.is_scaled_after, recipe.rounding)
 
     def program(self, strips: tuple[_Strip, ...], core: int) -> Program:
@@ -195,9 +195,9 @@ class _VectorSide:
             self._dequantise(strips, core % 2)
             return self._builder.build()
         self._zeros.write(core)
-        self._builder.call("turn", {}, self._builder.turn)
+        self._builder.call("turn", {}, self._builder.end_stage)
         self._dequantise(strips, core % 2)
-        self._builder.call("turn", {}, self._builder.turn)
+        self._builder.call("turn", {}, self._builder.end_stage)
         self._finish.write(core)
         return self._builder.build()
 
@@ -208,5 +208,5 @@ class _VectorSide:
         for strip in strips:
             n, columns, start, own = strip.part
             for k, depth in pieces(own, self._depth):
-                self._writer.fill(Part(n, columns, start + k, depth), index, half)
+                self._writer.load(Part(n, columns, start + k, depth), index, half)
                 index += 1

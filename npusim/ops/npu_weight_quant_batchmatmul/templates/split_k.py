@@ -26,7 +26,7 @@ TILE_N, LOAD_N = 256, 512
 
 def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     """Blocks of n first; the cores that are left share k, in whole groups."""
-    f, core = p.facts, spec.cores["aic"]
+    f, core = p.traits, spec.cores["aic"]
     blocks_n = ceil_div(f.n, PIECE_N)
     core_n = PIECE_N * ceil_div(blocks_n, core.count)
     cores_n = ceil_div(f.n, core_n)
@@ -37,8 +37,8 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     return SharingPlan(
         template=p.choice.template,
         form=p.choice.form,
-        why=p.choice.why,
-        launched=core.count,
+        reason=p.choice.reason,
+        block_dim=core.count,
         is_mix=True,
         workspaces={
             "ring": cores_k * cores_n * SLOTS * 2 * PIECE_N * GROUP,

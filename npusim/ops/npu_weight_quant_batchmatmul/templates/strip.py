@@ -16,7 +16,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.isa import Local, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, Lying, l1_bytes, load_data
+from npusim.kernel.cube import GmFeed, GmMatrix, l1_bytes, load_data
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.templates.ring import FILLED, READ, Ring
@@ -69,11 +69,13 @@ Drain = Callable[[Cell, Local, int], None]
 class StripWriter:
     """Writes strips for one cube core."""
 
-    def __init__(self, builder: Builder, tile: StripTile, x: Lying, ring: Ring, k: int) -> None:
+    def __init__(self, builder: Builder, tile: StripTile, x: GmMatrix, ring: Ring, k: int) -> None:
         """*k* is the largest share of a core. Raises ProgramError where buffers do not fit."""
         self.builder, self.tile, self.ring = builder, tile, ring
         self._x = GmFeed(builder, x)
-        self._weights = [GmFeed(builder, ring.lying(f"ring{slot}")) for slot in range(ring.slots)]
+        self._weights = [
+            GmFeed(builder, ring.gm_matrix(f"ring{slot}")) for slot in range(ring.slots)
+        ]
         if tile.is_resident:
             self._room = builder.claim("l1", l1_bytes(x.dtype, tile.rows, k, False))
         else:
@@ -90,7 +92,7 @@ class StripWriter:
 
     def fetch(self, rows: int, k: int) -> None:
         """Bring the x that stays, *rows* x *k*, into L1."""
-        self._x.fill(self._room, 0, k, rows)
+        self._x.load(self._room, 0, k, rows)
         self.builder.sync("mte2", "mte1")
 
     def strip(
@@ -112,7 +114,7 @@ class StripWriter:
             ]
             for load, (inner, count, column, width) in enumerate(loads, 1):
                 copy = self._right.alloc()
-                feed.fill(copy, inner, count, width, column)
+                feed.load(copy, inner, count, width, column)
                 if load == len(loads):
                     self.builder.cross_core_set_flag("group", "mte2", READ)
                 self._right.enque(copy)
@@ -137,7 +139,7 @@ class StripWriter:
         if self.tile.is_resident:
             return _Held(self._room, self._x, held, row, k)
         slot = self._left.alloc()
-        self._x.fill(slot, k, count, m, row)
+        self._x.load(slot, k, count, m, row)
         self._left.enque(slot)
         return _Held(self._left.deque(), self._x, (m, count), 0, 0)
 

@@ -47,7 +47,7 @@ class Zeros:
 
     def __init__(self, builder: Builder, p: Problem, cores: int) -> None:
         self._builder = builder
-        self._count = p.facts.m * p.facts.n
+        self._count = p.traits.m * p.traits.n
         self._part = align_up(ceil_div(self._count, cores), REPEAT)
         self._most = min(self._part, ZEROS_BYTES // 4)
         self._zeros = self._builder.claim("ub", FLOAT32.nbytes(self._most))
@@ -86,7 +86,7 @@ class Finish:
         """*scaled* says that the scale comes only now, *mode* how the output is rounded."""
         self._p, self._mode, out = p, mode, p.output.element
         self._builder = builder
-        self._part = align_up(ceil_div(p.facts.n, cores), REPEAT)
+        self._part = align_up(ceil_div(p.traits.n, cores), REPEAT)
         wide = min(self._part, MOST_COLUMNS)
         self._vectors: list[_Vector] = []
         if scaled:
@@ -94,7 +94,7 @@ class Finish:
         if p.bias is not None:
             self._vectors.append(_Vector(builder, p.bias, "add", wide))
         row_bytes = 2 * FLOAT32.nbytes(wide) + 2 * out.nbytes(wide)
-        self._rows = min(p.facts.m, MOST_ROWS, builder.room_bytes("ub") // row_bytes)
+        self._rows = min(p.traits.m, MOST_ROWS, builder.room_bytes("ub") // row_bytes)
         nbytes = FLOAT32.nbytes(self._rows * wide)
         self._sums = builder.queue("ub", nbytes, "mte2", "vector", 2)
         nbytes = out.nbytes(self._rows * wide)
@@ -102,7 +102,7 @@ class Finish:
 
     def write(self, core: int) -> None:
         """Make the part of vector core number *core*."""
-        builder, f, out = self._builder, self._p.facts, self._p.output.element
+        builder, f, out = self._builder, self._p.traits, self._p.output.element
         builder.call("done", {}, self._await)
         start = core * self._part
         own = max(0, min(self._part, f.n - start))
@@ -131,7 +131,7 @@ class Finish:
             vector.widen(columns)
 
     def _finish(self, rows: int, columns: int) -> None:
-        builder, out, n = self._builder, self._p.output.element, self._p.facts.n
+        builder, out, n = self._builder, self._p.output.element, self._p.traits.n
         wide = align_up(columns, REPEAT)
         slot = self._sums.alloc()
         place = Global("sums", 0, FLOAT32.nbytes(columns), rows, FLOAT32.nbytes(n))

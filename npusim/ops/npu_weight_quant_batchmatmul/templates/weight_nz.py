@@ -24,7 +24,7 @@ from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Cast, CopyToL1,
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import BaseTile, CubeWriter, Lying, l1_rows
+from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, l1_rows
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Rows, load, pieces
@@ -45,7 +45,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]
     """One block a core; cores share the bodies of their programs."""
     kernel = _Kernel(spec, p, plan)
     bindings = {name: Binding(name) for name in [*(x.name for x in p.inputs), "output"]}
-    f, t = p.facts, plan.tiles
+    f, t = p.traits, plan.tiles
     blocks = []
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (t.base_m, t.base_n))
     for core, share in enumerate(shares):
@@ -58,10 +58,10 @@ class _Kernel:
     """What a core does."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> None:
-        self.p, f, t = p, p.facts, plan.tiles
+        self.p, f, t = p, p.traits, plan.tiles
         self.builder = Builder(p.choice.template, spec.cores["ai_core"], spec.sync)
         rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
-        self.x = Lying("x", FLOAT16, rows, columns, k_is_down=f.trans_x)
+        self.x = GmMatrix("x", FLOAT16, rows, columns, k_is_first=f.trans_x)
         steps = t.l1_k // t.base_k
         base = BaseTile(
             *(t.base_m, t.base_n, t.base_k, steps, steps, t.l0c_depth),
@@ -82,17 +82,17 @@ class _Kernel:
                 (piece.rows, piece.columns),
                 {
                     "x": self.x.shift(piece.row),
-                    "weight": self.weight.lying.shift(piece.column),
+                    "weight": self.weight.gm_matrix.shift(piece.column),
                     "antiquant_scale": of_column,
                     "antiquant_offset": of_column,
                     "bias": of_column,
-                    "output": FLOAT16.nbytes(piece.row * self.p.facts.n) + of_column,
+                    "output": FLOAT16.nbytes(piece.row * self.p.traits.n) + of_column,
                 },
                 partial(self._make, piece.rows, piece.columns),
             )
 
     def _make(self, rows: int, columns: int) -> None:
-        f, bias, high = self.p.facts, self.bias, align_up(rows, FRACTAL_ROWS)
+        f, bias, high = self.p.traits, self.bias, align_up(rows, FRACTAL_ROWS)
 
         def preload(total: Local) -> None:
             assert bias is not None
@@ -110,13 +110,13 @@ class _WeightFeed:
     """The fp16 weight in L1 as `(n, k)`, made from the int8 one by the vector pipe."""
 
     producer: Pipe = "mte3"
-    k_is_down = False
+    k_is_first = False
     dtype: DType = FLOAT16
 
     def __init__(self, builder: Builder, spec: DeviceSpec, p: Problem, n: int, part_k: int) -> None:
         """Claim room for the parameters of *n* columns, and to dequantise *part_k* of k."""
         self._builder, self._spec, self._part_k = builder, spec, part_k
-        self.lying = Lying("weight", INT8, p.facts.n, p.facts.k, False, "FRACTAL_NZ")
+        self.gm_matrix = GmMatrix("weight", INT8, p.traits.n, p.traits.k, False, "FRACTAL_NZ")
         high = align_up(min(n, PART_N), FRACTAL_ROWS)
         self._come = builder.queue("ub", INT8.nbytes(high * part_k), "mte2", "vector", 2)
         self._cast = builder.claim("ub", FLOAT16.nbytes(high * part_k))
@@ -149,8 +149,8 @@ class _WeightFeed:
     def drop(self) -> None:
         self._parameters.free(self._taken)
 
-    def fill(self, slot: Slot, k: int, count: int, extent: int) -> None:
-        height = l1_rows(FLOAT16, extent, self.k_is_down)
+    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
+        height = l1_rows(FLOAT16, extent, self.k_is_first)
         for column, width in pieces(extent, PART_N):
             high = align_up(width, FRACTAL_ROWS)
             self._spread(column, high)
@@ -175,9 +175,9 @@ class _WeightFeed:
     def _dequantise(self, k: int, count: int, column: int, high: int) -> Slot:
         """[k, k + count) of *high* columns, as `(count / 16, high, 16)` fp16."""
         come, across = self._come.alloc(), ceil_div(count, c0(INT8))
-        start = self.lying.shift_k(k) + column * BLOCK_BYTES
+        start = self.gm_matrix.shift_k(k) + column * BLOCK_BYTES
         pitch = high * BLOCK_BYTES
-        place = Global("weight", start, pitch, across, self.lying.nz_stride_bytes)
+        place = Global("weight", start, pitch, across, self.gm_matrix.nz_stride_bytes)
         self._builder.load(come.of(INT8, pitch * across), place, pitch)
         self._come.enque(come)
         come = self._come.deque()

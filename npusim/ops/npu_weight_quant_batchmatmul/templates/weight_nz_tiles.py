@@ -73,7 +73,7 @@ class WeightNzPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
     """As the table says, else by the rule of `_assumed`; the cores of the grid share evenly."""
-    f, count = p.facts, spec.cores["ai_core"].count
+    f, count = p.traits, spec.cores["ai_core"].count
     tiles = SHAPES.get((f.m, f.n, f.k))
     if tiles is None or tiles.cores_n * tiles.cores_m > count:
         tiles = _assumed(f.m, f.n, count)
@@ -82,8 +82,8 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
     return WeightNzPlan(
         template="weight_nz",
         form="",
-        why=p.choice.why,
-        launched=ceil_div(f.m, core_m) * ceil_div(f.n, core_n),
+        reason=p.choice.reason,
+        block_dim=ceil_div(f.m, core_m) * ceil_div(f.n, core_n),
         is_mix=False,
         workspaces={},
         core_m=core_m,

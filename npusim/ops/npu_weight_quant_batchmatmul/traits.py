@@ -9,15 +9,15 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 
 __all__ = [
+    "CallTraits",
     "Chip",
-    "Facts",
     "k_cores",
     "k_step",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CallTraits:
     """What the choice looks at in a call: x `(m, k)`, weight `(k, n)`."""
 
     m: int
@@ -61,7 +61,7 @@ class Chip:
         return Chip(spec.arch, core.count, core.usable_bytes("l1"))
 
 
-def k_step(f: Facts, aic: int) -> int:
+def k_step(f: CallTraits, aic: int) -> int:
     """How much of k a cube core takes in msd_group and nz_splitk, with *aic* cube cores."""
     if f.scaling == "group":
         return align_up(ceil_div(f.k, aic // ceil_div(f.n, 2048)), f.group_size)
@@ -69,6 +69,6 @@ def k_step(f: Facts, aic: int) -> int:
     return align_up(ceil_div(align_up(f.k, 32), blocks), 1024)
 
 
-def k_cores(f: Facts, aic: int) -> int:
+def k_cores(f: CallTraits, aic: int) -> int:
     """How many cores share k in msd_group and nz_splitk."""
     return ceil_div(f.k, k_step(f, aic))

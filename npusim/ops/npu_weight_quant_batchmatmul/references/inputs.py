@@ -9,16 +9,16 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, Array, cast, unpack_int4
 from npusim.data.tensor import Tensor
-from npusim.ops.npu_weight_quant_batchmatmul.facts import Facts
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
-__all__ = ["CubeOrder", "Given", "given"]
+__all__ = ["CubeOrder", "ReferenceInputs", "reference_inputs"]
 
 CubeOrder = Literal["k16", "k8", "k4", "k1"]
 """How many products the cube adds up at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ReferenceInputs:
     """The numbers of a call, and what the kernel's arithmetic depends on."""
 
     x: Array
@@ -33,7 +33,7 @@ class Given:
     """`(n,)` int64."""
     bias: Array | None
     """`(n,)` float32."""
-    facts: Facts
+    traits: CallTraits
     inner_precise: int
     aic: int
     overflow: Literal["inf_nan", "saturate"]
@@ -64,13 +64,13 @@ class Given:
 
     def per_row(self, parameter: Array) -> Array:
         """Scale or offset `(groups, n)` for each of the weight's k rows: `(k or 1, n)`."""
-        if self.facts.scaling != "group":
+        if self.traits.scaling != "group":
             return parameter
-        repeated: Array = np.repeat(parameter, self.facts.group_size, axis=0)
-        return repeated[: self.facts.k]
+        repeated: Array = np.repeat(parameter, self.traits.group_size, axis=0)
+        return repeated[: self.traits.k]
 
 
-def given(
+def reference_inputs(
     x: Any,
     weight: Any,
     scale: Array,
@@ -80,18 +80,18 @@ def given(
     group_size: int,
     deterministic: bool,
     **device: Any,
-) -> Given:
+) -> ReferenceInputs:
     """Lay the arguments out; *device* is what :class:`Given` knows of it and the modes."""
     is_nz = isinstance(weight, Tensor) and weight.layout != "ND"
     trans_x, trans_weight = _is_transposed(x), _is_transposed(weight)
     plain, whole = np.asarray(x), np.asarray(weight)
     is_int4 = whole.dtype == np.int32
     if is_int4:
-        lying = np.ascontiguousarray(whole.T if trans_weight else whole)
-        nibbles = unpack_int4(lying.view(np.uint8))
+        gm_matrix = np.ascontiguousarray(whole.T if trans_weight else whole)
+        nibbles = unpack_int4(gm_matrix.view(np.uint8))
         whole = nibbles.T if trans_weight else nibbles
     (m, k), n = plain.shape, whole.shape[1]
-    facts = Facts(
+    traits = CallTraits(
         m,
         k,
         n,
@@ -108,14 +108,14 @@ def given(
         is_packed=scale.dtype == np.int64,
         deterministic=deterministic,
     )
-    return Given(
+    return ReferenceInputs(
         plain,
         whole,
         _spread(np.asarray(scale), n),
         None if offset is None else _spread(np.asarray(offset), n),
         None if quant is None else _spread(quant, n)[0],
         None if bias is None else _spread(bias.astype(np.float32), n)[0],
-        facts,
+        traits,
         **device,
     )
 
