@@ -1,0 +1,158 @@
+"""Views: parts of tensors in global memory and of buffers, cut as numpy cuts arrays.
+
+A stage of a kernel is a function of views and sizes::
+
+    def tile(x: GmView, y: GmView) -> None:        # (rows, columns) of x and of y
+        slot = load(builder, x_queue, x)           # mte2, then the vector pipe may go on
+        ...
+        store(builder, y_queue, result, y)         # mte3 as soon as the vector pipe is done
+
+    for row in range(0, rows, step):
+        repeat(builder, tile, x[row : row + step, :], y[row : row + step, :])
+
+:func:`repeat` writes such a stage once for each shape. What tells the calls apart is where their
+views begin, and these offsets become the shifts of the :class:`~npusim.kernel.program.Call`;
+everything else is the key of the body, so none can be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, Self, runtime_checkable
+
+from npusim.data.dtypes import DType
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, Global
+from npusim.kernel.builder import Builder
+from npusim.kernel.queues import Queue, Slot
+
+__all__ = ["GmView", "Shiftable", "load", "repeat", "store"]
+
+
+@runtime_checkable
+class Shiftable(Protocol):
+    """An argument of a stage that stands for bytes of a tensor in global memory."""
+
+    @property
+    def name(self) -> str:
+        """The tensor, as programs call it."""
+
+    @property
+    def offset_bytes(self) -> int:
+        """Where it begins in the tensor."""
+
+    def shifted_to(self, offset_bytes: int) -> Self:
+        """The same, beginning at *offset_bytes*."""
+
+
+@dataclass(frozen=True, slots=True)
+class GmView:
+    """*rows* x *columns* of a row-major matrix in global memory; slicing gives a smaller view.
+
+    >>> from npusim.data.dtypes import FLOAT16
+    >>> x = GmView.of("x", FLOAT16, rows=8, columns=100)
+    >>> print(x[2:4, 10:20].operand)
+    x+420 2x20 B stride 200
+    """
+
+    name: str
+    dtype: DType
+    rows: int
+    columns: int
+    pitch: int
+    """Elements from row to row."""
+    offset_bytes: int = 0
+
+    @staticmethod
+    def of(name: str, dtype: DType, rows: int, columns: int) -> GmView:
+        """All of tensor *name*, `(rows, columns)`."""
+        return GmView(name, dtype, rows, columns, columns)
+
+    @staticmethod
+    def vector(name: str, dtype: DType, count: int) -> GmView:
+        """All of tensor *name*, `(count,)`, as one row."""
+        return GmView(name, dtype, 1, count, count)
+
+    def __getitem__(self, where: tuple[slice, slice]) -> GmView:
+        """`view[top:bottom, left:right]`; bounds beyond the view end at it, as in numpy."""
+        (top, bottom, _), (left, right, _) = (
+            part.indices(size) for part, size in zip(where, (self.rows, self.columns), strict=True)
+        )
+        first = self.offset_bytes + self.dtype.nbytes(top * self.pitch + left)
+        return replace(
+            self, rows=max(0, bottom - top), columns=max(0, right - left), offset_bytes=first
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the view."""
+        return self.dtype.nbytes(self.columns)
+
+    @property
+    def pitch_bytes(self) -> int:
+        """Bytes from row to row."""
+        return self.dtype.nbytes(self.pitch)
+
+    @property
+    def operand(self) -> Global:
+        """The view as an operand of a copy: a burst a row."""
+        stride_bytes = self.pitch_bytes if self.rows > 1 else 0
+        return Global(self.name, self.offset_bytes, self.row_bytes, self.rows, stride_bytes)
+
+    def shifted_to(self, offset_bytes: int) -> GmView:
+        """The same view, beginning at *offset_bytes* of the tensor."""
+        return replace(self, offset_bytes=offset_bytes)
+
+
+def repeat(builder: Builder, stage: Callable[..., None], *arguments: Hashable) -> None:
+    """Call `stage(*arguments)`, written once for calls that differ in their views' offsets only.
+
+    Several views of one tensor are shifted together, by the offset of the first.
+    """
+    shifts: dict[str, int] = {}
+    plain: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, Shiftable):
+            first = shifts.setdefault(argument.name, argument.offset_bytes)
+            plain.append(argument.shifted_to(argument.offset_bytes - first))
+        else:
+            plain.append(argument)
+    builder.call((stage, *plain), shifts, partial(stage, *plain))
+
+
+def load(builder: Builder, queue: Queue, *views: GmView, pitch: int | None = None) -> Slot:
+    """Load *views*, one behind the other, into a slot of *queue*, and hand it to the consumer.
+
+    Rows begin *pitch* elements apart, or at the next block of 32 bytes. Free the slot when it has
+    been read.
+    """
+    slot, start_bytes = queue.alloc(), 0
+    for view in views:
+        pitch_bytes = _pitch_bytes(view, pitch)
+        dst = slot.of(view.dtype, view.columns, start_bytes)
+        builder.load(dst, view.operand, pitch_bytes if view.rows > 1 else 0)
+        start_bytes += view.rows * pitch_bytes
+    queue.enque(slot)
+    return queue.deque()
+
+
+def store(
+    builder: Builder, queue: Queue, slot: Slot, view: GmView, pitch: int | None = None
+) -> None:
+    """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
+
+    Rows begin *pitch* elements apart, or at the next block of 32 bytes.
+    """
+    queue.enque(slot)
+    slot = queue.deque()
+    pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
+    builder.store(view.operand, slot.of(view.dtype, view.columns), pitch_bytes)
+    queue.free(slot)
+
+
+def _pitch_bytes(view: GmView, pitch: int | None) -> int:
+    if pitch is not None:
+        return view.dtype.nbytes(pitch)
+    return align_up(view.row_bytes, BLOCK_BYTES)
