@@ -9,7 +9,7 @@ row and column (asc-devkit, the Matmul API's Norm and MDL schedules).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
@@ -27,6 +27,7 @@ __all__ = [
     "GmFeed",
     "GmMatrix",
     "GmOperand",
+    "GmTile",
     "Tables",
     "l1_bytes",
     "load_data",
@@ -62,10 +63,34 @@ class GmMatrix:
         """Bytes to position *k*."""
         return self._place(k, 0) if self.k_is_first else self._place(0, k)
 
+    def tile(self, origin: int, extent: int, k: int = 0, count: int | None = None) -> GmTile:
+        """*extent* rows of a left operand, or columns of a right one, from *origin* on.
+
+        Of k *count* positions from *k* on, or all that follow.
+        """
+        k_extent = self.rows if self.k_is_first else self.columns
+        offset_bytes = self.shift(origin) + self.shift_k(k)
+        return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
+
     @property
     def nz_stride_bytes(self) -> int:
         """FRACTAL_NZ: bytes from one column of fractals to the next."""
         return align_up(self.rows, FRACTAL_ROWS) * BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class GmTile:
+    """A tile of a :class:`GmMatrix`, as an argument of a stage: see :func:`~.views.repeat`."""
+
+    name: str
+    offset_bytes: int
+    extent: int
+    """Rows of a left operand, columns of a right one."""
+    k: int
+
+    def shifted_to(self, offset_bytes: int) -> GmTile:
+        """The same tile, beginning at *offset_bytes* of the tensor."""
+        return replace(self, offset_bytes=offset_bytes)
 
 
 class Feed(Protocol):

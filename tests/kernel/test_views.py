@@ -11,6 +11,7 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, Local
 from npusim.kernel.builder import Builder
+from npusim.kernel.cube import GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch, share
 from npusim.kernel.program import Binding, Call, Program
 from npusim.kernel.views import GmView, load, repeat, store
@@ -103,6 +104,17 @@ def test_views_of_one_tensor_move_together_and_keep_their_distance(builder: Buil
 
     assert seen == [(0, 64), (0, 96)]
     assert [call.shifts for call in calls(builder)[:3]] == [{"x": 32}, {"x": 128}, {"x": 128}]
+
+
+def test_a_tile_of_an_operand_begins_where_its_rows_and_its_k_begin() -> None:
+    left = GmMatrix("a", FLOAT16, 64, 128, k_is_first=False)
+    right = GmMatrix("b", FLOAT16, 128, 256, k_is_first=True)
+    fractals = GmMatrix("b", FLOAT16, 128, 256, k_is_first=True, layout="FRACTAL_NZ")
+
+    assert left.tile(16, 32, 48, 64) == GmTile("a", 2 * (16 * 128 + 48), 32, 64)
+    assert right.tile(16, 32, 48) == GmTile("b", 2 * (48 * 256 + 16), 32, 80)
+    # One column of fractals is 128 rows of 32 bytes.
+    assert fractals.tile(16, 32, 48) == GmTile("b", 32 * (128 + 48), 32, 80)
 
 
 def test_load_and_store_own_the_queue(builder: Builder) -> None:
