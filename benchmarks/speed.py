@@ -68,12 +68,12 @@ def micro_ops() -> None:
     x, scales = npusim.TensorSpec(SHAPE, "float16"), npusim.TensorSpec(SHAPE[1:], "float16")
     args = (x, scales, None, "qint8", -1, False)
     count = npusim.run("npu_quantize", *args, device=DEVICE).trace.micro_ops
-    folded, unfolded, bare = fastest(
+    once, each, bare = fastest(
         lambda: npusim.run("npu_quantize", *args, device=DEVICE),
         lambda: npusim.run("npu_quantize", *args, device=DEVICE, every_core=True),
         timeouts,
     )
-    for label, seconds in (("cores folded", folded), ("every core on its own", unfolded)):
+    for label, seconds in (("equivalent cores once", once), ("every core on its own", each)):
         ratio = (count / seconds) / (TIMEOUTS / bare)
         print(
             f"(b) timing only, {label:22}  {ratio:5.2f} x bare SimPy timeouts  "
