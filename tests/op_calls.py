@@ -227,13 +227,10 @@ class Row(NamedTuple):
 
 
 def on_each_line(rows: list[Row]) -> Any:
-    """Parametrise a test with *row* and *series*."""
-    cases = [
-        pytest.param(row, series, id=f"{row.message[:60]}-{series}")
-        for row in rows
-        for series in row.lines
-    ]
-    return pytest.mark.parametrize(("row", "series"), cases)
+    """Parametrise a test with a *series* and the *rows* of its chips: a case a product line."""
+    held = {series: [row for row in rows if series in row.lines] for series in LINES}
+    cases = [pytest.param(*case, id=case[0]) for case in held.items() if case[1]]
+    return pytest.mark.parametrize(("series", "rows"), cases)
 
 
 def assert_refused(op: str, call: dict[str, Any], row: Row, series: str) -> None:

@@ -87,9 +87,13 @@ ROWS = [
 
 
 @on_each_line(ROWS)
-def test_what_is_checked_before_the_launch(row: Row, series: str) -> None:
-    assert_check_refuses(OP, BASE | row.wrong, row, series)
-    assert_check_accepts(OP, BASE | row.right, series)
+def test_what_is_checked_before_the_launch(
+    series: str, rows: list[Row], subtests: pytest.Subtests
+) -> None:
+    for row in rows:
+        with subtests.test(row.message):
+            assert_check_refuses(OP, BASE | row.wrong, row, series)
+            assert_check_accepts(OP, BASE | row.right, series)
 
 
 @pytest.mark.parametrize("bias", [None, (8,), (1, 8)])

@@ -393,7 +393,7 @@ def places(cube: CubeTiles, product: Product) -> list[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize(
-    ("order", "deal", "expected"),
+    ("order", "schedule", "expected"),
     [
         ("row", "round_robin", [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)]]),
         ("row", "contiguous", [[(0, 0), (0, 1)], [(0, 2), (1, 0)], [(1, 1), (1, 2)]]),

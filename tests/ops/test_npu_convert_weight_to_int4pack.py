@@ -112,10 +112,14 @@ ROWS = [
 
 
 @on_each_line(ROWS)
-def test_a_broken_constraint_is_refused_and_the_nearest_call_is_not(row: Row, series: str) -> None:
-    base = {"weight": ALL}
-    assert_refused(OP, base | row.wrong, row, series)
-    run(OP, device=LINES[series], **base | row.right)
+def test_a_broken_constraint_is_refused_and_the_nearest_call_is_not(
+    series: str, rows: list[Row], subtests: pytest.Subtests
+) -> None:
+    for row in rows:
+        with subtests.test(row.message):
+            base = {"weight": ALL}
+            assert_refused(OP, base | row.wrong, row, series)
+            run(OP, device=LINES[series], **base | row.right)
 
 
 def test_310p_multiplies_no_packed_weights() -> None:

@@ -97,9 +97,11 @@ ROWS = [
 
 
 @on_each_line(ROWS)
-def test_every_constraint(row: Row, series: str) -> None:
-    assert_refused(OP, BASE | row.wrong, row, series)
-    assert_accepted(OP, BASE | row.right, series)
+def test_every_constraint(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
+    for row in rows:
+        with subtests.test(row.message):
+            assert_refused(OP, BASE | row.wrong, row, series)
+            assert_accepted(OP, BASE | row.right, series)
 
 
 @pytest.mark.parametrize("device", INFERENCE)

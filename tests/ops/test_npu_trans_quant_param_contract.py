@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chips import every
 from op_calls import Row, assert_accepted, assert_refused, on_each_line
 
 from npusim import Code, TensorSpec, devices, run
@@ -91,9 +92,11 @@ ROWS = [
 
 
 @on_each_line(ROWS)
-def test_constraint(row: Row, series: str) -> None:
-    assert_refused(OP, BASE | row.wrong, row, series)
-    assert_accepted(OP, BASE | row.right, series)
+def test_constraint(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
+    for row in rows:
+        with subtests.test(row.message):
+            assert_refused(OP, BASE | row.wrong, row, series)
+            assert_accepted(OP, BASE | row.right, series)
 
 
 SHAPES = [
@@ -111,15 +114,12 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("device", devices.names())
-@pytest.mark.parametrize(("scale", "offset", "result"), SHAPES)
-def test_the_shapes_of_the_document(
-    device: str,
-    scale: tuple[int, ...],
-    offset: tuple[int, ...] | None,
-    result: tuple[int, ...],
-) -> None:
-    args = [ones(*scale), None if offset is None else ones(*offset)]
-    assert run(OP, *args, device=device, timing=False).output.shape == result
-    specs = [TensorSpec(scale, "float32"), offset and TensorSpec(offset, "float32")]
-    assert run(OP, *specs, device=device, timing=False).output == TensorSpec(result, "int64")
+@pytest.mark.parametrize("device", every(devices.names()))
+def test_the_shapes_of_the_document(device: str, subtests: pytest.Subtests) -> None:
+    for scale, offset, result in SHAPES:
+        with subtests.test(scale=scale, offset=offset):
+            args = [ones(*scale), None if offset is None else ones(*offset)]
+            assert run(OP, *args, device=device, timing=False).output.shape == result
+            specs = [TensorSpec(scale, "float32"), offset and TensorSpec(offset, "float32")]
+            timeless = run(OP, *specs, device=device, timing=False)
+            assert timeless.output == TensorSpec(result, "int64")

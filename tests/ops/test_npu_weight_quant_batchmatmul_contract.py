@@ -333,12 +333,14 @@ COMBINATIONS = [
 
 
 @on_each_line(TENSORS + SHAPES + ATTRIBUTES + COMBINATIONS)
-def test_what_is_checked(row: Row, series: str) -> None:
-    message = f"{OP}: {row.message.format(series=series)} [{row.code.value}]"
-    with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-        checked(BASE | row.wrong, series)
-    assert caught.value.code is row.code
-    assert checked(BASE | row.right, series).output.shape[1] > 0
+def test_what_is_checked(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
+    for row in rows:
+        with subtests.test(row.message):
+            message = f"{OP}: {row.message.format(series=series)} [{row.code.value}]"
+            with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
+                checked(BASE | row.wrong, series)
+            assert caught.value.code is row.code
+            assert checked(BASE | row.right, series).output.shape[1] > 0
 
 
 # ---- where the document contradicts itself ----
@@ -427,7 +429,7 @@ def test_310p_gets_the_weight_in_fractals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "facts"),
+    ("call", "traits"),
     [
         ({}, {"m": 4, "k": 64, "n": 128, "trans_weight": False, "weight": "int8"}),
         ({"weight": int8(128, 64).T}, {"k": 64, "n": 128, "trans_weight": True}),

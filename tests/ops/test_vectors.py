@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chips import every
 from op_calls import A2, A3, BF16, INFERENCE, Array
 from printed import (
     BFLOAT16_X,
@@ -39,7 +40,7 @@ def output(op: str, device: str, *args: Any, **kwargs: Any) -> Array:
 # ---- printed outputs of npu_quantize (torch_npu-npu_quantize.md) ----
 
 
-@pytest.mark.parametrize("device", A2 + A3)
+@pytest.mark.parametrize("device", every(A2 + A3))
 def test_npu_quantize_bfloat16_example(device: str) -> None:
     x = np.array(BFLOAT16_X).astype(BF16)
     scale = np.full(12, 0.1).astype(BF16)
@@ -47,7 +48,7 @@ def test_npu_quantize_bfloat16_example(device: str) -> None:
     assert result.tolist() == [[[0] * 12]]
 
 
-@pytest.mark.parametrize("device", ALL)
+@pytest.mark.parametrize("device", every(ALL))
 def test_npu_quantize_float32_example(device: str) -> None:
     x = np.float32(FLOAT32_X).reshape(2, 3, 12)
     scale = np.full(12, 3, np.float32)
@@ -55,7 +56,7 @@ def test_npu_quantize_float32_example(device: str) -> None:
     assert result.tolist() == FLOAT32_OUTPUT
 
 
-@pytest.mark.parametrize("device", ALL)
+@pytest.mark.parametrize("device", every(ALL))
 def test_npu_quantize_float16_graph_example_with_the_default_axis(device: str) -> None:
     """The scales have as many elements as the last dimension; axis=1 means it all the same."""
     x = np.float16(FLOAT16_X).reshape(2, 3, 12)
@@ -68,29 +69,32 @@ def test_npu_quantize_float16_graph_example_with_the_default_axis(device: str) -
 # ---- printed outputs of the others ----
 
 
-@pytest.mark.parametrize("device", A2 + A3)
-@pytest.mark.parametrize("dst_dtype", ["qint8", "int8", None])
-def test_npu_group_quant_example(device: str, dst_dtype: str | None) -> None:
+@pytest.mark.parametrize("device", every(A2 + A3))
+def test_npu_group_quant_example(device: str) -> None:
     """torch_npu-npu_group_quant.md."""
     x, scale = np.float16(GROUP_X), np.float32(GROUP_SCALE)
     ends, offset = np.array(GROUP_ENDS, np.int32), np.float32(GROUP_OFFSET)
-    result = output("npu_group_quant", device, x, scale, ends, offset=offset, dst_dtype=dst_dtype)
-    assert result.tolist() == GROUP_OUTPUT
+    results = {
+        dst_dtype: output(
+            "npu_group_quant", device, x, scale, ends, offset=offset, dst_dtype=dst_dtype
+        ).tolist()
+        for dst_dtype in ("qint8", "int8", None)
+    }
+    assert results == dict.fromkeys(results, GROUP_OUTPUT)
 
 
-@pytest.mark.parametrize("device", ALL)
-@pytest.mark.parametrize("round_mode", [0, 1])
-def test_npu_trans_quant_param_example(device: str, round_mode: int) -> None:
+@pytest.mark.parametrize("device", every(ALL))
+def test_npu_trans_quant_param_example(device: str) -> None:
     """torch_npu-npu_trans_quant_param.md prints no inputs: what its words hold packs to them."""
     scale, offset = np.array(list(WORDS.values()), np.float32).T
-    result = output("npu_trans_quant_param", device, scale, offset, round_mode)
-    assert result.tolist() == list(WORDS)
+    results = [output("npu_trans_quant_param", device, scale, offset, mode) for mode in (0, 1)]
+    assert [result.tolist() for result in results] == [list(WORDS)] * 2
 
 
 # ---- examples whose output follows from the formula ----
 
 
-@pytest.mark.parametrize("device", ALL)
+@pytest.mark.parametrize("device", every(ALL))
 def test_aclnn_ascend_quant_v3_example(device: str) -> None:
     """ops-nn, quant/ascend_quant_v2/examples."""
     x = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -99,7 +103,7 @@ def test_aclnn_ascend_quant_v3_example(device: str) -> None:
     assert result.tolist() == [[1, 4], [3, 8], [5, 12], [7, 16]]
 
 
-@pytest.mark.parametrize("device", A2 + A3)
+@pytest.mark.parametrize("device", every(A2 + A3))
 def test_aclnn_group_quant_example(device: str) -> None:
     """ops-nn, quant/group_quant/examples."""
     x, scale = np.arange(8, dtype=np.float32).reshape(4, 2), np.float32([[1, 2]] * 3)
@@ -109,7 +113,7 @@ def test_aclnn_group_quant_example(device: str) -> None:
     assert result.tolist() == [[2, 4], [4, 8], [6, 12], [8, 16]]
 
 
-@pytest.mark.parametrize("device", ALL)
+@pytest.mark.parametrize("device", every(ALL))
 def test_aclnn_quantize_example(device: str) -> None:
     """ops-nn, quant/quantize/examples; 1.0761 / -3 + 10 is 9.64, so the last column is all tens."""
     x = np.float32([[0.3382, -0.0919], [0.7564, 0.0234], [3.1024, 1.0761], [0.4228, 1.4621]])
@@ -118,7 +122,7 @@ def test_aclnn_quantize_example(device: str) -> None:
     assert result.tolist() == [[2, 10], [2, 10], [4, 10], [2, 10]]
 
 
-@pytest.mark.parametrize("device", ALL)
+@pytest.mark.parametrize("device", every(ALL))
 def test_aclnn_trans_quant_param_v2_example(device: str) -> None:
     """ops-nn, quant/trans_quant_param_v2/examples."""
     one = np.ones(1, np.float32)
@@ -128,20 +132,19 @@ def test_aclnn_trans_quant_param_v2_example(device: str) -> None:
 # ---- properties that the kernels' sources give ----
 
 
-@pytest.mark.parametrize("device", ALL)
-@pytest.mark.parametrize(
-    ("offset", "field"), [(0.5, 0), (1.5, 2), (2.5, 2), (-0.5, 0), (300, 255), (-300, -256)]
-)
-def test_offsets_are_rounded_to_even_and_clipped(device: str, offset: float, field: int) -> None:
-    scale = np.float32([1.9999999])
-    (word,) = output("npu_trans_quant_param", device, scale, np.float32([offset])).tolist()
-    nine_bits = word >> 37 & 0x1FF
-    assert nine_bits - (nine_bits >> 8 << 9) == field
+@pytest.mark.parametrize("device", every(ALL))
+def test_offsets_are_rounded_to_even_and_clipped(device: str) -> None:
+    fields = {0.5: 0, 1.5: 2, 2.5: 2, -0.5: 0, 300: 255, -300: -256}
+    scale = np.full(6, 1.9999999, np.float32)
+    words = output("npu_trans_quant_param", device, scale, np.float32(list(fields))).tolist()
+    nine_bits = [word >> 37 & 0x1FF for word in words]
+    assert dict(zip(fields, (x - (x >> 8 << 9) for x in nine_bits), strict=True)) == fields
     # Cut off, not rounded: rounding would give 2.0.
-    assert word & 0xFFFFFFFF == np.float32([1.9990234375]).view(np.uint32)[0]
+    cut = int(np.float32(1.9990234375).view(np.uint32))
+    assert [word & 0xFFFFFFFF for word in words] == [cut] * 6
 
 
-@pytest.mark.parametrize("device", ALL)
+@pytest.mark.parametrize("device", every(ALL))
 def test_div_mode_false_takes_axis_0_for_the_last_one(device: str) -> None:
     x = np.arange(72, dtype=np.float32).reshape(2, 3, 12)
     scale = np.linspace(0.1, 1, 12, dtype=np.float32)
@@ -152,25 +155,23 @@ def test_div_mode_false_takes_axis_0_for_the_last_one(device: str) -> None:
     assert results.count(results[0]) == 5
 
 
-@pytest.mark.parametrize("device", A2 + A3)
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_a_bad_group_index_is_a_trap_of_the_kernel_not_a_wrong_argument(
-    device: str, kind: Any
-) -> None:
+@pytest.mark.parametrize("device", every(A2 + A3))
+def test_a_bad_group_index_is_a_trap_of_the_kernel_not_a_wrong_argument(device: str) -> None:
     x, scale = np.ones((6, 4), np.float16), np.ones((4, 4), np.float32)
     message = (
         "npu_group_quant: group_index must not decrease, not be [2, 1, 6, 6]; "
         "pass the end row of each group, in order (core 0) [507015]"
     )
-    with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-        run("npu_group_quant", x, scale, np.array([2, 1, 6, 6], kind), device=device)
-    assert caught.value.code is Code.AICORE_EXCEPTION
+    for kind in (np.int32, np.int64):
+        with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
+            run("npu_group_quant", x, scale, np.array([2, 1, 6, 6], kind), device=device)
+        assert caught.value.code is Code.AICORE_EXCEPTION
 
 
 # ---- weights ----
 
 
-@pytest.mark.parametrize("device", A2 + A3)
+@pytest.mark.parametrize("device", every(A2 + A3))
 @pytest.mark.parametrize("x", [np.float16, BF16])
 def test_aclnn_weight_quant_batch_matmul_v2_example(device: str, x: Any) -> None:
     """ops-nn, examples of weight_quant_batch_matmul_v2: ones everywhere, k = 32."""
@@ -181,7 +182,7 @@ def test_aclnn_weight_quant_batch_matmul_v2_example(device: str, x: Any) -> None
     assert np.array_equal(np.asarray(found.output), np.full((16, 16), 32, x))
 
 
-@pytest.mark.parametrize("device", A2 + A3)
+@pytest.mark.parametrize("device", every(A2 + A3))
 def test_int4_weights_in_the_order_of_npu_convert_weight_to_int4pack(device: str) -> None:
     whole = np.arange(-8, 8, dtype=np.int32).reshape(2, 8)
     packed = run("npu_convert_weight_to_int4pack", whole, device=device).output
