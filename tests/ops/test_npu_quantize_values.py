@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chips import THREE, every
 from hypothesis import given, settings
 from op_calls import (
     A2,
@@ -46,7 +47,7 @@ def quantize(device: str, *args: Any) -> Array:
 # ---- kernels against numpy ----
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(quantize_calls())
 def test_a_tiled_run_equals_the_reference(call: QuantizeCall) -> None:
     before = [None if arg is None else arg.tobytes() for arg in call.args[:3]]
@@ -54,7 +55,7 @@ def test_a_tiled_run_equals_the_reference(call: QuantizeCall) -> None:
     assert [None if arg is None else arg.tobytes() for arg in call.args[:3]] == before
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(quantize_calls())
 def test_time_does_not_depend_on_values(call: QuantizeCall) -> None:
     whole = run(OP, *call.args, device=call.device)
@@ -68,11 +69,11 @@ def test_time_does_not_depend_on_values(call: QuantizeCall) -> None:
 
 
 # Several pieces of columns, several pieces of rows, both, tails, and more rows than cores.
-LARGE = [(3, 20000), (60, 9000), (301, 1023), (1, 70000), (1501, 7), (3, 7, 4097), (16, 33, 65)]
+LARGE = [(3, 20000), (50, 9000), (101, 1023), (1, 70000), (301, 7), (3, 7, 4097), (4, 33, 65)]
 
 
 @pytest.mark.parametrize("shape", LARGE, ids=str)
-@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9362"])
+@pytest.mark.parametrize("device", THREE)
 def test_large_shapes_equal_the_reference(device: str, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(sum(shape))
     for kind in FLOATS[devices.load(device).series]:
@@ -92,12 +93,12 @@ def test_large_shapes_equal_the_reference(device: str, shape: tuple[int, ...]) -
 @pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2"])
 def test_thousands_of_narrow_rows_equal_the_reference(device: str) -> None:
     rng = np.random.default_rng(6)
-    x, s = floats(rng, (5000, 7), np.float16), floats(rng, (7,), np.float16)
+    x, s = floats(rng, (2000, 7), np.float16), floats(rng, (7,), np.float16)
     args = (x, s, None, "qint8", -1, False)
     assert_same(quantize(device, *args), reference(*args))
 
 
-@pytest.mark.parametrize("device", A2 + A3)
+@pytest.mark.parametrize("device", every(A2 + A3))
 def test_a_scale_for_each_head_equals_the_reference(device: str) -> None:
     rng = np.random.default_rng(7)
     # More heads than the kernel keeps scales in the buffer, so that they come in several chunks.
@@ -107,7 +108,7 @@ def test_a_scale_for_each_head_equals_the_reference(device: str) -> None:
         assert_same(quantize(device, *args), reference(*args))
 
 
-@pytest.mark.parametrize("device", devices.names())
+@pytest.mark.parametrize("device", every(devices.names()))
 @pytest.mark.parametrize("div_mode", [True, False])
 def test_every_row_that_ends_within_a_block_equals_the_reference(
     device: str, div_mode: bool
@@ -145,15 +146,13 @@ def test_a_view_gives_what_its_copy_gives(device: str, view: str) -> None:
     assert x.tobytes() == before
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 8), (4, 0), (2, 0, 3)])
 @pytest.mark.parametrize("div_mode", [True, False])
-def test_an_empty_input_gives_an_empty_output_and_runs_no_kernel(
-    shape: tuple[int, ...], div_mode: bool
-) -> None:
-    x, s = np.empty(shape, np.float32), np.ones(1, np.float32)
-    result = run(OP, x, s, None, "qint8", -1, div_mode, device="ascend910b2")
-    assert_same(result.output, np.empty(shape, np.int8))
-    assert (result.plan, result.trace, result.cycles, result.time_us) == (None, None, 0, 0.0)
+def test_an_empty_input_gives_an_empty_output_and_runs_no_kernel(div_mode: bool) -> None:
+    for shape in ((0,), (0, 8), (4, 0), (2, 0, 3)):
+        x, s = np.empty(shape, np.float32), np.ones(1, np.float32)
+        result = run(OP, x, s, None, "qint8", -1, div_mode, device="ascend910b2")
+        assert_same(result.output, np.empty(shape, np.int8))
+        assert (result.plan, result.trace, result.cycles, result.time_us) == (None, None, 0, 0.0)
 
 
 # ---- numpy against exact fractions ----
@@ -224,7 +223,7 @@ def test_a_product_is_rounded_before_the_offset_is_added() -> None:
 # ---- the vendor's goldens ----
 
 
-@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize("device", THREE)
 def test_div_mode_false_equals_the_golden_of_op_plugin(device: str) -> None:
     """op-plugin, test_npu_quantize.py: np.round(x * scale + offset), clipped."""
     rng = np.random.default_rng(11)
@@ -233,7 +232,7 @@ def test_div_mode_false_equals_the_golden_of_op_plugin(device: str) -> None:
     assert_same(quantize(device, x, s, z, "qint8", 1, False), golden)
 
 
-@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(
     ("dtype", "point"), [("qint8", np.int8), ("quint8", np.uint8), ("int32", np.int32)]
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chips import THREE, every
 from op_calls import A2, assert_same
 
 from npusim import OpError, Run, Tensor, TensorSpec, devices, ops, run
@@ -137,7 +138,7 @@ def test_one_tensor_without_values_is_enough_for_none_to_come_out() -> None:
     assert result.cycles is not None
 
 
-@pytest.mark.parametrize("device", devices.names())
+@pytest.mark.parametrize("device", every(devices.names()))
 def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     result = run("npu_quantize", *CALL, device=device)
     assert result.trace is not None
@@ -165,46 +166,50 @@ def quantize_time(shape: tuple[int, ...], device: str, **kwargs: Any) -> Run:
 SHAPES = [(2, 40), (48, 48), (47, 333), (7, 31), (3, 4096), (300, 1024), (1, 90001)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("l2", ["cold", "warm"])
-@pytest.mark.parametrize("device", ["ascend310p1", "ascend310p3", "ascend910b2", "ascend910_9362"])
+@pytest.mark.parametrize(
+    "device", every(("ascend310p1", "ascend310p3", "ascend910b2", "ascend910_9362"))
+)
 def test_folded_cores_take_the_times_of_cores_apart(
-    device: str, l2: Any, shape: tuple[int, ...]
+    device: str, l2: Any, subtests: pytest.Subtests
 ) -> None:
-    folded = quantize_time(shape, device, l2=l2)
-    apart = quantize_time(shape, device, l2=l2, every_core=True)
-    assert folded.to_json() == apart.to_json()
-    assert folded.trace is not None
-    assert apart.trace is not None
-    assert folded.trace.to_text() == apart.trace.to_text()
+    for shape in SHAPES:
+        with subtests.test(shape=shape):
+            folded = quantize_time(shape, device, l2=l2)
+            apart = quantize_time(shape, device, l2=l2, every_core=True)
+            assert folded.to_json() == apart.to_json()
+            assert folded.trace is not None
+            assert apart.trace is not None
+            assert folded.trace.to_text() == apart.trace.to_text()
 
 
-@pytest.mark.parametrize("count", range(2000, 7000, 409))
-def test_folding_holds_where_two_kinds_of_core_share_the_line_of_the_scale(count: int) -> None:
-    args = (TensorSpec((count,), "float16"), TensorSpec((1,), "float16"), None, "qint8", -1, False)
-    cycles = {
-        run("npu_quantize", *args, device="ascend310p3", every_core=each).cycles
-        for each in (False, True)
-    }
-    assert len(cycles) == 1
+def test_folding_holds_where_two_kinds_of_core_share_the_line_of_the_scale() -> None:
+    def cycles(count: int, every_core: bool) -> int | None:
+        x, scale = TensorSpec((count,), "float16"), TensorSpec((1,), "float16")
+        args = (x, scale, None, "qint8", -1, False)
+        return run("npu_quantize", *args, device="ascend310p3", every_core=every_core).cycles
+
+    counts = range(2000, 7000, 409)
+    folded = {count: cycles(count, every_core=False) for count in counts}
+    assert folded == {count: cycles(count, every_core=True) for count in counts}
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
-def test_a_warm_l2_is_not_slower(device: str, shape: tuple[int, ...]) -> None:
-    cold, warm = (quantize_time(shape, device, l2=l2).cycles for l2 in ("cold", "warm"))
-    assert cold is not None
-    assert warm is not None
-    assert warm <= cold
+@pytest.mark.parametrize("device", THREE)
+def test_a_warm_l2_is_not_slower(device: str) -> None:
+    for shape in SHAPES:
+        cold, warm = (quantize_time(shape, device, l2=l2).cycles for l2 in ("cold", "warm"))
+        assert cold is not None
+        assert warm is not None
+        assert warm <= cold
 
 
-@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(
     "shapes",
     [
         [(48, 1 << power) for power in range(7, 15)],
         [(1 << power, 1024) for power in range(2, 12)],
-        [(64, 1000), (128, 1000), (1280, 1000), (2560, 1000)],
+        [(64, 1000), (128, 1000), (1280, 1000)],
     ],
     ids=["columns", "rows", "ragged rows"],
 )
@@ -415,7 +420,7 @@ def test_repr() -> None:
     assert repr(result) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
 
 
-@pytest.mark.parametrize("device", A2)
+@pytest.mark.parametrize("device", every(A2))
 def test_a_run_of_a_big_tensor_needs_no_values(device: str) -> None:
     result = quantize_time((8192, 8192), device)
     assert result.output == TensorSpec((8192, 8192), "int8")
