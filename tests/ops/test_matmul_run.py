@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from chips import every
 from hypothesis import given, settings
 from matrix_calls import (
     CHIPS,
@@ -31,15 +33,16 @@ ORDERS = ("k16", "k8", "k4", "k1")
 # ---- where tiles end ----
 
 
-@pytest.mark.parametrize("device", CHIPS)
-@pytest.mark.parametrize(
-    ("m", "k", "n"),
-    [(1, 1, 1), (16, 16, 16), (17, 33, 15), (15, 300, 130), (130, 47, 300), (300, 130, 33)],
-)
+@pytest.mark.parametrize("device", every(CHIPS))
 def test_every_edge_may_be_ragged(
-    rng: np.random.Generator, device: str, m: int, k: int, n: int
+    rng: np.random.Generator, device: str, subtests: pytest.Subtests
 ) -> None:
-    assert_like_reference("matmul", halves(rng, (m, k)), halves(rng, (k, n)), device=device)
+    for m, k, n in (
+        (1, 1, 1), (16, 16, 16), (17, 33, 15), (15, 300, 130), (130, 47, 300), (300, 130, 33),
+    ):  # fmt: skip
+        with subtests.test(m=m, k=k, n=n):
+            a, b = halves(rng, (m, k)), halves(rng, (k, n))
+            assert_like_reference("matmul", a, b, device=device)
 
 
 @pytest.mark.parametrize("device", [SPLIT[0], COUPLED])
@@ -71,29 +74,29 @@ def test_310p_stores_no_piece_below_a_block(
 # ---- how the matrices lie ----
 
 
-@pytest.mark.parametrize("device", CHIPS)
-@pytest.mark.parametrize(
-    ("batch_a", "batch_b"),
-    [((3,), (3,)), ((3, 1), (2,)), ((2,), ()), ((), (2,)), ((1, 2), (2, 1)), ((30,), ())],
-)
+@pytest.mark.parametrize("device", every(CHIPS))
 def test_batches_broadcast(
-    rng: np.random.Generator, device: str, batch_a: tuple[int, ...], batch_b: tuple[int, ...]
+    rng: np.random.Generator, device: str, subtests: pytest.Subtests
 ) -> None:
-    a, b = halves(rng, (*batch_a, 18, 40)), halves(rng, (*batch_b, 40, 35))
-    assert_like_reference("matmul", a, turned(b), device=device)
+    batches: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((3,), (3,)), ((3, 1), (2,)), ((2,), ()), ((), (2,)), ((1, 2), (2, 1)), ((30,), ()),
+    ]  # fmt: skip
+    for batch_a, batch_b in batches:
+        with subtests.test(batch_a=batch_a, batch_b=batch_b):
+            a, b = halves(rng, (*batch_a, 18, 40)), halves(rng, (*batch_b, 40, 35))
+            assert_like_reference("matmul", a, turned(b), device=device)
 
 
-@pytest.mark.parametrize("device", CHIPS)
-@pytest.mark.parametrize("layout", ["ND", "FRACTAL_NZ"])
-@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("device", every(CHIPS))
 def test_matrices_may_lie_in_any_way(
-    rng: np.random.Generator, device: str, layout: str, is_turned: bool
+    rng: np.random.Generator, device: str, subtests: pytest.Subtests
 ) -> None:
     a, b, bias = halves(rng, (50, 210)), halves(rng, (210, 70)), halves(rng, (70,))
-    plain = run("matmul", a, b, bias, device=device, timing=False).output
-    for x1 in (a, turned(a)):
-        x2 = gm_matrix(b, is_turned, layout)
-        assert_same(assert_like_reference("matmul", x1, x2, bias, device=device).output, plain)
+    plain = assert_like_reference("matmul", a, b, bias, device=device).output
+    for x1, layout, is_turned in product((a, turned(a)), ("ND", "FRACTAL_NZ"), (False, True)):
+        with subtests.test(x1_is_turned=x1 is not a, layout=layout, is_turned=is_turned):
+            x2 = gm_matrix(b, is_turned, layout)
+            assert_same(run("matmul", x1, x2, bias, device=device, timing=False).output, plain)
 
 
 KINDS = [(np.float16, np.float16), (np.float16, np.float32), (BF16, np.float32), (BF16, None)]
@@ -101,7 +104,7 @@ KINDS = [(np.float16, np.float16), (np.float16, np.float32), (BF16, np.float32),
 
 @pytest.mark.parametrize(
     ("device", "kind", "bias_kind"),
-    [(x, *kinds) for x in CHIPS for kinds in KINDS if x in SPLIT or kinds[0] is np.float16],
+    [case for kinds in KINDS for case in every(CHIPS if kinds[0] is np.float16 else SPLIT, *kinds)],
 )
 def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_kind: Any) -> None:
     a, b = halves(rng, (20, 100), kind), halves(rng, (100, 300), kind)
@@ -113,7 +116,7 @@ def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_ki
 # ---- numbers ----
 
 
-@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("device", every(CHIPS))
 def test_special_numbers(rng: np.random.Generator, device: str) -> None:
     a, b = with_special(rng, halves(rng, (60, 90))), with_special(rng, halves(rng, (90, 70)))
     y = np.asarray(assert_like_reference("matmul", a, b, device=device).output)
@@ -123,7 +126,7 @@ def test_special_numbers(rng: np.random.Generator, device: str) -> None:
     assert_same(small.output, tiny)
 
 
-@pytest.mark.parametrize(("device", "largest"), [*[(x, np.inf) for x in SPLIT], (COUPLED, 65504)])
+@pytest.mark.parametrize(("device", "largest"), [*every(SPLIT, np.inf), (COUPLED, 65504)])
 def test_overflow(device: str, largest: float) -> None:
     a, b = np.float16([[256, 0], [-256, 0], [0, 65504]]), np.float16([[256], [1]])
     result = assert_like_reference("matmul", a, b, device=device)
@@ -146,7 +149,7 @@ def test_the_order_of_the_cube_can_be_changed(rng: np.random.Generator, device: 
 # ---- switches ----
 
 
-@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("device", every(CHIPS))
 def test_switches_change_neither_values_nor_times(rng: np.random.Generator, device: str) -> None:
     a, b, bias = halves(rng, (2, 70, 130)), halves(rng, (130, 290)), halves(rng, (290,))
     whole = run("matmul", a, turned(b), bias, device=device)

@@ -43,21 +43,22 @@ def parts(
     return call
 
 
-@pytest.mark.parametrize("byte_exact", [False, True])
 @pytest.mark.parametrize(
     ("m", "k", "n"),
     [
         (1, 64, 64),  # strips of 16 columns
         (17, 320, 512),  # a piece of 64 of k after one of 256
         (33, 576, 448),  # a second load of k, and fewer columns in the last core
-        (96, 1408, 832),  # x does not stay in L1
+        (96, 1408, 256),  # x does not stay in L1
         (3, 64, 3264),  # two pieces a core
     ],
 )
-def test_a_tiled_run_equals_the_reference(m: int, k: int, n: int, byte_exact: bool) -> None:
+def test_a_tiled_run_equals_the_reference(m: int, k: int, n: int) -> None:
     for offset, bias in ((True, True), (False, False)):
         call = parts(m, k, n, offset=offset, bias=bias)
-        assert_same(fixpipe(call, byte_exact=byte_exact).output, reference(**call))
+        expected = reference(**call)
+        for byte_exact in (False, True):
+            assert_same(fixpipe(call, byte_exact=byte_exact).output, expected)
 
 
 @settings(max_examples=12)
