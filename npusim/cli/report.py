@@ -66,14 +66,14 @@ def write_report(
     runs = [_timed(path) for path in folders]
     if kind == Format.HTML:
         _whole(target, lambda path: _write_page(runs, path))
-        told = str(target)
+        written = str(target)
     elif kind == Format.PDF:
         _whole(target, lambda path: _write_pages(runs, path))
-        told = str(target)
+        written = str(target)
     else:
         names = folder.write_with(lambda new: _write_pictures(runs, new, kind), target, "report")
-        told = f"{', '.join(names)} to {target}"
-    show(f"wrote {told}")
+        written = f"{', '.join(names)} to {target}"
+    show(f"wrote {written}")
 
 
 def _timed(path: Path) -> Record:
@@ -130,20 +130,20 @@ def _write_page(runs: list[Record], path: Path) -> None:
 def _write_pages(runs: list[Record], path: Path) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
-    from npusim.reports.gallery import pictures
+    from npusim.reports.gallery import figures
 
     with PdfPages(path, metadata={"CreationDate": None}) as pages:
         for run in runs:
-            for picture in pictures(run):
-                pages.savefig(picture.figure())
+            for _, figure in figures(run):
+                pages.savefig(figure)
 
 
 def _write_pictures(runs: list[Record], new: Path, kind: Format) -> list[str]:
-    from npusim.reports.gallery import pictures
+    from npusim.reports.gallery import figures
 
     names = []
     for number, run in enumerate(runs):
-        for picture in pictures(run):
+        for picture, figure in figures(run):
             names.append(f"{picture.name}{_letter(len(runs), number)}.{kind}")
-            picture.figure().savefig(new / names[-1], dpi=120)
+            figure.savefig(new / names[-1], dpi=120)
     return names

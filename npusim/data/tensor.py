@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT4, Array, DType, cast, dtype_named, dtype_of, pack_int4
 from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS, NZ, Placement, c0, from_fractals, html, to_fractals
+from npusim.data.layout import FRACTAL_ROWS, NZ, Placement, c0, from_fractals, to_fractals
+from npusim.data.layout.html import MAX_SHOWN, table
 
 __all__ = [
     "LAYOUTS",
@@ -177,16 +178,16 @@ class Tensor:
         rows, columns = (1, 1, *shape)[-2:]
         caption = f"{self!r}, {self.spec.nbytes} bytes of storage {self.spec.storage_shape}"
         if not self.spec.size:
-            return html.table(caption, ())
+            return table(caption, ())
         if self.spec.transposed:
             caption += ", shown as it lies"
         place = Placement(rows, columns, self.spec.element, self.layout)
         if self.layout == "ND":
-            return html.values(place, self.storage.reshape(-1, rows, columns)[0], caption)
+            return place.values_html(self.storage.reshape(-1, rows, columns)[0], caption)
         # Only the fractals around the corner: all of a large tensor would take its time.
-        first = self.storage.reshape(-1, *self.storage.shape[-4:])[0, : html.MOST, : html.MOST]
-        shown = min(rows, html.MOST), min(columns, html.MOST)
-        return html.values(place, from_fractals(first, NZ, shown), caption)
+        first = self.storage.reshape(-1, *self.storage.shape[-4:])[0, :MAX_SHOWN, :MAX_SHOWN]
+        shown = min(rows, MAX_SHOWN), min(columns, MAX_SHOWN)
+        return place.values_html(from_fractals(first, NZ, shown), caption)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import style
-from npusim.reports.subject import Subject, device_of, elapsed_us, title_start, trace_of
+from npusim.reports.picture import Picture
+from npusim.reports.subject import Subject, Timed, device_of, elapsed_us, title_start, trace_of
 from npusim.reports.traffic import duration_s, moved_far, path, path_bytes_per_s, series, work
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["BINS", "Row", "bandwidth", "rows"]
+__all__ = ["BINS", "PICTURE", "Row", "bandwidth", "rows"]
 
 BINS = 200
 """Parts of the run, each of which has one height."""
@@ -150,3 +151,15 @@ def _rate(bytes_per_s: float) -> str:
     if bytes_per_s >= 1e12:
         return f"{bytes_per_s / 1e12:.3g} TB/s"
     return f"{bytes_per_s / 1e9:.3g} GB/s"
+
+
+def _height_inches(run: Timed) -> float | None:
+    return 0.7 * len(rows(run)) or None
+
+
+PICTURE = Picture(
+    name="bandwidth",
+    heading="Bandwidth over time",
+    height_inches=_height_inches,
+    draw=bandwidth,
+)

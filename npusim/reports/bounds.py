@@ -14,9 +14,11 @@ from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, place_of
 from npusim.reports import style
 from npusim.reports.flags import matches, what
+from npusim.reports.picture import Picture
 from npusim.reports.roofline import verdict
 from npusim.reports.subject import (
     Subject,
+    Timed,
     device_of,
     elapsed_us,
     slowest_lanes,
@@ -29,7 +31,7 @@ from npusim.trace import ORDERING, LaneTrace, Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Row", "bounds", "finding", "rows"]
+__all__ = ["PICTURE", "Row", "bounds", "finding", "rows"]
 
 Cause = Literal["work", "link", "flag", "core", "barrier", "order", "issue", "over"]
 """work; a link that is shared; a flag; another core; a barrier; setting and taking flags; not
@@ -267,3 +269,16 @@ def _legend(ax: Axes) -> None:
             Patch(color=style.tint(dark, 0.3), label="waits, in the colour of whom it waits for"),
         ],
     )  # fmt: skip
+
+
+def _height_inches(run: Timed) -> float:
+    bars = {(row.kind, row.pipe) for row in rows(run)}
+    return 0.42 * (len(bars) + len({kind for kind, _ in bars}))
+
+
+PICTURE = Picture(
+    name="bounds",
+    heading="What bounds it",
+    height_inches=_height_inches,
+    draw=bounds,
+)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npusim.reports import style
+from npusim.reports.picture import Picture
 from npusim.reports.subject import Timed, busiest_lane, title_start, trace_of
 from npusim.trace import ORDERING
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = ["COLORS", "Row", "costs", "rows"]
+__all__ = ["COLORS", "PICTURE", "Row", "costs", "rows"]
 
 COLORS = {
     "launch": "#999999",
@@ -123,3 +124,11 @@ def _legend(ax: Axes, table: list[list[Row]]) -> None:
         if any(row.part == part and row.us for rows in table for row in rows)
     ]
     style.legend_below(ax, [Patch(color=COLORS[part], label=part) for part in used])
+
+
+PICTURE = Picture(
+    name="costs",
+    heading="Where the time went",
+    height_inches=lambda _: 1.0,
+    draw=costs,
+)

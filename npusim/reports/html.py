@@ -16,8 +16,8 @@ from html import escape
 from importlib.resources import files
 from io import StringIO
 
-from npusim.reports import bounds
-from npusim.reports.gallery import pictures
+from npusim.reports import bounds, timeline
+from npusim.reports.gallery import figures
 from npusim.reports.payload import payload
 from npusim.reports.subject import Timed, trace_of
 from npusim.reports.tables import devices, facts, pipes, rooflines, waits
@@ -77,14 +77,13 @@ def report(runs: Sequence[Record]) -> str:
     )
 
 
-def glimpse(told: str, run: Timed | None) -> str:
-    """A run as a notebook shows it: *told*, and what there is to see of it."""
-    text = f"<p><code>{escape(told)}</code></p>"
+def glimpse(line: str, run: Timed | None) -> str:
+    """A run as a notebook shows it: *line* as text, then a timeline and what bounds it."""
+    text = f"<p><code>{escape(line)}</code></p>"
     if run is None:
         return text
-    shown = {picture.name: picture for picture in pictures(run)}
-    drawn = "".join(_svg(shown[name].figure(), name) for name in ("timeline", "bounds"))
-    return text + drawn
+    shown = (timeline.PICTURE, bounds.PICTURE)
+    return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
 
 
 def _name(run: Record) -> str:
@@ -127,21 +126,19 @@ def _timeline(run: Record, number: int) -> str:
 
 
 def _pictures(runs: Sequence[Record]) -> str:
-    drawn = [
-        {picture.name: (picture.heading, picture) for picture in pictures(run)} for run in runs
-    ]
-    names = dict.fromkeys(name for own in drawn for name in own)
-    parts = []
-    for name in names:
-        heading = next(own[name][0] for own in drawn if name in own)
-        cells = [
-            f"<figure>{_svg(own[name][1].figure(), f'{name}{number}')}</figure>"
-            if name in own
-            else '<p class="note">does not apply</p>'
-            for number, own in enumerate(drawn)
-        ]
-        parts.append(f"<h3>{escape(heading)}</h3>{_columns(cells)}")
-    return "".join(parts)
+    headings: dict[str, str] = {}
+    drawn: list[dict[str, str]] = []
+    for number, run in enumerate(runs):
+        drawn.append({})
+        for picture, figure in figures(run):
+            headings[picture.name] = picture.heading
+            svg = _svg(figure, f"{picture.name}{number}")
+            drawn[number][picture.name] = f"<figure>{svg}</figure>"
+    nothing = '<p class="note">does not apply</p>'
+    return "".join(
+        f"<h3>{escape(heading)}</h3>{_columns([own.get(name, nothing) for own in drawn])}"
+        for name, heading in headings.items()
+    )
 
 
 def _svg(figure: object, salt: str) -> str:

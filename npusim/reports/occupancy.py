@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import reads, writes
 from npusim.reports import style
+from npusim.reports.picture import Picture
 from npusim.reports.subject import (
     Subject,
+    Timed,
     device_of,
     elapsed_us,
     slowest_lanes,
@@ -28,7 +30,7 @@ from npusim.trace import LaneTrace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["BUFFERS", "Row", "occupancy", "rows"]
+__all__ = ["BUFFERS", "PICTURE", "Row", "occupancy", "rows"]
 
 BUFFERS = {
     "l1": "mte2",
@@ -234,3 +236,16 @@ def _finding(found: list[Row]) -> str:
 
 def _bytes(count: int) -> str:
     return f"{count / 1024:.4g} KiB" if count >= 1024 else f"{count} B"
+
+
+def _height_inches(run: Timed) -> float | None:
+    found = rows(run)
+    return 0.7 * len(found) + 0.4 * len({row.kind for row in found}) or None
+
+
+PICTURE = Picture(
+    name="occupancy",
+    heading="What buffers hold",
+    height_inches=_height_inches,
+    draw=occupancy,
+)

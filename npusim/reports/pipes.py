@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 
 from npusim.devices.schema import Pipe
 from npusim.reports import style
-from npusim.reports.subject import Subject, busiest, elapsed_us, title_start, trace_of
+from npusim.reports.picture import Picture
+from npusim.reports.subject import Subject, Timed, busiest, elapsed_us, title_start, trace_of
 from npusim.trace import LaneTrace, Trace
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-__all__ = ["Row", "pipes", "rows"]
+__all__ = ["PICTURE", "Row", "pipes", "rows"]
 
 BAR_HEIGHT = 0.64
 HEADER_HEIGHT = 0.7
@@ -136,3 +137,16 @@ def _draw(ax: Axes, found: list[Row], places: list[float]) -> None:
             color="black",
             zorder=4,
         )
+
+
+def _height_inches(run: Timed) -> float:
+    bars = rows(trace_of(run))
+    return 0.4 * (len(bars) + len({row.kind for row in bars}))
+
+
+PICTURE = Picture(
+    name="pipes",
+    heading="How busy the pipes were",
+    height_inches=_height_inches,
+    draw=pipes,
+)

@@ -14,10 +14,12 @@ computing, whichever the busiest pipe does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import style
+from npusim.reports.picture import Picture
 from npusim.reports.subject import (
     Played,
     Subject,
@@ -39,7 +41,7 @@ from npusim.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["TITLES", "Row", "roofline", "rows", "verdict"]
+__all__ = ["PICTURES", "TITLES", "Row", "roofline", "rows", "verdict"]
 
 TITLES = (
     "GM/L2",
@@ -310,3 +312,24 @@ def _rate_named(bytes_per_s: float) -> str:
     if bytes_per_s >= 1e12:
         return f"{bytes_per_s / 1e12:.3g} TB/s"
     return f"{bytes_per_s / 1e9:.3g} GB/s"
+
+
+# ---- the pictures that a report shows ----
+
+
+def _picture(title: str) -> Picture:
+    words = "".join(letter if letter.isalnum() else "_" for letter in title.lower())
+    return Picture(
+        name=f"roofline_{words.strip('_')}",
+        heading=f"Roofline: {title}",
+        height_inches=lambda run: HEIGHT_INCHES if _applies(run, title) else None,
+        draw=partial(roofline, title=title),
+    )
+
+
+def _applies(run: Played, title: str) -> bool:
+    return any(row.title == title for row in rows(run))
+
+
+HEIGHT_INCHES = 3.3
+PICTURES = tuple(_picture(title) for title in TITLES)

@@ -21,13 +21,14 @@ from npusim.reports.bars import STEPS, Bar, rows, window
 from npusim.reports.flags import crossings
 from npusim.reports.flags import rows as rows_of_flags
 from npusim.reports.labels import Scale, labels
-from npusim.reports.subject import Subject, busiest, elapsed_us, title_start, trace_of
+from npusim.reports.picture import Picture
+from npusim.reports.subject import Subject, Timed, busiest, elapsed_us, title_start, trace_of
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["rows", "timeline"]
+__all__ = ["PICTURE", "rows", "timeline"]
 
 BAR_HEIGHT = 0.8
 HEADER_HEIGHT = 0.6
@@ -205,3 +206,16 @@ def _draw_legend(ax: Axes, has_low_bars: bool) -> None:
     ax.set_xlabel(
         "time since the cores started (us)", size=style.TEXT_POINTS, color=style.INK, loc="left"
     )
+
+
+def _height_inches(run: Timed) -> float:
+    lanes = {(bar.cores, bar.pipe) for bar in rows(trace_of(run))}
+    return 0.45 * (len(lanes) + len({cores for cores, _ in lanes}))
+
+
+PICTURE = Picture(
+    name="timeline",
+    heading="What each pipe did when",
+    height_inches=_height_inches,
+    draw=timeline,
+)

@@ -1,5 +1,9 @@
 """Traffic, rooflines, bandwidth, occupancy, costs and pictures of several runs."""
 
+from importlib import import_module
+from inspect import signature
+from pkgutil import iter_modules
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -7,6 +11,7 @@ from matplotlib.figure import Figure
 from played import Played, at_1_mhz, lane, trace
 from tiny import tiny_spec
 
+from npusim import reports
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.isa import (
     Axpy,
@@ -352,16 +357,40 @@ def test_several_runs_must_be_some_and_timed() -> None:
 def test_the_gallery_has_each_picture_that_applies() -> None:
     played = Played(trace(lane((0,), *CHAIN, gm_bytes=512)), at_1_mhz(tiny_spec()))
 
-    assert [picture.name for picture in gallery.pictures(played)] == [
+    assert [picture.name for picture, _ in gallery.figures(played)] == [
         *("costs", "bounds", "pipes", "timeline", "bandwidth", "occupancy"),
         *("roofline_gm_l2", "roofline_memory_unit_vector", "roofline_pipeline_vector"),
         "roofline_memory_transfer_vector",
     ]
     quiet = Played(trace(lane((0,), (Binary("add", Y.as_dtype(INT8), X, X), 0, 5, 9))))
-    names = [picture.name for picture in gallery.pictures(quiet)]
-    assert "bandwidth" not in names
-    for picture in gallery.pictures(quiet):
-        assert picture.figure().axes[0].get_title(loc="left")
+    drawn = {picture.name: figure for picture, figure in gallery.figures(quiet)}
+    assert "bandwidth" not in drawn
+    for figure in drawn.values():
+        assert figure.axes[0].get_title(loc="left")
+
+
+OF_SOMETHING_ELSE = ("compare", "layout")
+"""Modules whose pictures show several runs, or a matrix."""
+
+
+def test_every_picture_of_a_run_is_in_the_gallery() -> None:
+    """A module that draws on *ax* declares its picture, and the gallery has it."""
+    modules = {
+        found.name: import_module(f"npusim.reports.{found.name}")
+        for found in iter_modules(reports.__path__)
+        if found.name not in OF_SOMETHING_ELSE
+    }
+    drawing = {
+        name: module
+        for name, module in modules.items()
+        if "ax" in signature(vars(module).get(name, len)).parameters
+    }
+    assert len(drawing) == 7
+    declared = [
+        vars(module).get("PICTURES", vars(module).get("PICTURE")) for module in drawing.values()
+    ]
+    flat = [picture for own in declared for picture in (own if isinstance(own, tuple) else (own,))]
+    assert set(flat) == set(gallery.PICTURES)
 
 
 def test_a_size_far_above_is_told_but_not_drawn(ax: Axes) -> None:

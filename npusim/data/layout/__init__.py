@@ -26,7 +26,6 @@ counts, not its place: what the guide calls Nz and ZN, catlass calls zN and nZ.
 
 from __future__ import annotations
 
-from npusim.data.layout import html
 from npusim.data.layout.orders import (
     FRACTAL_ROWS,
     NZ,
@@ -50,6 +49,5 @@ __all__ = [
     "Spot",
     "c0",
     "from_fractals",
-    "html",
     "to_fractals",
 ]

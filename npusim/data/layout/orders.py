@@ -10,6 +10,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array, DType
 from npusim.data.integers import ceil_div
+from npusim.data.layout.html import Note, grid, table
 
 __all__ = [
     "FRACTAL_ROWS",
@@ -80,9 +81,11 @@ class Layout:
 
     def _repr_html_(self) -> str:
         """The order of the elements of 2 x 2 fractals, drawn small."""
-        from npusim.data.layout.html import order
-
-        return order(self)
+        offsets = self.offsets((8, 8), (4, 4))
+        return table(
+            f"{self.name}: how many elements lie before each one, fractals drawn as 4 x 4",
+            grid(offsets, (8, 8), lambda row, column: Note(int(offsets[row, column]) // 16)),
+        )
 
 
 NZ = Layout("Nz", "N", "z")

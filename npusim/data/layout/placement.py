@@ -10,6 +10,7 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32, Array, DType
 from npusim.data.integers import align_up
+from npusim.data.layout.html import Note, grid, table
 from npusim.data.layout.orders import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, Shape, c0, to_fractals
 
 __all__ = ["NAMES", "ORDERS", "Placement", "Spot"]
@@ -194,7 +195,21 @@ class Placement:
     def __str__(self) -> str:
         return f"{self.rows} x {self.columns} {self.dtype} as {self.name}"
 
-    def _repr_html_(self) -> str:
-        from npusim.data.layout.html import placement
+    def values_html(self, values: Array, caption: str) -> str:
+        """A table of the corner of *values* `(rows, columns)`; each cell says where it lies.
 
-        return placement(self)
+        That corner alone will do, :data:`npusim.data.layout.html.MAX_SHOWN` rows and columns.
+        """
+        return table(caption, grid(values, (self.rows, self.columns), self._note))
+
+    def _note(self, row: int, column: int) -> Note:
+        if row >= self.rows or column >= self.columns:
+            return Note(None, "padding")
+        spot = self.where(row, column)
+        bit = f" bit {spot.bit}" if spot.bit else ""
+        return Note(spot.fractal or 0, f"({row}, {column}) at byte {spot.byte}{bit}")
+
+    def _repr_html_(self) -> str:
+        """The corner of the matrix: how many elements lie before each one, padding in grey."""
+        caption = f"{self}: {self.nbytes} bytes, how many elements lie before each one"
+        return table(caption, grid(self.elements, self.padded, self._note))

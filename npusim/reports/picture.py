@@ -1,0 +1,55 @@
+"""What the module of a picture declares: its name, its heading, how high it is, how to draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from npusim.reports.subject import Timed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Picture"]
+
+WIDTH_INCHES = 10.0
+FRAME_INCHES = 1.3
+"""Title and axis."""
+LEAST_INCHES = 0.7
+"""Of what is between them."""
+
+
+class Draw(Protocol):
+    """Draws a run on *ax*, or on a figure of its own."""
+
+    def __call__(self, run: Timed, /, *, ax: Axes | None = None) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture of one run, declared beside the function that draws it."""
+
+    name: str
+    """Of its file, without the ending."""
+    heading: str
+    """Above it on a page."""
+    height_inches: Callable[[Timed], float | None]
+    """Without title and axis; None where the picture does not apply to the run."""
+    draw: Draw
+
+    def figure(self, run: Timed) -> Figure | None:
+        """It on a figure of its own, which belongs to no window; None where it does not apply.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        from matplotlib.figure import Figure
+
+        height = self.height_inches(run)
+        if height is None:
+            return None
+        inches = WIDTH_INCHES, FRAME_INCHES + max(height, LEAST_INCHES)
+        figure = Figure(inches, layout="constrained")
+        self.draw(run, ax=figure.subplots())
+        return figure
