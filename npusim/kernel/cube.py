@@ -1,9 +1,10 @@
 """Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
 
-A *feed* brings pieces of an operand into L1 as Nz; :class:`CubeWriter` cuts them to base tiles for
-L0A and L0B and multiplies. Everything is double buffered: L1 and L0 always, L0C where the tile asks
-for it. Steps of k follow each other in ascending order, so a base tile's sum is that of the whole
-row and column (asc-devkit, the Matmul API's Norm and MDL schedules).
+A *feed* brings pieces of an operand into L1 as Nz, :class:`L0Pair` brings parts of two such pieces
+into L0A and L0B and multiplies them, and :class:`CubeWriter` does this for base tiles, step after
+step of k. Everything is double buffered: L1 and L0 always, L0C where the tile asks for it. Steps of
+k follow each other in ascending order, so a base tile's sum is that of the whole row and column
+(asc-devkit, the Matmul API's Norm and MDL schedules).
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ __all__ = [
     "GmMatrix",
     "GmOperand",
     "GmTile",
+    "L0Pair",
+    "L1Operand",
     "Tables",
     "l1_bytes",
     "load_data",
 ]
+
+MmadInit = Literal["zero", "bias", "accumulate"]
+"""What sums in L0C begin with: zero, a bias of each column, what is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +196,64 @@ class BaseTile:
     """Pieces in L1 at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class L1Operand:
+    """A piece of an operand in L1, and where in it a part for L0 begins."""
+
+    slot: Slot
+    feed: Feed
+    """What has written it."""
+    extent: int
+    """Rows (or columns) of the piece."""
+    count: int
+    """k of the piece."""
+    origin: int = 0
+    """First row (or column) of the part."""
+    k: int = 0
+    """First k of the part, from the start of the piece."""
+
+    def at_k(self, k: int) -> L1Operand:
+        """The part that begins *k* further on."""
+        return replace(self, k=self.k + k)
+
+
+class L0Pair:
+    """Parts of both operands in L0A and L0B: two come while the two before are multiplied."""
+
+    def __init__(self, builder: Builder, dtype: DType, m: int, n: int, k: int) -> None:
+        """Claim room for (m, k) and (k, n) of *dtype*, twice; raises ProgramError."""
+        self._builder = builder
+        m, n, k = align_up(m, FRACTAL_ROWS), align_up(n, FRACTAL_ROWS), align_up(k, c0(dtype))
+        # One event for both: the parts in L0B have no queue of their own.
+        self._left = builder.queue("l0a", dtype.nbytes(m * k), "mte1", "cube", 2)
+        self._right = {
+            event: builder.claim("l0b", dtype.nbytes(n * k)) for event in self._left.events
+        }
+
+    def multiply(
+        self,
+        dst: Local,
+        a: L1Operand,
+        b: L1Operand,
+        shape: tuple[int, int, int],
+        init: MmadInit = "zero",
+        bias: Local | None = None,
+    ) -> None:
+        """Add *a* times *b* of *shape* (m, n, k) in L0C to what *init* says *dst* begins with."""
+        m, n, k = shape
+        slot = self._left.alloc()
+        left = self._load_data(slot, a, m, k)
+        right = self._load_data(self._right[slot.event], b, n, k)
+        self._left.enque(slot)
+        slot = self._left.deque()
+        self._builder.emit(Mmad(dst, left, right, m, n, k, init, bias))
+        self._left.free(slot)
+
+    def _load_data(self, dst: Slot, x: L1Operand, extent: int, k: int) -> Local:
+        piece, first = (x.extent, x.count), (x.origin, x.k)
+        return load_data(self._builder, dst, x.slot, x.feed, piece, first, (extent, k))
+
+
 class CubeWriter:
     """Writes products of base tiles for one cube core, or the cube of a coupled core."""
 
@@ -207,15 +271,10 @@ class CubeWriter:
         )
         self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, depth_a)
         self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
-        dtype = a.dtype
-        self.dtype = INT32 if dtype in (INT8, INT4) else FLOAT32
-        depth_k = align_up(tile.k, c0(dtype))
-        m, n = align_up(tile.m, FRACTAL_ROWS), align_up(tile.n, FRACTAL_ROWS)
-        self._l0 = builder.queue("l0a", dtype.nbytes(m * depth_k), "mte1", "cube", 2)
-        self._l0b = {
-            event: builder.claim("l0b", dtype.nbytes(n * depth_k)) for event in self._l0.events
-        }
-        self._l0c = builder.queue("l0c", 4 * m * n, "cube", drain, tile.l0c_depth)
+        self.dtype = INT32 if a.dtype in (INT8, INT4) else FLOAT32
+        self._l0 = L0Pair(builder, a.dtype, tile.m, tile.n, tile.k)
+        sums = align_up(tile.m, FRACTAL_ROWS) * align_up(tile.n, FRACTAL_ROWS)
+        self._l0c = builder.queue("l0c", self.dtype.nbytes(sums), "cube", drain, tile.l0c_depth)
 
     def fetch(self, extent: int, k: int) -> None:
         """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
@@ -249,18 +308,13 @@ class CubeWriter:
             count = min(self.tile.k, k - start)
             self._a.advance(start, m, k)
             self._b.advance(start, n, k)
-            slot = self._l0.alloc()
-            left = self._a.load_data(slot, start, m, count)
-            right = self._b.load_data(self._l0b[slot.event], start, n, count)
-            self._l0.enque(slot)
-            slot = self._l0.deque()
+            a, b = self._a.operand(start, m), self._b.operand(start, n)
             if start > 0 or preload is not None:
-                self.builder.emit(Mmad(dst, left, right, m, n, count, "accumulate"))
+                self._l0.multiply(dst, a, b, (m, n, count), "accumulate")
             elif bias is not None:
-                self.builder.emit(Mmad(dst, left, right, m, n, count, "bias", bias))
+                self._l0.multiply(dst, a, b, (m, n, count), "bias", bias)
             else:
-                self.builder.emit(Mmad(dst, left, right, m, n, count))
-            self._l0.free(slot)
+                self._l0.multiply(dst, a, b, (m, n, count))
         self._a.release()
         self._b.release()
         self._l0c.enque(total)
@@ -320,11 +374,10 @@ class _Side:
             self._queue.free(self._slot)
             self._slot = None
 
-    def load_data(self, dst: Slot, k: int, extent: int, count: int) -> Local:
-        """Bring positions [k, k + count) of *extent* rows or columns into L0."""
+    def operand(self, k: int, extent: int) -> L1Operand:
+        """What lies in L1, *extent* rows or columns, to be read from position *k* on."""
         assert self._slot is not None
-        held, at = (extent, self._count), (0, k - self._first)
-        return load_data(self._builder, dst, self._slot, self._feed, held, at, (extent, count))
+        return L1Operand(self._slot, self._feed, extent, self._count, k=k - self._first)
 
 
 def load_data(
