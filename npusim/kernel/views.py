@@ -28,7 +28,7 @@ from npusim.isa import BLOCK_BYTES, Global
 from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Queue, Slot
 
-__all__ = ["GmView", "Shiftable", "load", "repeat", "store"]
+__all__ = ["GmView", "Shiftable", "fill", "load", "repeat", "store"]
 
 
 @runtime_checkable
@@ -96,6 +96,11 @@ class GmView:
         return self.dtype.nbytes(self.pitch)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, without what lies between them."""
+        return self.rows * self.row_bytes
+
+    @property
     def operand(self) -> Global:
         """The view as an operand of a copy: a burst a row."""
         stride_bytes = self.pitch_bytes if self.rows > 1 else 0
@@ -122,33 +127,60 @@ def repeat(builder: Builder, stage: Callable[..., None], *arguments: Hashable) -
     builder.call((stage, *plain), shifts, partial(stage, *plain))
 
 
-def load(builder: Builder, queue: Queue, *views: GmView, pitch: int | None = None) -> Slot:
-    """Load *views*, one behind the other, into a slot of *queue*, and hand it to the consumer.
+def load(
+    builder: Builder,
+    queue: Queue,
+    *views: GmView,
+    pitch: int | None = None,
+    with_gaps: bool = False,
+) -> Slot:
+    """Load *views* into a slot of *queue*, as :func:`fill` does, and hand it to the consumer.
 
-    Rows begin *pitch* elements apart, or at the next block of 32 bytes. Free the slot when it has
-    been read.
+    Free the slot when it has been read.
     """
-    slot, start_bytes = queue.alloc(), 0
-    for view in views:
-        pitch_bytes = _pitch_bytes(view, pitch)
-        dst = slot.of(view.dtype, view.columns, start_bytes)
-        builder.load(dst, view.operand, pitch_bytes if view.rows > 1 else 0)
-        start_bytes += view.rows * pitch_bytes
+    slot = queue.alloc()
+    fill(builder, slot, *views, pitch=pitch, with_gaps=with_gaps)
     queue.enque(slot)
     return queue.deque()
 
 
+def fill(
+    builder: Builder,
+    slot: Slot,
+    *views: GmView,
+    pitch: int | None = None,
+    with_gaps: bool = False,
+) -> None:
+    """Load *views*, one behind the other, into *slot*.
+
+    Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copy names the first
+    row of a view as its destination or, *with_gaps*, all of its rows and the gaps behind them.
+    """
+    start_bytes = 0
+    for view in views:
+        pitch_bytes = _pitch_bytes(view, pitch)
+        dst = slot.of(view.dtype, _count(view, pitch, with_gaps), start_bytes)
+        builder.load(dst, view.operand, pitch_bytes if view.rows > 1 else 0)
+        start_bytes += view.rows * pitch_bytes
+
+
 def store(
-    builder: Builder, queue: Queue, slot: Slot, view: GmView, pitch: int | None = None
+    builder: Builder,
+    queue: Queue,
+    slot: Slot,
+    view: GmView,
+    pitch: int | None = None,
+    *,
+    with_gaps: bool = False,
 ) -> None:
     """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
 
-    Rows begin *pitch* elements apart, or at the next block of 32 bytes.
+    For *pitch* and *with_gaps* see :func:`fill`.
     """
     queue.enque(slot)
     slot = queue.deque()
     pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
-    builder.store(view.operand, slot.of(view.dtype, view.columns), pitch_bytes)
+    builder.store(view.operand, slot.of(view.dtype, _count(view, pitch, with_gaps)), pitch_bytes)
     queue.free(slot)
 
 
@@ -156,3 +188,10 @@ def _pitch_bytes(view: GmView, pitch: int | None) -> int:
     if pitch is not None:
         return view.dtype.nbytes(pitch)
     return align_up(view.row_bytes, BLOCK_BYTES)
+
+
+def _count(view: GmView, pitch: int | None, with_gaps: bool) -> int:
+    """Elements that a copy names in the buffer."""
+    if not with_gaps:
+        return view.columns
+    return view.rows * _pitch_bytes(view, pitch) * 8 // view.dtype.bits

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, DType
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, Load, Local
+from npusim.isa import Global, Load, Local, Store
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch, share
 from npusim.kernel.program import Binding, Call, Program
-from npusim.kernel.views import GmView, load, repeat, store
+from npusim.kernel.views import GmView, fill, load, repeat, store
 
 
 @pytest.fixture
@@ -42,6 +42,10 @@ def test_a_view_covers_the_bytes_that_numpy_would_slice(
         count = operand.burst_bytes // 4
         found = [numbers.reshape(-1)[x // 4 : x // 4 + count].tolist() for x in starts]
         assert found == expected.tolist()
+
+
+def test_the_bytes_of_a_view_leave_out_what_lies_between_its_rows() -> None:
+    assert GmView.of("x", FLOAT16, 8, 100)[2:5, 10:20].nbytes == 3 * 20
 
 
 def test_a_view_of_a_view_counts_from_the_tensor() -> None:
@@ -136,6 +140,25 @@ def test_load_and_store_own_the_queue(builder: Builder) -> None:
         "mte2     wait_flag vector->mte2 0",
         "vector   wait_flag mte3->vector 0",
     ]
+
+
+def test_a_copy_can_name_the_gaps_between_rows_too(builder: Builder) -> None:
+    x, y = GmView.of("x", FLOAT32, 4, 5), GmView.of("y", FLOAT32, 2, 5)
+    come = builder.queue("ub", 4 * 64, "mte2", "vector")
+    go = builder.queue("ub", 2 * 64, "vector", "mte3")
+    slot = come.alloc()
+    fill(builder, slot, x[:2, :], x[3:, :], pitch=16, with_gaps=True)
+    come.enque(slot)
+    come.free(come.deque())
+    store(builder, go, go.alloc(), y, 16, with_gaps=True)
+
+    found = [op for op in builder.build().ops if isinstance(op, Load | Store)]
+    assert [str(op) for op in found] == [
+        "load ub[0:128] float32 <- x+0 2x20 B stride 20",
+        "load ub[128:192] float32 <- x+60 20 B",
+        "store y+0 2x20 B stride 20 <- ub[256:384] float32",
+    ]
+    assert [op.pitch_bytes for op in found] == [64, 0, 64]
 
 
 def test_a_group_has_a_cube_core_and_two_vector_cores() -> None:
