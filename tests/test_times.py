@@ -22,7 +22,7 @@ from npusim.isa import (
     SetFlag,
     Store,
     WaitFlag,
-    place_of,
+    global_operand,
 )
 from npusim.kernel.program import Program
 from npusim.timing.cost import charge
@@ -170,7 +170,7 @@ def test_what_moved_is_what_the_programs_ask_for(call: str, l2: L2State) -> None
     asked = 0
     for block in blocks:
         for op in block.program.ops:
-            place = place_of(op)
+            place = global_operand(op)
             if place is not None:
                 asked += charge(op, block.bindings[place.name].base_bytes, spec).nbytes  # type: ignore[arg-type]
     told = timed(call, A2, l2=l2).to_json()

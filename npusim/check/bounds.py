@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from npusim.data.tensor import SLACK_BYTES, GlobalTensor
-from npusim.isa import MicroOp, place_of
+from npusim.isa import MicroOp, global_operand
 from npusim.kernel.program import Block, Program
 
 __all__ = ["check_inside"]
@@ -68,7 +68,7 @@ def _of_program(program: Program, bodies: dict[int, dict[str, _Reach]]) -> dict[
 def _of_body(ops: tuple[MicroOp, ...]) -> dict[str, _Reach]:
     found: dict[str, _Reach] = {}
     for index, op in enumerate(ops):
-        place = place_of(op)
+        place = global_operand(op)
         if place is not None:
             reach = _Reach(place.offset_bytes, place.end_bytes, index, index)
             found[place.name] = found[place.name].joined(reach) if place.name in found else reach

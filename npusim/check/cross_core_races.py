@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.check.hazards import Meetings, Moment, RaceError, added
-from npusim.isa import Fixpipe, Global, MicroOp, Store, place_of
+from npusim.check.hazards import Meetings, Moment, RaceError
+from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Program
 
 __all__ = ["check_apart"]
@@ -102,10 +102,9 @@ class _Search:
         if id(ops) not in self._places:
             found: dict[tuple[str, bool], list[Pieces]] = {}
             for op in ops:
-                place = place_of(op)
+                place = global_operand(op)
                 if place is not None:
-                    is_write = isinstance(op, Store | Fixpipe)
-                    found.setdefault((place.name, is_write), []).append(_pieces(place))
+                    found.setdefault((place.name, writes_global(op)), []).append(_pieces(place))
             self._places[id(ops)] = {key: _merged(pieces) for key, pieces in found.items()}
         return self._places[id(ops)]
 
@@ -178,7 +177,7 @@ def _shares(blocks: tuple[Block, ...], tensor: str, meetings: Meetings) -> list[
         for moment, accesses in turns:
             pieces: dict[str, list[Pieces]] = {}
             for number, op in accesses:
-                place = place_of(op)
+                place = global_operand(op)
                 if place is not None and place.name in bound:
                     shift = calls[number].shifts.get(place.name, 0) + bound[place.name].base_bytes
                     pieces.setdefault(_kind(op), []).append(_shifted(_pieces(place), shift))
@@ -187,9 +186,9 @@ def _shares(blocks: tuple[Block, ...], tensor: str, meetings: Meetings) -> list[
 
 
 def _kind(op: MicroOp) -> str:
-    if not isinstance(op, Store | Fixpipe):
+    if not writes_global(op):
         return "read"
-    dtype = added(op)
+    dtype = added_dtype(op)
     return "write" if dtype is None else dtype.name
 
 

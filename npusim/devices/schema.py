@@ -37,9 +37,29 @@ __all__ = [
     "Transfer",
     "Vector",
     "VectorClass",
+    "VectorClassName",
 ]
 
 Pipe = Literal["scalar", "vector", "cube", "mte1", "mte2", "mte3", "fixpipe"]
+VectorClassName = Literal[
+    "add",
+    "mul",
+    "max",
+    "adds",
+    "muls",
+    "maxs",
+    "div",
+    "cast",
+    "duplicate",
+    "broadcast",
+    "reduce",
+    "block_reduce",
+    "logic",
+    "select",
+    "copy",
+    "muladd",
+    "transcendental",
+]
 Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 Confidence = Literal[
     "vendor file",  # platform files that ship with the toolkit
@@ -151,7 +171,7 @@ class GlobalMemory(Part):
     row_ns: NonNegativeFloat
     """For each piece of a row, of a line at most, that a core turns into Nz on its way to L1."""
     run_bytes: NonNegativeInt
-    """What reading a run of bytes costs beside them: as many more could have been read."""
+    """Overhead of each run, in bytes that could have been read in its time."""
 
 
 class L2Cache(Part):
@@ -215,28 +235,7 @@ class Vector(Part):
 
     repeat_bytes: PositiveInt
     block_bytes: PositiveInt
-    classes: dict[
-        Literal[
-            "add",
-            "mul",
-            "max",
-            "adds",
-            "muls",
-            "maxs",
-            "div",
-            "cast",
-            "duplicate",
-            "broadcast",
-            "reduce",
-            "block_reduce",
-            "logic",
-            "select",
-            "copy",
-            "muladd",
-            "transcendental",
-        ],
-        VectorClass,
-    ]
+    classes: dict[VectorClassName, VectorClass]
 
 
 class Banks(Part):

@@ -69,8 +69,6 @@ class Arrows:
                 for other in self._others(core, op, is_set):
                     ends = (core, other) if is_set else (other, core)
                     yield self._foot((*ends, (op.mode, event)), is_set, "CoreToCore")
-            case _:
-                return
 
     def _foot(self, key: Key, is_start: bool, title: str) -> Arrow:
         waiting = self._open[key, not is_start]

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from npusim.devices.schema import Pipe
-from npusim.isa import Global, MicroOp, place_of
+from npusim.isa import Global, MicroOp, global_operand
 from npusim.kernel.program import Call
 from npusim.trace import ORDERING, LaneTrace, Trace
 
@@ -46,7 +46,7 @@ class Line:
     @cached_property
     def place(self) -> Global | None:
         """Where it touches global memory."""
-        return place_of(self.op)
+        return global_operand(self.op)
 
     @cached_property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.exports.facts import cube_kind, cube_ops, traffic, vector_kind, vector_ops
 from npusim.exports.listing import Listing
 from npusim.exports.tally import Tally
-from npusim.isa import Mmad, WaitFlag
+from npusim.isa import Product, WaitFlag
 from npusim.trace import ORDERING, PipeCounter
 
 __all__ = ["Measures", "measures"]
@@ -121,9 +121,10 @@ def _calculated(tally: Tally, listing: Listing, cycles: int) -> Measures:
     count: dict[str, int] = defaultdict(int)
     rows = zip(listing.lines, tally.calls.tolist(), tally.held.tolist(), strict=True)
     for line, calls, line_held in rows:
-        if isinstance(line.op, Mmad):
-            kind = cube_kind(line.op)
-            count["cube_fops"] += calls * cube_ops(line.op)
+        work = line.op.work
+        if isinstance(work, Product):
+            kind = cube_kind(work)
+            count["cube_fops"] += calls * cube_ops(work)
             count[f"cube_{'int' if kind == 'int8' else 'fp'}_instr_number"] += calls
             held[f"cube_{kind}_ratio"] += line_held
         elif line.pipe == "vector" and not isinstance(line.op, ORDERING):

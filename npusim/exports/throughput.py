@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from npusim.data.integers import ceil_div
 from npusim.exports.listing import Line, Listing
 from npusim.exports.writing import Clock
-from npusim.isa import Fixpipe, Load, LoadNd2Nz, Store
+from npusim.isa import ends
 from npusim.trace import Trace
 
 __all__ = ["STEP_NS", "path_of", "throughput"]
@@ -26,15 +26,10 @@ Steps = NDArray[np.float64]
 
 def path_of(line: Line) -> tuple[str, str] | None:
     """Between which memories a copy to or from global memory goes; None for what is no such."""
-    match line.op:
-        case Load(dst=inside) | LoadNd2Nz(dst=inside):
-            return "GM", inside.buffer.upper()
-        case Store(src=inside):
-            return inside.buffer.upper(), "GM"
-        case Fixpipe(src=inside) if line.place:
-            return inside.buffer.upper(), "GM"
-        case _:
-            return None
+    if line.place is None:
+        return None
+    src, dst = ends(line.op)
+    return src.upper(), dst.upper()
 
 
 def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[str, int, float]]:

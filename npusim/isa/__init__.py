@@ -1,9 +1,11 @@
 """The micro-ops: what a core is told to do, one frozen record each, grouped by pipe.
 
-A micro-op says *what*; whether a chip accepts it stands in ``rules``, what it computes in
-``semantics``, how long it holds its pipe in ``cost``. Names follow Ascend C (DataCopy, Cast, Add,
-Muls, Duplicate, Brcb, SetFlag, PipeBarrier, ...); the pipes are those of the
-Ascend C guide (asc-devkit, docs/zh/guide). Where each source lies: docs/sources.md.
+A micro-op says *what*, which of its operands it reads and writes, and what work is counted of it
+(``micro_op``); whether a chip accepts it stands in ``rules``, what it computes in ``semantics``,
+how long it holds its pipe in ``cost``. Each of these has a table with an entry for every micro-op,
+checked when it is imported. Names follow Ascend C (DataCopy, Cast, Add, Muls, Duplicate, Brcb,
+SetFlag, PipeBarrier, ...); the pipes are those of the Ascend C guide (asc-devkit, docs/zh/guide).
+Where each source lies: docs/sources.md.
 
 Operands are ranges: :class:`Local` in a buffer of the core, :class:`Global` in global memory.
 Global memory is named, not addressed: each block binds a program's names to tensors and offsets, so
@@ -22,6 +24,19 @@ from npusim.isa.matrix import (
     LoadTable,
     Mmad,
     QuantMode,
+)
+from npusim.isa.micro_op import (
+    MicroOp,
+    Role,
+    Table,
+    added_dtype,
+    declared,
+    ends,
+    global_operand,
+    moved,
+    reads,
+    writes,
+    writes_global,
 )
 from npusim.isa.mte import Load, Store
 from npusim.isa.operands import BLOCK_BYTES, Global, Local, Register
@@ -48,9 +63,21 @@ from npusim.isa.vector import (
     Reduce,
     Unary,
 )
+from npusim.isa.work import (
+    Arithmetic,
+    Ordering,
+    Product,
+    Rearrangement,
+    ScalarWork,
+    Transfer,
+    Work,
+)
 
 __all__ = [
     "BLOCK_BYTES",
+    "MICRO_OPS",
+    "ORDERING",
+    "Arithmetic",
     "Axpy",
     "Barrier",
     "Binary",
@@ -69,7 +96,6 @@ __all__ = [
     "Duplicate",
     "Fixpipe",
     "Global",
-    "GmOp",
     "Load",
     "LoadData",
     "LoadNd2Nz",
@@ -78,124 +104,39 @@ __all__ = [
     "MicroOp",
     "Mmad",
     "MulAddDst",
+    "Ordering",
+    "Product",
     "QuantMode",
+    "Rearrangement",
     "Reduce",
     "Register",
+    "Role",
     "ScalarAlu",
     "ScalarLoad",
     "ScalarLoop",
     "ScalarOp",
     "ScalarStore",
+    "ScalarWork",
     "SetFlag",
     "Store",
+    "Table",
+    "Transfer",
     "Trap",
     "Unary",
     "WaitFlag",
-    "place_of",
+    "Work",
+    "added_dtype",
+    "ends",
+    "global_operand",
+    "moved",
     "reads",
     "writes",
+    "writes_global",
 ]
 
-MicroOp = (
-    Load
-    | LoadNd2Nz
-    | Store
-    | LoadData
-    | LoadTable
-    | Mmad
-    | Fixpipe
-    | CopyL0c
-    | BroadcastToL0c
-    | CopyToL1
-    | Cast
-    | Unary
-    | Binary
-    | BinaryScalar
-    | Axpy
-    | MulAddDst
-    | Duplicate
-    | Broadcast
-    | Reduce
-    | BlockReduce
-    | Copy
-    | ScalarLoad
-    | ScalarStore
-    | ScalarAlu
-    | ScalarLoop
-    | Trap
-    | SetFlag
-    | WaitFlag
-    | CrossCoreSetFlag
-    | CrossCoreWaitFlag
-    | Barrier
+MICRO_OPS: tuple[type[MicroOp], ...] = declared()
+"""Every micro-op that there is."""
+ORDERING: tuple[type[MicroOp], ...] = tuple(
+    kind for kind in MICRO_OPS if isinstance(vars(kind)["work"], Ordering)
 )
-GmOp = Load | LoadNd2Nz | Store | Fixpipe
-"""Micro-ops that may touch global memory; :func:`place_of` tells where."""
-
-
-def place_of(op: MicroOp) -> Global | None:
-    """Where *op* reads or writes global memory; None if it stays inside the core."""
-    match op:
-        case Load() | LoadNd2Nz():
-            return op.src
-        case Store():
-            return op.dst
-        case Fixpipe(dst=Global() as place):
-            return place
-        case _:
-            return None
-
-
-def reads(op: MicroOp) -> tuple[Local, ...]:
-    """What *op* reads in the buffers of its core."""
-    match op:
-        case Store() | LoadData():
-            return (op.footprint,)
-        case Cast() | Unary() | Broadcast() | Reduce() | BlockReduce() | Copy():
-            return (op.src,)
-        case ScalarLoad() | LoadTable() | BroadcastToL0c():
-            return (op.src,)
-        case Binary():
-            return (op.a, op.b)
-        case BinaryScalar():
-            return (op.a,)
-        case Axpy():
-            return (op.src, op.dst)
-        case MulAddDst():
-            return (op.a, op.b, op.dst)
-        case ScalarLoop():
-            loads = (part for part in op.body if isinstance(part, ScalarLoad))
-            return tuple(op.swept(part.src, part.step_bytes) for part in loads)
-        case Mmad():
-            start = op.dst if op.init == "accumulate" else op.bias
-            return (op.a, op.b) if start is None else (op.a, op.b, start)
-        case Fixpipe():
-            return (op.footprint, op.scale) if isinstance(op.scale, Local) else (op.footprint,)
-        case CopyL0c():
-            return (op.src, op.scale) if isinstance(op.scale, Local) else (op.src,)
-        case CopyToL1():
-            return (op.read,)
-        case _:
-            return ()
-
-
-def writes(op: MicroOp) -> tuple[Local, ...]:
-    """What *op* writes in the buffers of its core."""
-    match op:
-        case Load() | LoadNd2Nz():
-            return (op.footprint,)
-        case Cast() | Unary() | Binary() | BinaryScalar() | Axpy() | MulAddDst():
-            return (op.dst,)
-        case Duplicate() | Broadcast() | Reduce() | BlockReduce() | Copy():
-            return (op.dst,)
-        case LoadData() | LoadTable() | Mmad() | CopyL0c() | BroadcastToL0c() | ScalarStore():
-            return (op.dst,)
-        case ScalarLoop():
-            stores = (part for part in op.body if isinstance(part, ScalarStore))
-            return tuple(op.swept(part.dst, part.step_bytes) for part in stores)
-        case Fixpipe():
-            return () if op.written is None else (op.written,)
-        case CopyToL1():
-            return (op.written,)
-        case _:
-            return ()
+"""Micro-ops that order others and do no work of their own."""

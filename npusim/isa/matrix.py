@@ -14,7 +14,9 @@ from npusim.data.dtypes import UINT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
+from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
+from npusim.isa.work import Product, Transfer, Work
 
 __all__ = [
     "BroadcastToL0c",
@@ -44,7 +46,7 @@ Init = Literal["zero", "bias", "accumulate"]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadNd2Nz:
+class LoadNd2Nz(MicroOp):
     """Copy rows of global memory into L1 as Nz (DataCopy with Nd2NzParams).
 
     *src* is the matrix, a burst a row; in L1 it is part of one of *dst_rows* rows (a multiple of
@@ -56,6 +58,14 @@ class LoadNd2Nz:
     src: Global
     dst_rows: int
     pipe: ClassVar[Pipe] = "mte2"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", "global"),
+        Role("dst", "written", touched="footprint"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.src.nbytes)
 
     @property
     def footprint(self) -> Local:
@@ -69,7 +79,7 @@ class LoadNd2Nz:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadData:
+class LoadData(MicroOp):
     """Fill L0A or L0B from an Nz matrix in L1 (LoadData).
 
     The piece of *rows* x *columns* from (*row*, *column*) on, both multiples of a fractal, of a
@@ -87,6 +97,14 @@ class LoadData:
     columns: int
     transpose: bool = False
     pipe: ClassVar[Pipe] = "mte1"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", touched="footprint"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.dst.nbytes)
 
     @property
     def footprint(self) -> Local:
@@ -105,7 +123,7 @@ class LoadData:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTable:
+class LoadTable(MicroOp):
     """Copy a vector from L1 into the bias table (mte1) or the fixpipe buffer (fixpipe).
 
     float16 becomes float32 on the way into the bias table (DataCopy, C1 to C2).
@@ -113,6 +131,8 @@ class LoadTable:
 
     dst: Local
     src: Local
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Transfer()
 
     @property
     def pipe(self) -> Pipe:
@@ -123,7 +143,7 @@ class LoadTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Mmad:
+class Mmad(MicroOp):
     """`dst (m, n) = start + a (m, k) @ b (k, n)` (Mmad).
 
     *a* is zZ in L0A, *b* nZ in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
@@ -140,6 +160,21 @@ class Mmad:
     init: Init = "zero"
     bias: Local | None = None
     pipe: ClassVar[Pipe] = "cube"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read"),
+        Role("b", "read"),
+        Role("bias", "read", touched="start"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def start(self) -> Local | None:
+        """What the sum starts from: what *dst* holds, the bias, or None for zero."""
+        return self.dst if self.init == "accumulate" else self.bias
+
+    @property
+    def work(self) -> Work:
+        return Product(self.m, self.n, self.k, self.a.dtype)
 
     def __str__(self) -> str:
         start = f"{self.bias} + " if self.bias else ""
@@ -148,7 +183,7 @@ class Mmad:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixpipe:
+class Fixpipe(MicroOp):
     """Write `(m, n)` of L0C to global memory or L1, converted by *mode* (Fixpipe).
 
     *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row; to L1 as Nz of
@@ -167,6 +202,21 @@ class Fixpipe:
     dst_rows: int = 0
     atomic: bool = False
     pipe: ClassVar[Pipe] = "fixpipe"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", touched="footprint"),
+        Role("scale", "read"),
+        Role("dst", "written", touched="written"),
+        Role("dst", "written", "global", added="added"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.dtype.nbytes(self.m * self.n))
+
+    @property
+    def added(self) -> DType | None:
+        """The type in which it adds to global memory, if it does."""
+        return self.dtype if self.atomic else None
 
     @property
     def footprint(self) -> Local:
@@ -193,7 +243,7 @@ class Fixpipe:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyL0c:
+class CopyL0c(MicroOp):
     """Move `(m, n)` of L0C into the unified buffer, converted by *mode* (DataCopy, CO1 to CO2).
 
     Coupled cores only, on their vector pipe. *dst* is Nz of as many rows as *src*; its fractals are
@@ -207,6 +257,15 @@ class CopyL0c:
     rows: int = 16
     """Rows of both, a multiple of 16."""
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("scale", "read"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.dst.nbytes)
 
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" by {self.scale}"
@@ -214,7 +273,7 @@ class CopyL0c:
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastToL0c:
+class BroadcastToL0c(MicroOp):
     """Write a vector `(n,)` from the unified buffer into every one of *rows* rows of L0C.
 
     Coupled cores only, which have no bias table (BroadCastVecToMM); *dst* is Nz, *rows* a multiple
@@ -225,13 +284,15 @@ class BroadcastToL0c:
     src: Local
     rows: int
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Transfer()
 
     def __str__(self) -> str:
         return f"broadcast_to_l0c {self.dst} of {self.rows} rows <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class CopyToL1:
+class CopyToL1(MicroOp):
     """Move *bursts* pieces of *burst_bytes* from the unified buffer to L1 (DataCopy, UB to L1).
 
     Coupled cores only. Pieces start *src_pitch_bytes* and *dst_pitch_bytes* apart.
@@ -244,6 +305,14 @@ class CopyToL1:
     src_pitch_bytes: int = 0
     dst_pitch_bytes: int = 0
     pipe: ClassVar[Pipe] = "mte3"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", touched="read"),
+        Role("dst", "written", touched="written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.bursts * self.burst_bytes)
 
     @property
     def read(self) -> Local:

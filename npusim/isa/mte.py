@@ -8,13 +8,15 @@ from typing import ClassVar
 from npusim.data.dtypes import UINT8, DType
 from npusim.data.integers import align_up
 from npusim.devices.schema import Pipe
+from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
+from npusim.isa.work import Transfer, Work
 
 __all__ = ["Load", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(MicroOp):
     """Copy bursts from global memory, *pitch_bytes* from start to start in the buffer (DataCopy).
 
     A burst that is no multiple of 32 bytes is padded with zeros up to the next one (DataCopyPad).
@@ -24,6 +26,14 @@ class Load:
     src: Global
     pitch_bytes: int = 0
     pipe: ClassVar[Pipe] = "mte2"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", "global"),
+        Role("dst", "written", touched="footprint"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.src.nbytes)
 
     @property
     def footprint(self) -> Local:
@@ -37,7 +47,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(MicroOp):
     """Copy bursts to global memory; the other way round of :class:`Load`.
 
     With *atomic* the elements are added to what is there, as that type (SetAtomicAdd).
@@ -48,6 +58,14 @@ class Store:
     pitch_bytes: int = 0
     atomic: DType | None = None
     pipe: ClassVar[Pipe] = "mte3"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", touched="footprint"),
+        Role("dst", "written", "global", added="atomic"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Transfer(self.dst.nbytes)
 
     @property
     def footprint(self) -> Local:

@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
+from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import Local, Register
+from npusim.isa.work import ScalarWork, Work
 
 __all__ = ["AluOp", "ScalarAlu", "ScalarLoad", "ScalarLoop", "ScalarOp", "ScalarStore", "Trap"]
 
@@ -31,33 +33,37 @@ AluOp = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarLoad:
+class ScalarLoad(MicroOp):
     """Read one element into a register (GetValue); in a loop, *step_bytes* further each round."""
 
     dst: Register
     src: Local
     step_bytes: int = 0
     pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"),)
+    work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
         return f"sload {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarStore:
+class ScalarStore(MicroOp):
     """Write a register into one element (SetValue)."""
 
     dst: Local
     src: Register
     step_bytes: int = 0
     pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = (Role("dst", "written"),)
+    work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
         return f"sstore {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarAlu:
+class ScalarAlu(MicroOp):
     """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
 
     `select` gives b where a is not 0, else c; `f32_to_i32` rounds the float whose bits are a, ties
@@ -71,6 +77,8 @@ class ScalarAlu:
     b: Register | int = 0
     c: Register | int = 0
     pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
         more = "".join(f", {x}" for x in (self.b, self.c)[: 2 if self.op == "select" else 1])
@@ -78,7 +86,7 @@ class ScalarAlu:
 
 
 @dataclass(frozen=True, slots=True)
-class Trap:
+class Trap(MicroOp):
     """Stop the core when *when* is not 0; the host sees an exception with *reason*.
 
     A kernel that has read its control data traps on a plain 1, which stops a run for time too.
@@ -87,6 +95,8 @@ class Trap:
     when: Register | int
     reason: str
     pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
         return f"trap if {self.when}: {self.reason}"
@@ -96,7 +106,7 @@ ScalarOp = ScalarLoad | ScalarStore | ScalarAlu | Trap
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarLoop:
+class ScalarLoop(MicroOp):
     """Run *body* *count* times, element by element.
 
     Rounds must be independent of each other: a register is written before it is read in each.
@@ -105,6 +115,24 @@ class ScalarLoop:
     count: int
     body: tuple[ScalarOp, ...]
     pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("body", "read", touched="loaded"),
+        Role("body", "written", touched="stored"),
+    )
+    # Profilers see single accesses only.
+    work: ClassVar[Work] = ScalarWork(counts_bytes=False)
+
+    @property
+    def loaded(self) -> tuple[Local, ...]:
+        """All that its rounds read, a range for each load."""
+        loads = (part for part in self.body if isinstance(part, ScalarLoad))
+        return tuple(self.swept(part.src, part.step_bytes) for part in loads)
+
+    @property
+    def stored(self) -> tuple[Local, ...]:
+        """All that its rounds write, a range for each store."""
+        stores = (part for part in self.body if isinstance(part, ScalarStore))
+        return tuple(self.swept(part.dst, part.step_bytes) for part in stores)
 
     def swept(self, first: Local, step_bytes: int) -> Local:
         """All that an operand touches in *count* rounds, when it starts at *first*."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from npusim.devices.schema import Pipe
+from npusim.isa.micro_op import MicroOp, Role
+from npusim.isa.work import Ordering, Work
 
 __all__ = ["Barrier", "CrossCoreSetFlag", "CrossCoreWaitFlag", "CrossMode", "SetFlag", "WaitFlag"]
 
 
 @dataclass(frozen=True, slots=True)
-class SetFlag:
+class SetFlag(MicroOp):
     """Raise flag *event* from *src* to *dst* once all earlier work of *src* is done.
 
     Flags are counted: two sets before one wait are both kept.
@@ -20,6 +22,8 @@ class SetFlag:
     src: Pipe
     dst: Pipe
     event: int
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = Ordering()
 
     @property
     def pipe(self) -> Pipe:
@@ -30,12 +34,14 @@ class SetFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitFlag:
+class WaitFlag(MicroOp):
     """Hold *dst* until flag *event* from *src* is raised, then lower it."""
 
     src: Pipe
     dst: Pipe
     event: int
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = Ordering()
 
     @property
     def pipe(self) -> Pipe:
@@ -46,13 +52,15 @@ class WaitFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(MicroOp):
     """Later micro-ops of *pipe* wait until its earlier ones are done (PipeBarrier).
 
     Without a pipe, the scalar unit waits for every pipe before it hands out anything more.
     """
 
     on: Pipe | None = None
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = Ordering()
 
     @property
     def pipe(self) -> Pipe:
@@ -72,7 +80,7 @@ group  a cube core and the two vector cores beside it (mode 2): what the cube co
 
 
 @dataclass(frozen=True, slots=True)
-class CrossCoreSetFlag:
+class CrossCoreSetFlag(MicroOp):
     """Raise flag *event* for other cores once all earlier work of *pipe* is done.
 
     Flags are counted, up to 15 of each (asc-devkit, CrossCoreSetFlag(ISASI).md).
@@ -81,18 +89,22 @@ class CrossCoreSetFlag:
     mode: CrossMode
     pipe: Pipe
     event: int
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = Ordering()
 
     def __str__(self) -> str:
         return f"cross_core_set_flag {self.mode} {self.event}"
 
 
 @dataclass(frozen=True, slots=True)
-class CrossCoreWaitFlag:
+class CrossCoreWaitFlag(MicroOp):
     """Hold *pipe* until flag *event* was raised for this core, then lower it."""
 
     mode: CrossMode
     pipe: Pipe
     event: int
+    roles: ClassVar[tuple[Role, ...]] = ()
+    work: ClassVar[Work] = Ordering()
 
     def __str__(self) -> str:
         return f"cross_core_wait_flag {self.mode} {self.event}"

@@ -7,7 +7,9 @@ from typing import ClassVar, Literal
 
 from npusim.data.dtypes import RoundMode
 from npusim.devices.schema import Pipe
+from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import Local, Register
+from npusim.isa.work import Arithmetic, Rearrangement, Work
 
 __all__ = [
     "Axpy",
@@ -28,20 +30,22 @@ BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(MicroOp):
     """Convert element by element; *mode* is the rounding."""
 
     dst: Local
     src: Local
     mode: RoundMode = "none"
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
 
     def __str__(self) -> str:
         return f"cast.{self.mode} {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(MicroOp):
     """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max)."""
 
     op: BinaryOp
@@ -49,13 +53,22 @@ class Binary:
     a: Local
     b: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read"),
+        Role("b", "read"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.dst.count, self.dst.dtype)
 
     def __str__(self) -> str:
         return f"{self.op} {self.dst} <- {self.a}, {self.b}"
 
 
 @dataclass(frozen=True, slots=True)
-class BinaryScalar:
+class BinaryScalar(MicroOp):
     """`dst = a op scalar` (Adds, Muls, Mins, Maxs, ...).
 
     *scalar* is a number, or a register that holds the bits of one element.
@@ -66,63 +79,82 @@ class BinaryScalar:
     a: Local
     scalar: float | Register
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("a", "read"), Role("dst", "written"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.dst.count, self.dst.dtype)
 
     def __str__(self) -> str:
         return f"{self.op}s {self.dst} <- {self.a}, {self.scalar}"
 
 
 @dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(MicroOp):
     """Fill *dst* with one number, or with a register's bits."""
 
     dst: Local
     scalar: float | Register
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("dst", "written"),)
+    work: ClassVar[Work] = Rearrangement()
 
     def __str__(self) -> str:
         return f"duplicate {self.dst} <- {self.scalar}"
 
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(MicroOp):
     """Each element of *src* fills one 32-byte block of *dst* (Brcb)."""
 
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
 
     def __str__(self) -> str:
         return f"broadcast {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(MicroOp):
     """The smallest or largest element of *src*, as the first element of *dst*."""
 
     op: Literal["min", "max"]
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.src.count, self.dst.dtype)
 
     def __str__(self) -> str:
         return f"reduce.{self.op} {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(MicroOp):
     """`dst = op(src)`, element by element (Abs)."""
 
     op: Literal["abs"]
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.dst.count, self.dst.dtype)
 
     def __str__(self) -> str:
         return f"{self.op} {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class Axpy:
+class Axpy(MicroOp):
     """`dst = src x scalar + dst` (Axpy): the product is rounded, then the sum.
 
     asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22, give the product a column of its
@@ -133,26 +165,40 @@ class Axpy:
     src: Local
     scalar: float | Register
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "updated"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.dst.count, self.dst.dtype, per_element=2)
 
     def __str__(self) -> str:
         return f"axpy {self.dst} <- {self.src}, {self.scalar}"
 
 
 @dataclass(frozen=True, slots=True)
-class MulAddDst:
+class MulAddDst(MicroOp):
     """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`."""
 
     dst: Local
     a: Local
     b: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read"),
+        Role("b", "read"),
+        Role("dst", "updated"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.dst.count, self.dst.dtype, per_element=2)
 
     def __str__(self) -> str:
         return f"mul_add_dst {self.dst} <- {self.a}, {self.b}"
 
 
 @dataclass(frozen=True, slots=True)
-class BlockReduce:
+class BlockReduce(MicroOp):
     """Each block of 32 bytes of *src* becomes one element of *dst* (BlockReduceSum, ...Max).
 
     A sum adds neighbours, then neighbours of these, and so on: ``((x0+x1)+(x2+x3))+...``
@@ -163,18 +209,25 @@ class BlockReduce:
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.src.count, self.dst.dtype)
 
     def __str__(self) -> str:
         return f"block_reduce.{self.op} {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(MicroOp):
     """Copy element by element; with strides, blocks change places (DataCopy, UB to UB)."""
 
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
 
     def __str__(self) -> str:
         return f"copy {self.dst} <- {self.src}"

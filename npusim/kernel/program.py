@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from npusim.isa import Fixpipe, Global, Load, LoadNd2Nz, MicroOp, Store
+from npusim.isa import MicroOp, global_operand, moved
 
 __all__ = ["Binding", "Block", "Call", "Line", "Program"]
 
@@ -70,17 +70,8 @@ class Program:
 
 
 def _shifted(op: MicroOp, shifts: dict[str, int]) -> MicroOp:
-    match op:
-        case Load(src=place) | LoadNd2Nz(src=place):
-            return replace(op, src=_moved(place, shifts)) if shifts.get(place.name) else op
-        case Store(dst=place) | Fixpipe(dst=Global() as place):
-            return replace(op, dst=_moved(place, shifts)) if shifts.get(place.name) else op
-        case _:
-            return op
-
-
-def _moved(place: Global, shifts: dict[str, int]) -> Global:
-    return replace(place, offset_bytes=place.offset_bytes + shifts[place.name])
+    place = global_operand(op)
+    return op if place is None else moved(op, shifts.get(place.name, 0))
 
 
 @dataclass(frozen=True, slots=True)

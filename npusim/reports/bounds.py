@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, place_of
+from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, global_operand
 from npusim.reports import style
 from npusim.reports.flags import matches, what
 from npusim.reports.picture import Picture
@@ -100,7 +100,7 @@ def _parts(
             add(pipe, "barrier", "barrier", took)
         elif isinstance(op, ORDERING):
             add(pipe, "order", "raising flags", took)
-        elif place_of(op) is not None and device is not None:
+        elif global_operand(op) is not None and device is not None:
             alone = min(took, _alone(lane, index, device, trace))
             add(pipe, "work", "work", alone)
             add(pipe, "link", link, took - alone)
@@ -114,7 +114,7 @@ def _parts(
 def _alone(lane: LaneTrace, index: int, device: DeviceSpec, trace: Trace) -> int:
     """Cycles that a copy would hold its pipe if its core had the memory to itself."""
     op = lane.ops[index]
-    place, way = place_of(op), path(op)
+    place, way = global_operand(op), path(op)
     assert place is not None
     assert way is not None
     core = device.cores[lane.kind]

@@ -13,21 +13,12 @@ import numpy as np
 
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
-    Axpy,
-    BroadcastToL0c,
-    CopyL0c,
-    CopyToL1,
-    Fixpipe,
-    Global,
-    Load,
-    LoadData,
-    LoadNd2Nz,
-    LoadTable,
+    Arithmetic,
     MicroOp,
-    Mmad,
-    MulAddDst,
-    Store,
-    place_of,
+    Product,
+    Transfer,
+    ends,
+    global_operand,
     reads,
     writes,
 )
@@ -49,23 +40,12 @@ __all__ = [
 
 def path(op: MicroOp) -> str | None:
     """The path that *op* moves bytes on; None if it computes or orders."""
-    match op:
-        case Load() | LoadNd2Nz():
-            return f"gm_to_{op.dst.buffer}"
-        case Store():
-            return f"{op.src.buffer}_to_gm"
-        case Fixpipe(dst=Global()):
-            return f"{op.src.buffer}_to_gm"
-        case LoadData() | LoadTable() | Fixpipe() | CopyL0c() | BroadcastToL0c() | CopyToL1():
-            (target,) = writes(op)
-            return f"{op.src.buffer}_to_{target.buffer}"
-        case _:
-            return None
+    return "_to_".join(ends(op)) if isinstance(op.work, Transfer) else None
 
 
 def moved(op: MicroOp) -> int:
     """Bytes that *op* moves on its path: as they arrive, in global memory as they are asked for."""
-    place = place_of(op)
+    place = global_operand(op)
     return place.nbytes if place else sum(target.nbytes for target in writes(op))
 
 
@@ -96,13 +76,13 @@ def work(trace: Trace) -> Work:
         if way is not None:
             found.path_bytes[way] = found.path_bytes.get(way, 0) + times * moved(op)
             found.pipe_bytes[op.pipe] = found.pipe_bytes.get(op.pipe, 0) + times * moved(op)
-        elif isinstance(op, Mmad):
-            count, dtype = times * 2 * op.m * op.n * op.k, op.a.dtype.name
+        elif isinstance(done := op.work, Product):
+            count, dtype = times * 2 * done.m * done.n * done.k, done.dtype.name
             found.cube_ops += count
             found.cube_dtypes[dtype] = found.cube_dtypes.get(dtype, 0) + count
         elif op.pipe == "vector" and writes(op):
             operands = (*reads(op), *writes(op))
-            each = 2 if isinstance(op, Axpy | MulAddDst) else 1
+            each = done.per_element if isinstance(done, Arithmetic) else 1
             found.vector_ops += times * each * max(place.count for place in operands)
             found.vector_bits = max(found.vector_bits, *(place.dtype.bits for place in operands))
             found.vector_read_bytes += times * sum(place.nbytes for place in reads(op))

@@ -33,7 +33,7 @@ from npusim.check.bounds import check_inside
 from npusim.data.dtypes import DTYPES, dtype_of
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import place_of
+from npusim.isa import global_operand
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Block
 
@@ -288,7 +288,7 @@ def _check_cores(who: str, kernel: Kernel, spec: DeviceSpec) -> None:
 
 
 def _check_bindings(who: str, block: Block, sizes: dict[str, int]) -> None:
-    places = (place_of(op) for ops in block.program.bodies for op in ops)
+    places = (global_operand(op) for ops in block.program.bodies for op in ops)
     used = dict.fromkeys(place.name for place in places if place is not None)
     for name in used:
         bound = block.bindings.get(name)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, place_of
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, global_operand
 from npusim.kernel.program import Block, Program
 from npusim.timing.memory import touched_lines
 
@@ -113,7 +113,7 @@ def _places(program: Program) -> dict[str, list[_Place]]:
 
 
 def _copied(ops: tuple[MicroOp, ...]) -> list[Global]:
-    return [place for place in map(place_of, ops) if place is not None]
+    return [place for place in map(global_operand, ops) if place is not None]
 
 
 def _meets(program: Program) -> bool:

@@ -9,26 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.devices.schema import Pipe
-from npusim.isa import (
-    Barrier,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    MicroOp,
-    SetFlag,
-    WaitFlag,
-    place_of,
-)
+from npusim.isa import ORDERING, MicroOp, global_operand
 from npusim.kernel.program import Program
 
-__all__ = ["LaneTrace", "PipeCounter", "Span", "Trace"]
+__all__ = ["ORDERING", "LaneTrace", "PipeCounter", "Span", "Trace"]
 
 Cycles = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Work = dict[Pipe, tuple[Rows, int]]
 """Of a body: pipe -> numbers of the micro-ops that work there, and the bytes they copy."""
-
-ORDERING = (SetFlag, WaitFlag, CrossCoreSetFlag, CrossCoreWaitFlag, Barrier)
-"""Micro-ops that order others and do no work of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +103,7 @@ def _work(ops: tuple[MicroOp, ...]) -> Work:
 
 
 def _nbytes(op: MicroOp) -> int:
-    place = place_of(op)
+    place = global_operand(op)
     return place.nbytes if place else 0
 
 

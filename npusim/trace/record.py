@@ -12,7 +12,7 @@ import json
 import linecache
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from npusim.data.dtypes import DType, dtype_named
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, Local, MicroOp
+from npusim.isa import MICRO_OPS, Global, Local
 from npusim.kernel.program import Call, Line, Program
 from npusim.trace import LaneTrace, Trace
 
@@ -35,7 +35,7 @@ TRACE = "trace.npz"
 
 Times = NDArray[np.int64]
 
-_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (*get_args(MicroOp), Local, Global)}
+_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
 
 
 class RecordError(ValueError):

@@ -11,15 +11,12 @@ from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
-    Barrier,
+    ORDERING,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
-    Fixpipe,
     MicroOp,
-    SetFlag,
-    Store,
-    WaitFlag,
-    place_of,
+    global_operand,
+    writes_global,
 )
 from npusim.kernel.program import Block, Call, Program
 from npusim.values.buffers import Buffers
@@ -155,7 +152,7 @@ class Player:
                 if isinstance(op, CrossCoreOp):
                     pieces += [quiet, op]
                     quiet = []
-                elif not isinstance(op, SetFlag | WaitFlag | Barrier):
+                elif not isinstance(op, ORDERING):
                     quiet.append(op)
             pieces.append(quiet)
             self._pieces[id(ops)] = pieces
@@ -176,8 +173,7 @@ def _stored(program: Program) -> set[str]:
     names = set()
     for ops in program.bodies:
         for op in ops:
-            if isinstance(op, Store | Fixpipe):
-                place = place_of(op)
-                if place is not None:
-                    names.add(place.name)
+            place = global_operand(op)
+            if place is not None and writes_global(op):
+                names.add(place.name)
     return names

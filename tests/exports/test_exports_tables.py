@@ -37,6 +37,7 @@ from npusim.isa import (
     Local,
     MicroOp,
     Mmad,
+    Product,
     SetFlag,
     Store,
     WaitFlag,
@@ -208,9 +209,8 @@ def test_a_cube_core_is_measured(tiny: DeviceSpec) -> None:
 
 
 def test_fractals_count_whole() -> None:
-    a = Local("l0a", 0, FLOAT16, 256)
-    assert cube_ops(Mmad(Local("l0c", 0, FLOAT32, 256), a, a, 1, 1, 1)) == 8192
-    assert cube_ops(Mmad(Local("l0c", 0, INT32, 256), a, a, 17, 16, 33)) == 4 * 16384
+    assert cube_ops(Product(1, 1, 1, FLOAT16)) == 8192
+    assert cube_ops(Product(17, 16, 33, INT8)) == 4 * 16384
 
 
 def test_a_copy_moves_what_arrives() -> None:

@@ -17,7 +17,7 @@ from tiny import tiny_spec
 from npusim import devices
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Load, LoadNd2Nz, place_of
+from npusim.isa import Load, LoadNd2Nz, global_operand
 from npusim.kernel.cube import BaseTile
 from npusim.kernel.queues import ProgramError
 from npusim.micro import Kernel, compute, task_us, time
@@ -164,7 +164,7 @@ def test_every_element_is_read_once(shape: tuple[int, int], to: To, tiny: Device
     seen = np.zeros(shape[0] * shape[1] * 2, np.int64)
     for block in kernel.blocks:
         for op in block.program.ops:
-            place = place_of(op)
+            place = global_operand(op)
             if place is not None:
                 assert isinstance(op, Load if to == "ub" else LoadNd2Nz)
                 first = block.bindings["x"].base_bytes + place.offset_bytes
@@ -181,7 +181,11 @@ def test_all_cores_read_the_same_tiles_in_an_order_of_their_own_if_staggered(
 ) -> None:
     kernel = read_alike(tiny, (64, 128), (16, 64), staggered=staggered)
     orders = [
-        [place.offset_bytes for op in block.program.ops if (place := place_of(op)) is not None]
+        [
+            place.offset_bytes
+            for op in block.program.ops
+            if (place := global_operand(op)) is not None
+        ]
         for block in kernel.blocks
     ]
     tiles = [row * 256 + column for row in (0, 16, 32, 48) for column in (0, 128)]
@@ -208,7 +212,7 @@ def test_a_core_gets_at_least_four_kibibytes(count: int, cores: int, a2: DeviceS
 
 
 def _stored(ops: Any) -> int:
-    return sum(place.nbytes for op in ops if (place := place_of(op)) and place.name == "y")
+    return sum(place.nbytes for op in ops if (place := global_operand(op)) and place.name == "y")
 
 
 # ---- which is faster ----

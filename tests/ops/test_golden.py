@@ -16,7 +16,7 @@ from tiny import fewer_cores
 
 from npusim import Run, TensorSpec, run
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import LoadData, Mmad, place_of
+from npusim.isa import LoadData, Mmad, global_operand
 from npusim.trace import ORDERING, Span
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -175,7 +175,9 @@ def working(result: Run, kind: str, pipe: str) -> list[Span]:
 def of_tensor(spans: list[Span], name: str) -> list[Span]:
     """Those that load from or store to tensor *name*."""
     return [
-        span for span in spans if (place := place_of(span.op)) is not None and place.name == name
+        span
+        for span in spans
+        if (place := global_operand(span.op)) is not None and place.name == name
     ]
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 from npusim.check.hazards.errors import DeadlockError, RaceError, deadlock
 from npusim.check.hazards.meetings import Meetings, Moment
 from npusim.check.hazards.rounds import Orders, order
-from npusim.check.hazards.walk import added
 
 __all__ = [
     "DeadlockError",
@@ -24,7 +23,6 @@ __all__ = [
     "Moment",
     "Orders",
     "RaceError",
-    "added",
     "deadlock",
     "order",
 ]

@@ -16,11 +16,10 @@ from npusim.isa import (
     Barrier,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
-    GmOp,
     MicroOp,
     SetFlag,
     WaitFlag,
-    place_of,
+    global_operand,
 )
 from npusim.kernel.program import Program
 
@@ -33,7 +32,7 @@ class Epoch:
 
     waits: int
     sets: int = 0
-    accesses: list[tuple[int, GmOp]] = field(default_factory=list)
+    accesses: list[tuple[int, MicroOp]] = field(default_factory=list)
     """Number of the call, and the micro-op without the call's shifts."""
 
 
@@ -92,7 +91,7 @@ def record(program: Program, order: Sequence[int]) -> Record:
 
 def _matters(op: MicroOp) -> bool:
     orders = SetFlag | WaitFlag | CrossCoreSetFlag | CrossCoreWaitFlag
-    return isinstance(op, orders) or op == Barrier() or place_of(op) is not None
+    return isinstance(op, orders) or op == Barrier() or global_operand(op) is not None
 
 
 class _Player:
@@ -129,7 +128,7 @@ class _Player:
             for other in self.lanes.values():
                 self._learn(other, lane.waits, lane.epochs)
                 other.current = None
-        elif isinstance(op, GmOp) and place_of(op) is not None:
+        elif global_operand(op) is not None:
             self._touch(op, lane, call)
 
     def _learn(self, lane: _Lane, waits: int, epochs: int) -> None:
@@ -150,7 +149,7 @@ class _Player:
         if isinstance(op, CrossCoreWaitFlag):
             lane.waits |= 1 << number
 
-    def _touch(self, op: GmOp, lane: _Lane, call: int) -> None:
+    def _touch(self, op: MicroOp, lane: _Lane, call: int) -> None:
         if lane.current is None:
             lane.current = Epoch(lane.waits)
             lane.epochs |= 1 << len(self.record.epochs)

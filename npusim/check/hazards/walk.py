@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,23 +17,25 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
 from npusim.isa import (
     BLOCK_BYTES,
+    ORDERING,
     Barrier,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
-    Fixpipe,
     Global,
     Local,
     MicroOp,
     SetFlag,
-    Store,
+    Table,
     WaitFlag,
-    place_of,
+    added_dtype,
+    global_operand,
     reads,
     writes,
+    writes_global,
 )
 from npusim.kernel.program import Program
 
-__all__ = ["Flag", "added", "awaited", "raised", "shared_names", "walk"]
+__all__ = ["Flag", "awaited", "raised", "shared_names", "walk"]
 
 Flag = tuple[str, str, int]
 Clock = dict[Pipe, int]
@@ -40,36 +43,48 @@ Key = tuple[str, bool, int]
 """Place, whether written, and page: only accesses that share a page need to be compared."""
 
 
-def raised(op: MicroOp) -> Flag | None:
-    """The flag that *op* raises for a pipe of its own core, if any.
+def _flag(op: SetFlag | WaitFlag) -> Flag:
+    return op.src, op.dst, op.event
 
-    A core is one of those that a flag between all cores of its kind waits for.
-    """
-    if isinstance(op, SetFlag):
-        return op.src, op.dst, op.event
-    if isinstance(op, CrossCoreSetFlag) and op.mode == "all":
-        return "all", "all", op.event
-    return None
+
+def _flag_of_all(op: CrossCoreSetFlag | CrossCoreWaitFlag) -> Flag | None:
+    """A core is one of those that a flag between all cores of its kind waits for."""
+    return ("all", "all", op.event) if op.mode == "all" else None
+
+
+class _Order(NamedTuple):
+    """How a micro-op orders others: functions of it that give the flag of its own core, if any."""
+
+    raises: Callable[[Any], Flag | None] | None = None
+    awaits: Callable[[Any], Flag | None] | None = None
+
+
+_ORDERS = Table(
+    "hazards",
+    "an order that it imposes",
+    ORDERING,
+    {
+        SetFlag: _Order(raises=_flag),
+        WaitFlag: _Order(awaits=_flag),
+        CrossCoreSetFlag: _Order(raises=_flag_of_all),
+        CrossCoreWaitFlag: _Order(awaits=_flag_of_all),
+        Barrier: _Order(),
+    },
+)
+_RAISES = {kind: order.raises for kind, order in _ORDERS.items() if order.raises}
+_AWAITS = {kind: order.awaits for kind, order in _ORDERS.items() if order.awaits}
+
+
+def raised(op: MicroOp) -> Flag | None:
+    """The flag that *op* raises for a pipe of its own core, if any."""
+    flag_of = _RAISES.get(type(op))
+    return flag_of(op) if flag_of else None
 
 
 def awaited(op: MicroOp) -> Flag | None:
     """The flag of its own core that *op* awaits, if any."""
-    if isinstance(op, WaitFlag):
-        return op.src, op.dst, op.event
-    if isinstance(op, CrossCoreWaitFlag) and op.mode == "all":
-        return "all", "all", op.event
-    return None
-
-
-def added(op: MicroOp) -> DType | None:
-    """The type in which *op* adds to global memory; None if it does not."""
-    match op:
-        case Store():
-            return op.atomic
-        case Fixpipe(atomic=True):
-            return op.dtype
-        case _:
-            return None
+    flag_of = _AWAITS.get(type(op))
+    return flag_of(op) if flag_of else None
 
 
 def shared_names(ops: Iterable[MicroOp]) -> set[str]:
@@ -77,10 +92,10 @@ def shared_names(ops: Iterable[MicroOp]) -> set[str]:
     pipes: dict[str, set[Pipe]] = {}
     written: set[str] = set()
     for op in ops:
-        place = place_of(op)
+        place = global_operand(op)
         if place is not None:
             pipes.setdefault(place.name, set()).add(op.pipe)
-            if isinstance(op, Store | Fixpipe):
+            if writes_global(op):
                 written.add(place.name)
     return {name for name in written if len(pipes[name]) > 1}
 
@@ -230,7 +245,7 @@ class _Walk:
         sequence = lane.clock[op.pipe]
         accesses = [_local(local, sequence, False, index) for local in reads(op)]
         accesses += [_local(local, sequence, True, index) for local in writes(op)]
-        place = place_of(op)
+        place = global_operand(op)
         if place is not None and place.name in self.shared:
             accesses.append(_global(place, sequence, op, index))
         clashing = [(key, access) for access in accesses for key in access.keys(True)]
@@ -292,9 +307,9 @@ def _local(local: Local, sequence: int, is_write: bool, index: int) -> _Access:
 
 
 def _global(place: Global, sequence: int, op: MicroOp, index: int) -> _Access:
-    start, end, is_write = place.offset_bytes, place.end_bytes, isinstance(op, Store | Fixpipe)
+    start, end, is_write = place.offset_bytes, place.end_bytes, writes_global(op)
     name = f"gm {place.name} "
-    return _Access(sequence, name, start, end, is_write, index, place, adds=added(op))
+    return _Access(sequence, name, start, end, is_write, index, place, adds=added_dtype(op))
 
 
 def _meet(a: Global, b: Global) -> bool:

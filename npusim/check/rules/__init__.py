@@ -11,28 +11,23 @@ from npusim.check.rules.rule import Place, Rule, RuleError, operands
 from npusim.check.rules.vector import CASTS
 from npusim.devices.schema import Core
 from npusim.isa import (
-    CopyL0c,
-    CopyToL1,
-    Fixpipe,
-    Load,
-    LoadData,
-    LoadNd2Nz,
-    LoadTable,
+    MICRO_OPS,
+    Barrier,
+    BroadcastToL0c,
     Local,
     MicroOp,
-    Mmad,
+    ScalarAlu,
     ScalarLoad,
-    ScalarLoop,
     ScalarStore,
-    Store,
+    Table,
+    Trap,
 )
 from npusim.kernel.program import Program
 
 __all__ = ["CASTS", "Place", "RuleError", "check"]
 
-COPIES = (Load, LoadNd2Nz, Store, CopyToL1)
-MATRIX = (LoadData, LoadTable, Mmad, Fixpipe, CopyL0c)
-ANY = (*vector.VECTOR, *COPIES, *MATRIX, ScalarLoad, ScalarStore, ScalarLoop)
+UNRESTRICTED = (BroadcastToL0c, ScalarLoad, ScalarStore, ScalarAlu, Trap, Barrier)
+"""What every core accepts that has its pipe and its operands' buffers."""
 
 
 def _in_bounds(local: Local, core: Core) -> bool:
@@ -48,22 +43,29 @@ def _bounds_text(op: MicroOp, place: Place) -> str:
     return f"each operand must be a range within {have}, not {bad}; claim it with the builder"
 
 
+IN_BOUNDS = Rule(
+    MICRO_OPS,
+    lambda op, at: all(_in_bounds(local, at.core) for local in operands(op)),
+    _bounds_text,
+)
+"""Of every micro-op, whatever else holds for it."""
 RULES = (
-    Rule(
-        ANY,
-        lambda op, at: all(_in_bounds(local, at.core) for local in operands(op)),
-        _bounds_text,
-    ),
     *copies.RULES,
     *vector.RULES,
     *matrix.RULES,
     *scalar.RULES,
     *sync.RULES,
 )
-ROWS: dict[type, tuple[Rule, ...]] = {
-    kind: tuple(rule for rule in RULES if kind in rule.kinds)
-    for kind in {kind: None for rule in RULES for kind in rule.kinds}
-}
+ROWS: Table[tuple[Rule, ...]] = Table(
+    "rules.ROWS",
+    "rules, or stand in UNRESTRICTED",
+    MICRO_OPS,
+    {
+        kind: tuple(rule for rule in RULES if kind in rule.kinds)
+        for kind in {kind: None for rule in RULES for kind in rule.kinds}
+    }
+    | dict.fromkeys(UNRESTRICTED, ()),
+)
 
 
 def check(program: Program, place: Place) -> None:
@@ -91,6 +93,6 @@ def _check(name: str, index: int, op: MicroOp, place: Place) -> None:
             f"{name} #{index}: {op}: its pipe must be one of {place.kind}'s, which are "
             f"{', '.join(place.core.pipes)}, not {op.pipe}; run it on another kind of core"
         )
-    for rule in ROWS.get(type(op), ()):
+    for rule in (IN_BOUNDS, *ROWS[type(op)]):
         if not rule.holds(op, place):
             raise RuleError(f"{name} #{index}: {op}: {rule.says(op, place)}")

@@ -6,7 +6,17 @@ from npusim.check.rules.rule import Place, Rule, names, offsets, operands
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
-from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, LoadNd2Nz, Store
+from npusim.isa import (
+    BLOCK_BYTES,
+    CopyToL1,
+    Global,
+    Load,
+    LoadNd2Nz,
+    Store,
+    ends,
+    global_operand,
+    writes_global,
+)
 
 __all__ = ["ATOMIC_DTYPES", "RULES"]
 
@@ -17,13 +27,14 @@ ATOMIC_DTYPES = (FLOAT32, FLOAT16, INT32)
 
 
 def _global(op: Load | LoadNd2Nz | Store) -> Global:
-    return op.dst if isinstance(op, Store) else op.src
+    place = global_operand(op)
+    assert place is not None
+    return place
 
 
 def _granule(op: Load | Store, place: Place) -> int:
     transfer = place.spec.transfer
-    is_load = isinstance(op, Load)
-    return transfer.load_granule_bytes if is_load else transfer.store_granule_bytes
+    return transfer.store_granule_bytes if writes_global(op) else transfer.load_granule_bytes
 
 
 def _granular(op: Load | Store, place: Place) -> bool:
@@ -33,11 +44,10 @@ def _granular(op: Load | Store, place: Place) -> bool:
 
 def _path_names(op: Load | LoadNd2Nz | Store | CopyToL1) -> tuple[str, ...]:
     """The ways that a copy takes: to and from global memory past the L2, and by way of it."""
-    if isinstance(op, CopyToL1):
-        return (f"{op.src.buffer}_to_{op.dst.buffer}",)
-    if isinstance(op, Store):
-        return f"{op.src.buffer}_to_gm", f"{op.src.buffer}_to_l2"
-    return f"gm_to_{op.dst.buffer}", f"l2_to_{op.dst.buffer}"
+    src, dst = ends(op)
+    if src == "gm":
+        return f"gm_to_{dst}", f"l2_to_{dst}"
+    return (f"{src}_to_gm", f"{src}_to_l2") if dst == "gm" else (f"{src}_to_{dst}",)
 
 
 def _padded(nbytes: int) -> int:

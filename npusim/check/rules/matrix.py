@@ -7,7 +7,7 @@ from npusim.check.rules.rule import Place, Rule, names, operands
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
-from npusim.isa import CopyL0c, Fixpipe, Global, LoadData, LoadTable, Local, MicroOp, Mmad
+from npusim.isa import CopyL0c, Fixpipe, Global, LoadData, LoadTable, Local, MicroOp, Mmad, ends
 
 __all__ = ["RULES"]
 
@@ -38,8 +38,7 @@ L1_DTYPES = (FLOAT16, BFLOAT16, INT8)
 
 
 def _way(op: LoadData | LoadTable | Fixpipe | CopyL0c) -> str:
-    to = "gm" if isinstance(op.dst, Global) else op.dst.buffer
-    return f"{op.src.buffer}_to_{to}"
+    return "_to_".join(ends(op))
 
 
 def _ways(op: MicroOp, place: Place) -> tuple[str, ...]:

@@ -10,35 +10,54 @@ into time.
 
 from __future__ import annotations
 
-from npusim.devices.schema import Core, DeviceSpec
+from collections.abc import Callable
+from typing import Any
+
+from npusim.devices.schema import Core, DeviceSpec, VectorClassName
 from npusim.isa import (
+    MICRO_OPS,
+    Axpy,
     Barrier,
+    Binary,
+    BinaryOp,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
     BroadcastToL0c,
+    Cast,
+    Copy,
     CopyL0c,
     CopyToL1,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
+    Duplicate,
     Fixpipe,
+    Load,
     LoadData,
+    LoadNd2Nz,
     LoadTable,
     Local,
     MicroOp,
     Mmad,
+    MulAddDst,
+    Reduce,
     ScalarAlu,
     ScalarLoad,
     ScalarLoop,
-    ScalarOp,
     ScalarStore,
     SetFlag,
+    Store,
+    Table,
     Trap,
+    Unary,
     WaitFlag,
 )
+from npusim.timing.cost import matrix
 from npusim.timing.cost.copies import Charge, charge
 from npusim.timing.cost.cycles import Cost
-from npusim.timing.cost.matrix import between_buffers, mmad
-from npusim.timing.cost.vector import VectorOp, vector
+from npusim.timing.cost.vector import BINARY, BINARY_SCALAR, vector
 
-__all__ = ["Charge", "Cost", "charge", "cost"]
+__all__ = ["COST", "Charge", "Cost", "charge", "cost"]
 
 
 def cost(op: MicroOp, spec: DeviceSpec, core: Core) -> Cost:
@@ -47,34 +66,89 @@ def cost(op: MicroOp, spec: DeviceSpec, core: Core) -> Cost:
     Raises TypeError for copies to and from global memory, whose time other cores decide: see
     `charge`. Raises ValueError where the device does not say what it takes.
     """
-    match op:
-        case ScalarLoad() | ScalarStore() | ScalarAlu() | Trap():
-            return Cost(_scalar(op, spec))
-        case ScalarLoop():
-            return Cost(op.count * sum(_scalar(part, spec) for part in op.body))
-        case SetFlag() | CrossCoreSetFlag():
-            return Cost(spec.sync.set_flag_cycles)
-        case WaitFlag() | CrossCoreWaitFlag():
-            return Cost(spec.sync.wait_flag_cycles)
-        case Barrier():
-            return Cost(spec.sync.barrier_cycles)
-        case Mmad():
-            return mmad(op, spec.cube)
-        case LoadData() | LoadTable() | CopyL0c() | BroadcastToL0c() | CopyToL1():
-            return between_buffers(op, core)
-        case Fixpipe(dst=Local()):
-            return between_buffers(op, core)
-        case _ if isinstance(op, VectorOp):
-            return vector(op, spec)
-        case _:
-            raise TypeError(f"cost: {op} must be charged with the offset of its tensor; use charge")
+    return COST[type(op)](op, spec, core)
 
 
-def _scalar(op: ScalarOp, spec: DeviceSpec) -> int:
-    match op:
-        case ScalarLoad():
-            return spec.scalar.load_cycles
-        case ScalarStore():
-            return spec.scalar.store_cycles
-        case ScalarAlu() | Trap():
-            return spec.scalar.alu_cycles
+CostOf = Callable[[Any, DeviceSpec, Core], Cost]
+
+
+def _constant(cycles: Callable[[DeviceSpec], int]) -> CostOf:
+    """The same for all micro-ops of a kind."""
+    return lambda _, spec, __: Cost(cycles(spec))
+
+
+def _between(nbytes: Callable[[Any], int]) -> CostOf:
+    """Bytes on their way from buffer to buffer."""
+    return lambda op, _, core: matrix.between_buffers(op, nbytes(op), core)
+
+
+def _vector(
+    name: VectorClassName | dict[BinaryOp, VectorClassName],
+    *,
+    reduces: bool = False,
+    expands: bool = False,
+) -> CostOf:
+    """A vector micro-op of the class *name*, or of the class that its `op` has there."""
+
+    def cycles(op: Any, spec: DeviceSpec, _: Core) -> Cost:
+        kind = spec.vector.classes[name if isinstance(name, str) else name[op.op]]
+        return vector(op, spec, kind, reduces=reduces, expands=expands)
+
+    return cycles
+
+
+def _loop(op: ScalarLoop, spec: DeviceSpec, core: Core) -> Cost:
+    return Cost(op.count * sum(cost(part, spec, core).body for part in op.body))
+
+
+def _charged(op: Load | LoadNd2Nz | Store | Fixpipe, _: DeviceSpec, __: Core) -> Cost:
+    raise TypeError(f"cost: {op} must be charged with the offset of its tensor; use charge")
+
+
+def _fixpipe(op: Fixpipe, spec: DeviceSpec, core: Core) -> Cost:
+    if not isinstance(op.dst, Local):
+        return _charged(op, spec, core)
+    return matrix.between_buffers(op, matrix.fixpipe_bytes(op), core)
+
+
+COST: Table[CostOf] = Table(
+    "cost.COST",
+    "a function that gives its cycles",
+    MICRO_OPS,
+    {
+        Load: _charged,
+        LoadNd2Nz: _charged,
+        Store: _charged,
+        Fixpipe: _fixpipe,
+        LoadData: _between(matrix.filled_bytes),
+        LoadTable: _between(matrix.filled_bytes),
+        BroadcastToL0c: _between(matrix.filled_bytes),
+        CopyL0c: _between(lambda op: op.src.nbytes),
+        CopyToL1: _between(matrix.burst_bytes),
+        Mmad: lambda op, spec, _: matrix.mmad(op, spec.cube),
+        Cast: _vector("cast"),
+        Binary: _vector(BINARY),
+        BinaryScalar: _vector(BINARY_SCALAR),
+        # vabs 13/1/16 is nearest to vadds 13/1/18 (pto-isa, cost model).
+        Unary: _vector("adds"),
+        # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
+        # table), and its second operand meets the first in the banks.
+        Axpy: _vector("muls"),
+        MulAddDst: _vector("muladd"),
+        Duplicate: _vector("duplicate"),
+        Broadcast: _vector("broadcast", expands=True),
+        Reduce: _vector("reduce", reduces=True),
+        BlockReduce: _vector("block_reduce", reduces=True),
+        Copy: _vector("copy"),
+        ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),
+        ScalarStore: _constant(lambda spec: spec.scalar.store_cycles),
+        ScalarAlu: _constant(lambda spec: spec.scalar.alu_cycles),
+        Trap: _constant(lambda spec: spec.scalar.alu_cycles),
+        ScalarLoop: _loop,
+        SetFlag: _constant(lambda spec: spec.sync.set_flag_cycles),
+        CrossCoreSetFlag: _constant(lambda spec: spec.sync.set_flag_cycles),
+        WaitFlag: _constant(lambda spec: spec.sync.wait_flag_cycles),
+        CrossCoreWaitFlag: _constant(lambda spec: spec.sync.wait_flag_cycles),
+        Barrier: _constant(lambda spec: spec.sync.barrier_cycles),
+    },
+)

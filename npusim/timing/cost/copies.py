@@ -8,7 +8,7 @@ import numpy as np
 
 from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, GmOp, LoadNd2Nz, place_of
+from npusim.isa import Global, LoadNd2Nz, MicroOp, global_operand
 
 __all__ = ["Charge", "charge"]
 
@@ -25,12 +25,12 @@ class Charge:
     """Pieces of rows, of a line at most, that are turned into Nz one after the other."""
 
 
-def charge(op: GmOp, base_bytes: int, spec: DeviceSpec) -> Charge:
+def charge(op: MicroOp, base_bytes: int, spec: DeviceSpec) -> Charge:
     """What *op* asks of the memory when its tensor's binding begins at *base_bytes*.
 
     Raises TypeError if *op* stays inside its core.
     """
-    place = place_of(op)
+    place = global_operand(op)
     if place is None:
         raise TypeError(f"charge: {op} must touch global memory, but stays in its core; use cost")
     hold = max(spec.transfer.issue_cycles, place.bursts * spec.transfer.burst_cycles)

@@ -10,19 +10,17 @@ from npusim.devices.schema import Core, Cube
 from npusim.isa import (
     BLOCK_BYTES,
     BroadcastToL0c,
-    CopyL0c,
     CopyToL1,
     Fixpipe,
     LoadData,
     LoadTable,
-    Local,
+    MicroOp,
     Mmad,
+    ends,
 )
 from npusim.timing.cost.cycles import Cost
 
-__all__ = ["BufferOp", "between_buffers", "mmad"]
-
-BufferOp = LoadData | LoadTable | BroadcastToL0c | CopyL0c | CopyToL1 | Fixpipe
+__all__ = ["between_buffers", "burst_bytes", "filled_bytes", "fixpipe_bytes", "mmad"]
 
 FIXPIPE_ELEMENT_BYTES = 2
 """Fixpipe moves as many elements a cycle whatever their type; its rate is stated for fp16.
@@ -45,27 +43,28 @@ def mmad(op: Mmad, cube: Cube) -> Cost:
     return Cost(cube.back_to_back_cycles + tiles, tail=hidden)
 
 
-def between_buffers(op: BufferOp, core: Core) -> Cost:
-    """The start-up of the path that *op* takes, and its bytes at the path's rate."""
-    target = op.dst.buffer if isinstance(op.dst, Local) else "gm"
-    name = f"{op.src.buffer}_to_{target}"
+def between_buffers(op: MicroOp, nbytes: int, core: Core) -> Cost:
+    """The start-up of the path that *op* takes, and *nbytes* at the path's rate."""
+    name = "_to_".join(ends(op))
     path = core.paths.get(name)
     if path is None:
         raise ValueError(
             f"cost: a core must have the path {name} for {op}, "
             f"not only {', '.join(core.paths)}; use another core or add the path to the device"
         )
-    return Cost(path.startup_cycles + ceil(_moved_bytes(op) / path.bytes_per_cycle))
+    return Cost(path.startup_cycles + ceil(nbytes / path.bytes_per_cycle))
 
 
-def _moved_bytes(op: BufferOp) -> int:
-    match op:
-        case LoadData() | LoadTable() | BroadcastToL0c():
-            return align_up(op.dst.nbytes, BLOCK_BYTES)
-        case CopyL0c():
-            return op.src.nbytes
-        case CopyToL1():
-            return op.bursts * ceil_div(op.burst_bytes, BLOCK_BYTES) * BLOCK_BYTES
-        case Fixpipe():
-            columns = align_up(op.n, FRACTAL_ROWS)
-            return op.m * columns * FIXPIPE_ELEMENT_BYTES
+def filled_bytes(op: LoadData | LoadTable | BroadcastToL0c) -> int:
+    """Bytes of the whole blocks that *op* fills."""
+    return align_up(op.dst.nbytes, BLOCK_BYTES)
+
+
+def burst_bytes(op: CopyToL1) -> int:
+    """Bytes of the whole blocks that the pieces of *op* have."""
+    return op.bursts * align_up(op.burst_bytes, BLOCK_BYTES)
+
+
+def fixpipe_bytes(op: Fixpipe) -> int:
+    """Bytes of whole columns of fractals, as the rate of the fixpipe counts them."""
+    return op.m * align_up(op.n, FRACTAL_ROWS) * FIXPIPE_ELEMENT_BYTES

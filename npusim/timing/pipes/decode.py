@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +14,20 @@ from npusim.data.errors import TrapError
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
+    ORDERING,
     Barrier,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
     CrossMode,
-    Fixpipe,
     Global,
-    GmOp,
     MicroOp,
     SetFlag,
-    Store,
+    Table,
     Trap,
     WaitFlag,
-    place_of,
+    ends,
+    global_operand,
+    writes_global,
 )
 from npusim.kernel.program import Program
 from npusim.timing.cost import charge, cost
@@ -79,7 +81,7 @@ class Part(NamedTuple):
 class CopyStep:
     """A copy to or from global memory."""
 
-    op: GmOp
+    op: MicroOp
     place: Global
     is_read: bool
     gm_port: int
@@ -146,35 +148,40 @@ class Decoder:
         return self._known[op]
 
     def _decoded(self, op: MicroOp) -> Step:
-        place = place_of(op)
+        place = global_operand(op)
         if place is not None:
-            return COPY, 0, 0, self._copy(op, place), 0  # type: ignore[arg-type]
+            return COPY, 0, 0, self._copy(op, place), 0
         if isinstance(op, Trap) and isinstance(op.when, int) and op.when:
             raise TrapError(op.reason)
         took = cost(op, self.spec, self._core)
         body = self.cycles(took.body)
-        match op:
-            case SetFlag():
-                return SET, 0, body, self._flag(op.src, op.dst, op.event), PIPES.index(op.dst)
-            case WaitFlag():
-                return WAIT, 0, body, self._flag(op.src, op.dst, op.event), 0
-            case CrossCoreSetFlag():
-                self._check_meeting(op)
-                self.cross_flags.append((op.mode, op.event))
-                return CROSS_SET, 0, body, len(self.cross_flags) - 1, 0
-            case CrossCoreWaitFlag():
-                return WAIT, 0, body, self._flag(op.mode, op.event), 0
-            case Barrier(on=None):
-                return DRAIN_ALL, 0, body, 0, 0
-            case Barrier():
-                return DRAIN, 0, body, 0, 0
-            case _:
-                return WORK, 0, body, self.cycles(took.head), self.cycles(took.tail)
+        if isinstance(op, ORDERING):
+            return ORDERING_STEPS[type(op)](self, op, body)
+        return WORK, 0, body, self.cycles(took.head), self.cycles(took.tail)
+
+    # ---- micro-ops that order others; *cycles* is what each takes ----
+
+    def set_flag(self, op: SetFlag, cycles: int) -> Step:
+        return SET, 0, cycles, self._flag(op.src, op.dst, op.event), PIPES.index(op.dst)
+
+    def wait_flag(self, op: WaitFlag, cycles: int) -> Step:
+        return WAIT, 0, cycles, self._flag(op.src, op.dst, op.event), 0
+
+    def cross_core_set_flag(self, op: CrossCoreSetFlag, cycles: int) -> Step:
+        self._check_cross_core(op)
+        self.cross_flags.append((op.mode, op.event))
+        return CROSS_SET, 0, cycles, len(self.cross_flags) - 1, 0
+
+    def cross_core_wait_flag(self, op: CrossCoreWaitFlag, cycles: int) -> Step:
+        return WAIT, 0, cycles, self._flag(op.mode, op.event), 0
+
+    def barrier(self, op: Barrier, cycles: int) -> Step:
+        return (DRAIN_ALL if op.on is None else DRAIN), 0, cycles, 0, 0
 
     def _flag(self, *key: object) -> int:
         return self.flags.setdefault(key, len(self.flags))
 
-    def _check_meeting(self, op: CrossCoreSetFlag) -> None:
+    def _check_cross_core(self, op: CrossCoreSetFlag) -> None:
         if self.spec.sync.cross_core_cycles is None:
             raise ValueError(
                 f"units: cores of {self.spec.name} must be able to meet for {op}, but "
@@ -183,12 +190,11 @@ class Decoder:
 
     # ---- copies ----
 
-    def _copy(self, op: GmOp, place: Global) -> int:
-        is_read = not isinstance(op, Store | Fixpipe)
-        local = op.src if isinstance(op, Store | Fixpipe) else op.dst
-        assert not isinstance(local, Global)
-        ends = [(far, local.buffer) if is_read else (local.buffer, far) for far in ("gm", "l2")]
-        far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ends)
+    def _copy(self, op: MicroOp, place: Global) -> int:
+        is_read = not writes_global(op)
+        src, dst = ends(op)
+        ways = [(memory, dst) if is_read else (src, memory) for memory in ("gm", "l2")]
+        far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ways)
         wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
         startup = self.cycles(far.startup_cycles)
         self.copies.append(CopyStep(op, place, is_read, wide, fast, self._spread(place), startup))
@@ -218,6 +224,20 @@ class Decoder:
         if isinstance(lines, slice):
             return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
         return nbytes, rows, hold, lines + line
+
+
+ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Step]] = Table(
+    "pipes.ORDERING_STEPS",
+    "a step that orders pipes",
+    ORDERING,
+    {
+        SetFlag: Decoder.set_flag,
+        WaitFlag: Decoder.wait_flag,
+        CrossCoreSetFlag: Decoder.cross_core_set_flag,
+        CrossCoreWaitFlag: Decoder.cross_core_wait_flag,
+        Barrier: Decoder.barrier,
+    },
+)
 
 
 class Code:

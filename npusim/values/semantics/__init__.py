@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from npusim.isa import (
+    MICRO_OPS,
     Axpy,
     Barrier,
     Binary,
@@ -26,6 +27,8 @@ from npusim.isa import (
     Copy,
     CopyL0c,
     CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
     Duplicate,
     Fixpipe,
     Load,
@@ -42,6 +45,7 @@ from npusim.isa import (
     ScalarStore,
     SetFlag,
     Store,
+    Table,
     Trap,
     Unary,
     WaitFlag,
@@ -49,48 +53,55 @@ from npusim.isa import (
 from npusim.values.semantics import copies, matrix, scalar, vector
 from npusim.values.semantics.state import Memory, State
 
-__all__ = ["Memory", "State", "run"]
+__all__ = ["EXECUTE", "Memory", "State", "run"]
 
 
 def run(ops: Iterable[MicroOp], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
-            _MEANING[type(op)](op, state)
+            EXECUTE[type(op)](op, state)
 
 
 def _nothing(_: MicroOp, __: State) -> None:
     """Order between pipes moves no values."""
 
 
-_MEANING: dict[type, Callable[[Any, State], None]] = {
-    Load: copies.load,
-    Store: copies.store,
-    CopyToL1: copies.copy_to_l1,
-    LoadNd2Nz: matrix.load_nd2nz,
-    LoadData: matrix.load_data,
-    LoadTable: matrix.load_table,
-    Mmad: matrix.mmad,
-    Fixpipe: matrix.fixpipe,
-    CopyL0c: matrix.copy_l0c,
-    BroadcastToL0c: matrix.broadcast_to_l0c,
-    Cast: vector.convert,
-    Unary: vector.unary,
-    Binary: vector.binary,
-    BinaryScalar: vector.binary_scalar,
-    Axpy: vector.axpy,
-    MulAddDst: vector.mul_add_dst,
-    Duplicate: vector.duplicate,
-    Broadcast: vector.broadcast,
-    Reduce: vector.reduce,
-    BlockReduce: vector.block_reduce,
-    Copy: vector.copy,
-    ScalarLoad: scalar.scalar_load,
-    ScalarStore: scalar.scalar_store,
-    ScalarAlu: scalar.scalar_alu,
-    ScalarLoop: scalar.scalar_loop,
-    Trap: scalar.trap,
-    SetFlag: _nothing,
-    WaitFlag: _nothing,
-    Barrier: _nothing,
-}
+EXECUTE: Table[Callable[[Any, State], None]] = Table(
+    "semantics.EXECUTE",
+    "a function that computes it",
+    MICRO_OPS,
+    {
+        Load: copies.load,
+        Store: copies.store,
+        CopyToL1: copies.copy_to_l1,
+        LoadNd2Nz: matrix.load_nd2nz,
+        LoadData: matrix.load_data,
+        LoadTable: matrix.load_table,
+        Mmad: matrix.mmad,
+        Fixpipe: matrix.fixpipe,
+        CopyL0c: matrix.copy_l0c,
+        BroadcastToL0c: matrix.broadcast_to_l0c,
+        Cast: vector.convert,
+        Unary: vector.unary,
+        Binary: vector.binary,
+        BinaryScalar: vector.binary_scalar,
+        Axpy: vector.axpy,
+        MulAddDst: vector.mul_add_dst,
+        Duplicate: vector.duplicate,
+        Broadcast: vector.broadcast,
+        Reduce: vector.reduce,
+        BlockReduce: vector.block_reduce,
+        Copy: vector.copy,
+        ScalarLoad: scalar.scalar_load,
+        ScalarStore: scalar.scalar_store,
+        ScalarAlu: scalar.scalar_alu,
+        ScalarLoop: scalar.scalar_loop,
+        Trap: scalar.trap,
+        SetFlag: _nothing,
+        WaitFlag: _nothing,
+        Barrier: _nothing,
+        CrossCoreSetFlag: _nothing,
+        CrossCoreWaitFlag: _nothing,
+    },
+)
