@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from npusim.data.tensor import SLACK_BYTES, GlobalTensor
-from npusim.isa import MicroOp, global_operand
-from npusim.kernel.program import Block, Program
+from npusim.isa import global_operand
+from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["check_inside"]
 
@@ -34,7 +34,7 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
     """Raise ValueError if a copy leaves the tensor it is bound to, slack included."""
     sizes = {tensor.name: tensor.nbytes for tensor in tensors}
     reach: dict[Program, dict[str, _Reach]] = {}
-    bodies: dict[int, dict[str, _Reach]] = {}
+    bodies: dict[Body, dict[str, _Reach]] = {}
     for block in blocks:
         if block.program not in reach:
             reach[block.program] = _of_program(block.program, bodies)
@@ -51,23 +51,23 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
                 )
 
 
-def _of_program(program: Program, bodies: dict[int, dict[str, _Reach]]) -> dict[str, _Reach]:
-    """Name -> what *program* touches of it; *bodies* are those seen before, by identity."""
+def _of_program(program: Program, bodies: dict[Body, dict[str, _Reach]]) -> dict[str, _Reach]:
+    """Name -> what *program* touches of it; *bodies* are those seen before."""
     found: dict[str, _Reach] = {}
     count = 0
     for call in program.calls:
-        if id(call.ops) not in bodies:
-            bodies[id(call.ops)] = _of_body(call.ops)
-        for name, known in bodies[id(call.ops)].items():
+        if call.body not in bodies:
+            bodies[call.body] = _of_body(call.body)
+        for name, known in bodies[call.body].items():
             reach = known.moved(call.shifts.get(name, 0), count)
             found[name] = found[name].joined(reach) if name in found else reach
-        count += len(call.ops)
+        count += len(call.body)
     return found
 
 
-def _of_body(ops: tuple[MicroOp, ...]) -> dict[str, _Reach]:
+def _of_body(body: Body) -> dict[str, _Reach]:
     found: dict[str, _Reach] = {}
-    for index, op in enumerate(ops):
+    for index, op in enumerate(body):
         place = global_operand(op)
         if place is not None:
             reach = _Reach(place.offset_bytes, place.end_bytes, index, index)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from npusim.check.hazards import Meetings, Moment, RaceError
 from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["check_apart"]
 
@@ -69,7 +69,7 @@ class _Search:
     """Byte ranges that blocks touch; bodies that calls share are searched once."""
 
     def __init__(self) -> None:
-        self._places: dict[int, dict[tuple[str, bool], Pieces]] = {}
+        self._places: dict[Body, dict[tuple[str, bool], Pieces]] = {}
         self._programs: dict[tuple[Program, str, bool], Pieces] = {}
 
     def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> _Ranges:
@@ -92,21 +92,21 @@ class _Search:
         if key not in self._programs:
             pieces = []
             for call in program.calls:
-                body = self._of_body(call.ops).get((name, is_write))
-                if body is not None:
-                    pieces.append(_shifted(body, call.shifts.get(name, 0)))
+                pieces_of_body = self._of_body(call.body).get((name, is_write))
+                if pieces_of_body is not None:
+                    pieces.append(_shifted(pieces_of_body, call.shifts.get(name, 0)))
             self._programs[key] = _merged(pieces)
         return self._programs[key]
 
-    def _of_body(self, ops: tuple[MicroOp, ...]) -> dict[tuple[str, bool], Pieces]:
-        if id(ops) not in self._places:
+    def _of_body(self, body: Body) -> dict[tuple[str, bool], Pieces]:
+        if body not in self._places:
             found: dict[tuple[str, bool], list[Pieces]] = {}
-            for op in ops:
+            for op in body:
                 place = global_operand(op)
                 if place is not None:
                     found.setdefault((place.name, writes_global(op)), []).append(_pieces(place))
-            self._places[id(ops)] = {key: _merged(pieces) for key, pieces in found.items()}
-        return self._places[id(ops)]
+            self._places[body] = {key: _merged(pieces) for key, pieces in found.items()}
+        return self._places[body]
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ import numpy as np
 
 from npusim.devices.schema import Pipe
 from npusim.isa import Global, MicroOp, global_operand
-from npusim.kernel.program import Call
+from npusim.kernel.program import Body, Call
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["Event", "Line", "Listing"]
@@ -85,15 +85,15 @@ class Listing:
     def __init__(self, trace: Trace, name: str) -> None:
         self.name = name
         self.lines: list[Line] = []
-        self._known: dict[int, tuple[int, int]] = {}
-        """Identity of a body -> its first line, and the one past its last."""
+        self._known: dict[Body, tuple[int, int]] = {}
+        """Body -> its first line, and the one past its last."""
         same: dict[tuple[MicroOp, ...], tuple[int, int]] = {}
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
             for call in lane.program.calls:
-                if id(call.ops) not in self._known:
+                if call.body not in self._known:
                     if call.ops not in same:
                         same[call.ops] = self._add(call.ops)
-                    self._known[id(call.ops)] = same[call.ops]
+                    self._known[call.body] = same[call.ops]
         self.orders = np.array([isinstance(line.op, ORDERING) for line in self.lines])
         """`(lines,)`: which of them order others and do no work of their own."""
 
@@ -104,7 +104,7 @@ class Listing:
 
     def place(self, call: Call) -> tuple[int, int]:
         """Index of the first line of *call*, and the one past its last."""
-        return self._known[id(call.ops)]
+        return self._known[call.body]
 
     def of(self, call: Call) -> Sequence[Line]:
         """The lines of *call*."""

@@ -20,12 +20,13 @@ loop on the chip moves its addresses. Whatever looks at a program can look at su
 """
 
 from npusim.kernel.builder import Builder
-from npusim.kernel.program import Binding, Block, Call, Line, Program
+from npusim.kernel.program import Binding, Block, Body, Call, Line, Program
 from npusim.kernel.queues import ProgramError, Queue, Slot
 
 __all__ = [
     "Binding",
     "Block",
+    "Body",
     "Builder",
     "Call",
     "Line",

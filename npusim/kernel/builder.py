@@ -21,7 +21,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Call, Line, Program
+from npusim.kernel.program import Body, Call, Line, Program
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 
 __all__ = ["Builder"]
@@ -51,7 +51,7 @@ class Builder:
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
         self._queues: list[Queue] = []
-        self._bodies: dict[Hashable, tuple[Call, list[QueueState]]] = {}
+        self._bodies: dict[Hashable, tuple[Body, list[QueueState]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
@@ -157,14 +157,14 @@ class Builder:
             body = tuple(op for op in self._ops if not isinstance(op, Call))
             if len(body) < len(self._ops):
                 raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
-            call = Call(body, {}, tuple(self._lines))
+            written = Body(body, tuple(self._lines))
             self._ops, self._lines = outer
-            known = call, [queue.state for queue in self._queues]
+            known = written, [queue.state for queue in self._queues]
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):
                 queue.state = state
-        self._ops.append(Call(known[0].ops, shifts, known[0].lines))
+        self._ops.append(Call(known[0], shifts))
         self._lines.append(_kernel_line())
 
     def barrier(self, pipe: Pipe | None = None) -> None:

@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from npusim.isa import MicroOp, global_operand, moved
 
-__all__ = ["Binding", "Block", "Call", "Line", "Program"]
+__all__ = ["Binding", "Block", "Body", "Call", "Line", "Program"]
 
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """Micro-ops with their names of global memory moved on; many calls share one tuple of them."""
+class Body:
+    """Micro-ops in program order, which many calls share.
+
+    A body equals itself alone and is hashed by its identity, so that what is found out about it
+    can be kept in a dictionary without a look at its micro-ops.
+    """
 
     ops: tuple[MicroOp, ...]
-    shifts: dict[str, int] = field(default_factory=dict)
-    """Name of global memory -> bytes added to every offset into it."""
     lines: tuple[Line, ...] = ()
     """Which line of the kernel wrote each micro-op, if that is known."""
+
+    def __iter__(self) -> Iterator[MicroOp]:
+        return iter(self.ops)
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A body with its names of global memory moved on."""
+
+    body: Body
+    shifts: dict[str, int] = field(default_factory=dict)
+    """Name of global memory -> bytes added to every offset into it."""
+
+    @property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """The micro-ops of its body, not moved on."""
+        return self.body.ops
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Which line of the kernel wrote each of them, if that is known."""
+        return self.body.lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +68,19 @@ class Program:
         """The program as calls only: micro-ops between two calls are one without shifts."""
         found: list[Call] = []
         first = 0
-        for index, part in enumerate((*self.parts, Call(()))):
+        for index, part in enumerate((*self.parts, Call(Body(())))):
             if isinstance(part, Call):
                 plain = tuple(op for op in self.parts[first:index] if not isinstance(op, Call))
                 if plain:
-                    found.append(Call(plain, {}, self.lines[first:index]))
+                    found.append(Call(Body(plain, self.lines[first:index])))
                 found.append(part)
                 first = index + 1
         return tuple(found[:-1])
 
     @cached_property
-    def bodies(self) -> tuple[tuple[MicroOp, ...], ...]:
-        """The different tuples of micro-ops that the calls share, in order of appearance."""
-        return tuple({id(call.ops): call.ops for call in self.calls}.values())
+    def bodies(self) -> tuple[Body, ...]:
+        """The bodies that the calls share, each once, in order of appearance."""
+        return tuple({call.body: None for call in self.calls})
 
     @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
@@ -63,7 +91,7 @@ class Program:
 
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""
-        return sum(len(call.ops) for call in self.calls)
+        return sum(len(call.body) for call in self.calls)
 
     def __str__(self) -> str:
         return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.kernel.program import Call, Line
+from npusim.kernel.program import Body, Call, Line
 from npusim.reports import style
 from npusim.reports.bars import alike
 from npusim.reports.flags import NOBODY, matches, what
@@ -36,14 +36,14 @@ class _Words:
 
 def payload(trace: Trace, code: dict[Line, str]) -> dict[str, Any]:
     """The lanes of *trace* that there is room for, the slowest of each kind before the others."""
-    words, bodies = _Words(), dict[int, int]()
+    words, bodies = _Words(), dict[Body, int]()
     told: list[Any] = []
     shown, left_out = _chosen(trace)
     lanes = []
     for lane, cores in shown:
         for call in lane.program.calls:
-            if id(call.ops) not in bodies:
-                bodies[id(call.ops)] = len(told)
+            if call.body not in bodies:
+                bodies[call.body] = len(told)
                 told.append(_body(call, words, code))
         lanes.append(_lane(lane, cores, bodies, words))
     return {
@@ -96,7 +96,7 @@ def _body(call: Call, words: _Words, code: dict[Line, str]) -> list[list[int]]:
 
 
 def _lane(
-    lane: LaneTrace, cores: tuple[int, ...], bodies: dict[int, int], words: _Words
+    lane: LaneTrace, cores: tuple[int, ...], bodies: dict[Body, int], words: _Words
 ) -> dict[str, Any]:
     matched = matches(lane.ops)
     carried = what(lane.ops, matched)
@@ -104,7 +104,7 @@ def _lane(
     return {
         "name": style.cores_named(cores, lane.kind),
         "calls": [
-            [bodies[id(call.ops)], words.number(_shifts(call.shifts)) if call.shifts else -1]
+            [bodies[call.body], words.number(_shifts(call.shifts)) if call.shifts else -1]
             for call in lane.program.calls
         ],
         "start": np.diff(lane.start, prepend=0).tolist(),

@@ -22,6 +22,7 @@ from npusim.isa import (
     reads,
     writes,
 )
+from npusim.kernel.program import Body
 from npusim.trace import LaneTrace, Trace
 
 __all__ = [
@@ -92,15 +93,13 @@ def work(trace: Trace) -> Work:
 
 def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
     """Every micro-op of a body, and how often all cores ran it."""
-    counts: dict[int, int] = {}
-    bodies: dict[int, tuple[MicroOp, ...]] = {}
+    counts: dict[Body, int] = {}
     for lane in trace.lanes:
         for call in lane.program.calls:
-            bodies[id(call.ops)] = call.ops
-            counts[id(call.ops)] = counts.get(id(call.ops), 0) + len(lane.cores)
-    for key, ops in bodies.items():
-        for op in ops:
-            yield op, counts[key]
+            counts[call.body] = counts.get(call.body, 0) + len(lane.cores)
+    for body, times in counts.items():
+        for op in body:
+            yield op, times
 
 
 def moved_far(trace: Trace, device: DeviceSpec | None = None) -> dict[str, int]:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, MicroOp, global_operand
-from npusim.kernel.program import Block, Program
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, global_operand
+from npusim.kernel.program import Block, Body, Program
 from npusim.timing.memory import touched_lines
 
 __all__ = ["equivalent_cores"]
@@ -52,7 +52,7 @@ def equivalent_cores(
         if block.program not in meets:
             meets[block.program] = _meets(block.program)
         own = block.core if meets[block.program] else None
-        by_traits.setdefault((id(block.program), block.kind, own, *places), []).append(block)
+        by_traits.setdefault((block.program, block.kind, own, *places), []).append(block)
     if len(by_traits) == len(blocks):
         return tuple((block,) for block in blocks)
     lines = _Lines(line_bytes)
@@ -105,15 +105,15 @@ class _Lines:
 def _places(program: Program) -> dict[str, list[_Place]]:
     """Name -> where *program* copies from or to."""
     found: dict[str, list[_Place]] = {}
-    bodies = {id(body): _copied(body) for body in program.bodies}
+    bodies = {body: _copied(body) for body in program.bodies}
     for call in program.calls:
-        for place in bodies[id(call.ops)]:
+        for place in bodies[call.body]:
             found.setdefault(place.name, []).append((place, call.shifts.get(place.name, 0)))
     return found
 
 
-def _copied(ops: tuple[MicroOp, ...]) -> list[Global]:
-    return [place for place in map(global_operand, ops) if place is not None]
+def _copied(body: Body) -> list[Global]:
+    return [place for place in map(global_operand, body) if place is not None]
 
 
 def _meets(program: Program) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from npusim.devices.schema import Pipe
 from npusim.isa import ORDERING, MicroOp, global_operand
-from npusim.kernel.program import Program
+from npusim.kernel.program import Body, Program
 
 __all__ = ["ORDERING", "LaneTrace", "PipeCounter", "Span", "Trace"]
 
@@ -66,19 +66,19 @@ class LaneTrace:
         """Every micro-op, calls written out."""
         return self.program.ops
 
-    def counters(self, known: dict[int, Work] | None = None) -> dict[Pipe, PipeCounter]:
-        """Counters of each pipe that did something; *known* keeps what bodies do, by identity."""
+    def counters(self, known: dict[Body, Work] | None = None) -> dict[Pipe, PipeCounter]:
+        """Counters of each pipe that did something; *known* keeps what bodies do."""
         known = {} if known is None else known
         rows: dict[Pipe, list[Rows]] = {}
         nbytes: dict[Pipe, int] = {}
         count = 0
         for call in self.program.calls:
-            if id(call.ops) not in known:
-                known[id(call.ops)] = _work(call.ops)
-            for pipe, (places, moved) in known[id(call.ops)].items():
+            if call.body not in known:
+                known[call.body] = _work(call.body)
+            for pipe, (places, moved) in known[call.body].items():
                 rows.setdefault(pipe, []).append(places + count)
                 nbytes[pipe] = nbytes.get(pipe, 0) + moved
-            count += len(call.ops)
+            count += len(call.body)
         return {
             pipe: self._count(np.concatenate(rows[pipe]), nbytes[pipe]) for pipe in sorted(rows)
         }
@@ -91,11 +91,11 @@ class LaneTrace:
         return PipeCounter(int(busy), len(rows), nbytes)
 
 
-def _work(ops: tuple[MicroOp, ...]) -> Work:
-    """Pipe -> which of *ops* do work there, and how many bytes they copy."""
+def _work(body: Body) -> Work:
+    """Pipe -> which micro-ops of *body* do work there, and how many bytes they copy."""
     rows: dict[Pipe, list[int]] = {}
     nbytes: dict[Pipe, int] = {}
-    for index, op in enumerate(ops):
+    for index, op in enumerate(body):
         if not isinstance(op, ORDERING):
             rows.setdefault(op.pipe, []).append(index)
             nbytes[op.pipe] = nbytes.get(op.pipe, 0) + _nbytes(op)
@@ -148,7 +148,7 @@ class Trace:
 
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
         """Core -> pipe -> what it did."""
-        known: dict[int, Work] = {}
+        known: dict[Body, Work] = {}
         counted = [(lane, lane.counters(known)) for lane in self.lanes]
         rows = {core: pipes for lane, pipes in counted for core in lane.cores}
         return dict(sorted(rows.items()))

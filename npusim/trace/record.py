@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from npusim.data.dtypes import DType, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import MICRO_OPS, Global, Local
-from npusim.kernel.program import Call, Line, Program
+from npusim.kernel.program import Body, Call, Line, Program
 from npusim.trace import LaneTrace, Trace
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "read", "write"]
@@ -122,34 +122,35 @@ def _broken(who: str, folder: Path, name: str, again: str) -> RecordError:
 
 def _programs(trace: Trace) -> dict[str, Any]:
     """Programs and lanes; bodies that calls share stand there once."""
-    bodies: dict[int, int] = {}
-    told: list[Any] = []
-    programs: dict[int, Any] = {}
+    bodies: dict[Body, int] = {}
+    described: list[Any] = []
+    programs: dict[Program, Any] = {}
     lines: dict[Line, str] = {}
     for lane in trace.lanes:
-        if id(lane.program) in programs:
+        if lane.program in programs:
             continue
         for call in lane.program.calls:
-            if id(call.ops) not in bodies:
-                bodies[id(call.ops)] = len(told)
-                told.append([list(map(_plain, call.ops)), list(map(_short, call.lines))])
-                lines |= {_short(line): _text(line) for line in call.lines}
-        programs[id(lane.program)] = {
+            body = call.body
+            if body not in bodies:
+                bodies[body] = len(described)
+                described.append([list(map(_to_json, body)), list(map(_short, body.lines))])
+                lines |= {_short(line): _text(line) for line in body.lines}
+        programs[lane.program] = {
             "name": lane.program.name,
-            "calls": [[bodies[id(call.ops)], call.shifts] for call in lane.program.calls],
+            "calls": [[bodies[call.body], call.shifts] for call in lane.program.calls],
             "claimed_bytes": lane.program.claimed_bytes,
         }
     numbers = {program: number for number, program in enumerate(programs)}
     return {
         "clock_hz": trace.clock_hz,
-        "bodies": told,
+        "bodies": described,
         "programs": list(programs.values()),
         "code": [[*line, text] for line, text in lines.items()],
         "lanes": [
             {
                 "cores": lane.cores,
                 "kind": lane.kind,
-                "program": numbers[id(lane.program)],
+                "program": numbers[lane.program],
                 "gm_bytes": int(lane.gm_bytes),
                 "l2_bytes": int(lane.l2_bytes),
             }
@@ -177,56 +178,56 @@ def _read_trace(path: Path, facts: dict[str, Any]) -> tuple[Trace | None, dict[L
         tree = json.loads(arrays["programs"].tobytes())
         times = [_times(arrays[f"times{number}"]) for number in range(len(tree["lanes"]))]
     bodies = [
-        (tuple(_made(op) for op in ops), tuple((file, line) for file, line in lines))
+        Body(tuple(map(_from_json, ops)), tuple((file, line) for file, line in lines))
         for ops, lines in tree["bodies"]
     ]
     programs = [
         Program(
-            told["name"],
-            tuple(Call(bodies[body][0], shifts, bodies[body][1]) for body, shifts in told["calls"]),
-            told["claimed_bytes"],
+            row["name"],
+            tuple(Call(bodies[body], shifts) for body, shifts in row["calls"]),
+            row["claimed_bytes"],
         )
-        for told in tree["programs"]
+        for row in tree["programs"]
     ]
     lanes = tuple(
         LaneTrace(
-            tuple(told["cores"]),
-            told["kind"],
-            programs[told["program"]],
+            tuple(row["cores"]),
+            row["kind"],
+            programs[row["program"]],
             start,
             free,
             end,
-            told["gm_bytes"],
-            told["l2_bytes"],
+            row["gm_bytes"],
+            row["l2_bytes"],
         )
-        for told, (start, free, end) in zip(tree["lanes"], times, strict=True)
+        for row, (start, free, end) in zip(tree["lanes"], times, strict=True)
     )
     code = {(file, line): text for file, line, text in tree["code"]}
     return Trace(lanes, tree["clock_hz"]), code
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """A micro-op, or a part of one, as lists that begin with their type."""
     if isinstance(value, DType):
         return ["DType", value.name]
     if isinstance(value, tuple):
-        return ["tuple", *map(_plain, value)]
+        return ["tuple", *map(_to_json, value)]
     if is_dataclass(value):
-        parts = (_plain(getattr(value, field.name)) for field in fields(value))
+        parts = (_to_json(getattr(value, field.name)) for field in fields(value))
         return [type(value).__name__, *parts]
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _made(value: Any) -> Any:
-    """The other way round of `_plain`."""
+def _from_json(value: Any) -> Any:
+    """The other way round of `_to_json`."""
     if not isinstance(value, list):
         return value
     name, *parts = value
     if name == "DType":
         return dtype_named(parts[0])
     if name == "tuple":
-        return tuple(map(_made, parts))
-    return _KNOWN[name](*map(_made, parts))
+        return tuple(map(_from_json, parts))
+    return _KNOWN[name](*map(_from_json, parts))
 
 
 # ---- times ----

@@ -18,7 +18,7 @@ from npusim.isa import (
     global_operand,
     writes_global,
 )
-from npusim.kernel.program import Block, Call, Program
+from npusim.kernel.program import Block, Body, Call, Program
 from npusim.values.buffers import Buffers
 from npusim.values.matrices import Panels
 from npusim.values.semantics import Memory, State, run
@@ -58,15 +58,15 @@ class Player:
         self._model = model
         self._panels = Panels()
         self._data = {tensor.name: tensor.data for tensor in tensors}
-        self._pieces: dict[int, list[Piece]] = {}
+        self._pieces: dict[Body, list[Piece]] = {}
         self._written = {
             block.bindings[name].tensor for block in blocks for name in _stored(block.program)
         }
         self._meets = any(
             isinstance(op, CrossCoreOp)
             for block in blocks
-            for ops in block.program.bodies
-            for op in ops
+            for body in block.program.bodies
+            for op in body
         )
         self._buffers: dict[str, Buffers] = {}
         self._reordered: dict[Program, tuple[Call, ...]] = {}
@@ -105,7 +105,7 @@ class Player:
         try:
             for call in self._calls(block.program):
                 state.memories = _shifted(bound, call.shifts)
-                for piece in self._pieces_of(call.ops):
+                for piece in self._pieces_of(call.body):
                     if isinstance(piece, list):
                         run(piece, state)
                     else:
@@ -139,23 +139,23 @@ class Player:
             order = self._orders[program]
             calls = program.calls
             if not isinstance(order, range):
-                calls = (Call(tuple(program.ops[index] for index in order)),)
+                calls = (Call(Body(tuple(program.ops[index] for index in order))),)
             self._reordered[program] = calls
         return self._reordered[program]
 
-    def _pieces_of(self, ops: tuple[MicroOp, ...]) -> list[Piece]:
-        pieces: list[Piece] | None = self._pieces.get(id(ops))
+    def _pieces_of(self, body: Body) -> list[Piece]:
+        pieces: list[Piece] | None = self._pieces.get(body)
         quiet: list[MicroOp]
         if pieces is None:
             pieces, quiet = [], []
-            for op in ops:
+            for op in body:
                 if isinstance(op, CrossCoreOp):
                     pieces += [quiet, op]
                     quiet = []
                 elif not isinstance(op, ORDERING):
                     quiet.append(op)
             pieces.append(quiet)
-            self._pieces[id(ops)] = pieces
+            self._pieces[body] = pieces
         return pieces
 
 
@@ -171,8 +171,8 @@ def _shifted(bound: dict[str, Memory], shifts: dict[str, int]) -> dict[str, Memo
 def _stored(program: Program) -> set[str]:
     """Names of global memory that *program* writes."""
     names = set()
-    for ops in program.bodies:
-        for op in ops:
+    for body in program.bodies:
+        for op in body:
             place = global_operand(op)
             if place is not None and writes_global(op):
                 names.add(place.name)

@@ -10,7 +10,7 @@ from npusim.check.bounds import check_inside
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.isa import Fixpipe, Global, Load, LoadNd2Nz, Local, MicroOp, Store
-from npusim.kernel.program import Binding, Block, Call, Program
+from npusim.kernel.program import Binding, Block, Body, Call, Program
 
 UB = Local("ub", 0, UINT8, 32)
 TENSORS = [GlobalTensor("x", 64), GlobalTensor("y", 64)]
@@ -48,7 +48,7 @@ def test_the_micro_op_that_goes_farthest_is_named() -> None:
 
 
 def test_calls_are_looked_at_where_they_are_moved_to() -> None:
-    body = (load(0, 32), load(8, 8))
+    body = Body((load(0, 32), load(8, 8)))
     check_inside((block(0, 0, Call(body), Call(body, {"x": 64}), Call(body, {"y": 99})),), TENSORS)
     parts = (load(0, 8), Call(body, {"x": 8}), Call(body, {"x": 65}), Call(body))
     refused("0:97", load(65, 32), "x", block(3, 0, *parts))

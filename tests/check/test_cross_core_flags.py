@@ -27,7 +27,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Binding, Block, Call, Program
+from npusim.kernel.program import Binding, Block, Body, Call, Program
 
 NAMES = {"x": Binding("ws"), "y": Binding("ws")}
 
@@ -153,13 +153,13 @@ def test_a_program_that_leaves_program_order_is_followed_too() -> None:
 
 
 def test_a_ring_is_filled_again_only_after_it_was_read() -> None:
-    def fill(back: bool) -> tuple[MicroOp, ...]:
-        return (*[await_flag("mte3", 1)] * back, store(), raise_flag("mte3"))
+    def fill(back: bool) -> Body:
+        return Body((*[await_flag("mte3", 1)] * back, store(), raise_flag("mte3")))
 
-    read = Call((await_flag("mte2"), load(), raise_flag("mte2", 1)), {"x": 0})
+    read = Call(Body((await_flag("mte2"), load(), raise_flag("mte2", 1))), {"x": 0})
     cube = block(0, "aic", *[read] * 6)
     slots = [Call(fill(turn >= 2), {"y": 64 * (turn % 2)}) for turn in range(6)]
-    reads = [Call(read.ops, {"x": 64 * (turn % 2)}) for turn in range(6)]
+    reads = [Call(read.body, {"x": 64 * (turn % 2)}) for turn in range(6)]
     verify(block(0, "aic", *reads), block(1, "aiv", *slots))
     early = [Call(fill(turn >= 3), {"y": 64 * (turn % 2)}) for turn in range(6)]
     races("0 and 1", "0:64", block(0, "aic", *reads), block(1, "aiv", *early))

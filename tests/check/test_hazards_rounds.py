@@ -23,7 +23,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 
 LOAD = Load(Local("ub", 0, UINT8, 256), Global("x", 0, 256))
 NEXT = Load(Local("ub", 256, UINT8, 256), Global("x", 256, 256))
@@ -39,7 +39,8 @@ TILE = (READY, LOAD, FILLED, USE, AGAIN, CAST, GO, DONE, OUT, STORE, STORED)
 
 
 def loop(tile: tuple[MicroOp, ...], count: int) -> tuple[Call, ...]:
-    return tuple(Call(tile, {"x": 512 * turn, "y": 128 * turn}) for turn in range(count))
+    body = Body(tile)
+    return tuple(Call(body, {"x": 512 * turn, "y": 128 * turn}) for turn in range(count))
 
 
 def verdict(program: Program) -> object:
@@ -71,7 +72,9 @@ def test_a_loop_is_walked_for_two_rounds(walked: list[int]) -> None:
 
 def test_a_loop_in_a_loop_is_walked_for_two_rounds_of_two(walked: list[int]) -> None:
     clear = (Barrier("vector"), FILL, Barrier("vector"))
-    parts = tuple(x for _ in range(9) for x in (*loop(TILE, 7), Call((AGAIN, *clear, STORED))))
+    parts = tuple(
+        x for _ in range(9) for x in (*loop(TILE, 7), Call(Body((AGAIN, *clear, STORED))))
+    )
     program = Program("kernel", (GO, STORED, *parts))
     assert order(program) == range(2 + 9 * (7 * len(TILE) + 5))
     assert walked == [2 + 2 * (2 * len(TILE) + 5)]
@@ -94,7 +97,7 @@ def test_a_loop_that_keeps_flags_up_is_walked_in_full(walked: list[int]) -> None
 def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[int]) -> None:
     # Round 3 reads what round 2 stores, and no two rounds before do the like.
     tile = (LOAD, Store(Global("y", 0, 128), Local("ub", 512, UINT8, 128)))
-    apart = tuple(Call(tile, {"x": 512 * turn, "y": 128 * turn}) for turn in range(4))
+    apart = loop(tile, 4)
     back = Load(Local("ub", 1024, UINT8, 128), Global("y", 256, 128))
     with pytest.raises(RaceError, match=r"not #5 mte3: .* and #8 mte2: .* at gm y \[256:384\]; "):
         order(Program("kernel", (*apart, back)))
@@ -104,7 +107,7 @@ def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[in
 def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
     walked: list[int],
 ) -> None:
-    loops = (*loop(TILE, 20), Call((Barrier(),)), *loop((READY, BACK, GO), 9))
+    loops = (*loop(TILE, 20), Call(Body((Barrier(),))), *loop((READY, BACK, GO), 9))
     program = Program("kernel", (GO, STORED, *loops))
     assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3)
     assert walked == [2 + 2 * len(TILE) + 1 + 2 * 3]
@@ -189,7 +192,8 @@ def test_calls_get_the_verdict_of_what_they_do(
     after: tuple[MicroOp, ...],
     up: int,
 ) -> None:
-    parts = [Call(tile, {"x": 512 * turn}) for turn in range(count) for tile in loops]
+    known = [Body(tile) for tile in loops]
+    parts = [Call(body, {"x": 512 * turn}) for turn in range(count) for body in known]
     program = Program("kernel", (*[GO, STORED] * up, *before, *parts, *after))
     assert verdict(program) == verdict(Program("kernel", program.ops))
 

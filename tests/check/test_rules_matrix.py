@@ -32,7 +32,7 @@ from npusim.isa import (
     Store,
     Unary,
 )
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 
 
 def at(buffer: str, dtype: DType, count: int, offset_bytes: int = 0) -> Local:
@@ -483,7 +483,7 @@ def test_each_rule_refuses(
 
 
 def test_a_body_is_looked_at_where_it_first_comes(tiny: DeviceSpec) -> None:
-    good, bad = (ABS, SUM), (ABS, CrossCoreSetFlag("all", "mte3", 12))
+    good, bad = Body((ABS, SUM)), Body((ABS, CrossCoreSetFlag("all", "mte3", 12)))
     calls = (Call(good), Call(good), ABS, Call(bad, {"y": 32}), Call(bad))
     with pytest.raises(RuleError, match=r"^kernel #6: cross_core_set_flag all 12: "):
         check(Program("kernel", calls), Place(tiny, "aiv"))

@@ -42,7 +42,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 from npusim.run import Output, Run
 from npusim.trace import LaneTrace, Trace
 
@@ -278,8 +278,8 @@ def test_lines_and_instructions_add_up_to_what_each_core_ran(exported: tuple[Run
 def test_a_line_runs_while_one_of_its_calls_is_under_way() -> None:
     load = Load(X, Global("x", 0, 256))
     times = np.array([0, 10, 10, 50], np.int64)
-    ops = load, SetFlag("mte2", "vector", 0)
-    program = Program("k", (Call(ops), Call(ops)))
+    body = Body((load, SetFlag("mte2", "vector", 0)))
+    program = Program("k", (Call(body), Call(body)))
     end = np.array([30, 999, 40, 999], np.int64)
     trace = Trace((LaneTrace((0,), "aiv", program, times, times + 5, end, 0, 0),), 10**9)
     (tally,) = tallies(trace, Listing(trace, "k.txt"))

@@ -33,7 +33,7 @@ from npusim.isa import (
     SetFlag,
     WaitFlag,
 )
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 from npusim.run import Run
 from npusim.trace import LaneTrace, Trace
 
@@ -335,7 +335,9 @@ def test_cores_stand_where_the_vendor_puts_them() -> None:
 def test_what_is_called_again_is_listed_once_and_told_where_it_went() -> None:
     load = Load(Local("ub", 0, FLOAT32, 8), Global("x", 64, 32))
     again = Load(Local("ub", 0, FLOAT32, 8), Global("x", 64, 32))
-    program = Program("k", (Call((load,), {"x": 0}), Call((again,), {"x": 128, "y": 1})))
+    program = Program(
+        "k", (Call(Body((load,)), {"x": 0}), Call(Body((again,)), {"x": 128, "y": 1}))
+    )
     times = np.array([0, 5], np.int64)
     trace = Trace((LaneTrace((0,), "aiv", program, times, times + 1, times + 3, 0, 0),), 1)
     listing = Listing(trace, "k.txt")
@@ -361,7 +363,7 @@ def peak_bytes(run: Run, folder: Path) -> int:
 
 def looping(run: Run, rounds: int) -> Run:
     """*run* with a trace of *rounds* calls of one body on its first core."""
-    body = tuple(traced(run).lanes[0].ops[:20])
+    body = Body(tuple(traced(run).lanes[0].ops[:20]))
     program = Program("loop", tuple(Call(body) for _ in range(rounds)))
     start = np.arange(20 * rounds, dtype=np.int64) // 4
     many = LaneTrace((0,), "aiv", program, start, start + 1, start + 3, 0, 0)

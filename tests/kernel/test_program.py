@@ -9,9 +9,9 @@ from tiny import builder, tiny_spec
 
 from npusim.data.dtypes import FLOAT32, INT4, UINT8
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Duplicate, Global
+from npusim.isa import Duplicate, Global, Local
 from npusim.kernel.builder import Builder
-from npusim.kernel.program import Program
+from npusim.kernel.program import Body, Call, Program
 from npusim.kernel.queues import ProgramError
 
 
@@ -283,3 +283,27 @@ def test_micro_ops_can_be_emitted_as_they_are(tiny: DeviceSpec) -> None:
     fill = Duplicate(write.claim("ub", 256).of(FLOAT32, 64), 1.0)
     write.emit(fill, fill)
     assert write.build().ops == (fill, fill)
+
+
+def test_calls_of_one_key_share_a_body_and_are_moved_each_on_its_own(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    slot = write.claim("ub", 64)
+    for at in (0, 64):
+        write.call("tile", {"x": at}, lambda: write.load(slot.of(UINT8, 64), Global("x", 8, 64)))
+    first, second, drain = write.build().calls
+    assert first.body is second.body
+    assert len(first.lines) == len(first.ops) == len(first.body) == 1
+    program = Program("kernel", (first, second, drain))
+    assert program.bodies == (first.body, drain.body)
+    assert [str(op) for op in program.ops] == [
+        "load ub[0:64] uint8 <- x+8 64 B",
+        "load ub[0:64] uint8 <- x+72 64 B",
+    ]
+
+
+def test_bodies_of_equal_micro_ops_are_kept_apart() -> None:
+    ops = (Duplicate(Local("ub", 0, FLOAT32, 8), 1.0),)
+    one, other = Body(ops), Body(ops)
+    assert {one: 1, other: 2}[one] == 1
+    assert Program("kernel", (Call(one), Call(other), Call(one))).bodies == (one, other)
+    assert list(one) == list(other) == [*ops]

@@ -40,7 +40,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 
 
 def load(nbytes: int = 256, at: int = 0, name: str = "x", start: int = 0) -> Load:
@@ -317,8 +317,8 @@ def test_calls_take_the_time_of_what_they_stand_for(tiny: DeviceSpec) -> None:
 
 
 def test_a_call_moves_what_is_copied_with_its_place_in_a_line(tiny: DeviceSpec) -> None:
-    ops = (load(160), store(160))
-    program = Program("kernel", (Call(ops), Call(ops, {"x": 16}), Call(ops, {"y": 8})))
+    body = Body((load(160), store(160)))
+    program = Program("kernel", (Call(body), Call(body, {"x": 16}), Call(body, {"y": 8})))
     # 160 bytes are 5 sectors of 32, or two lines of 128 where they begin off a sector; from memory
     # both lines come in. Those of x that were read before come from the L2: twice as fast, there 2
     # later.
@@ -360,7 +360,8 @@ def test_calls_and_what_they_stand_for_take_the_same_time(
     known: list[tuple[MicroOp, ...]], calls: list[tuple[int, int]], dispatch: int
 ) -> None:
     spec = tiny_spec(scalar__dispatch_cycles=dispatch)
-    parts = [Call(known[which % len(known)], {"x": at, "y": 3 * at}) for which, at in calls]
+    shared = [Body(ops) for ops in known]
+    parts = [Call(shared[which % len(shared)], {"x": at, "y": 3 * at}) for which, at in calls]
     program = Program("kernel", tuple(parts))
     flat = Program("kernel", program.ops)
     one, other = (play(spec, each, flat) for each in (program, flat))

@@ -35,7 +35,7 @@ from npusim.isa import (
     Trap,
     WaitFlag,
 )
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 
 X = Local("ub", 0, FLOAT32, 8)
 ROW = Local("ub", 0, UINT8, 32)
@@ -270,7 +270,7 @@ def test_calls_keep_their_shifts_in_another_order(tiny: DeviceSpec) -> None:
         Barrier(),
     )
     x, y = np.arange(24, dtype=np.float32), np.zeros(24, np.float32)
-    calls = (Call(body, {"x": 32 * turn, "y": 64 - 32 * turn}) for turn in range(3))
+    calls = (Call(Body(body), {"x": 32 * turn, "y": 64 - 32 * turn}) for turn in range(3))
     compute(tiny, (on(0, "aiv", *calls),), x=x, y=y)
     np.testing.assert_array_equal(y.reshape(3, 8), 3 * x.reshape(3, 8)[::-1])
 

@@ -21,7 +21,7 @@ from npusim.isa import (
     WaitFlag,
     global_operand,
 )
-from npusim.kernel.program import Program
+from npusim.kernel.program import Body, Program
 
 __all__ = ["Epoch", "Meeting", "Record", "has_meetings", "record"]
 
@@ -65,7 +65,7 @@ class _Lane:
 def has_meetings(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores."""
     kinds = CrossCoreSetFlag, CrossCoreWaitFlag
-    return any(isinstance(op, kinds) for ops in program.bodies for op in ops)
+    return any(isinstance(op, kinds) for body in program.bodies for op in body)
 
 
 def record(program: Program, order: Sequence[int]) -> Record:
@@ -73,13 +73,13 @@ def record(program: Program, order: Sequence[int]) -> Record:
     player = _Player(knows_dispatch=isinstance(order, range))
     if player.knows_dispatch:
         start = 0
-        ordering: dict[int, list[tuple[int, MicroOp]]] = {}
+        ordering: dict[Body, list[tuple[int, MicroOp]]] = {}
         for number, call in enumerate(program.calls):
-            if id(call.ops) not in ordering:
-                ordering[id(call.ops)] = [x for x in enumerate(call.ops) if _matters(x[1])]
-            for index, op in ordering[id(call.ops)]:
+            if call.body not in ordering:
+                ordering[call.body] = [x for x in enumerate(call.body) if _matters(x[1])]
+            for index, op in ordering[call.body]:
                 player.play(op, number, start + index)
-            start += len(call.ops)
+            start += len(call.body)
     else:
         written_out = [(number, op) for number, x in enumerate(program.calls) for op in x.ops]
         for index in order:

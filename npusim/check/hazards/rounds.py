@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from npusim.check.hazards.walk import Flag, awaited, raised, shared_names, walk
 from npusim.isa import Barrier, MicroOp
-from npusim.kernel.program import Call, Program
+from npusim.kernel.program import Body, Call, Program
 
 __all__ = ["Orders", "order"]
 
@@ -19,9 +19,11 @@ EVERYTHING = (Barrier(),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Body:
+class _Numbered:
+    """A body, and the number that it shares with all equal ones."""
+
     number: int
-    ops: tuple[MicroOp, ...]
+    body: Body
     raised: Counter[Flag]
     """How much more often it raises each flag than it awaits it."""
 
@@ -31,9 +33,8 @@ class Orders:
     """The orders of the programs of a launch; what was found for one serves those alike."""
 
     _found: dict[Program, Sequence[int]] = field(default_factory=dict)
-    _bodies: dict[tuple[MicroOp, ...], _Body] = field(default_factory=dict)
-    _known: dict[int, tuple[tuple[MicroOp, ...], _Body]] = field(default_factory=dict)
-    """By identity; the tuple is kept so that its id stays its own."""
+    _equal: dict[tuple[MicroOp, ...], _Numbered] = field(default_factory=dict)
+    _known: dict[Body, _Numbered] = field(default_factory=dict)
     _passed: set[tuple[int, ...]] = field(default_factory=set)
     """Sequences of bodies that may run in program order."""
 
@@ -45,19 +46,19 @@ class Orders:
 
     def sequence(self, program: Program) -> tuple[int, ...]:
         """The bodies of *program*, equal ones by the same number."""
-        return tuple(self._body(call.ops).number for call in program.calls)
+        return tuple(self._numbered(call.body).number for call in program.calls)
 
-    def _body(self, ops: tuple[MicroOp, ...]) -> _Body:
-        known = self._known.get(id(ops))
+    def _numbered(self, body: Body) -> _Numbered:
+        known = self._known.get(body)
         if known is None:
-            body = self._bodies.get(ops)
-            if body is None:
+            known = self._equal.get(body.ops)
+            if known is None:
                 counts: Counter[Flag] = Counter()
-                counts.update(flag for flag in map(raised, ops) if flag is not None)
-                counts.subtract(flag for flag in map(awaited, ops) if flag is not None)
-                body = self._bodies[ops] = _Body(len(self._bodies), ops, counts)
-            known = self._known[id(ops)] = ops, body
-        return known[1]
+                counts.update(flag for flag in map(raised, body) if flag is not None)
+                counts.subtract(flag for flag in map(awaited, body) if flag is not None)
+                known = self._equal[body.ops] = _Numbered(len(self._equal), body, counts)
+            self._known[body] = known
+        return known
 
     def _order(self, program: Program) -> Sequence[int]:
         if len(program.calls) > 1 and not _shares(program) and self._passes(program):
@@ -67,10 +68,10 @@ class Orders:
 
     def _passes(self, program: Program) -> bool:
         """Whether two rounds of each loop, walked in place of all, keep program order."""
-        sequence = self._shortened([self._body(call.ops) for call in program.calls])
-        numbers = tuple(body.number for body in sequence)
+        sequence = self._shortened([self._numbered(call.body) for call in program.calls])
+        numbers = tuple(each.number for each in sequence)
         if numbers not in self._passed:
-            short = Program(program.name, tuple(Call(body.ops) for body in sequence))
+            short = Program(program.name, tuple(Call(each.body) for each in sequence))
             try:
                 keeps = walk(short) == list(range(len(short)))
             except RuntimeError:
@@ -80,10 +81,10 @@ class Orders:
             self._passed.add(numbers)
         return True
 
-    def _shortened(self, sequence: list[_Body]) -> list[_Body]:
+    def _shortened(self, sequence: list[_Numbered]) -> list[_Numbered]:
         """*sequence* with two rounds left of each loop, loops in loops too."""
         while True:
-            shorter: list[_Body] = []
+            shorter: list[_Numbered] = []
             at = 0
             while at < len(sequence):
                 period, rounds = _loop(sequence, at)
@@ -116,17 +117,17 @@ def order(program: Program) -> Sequence[int]:
 
 def _shares(program: Program) -> bool:
     """Whether two pipes meet in global memory with no barrier of all pipes between them."""
-    segment: dict[int, tuple[MicroOp, ...]] = {}
+    segment: dict[Body, None] = {}
     for number, call in enumerate(program.calls, 1):
-        segment[id(call.ops)] = call.ops
+        segment[call.body] = None
         if call.ops[-1:] == EVERYTHING or number == len(program.calls):
-            if shared_names(op for ops in segment.values() for op in ops):
+            if shared_names(op for body in segment for op in body):
                 return True
             segment.clear()
     return False
 
 
-def _loop(sequence: list[_Body], at: int) -> tuple[int, int]:
+def _loop(sequence: list[_Numbered], at: int) -> tuple[int, int]:
     """Calls in a round, and rounds, of the loop that begins *at*; (1, 1) if none does."""
     first = sequence[at]
     for period in range(1, min(LONGEST_ROUND, (len(sequence) - at) // 3) + 1):
@@ -141,7 +142,7 @@ def _loop(sequence: list[_Body], at: int) -> tuple[int, int]:
     return 1, 1
 
 
-def _is_balanced(bodies: list[_Body]) -> bool:
+def _is_balanced(bodies: list[_Numbered]) -> bool:
     total: Counter[Flag] = Counter()
     for body in bodies:
         total.update(body.raised)

@@ -22,7 +22,7 @@ from npusim.isa import (
     Table,
     Trap,
 )
-from npusim.kernel.program import Program
+from npusim.kernel.program import Body, Program
 
 __all__ = ["CASTS", "Place", "RuleError", "check"]
 
@@ -74,17 +74,17 @@ def check(program: Program, place: Place) -> None:
     Bodies that calls share are looked at once, without their shifts, on which no rule depends; a
     micro-op's number is the one of its first call.
     """
-    known: set[int] = set()
+    known: set[Body] = set()
     seen: set[MicroOp] = set()
     start = 0
     for call in program.calls:
-        if id(call.ops) not in known:
-            known.add(id(call.ops))
-            for index, op in enumerate(call.ops, start):
+        if call.body not in known:
+            known.add(call.body)
+            for index, op in enumerate(call.body, start):
                 if op not in seen:
                     seen.add(op)
                     _check(program.name, index, op, place)
-        start += len(call.ops)
+        start += len(call.body)
 
 
 def _check(name: str, index: int, op: MicroOp, place: Place) -> None:

@@ -29,7 +29,7 @@ from npusim.isa import (
     global_operand,
     writes_global,
 )
-from npusim.kernel.program import Program
+from npusim.kernel.program import Body, Program
 from npusim.timing.cost import charge, cost
 from npusim.timing.memory import PORT_UNITS, Lines, touched_lines
 
@@ -60,13 +60,12 @@ class Stretch(NamedTuple):
     """From the first micro-op handed out to the scalar unit's own."""
 
 
-class Body(NamedTuple):
-    """Micro-ops that calls share."""
+class Decoded(NamedTuple):
+    """A body that calls share, ready to be timed."""
 
     stretches: list[Stretch]
     rows: list[NDArray[np.int64]]
     """For each pipe, the numbers of its micro-ops."""
-    ops: tuple[MicroOp, ...]
 
 
 class Part(NamedTuple):
@@ -109,7 +108,7 @@ class Decoder:
         """Flag -> its number: source, destination and event, or a flag between cores."""
         self.cross_flags: list[CrossFlag] = []
         self.copies: list[CopyStep] = []
-        self._bodies: dict[int, Body] = {}
+        self._bodies: dict[Body, Decoded] = {}
         self._known: dict[MicroOp, Step] = {}
 
     def cycles(self, core_cycles: int) -> int:
@@ -118,19 +117,18 @@ class Decoder:
         twice = 2 * core_cycles * self.spec.clock_hz + self._core.clock_hz
         return max(twice // (2 * self._core.clock_hz), min(core_cycles, 1))
 
-    def body(self, ops: tuple[MicroOp, ...]) -> Body:
-        """*ops* decoded; raises TrapError if one of them traps whatever the values."""
-        found = self._bodies.get(id(ops))
-        if found is None:
-            found = self._bodies[id(ops)] = self._body(ops)
-        return found
+    def decoded(self, body: Body) -> Decoded:
+        """*body* decoded; raises TrapError if a micro-op of it traps whatever the values."""
+        if body not in self._bodies:
+            self._bodies[body] = self._body(body)
+        return self._bodies[body]
 
-    def _body(self, ops: tuple[MicroOp, ...]) -> Body:
+    def _body(self, body: Body) -> Decoded:
         rows: list[list[int]] = [[] for _ in PIPES]
         stretches: list[Stretch] = []
         steps: list[list[Step]] = [[] for _ in PIPES]
         elapsed = 0
-        for index, op in enumerate(ops):
+        for index, op in enumerate(body):
             pipe = PIPES.index(op.pipe)
             elapsed += self._dispatch if pipe != SCALAR else 0
             what, _, cycles, x, y = self._step(op)
@@ -140,7 +138,7 @@ class Decoder:
                 stretches.append(Stretch(steps, elapsed))
                 steps, elapsed = [[] for _ in PIPES], 0
         stretches.append(Stretch(steps, elapsed))
-        return Body(stretches, [np.array(found, np.int64) for found in rows], ops)
+        return Decoded(stretches, [np.array(found, np.int64) for found in rows])
 
     def _step(self, op: MicroOp) -> Step:
         if op not in self._known:
@@ -245,11 +243,11 @@ class Code:
 
     def __init__(self, program: Program, decoder: Decoder) -> None:
         self.program, self.decoder = program, decoder
-        self._bodies = [decoder.body(call.ops) for call in program.calls]
+        self._decoded = [decoder.decoded(call.body) for call in program.calls]
         self.parts = [
             Part(stretch, call.shifts)
-            for call, body in zip(program.calls, self._bodies, strict=True)
-            for stretch in body.stretches
+            for call, decoded in zip(program.calls, self._decoded, strict=True)
+            for stretch in decoded.stretches
         ]
 
     @cached_property
@@ -257,8 +255,8 @@ class Code:
         """For each pipe, the numbers of its micro-ops, calls written out."""
         rows = [[np.zeros(0, np.int64)] for _ in PIPES]
         first = 0
-        for body in self._bodies:
-            for found, own in zip(rows, body.rows, strict=True):
+        for call, decoded in zip(self.program.calls, self._decoded, strict=True):
+            for found, own in zip(rows, decoded.rows, strict=True):
                 found.append(own + first)
-            first += len(body.ops)
+            first += len(call.body)
         return [np.concatenate(found) for found in rows]
