@@ -10,7 +10,7 @@ from inspect import Parameter
 from typing import Any
 
 from npusim import ops
-from npusim.run import user_kernel as own
+from npusim.run.call import find
 from npusim.run.inputs import parse
 from npusim.run.user_kernel import KernelError
 
@@ -27,7 +27,7 @@ def parameters(op: str) -> tuple[Parameter, ...]:
     Raises UsageError for an unknown operator, KernelError for a kernel that cannot be found.
     """
     try:
-        operator, _ = own.find(op)
+        operator = find(op)
     except KernelError:
         raise
     except ValueError as error:
@@ -39,8 +39,8 @@ def is_tensor(parameter: Parameter) -> bool:
     """Whether *parameter* takes a tensor, possibly None."""
     if parameter.annotation is Parameter.empty:
         return parameter.default is Parameter.empty
-    told = inspect.formatannotation(parameter.annotation)
-    return "Array" in told or "TensorSpec" in told
+    annotation = inspect.formatannotation(parameter.annotation)
+    return "Array" in annotation or "TensorSpec" in annotation
 
 
 def _may_be_none(parameter: Parameter) -> bool:
@@ -57,8 +57,8 @@ def arguments(
     """
     known = parameters(op)
     words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)])
-    plain = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
-    given: dict[str, Any] = {name: attribute(word) for name, word in plain.items()}
+    settings = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
+    given: dict[str, Any] = {name: attribute(word) for name, word in settings.items()}
     for parameter in known:
         name = parameter.name
         if name in words or name in given or parameter.default is not Parameter.empty:
@@ -107,9 +107,9 @@ def attribute(word: str) -> Any:
     >>> [attribute(word) for word in ("true", "none", "-1", "0.5", "qint8")]
     [True, None, -1, 0.5, 'qint8']
     """
-    plain = {"true": True, "false": False, "none": None}
-    if word.lower() in plain:
-        return plain[word.lower()]
+    names = {"true": True, "false": False, "none": None}
+    if word.lower() in names:
+        return names[word.lower()]
     if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
         return int(word)
     if re.fullmatch(r"[+-]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]{1,3})?", word, re.IGNORECASE):

@@ -32,7 +32,7 @@ def list_operators(
 def described(name: str) -> dict[str, Any]:
     """Signature, summary, tensors and attributes of the operator called *name*."""
     bare = [p.replace(annotation=p.empty) for p in parameters(name)]
-    first = (inspect.getdoc(ops.load(name)) or "").partition("\n")[0]
+    first = ops.load(name).document.partition("\n")[0]
     return {
         "name": name,
         "signature": str(inspect.Signature(bare)),

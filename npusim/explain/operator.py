@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass, fields, replace
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Explanation:
 
 def formula(op: str) -> tuple[str, str, str]:
     """The sentence, the formula and the notes of operator *op*, out of its own document."""
-    whole = cleandoc(cast(str, ops.load(op).__doc__))
+    whole = cleandoc(ops.load(op).document)
     caption, _, rest = whole.partition("\n")
     blocks: list[str] = []
     notes: list[str] = []
@@ -101,28 +101,28 @@ def explain(op: str, spec: DeviceSpec, given: dict[str, Any]) -> Explanation:
         problem = _checked(operator, spec, given)
     except OpError:
         return Explanation(op, spec.name, lines, {}, {}, None, None, None)
-    has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
-    plan = operator.tile(spec, problem) if has_kernel else None
+    plan = operator.plan(spec, problem)
     return Explanation(
         op,
         spec.name,
         lines,
         {operand.name: operand.spec for operand in problem.inputs},
-        ops.outputs(problem),
-        getattr(plan, "template", None),
-        getattr(plan, "reason", None),
-        None if plan is None else _parts(plan),
+        problem.outputs,
+        plan.template if plan else None,
+        plan.reason if plan else None,
+        _parts(plan) if plan else None,
     )
 
 
 def _parts(plan: ops.Plan) -> dict[str, Any]:
-    names = [field.name for field in fields(plan)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(plan)]
     return {
-        name: _plain(getattr(plan, name)) for name in names if name not in ("template", "reason")
+        name: _to_json(getattr(plan, name)) for name in names if name not in ("template", "reason")
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str | None) else str(value)
 
 

@@ -25,23 +25,18 @@ from npusim.data.dtypes import INT32, Array
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import Operator
 
-__all__ = ["Problem", "check", "on_host", "reference"]
-
-on_host = True
+__all__ = ["OPERATOR", "Problem", "check", "reference"]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call."""
 
     weight: Operand
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        return (self.weight,)
 
 
 def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
@@ -68,7 +63,7 @@ def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
     )
     contract.integer("inner_k_tiles", inner_k_tiles)
     output = TensorSpec((w.shape[0], w.shape[1] // 8), "int32", w.spec.layout)
-    return Problem(w, output)
+    return Problem(inputs=(w,), outputs={"output": output}, weight=w)
 
 
 def reference(weight: Array | Tensor, inner_k_tiles: int = 0) -> Array | Tensor:  # noqa: ARG001
@@ -84,3 +79,12 @@ def _packed(weight: Array) -> Array:
     shifts = np.arange(0, 32, 4, dtype=np.uint32)
     words = np.bitwise_or.reduce(nibbles << shifts, axis=-1)
     return np.asarray(words.view(np.int32))
+
+
+OPERATOR = Operator(
+    name="npu_convert_weight_to_int4pack",
+    document=__doc__,
+    check=check,
+    reference=reference,
+    on_host=True,
+)

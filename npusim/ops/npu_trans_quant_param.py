@@ -36,26 +36,23 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Rows, Writer, load
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import Operator, present
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
 # ---- contract ----
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call."""
 
     scale: Operand
     offset: Operand | None
     round_mode: int
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        return (self.scale,) if self.offset is None else (self.scale, self.offset)
 
 
 def check(spec: DeviceSpec, scale: Any, offset: Any = None, round_mode: Any = 0) -> Problem:
@@ -74,7 +71,13 @@ def check(spec: DeviceSpec, scale: Any, offset: Any = None, round_mode: Any = 0)
         mode in (0, 1),
         f"round_mode must be 0 or 1, not {mode}; 0 cuts the scale's low bits off, 1 rounds them",
     )
-    return Problem(s, o, mode, TensorSpec(shape, "int64"))
+    return Problem(
+        inputs=present(s, o),
+        outputs={"output": TensorSpec(shape, "int64")},
+        scale=s,
+        offset=o,
+        round_mode=mode,
+    )
 
 
 def _joint_shape(contract: Contract, s: tuple[int, ...], o: tuple[int, ...]) -> tuple[int, ...]:
@@ -95,12 +98,11 @@ def _joint_shape(contract: Contract, s: tuple[int, ...], o: tuple[int, ...]) -> 
 # ---- tiling ----
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """One core takes everything, a chunk of results at a time."""
 
     chunk: int
-    block_dim: int = 1
 
 
 CHUNK_BYTES = 65536
@@ -109,7 +111,7 @@ CHUNK_BYTES = 65536
 
 def tile(_: DeviceSpec, p: Problem) -> Plan:
     """Only the first core works, however long the scale is (trans_quant_param_v2.h)."""
-    return Plan(min(CHUNK_BYTES // INT64.nbytes(1), p.output.size))
+    return Plan(block_dim=1, chunk=min(CHUNK_BYTES // INT64.nbytes(1), p.output.size))
 
 
 # ---- program ----
@@ -231,3 +233,13 @@ def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) ->
         whole = np.rint(np.where(np.isnan(offset), 0, offset).astype(np.float64))
         words = words | ((np.clip(whole, -256, 255).astype(np.int64) & 0x1FF) << 37)
     return np.asarray(words)
+
+
+OPERATOR = Operator(
+    name="npu_trans_quant_param",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.run.call import Output, Run, run
+from npusim.run.call import run
+from npusim.run.result import Output, Run
 
 __all__ = ["Output", "Run", "run"]

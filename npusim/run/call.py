@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -14,132 +13,16 @@ from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, allocate
-from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.run import user_kernel as own
-from npusim.trace import PipeCounter, Trace
+from npusim.devices.schema import DeviceSpec
+from npusim.run import user_kernel
+from npusim.run.result import Output, Run, without_values
 from npusim.values.buffers import UNWRITTEN
 
-__all__ = ["Output", "Run", "run"]
-
-Output = Array | Tensor | TensorSpec
-"""The values, or only their shape and type when a TensorSpec went in."""
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What came out, how long it took, and why."""
-
-    op: str
-    device: DeviceSpec
-    arguments: dict[str, Any]
-    """Parameter -> what was given; arrays and tensors as their TensorSpec."""
-    l2: L2State
-    outputs: dict[str, Output]
-    """All that came out, by the names that programs use: operators call the first `output`."""
-    plan: ops.Plan | None
-    """How the work was split; None when no kernel ran."""
-    trace: Trace | None
-    """When each micro-op ran; None without timing, or when no kernel ran."""
-    timed: bool
-    """Whether time was asked for."""
-
-    @property
-    def output(self) -> Output | tuple[Output, ...]:
-        """What the torch_npu function returns: one output, or a tuple of several."""
-        found = tuple(self.outputs.values())
-        return found if len(found) > 1 else found[0]
-
-    @property
-    def cycles(self) -> int | None:
-        """Cycles of the slowest core, from its first micro-op to its last result."""
-        if not self.timed:
-            return None
-        return self.trace.cycles if self.trace else 0
-
-    @property
-    def template(self) -> str | None:
-        """Which of the vendor's kernels ran, where the operator has several."""
-        return getattr(self.plan, "template", None)
-
-    @property
-    def reason(self) -> str | None:
-        """Why that one was chosen."""
-        return getattr(self.plan, "reason", None)
-
-    @property
-    def launch_us(self) -> float:
-        """What starting and ending the kernel costs around the cores' own time."""
-        if self.plan is None:
-            return 0.0
-        is_mix = getattr(self.plan, "is_mix", False)
-        reads_tiling = getattr(self.plan, "reads_tiling", True)
-        return self.device.launch.time_us(self.plan.block_dim, is_mix, reads_tiling)
-
-    @property
-    def time_us(self) -> float | None:
-        """The profiler's Task Duration: launch, the slowest core, completion; host excluded."""
-        if self.cycles is None:
-            return None
-        return self.launch_us + self.cycles / self.device.clock_hz * 1e6
-
-    @property
-    def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
-        """Core -> pipe -> what it did."""
-        return self.trace.counters() if self.trace else {}
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the values and the spans, as plain numbers, strings and lists."""
-        return {
-            "op": self.op,
-            "device": self.device.name,
-            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
-            "l2": self.l2,
-            "output": _plain(_described(self.output)),
-            "template": self.template,
-            "reason": self.reason,
-            "plan": asdict(self.plan) if self.plan else None,  # type: ignore[call-overload]
-            "time_us": self.time_us,
-            "launch_us": self.launch_us,
-            "cycles": self.cycles,
-            "clock_hz": self.device.clock_hz,
-            "gm_bytes": sum(len(lane.cores) * lane.gm_bytes for lane in self._lanes()),
-            "l2_bytes": sum(len(lane.cores) * lane.l2_bytes for lane in self._lanes()),
-            "counters": {
-                str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
-                for core, pipes in self.counters.items()
-            },
-        }
-
-    def _lanes(self) -> tuple[Any, ...]:
-        return self.trace.lanes if self.trace else ()
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
-        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
-
-        return glimpse(repr(self), self if self.trace is not None else None)
-
-    def __repr__(self) -> str:
-        told = " and ".join(_told(_described(output)) for output in self.outputs.values())
-        took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
-        return f"<{self.op} on {self.device.name}: {told}, {took}>"
-
-
-def _told(spec: TensorSpec) -> str:
-    return f"{spec.dtype} {spec.shape}" + ("" if spec.layout == "ND" else f" {spec.layout}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, TensorSpec):
-        plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
-        return plain | ({"transposed": True} if value.transposed else {})
-    return value.item() if isinstance(value, np.generic) else value
+__all__ = ["find", "run"]
 
 
 def run(
-    op: str | own.KernelFunction,
+    op: str | user_kernel.KernelFunction,
     *args: Any,
     device: str | os.PathLike[str] | DeviceSpec,
     values: bool = True,
@@ -162,7 +45,7 @@ def run(
     *every_core* on times each core on its own, which gives the same times more slowly;
     *byte_exact* on keeps every byte of L1 and L0, which gives the same values more slowly.
     *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up exactly
-    before it rounds, 16 unless told otherwise. *progress* is called with a stage, "values" or
+    before it rounds, 16 by default. *progress* is called with a stage, "values" or
     "time", and the share of it that is done.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
@@ -173,15 +56,15 @@ def run(
     array([[   0,    2, -128]], dtype=int8)
     """
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
-    (operator, op), spec = own.find(op), devices.load(device)
-    given = _bind(op, operator, args, kwargs)
+    operator, spec = find(op), devices.load(device)
+    op = operator.name
+    given = _bind(operator, args, kwargs)
     problem = operator.check(spec, **given)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     _check_l2(l2, problem)
-    arguments = {name: _described(value) for name, value in given.items()}
+    arguments = {name: without_values(value) for name, value in given.items()}
     _check_capacity(op, problem, spec)
-    has_kernel = problem.output.size > 0 and not ops.is_on_host(operator)
-    plan = operator.tile(spec, problem) if has_kernel else None
+    plan = operator.plan(spec, problem)
     if plan is None:
         found = _without_kernel(operator, problem, given, with_values)
         return Run(op, spec, arguments, l2, found, None, None, timing)
@@ -202,27 +85,38 @@ def run(
     return Run(op, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing)
 
 
+def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
+    """What is to be run: the operator of that name, or a kernel of one's own.
+
+    A kernel of one's own is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
+    operator, KernelError for a kernel that cannot be found.
+    """
+    if not isinstance(op, str):
+        return user_kernel.operator(op) if callable(op) else ops.load(op)
+    is_in_a_file = ":" in op or op.endswith(".py")
+    return user_kernel.operator(user_kernel.load(op)) if is_in_a_file else ops.load(op)
+
+
 def _without_kernel(
     operator: ops.Operator, problem: ops.Problem, given: dict[str, Any], with_values: bool
 ) -> dict[str, Output]:
     """The outputs where no kernel runs: there is nothing to do, or the host does it."""
     if problem.output.size == 0 or not with_values:
         return _found(problem, _allocated(problem, with_values), with_values)
-    made = operator.reference(**given)
-    outputs = made if isinstance(made, tuple) else (made,)
-    return dict(zip(ops.outputs(problem), outputs, strict=True))
+    result = operator.reference(**given)
+    outputs = result if isinstance(result, tuple) else (result,)
+    return dict(zip(problem.outputs, outputs, strict=True))
 
 
 def _allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
-    specs = ops.outputs(problem).items()
-    return [allocate(name, spec, with_values) for name, spec in specs]
+    return [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
 
 
 def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
     """Outputs, inputs and workspaces in global memory, in that order."""
     tensors = _allocated(problem, with_values)
     tensors += [operand.place() for operand in problem.inputs]
-    for name, nbytes in ops.workspaces(plan).items():
+    for name, nbytes in plan.workspaces.items():
         # What nobody has written must show when somebody reads it.
         data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
         tensors.append(GlobalTensor(name, nbytes, data))
@@ -246,19 +140,18 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         )
 
 
-def _bind(
-    op: str, operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def _bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    op = operator.name
     signature = ops.signature(operator)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        plain = signature.replace(
+        bare = signature.replace(
             parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
             return_annotation=signature.empty,
         )
         raise TypeError(
-            f"{op}: arguments must fit {op}{plain}, but: {error}; fix the call"
+            f"{op}: arguments must fit {op}{bare}, but: {error}; fix the call"
         ) from None
     bound.apply_defaults()
     return dict(bound.arguments)
@@ -266,7 +159,7 @@ def _bind(
 
 def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
     sizes = {operand.name: operand.spec.nbytes for operand in problem.inputs}
-    sizes |= {name: output.nbytes for name, output in ops.outputs(problem).items()}
+    sizes |= {name: output.nbytes for name, output in problem.outputs.items()}
     total, capacity = sum(sizes.values()), spec.gm.capacity_bytes
     if total > capacity:
         listed = ", ".join(f"{name} {nbytes}" for name, nbytes in sizes.items())
@@ -277,20 +170,11 @@ def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
         )
 
 
-def _described(value: Any) -> Any:
-    """Arrays and tensors as their TensorSpec, also in tuples; the rest as it is."""
-    if isinstance(value, tuple):
-        return tuple(_described(part) for part in value)
-    if isinstance(value, np.ndarray):
-        return TensorSpec(value.shape, value.dtype.name)
-    return value.spec if isinstance(value, Tensor) else value
-
-
 def _found(
     problem: ops.Problem, tensors: list[GlobalTensor], with_values: bool
 ) -> dict[str, Output]:
     """The outputs, which come first among *tensors*, or only their specs."""
-    specs = ops.outputs(problem)
+    specs = problem.outputs
     if not with_values:
         return dict(specs)
     return {tensor.name: _values(tensor, specs[tensor.name]) for tensor in tensors[: len(specs)]}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -28,42 +28,25 @@ from typing import Any, cast
 
 import numpy as np
 
-from npusim import ops
+import npusim
 from npusim.check.bounds import check_inside
-from npusim.data.dtypes import DTYPES, dtype_of
+from npusim.data.dtypes import DTYPES, Array, dtype_of
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import global_operand
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Block
+from npusim.ops import Operator, Plan, Problem
 
-__all__ = ["KernelError", "KernelFunction", "find", "is_own", "load"]
+__all__ = ["KernelError", "KernelFunction", "load", "operator"]
 
 KernelFunction = Callable[..., Kernel]
 """From a chip, called `spec`, and TensorSpecs and attributes by name, to a kernel."""
-
-
-PACKAGE = Path(ops.__file__).resolve().parents[1]
+PACKAGE = Path(npusim.__file__).resolve().parent
 
 
 class KernelError(ValueError):
     """A kernel of one's own cannot be found, written or launched."""
-
-
-def is_own(op: str | KernelFunction) -> bool:
-    """Whether *op* is a function or names one in a file, and is no operator of npusim."""
-    return callable(op) or (isinstance(op, str) and (":" in op or op.endswith(".py")))
-
-
-def find(op: str | KernelFunction) -> tuple[ops.Operator, str]:
-    """The operator that *op* names, or the kernel that it is or names, and what to call it.
-
-    Raises ValueError for an unknown operator, KernelError for a kernel that cannot be found.
-    """
-    if not callable(op) and not is_own(op):
-        return ops.load(op), op
-    made = _Own(op if callable(op) else load(op))
-    return cast(ops.Operator, made), made.name
 
 
 # ---- files ----
@@ -83,7 +66,7 @@ def load(text: str) -> KernelFunction:
             f"kernel: {path} must be a file of Python, but there is none; check the path"
         )
     module = _module(path, path.stat().st_mtime_ns)
-    found = getattr(module, name, None)
+    found = vars(module).get(name)
     own = [
         other
         for other, value in vars(module).items()
@@ -115,14 +98,14 @@ def _module(path: Path, _: int) -> ModuleType:
     except Exception as error:
         del sys.modules[spec.name]
         raise KernelError(
-            f"kernel: {path} must run as it stands, but {_told(error, path)}; fix it"
+            f"kernel: {path} must run as it stands, but {_describe(error, path)}; fix it"
         ) from error
     finally:
         sys.path.remove(folder)
     return module
 
 
-def _told(error: Exception, path: Path) -> str:
+def _describe(error: Exception, path: Path) -> str:
     """What went wrong, and in which line of *path*."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if _same(frame, path)]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
@@ -144,43 +127,41 @@ def _same(frame: Any, path: Path) -> bool:
 # ---- as an operator ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What starts, and what it keeps between its cores."""
+def operator(function: KernelFunction) -> Operator:
+    """What runs *function* as operators are run.
 
-    block_dim: int
-    is_mix: bool
-    workspaces: dict[str, int] = field(default_factory=dict)
-    reads_tiling: bool = False
-    """Its sizes are known when it is written."""
+    Raises KernelError where its parameters are not such that each can be given by its name.
+    """
+    kernel = UserKernel(function)
+    return Operator(
+        name=kernel.name,
+        document=inspect.getdoc(function) or "",
+        check=kernel.check,
+        tile=kernel.tile,
+        build=kernel.build,
+        # Its parameters are those of a call; values come of the kernel alone.
+        reference=cast(Callable[..., Array], function),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserProblem(Problem):
     """A kernel with its operands."""
 
-    inputs: tuple[Operand, ...]
     kernel: Kernel
 
-    @property
-    def outputs(self) -> dict[str, TensorSpec]:
-        return self.kernel.outputs
 
-    @property
-    def output(self) -> TensorSpec:
-        return next(iter(self.outputs.values()))
+class UserKernel:
+    """A function that writes a kernel, and the steps of an operator around it."""
 
+    def __init__(self, function: KernelFunction) -> None:
+        self.function = function
+        is_named = inspect.isroutine(function) or inspect.isclass(function)
+        self.name: str = function.__name__ if is_named else type(function).__name__
+        _check_parameters(self.name, function)
 
-class _Own:
-    """What `ops.Operator` asks for."""
-
-    def __init__(self, reference: KernelFunction) -> None:
-        self.reference = reference
-        self.name: str = getattr(reference, "__name__", type(reference).__name__)
-        self.__doc__ = inspect.getdoc(reference)
-        _check_parameters(self.name, reference)
-
-    def check(self, spec: DeviceSpec, **given: Any) -> _Problem:
+    def check(self, spec: DeviceSpec, **given: Any) -> UserProblem:
+        """Have the kernel written, and hold it against the tensors and the chip."""
         operands = {
             name: _operand(self.name, name, value)
             for name, value in given.items()
@@ -188,24 +169,37 @@ class _Own:
         }
         described = {name: operand.spec for name, operand in operands.items()}
         try:
-            kernel = self.reference(spec=spec, **given | described)
+            kernel = self.function(spec=spec, **given | described)
         except Exception as error:
             if isinstance(error, ValueError | RuntimeError) and _is_ours(error):
                 raise  # it says all that is needed
-            code = getattr(self.reference, "__code__", None)
-            path = Path(code.co_filename if code else "")
             raise KernelError(
-                f"{self.name}: the function must return a Kernel, but {_told(error, path)}; fix it"
+                f"{self.name}: the function must return a Kernel, but "
+                f"{_describe(error, self._file())}; fix it"
             ) from error
         _check_kernel(self.name, kernel, described, spec)
-        return _Problem(tuple(operands.values()), kernel)
+        return UserProblem(inputs=tuple(operands.values()), outputs=kernel.outputs, kernel=kernel)
 
-    def tile(self, _: DeviceSpec, problem: _Problem) -> _Plan:
+    def tile(self, _: DeviceSpec, problem: UserProblem) -> Plan:
+        """What starts, and what it keeps between its cores."""
         kernel = problem.kernel
-        return _Plan(kernel.block_dim, kernel.is_mix, kernel.workspaces)
+        return Plan(
+            block_dim=kernel.block_dim,
+            is_mix=kernel.is_mix,
+            # Its sizes are known when it is written.
+            reads_tiling=False,
+            workspaces=kernel.workspaces,
+        )
 
-    def build(self, _: DeviceSpec, problem: _Problem, __: _Plan) -> tuple[Block, ...]:
+    def build(self, _: DeviceSpec, problem: UserProblem, __: Plan) -> tuple[Block, ...]:
+        """The blocks are written already."""
         return problem.kernel.blocks
+
+    def _file(self) -> Path:
+        """The file of the function; an empty path for a callable object, which has no code."""
+        if inspect.isfunction(self.function) or inspect.ismethod(self.function):
+            return Path(self.function.__code__.co_filename)
+        return Path()
 
 
 def _check_parameters(name: str, function: KernelFunction) -> None:
@@ -301,5 +295,5 @@ def _check_bindings(who: str, block: Block, sizes: dict[str, int]) -> None:
 
 
 def _listed(tensors: dict[str, TensorSpec]) -> str:
-    told = (f"{name} {of.dtype} {of.shape} {of.layout}" for name, of in tensors.items())
-    return ", ".join(told) or "none"
+    words = (f"{name} {of.dtype} {of.shape} {of.layout}" for name, of in tensors.items())
+    return ", ".join(words) or "none"

@@ -18,7 +18,7 @@ def test_every_operator_has_a_formula_and_loses_no_line_of_its_document(op: str)
     assert written
     assert notes
     assert not caption.startswith(op)
-    document = ops.load(op).__doc__ or ""
+    document = ops.load(op).document
     told = [line.strip() for part in (caption, written, notes) for line in part.splitlines()]
     own = [line.strip() for line in document.splitlines() if line.strip()]
     own = [line.removeprefix(f"{op}: ") for line in own if line != ".. code-block:: text"]

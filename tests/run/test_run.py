@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from chips import THREE, every
 from op_calls import A2, assert_same
 
 from npusim import OpError, Run, Tensor, TensorSpec, devices, ops, run
+from npusim.ops import npu_trans_quant_param
 
 X = np.linspace(-9, 9, 80, dtype=np.float32).reshape(2, 40)
 ONE = np.ones(1, np.float32)
@@ -365,26 +366,20 @@ def test_every_output_counts_in_global_memory() -> None:
 
 
 def test_a_template_is_told_where_the_plan_has_one() -> None:
-    @dataclass
-    class Chosen:
-        block_dim: int = 1
-        template: str = "msd"
-        reason: str = "few rows"
-
+    plan = ops.Plan(block_dim=1, template="msd", reason="few rows")
     result = run("npu_quantize", *CALL, device="ascend910b2", timing=False)
     assert (result.template, result.reason, result.to_json()["template"]) == (None, None, None)
-    result = replace(result, plan=Chosen())
+    result = replace(result, plan=plan)
     assert (result.template, result.reason) == ("msd", "few rows")
     assert result.to_json()["template"] == "msd"
 
 
 def test_the_oracles_spec_is_no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = ops.load("npu_trans_quant_param")
-
     def reference(scale: Any, offset: Any = None, round_mode: int = 0, *, spec: Any = None) -> Any:
         raise NotImplementedError
 
-    monkeypatch.setattr(operator, "reference", reference)
+    operator = replace(npu_trans_quant_param.OPERATOR, reference=reference)
+    monkeypatch.setattr(npu_trans_quant_param, "OPERATOR", operator)
     assert str(ops.signature(operator)).startswith("(scale: 'Any', offset: 'Any' = None, round_")
     assert list(ops.signature(operator).parameters) == ["scale", "offset", "round_mode"]
     assert "spec" not in run("npu_trans_quant_param", ONE, device="ascend910b2").arguments

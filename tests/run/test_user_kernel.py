@@ -25,7 +25,8 @@ from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import ProgramError
 from npusim.reports.pipes import pipes
 from npusim.reports.timeline import timeline
-from npusim.run.user_kernel import KernelError, find, load
+from npusim.run.call import find
+from npusim.run.user_kernel import KernelError, load
 
 FILE = Path(__file__).parents[2] / "docs" / "course" / "vector_add.py"
 ADD = f"{FILE}:add"
@@ -130,7 +131,8 @@ def test_cores_can_meet_in_a_workspace(rng: np.random.Generator) -> None:
     run = npusim.run(doubled, x, device=spec)
     np.testing.assert_array_equal(run.output, 4 * x)
     assert run.to_json()["plan"] == {
-        "block_dim": 1, "is_mix": True, "workspaces": {"between": 128}, "reads_tiling": False,
+        "block_dim": 1, "template": None, "reason": None, "is_mix": True, "reads_tiling": False,
+        "workspaces": {"between": 128},
     }  # fmt: skip
     alone = npusim.run(lambda spec, x: replace(doubled(spec, x), is_mix=False), x, device=spec)
     assert run.launch_us - alone.launch_us == pytest.approx(spec.launch.mix_us)

@@ -24,9 +24,19 @@ What is accepted:
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.matmul.contract import Problem, check
 from npusim.ops.matmul.kernel import build
 from npusim.ops.matmul.reference import reference
 from npusim.ops.matmul.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="matmul",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

@@ -9,28 +9,24 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.matmul import Product
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import product_of, require_nd
+from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
 
 BIASES: dict[DType, tuple[DType, ...]] = {FLOAT16: (FLOAT16, FLOAT32), BFLOAT16: (FLOAT32,)}
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call."""
 
     x1: Operand
     x2: Operand
     bias: Operand | None
     product: Product
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        given = (self.x1, self.x2, self.bias)
-        return tuple(operand for operand in given if operand is not None)
 
 
 def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
@@ -49,4 +45,11 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
             f"bias must have shape ({n},) or (1, {n}), not {c.shape}; pass a number a column",
         )
     output = TensorSpec((*product.batch, product.m, product.n), a.element.name)
-    return Problem(a, b, c, product, output)
+    return Problem(
+        inputs=present(a, b, c),
+        outputs={"output": output},
+        x1=a,
+        x2=b,
+        bias=c,
+        product=product,
+    )

@@ -8,20 +8,19 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.kernel.tiles import CubeTiles, whole_edges
+from npusim.ops import _protocol
 from npusim.ops.matmul.contract import Problem
 
 __all__ = ["Plan", "tile"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """The cube's tiles; 310P also takes so many rows of a block out of L0C at a time."""
 
-    template: str
     cube: CubeTiles
     out_rows: int
     """Rows of a block that lie in the unified buffer at a time; 0 where the fixpipe stores."""
-    block_dim: int
 
 
 K_BYTES = 128
@@ -70,7 +69,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     )
     # Of the unified buffer of 310P one quarter holds results, double buffered in another one.
     rows = align_down(core.usable_bytes("ub") // 4 // (size * bn), 16) if is_2002 else 0
-    return Plan("base", cube, min(bm, rows), cores)
+    return Plan(block_dim=cores, template="base", cube=cube, out_rows=min(bm, rows))
 
 
 def _base_k(size: int, longest: int) -> int:

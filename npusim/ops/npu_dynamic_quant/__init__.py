@@ -28,9 +28,19 @@ operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. B
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.npu_dynamic_quant.contract import Problem, check
 from npusim.ops.npu_dynamic_quant.kernel import build
 from npusim.ops.npu_dynamic_quant.reference import reference
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="npu_dynamic_quant",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

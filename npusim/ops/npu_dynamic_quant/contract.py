@@ -10,29 +10,19 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call: `x` is `(rows, columns)` to the kernel, `smooth_scales` `(columns,)`."""
 
     x: Operand
     smooth_scales: Operand | None
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        return (self.x,) if self.smooth_scales is None else (self.x, self.smooth_scales)
-
-    @property
-    def output(self) -> TensorSpec:
-        return TensorSpec(self.x.shape, "int8")
-
-    @property
-    def outputs(self) -> dict[str, TensorSpec]:
-        return {"output": self.output, "scale": TensorSpec(self.x.shape[:-1], "float32")}
 
     @property
     def rows(self) -> int:
@@ -90,4 +80,8 @@ def check(
             "dst_type must be int8, not 'quint4x2'; the kernels that pack int4 are not simulated",
             Code.UNSUPPORTED,
         )
-    return Problem(tokens, smooth)
+    outputs = {
+        "output": TensorSpec(tokens.shape, "int8"),
+        "scale": TensorSpec(tokens.shape[:-1], "float32"),
+    }
+    return Problem(inputs=present(tokens, smooth), outputs=outputs, x=tokens, smooth_scales=smooth)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops.npu_dynamic_quant.choice import Template, choose, most_columns
 from npusim.ops.npu_dynamic_quant.contract import Problem
 
@@ -15,8 +16,8 @@ SINGLE_ROW_ELEMENTS = 16384
 """The template single_row loads at most so many elements at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """Each core has rows of its own and takes them in pieces."""
 
     template: Template
@@ -28,7 +29,6 @@ class Plan:
     """Columns that are loaded together: all, but for rows too long for the buffer."""
     depth: int
     """Buffers of x: 1 loads and computes in turn, 2 at the same time."""
-    block_dim: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -53,7 +53,15 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
     row_step = min(row_step, rows[0])
     depth = 2 if template == "db" else 1
-    return Plan(template, choice.reason, rows, row_step, column_step, depth, len(rows))
+    return Plan(
+        block_dim=len(rows),
+        template=template,
+        reason=choice.reason,
+        rows_of_core=rows,
+        row_step=row_step,
+        column_step=column_step,
+        depth=depth,
+    )
 
 
 def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> tuple[int, ...]:

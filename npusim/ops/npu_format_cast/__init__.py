@@ -20,9 +20,19 @@ float32, int8, int32 and, but for 310P, bfloat16. Elements below a byte come pac
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.npu_format_cast.contract import Problem, check
 from npusim.ops.npu_format_cast.kernel import build
 from npusim.ops.npu_format_cast.reference import reference
 from npusim.ops.npu_format_cast.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="npu_format_cast",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

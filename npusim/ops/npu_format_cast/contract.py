@@ -11,9 +11,10 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
 from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 
 __all__ = ["FORMATS", "Problem", "check"]
@@ -23,16 +24,11 @@ FORMATS: dict[Any, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": 
 MOST_DIMENSIONS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call: `batch` matrices of `rows` x `row_bytes`, as they lie in memory."""
 
     x: Operand
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        return (self.x,)
 
     @property
     def is_done(self) -> bool:
@@ -83,4 +79,4 @@ def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:
     layout = FORMATS[acl_format]
     if found.spec.layout == "ND" and layout != "ND":
         found = replace(found, spec=replace(found.spec, transposed=False))
-    return Problem(found, replace(found.spec, layout=layout))
+    return Problem(inputs=(found,), outputs={"output": replace(found.spec, layout=layout)}, x=found)

@@ -10,6 +10,7 @@ from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.kernel.rows import pieces
+from npusim.ops import _protocol
 from npusim.ops.npu_format_cast.contract import Problem
 
 __all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "pitch_blocks", "tile"]
@@ -25,8 +26,8 @@ LEAST_BLOCKS = 2
 stores whole blocks, can end it with an overlapping one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """A grid of cores over the rows of fractals of all matrices and the columns."""
 
     fractal_rows_per_core: int
@@ -36,7 +37,6 @@ class Plan:
     """Rows of a piece, whole fractals."""
     block_step: int
     """Columns of a piece, in blocks."""
-    block_dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,13 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     down = min(down, room_blocks // (2 * across + 1), MOST_REPEATS * 8 // FRACTAL_ROWS)
     columns = len(list(pieces(p.across, blocks, LEAST_BLOCKS)))
     active = ceil_div(total, per_core) * columns
-    return Plan(per_core, blocks, down * FRACTAL_ROWS, across, active)
+    return Plan(
+        block_dim=active,
+        fractal_rows_per_core=per_core,
+        blocks_per_core=blocks,
+        row_step=down * FRACTAL_ROWS,
+        block_step=across,
+    )
 
 
 def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:

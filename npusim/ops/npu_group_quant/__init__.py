@@ -21,9 +21,19 @@ What is accepted is what the operator's document says (torch_npu-npu_group_quant
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.npu_group_quant.contract import Problem, check
 from npusim.ops.npu_group_quant.kernel import build
 from npusim.ops.npu_group_quant.reference import reference
 from npusim.ops.npu_group_quant.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="npu_group_quant",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

@@ -11,7 +11,9 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, IN
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
 
@@ -19,8 +21,8 @@ FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 TARGETS = {"int8": INT8, "qint8": INT8, "quint4x2": INT4}
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call: `x` is `(rows, columns)`, `scale` `(groups, columns)`."""
 
     x: Operand
@@ -28,12 +30,6 @@ class Problem:
     group_index: Operand
     offset: Operand | None
     target: DType
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        given = (self.x, self.scale, self.group_index, self.offset)
-        return tuple(operand for operand in given if operand is not None)
 
     @property
     def rows(self) -> int:
@@ -123,4 +119,12 @@ def check(
             f"not {tokens.shape[1]}; pad it",
         )
         output = TensorSpec((tokens.shape[0], tokens.shape[1] // 8), "int32")
-    return Problem(tokens, scales, index, point, target, output)
+    return Problem(
+        inputs=present(tokens, scales, index, point),
+        outputs={"output": output},
+        x=tokens,
+        scale=scales,
+        group_index=index,
+        offset=point,
+        target=target,
+    )

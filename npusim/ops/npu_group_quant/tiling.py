@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops.npu_group_quant.contract import Problem
 
 __all__ = ["CHUNK", "Plan", "tile"]
@@ -13,13 +14,12 @@ CHUNK = 8192
 """Columns that a core takes at a time (ops-nn, group_quant_tiling.cpp)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """Rows are dealt out evenly; a core takes them one by one, with single buffers."""
 
     rows_of_core: tuple[int, ...]
     column_step: int
-    block_dim: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -30,4 +30,4 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     cores = min(p.rows, len(spec.vector_cores))
     each, more = divmod(p.rows, cores)
     rows = tuple(each + (core < more) for core in range(cores))
-    return Plan(rows, min(CHUNK, p.columns), cores)
+    return Plan(block_dim=cores, rows_of_core=rows, column_step=min(CHUNK, p.columns))

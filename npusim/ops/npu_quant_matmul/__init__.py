@@ -43,9 +43,19 @@ QuantMatmulKernelNpuOpApi.cpp:
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.npu_quant_matmul.contract import Problem, check
 from npusim.ops.npu_quant_matmul.kernel import build
 from npusim.ops.npu_quant_matmul.reference import reference
 from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="npu_quant_matmul",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

@@ -13,9 +13,10 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa.matrix import QuantMode
 from npusim.kernel.matmul import Product
-from npusim.ops import npu_trans_quant_param
+from npusim.ops import _protocol, npu_trans_quant_param
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import as_fractals, product_of, require_nd
+from npusim.ops._protocol import present
 from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks, check_vectors
 
 __all__ = ["Problem", "check"]
@@ -31,8 +32,8 @@ SCALES: dict[DType, tuple[DType, ...]] = {
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call, and where its epilogue runs."""
 
     x1: Operand
@@ -46,12 +47,6 @@ class Problem:
     """Who turns int32 into the output; on 310P "fixpipe" is the copy out of L0C."""
     mode: QuantMode
     """What happens to the numbers on their way out of L0C."""
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        given = (self.x1, self.x2, self.scale, self.bias, self.pertoken_scale)
-        return tuple(operand for operand in given if operand is not None)
 
     @property
     def start(self) -> Operand | None:
@@ -108,7 +103,18 @@ def check(
     epilogue: Literal["fixpipe", "vector"] = "vector" if is_vector else "fixpipe"
     if is_310p:
         b, product = as_fractals(b), replace(product, transposed_b=True, fractal_b=True)
-    return Problem(a, b, parameter, c, t, product, epilogue, mode, output)
+    return Problem(
+        inputs=present(a, b, parameter, c, t),
+        outputs={"output": output},
+        x1=a,
+        x2=b,
+        scale=parameter,
+        bias=c,
+        pertoken_scale=t,
+        product=product,
+        epilogue=epilogue,
+        mode=mode,
+    )
 
 
 def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Operand]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.tiles import CubeTiles
+from npusim.ops import _protocol
 from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
@@ -18,8 +20,8 @@ __all__ = ["Plan", "tile"]
 Template = Literal["basic", "tbe", "tbe opt", "pp", "coupled"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """The cube's tiles, and the pieces in which vector cores turn int32 into the output."""
 
     template: Template
@@ -29,18 +31,6 @@ class Plan:
     epilogue_columns: int
     workspace_blocks: int
     """Blocks of int32 that each cube core has in global memory for its two vector cores."""
-    block_dim: int
-
-    @property
-    def is_mix(self) -> bool:
-        """Whether vector cores start beside the cube cores."""
-        return self.workspace_blocks > 0
-
-    @property
-    def workspaces(self) -> dict[str, int]:
-        """Global memory for the blocks of all cores."""
-        block = 4 * self.cube.base_m * self.cube.base_n
-        return {"workspace": self.workspace_blocks * block * self.cube.cores} if self.is_mix else {}
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -55,7 +45,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         # A quarter of the unified buffer for results of L0C; x1 is turned into NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
         rows = min(cube.base_m, align_down(room // p.output.element.nbytes(cube.base_n), 16))
-        return Plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n, 0, cube.cores)
+        return _plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n)
     core = spec.cores["aic"]
     template: Template = "tbe"
     if is_basic(spec, p):
@@ -63,13 +53,30 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     else:
         cube = few_rows_tiles(core, p) or grid_tiles(core, p)
     if p.epilogue == "fixpipe":
-        return Plan(template, cube, 0, 0, 0, cube.cores)
+        return _plan(template, cube)
     strip = ceil_div(ceil_div(p.product.n, cube.base_n), cube.cores_n)
     if template == "tbe" and _is_opt(p, cube, strip, core.count):
         template = "tbe opt"
     rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe opt")
     blocks = {"basic": 2, "tbe opt": strip}.get(template, 1)
-    return Plan(template, cube, rows, cube.base_n, blocks, cube.cores)
+    return _plan(template, cube, rows, cube.base_n, blocks)
+
+
+def _plan(
+    template: Template, cube: CubeTiles, rows: int = 0, columns: int = 0, blocks: int = 0
+) -> Plan:
+    """The plan with pieces of *rows* x *columns*, and *blocks* of each core in the workspace."""
+    block_bytes = INT32.nbytes(cube.base_m * cube.base_n)
+    return Plan(
+        block_dim=cube.cores,
+        template=template,
+        is_mix=blocks > 0,
+        workspaces={"workspace": blocks * block_bytes * cube.cores} if blocks else {},
+        cube=cube,
+        epilogue_rows=rows,
+        epilogue_columns=columns,
+        workspace_blocks=blocks,
+    )
 
 
 MOST_WORKSPACE_BYTES = 50 * 2**20

@@ -26,9 +26,19 @@ What is accepted is what the operator's document says (torch_npu-npu_quantize.md
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.npu_quantize.contract import Problem, check
 from npusim.ops.npu_quantize.kernel import build
 from npusim.ops.npu_quantize.reference import reference
 from npusim.ops.npu_quantize.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="npu_quantize",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
+from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
 
@@ -17,8 +19,8 @@ TARGETS = {"qint8": INT8, "quint8": UINT8, "int32": INT32, "qint32": INT32, "qui
 Scaling = Literal["tensor", "column", "row"]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call, as a matrix of rows that is scaled as a whole, by column, or by row."""
 
     input: Operand
@@ -31,12 +33,6 @@ class Problem:
     columns: int
     period: int
     """Scaled by row: how many scales there are; row r takes scale r mod period."""
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        given = (self.input, self.scales, self.zero_points)
-        return tuple(operand for operand in given if operand is not None)
 
 
 def _floats(spec: DeviceSpec) -> tuple[DType, ...]:
@@ -182,4 +178,16 @@ def _problem(
     else:
         scaling = "row"
         rows, columns = prod(x.shape[: position + 1]), prod(x.shape[position + 1 :])
-    return Problem(x, s, z, target, divide, scaling, rows, columns, s.spec.size, output)
+    return Problem(
+        inputs=present(x, s, z),
+        outputs={"output": output},
+        input=x,
+        scales=s,
+        zero_points=z,
+        target=target,
+        divide=divide,
+        scaling=scaling,
+        rows=rows,
+        columns=columns,
+        period=s.spec.size,
+    )

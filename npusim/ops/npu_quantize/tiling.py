@@ -8,13 +8,14 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.rows import balanced, pieces
+from npusim.ops import _protocol
 from npusim.ops.npu_quantize.contract import Problem
 
 __all__ = ["SCALE_CHUNK", "Plan", "least_columns", "pitch_columns", "tile"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """Who works on what: a grid of cores over the matrix, and pieces that fit the buffer."""
 
     rows_per_core: int
@@ -24,8 +25,6 @@ class Plan:
     column_step: int
     depth: int
     """Buffers of each queue: 1 loads and computes in turn, 2 at the same time."""
-    block_dim: int
-    """Cores that are started, idle ones included."""
 
 
 RESERVED_BYTES = 2048
@@ -88,7 +87,12 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     # ascend_quant_v2 starts every vector core of A2 and A3; those without work return at once.
     block_dim = cores if spec.arch == "2201" and not p.divide else active
     return Plan(
-        rows_per_core, columns_per_core, row_step, min(most, columns_per_core), depth, block_dim
+        block_dim=block_dim,
+        rows_per_core=rows_per_core,
+        columns_per_core=columns_per_core,
+        row_step=row_step,
+        column_step=min(most, columns_per_core),
+        depth=depth,
     )
 
 

@@ -68,9 +68,19 @@ Beyond it:
 
 from __future__ import annotations
 
+from npusim.ops._protocol import Operator
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem, check
 from npusim.ops.npu_weight_quant_batchmatmul.kernel import build
 from npusim.ops.npu_weight_quant_batchmatmul.reference import reference
 from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, tile
 
-__all__ = ["Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+OPERATOR = Operator(
+    name="npu_weight_quant_batchmatmul",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+)

@@ -11,7 +11,9 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, INT32
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._protocol import present
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.combinations import check_combination
 from npusim.ops.npu_weight_quant_batchmatmul.parameters import (
@@ -30,8 +32,8 @@ IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np
 """A constant of the fixpipe kernel, which moves the weight through the cube."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
     """A checked call: x `(m, k)` times the weight `(k, n)`, as the kernel gets them."""
 
     x: Operand
@@ -46,21 +48,6 @@ class Problem:
     traits: CallTraits
     choice: Choice
     inner_precise: int
-    output: TensorSpec
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        """What the kernel gets; for fixpipe, its constant too."""
-        given = (
-            self.x,
-            self.weight,
-            self.antiquant_scale,
-            self.antiquant_offset,
-            self.quant_scale,
-            self.bias,
-            IDENTITY if self.choice.template == "fixpipe" else None,
-        )
-        return tuple(operand for operand in given if operand is not None)
 
 
 def check(
@@ -106,7 +93,20 @@ def check(
     check_combination(contract, traits)
     choice = choose(traits, spec, template)
     output = TensorSpec((m, n), "int8" if packed else a.element.name)
-    return Problem(a, b, scale, offset, packed, start, traits, choice, inner, output)
+    constant = IDENTITY if choice.template == "fixpipe" else None
+    return Problem(
+        inputs=present(a, b, scale, offset, packed, start, constant),
+        outputs={"output": output},
+        x=a,
+        weight=b,
+        antiquant_scale=scale,
+        antiquant_offset=offset,
+        quant_scale=packed,
+        bias=start,
+        traits=traits,
+        choice=choice,
+        inner_precise=inner,
+    )
 
 
 def _facts(

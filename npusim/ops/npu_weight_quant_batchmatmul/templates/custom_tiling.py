@@ -87,7 +87,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     base_k, step_a, step_b = _steps(core, p, base_m, base_n)
     rows, across = _piece_sizes(spec.cores["aiv"], p)
     found = Plan(
-        *(p.choice.template, p.choice.form, p.choice.reason),
+        template=p.choice.template,
+        form=p.choice.form,
+        reason=p.choice.reason,
         block_dim=0,
         is_mix=True,
         workspaces={},

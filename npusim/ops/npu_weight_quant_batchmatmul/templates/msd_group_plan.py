@@ -47,22 +47,22 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     product_bytes = products.dtype.nbytes(products.digit_rows * core_n)
     row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))
     return MsdGroupPlan(
-        p.choice.template,
-        p.choice.form,
-        p.choice.reason,
-        block_dim,
-        True,
-        workspaces(p, products)
+        template=p.choice.template,
+        form=p.choice.form,
+        reason=p.choice.reason,
+        block_dim=block_dim,
+        is_mix=True,
+        workspaces=workspaces(p, products)
         | {
             "products": block_dim * PLACES * product_bytes,
             "total": FLOAT32.nbytes(f.m * f.n),
         },
-        cores_k,
-        cores_n,
-        k_step(f, aic),
-        core_n,
-        product_bytes,
-        min(f.m, PRODUCT_BYTES // row_bytes),
+        cores_k=cores_k,
+        cores_n=cores_n,
+        core_k=k_step(f, aic),
+        core_n=core_n,
+        product_bytes=product_bytes,
+        rows=min(f.m, PRODUCT_BYTES // row_bytes),
     )
 
 

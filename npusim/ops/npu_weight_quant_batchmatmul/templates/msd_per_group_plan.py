@@ -81,20 +81,20 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     place_bytes = products.dtype.nbytes(elements)
     group_bytes = products.dtype.nbytes(products.terms * strip_m * strip_n)
     return PerGroupPlan(
-        p.choice.template,
-        p.choice.form,
-        p.choice.reason,
-        block_dim,
-        True,
-        workspaces(p, products) | {"products": 2 * half * place_bytes},
-        _digits_k(f.k, f.n),
-        round_n,
-        pack,
-        strip_n,
-        strip_m,
-        2 * half,
-        place_bytes,
-        max(1, min(pack, PRODUCT_BYTES // group_bytes)),
+        template=p.choice.template,
+        form=p.choice.form,
+        reason=p.choice.reason,
+        block_dim=block_dim,
+        is_mix=True,
+        workspaces=workspaces(p, products) | {"products": 2 * half * place_bytes},
+        digits_k=_digits_k(f.k, f.n),
+        round_n=round_n,
+        pack_groups=pack,
+        strip_n=strip_n,
+        strip_m=strip_m,
+        places=2 * half,
+        place_bytes=place_bytes,
+        joint_groups=max(1, min(pack, PRODUCT_BYTES // group_bytes)),
     )
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.ops import _protocol
+
 __all__ = ["Plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
     """Which kernel runs, why, and on how many cores; each template adds its own numbers."""
 
     template: str
     form: str
+    """Which of the template's kernels; empty where it has one."""
     reason: str
-    block_dim: int
     is_mix: bool
-    """Whether vector cores start beside the cube cores."""
     workspaces: dict[str, int]
-    """Tensors that cores hand work over in: name -> bytes."""

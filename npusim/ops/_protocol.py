@@ -1,0 +1,120 @@
+"""What every operator consists of: a checked problem, a plan, and the functions around them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+
+__all__ = ["Operator", "Plan", "Problem", "present", "signature"]
+
+ORACLE_ONLY = ("spec", "cube_order")
+"""Parameters of a reference that the torch_npu function does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A checked call; an operator's own adds what its kernel reads off it."""
+
+    inputs: tuple[Operand, ...]
+    """The tensors that the kernel gets, each by the name that programs use, its own constants too.
+    """
+    outputs: dict[str, TensorSpec]
+    """What comes out, by the names that programs use; the first is `output`."""
+
+    @property
+    def output(self) -> TensorSpec:
+        """The first of the outputs."""
+        return next(iter(self.outputs.values()))
+
+
+def present(*operands: Operand | None) -> tuple[Operand, ...]:
+    """The *operands* that were given, in order."""
+    return tuple(operand for operand in operands if operand is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A problem split over cores and buffers; an operator's own adds the sizes of its tiles."""
+
+    block_dim: int
+    """Cores that are started, idle ones included; a cube core and the vector cores of its group
+    count as one."""
+    template: str | None = None
+    """Which of the vendor's kernels runs, where the operator has several."""
+    reason: str | None = None
+    """Why that one was chosen."""
+    is_mix: bool = False
+    """Whether vector cores start beside the cube cores."""
+    reads_tiling: bool = True
+    """Whether the kernel reads its sizes from global memory when it starts."""
+    workspaces: dict[str, int] = field(default_factory=dict)
+    """Tensors that cores hand work over in: name -> bytes."""
+
+
+def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:
+    return None
+
+
+def _no_build(_: DeviceSpec, __: Any, ___: Any) -> tuple[Block, ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """The declaration of an operator: its functions, and whether the chip has a kernel for it.
+
+    Raises TypeError at definition where an operator of the chip has no kernel, or one of the host
+    has one.
+    """
+
+    name: str
+    """The torch_npu function's."""
+    document: str
+    """A sentence, the formula, and what is accepted."""
+    check: Callable[..., Problem]
+    """Holds a call, `(spec, **arguments)`, against the contract of a product line."""
+    tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
+    """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
+    build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
+    """Writes the programs of a problem and its plan, one block a core."""
+    reference: Callable[..., Array | Tensor | tuple[Array, ...]]
+    """Computes the result on whole arrays in plain numpy. Its parameters are those of the torch_npu
+    function, in its order, with its defaults; `spec` and `cube_order` are the oracle's own."""
+    on_host: bool = False
+    """Whether the reference's result is the result: the chip has no kernel for it, and it takes no
+    time, since a Task Duration leaves the host out."""
+
+    def __post_init__(self) -> None:
+        missing = [
+            name
+            for name, is_missing in (
+                ("tile", self.tile is _no_tile),
+                ("build", self.build is _no_build),
+            )
+            if is_missing
+        ]
+        if self.on_host != (len(missing) == 2) or len(missing) == 1:
+            have = "neither tile nor build" if self.on_host else "both tile and build"
+            came = "lack " + " and ".join(missing) if missing else "have both"
+            raise TypeError(
+                f"{self.name}: an operator with on_host={self.on_host} must have {have}, not "
+                f"{came}; declare what it is"
+            )
+
+    def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
+        """How *problem* is split; None where no kernel runs: on the host, or without elements."""
+        return self.tile(spec, problem) if problem.output.size else None
+
+
+def signature(operator: Operator) -> inspect.Signature:
+    """The parameters of the torch_npu function."""
+    whole = inspect.signature(operator.reference)
+    own = [p for p in whole.parameters.values() if p.name not in ORACLE_ONLY]
+    return whole.replace(parameters=own)

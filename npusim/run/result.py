@@ -1,0 +1,143 @@
+"""What a run gives back: its outputs, its times, and how the work was split."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim import ops
+from npusim.chip import L2State
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.trace import PipeCounter, Trace
+
+__all__ = ["Output", "Run", "without_values"]
+
+Output = Array | Tensor | TensorSpec
+"""The values, or only their shape and type when a TensorSpec went in."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What came out, how long it took, and why."""
+
+    op: str
+    device: DeviceSpec
+    arguments: dict[str, Any]
+    """Parameter -> what was given; arrays and tensors as their TensorSpec."""
+    l2: L2State
+    outputs: dict[str, Output]
+    """All that came out, by the names that programs use: operators call the first `output`."""
+    plan: ops.Plan | None
+    """How the work was split; None when no kernel ran."""
+    trace: Trace | None
+    """When each micro-op ran; None without timing, or when no kernel ran."""
+    timed: bool
+    """Whether time was asked for."""
+
+    @property
+    def output(self) -> Output | tuple[Output, ...]:
+        """What the torch_npu function returns: one output, or a tuple of several."""
+        found = tuple(self.outputs.values())
+        return found if len(found) > 1 else found[0]
+
+    @property
+    def cycles(self) -> int | None:
+        """Cycles of the slowest core, from its first micro-op to its last result."""
+        if not self.timed:
+            return None
+        return self.trace.cycles if self.trace else 0
+
+    @property
+    def template(self) -> str | None:
+        """Which of the vendor's kernels ran, where the operator has several."""
+        return self.plan.template if self.plan else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why that one was chosen."""
+        return self.plan.reason if self.plan else None
+
+    @property
+    def launch_us(self) -> float:
+        """What starting and ending the kernel costs around the cores' own time."""
+        if self.plan is None:
+            return 0.0
+        plan = self.plan
+        return self.device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling)
+
+    @property
+    def time_us(self) -> float | None:
+        """The profiler's Task Duration: launch, the slowest core, completion; host excluded."""
+        if self.cycles is None:
+            return None
+        return self.launch_us + self.cycles / self.device.clock_hz * 1e6
+
+    @property
+    def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
+        """Core -> pipe -> what it did."""
+        return self.trace.counters() if self.trace else {}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the values and the spans, as plain numbers, strings and lists."""
+        return {
+            "op": self.op,
+            "device": self.device.name,
+            "arguments": {name: _to_json(value) for name, value in self.arguments.items()},
+            "l2": self.l2,
+            "output": _to_json(without_values(self.output)),
+            "template": self.template,
+            "reason": self.reason,
+            "plan": asdict(self.plan) if self.plan else None,
+            "time_us": self.time_us,
+            "launch_us": self.launch_us,
+            "cycles": self.cycles,
+            "clock_hz": self.device.clock_hz,
+            "gm_bytes": sum(len(lane.cores) * lane.gm_bytes for lane in self._lanes()),
+            "l2_bytes": sum(len(lane.cores) * lane.l2_bytes for lane in self._lanes()),
+            "counters": {
+                str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
+                for core, pipes in self.counters.items()
+            },
+        }
+
+    def _lanes(self) -> tuple[Any, ...]:
+        return self.trace.lanes if self.trace else ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
+        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
+
+        return glimpse(repr(self), self if self.trace is not None else None)
+
+    def __repr__(self) -> str:
+        found = " and ".join(_describe(output) for output in self.outputs.values())
+        took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
+        return f"<{self.op} on {self.device.name}: {found}, {took}>"
+
+
+def without_values(value: Any) -> Any:
+    """Arrays and tensors as their TensorSpec, also in tuples; the rest as it is."""
+    if isinstance(value, tuple):
+        return tuple(without_values(part) for part in value)
+    if isinstance(value, np.ndarray):
+        return TensorSpec(value.shape, value.dtype.name)
+    return value.spec if isinstance(value, Tensor) else value
+
+
+def _describe(output: Output) -> str:
+    spec = without_values(output)
+    return f"{spec.dtype} {spec.shape}" + ("" if spec.layout == "ND" else f" {spec.layout}")
+
+
+def _to_json(value: Any) -> Any:
+    """An argument or output without values, as numbers, strings, lists and dictionaries."""
+    if isinstance(value, tuple):
+        return [_to_json(part) for part in value]
+    if isinstance(value, TensorSpec):
+        plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
+        return plain | ({"transposed": True} if value.transposed else {})
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,101 @@
+"""What an operator declares, its plan and its problem: nothing can be forgotten or misspelt."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from npusim import ops
+from npusim.ops import Operator, Plan, Problem
+from npusim.ops._protocol import present
+
+QUANTIZE = ops.load("npu_quantize")
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_every_operator_declares_itself(name: str) -> None:
+    operator = ops.load(name)
+    assert operator.name == name
+    assert operator.document.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_the_reference_takes_what_the_contract_checks(name: str) -> None:
+    """The same parameters in the same order, and the same ones may be left out."""
+    operator = ops.load(name)
+    _, *checked = inspect.signature(operator.check).parameters.values()
+    computed = ops.signature(operator).parameters.values()
+
+    def facts(parameters: Any) -> list[tuple[str, Any]]:
+        return [(p.name, p.default) for p in parameters]
+
+    assert sorted(facts(checked), key=str) == sorted(facts(computed), key=str)
+
+
+def test_a_plan_refuses_a_field_that_it_does_not_have() -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'reads_tilings'$"):
+        Plan(block_dim=1, reads_tilings=False)  # type: ignore[call-arg]
+    plan: Any = Plan(block_dim=1)
+    assert (plan.template, plan.reason, plan.is_mix, plan.reads_tiling, plan.workspaces) == (
+        *(None, None, False, True),
+        {},
+    )
+    with pytest.raises(AttributeError, match=r"no attribute 'read_tiling'"):
+        _ = plan.read_tiling
+    with pytest.raises(FrozenInstanceError):
+        plan.block_dim = 2
+
+
+def test_a_problem_must_say_what_goes_in_and_comes_out() -> None:
+    with pytest.raises(TypeError, match=r"missing 1 required keyword-only argument: 'outputs'$"):
+        Problem(inputs=present(None, None))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_plans_and_problems_are_those_of_the_protocol(name: str) -> None:
+    """No operator has a plan or a problem beside the base classes."""
+    operator = ops.load(name)
+    assert inspect.signature(operator.check).return_annotation == "Problem"
+    assert issubclass(operator.check.__globals__["Problem"], Problem)
+    if not operator.on_host:
+        assert issubclass(operator.tile.__globals__["Plan"], Plan)
+
+
+LACKS = "an operator with on_host=False must have both tile and build, not lack"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tile": None}, f"{LACKS} tile"),
+        ({"build": None}, f"{LACKS} build"),
+        ({"tile": None, "build": None}, f"{LACKS} tile and build"),
+        (
+            {"on_host": True},
+            "an operator with on_host=True must have neither tile nor build, not have both",
+        ),
+        (
+            {"on_host": True, "build": None},
+            "an operator with on_host=True must have neither tile nor build, not lack build",
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(value),
+)
+def test_an_operator_that_does_not_hold_together_is_refused(
+    wrong: dict[str, Any], message: str
+) -> None:
+    host = ops.load("npu_convert_weight_to_int4pack")
+    given = {name: vars(host)[name] if of is None else of for name, of in wrong.items()}
+    with pytest.raises(
+        TypeError, match=f"^{re.escape(f'npu_quantize: {message}; declare what it is')}$"
+    ):
+        replace(QUANTIZE, **given)
+
+
+def test_an_operator_needs_its_reference() -> None:
+    with pytest.raises(TypeError, match=r"required keyword-only argument: 'reference'$"):
+        Operator(name="x", document="x: y", check=QUANTIZE.check)  # type: ignore[call-arg]
