@@ -26,9 +26,10 @@ from npusim.data.dtypes import DType
 from npusim.data.integers import align_up
 from npusim.isa import BLOCK_BYTES, Global
 from npusim.kernel.builder import Builder
+from npusim.kernel.program import Binding
 from npusim.kernel.queues import Queue, Slot
 
-__all__ = ["GmView", "Shiftable", "fill", "load", "repeat", "store"]
+__all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "repeat", "store"]
 
 
 @runtime_checkable
@@ -62,7 +63,7 @@ class GmView:
     rows: int
     columns: int
     pitch: int
-    """Elements from row to row."""
+    """Elements from row to row; 0 for a vector, which has one row only."""
     offset_bytes: int = 0
 
     @staticmethod
@@ -73,7 +74,7 @@ class GmView:
     @staticmethod
     def vector(name: str, dtype: DType, count: int) -> GmView:
         """All of tensor *name*, `(count,)`, as one row."""
-        return GmView(name, dtype, 1, count, count)
+        return GmView(name, dtype, 1, count, 0)
 
     def __getitem__(self, where: tuple[slice, slice]) -> GmView:
         """`view[top:bottom, left:right]`; bounds beyond the view end at it, as in numpy."""
@@ -102,13 +103,20 @@ class GmView:
 
     @property
     def operand(self) -> Global:
-        """The view as an operand of a copy: a burst a row."""
-        stride_bytes = self.pitch_bytes if self.rows > 1 else 0
-        return Global(self.name, self.offset_bytes, self.row_bytes, self.rows, stride_bytes)
+        """The view as an operand of a copy: a burst a row.
+
+        A single row of a matrix keeps its pitch: the model of the L2 spreads a copy by it.
+        """
+        return Global(self.name, self.offset_bytes, self.row_bytes, self.rows, self.pitch_bytes)
 
     def shifted_to(self, offset_bytes: int) -> GmView:
         """The same view, beginning at *offset_bytes* of the tensor."""
         return replace(self, offset_bytes=offset_bytes)
+
+
+def bindings(*views: GmView) -> dict[str, Binding]:
+    """What the views' names mean to a block whose tensors begin where the views do."""
+    return {view.name: Binding(view.name, view.offset_bytes) for view in views}
 
 
 def repeat(builder: Builder, stage: Callable[..., None], *arguments: Hashable) -> None:

@@ -14,7 +14,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch, share
 from npusim.kernel.program import Binding, Call, Program
-from npusim.kernel.views import GmView, fill, load, repeat, store
+from npusim.kernel.views import GmView, bindings, fill, load, repeat, store
 
 
 @pytest.fixture
@@ -58,6 +58,14 @@ def test_a_row_of_a_vector_is_one_burst(dtype: DType, nbytes: int) -> None:
     assert GmView.vector("x", dtype, 15).operand == Global("x", 0, nbytes, 1, 0)
 
 
+def test_blocks_are_bound_to_where_their_views_begin() -> None:
+    x, scale = GmView.of("x", FLOAT16, 8, 100), GmView.vector("scale", FLOAT32, 100)
+    assert bindings(x[2:, 10:], scale[:, 10:]) == {
+        "x": Binding("x", 420),
+        "scale": Binding("scale", 40),
+    }
+
+
 def calls(builder: Builder) -> list[Call]:
     return [part for part in builder.build().parts if isinstance(part, Call)]
 
@@ -73,7 +81,7 @@ def test_a_stage_is_written_once_for_all_offsets(builder: Builder) -> None:
     for row in range(4):
         repeat(builder, stage, x[row : row + 1, :], y[row : row + 1, :], 3)
 
-    assert written == [(Global("x", 0, 32), Global("y", 0, 16), 3)]
+    assert written == [(Global("x", 0, 32, 1, 32), Global("y", 0, 16, 1, 16), 3)]
     found = calls(builder)
     assert [call.shifts for call in found[:4]] == [{"x": 32 * i, "y": 16 * i} for i in range(4)]
     assert len({id(call.ops) for call in found[:4]}) == 1
