@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from hypothesis import settings
-from tiny import tiny_spec
+import os
 
-from npusim.devices.schema import DeviceSpec
+# One thread each before numpy is loaded, and in every process that a test starts: workers share
+# the processors, and threads of BLAS beside them only wait for each other.
+for library in ("OPENBLAS", "OMP", "MKL"):
+    os.environ[f"{library}_NUM_THREADS"] = "1"
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+from tiny import tiny_spec  # noqa: E402
+
+from npusim.devices.schema import DeviceSpec  # noqa: E402
 
 # No database and no deadline: a run depends on nothing but the code.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)

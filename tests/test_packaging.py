@@ -40,3 +40,10 @@ def test_the_wheel_built_from_the_sdist_holds_every_device_file(tmp_path: Path) 
     assert {f"npusim/reports/layout_page/{name}" for name in page} <= set(names)
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"npusim"}
+
+
+def test_numpy_has_one_thread_in_tests_and_what_they_start() -> None:
+    threads = "import numpy, os; numpy.ones((512, 512)) @ numpy.ones((512, 512)); "
+    threads += "print(len(os.listdir('/proc/self/task')))"
+    ran = subprocess.run([sys.executable, "-c", threads], check=True, capture_output=True)
+    assert ran.stdout.split() == [b"1"]

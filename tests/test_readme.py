@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import npusim_says
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -47,14 +49,18 @@ def test_the_chip_of_the_tour_loads(tmp_path: Path) -> None:
     assert re.search(r"read_bytes_per_s +3\.1 TB/s +assumed +what if", shell(command, tmp_path))
 
 
-@pytest.mark.parametrize("command", CLI.splitlines())
-def test_a_command_line_runs_as_shown(command: str, tmp_path: Path) -> None:
-    assert command.startswith(".venv/bin/npusim ")
-    for earlier in CLI.splitlines()[: CLI.splitlines().index(command)]:
-        _, _, left = earlier.partition(" -o ")
-        if left and f" {left} " in command:
-            shell(earlier.removeprefix(".venv/bin/"), tmp_path)
-    assert shell(command.removeprefix(".venv/bin/"), tmp_path)
+def test_the_command_lines_run_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """One after the other in one folder; in this process, which has all of npusim loaded."""
+    monkeypatch.chdir(tmp_path)
+    assert CLI.splitlines()
+    for command in CLI.splitlines():
+        with subtests.test(command):
+            program, *words = shlex.split(command)
+            assert program == ".venv/bin/npusim"
+            answer = npusim_says(*words)
+            assert (answer.code, bool(answer.out)) == (0, True)
 
 
 def test_every_operator_and_every_chip_is_named() -> None:

@@ -300,7 +300,7 @@ def expected(blocks: list[Block]) -> str:
 
 
 @given(programs, programs, programs)
-@settings(max_examples=800)
+@settings(max_examples=400)
 def test_verdicts_are_those_of_the_closure(
     a: tuple[MicroOp, ...], b: tuple[MicroOp, ...], c: tuple[MicroOp, ...]
 ) -> None:

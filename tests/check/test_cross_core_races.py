@@ -85,7 +85,7 @@ places = st.tuples(
         max_size=4,
     )
 )
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_whatever_comes_is_refused_when_bytes_are_shared(
     cores: list[tuple[list[tuple[bool, int, int, int, int]], int]],
 ) -> None:

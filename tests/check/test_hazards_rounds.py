@@ -184,7 +184,7 @@ tiles = st.one_of(bodies(1, 5), pipelines(), st.just(TILE))
     bodies(0, 3),
     st.integers(0, 3),
 )
-@settings(max_examples=1500)
+@settings(max_examples=600)
 def test_calls_get_the_verdict_of_what_they_do(
     before: tuple[MicroOp, ...],
     loops: list[tuple[MicroOp, ...]],

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chips import every
 from matrix_calls import CHIPS, SPLIT
 
 from npusim import TensorSpec, chip, devices, ops
 
 MOST = 8000
-DEFAULT, MANY = 40, 300
+FEW, MANY = 10, 40
 
 
 def size(rng: np.random.Generator, most: int) -> int:
@@ -48,9 +49,8 @@ def drawn(rng: np.random.Generator, op: str, is_split: bool, most: int) -> dict[
     return call
 
 
-def check_programs(seed: int, most: int) -> None:
-    rng = np.random.default_rng(seed)
-    name = CHIPS[seed % len(CHIPS)]
+def check_programs(name: str, seed: int, most: int) -> None:
+    rng = np.random.default_rng([CHIPS.index(name), seed])
     spec, op = devices.load(name), ("matmul", "npu_quant_matmul")[rng.integers(2)]
     operator = ops.load(op)
     problem = operator.check(spec, **drawn(rng, op, name in SPLIT, most))
@@ -60,12 +60,16 @@ def check_programs(seed: int, most: int) -> None:
     assert set(orders) == {block.program for block in blocks}
 
 
-@pytest.mark.parametrize("seed", range(DEFAULT))
-def test_any_size_gives_programs_that_hold(seed: int) -> None:
-    check_programs(seed, 3000)
+@pytest.mark.parametrize("device", every(CHIPS))
+def test_any_size_gives_programs_that_hold(device: str, subtests: pytest.Subtests) -> None:
+    for seed in range(FEW):
+        with subtests.test(seed=seed):
+            check_programs(device, seed, 3000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(DEFAULT, MANY))
-def test_any_large_size_gives_programs_that_hold(seed: int) -> None:
-    check_programs(seed, MOST)
+@pytest.mark.parametrize("device", CHIPS)
+def test_any_large_size_gives_programs_that_hold(device: str, subtests: pytest.Subtests) -> None:
+    for seed in range(FEW, MANY):
+        with subtests.test(seed=seed):
+            check_programs(device, seed, MOST)

@@ -196,7 +196,7 @@ def programs(draw: st.DrawFn) -> Program:
     is_cached=st.booleans(),
     l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
 )
-@settings(max_examples=250)
+@settings(max_examples=120)
 def test_folded_and_unfolded_times_are_equal(
     several: list[tuple[Program, int]],
     apart: int,

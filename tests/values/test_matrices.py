@@ -152,7 +152,7 @@ def same(held: CubeBench, byte_exact: CubeBench) -> None:
         np.testing.assert_array_equal(*data, name)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(ops=OPS, seed=st.integers(0, 3), is_tame=st.booleans())
 def test_holding_is_invisible(ops: list[MicroOp], seed: int, is_tame: bool) -> None:
     check(Program("any", tuple(ops)), Place(SPEC, "aic"))
