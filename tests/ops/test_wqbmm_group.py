@@ -15,8 +15,8 @@ from npusim import Tensor, TensorSpec, chip, devices, run
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
 from npusim.ops.npu_weight_quant_batchmatmul.references import groups
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group_plan import MsdGroupPlan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group_plan import PerGroupPlan, steps
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.per_group import PerGroupPlan, steps
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group import MsdGroupPlan
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, F32 = np.float16, np.float32
@@ -234,7 +234,7 @@ def test_the_ring_is_filled_again_and_again(
     p = check(A2, **call)
     plan = tile(A2, p)
     assert isinstance(plan, PerGroupPlan)
-    place_bytes = 4 * 3 * m * 4 * 128
+    products_bytes = 2 * half * (4 * 3 * m * 4 * 128)
     plan = replace(
         plan,
         pack_groups=4,
@@ -242,13 +242,12 @@ def test_the_ring_is_filled_again_and_again(
         round_n=128,
         strip_n=64,
         strip_m=3,
-        places=2 * half,
-        place_bytes=place_bytes,
+        ring_slots=2 * half,
         digits_k=1024,
-        workspaces=plan.workspaces | {"products": 2 * half * place_bytes},
+        workspaces=plan.workspaces | {"products": products_bytes},
     )
     every = list(steps(p, plan))
-    assert sum(step.waits for step in every) == sum(step.tells for step in every) > 0
+    assert sum(step.waits for step in every) == sum(step.releases for step in every) > 0
     blocks = build(A2, p, plan)
     tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
     for name, nbytes in plan.workspaces.items():

@@ -16,9 +16,13 @@ from npusim.data.tensor import GlobalTensor, allocate
 from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels
 from npusim.ops.npu_weight_quant_batchmatmul.references import inputs as plain
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import EIGHT_BITS, FOUR_BITS, Scheme
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import (
+    EIGHT_BITS,
+    FOUR_BITS,
+    Scheme,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.multicore import MulticorePlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.split_k import SplitKPlan
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, F32 = np.float16, np.float32
@@ -193,7 +197,7 @@ def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> No
         round_n=256,
         half_rounds=half_rounds,
         task_n=128,
-        finish_cores_m=2,
+        epilogue_cores_m=2,
         workspaces=plan.workspaces | {"products": products},
     )
     expected = channels.split_k(

@@ -284,7 +284,7 @@ timelines.then(([t]) => {
   said.push("picked " + (t.picked.op === op));
   for (const term of t.details.querySelectorAll("dt")) said.push("term " + term.textContent);
   const text = t.details.textContent;
-  said.push("line " + /templates\\/msd_cube\\.py:\\d+/.test(text));
+  said.push("line " + /templates\\/msd\\/cube\\.py:\\d+/.test(text));
   said.push("flag " + /wait_flag mte1->cube/.test(text));
   t.details.querySelector("a").click();
   said.push("went to " + t.data.pipes[lane.ops[t.picked.op][0]]);

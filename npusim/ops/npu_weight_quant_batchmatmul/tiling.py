@@ -13,10 +13,10 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 __all__ = ["Plan", "module_of", "tile"]
 
 MODULES = {
-    ("msd", "multicore"): "msd_multicore",
-    ("msd", "multicore_hp"): "msd_multicore",
-    ("msd", "split_k"): "msd_split_k",
-    ("msd", "per_group"): "msd_per_group",
+    ("msd", "multicore"): "msd.multicore",
+    ("msd", "multicore_hp"): "msd.multicore",
+    ("msd", "split_k"): "msd.split_k",
+    ("msd", "per_group"): "msd.per_group",
 }
 """Forms with a kernel of their own; the others bear their template's name."""
 

@@ -8,18 +8,31 @@ from typing import NamedTuple
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_cube import DigitProducts
-from npusim.ops.npu_weight_quant_batchmatmul.templates.group_digits import workspaces
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
+    GroupProducts,
+    group_views,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.ops.npu_weight_quant_batchmatmul.traits import k_cores, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, k_cores, k_step
 
-__all__ = ["CORE_N", "PLACES", "MsdGroupPlan", "Share", "share_of", "tile"]
+__all__ = [
+    "CORE_N",
+    "SLOTS",
+    "MsdGroupPlan",
+    "Share",
+    "share_of",
+    "slots_view",
+    "tile",
+    "total_view",
+]
 
 CORE_N = 2048
 """Columns of a cube core; each of its vector cores takes half."""
-PLACES = 2
-"""For the products of a cube core."""
+SLOTS = 2
+"""For the products of a cube core: one is written while the other is read."""
 PRODUCT_BYTES = 32768
 """Of products that a vector core loads at a time; assumed."""
 
@@ -33,18 +46,15 @@ class MsdGroupPlan(Plan):
     core_k: int
     """k of a core, whole groups."""
     core_n: int
-    product_bytes: int
-    """Of a core's products of one group in the workspace."""
     rows: int
     """Put together at a time."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Cut n by 2048, and k into as many whole groups a core as leaves a core for each."""
-    f, aic, products = p.traits, spec.cores["aic"].count, DigitProducts.of(p)
+    f, aic, products = p.traits, spec.cores["aic"].count, GroupProducts.of(p)
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
-    product_bytes = products.dtype.nbytes(products.digit_rows * core_n)
     row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))
     return MsdGroupPlan(
         template=p.choice.template,
@@ -52,18 +62,25 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
         reason=p.choice.reason,
         block_dim=block_dim,
         is_mix=True,
-        workspaces=workspaces(p, products)
-        | {
-            "products": block_dim * PLACES * product_bytes,
-            "total": FLOAT32.nbytes(f.m * f.n),
-        },
+        workspaces=workspace_bytes(*group_views(f), *block_dim * [slots_view(p)], total_view(f)),
         cores_k=cores_k,
         cores_n=cores_n,
         core_k=k_step(f, aic),
         core_n=core_n,
-        product_bytes=product_bytes,
         rows=min(f.m, PRODUCT_BYTES // row_bytes),
     )
+
+
+def slots_view(p: Problem) -> GmView:
+    """Room for the products of two groups of one cube core, `(2 x terms x m, columns)`."""
+    products = GroupProducts.of(p)
+    rows, columns = SLOTS * products.digit_rows, min(CORE_N, p.traits.n)
+    return GmView.of("products", products.dtype, rows, columns)
+
+
+def total_view(f: CallTraits) -> GmView:
+    """What all cores add to, float32 `(m, n)`."""
+    return GmView.of("total", FLOAT32, f.m, f.n)
 
 
 class Share(NamedTuple):

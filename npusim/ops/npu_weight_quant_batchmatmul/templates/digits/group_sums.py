@@ -1,0 +1,185 @@
+"""How vector cores put the products of groups together.
+
+A product is put together from those of its digits, scaled by column and by row, and added to sums,
+which are the output once they are whole: see the docstring of the operator for the numbers.
+"""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, Axpy, Binary, BinaryScalar, Cast, Local
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_float32
+from npusim.kernel.plane import Plane, by_row, spread_rows
+from npusim.kernel.queues import Slot
+from npusim.kernel.views import GmView, load, store
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import GroupProducts
+
+__all__ = ["SPREAD", "GroupEpilogue", "GroupScales", "RowNumbers", "join_terms", "scale_views"]
+
+SPREAD = 8
+"""Numbers are spread to blocks in eights: they fill a block."""
+
+
+class RowNumbers:
+    """A number for each row and group, each in a block of eight: see `by_column`."""
+
+    def __init__(self, builder: Builder, max_rows: int, max_groups: int) -> None:
+        """Claim room for *max_rows* x *max_groups*."""
+        self._builder = builder
+        self.pitch = align_up(max_groups, SPREAD)
+        """Blocks from row to row."""
+        count = max_rows * self.pitch
+        self._given = builder.queue("ub", FLOAT32.nbytes(count), "mte2", "vector")
+        self._blocks = builder.claim("ub", BLOCK_BYTES * count)
+
+    def load(self, numbers: GmView) -> None:
+        """(rows, groups) of global memory -> (rows, pitch, 8)."""
+        slot = load(self._builder, self._given, numbers, pitch=self.pitch)
+        count = numbers.rows * self.pitch
+        blocks = self._blocks.of(FLOAT32, SPREAD * count)
+        spread_rows(self._builder, blocks, slot.of(FLOAT32, count))
+        self._given.free(slot)
+
+    def of(self, group: int, row: int = 0) -> Local:
+        """The blocks of *group*, from *row* on, `pitch` of them apart."""
+        start = BLOCK_BYTES * (row * self.pitch + group)
+        return self._blocks.of(FLOAT32, SPREAD, start)
+
+
+def scale_views(p: Problem) -> tuple[GmView, GmView | None]:
+    """antiquant_scale and antiquant_offset, `(groups, n)`."""
+    scale, offset, shape = p.antiquant_scale, p.antiquant_offset, p.antiquant_scale.shape
+    return (
+        GmView.of(scale.name, scale.element, *shape),
+        None if offset is None else GmView.of(offset.name, offset.element, *shape),
+    )
+
+
+class GroupScales:
+    """Scales, and their products with the offsets, of some groups and columns in float32."""
+
+    def __init__(self, builder: Builder, p: Problem, max_groups: int, max_columns: int) -> None:
+        """Claim room for *max_groups* x *max_columns*."""
+        self._builder = builder
+        count = max_groups * max_columns
+        raw_bytes = p.antiquant_scale.element.nbytes(count)
+        self._raw = builder.queue("ub", raw_bytes, "mte2", "vector")
+        self._floats = [
+            builder.claim("ub", FLOAT32.nbytes(count)) for _ in range(1 + p.traits.has_offset)
+        ]
+        self._columns = 0
+
+    def load(self, scale: GmView, offset: GmView | None) -> None:
+        """(groups, columns) of both -> float32 scales, and scales times offsets."""
+        builder, count = self._builder, scale.rows * scale.columns
+        views = (scale,) if offset is None else (scale, offset)
+        floats = [slot.of(FLOAT32, count) for slot in self._floats]
+        for view, numbers in zip(views, floats, strict=True):
+            slot = load(builder, self._raw, view, pitch=view.columns)
+            step(builder, Cast(numbers, slot.of(view.dtype, count), "none"))
+            self._raw.free(slot)
+        if offset is not None:
+            scales, products = floats
+            step(builder, Binary("mul", products, scales, products))
+        self._columns = scale.columns
+
+    def scale(self, group: int) -> Local:
+        """`(columns,)`."""
+        return self._of(0, group)
+
+    def scaled_offset(self, group: int) -> Local:
+        """Scale times offset, `(columns,)`."""
+        return self._of(1, group)
+
+    def _of(self, which: int, group: int) -> Local:
+        start = FLOAT32.nbytes(group * self._columns)
+        return self._floats[which].of(FLOAT32, self._columns, start)
+
+
+def join_terms(
+    builder: Builder,
+    products: GroupProducts,
+    slot: Slot,
+    floats: Slot | None,
+    groups: int,
+    rows: int,
+    columns: int,
+) -> list[Plane]:
+    """The products of digits as one float32 plane of *rows* x *columns* for each group.
+
+    *slot* holds `(groups, terms, rows, columns)`. int32 products are put together in *slot*, in
+    float32; fp16 ones in fp16, then widened into *floats*.
+    """
+    count, terms, scheme = rows * columns, products.terms, products.scheme
+    given = slot.of(products.dtype, groups * terms * count)
+    if floats is None:
+        numbers = given.as_dtype(FLOAT32)
+        step(builder, Cast(numbers, given, "none"))
+        firsts = [numbers.at(group * terms * count, count) for group in range(groups)]
+        builder.emit(*(BinaryScalar("mul", first, first, scheme.weights[0]) for first in firsts))
+        builder.barrier("vector")
+        _add_terms(builder, numbers, groups, count, scheme.weights)
+        pitch_bytes = FLOAT32.nbytes(terms * count)
+        return [Plane(slot, rows, columns, group * pitch_bytes) for group in range(groups)]
+    _, second, third = scheme.factors
+    _add_terms(builder, given, groups, count, (1.0, 1 / second, 1 / (second * third)))
+    whole = floats.of(FLOAT32, groups * count)
+    for group in range(groups):
+        builder.emit(Cast(whole.at(group * count, count), given.at(group * terms * count, count)))
+    builder.barrier("vector")
+    step(builder, BinaryScalar("mul", whole, whole, scheme.weights[0]))
+    return [Plane(floats, rows, columns, FLOAT32.nbytes(group * count)) for group in range(groups)]
+
+
+def _add_terms(
+    builder: Builder, numbers: Local, groups: int, count: int, weights: tuple[float, ...]
+) -> None:
+    """Add each further term, times its weight, to the first: `(groups, terms, count)`."""
+    terms = len(weights)
+    for term in range(1, terms):
+        for group in range(groups):
+            first = numbers.at(group * terms * count, count)
+            other = numbers.at((group * terms + term) * count, count)
+            builder.emit(Axpy(first, other, weights[term]))
+        builder.barrier("vector")
+
+
+class GroupEpilogue:
+    """Adds the bias to sums, rounds them, ties away from zero, and stores them."""
+
+    def __init__(self, builder: Builder, p: Problem, max_rows: int, max_columns: int) -> None:
+        """Claim room for *max_rows* x *max_columns*."""
+        self._builder, bias = builder, p.bias
+        self._output = GmView.of("output", p.output.element, p.traits.m, p.traits.n)
+        self._bias = None if bias is None else GmView.vector("bias", bias.element, p.traits.n)
+        result_bytes = p.output.element.nbytes(max_rows * max_columns)
+        self._results = builder.queue("ub", result_bytes, "vector", "mte3")
+        if bias is not None:
+            self._raw = builder.queue("ub", bias.element.nbytes(max_columns), "mte2", "vector")
+            self._floats = builder.claim("ub", FLOAT32.nbytes(max_columns))
+
+    def views(self, rows: slice, columns: slice) -> tuple[GmView, GmView | None]:
+        """The output of *rows* and *columns*, and the bias of *columns*."""
+        return self._output[rows, columns], None if self._bias is None else self._bias[:, columns]
+
+    def write(self, sums: Plane, output: GmView, bias: GmView | None) -> None:
+        """Make *output* of *sums*, which are overwritten."""
+        builder = self._builder
+        if bias is not None:
+            self._add_bias(sums, bias)
+        slot = self._results.alloc()
+        numbers = slot.of(output.dtype, sums.rows * sums.columns)
+        step(builder, Cast(numbers, sums.whole(), "round"))
+        store(builder, self._results, slot, output, sums.columns)
+
+    def _add_bias(self, sums: Plane, bias: GmView) -> None:
+        slot = load(self._builder, self._raw, bias)
+        numbers = slot.of(bias.dtype, bias.columns)
+        if bias.dtype is not FLOAT32:
+            given, numbers = numbers, self._floats.of(FLOAT32, bias.columns)
+            to_float32(self._builder, numbers, given)
+        by_row(self._builder, "add", sums, numbers)
+        self._raw.free(slot)

@@ -1,0 +1,46 @@
+"""What the msd kernels need of each column: its scale, its offset and its bias."""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, Cast, Copy, Local
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.views import GmView, load
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+
+__all__ = ["ColumnParameters"]
+
+
+class ColumnParameters:
+    """Scale, offset and bias of some columns, as float32 in the unified buffer."""
+
+    def __init__(self, builder: Builder, p: Problem, max_columns: int) -> None:
+        """Claim room for *max_columns*, a multiple of 64."""
+        self._builder = builder
+        given = (p.antiquant_scale, p.antiquant_offset, p.bias)
+        self._views = [GmView.vector(x.name, x.element, p.traits.n) for x in given if x is not None]
+        raw_bytes = sum(
+            align_up(view.dtype.nbytes(max_columns), BLOCK_BYTES) for view in self._views
+        )
+        self._raw = builder.queue("ub", raw_bytes, "mte2", "vector")
+        self._floats = [builder.claim("ub", FLOAT32.nbytes(max_columns)) for _ in self._views]
+
+    def views(self, columns: slice) -> tuple[GmView, ...]:
+        """Those of *columns* in global memory."""
+        return tuple(view[:, columns] for view in self._views)
+
+    def load(self, *views: GmView) -> dict[str, Local]:
+        """Bring *views* `(columns,)`; name -> float32 `(columns,)`."""
+        slot, start_bytes = load(self._builder, self._raw, *views), 0
+        found: dict[str, Local] = {}
+        for view, floats in zip(views, self._floats, strict=True):
+            raw = slot.of(view.dtype, view.columns, start_bytes)
+            numbers = floats.of(FLOAT32, view.columns)
+            is_float32 = view.dtype is FLOAT32
+            step(self._builder, Copy(numbers, raw) if is_float32 else Cast(numbers, raw, "none"))
+            found[view.name] = numbers
+            start_bytes += align_up(view.row_bytes, BLOCK_BYTES)
+        self._raw.free(slot)
+        return found

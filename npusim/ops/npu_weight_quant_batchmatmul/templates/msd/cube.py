@@ -1,0 +1,110 @@
+"""Digits times weight on the cube: int32 sums, which vector cores put together afterwards.
+
+The digits of all rows lie below each other, first digits first: a left operand `(terms x m, k)` of
+int8 or int4. The tile is that of ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/
+op_tiling/weight_quant_batch_matmul_v2_msd_tiling.cpp; how large a left operand may be to stay in
+L1 is taken from there for int8 and assumed for int4.
+"""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import INT32
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Fixpipe
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmTile, l1_bytes
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, repeat
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import gm_digits
+from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import gm_weight
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
+
+__all__ = ["DigitCube", "core_columns", "digits_tile"]
+
+L0_BYTES = 128
+"""A row of a piece in L0A and L0B."""
+STEPS = 4
+"""Pieces of L0 that come to L1 at a time."""
+MAX_M, MAX_N = 128, 256
+
+
+def core_columns(f: CallTraits, cores: int) -> int:
+    """Columns of a cube core; the closed tables that may say otherwise are not followed."""
+    unit = 256 if not f.is_nz and not f.trans_weight else 32
+    return max(unit, align_up(f.n // cores, unit))
+
+
+def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
+    """The base tile for *columns* of the output, and *k*; *keeps* asks for digits that stay."""
+    digits, weight = gm_digits(p.traits), gm_weight(p)
+    m = min(MAX_M, align_up(digits.rows, FRACTAL_ROWS))
+    max_n = min(MAX_N, align_up(columns, FRACTAL_ROWS))
+    base_k = L0_BYTES * 8 // weight.dtype.bits
+    l0c_bytes = spec.cores["aic"].usable_bytes("l0c")
+
+    def l0c_depth(n: int) -> int:
+        return 2 if 2 * INT32.nbytes(m * align_up(n, FRACTAL_ROWS)) <= l0c_bytes else 1
+
+    kept = l1_bytes(digits.dtype, m, k, False)
+    for n, piece_k, steps in (
+        (max_n, base_k, STEPS),
+        (min(max_n, MAX_N // 2), 2 * base_k, STEPS // 2),
+    ):
+        streamed = l1_bytes(weight.dtype, n, piece_k * steps, weight.k_is_first)
+        fits = kept + 2 * streamed <= spec.cores["aic"].usable_bytes("l1")
+        if keeps and fits and digits.rows <= m:
+            return BaseTile(m, n, piece_k, steps, steps, l0c_depth(n), "a")
+    return BaseTile(m, max_n, base_k, STEPS, STEPS, l0c_depth(max_n))
+
+
+class DigitCube:
+    """Writes the products of one cube core into a workspace, int32."""
+
+    def __init__(self, builder: Builder, p: Problem, tile: BaseTile, max_k: int) -> None:
+        """*max_k* is the longest product."""
+        self._builder, self._tile = builder, tile
+        self._digits, self._weight = gm_digits(p.traits), gm_weight(p)
+        a, b = GmFeed(builder, self._digits), GmFeed(builder, self._weight)
+        self._writer = CubeWriter(builder, tile, a, b, max_k)
+
+    def prefetch_l2(self, start: int, k: int, column: int, columns: int, max_pieces: int) -> None:
+        """Load the first pieces of a weight, at most *max_pieces*, and throw them away."""
+        count = min(max_pieces, ceil_div(k, self._tile.k * self._tile.steps_b))
+        weight = self._weight.tile(column, min(columns, self._tile.n), start, k)
+        repeat(self._builder, self._prefetch_l2, weight, count)
+
+    def multiply(self, start: int, k: int, column: int, products: GmView) -> None:
+        """Positions [start, start + k) of k for the columns of *products* from *column* on.
+
+        *products* is `(terms x m, columns)`.
+        """
+        digits, tile = self._digits, self._tile
+        if tile.keep:
+            repeat(self._builder, self._fetch, digits.tile(0, digits.rows, start, k))
+        for left, width in pieces(products.columns, tile.n):
+            for top, rows in pieces(products.rows, tile.m):
+                repeat(
+                    self._builder,
+                    self._base_tile,
+                    digits.tile(top, rows, start, k),
+                    self._weight.tile(column + left, width, start, k),
+                    products[top : top + rows, left : left + width],
+                )
+
+    def _prefetch_l2(self, weight: GmTile, count: int) -> None:
+        self._writer.prefetch_l2(weight.extent, weight.k, count)
+
+    def _fetch(self, digits: GmTile) -> None:
+        self._writer.fetch(digits.extent, digits.k)
+
+    def _base_tile(self, digits: GmTile, weight: GmTile, products: GmView) -> None:
+        """(rows, k) @ (k, columns) -> (rows, columns)."""
+        rows, columns = products.rows, products.columns
+        rows_padded = align_up(rows, FRACTAL_ROWS)
+        slot = self._writer.product(digits.extent, weight.extent, digits.k)
+        total = slot.of(INT32, rows_padded * align_up(columns, FRACTAL_ROWS))
+        self._builder.emit(Fixpipe(products.operand, total, rows, columns, rows_padded, INT32))
+        self._writer.release(slot)

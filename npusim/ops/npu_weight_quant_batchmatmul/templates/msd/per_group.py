@@ -1,0 +1,423 @@
+"""msd per_group: digits of groups, multiplied and put together a pack of groups at a time.
+
+.. code-block:: text
+
+    vector cores  groups of x: largest magnitudes, sums, three digits, to global memory
+    cube cores    step by step: digits @ weight of each group of the pack, into a slot of the ring
+    vector cores  meanwhile the step before: products scaled by row and column and added to sums;
+                  y after the last pack of a round
+
+n is worked off in rounds, k in packs of 1024; a step is a pack of a round. In a step all cube cores
+share the products, and all vector cores put them together, each for a strip of columns and some
+rows, whose sums stay in its unified buffer. The ring lets cube cores run ahead: all vector cores
+wait for each other whenever they have read half of it, and let the cube cores write it again.
+
+ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_split_k.h, op_host/op_tiling/
+*_tiling_msd.cpp. Assumed are the order in which products are dealt to cube cores, that no more of
+these are launched than a step has products, and how many groups are put together at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Duplicate
+from npusim.kernel import chain
+from npusim.kernel.builder import Builder
+from npusim.kernel.cross_core import sync_all
+from npusim.kernel.cube import GmTile
+from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.plane import Plane, by_row, multiply_add
+from npusim.kernel.program import Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, fill, repeat
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_cube import GroupCube
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_sums import (
+    GroupEpilogue,
+    GroupScales,
+    RowNumbers,
+    join_terms,
+    scale_views,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
+    ALL_VECTORS,
+    DIGITS_READY,
+    PRODUCTS_READ,
+    PRODUCTS_READY,
+    GroupProducts,
+    GroupSplitter,
+    absmax_view,
+    group_views,
+    sums_view,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
+
+__all__ = ["PerGroupPlan", "build", "steps", "tile"]
+
+ALL_CUBES = 4
+"""Flag at which all cube cores wait for each other."""
+
+# ---- how the work is split ----
+
+PACK_K = 1024
+"""k of a pack of groups."""
+BLOCK_N = 1024
+"""Columns that a cube core multiplies a group by."""
+STRIP_N = 128
+"""Columns of a vector core in a full round; strips are multiples of it."""
+RING_ELEMENTS = 18 * 1024 * 256
+MAX_HALF_RING = 8
+"""Slots of half of the ring."""
+MAX_DIGITS_K = 12288
+"""k that is written in digits at a time."""
+PRODUCT_BYTES = 32768
+"""Of products that a vector core loads at a time, if one group is not more; assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerGroupPlan(Plan):
+    """How groups, rows and columns are split."""
+
+    digits_k: int
+    """k that a vector core writes in digits at a time."""
+    round_n: int
+    pack_groups: int
+    strip_n: int
+    """Columns of a vector core; of each strip it has `strip_m` rows."""
+    strip_m: int
+    ring_slots: int
+    """A slot holds the products of a step; vector cores give back half of the ring at a time."""
+    joint_groups: int
+    """Put together at a time."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
+    """Split a call on *spec*."""
+    f, products = p.traits, GroupProducts.of(p)
+    aic, groups = spec.cores["aic"].count, f.k // f.group_size
+    round_n = min(STRIP_N * 2 * aic, f.n)
+    pack = min(PACK_K // f.group_size, groups)
+    block_dim = min(aic, ceil_div(round_n, BLOCK_N) * pack)
+    strip_n = align_up(ceil_div(round_n, 2 * block_dim), STRIP_N)
+    parts = max(1, 2 * block_dim // ceil_div(round_n, strip_n))
+    strip_m = ceil_div(f.m, parts)
+    slot_rows = pack * products.digit_rows
+    half_ring = min(max(RING_ELEMENTS // (slot_rows * round_n), 1), MAX_HALF_RING)
+    ring = GmView.of("products", products.dtype, 2 * half_ring * slot_rows, round_n)
+    group_bytes = products.dtype.nbytes(products.terms * strip_m * strip_n)
+    return PerGroupPlan(
+        template=p.choice.template,
+        form=p.choice.form,
+        reason=p.choice.reason,
+        block_dim=block_dim,
+        is_mix=True,
+        workspaces=workspace_bytes(*group_views(f), ring),
+        digits_k=_digits_k(f.k, f.n),
+        round_n=round_n,
+        pack_groups=pack,
+        strip_n=strip_n,
+        strip_m=strip_m,
+        ring_slots=2 * half_ring,
+        joint_groups=max(1, min(pack, PRODUCT_BYTES // group_bytes)),
+    )
+
+
+def _digits_k(k: int, n: int) -> int:
+    """k cut into one piece, or four where it is much longer than n, or as many as make it fit."""
+    count = 4 if k // n >= 30 else 1
+    while align_up(ceil_div(k, count), PACK_K) > MAX_DIGITS_K:
+        count += 1
+    return align_up(ceil_div(k, count), PACK_K)
+
+
+class Step(NamedTuple):
+    """A pack of groups in a round of columns."""
+
+    group: int
+    groups: int
+    column: int
+    products: GmView
+    """Its slot of the ring, `(groups x terms x m, columns)`."""
+    is_first: bool
+    """Of its round; `is_last` likewise."""
+    is_last: bool
+    waits: bool
+    """Whether its half of the ring was filled before, so that cube cores wait."""
+    releases: bool
+    """Whether vector cores have read half of the ring with it, for which a later step waits."""
+
+
+def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
+    """All steps, a round after the other."""
+    f, products, half = p.traits, GroupProducts.of(p), plan.ring_slots // 2
+    slot_rows = plan.pack_groups * products.digit_rows
+    ring = GmView.of("products", products.dtype, plan.ring_slots * slot_rows, plan.round_n)
+    packs = tuple(pieces(f.k // f.group_size, plan.pack_groups))
+    count = len(packs) * ceil_div(f.n, plan.round_n)
+    index = 0
+    for column, columns in pieces(f.n, plan.round_n):
+        for group, groups in packs:
+            top = index % plan.ring_slots * slot_rows
+            yield Step(
+                group=group,
+                groups=groups,
+                column=column,
+                products=ring[top : top + groups * products.digit_rows, :columns],
+                is_first=group == 0,
+                is_last=group == packs[-1][0],
+                waits=index >= plan.ring_slots and index % half == 0,
+                releases=(index + 1) % half == 0 and index + 1 + half < count,
+            )
+            index += 1
+
+
+# ---- who does what ----
+
+
+def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]:
+    """Three blocks a group: a cube core and its two vector cores."""
+    cube, vector = _CubeCore(spec, p, plan), _VectorCore(spec, p, plan)
+    every, bound = tuple(steps(p, plan)), bindings(p, plan)
+    return mixed_launch(
+        plan.block_dim,
+        lambda _: bound,
+        lambda group: cube.program(every, group),
+        lambda group, half: vector.program(every, 2 * group + half),
+    )
+
+
+class _Task(NamedTuple):
+    """A product of a cube core: a group of the pack, and columns of the round."""
+
+    group: int
+    column: int
+    columns: int
+
+
+class _CubeCore:
+    """The kernel of a cube core."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> None:
+        self._f, self._plan, self._products = p.traits, plan, GroupProducts.of(p)
+        self._builder = Builder(p.choice.template, spec.cores["aic"], spec.sync)
+        columns, max_k = min(BLOCK_N, plan.round_n), plan.pack_groups * p.traits.group_size
+        self._cube = GroupCube(self._builder, p, columns, max_k, depth=2)
+
+    def program(self, every: tuple[Step, ...], core: int) -> Program:
+        """The program of cube core number *core*."""
+        builder, cube, size = self._builder, self._cube, self._f.group_size
+        repeat(builder, self._await_digits)
+        for step in every:
+            k, count, columns = step.group * size, step.groups * size, step.products.columns
+            repeat(
+                builder,
+                self._multiply,
+                self._tasks(step, core),
+                step.waits,
+                cube.digits.tile(0, self._products.digit_rows, k, count),
+                cube.weight.tile(step.column, columns, k, count),
+                step.products,
+            )
+        return builder.build()
+
+    def _await_digits(self) -> None:
+        self._builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+
+    def _tasks(self, step: Step, core: int) -> tuple[_Task, ...]:
+        """The share of *core*: a run of the groups of one block of columns after the other."""
+        every = [
+            _Task(group, column, columns)
+            for column, columns in pieces(step.products.columns, BLOCK_N)
+            for group in range(step.groups)
+        ]
+        run = share(len(every), self._plan.block_dim, core)
+        return tuple(every[run.start : run.stop])
+
+    def _multiply(
+        self,
+        tasks: tuple[_Task, ...],
+        waits: bool,
+        digits: GmTile,
+        weight: GmTile,
+        products: GmView,
+    ) -> None:
+        """(terms x m, k) digits @ (k, columns) of the weight, group by group: see `Step`."""
+        builder, rows = self._builder, self._products.digit_rows
+        if waits:
+            builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
+        if tasks:
+            held = self._cube.load_digits(digits.k)
+            for group, column, columns in tasks:
+                of_group = products[group * rows : (group + 1) * rows, column : column + columns]
+                self._cube.multiply(held, weight.k, group, column, of_group)
+            self._cube.release(held)
+        sync_all(builder, done="fixpipe", go="fixpipe", event=ALL_CUBES, tell=PRODUCTS_READY)
+
+
+class _VectorCore:
+    """The kernel of a vector core: digits first, then its strip of each round.
+
+    The second stage claims the unified buffer anew.
+    """
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> None:
+        self._f, self._plan = p.traits, plan
+        self._builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
+        self._max_groups = min(plan.digits_k, p.traits.k) // p.traits.group_size
+        self._splitter = GroupSplitter(self._builder, p, self._max_groups)
+        self._builder.reset_buffers()
+        self._sums = _StripSums(self._builder, p, plan)
+
+    def program(self, every: tuple[Step, ...], core: int) -> Program:
+        """The program of vector core number *core*."""
+        builder, plan = self._builder, self._plan
+        self._write_digits(core)
+        builder.end_stage()
+        repeat(builder, self._tell_digits)
+        part, strip = divmod(core, ceil_div(plan.round_n, plan.strip_n))
+        row, left = part * plan.strip_m, strip * plan.strip_n
+        rows = slice(row, min(row + plan.strip_m, self._f.m))
+        for step in every:
+            columns = slice(left, min(left + plan.strip_n, step.products.columns))
+            if rows.stop > rows.start and columns.stop > columns.start:
+                self._sums.add(step, rows, columns)
+            else:
+                repeat(builder, self._idle, step.releases)
+        return builder.build()
+
+    def _write_digits(self, core: int) -> None:
+        """Write this core's run of the pieces of all rows."""
+        f = self._f
+        every = [
+            (row, group, groups)
+            for row in range(f.m)
+            for group, groups in pieces(f.k // f.group_size, self._max_groups)
+        ]
+        run = ceil_div(len(every), 2 * self._plan.block_dim)
+        for row, group, groups in every[core * run : (core + 1) * run]:
+            self._splitter.write(row, group, groups)
+
+    def _tell_digits(self) -> None:
+        sync_all(self._builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=DIGITS_READY)
+
+    def _idle(self, releases: bool) -> None:
+        """A step of a core that has no part of its columns or rows."""
+        self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+        if releases:
+            self._sums.release_half()
+
+
+# ---- the last stage: products of digits to y ----
+
+
+class _StripSums:
+    """Adds up the groups of a strip of columns, and makes the output of it."""
+
+    def __init__(self, builder: Builder, p: Problem, plan: PerGroupPlan) -> None:
+        self._builder, self._f, self._plan = builder, p.traits, plan
+        self._products = products = GroupProducts.of(p)
+        self._scale, self._offset = scale_views(p)
+        rows, pack, count = plan.strip_m, plan.pack_groups, plan.strip_m * plan.strip_n
+        self._sums = builder.claim("ub", FLOAT32.nbytes(count))
+        self._epilogue = GroupEpilogue(builder, p, rows, plan.strip_n)
+        self._scales = GroupScales(builder, p, pack, plan.strip_n)
+        self._absmax = RowNumbers(builder, rows, pack)
+        self._row_sums = RowNumbers(builder, rows, pack) if p.traits.has_offset else None
+        joint = plan.joint_groups * count
+        given_bytes = products.dtype.nbytes(products.terms * joint)
+        self._given = builder.queue("ub", given_bytes, "mte2", "vector", 2)
+        self._floats = builder.claim("ub", FLOAT32.nbytes(joint)) if products.is_half else None
+
+    def add(self, step: Step, rows: slice, columns: slice) -> None:
+        """Add the groups of *step* to the sums of *rows* and of *columns* of its round."""
+        f, groups = self._f, slice(step.group, step.group + step.groups)
+        here = slice(step.column + columns.start, step.column + columns.stop)
+        # From these rows of the first digit of the first group to those of the last.
+        span = slice(rows.start, rows.stop + step.products.rows - f.m)
+        offset, row_sums = self._offset, sums_view(f)
+        repeat(
+            self._builder,
+            self._add,
+            step.products[span, columns],
+            self._scale[groups, here],
+            None if offset is None else offset[groups, here],
+            absmax_view(f)[rows, groups],
+            None if row_sums is None else row_sums[rows, groups],
+            *self._epilogue.views(rows, here),
+            step.is_first,
+            step.is_last,
+            step.releases,
+        )
+
+    def release_half(self) -> None:
+        """Let cube cores write half of the ring again, once all vector cores have read it."""
+        sync_all(self._builder, done="mte2", go="mte2", event=ALL_VECTORS, tell=PRODUCTS_READ)
+
+    def _add(
+        self,
+        products: GmView,
+        scale: GmView,
+        offset: GmView | None,
+        absmax: GmView,
+        row_sums: GmView | None,
+        output: GmView,
+        bias: GmView | None,
+        is_first: bool,
+        is_last: bool,
+        releases: bool,
+    ) -> None:
+        """Products of a pack `(groups, terms, rows, columns)`; see `_StripSums.add`."""
+        builder, groups = self._builder, scale.rows
+        sums = Plane(self._sums, output.rows, output.columns)
+        self._absmax.load(absmax)
+        if self._row_sums is not None and row_sums is not None:
+            self._row_sums.load(row_sums)
+        self._scales.load(scale, offset)
+        if is_first:
+            chain.step(builder, Duplicate(sums.whole(), 0.0))
+        # All offsets of the pack before its products: sums += row sums * (scale * offset)
+        if self._row_sums is not None:
+            for group in range(groups):
+                of_rows, scaled = self._row_sums.of(group), self._scales.scaled_offset(group)
+                multiply_add(builder, sums, of_rows, scaled, self._row_sums.pitch)
+        builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+        for group, count in pieces(groups, self._plan.joint_groups):
+            is_read = releases and group + count == groups
+            self._add_products(sums, products, group, count, is_read)
+        if is_last:
+            self._epilogue.write(sums, output, bias)
+
+    def _add_products(
+        self, sums: Plane, products: GmView, first: int, count: int, is_read: bool
+    ) -> None:
+        """sums += product * scale * absmax, for *count* groups of the pack from *first* on.
+
+        *is_read* says that half of the ring has been read with them.
+        """
+        builder, rows, columns = self._builder, sums.rows, sums.columns
+        slot = self._given.alloc()
+        fill(builder, slot, *self._terms(products, first, count, rows), pitch=columns)
+        if is_read:
+            self.release_half()
+        self._given.enque(slot)
+        slot = self._given.deque()
+        planes = join_terms(builder, self._products, slot, self._floats, count, rows, columns)
+        for group, plane in enumerate(planes, start=first):
+            by_row(builder, "mul", plane, self._scales.scale(group))
+            multiply_add(builder, sums, self._absmax.of(group), plane, self._absmax.pitch)
+        self._given.free(slot)
+
+    def _terms(self, products: GmView, first: int, count: int, rows: int) -> list[GmView]:
+        """`(rows, columns)` of each digit of *count* groups; all rows come as one view."""
+        m, terms = self._f.m, self._products.terms
+        span = range(first * terms * m, (first + count) * terms * m, m)
+        if rows == m:
+            return [products[span.start : span.stop, :]]
+        return [products[top : top + rows, :] for top in span]

@@ -1,0 +1,282 @@
+"""msd_group: cores share n and k; each adds up its groups, then all add up in global memory.
+
+.. code-block:: text
+
+    vector cores  rows of x: largest magnitudes, sums, digits of each group; zeros over the total
+    cube cores    group by group: digits @ weight, fp16 or int32, into one of two slots in turn
+    vector cores  meanwhile the group before: put together, scaled, added to sums in the unified
+                  buffer; at last the sums are added to the total in global memory
+    vector cores  the total rounded to y, by those whose cube core is the first along k
+
+Each vector core has half of the columns of its cube core. All vector cores wait for each other
+before the cube multiplies, for digits and zeros, and before y is made, for the total.
+
+ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_group.h, op_host/op_tiling/
+*_tiling_msd_group.cpp. There every core that shares k stores the same output; here only the first
+one does. How many rows are put together at a time is assumed.
+"""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Binary, Duplicate, Store
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cross_core import sync_all
+from npusim.kernel.cube import GmTile
+from npusim.kernel.launch import mixed_launch
+from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, fill, load, repeat
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_cube import GroupCube
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_sums import (
+    SPREAD,
+    GroupEpilogue,
+    GroupScales,
+    RowNumbers,
+    join_terms,
+    scale_views,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
+    ALL_VECTORS,
+    DIGITS_READY,
+    PRODUCTS_READ,
+    PRODUCTS_READY,
+    GroupProducts,
+    GroupSplitter,
+    absmax_view,
+    sums_view,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group.tiling import (
+    CORE_N,
+    SLOTS,
+    MsdGroupPlan,
+    Share,
+    share_of,
+    slots_view,
+    total_view,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
+
+__all__ = ["build"]
+
+MAX_ZEROS = 32768 // FLOAT32.nbytes(1)
+"""Of a store of zeros; assumed."""
+
+
+def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]:
+    """Three blocks a share: a cube core and its two vector cores."""
+    cube, vector = _CubeCore(spec, p, plan), _VectorCore(spec, p, plan)
+    shares = [share_of(p, plan, index) for index in range(plan.block_dim)]
+    bound, slots_bytes = bindings(p, plan), slots_view(p).nbytes
+    return mixed_launch(
+        plan.block_dim,
+        lambda index: bound | {"products": Binding("products", index * slots_bytes)},
+        lambda index: cube.program(shares[index]),
+        lambda index, half: vector.program(shares[index], half, 2 * index + half),
+    )
+
+
+class _CubeCore:
+    """The kernel of a cube core."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> None:
+        self._f, self._products, self._slots = p.traits, GroupProducts.of(p), slots_view(p)
+        self._builder = Builder(p.choice.template, spec.cores["aic"], spec.sync)
+        max_k = min(plan.core_k, p.traits.k)
+        self._cube = GroupCube(self._builder, p, plan.core_n, max_k, depth=1)
+
+    def program(self, share: Share) -> Program:
+        """Multiply the groups of *share* one after the other."""
+        cube, size = self._cube, self._f.group_size
+        k, count = share.group * size, share.groups * size
+        digits = cube.digits.tile(0, self._products.digit_rows, k, count)
+        weight = cube.weight.tile(share.column, share.columns, k, count)
+        repeat(self._builder, self._multiply, digits, weight, share.groups)
+        return self._builder.build()
+
+    def _multiply(self, digits: GmTile, weight: GmTile, groups: int) -> None:
+        """(terms x m, k) digits @ (k, columns) of the weight, group by group."""
+        builder, rows = self._builder, self._products.digit_rows
+        builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+        held = self._cube.load_digits(digits.k)
+        for group in range(groups):
+            if group >= SLOTS:
+                builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
+            top = group % SLOTS * rows
+            products = self._slots[top : top + rows, : weight.extent]
+            self._cube.multiply(held, digits.k, group, 0, products)
+            builder.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
+        self._cube.release(held)
+
+
+class _VectorCore:
+    """The kernel of a vector core: digits and zeros, sums of groups, the output.
+
+    Each stage claims the unified buffer anew.
+    """
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> None:
+        self._f, self._plan, self._products = p.traits, plan, GroupProducts.of(p)
+        self._slots, (self._scale, self._offset) = slots_view(p), scale_views(p)
+        self._builder = builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
+        f, claim, queue = p.traits, builder.claim, builder.queue
+        columns = min(plan.core_n, CORE_N // 2)
+        # Digits.
+        self._splitter = GroupSplitter(builder, p, f.k // f.group_size)
+        builder.reset_buffers()
+        # Zeros: an even part of the total for each core.
+        self._core_zeros = align_up(ceil_div(f.m * f.n, 2 * plan.block_dim), REPEAT)
+        self._max_zeros = min(MAX_ZEROS, self._core_zeros)
+        self._zeros = claim("ub", FLOAT32.nbytes(self._max_zeros))
+        builder.reset_buffers()
+        # Sums of groups.
+        self._sums = claim("ub", FLOAT32.nbytes(f.m * columns))
+        self._scales = GroupScales(builder, p, 1, columns)
+        self._absmax = RowNumbers(builder, f.m, SPREAD)
+        self._row_sums = RowNumbers(builder, f.m, SPREAD) if f.has_offset else None
+        given_bytes = self._products.dtype.nbytes(self._products.terms * plan.rows * columns)
+        self._given = queue("ub", given_bytes, "mte2", "vector", 2)
+        self._floats = None
+        if self._products.is_half:
+            self._floats = claim("ub", FLOAT32.nbytes(plan.rows * columns))
+        builder.reset_buffers()
+        # The output.
+        self._total = queue("ub", FLOAT32.nbytes(f.m * columns), "mte2", "vector")
+        self._epilogue = GroupEpilogue(builder, p, f.m, columns)
+
+    def program(self, share: Share, half: int, core: int) -> Program:
+        """The program of vector core number *core*, for one *half* of the columns of *share*."""
+        builder, f = self._builder, self._f
+        for row in range(core, f.m, 2 * self._plan.block_dim):
+            self._splitter.write(row, 0, f.k // f.group_size)
+        builder.end_stage()
+        self._store_zeros(core)
+        repeat(builder, self._sync_all, DIGITS_READY)
+        builder.end_stage()
+        start, stop = half * (CORE_N // 2), min((half + 1) * (CORE_N // 2), share.columns)
+        columns = slice(share.column + start, share.column + stop)
+        if start < stop:
+            self._add_groups(share, slice(start, stop), columns)
+        else:
+            repeat(builder, self._idle, share.groups)
+        repeat(builder, self._sync_all, None)
+        builder.end_stage()
+        if start < stop and share.group == 0:
+            views = self._epilogue.views(slice(0, f.m), columns)
+            repeat(builder, self._finish, total_view(f)[:, columns], *views)
+        return builder.build()
+
+    def _sync_all(self, tell: int | None) -> None:
+        sync_all(self._builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=tell)
+
+    # ---- digits are written by now ----
+
+    def _store_zeros(self, core: int) -> None:
+        """Store zeros over this core's part of the total."""
+        builder, part = self._builder, self._core_zeros
+        total = GmView.vector("total", FLOAT32, self._f.m * self._f.n)
+        own = total[:, core * part : (core + 1) * part]
+        if own.columns:
+            repeat(builder, self._make_zeros)
+        for start, count in pieces(own.columns, self._max_zeros):
+            repeat(builder, self._store_some, own[:, start : start + count])
+
+    def _make_zeros(self) -> None:
+        self._builder.emit(Duplicate(self._zeros.of(FLOAT32, self._max_zeros), 0.0))
+        self._builder.sync("vector", "mte3")
+
+    def _store_some(self, total: GmView) -> None:
+        self._builder.store(total.operand, self._zeros.of(FLOAT32, total.columns))
+
+    # ---- the cube multiplies ----
+
+    def _idle(self, groups: int) -> None:
+        """For cores that have no columns: the cube core waits for both of its vector cores."""
+        for _ in range(groups):
+            self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            self._builder.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
+
+    def _add_groups(self, share: Share, inside: slice, columns: slice) -> None:
+        """Add the groups of *share*; *inside* its columns lie those of this core."""
+        builder, f = self._builder, self._f
+        offset, row_sums = self._offset, sums_view(f)
+        repeat(builder, self._clear_sums, inside.stop - inside.start)
+        for first, count in pieces(share.groups, SPREAD):
+            groups = slice(share.group + first, share.group + first + count)
+            repeat(
+                builder,
+                self._add_pack,
+                self._slots[:, inside],
+                self._scale[groups, columns],
+                None if offset is None else offset[groups, columns],
+                absmax_view(f)[:, groups],
+                None if row_sums is None else row_sums[:, groups],
+            )
+        repeat(builder, self._add_to_total, total_view(f)[:, columns])
+
+    def _clear_sums(self, columns: int) -> None:
+        # The first group could be written in place of being added; a sum that begins with +0 and
+        # is added to +0 at last comes to the same bits.
+        step(self._builder, Duplicate(self._sums.of(FLOAT32, self._f.m * columns), 0.0))
+
+    def _add_pack(
+        self,
+        slots: GmView,
+        scale: GmView,
+        offset: GmView | None,
+        absmax: GmView,
+        row_sums: GmView | None,
+    ) -> None:
+        """Up to eight groups, one after the other: their numbers of rows come at once."""
+        builder, f, rows = self._builder, self._f, self._products.digit_rows
+        sums = Plane(self._sums, f.m, scale.columns)
+        self._absmax.load(absmax)
+        if self._row_sums is not None and row_sums is not None:
+            self._row_sums.load(row_sums)
+        for group in range(scale.rows):
+            here = slice(group, group + 1)
+            self._scales.load(scale[here, :], None if offset is None else offset[here, :])
+            # sums += row sums * (scale * offset)
+            if self._row_sums is not None:
+                of_rows, scaled = self._row_sums.of(group), self._scales.scaled_offset(0)
+                multiply_add(builder, sums, of_rows, scaled, self._row_sums.pitch)
+            builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            top = group % SLOTS * rows
+            for row, count in pieces(f.m, self._plan.rows):
+                self._add_rows(slots[top : top + rows, :], group, row, count)
+
+    def _add_rows(self, products: GmView, group: int, row: int, rows: int) -> None:
+        """sums += product * scale * absmax, for *rows* rows of one group."""
+        builder, m, columns = self._builder, self._f.m, products.columns
+        # (terms, rows, columns) of the product (terms x m, columns)
+        tops = range(row, products.rows, m)
+        slot = self._given.alloc()
+        fill(builder, slot, *(products[top : top + rows, :] for top in tops), pitch=columns)
+        if row + rows == m:
+            builder.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
+        self._given.enque(slot)
+        slot = self._given.deque()
+        (plane,) = join_terms(builder, self._products, slot, self._floats, 1, rows, columns)
+        by_row(builder, "mul", plane, self._scales.scale(0))
+        by_column(builder, "mul", plane, self._absmax.of(group, row), self._absmax.pitch)
+        sums = self._sums.of(FLOAT32, rows * columns, FLOAT32.nbytes(row * columns))
+        step(builder, Binary("add", sums, sums, plane.whole()))
+        self._given.free(slot)
+
+    def _add_to_total(self, total: GmView) -> None:
+        builder = self._builder
+        builder.sync("vector", "mte3")
+        sums = self._sums.of(FLOAT32, total.columns)
+        builder.emit(Store(total.operand, sums, total.row_bytes, FLOAT32))
+
+    # ---- everything is added up ----
+
+    def _finish(self, total: GmView, output: GmView, bias: GmView | None) -> None:
+        slot = load(self._builder, self._total, total, pitch=total.columns)
+        self._epilogue.write(Plane(slot, total.rows, total.columns), output, bias)
+        self._total.free(slot)
