@@ -19,7 +19,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, l1_bytes
 from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import gm_weight
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import gm_weight
 from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["DigitCube", "core_columns", "digits_of", "digits_tile", "terms_of"]
