@@ -13,7 +13,7 @@ from weight_calls import HALF, OP, Kind, assert_bits, weight_call
 
 from npusim import TensorSpec, devices, ops, run
 from npusim.ops.npu_weight_quant_batchmatmul import reference
-from npusim.ops.npu_weight_quant_batchmatmul.templates.custom_tiling import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan
 
 A2 = devices.load("ascend910b2")
 pytestmark = pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul.*it is taken")
@@ -26,11 +26,11 @@ def custom(call: dict[str, Any], **how: Any) -> Array:
     return values
 
 
-def plan_of(m: int, k: int, n: int, kind: Kind) -> Plan:
+def plan_of(m: int, k: int, n: int, kind: Kind) -> CustomPlan:
     call = weight_call(np.random.default_rng(0), m, k, n, kind)
     operator = ops.load(OP)
     plan = operator.tile(A2, operator.check(A2, **call, template="custom"))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, CustomPlan)
     return plan
 
 
@@ -209,7 +209,7 @@ def test_the_vendor_takes_it_for_what_no_other_kernel_can(rng: np.random.Generat
 
 def test_one_round_where_the_columns_fit_the_cores() -> None:
     plan = plan_of(128, 512, 5120, Kind())
-    assert (plan.base_m, plan.base_n, plan.base_k) == (128, 256, 64)
+    assert (plan.base.m, plan.base.n, plan.base.k) == (128, 256, 64)
     assert (plan.cores_m, plan.cores_n, plan.rounds, plan.slots) == (1, 20, 1, 1)
     assert plan.workspaces == {"dequantised": 512 * 5120 * 2}
 
@@ -231,19 +231,19 @@ def test_one_round_where_the_columns_fit_the_cores() -> None:
 )
 def test_pieces_are_those_of_the_vendor(kind: Kind, piece: tuple[int, int]) -> None:
     plan = plan_of(70, 128, 64, kind._replace(offset=True))
-    assert (plan.piece_rows, plan.piece_columns) == piece
+    assert (plan.tile_rows, plan.tile_columns) == piece
 
 
 def test_the_last_round_may_be_short() -> None:
     plan = plan_of(1, 64, 25 * 256, Kind())
-    assert (plan.cores_n, plan.base_n, plan.rounds, plan.slots) == (24, 256, 2, 2)
+    assert (plan.cores_n, plan.base.n, plan.rounds, plan.slots) == (24, 256, 2, 2)
 
 
 def test_many_rows_are_shared_along_m_too() -> None:
     plan = plan_of(2048, 64, 1024, Kind())
-    assert (plan.cores_m, plan.base_m, plan.cores_n, plan.rounds) == (6, 128, 4, 1)
+    assert (plan.cores_m, plan.base.m, plan.cores_n, plan.rounds) == (6, 128, 4, 1)
 
 
 def test_a_k_is_padded_to_256_where_it_runs_along_the_rows() -> None:
     plan = plan_of(16, 300, 64, Kind(layout="NDT"))
-    assert plan.workspaces == {"dequantised": 512 * plan.width * 2}
+    assert plan.workspaces == {"dequantised": 512 * plan.round_n * 2}

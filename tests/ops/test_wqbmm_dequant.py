@@ -15,51 +15,39 @@ from npusim.data.integers import align_up
 from npusim.data.layout import NZ, c0, from_fractals
 from npusim.data.tensor import GlobalTensor
 from npusim.kernel.builder import Builder
+from npusim.kernel.cube import GmMatrix
 from npusim.kernel.program import Binding, Block
+from npusim.kernel.rows import pieces
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import (
-    Chain,
-    Dequant,
-    dequant_bytes,
-    gm_weight,
-    piece_of,
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+    Dequantiser,
+    Precision,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, gm_weight
 
 A2 = devices.load("ascend910b2")
 
 
-def dequantised(p: Problem, chain: Chain, rows: int, columns: int) -> Array:
+def dequantised(p: Problem, precision: Precision, rows: int, columns: int) -> Array:
     """What a kernel of one vector core writes, as it lies in memory without what fills edges."""
     gm_matrix = gm_weight(p)
     builder = Builder("dequant", A2.cores["aiv"], A2.sync)
-    room = builder.room_bytes("ub")
-    kernel = Dequant(builder, p, chain, rows, columns)
-    assert room - builder.room_bytes("ub") == dequant_bytes(p, chain, rows, columns)
-    kernel.begin()
-    width = (
-        align_up(gm_matrix.columns, c0(gm_matrix.dtype)) if p.traits.is_nz else gm_matrix.columns
-    )
-    high = align_up(gm_matrix.rows, 16) if p.traits.is_nz else gm_matrix.rows
-    stride = 32 * high if p.traits.is_nz else 2 * width
-    for row in range(0, gm_matrix.rows, rows):
-        for column in range(0, gm_matrix.columns, columns):
-            down, across = min(rows, gm_matrix.rows - row), min(columns, gm_matrix.columns - column)
-            piece = piece_of(p, row, column, down, across)
-            start = (
-                column // 16 * stride + 32 * row if p.traits.is_nz else row * stride + 2 * column
-            )
-            builder.call(
-                piece[2:],
-                kernel.shifts(piece) | {"out": start},
-                lambda piece=piece: kernel.write(piece, "out", stride),  # type: ignore[misc]
-            )
+    kernel = Dequantiser(builder, p, precision, rows, columns)
+    kernel.load_registers()
+    is_nz, width, high = p.traits.is_nz, gm_matrix.columns, gm_matrix.rows
+    if is_nz:
+        width, high = align_up(width, c0(gm_matrix.dtype)), align_up(high, 16)
+    output = GmMatrix("out", precision.out, high, width, True, gm_matrix.layout)
+    for row, tile_rows in pieces(gm_matrix.rows, rows):
+        for column, tile_columns in pieces(gm_matrix.columns, columns):
+            kernel.write(MatrixTile(row, column, tile_rows, tile_columns), output, row, column)
     names = [operand.name for operand in p.inputs] + ["out"]
     block = Block(0, "aiv", builder.build(), {name: Binding(name) for name in names})
     out = GlobalTensor("out", 2 * high * width, np.full(2 * high * width, 0xA5, np.uint8))
     orders = chip.verify((block,), A2)
     chip.compute((block,), [operand.place() for operand in p.inputs] + [out], A2, orders)
     assert out.data is not None
-    found = out.data.view(chain.out.numpy)
+    found = out.data.view(precision.out.numpy)
     if not p.traits.is_nz:
         return found.reshape(high, width)
     fractals = found.reshape(NZ.array_shape(high, width, (16, 16)))
@@ -84,24 +72,24 @@ def per_row(p: Problem, parameter: Any, k: int) -> Array:
     return plain.reshape(1, -1)
 
 
-def expected(p: Problem, call: dict[str, Any], chain: Chain) -> Array:
-    """Each step rounded to the type that *chain* names."""
+def expected(p: Problem, call: dict[str, Any], precision: Precision) -> Array:
+    """Each step rounded to the type that *precision* names."""
     value, k = numbers_of(p, call["weight"]).astype(F32), p.traits.k
     for name, kind, apply in (
-        ("antiquant_offset", chain.offset, np.add),
-        ("antiquant_scale", chain.scale, np.multiply),
+        ("antiquant_offset", precision.offset, np.add),
+        ("antiquant_scale", precision.scale, np.multiply),
     ):
         if call[name] is not None and kind is not None:
             met = per_row(p, call[name], k).astype(kind.numpy).astype(F32)
             value = apply(value, met).astype(kind.numpy).astype(F32)
-    value = value.astype(chain.out.numpy)
+    value = value.astype(precision.out.numpy)
     return value.T if p.traits.trans_weight else value
 
 
-FP16 = Chain(FLOAT16, FLOAT16, FLOAT16)
-BF16_ONCE = Chain(FLOAT32, FLOAT32, BFLOAT16)
-BF16_OFFSET = Chain(FLOAT16, None, BFLOAT16)
-BF16_TWICE = Chain(FLOAT16, FLOAT32, BFLOAT16)
+FP16 = Precision(FLOAT16, FLOAT16, FLOAT16)
+BF16_ONCE = Precision(FLOAT32, FLOAT32, BFLOAT16)
+BF16_OFFSET = Precision(FLOAT16, None, BFLOAT16)
+BF16_TWICE = Precision(FLOAT16, FLOAT32, BFLOAT16)
 
 CASES = [
     (Kind(HALF, "int8", "ND", offset=True), FP16, (70, 200), (48, 128)),
@@ -137,15 +125,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "chain", "sizes", "piece"), CASES)
+@pytest.mark.parametrize(("kind", "precision", "sizes", "piece"), CASES)
 def test_pieces_are_the_whole(
     rng: np.random.Generator,
     kind: Kind,
-    chain: Chain,
+    precision: Precision,
     sizes: tuple[int, int],
     piece: tuple[int, int],
 ) -> None:
     call = weight_call(rng, 70, *sizes, kind)
     p = ops.load(OP).check(A2, **call, template="custom")
-    found, wanted = dequantised(p, chain, *piece), expected(p, call, chain)
+    found, wanted = dequantised(p, precision, *piece), expected(p, call, precision)
     np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))

@@ -13,7 +13,7 @@ from op_calls import BF16, SPECIAL, Array, assert_same
 from npusim import Tensor, TensorSpec, chip, devices, ops, run
 from npusim.data.dtypes import pack_int4
 from npusim.devices.schema import DeviceSpec
-from npusim.ops.npu_weight_quant_batchmatmul.templates.sharing import SharingPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.kernel import SharedKPlan
 
 OP = "npu_weight_quant_batchmatmul"
 A2 = devices.load("ascend910b2")
@@ -80,10 +80,10 @@ def assert_as_the_reference(
         np.testing.assert_array_equal(np.signbit(output[known]), np.signbit(expected[known]))
 
 
-def plan_of(call: dict[str, Any], spec: DeviceSpec = A2) -> SharingPlan:
+def plan_of(call: dict[str, Any], spec: DeviceSpec = A2) -> SharedKPlan:
     operator = ops.load(OP)
     plan = operator.tile(spec, operator.check(spec, **call))
-    assert isinstance(plan, SharingPlan)
+    assert isinstance(plan, SharedKPlan)
     return plan
 
 
@@ -124,7 +124,7 @@ def test_groups(rng: np.random.Generator, m: int, k: int, n: int) -> None:
 def test_x_that_does_not_stay(rng: np.random.Generator) -> None:
     call = grouped_call(rng, 32, 6144, 64)
     one = with_cores(1)
-    assert not plan_of(call, one).tile.is_resident
+    assert not plan_of(call, one).tiles.is_resident
     assert_as_the_reference(call, one)
 
 
@@ -191,13 +191,13 @@ def test_the_split_of_fractals() -> None:
     plan = plan_of(fractal_shapes(96, 8192, 7392, "bfloat16"))
     # 8192 is cut by 1024; 24 cores by 8 leave 3 for n: 2464 columns, in whole 64.
     assert (plan.cores_k, plan.core_k, plan.cores_n, plan.core_n) == (8, 1024, 3, 2496)
-    assert (plan.block_dim, plan.is_added, plan.tile.is_resident) == (24, True, True)
+    assert (plan.block_dim, plan.is_added, plan.tiles.is_resident) == (24, True, True)
     assert plan.workspaces == {"ring": 24 * 4 * 2 * 128 * 512, "sums": 4 * 96 * 7392}
     plan = plan_of(fractal_shapes(256, 1024, 128))
     # 2 cores of 64 columns: the fixpipe makes the output, nobody has anything to add.
-    assert (plan.cores_n, plan.piece_n, plan.block_dim, plan.is_added) == (2, 64, 2, False)
+    assert (plan.cores_n, plan.block_n, plan.block_dim, plan.is_added) == (2, 64, 2, False)
     assert plan.workspaces == {"ring": 2 * 4 * 2 * 64 * 512}
-    assert not plan.tile.is_resident
+    assert not plan.tiles.is_resident
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_the_split_of_groups(m: int, k: int, n: int, cores: tuple[int, int]) -> 
     }
     plan = plan_of(call)
     assert (plan.cores_k, plan.cores_n) == cores
-    assert plan.tile.is_resident
+    assert plan.tiles.is_resident
 
 
 def test_large_calls_are_legal() -> None:

@@ -1,9 +1,9 @@
 """nz_splitk: a FRACTAL_NZ weight, whose k is shared out by 1024 or more.
 
-A core's columns come in tiles of 128; the weight goes through the ring in pieces of 128 x 512, of
+A core's columns come in tiles of 128; the weight goes through the ring in blocks of 128 x 512, of
 which each vector core dequantises 32 x 512 at a time. x stays in L1 if the core's share of it fits
 into 256 KiB (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/op_tiling,
-*_custom_nz_splitk.cpp). That a piece comes to L1 in halves, and that 256 rows of x meet it there,
+*_custom_nz_splitk.cpp). That a block comes to L1 in halves, and that 256 rows of x meet it there,
 is assumed.
 """
 
@@ -14,22 +14,22 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates import sharing
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequant import Chain
-from npusim.ops.npu_weight_quant_batchmatmul.templates.sharing import Recipe, SharingPlan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.strip import StripTile
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Precision
+from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k import kernel
+from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.kernel import Numerics, SharedKPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.strip import StripTiles
 from npusim.ops.npu_weight_quant_batchmatmul.traits import k_cores, k_step
 
 __all__ = ["build", "tile"]
 
-SLOTS, PIECE_K = 4, 512
+SLOTS, BLOCK_K = 4, 512
 TILE = 128
 """Of m, n and k."""
 LOAD_K = 256
 RESIDENT_BYTES = 262144
 
 
-def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
+def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
     """Split k, then give what is left of the cores to n."""
     f, aic = p.traits, spec.cores["aic"].count
     cores_k, core_k = k_cores(f, aic), k_step(f, aic)
@@ -39,12 +39,12 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     tile_m = min(f.m, TILE)
     rows = min(f.m, 2 * TILE)
     is_added = f.x == "bfloat16" or f.has_bias or cores_k > 1
-    slot_bytes = 2 * tile_n * PIECE_K
+    slot_bytes = 2 * tile_n * BLOCK_K
     used = cores_k * cores_n
     workspaces = {"ring": used * SLOTS * slot_bytes}
     if is_added:
         workspaces["sums"] = 4 * f.m * f.n
-    return SharingPlan(
+    return SharedKPlan(
         template=p.choice.template,
         form=p.choice.form,
         reason=p.choice.reason,
@@ -57,11 +57,11 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
         core_n=core_n,
         strip_k=core_k,
         ring_slots=SLOTS,
-        piece_n=tile_n,
-        piece_k=PIECE_K,
+        block_n=tile_n,
+        block_k=BLOCK_K,
         vector_n=32,
-        vector_k=PIECE_K,
-        tile=StripTile(
+        vector_k=BLOCK_K,
+        tiles=StripTiles(
             rows=rows,
             m=tile_m,
             n=tile_n,
@@ -75,8 +75,9 @@ def tile(spec: DeviceSpec, p: Problem) -> SharingPlan:
     )
 
 
-def build(spec: DeviceSpec, p: Problem, plan: SharingPlan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
     """The scale of bf16 comes after the product."""
-    is_half = p.traits.x == "float16"
-    chain = Chain(FLOAT16, FLOAT16, FLOAT16) if is_half else Chain(FLOAT16, None, BFLOAT16)
-    return sharing.build(spec, p, plan, Recipe(chain, "round"))
+    precision = Precision(offset=FLOAT16, scale=None, out=BFLOAT16)
+    if p.traits.x == "float16":
+        precision = Precision(offset=FLOAT16, scale=FLOAT16, out=FLOAT16)
+    return kernel.build(spec, p, plan, Numerics(precision, rounding="round"))

@@ -31,7 +31,7 @@ from npusim.kernel.rows import Rows, load, pieces
 from npusim.kernel.tiles import Piece
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz_tiles import WeightNzPlan, tile
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import WeightNzPlan, tile
 
 __all__ = ["WeightNzPlan", "build", "tile"]
 

@@ -1,0 +1,157 @@
+"""The kernels of the template custom: one of a cube core, one of a vector core."""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Fixpipe, Local, QuantMode
+from npusim.kernel.builder import Builder
+from npusim.kernel.cross_core import sync_all
+from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile, Tables
+from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, repeat
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import (
+    CustomPlan,
+    precision,
+    ring_slot,
+    slot_bytes,
+    weight_tiles,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Dequantiser
+
+__all__ = ["build"]
+
+VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
+"""Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
+
+
+def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
+    """Three blocks a group: a cube core and its two vector cores."""
+    names = [operand.name for operand in p.inputs] + ["output", *plan.workspaces]
+    bindings = {name: Binding(name) for name in names}
+    cube, vector = _CubeKernel(spec, p, plan), _VectorKernel(spec, p, plan)
+    return mixed_launch(
+        plan.block_dim,
+        lambda _: bindings,
+        cube.program,
+        lambda group, half: vector.program(2 * group + half),
+    )
+
+
+class _VectorKernel:
+    """What a vector core does: its share of each round's tiles of the weight, into the ring."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: CustomPlan) -> None:
+        self._plan = plan
+        self._builder = Builder("npu_weight_quant_batchmatmul", spec.cores["aiv"], spec.sync)
+        self._dequantiser = Dequantiser(
+            self._builder, p, precision(p), plan.tile_rows, plan.tile_columns
+        )
+        self._ring, self._slot_bytes = ring_slot(p, plan), slot_bytes(p, plan)
+        self._rounds = [weight_tiles(p, plan, number) for number in range(plan.rounds)]
+
+    def program(self, core: int) -> Program:
+        """The program of vector core number *core*."""
+        plan, builder = self._plan, self._builder
+        shares = [
+            [tiles[index] for index in share(len(tiles), 2 * plan.block_dim, core)]
+            for tiles in self._rounds
+        ]
+        if any(shares):
+            self._dequantiser.load_registers()
+        for number, tiles in enumerate(shares):
+            if number >= plan.slots:
+                repeat(builder, builder.cross_core_wait_flag, "group", "mte3", READ)
+            offset_bytes, start = number % plan.slots * self._slot_bytes, number * plan.round_n
+            for tile in tiles:
+                # (k, n) goes to (k, n - start), (n, k) to (n - start, k).
+                row, column = tile.row - start, tile.column
+                if self._ring.k_is_first:
+                    row, column = tile.row, tile.column - start
+                self._dequantiser.write(tile, self._ring, row, column, offset_bytes)
+            repeat(builder, sync_all, builder, "mte3", "mte3", VECTORS_DONE, FILLED)
+        return builder.build()
+
+
+class _CubeKernel:
+    """What a cube core does: x times each round's columns, a base tile at a time."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: CustomPlan) -> None:
+        self._p, self._plan, f = p, plan, p.traits
+        self._builder = Builder("npu_weight_quant_batchmatmul", spec.cores["aic"], spec.sync)
+        rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
+        self._x = GmMatrix("x", p.x.element, rows, columns, f.trans_x)
+        self._ring, self._slot_bytes = ring_slot(p, plan), slot_bytes(p, plan)
+        a, b = GmFeed(self._builder, self._x), GmFeed(self._builder, self._ring)
+        self._writer = CubeWriter(self._builder, plan.base, a, b, f.k)
+        bias, quant = p.bias, p.quant_scale
+        self._tables = Tables(
+            self._builder, plan.base.n, None if bias is None else bias.element, quant is not None
+        )
+        self._output = GmView.of("output", p.output.element, f.m, f.n)
+        self._bias = None if bias is None else GmView.vector("bias", bias.element, f.n)
+        self._quant: GmView | None = None
+        """A scale a column, if there is more than one."""
+        if quant is not None and quant.spec.size > 1:
+            self._quant = GmView.vector("quant_scale", quant.element, f.n)
+        self._single_scale: Local | None = None
+
+    def program(self, group: int) -> Program:
+        """The program of cube core number *group*, which may have nothing to multiply."""
+        plan, f, builder = self._plan, self._p.traits, self._builder
+        i, j = divmod(group, plan.cores_n)
+        core_m = ceil_div(ceil_div(f.m, plan.base.m), plan.cores_m) * plan.base.m
+        top, bottom = i * core_m, min((i + 1) * core_m, f.m)
+        if top < bottom and self._p.quant_scale is not None and self._quant is None:
+            self._single_scale = self._tables.take_scale("quant_scale", 1)
+        for number in range(plan.rounds):
+            repeat(builder, builder.cross_core_wait_flag, "group", "mte2", FILLED)
+            column = number * plan.round_n + j * plan.base.n
+            columns = slice(column, min(column + plan.base.n, f.n))
+            for row, rows in pieces(max(0, bottom - top), plan.base.m):
+                if column < f.n:
+                    self._call(number, slice(top + row, top + row + rows), columns)
+            repeat(builder, sync_all, builder, "fixpipe", "fixpipe", CUBES_DONE, READ)
+        return builder.build()
+
+    def _call(self, number: int, rows: slice, columns: slice) -> None:
+        """Make *rows* x *columns* of the output, in round *number*."""
+        plan, output = self._plan, self._output[rows, columns]
+        slot = number % plan.slots * self._slot_bytes
+        weight = self._ring.tile(columns.start - number * plan.round_n, output.columns)
+        repeat(
+            self._builder,
+            self._multiply,
+            self._x.tile(rows.start, output.rows),
+            weight.shifted_to(weight.offset_bytes + slot),
+            output,
+            None if self._bias is None else self._bias[:, columns],
+            None if self._quant is None else self._quant[:, columns],
+        )
+
+    def _multiply(
+        self, _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, quant: GmView | None
+    ) -> None:
+        """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale."""
+        tables, m, n = self._tables, output.rows, output.columns
+        start = table = None
+        if bias is not None:
+            table = tables.take_bias(bias.name, n)
+            start = tables.bias(table, n)
+        slot = self._writer.product(m, n, self._p.traits.k, bias=start)
+        if table is not None:
+            tables.drop_bias(table)
+        scale = self._single_scale if quant is None else tables.take_scale(quant.name, n)
+        # (n / 16, m, 16) fp32 in L0C -> (m, n)
+        rows_padded = align_up(m, FRACTAL_ROWS)
+        total = slot.of(FLOAT32, rows_padded * align_up(n, FRACTAL_ROWS))
+        mode: QuantMode = "cast" if self._p.quant_scale is None else "qf322b8"
+        self._builder.emit(
+            Fixpipe(output.operand, total, m, n, rows_padded, output.dtype, mode, scale)
+        )
+        self._writer.release(slot)

@@ -1,0 +1,203 @@
+"""How the template custom shares a call: rounds of columns, tiles of the weight, the cube's tiles.
+
+In each round the cube cores cover some columns of all of k. The vector cores have dequantised them
+into a slot of a ring by then, up to three of which lie in global memory (ops-nn@e5c3fa9 matmul/
+weight_quant_batch_matmul_v2/op_host/op_tiling, *_tiling_custom.cpp). The base tile and the grid of
+cube cores come from a library that is closed in parts; see :func:`tile`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS, c0
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.cube import BaseTile, GmMatrix
+from npusim.kernel.rows import pieces
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+    Dequantiser,
+    Precision,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
+    MatrixTile,
+    gm_weight,
+)
+
+__all__ = ["CustomPlan", "precision", "ring_slot", "slot_bytes", "tile", "weight_tiles"]
+
+RING = "dequantised"
+MAX_SLOTS = 3
+MAX_BASE_M, MAX_BASE_N = 128, 256
+L0_BYTES = 32768
+"""Half of L0A or L0B."""
+LINE_BYTES = 512
+TABLE_BYTES = 4 + 8
+"""A bias and a 64-bit scale a column, on their way through L1."""
+RING_K_UNIT = 256
+"""Rows of a slot along k are whole multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CustomPlan(Plan):
+    """The tiling of custom; counts of elements unless the name says otherwise."""
+
+    base: BaseTile
+    """What a cube core works on at a time."""
+    cores_m: int
+    cores_n: int
+    rounds: int
+    """Each of `cores_n` base tiles of columns."""
+    slots: int
+    """Rounds of dequantised weight that lie in global memory."""
+    tile_rows: int
+    """Of the weight as it lies in memory, that a vector core dequantises at a time."""
+    tile_columns: int
+
+    @property
+    def round_n(self) -> int:
+        """Columns of a round."""
+        return self.cores_n * self.base.n
+
+
+def precision(p: Problem) -> Precision:
+    """fp16 all the way for an fp16 x, fp32 rounded once for a bf16 x."""
+    if p.x.element is FLOAT16:
+        return Precision(offset=FLOAT16, scale=FLOAT16, out=FLOAT16)
+    return Precision(offset=FLOAT32, scale=FLOAT32, out=BFLOAT16)
+
+
+def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
+    """Split so that the busiest cube core loads least, in base tiles of at most 128 x 256.
+
+    The vendor's grid comes from MultiCoreMatmulTiling or a closed table. The rule here is assumed,
+    and so is that every vector core takes part that finds a tile in a round.
+    """
+    core, f = spec.cores["aic"], p.traits
+    cores_m, base_m, base_n = min(_grids(core.count, f.m, f.n))[-1]
+    blocks_n = ceil_div(f.n, base_n)
+    cores_n = min(core.count // cores_m, blocks_n)
+    rounds = ceil_div(blocks_n, cores_n)
+    tile_rows, tile_columns = _weight_tile_sizes(spec, p)
+    plan = CustomPlan(
+        template=p.choice.template,
+        form=p.choice.form,
+        reason=p.choice.reason,
+        block_dim=0,
+        is_mix=True,
+        workspaces={},
+        base=_base_tile(core, p, base_m, base_n),
+        cores_m=cores_m,
+        cores_n=cores_n,
+        rounds=rounds,
+        slots=min(MAX_SLOTS, rounds),
+        tile_rows=tile_rows,
+        tile_columns=tile_columns,
+    )
+    busy = min(ceil_div(len(weight_tiles(p, plan, 0)), 2), core.count)
+    return replace(
+        plan,
+        block_dim=max(cores_m * cores_n, busy),
+        workspaces={RING: plan.slots * slot_bytes(p, plan)},
+    )
+
+
+def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, int]]]:
+    """Rows and columns that a core loads, cores, and the grid: cores along m, base m and n."""
+    grids = []
+    for along_m in range(1, min(cores, ceil_div(m, FRACTAL_ROWS)) + 1):
+        along_n = min(cores // along_m, ceil_div(n, FRACTAL_ROWS))
+        rows, columns = ceil_div(m, along_m), ceil_div(n, along_n)
+        base_m = min(MAX_BASE_M, align_up(rows, FRACTAL_ROWS))
+        # Rows of a slot are read in whole lines of 256 bytes where a tile is that wide.
+        base_n = min(MAX_BASE_N, align_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
+        rounds = ceil_div(ceil_div(n, base_n), along_n)
+        used_m = ceil_div(ceil_div(m, base_m), ceil_div(rows, base_m))
+        # The weight comes again for each row of tiles, x in each round.
+        load = rounds * (align_up(rows, base_m) + base_n * ceil_div(rows, base_m))
+        grids.append((load, used_m * along_n, (used_m, base_m, base_n)))
+    return grids
+
+
+def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
+    """k of a piece in L0, and how many such pieces a load brings to L1, of x and of the weight.
+
+    Half of L1 for each operand, double buffered, less for the smaller one if tables need room;
+    loads of whole lines of 512 bytes, the larger one a multiple of the smaller one (asc-devkit,
+    impl/adv_api/tiling/matmul).
+    """
+    nbytes, unit = p.x.element.nbytes, c0(p.x.element)
+    fitting_k = align_down(L0_BYTES // nbytes(max(base_m, base_n)), unit)
+    base_k = min(fitting_k, align_up(p.traits.k, unit))
+    half_l1 = (core.l1_bytes or 0) // 2
+    a, b = (max(2, half_l1 // nbytes(base * base_k)) for base in (base_m, base_n))
+    if nbytes((a * base_m + b * base_n) * base_k) > core.usable_bytes("l1") - TABLE_BYTES * base_n:
+        a, b = (a // 2, b) if base_m < base_n else (a, b // 2)
+    line, max_steps = max(1, LINE_BYTES // nbytes(base_k)), ceil_div(p.traits.k, base_k)
+    steps_a, steps_b = (min(align_down(x // 2, min(line, x // 2)), max_steps) for x in (a, b))
+    if steps_a > steps_b:
+        steps_a = align_down(steps_a, steps_b)
+    else:
+        steps_b = align_down(steps_b, steps_a)
+    l0c_depth = 2 if 2 * FLOAT32.nbytes(base_m * base_n) <= (core.l0c_bytes or 0) else 1
+    return BaseTile(base_m, base_n, base_k, steps_a, steps_b, l0c_depth)
+
+
+# ---- tiles of the weight ----
+
+
+def _weight_tile_sizes(spec: DeviceSpec, p: Problem) -> tuple[int, int]:
+    """Rows and columns of the weight in memory: the vendor's, or fewer if they do not fit."""
+    f, is_fp16 = p.traits, p.x.element is FLOAT16
+    unit = 8 if f.weight == "int8" and not f.is_nz else FRACTAL_ROWS
+    match f.weight, f.is_nz, f.trans_weight:
+        case _, True, True:
+            rows, columns = 64, 384 if is_fp16 else 256
+        case "int8", True, False:
+            rows, columns = 864 if is_fp16 else 544, 32
+        case _, True, False:
+            rows, columns = 256, 64
+        case "int8", False, _:
+            rows, columns = (40 if f.trans_weight else 48) if is_fp16 else 32, 512
+        case _:
+            rows, columns = 64, 1024
+    fitting = (
+        x for x in range(rows, 0, -unit) if Dequantiser.fits(spec, p, precision(p), x, columns)
+    )
+    return next(fitting), columns
+
+
+def weight_tiles(p: Problem, plan: CustomPlan, number: int) -> list[MatrixTile]:
+    """What the vector cores dequantise in round *number*, in order of memory."""
+    f, start = p.traits, number * plan.round_n
+    of_k, of_n = (0, f.k), (start, min(start + plan.round_n, f.n))
+    (top, bottom), (left, right) = (of_n, of_k) if f.trans_weight else (of_k, of_n)
+    return [
+        MatrixTile(top + row, left + column, rows, columns)
+        for row, rows in pieces(bottom - top, plan.tile_rows)
+        for column, columns in pieces(right - left, plan.tile_columns)
+    ]
+
+
+# ---- the ring ----
+
+
+def ring_slot(p: Problem, plan: CustomPlan) -> GmMatrix:
+    """A slot: all of k of the columns of a round, in the weight's own orientation and layout."""
+    weight, dtype, f = gm_weight(p), p.x.element, p.traits
+    if weight.k_is_first:
+        # As (k, columns) in memory.
+        columns = align_up(plan.round_n, c0(weight.dtype)) if f.is_nz else plan.round_n
+        return GmMatrix(RING, dtype, f.k, columns, True, weight.layout)
+    # As (columns, k) in memory.
+    return GmMatrix(RING, dtype, plan.round_n, align_up(f.k, RING_K_UNIT), False, weight.layout)
+
+
+def slot_bytes(p: Problem, plan: CustomPlan) -> int:
+    """Bytes of a slot of the ring."""
+    slot = ring_slot(p, plan)
+    rows = align_up(slot.rows, FRACTAL_ROWS) if p.traits.is_nz else slot.rows
+    return rows * slot.dtype.nbytes(slot.columns)

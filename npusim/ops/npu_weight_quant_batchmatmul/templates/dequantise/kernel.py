@@ -1,0 +1,206 @@
+"""A weight made floats on a vector core: widened, plus offset, times scale, a tile at a time.
+
+The weight goes by way of fp16, exactly; each step then rounds to the type that a template computes
+in (see :class:`Precision`). ND stays ND, in either orientation; FRACTAL_NZ becomes FRACTAL_NZ of
+16-bit numbers: its columns of fractals, 32 int8 or 64 int4 wide, are split to 16 by block strides
+(ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/tool.h and *_custom*.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Literal
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS, c0
+from npusim.data.tensor import Operand
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Cast
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
+from npusim.kernel.cube import GmMatrix
+from npusim.kernel.queues import ProgramError, Slot
+from npusim.kernel.views import GmView, load, repeat, store
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.parameters import (
+    ROW,
+    Axis,
+    Parameter,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.ub_tile import UbTile
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
+    MatrixTile,
+    gm_weight,
+    tile_view,
+)
+
+__all__ = ["Dequantiser", "Precision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The types in which offset and scale are applied, fp16 or fp32, and that of the result."""
+
+    offset: DType
+    scale: DType | None
+    """None leaves the scale to what comes after the product."""
+    out: DType
+
+
+class Dequantiser:
+    """Writes the dequantisation of tiles, up to a largest one, for one vector core."""
+
+    def __init__(
+        self, builder: Builder, p: Problem, precision: Precision, rows: int, columns: int
+    ) -> None:
+        """Claim buffers for tiles of *rows* x *columns*; raises ProgramError if they do not fit.
+
+        Along k tiles begin at multiples of that size. Those of a FRACTAL_NZ weight are whole
+        fractals but for the matrix's end.
+        """
+        self._builder, self._p, self._precision, self._weight = builder, p, precision, gm_weight(p)
+        self._is_nz, weight = p.traits.is_nz, self._weight
+        # Where numbers go to a block of each of eight rows, there are whole such eights.
+        unit = FRACTAL_ROWS if self._is_nz else 1 if weight.k_is_first else 8
+        width = c0(weight.dtype) if self._is_nz else ROW
+        count = align_up(rows, unit) * align_up(columns, width)
+        self._raw = builder.queue("ub", weight.dtype.nbytes(count), "mte2", "vector")
+        self._out = builder.queue("ub", precision.out.nbytes(count), "vector", "mte3", 2)
+        is_fp16 = precision.out is FLOAT16
+        self._wide = None if is_fp16 else builder.claim("ub", FLOAT32.nbytes(count))
+        self._half = builder.claim("ub", FLOAT16.nbytes(count)) if self._is_nz else None
+        k, n = (rows, columns) if weight.k_is_first else (columns, rows)
+        self._groups, self._n = _max_groups(p.traits.group_size, k), n
+        self._offset = self._parameter(p.antiquant_offset, precision.offset)
+        self._scale = self._parameter(p.antiquant_scale, precision.scale)
+        self._parameters = [x for x in (self._offset, self._scale) if x is not None]
+        self._per_tile = [x for x in self._parameters if x.axis != "none"]
+
+    def _parameter(self, operand: Operand | None, dtype: DType | None) -> Parameter | None:
+        """A scale or offset that is applied in *dtype*, if there is one."""
+        if operand is None or dtype is None:
+            return None
+        f, k_is_first = self._p.traits, self._weight.k_is_first
+        groups = ceil_div(f.k, f.group_size) if f.group_size else 1
+        axis: Axis = "columns" if k_is_first else "rows"
+        if operand.spec.size == 1:
+            # One number for the whole weight: its own tensor has neither columns nor rows.
+            axis = "none"
+        shape = (groups, f.n) if k_is_first else (f.n, groups)
+        tensor = GmView.of(operand.name, operand.element, *shape)
+        return Parameter(self._builder, tensor, dtype, axis, self._n, self._groups)
+
+    @staticmethod
+    def fits(spec: DeviceSpec, p: Problem, precision: Precision, rows: int, columns: int) -> bool:
+        """Whether the unified buffer holds what tiles of *rows* x *columns* need."""
+        try:
+            Dequantiser(Builder("", spec.cores["aiv"], spec.sync), p, precision, rows, columns)
+        except ProgramError:
+            return False
+        return True
+
+    def load_registers(self) -> None:
+        """What comes once, before all tiles of a program."""
+        for parameter in self._parameters:
+            parameter.load_register()
+
+    def write(
+        self, tile: MatrixTile, output: GmMatrix, row: int, column: int, offset_bytes: int = 0
+    ) -> None:
+        """Dequantise *tile* of the weight to (*row*, *column*) of *output*, and on.
+
+        *output* begins *offset_bytes* into its tensor.
+        """
+        f, weight = self._p.traits, self._weight
+        spans = (tile.row, tile.rows), (tile.column, tile.columns)
+        (k, count), (n, columns) = spans if weight.k_is_first else spans[::-1]
+        size = f.group_size or f.k
+        # Where groups end, counted from the tile's first k; the last is cut off by the tile.
+        group_ends = (*(end - k for end in range(k // size * size + size, k + count, size)), count)
+        # What fills the last fractals of the weight is dequantised with them.
+        width = align_up(tile.columns, c0(weight.dtype)) if f.is_nz else tile.columns
+        place = tile_view(output, MatrixTile(row, column, tile.rows, width))
+        repeat(
+            self._builder,
+            self._dequantise,
+            tile_view(weight, tile),
+            place.shifted_to(place.offset_bytes + offset_bytes),
+            group_ends,
+            *(x.view(n, columns, k // size, len(group_ends)) for x in self._per_tile),
+        )
+
+    def _dequantise(
+        self, weight: GmView, output: GmView, group_ends: tuple[int, ...], *numbers: GmView
+    ) -> None:
+        # ND rows are filled up, columns of fractals are whole repeats already.
+        raw = load(
+            self._builder,
+            self._raw,
+            weight,
+            pitch=align_up(weight.columns, ROW),
+            with_gaps=self._is_nz,
+        )
+        for parameter, view in zip(self._per_tile, numbers, strict=True):
+            parameter.load(view)
+        out = self._out.alloc()
+        self._compute(UbTile(self._weight, weight, group_ends), raw, out)
+        for parameter in self._per_tile:
+            parameter.release()
+        store(
+            self._builder,
+            self._out,
+            out,
+            output,
+            pitch=align_up(output.columns, ROW),
+            with_gaps=self._is_nz,
+        )
+
+    def _compute(self, tile: UbTile, raw: Slot, out: Slot) -> None:
+        """All steps of a tile, *raw* to *out*; *raw* is freed as soon as it has been read."""
+        builder, precision, count = self._builder, self._precision, tile.count
+        # (count,) int8 or int4 -> fp16, exactly
+        half = self._half or self._upper_half(count) or out
+        step(builder, Cast(half.of(FLOAT16, count), raw.of(self._weight.dtype, count)))
+        self._raw.free(raw)
+        value = half
+        if self._offset is not None and precision.offset is FLOAT16:
+            # Fractals cannot be split in place; the result's buffer is not in use yet.
+            value = out if self._is_nz else half
+            self._apply("add", tile, self._offset, half, value)
+        if self._wide is None:
+            assert self._scale is not None
+            self._apply("mul", tile, self._scale, value, out)
+            return
+        # (count,) fp16 -> fp32, fractals split if they are not yet
+        wide = self._wide
+        for dst, src in tile.fp16_to_fp32(wide, value, is_split=value is out):
+            builder.emit(Cast(dst, src))
+        builder.barrier("vector")
+        if self._offset is not None and precision.offset is FLOAT32:
+            self._apply("add", tile, self._offset, wide, wide)
+        if self._scale is not None:
+            self._apply("mul", tile, self._scale, wide, wide)
+        # (count,) fp32 -> bf16
+        step(builder, Cast(out.of(precision.out, count), wide.of(FLOAT32, count), "rint"))
+
+    def _upper_half(self, count: int) -> Slot | None:
+        """That of the fp32 numbers: cast from there, none overtakes what is still to be read."""
+        if self._wide is None:
+            return None
+        nbytes = FLOAT16.nbytes(count)
+        return Slot("ub", self._wide.offset_bytes + nbytes, nbytes, event=-1)
+
+    def _apply(
+        self, op: Literal["add", "mul"], tile: UbTile, number: Parameter, src: Slot, dst: Slot
+    ) -> None:
+        self._builder.emit(*tile.apply(op, number, src, dst))
+        self._builder.barrier("vector")
+
+
+def _max_groups(size: int, length: int) -> int:
+    """How many groups of *size* a tile touches that begins at a multiple of its *length*."""
+    if not size:
+        return 1
+    return ceil_div(size - gcd(size, length) + length, size)
