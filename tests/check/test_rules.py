@@ -325,18 +325,14 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "bad", "message", "good"), ROWS, ids=str)
 def test_each_rule_refuses_one_and_accepts_its_neighbour(
-    kind: str,
-    bad: MicroOp,
-    message: str,
-    good: MicroOp,
-    tiny: DeviceSpec,
-    tiny_2002: DeviceSpec,
+    tiny: DeviceSpec, tiny_2002: DeviceSpec, subtests: pytest.Subtests
 ) -> None:
-    at = Place(tiny_2002 if kind in tiny_2002.cores else tiny, kind)
-    refused(at, bad, message)
-    accepted(at, good)
+    for kind, bad, message, good in ROWS:
+        with subtests.test(message):
+            at = Place(tiny_2002 if kind in tiny_2002.cores else tiny, kind)
+            refused(at, bad, message)
+            accepted(at, good)
 
 
 def test_the_other_arch_moves_any_number_of_bytes(tiny: DeviceSpec) -> None:

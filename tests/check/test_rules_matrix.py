@@ -99,12 +99,13 @@ ACCEPTED: list[tuple[str, MicroOp]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "op"), ACCEPTED, ids=str)
 def test_what_the_cube_needs_is_accepted(
-    kind: str, op: MicroOp, tiny: DeviceSpec, tiny_2002: DeviceSpec
+    tiny: DeviceSpec, tiny_2002: DeviceSpec, subtests: pytest.Subtests
 ) -> None:
-    spec = tiny_2002 if kind in tiny_2002.cores else tiny
-    check(Program("kernel", (op,)), Place(spec, kind))
+    for kind, op in ACCEPTED:
+        with subtests.test(str(op)):
+            spec = tiny_2002 if kind in tiny_2002.cores else tiny
+            check(Program("kernel", (op,)), Place(spec, kind))
 
 
 def other(op: Any, **changes: Any) -> MicroOp:
@@ -473,13 +474,14 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "op", "message"), REFUSED, ids=str)
 def test_each_rule_refuses(
-    kind: str, op: MicroOp, message: str, tiny: DeviceSpec, tiny_2002: DeviceSpec
+    tiny: DeviceSpec, tiny_2002: DeviceSpec, subtests: pytest.Subtests
 ) -> None:
-    spec = tiny_2002 if kind in tiny_2002.cores else tiny
-    with pytest.raises(RuleError, match=f"^{re.escape(f'kernel #0: {op}: {message}')}$"):
-        check(Program("kernel", (op,)), Place(spec, kind))
+    for kind, op, message in REFUSED:
+        with subtests.test(message):
+            spec = tiny_2002 if kind in tiny_2002.cores else tiny
+            with pytest.raises(RuleError, match=f"^{re.escape(f'kernel #0: {op}: {message}')}$"):
+                check(Program("kernel", (op,)), Place(spec, kind))
 
 
 def test_a_body_is_looked_at_where_it_first_comes(tiny: DeviceSpec) -> None:

@@ -332,13 +332,12 @@ BOUNDARIES = [
 ]
 
 
-@pytest.mark.parametrize(("value", "src", "dst", "mode", "expected"), BOUNDARIES, ids=str)
-def test_boundaries_of_the_vendors_tables(
-    value: float, src: DType, dst: DType, mode: RoundMode, expected: float
-) -> None:
-    found = cast(np.array([value]).astype(src.numpy), dst, mode)
+def test_boundaries_of_the_vendors_tables(subtests: pytest.Subtests) -> None:
+    for value, src, dst, mode, expected in BOUNDARIES:
+        with subtests.test(value=value, src=src, dst=dst, mode=mode):
+            found = cast(np.array([value]).astype(src.numpy), dst, mode)
 
-    assert found.astype(np.float64).tolist() == [expected]
+            assert found.astype(np.float64).tolist() == [expected]
 
 
 def test_saturating_overflow_gives_the_largest_half_and_no_nan() -> None:
@@ -377,26 +376,28 @@ def test_odd_rounding_keeps_what_is_exact_and_marks_what_is_not() -> None:
 
 
 @pytest.mark.parametrize("mode", ["rint", "floor", "ceil", "trunc", "round", "odd", "none"])
-@pytest.mark.parametrize("edge", [0.0, 2.0**31 - 128, -(2.0**31), 2.0**31, NAN, INF])
 def test_fast_float32_to_int32_is_the_definition(
-    mode: RoundMode, edge: float, rng: np.random.Generator
+    mode: RoundMode, rng: np.random.Generator, subtests: pytest.Subtests
 ) -> None:
-    values = np.append(rng.uniform(-300, 300, 500) * 10.0 ** rng.integers(0, 7, 500), edge)
-    values = values.astype(np.float32)
-    expected = dtypes._define(values, INT32, mode, "inf_nan")
-    np.testing.assert_array_equal(cast(values, INT32, mode), expected)
+    for edge in [0.0, 2.0**31 - 128, -(2.0**31), 2.0**31, NAN, INF]:
+        with subtests.test(edge=edge):
+            values = np.append(rng.uniform(-300, 300, 500) * 10.0 ** rng.integers(0, 7, 500), edge)
+            values = values.astype(np.float32)
+            expected = dtypes._define(values, INT32, mode, "inf_nan")
+            np.testing.assert_array_equal(cast(values, INT32, mode), expected)
 
 
-@pytest.mark.parametrize("edge", [0, 2048, -2048, 2049, -2049, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("dst", [FLOAT16, FLOAT32], ids=str)
 def test_fast_int32_to_float_is_the_definition(
-    edge: int, dst: DType, rng: np.random.Generator
+    dst: DType, rng: np.random.Generator, subtests: pytest.Subtests
 ) -> None:
-    values = np.append(rng.integers(-2048, 2049, 500), edge).astype(np.int32)
-    for overflow in OVERFLOWS:
-        found = cast(values, dst, "none", overflow)
-        expected = dtypes._define(values, dst, "none", overflow)
-        assert found.tobytes() == expected.tobytes()
+    for edge in [0, 2048, -2048, 2049, -2049, 2**31 - 1, -(2**31)]:
+        with subtests.test(edge=edge):
+            values = np.append(rng.integers(-2048, 2049, 500), edge).astype(np.int32)
+            for overflow in OVERFLOWS:
+                found = cast(values, dst, "none", overflow)
+                expected = dtypes._define(values, dst, "none", overflow)
+                assert found.tobytes() == expected.tobytes()
 
 
 def test_casts_keep_the_shape_of_views_and_of_nothing() -> None:

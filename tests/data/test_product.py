@@ -92,15 +92,19 @@ def spread(
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=str)
-@pytest.mark.parametrize("bits", [0, 2, 14, 24, 120])
 def test_products_equal_the_fractions(
-    dtype: np.dtype[np.generic], bits: int, order: CubeOrder, rng: np.random.Generator
+    dtype: np.dtype[np.generic],
+    order: CubeOrder,
+    rng: np.random.Generator,
+    subtests: pytest.Subtests,
 ) -> None:
-    a, b = spread(rng, (9, 37), dtype, bits), spread(rng, (37, 11), dtype, bits)
-    start = spread(rng, (9, 11), BF16, bits).astype(np.float32)
-    expected = by_fractions(a, b, start, order)
-    assert_same(float_product(a, b, start, order), expected)
-    assert_same(cube_product(a, b, start, order), expected)
+    for bits in [0, 2, 14, 24, 120]:
+        with subtests.test(bits=bits):
+            a, b = spread(rng, (9, 37), dtype, bits), spread(rng, (37, 11), dtype, bits)
+            start = spread(rng, (9, 11), BF16, bits).astype(np.float32)
+            expected = by_fractions(a, b, start, order)
+            assert_same(float_product(a, b, start, order), expected)
+            assert_same(cube_product(a, b, start, order), expected)
 
 
 TINY = 2.0**-24
@@ -124,17 +128,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_numbers(case: str, order: CubeOrder) -> None:
-    row, column, first = HOSTILE[case]
-    # Among ordinary numbers, so that nothing is known of the tile as a whole.
-    a = np.full((3, len(row)), 0.7).astype(np.float16)
-    b = np.full((len(row), 4), TINY).astype(np.float16)
-    start = np.full((3, 4), 0.3, np.float32)
-    a[1], b[:, 2], start[1, 2] = row, column, first
-    expected = by_fractions(a, b, start, order)
-    assert_same(float_product(a, b, start, order), expected)
-    assert_same(cube_product(a, b, start, order), expected)
+def test_hostile_numbers(order: CubeOrder, subtests: pytest.Subtests) -> None:
+    for case in HOSTILE:
+        with subtests.test(case):
+            row, column, first = HOSTILE[case]
+            # Among ordinary numbers, so that nothing is known of the tile as a whole.
+            a = np.full((3, len(row)), 0.7).astype(np.float16)
+            b = np.full((len(row), 4), TINY).astype(np.float16)
+            start = np.full((3, 4), 0.3, np.float32)
+            a[1], b[:, 2], start[1, 2] = row, column, first
+            expected = by_fractions(a, b, start, order)
+            assert_same(float_product(a, b, start, order), expected)
+            assert_same(cube_product(a, b, start, order), expected)
 
 
 @pytest.mark.parametrize(

@@ -187,10 +187,13 @@ def brief(body: object) -> str:
     return re.sub(r"\W+", " ", str(body)).strip()[:60]
 
 
-@pytest.mark.parametrize("body", [*NUMBERS, *SOURCES, *SHAPES, *JOINT], ids=brief)
-def test_a_wrong_entry_is_named_with_file_key_and_remedy(chip: Path, body: str) -> None:
-    chip.write_text(HEAD + body, encoding="utf-8")
-    refuses(chip, f"my_chip.toml: {(NUMBERS | SOURCES | SHAPES | JOINT)[body]}")
+def test_a_wrong_entry_is_named_with_file_key_and_remedy(
+    chip: Path, subtests: pytest.Subtests
+) -> None:
+    for body in [*NUMBERS, *SOURCES, *SHAPES, *JOINT]:
+        with subtests.test(body):
+            chip.write_text(HEAD + body, encoding="utf-8")
+            refuses(chip, f"my_chip.toml: {(NUMBERS | SOURCES | SHAPES | JOINT)[body]}")
 
 
 def test_each_problem_has_its_line(chip: Path) -> None:

@@ -65,10 +65,11 @@ def assert_there_and_back(x: Array, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", LINES.values())
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_type_goes_there_and_back(shape: tuple[int, ...], device: str) -> None:
-    for kind in kinds(device):
-        assert_there_and_back(noise(shape, kind), device)
+def test_every_type_goes_there_and_back(device: str, subtests: pytest.Subtests) -> None:
+    for shape in SHAPES:
+        with subtests.test(shape=shape):
+            for kind in kinds(device):
+                assert_there_and_back(noise(shape, kind), device)
 
 
 @settings(max_examples=60)
@@ -138,13 +139,14 @@ def test_an_empty_matrix_stays_empty(shape: tuple[int, ...], device: str) -> Non
 
 @pytest.mark.parametrize("device", LINES.values())
 @pytest.mark.parametrize("to", [29, 2])
-@pytest.mark.parametrize("shape", [(100, 70), (3, 40, 9), (33, 2000)], ids=str)
-def test_time_does_not_depend_on_values(shape: tuple[int, ...], to: int, device: str) -> None:
-    tensor = Tensor.of(noise(shape, np.float16), "ND" if to == 29 else "FRACTAL_NZ")
-    whole = run(OP, tensor, to, device=device)
-    timed = run(OP, tensor.spec, to, device=device)
-    assert whole.cycles == timed.cycles
-    assert timed.output == TensorSpec(shape, "float16", "FRACTAL_NZ" if to == 29 else "ND")
+def test_time_does_not_depend_on_values(to: int, device: str, subtests: pytest.Subtests) -> None:
+    for shape in [(100, 70), (3, 40, 9), (33, 2000)]:
+        with subtests.test(shape=shape):
+            tensor = Tensor.of(noise(shape, np.float16), "ND" if to == 29 else "FRACTAL_NZ")
+            whole = run(OP, tensor, to, device=device)
+            timed = run(OP, tensor.spec, to, device=device)
+            assert whole.cycles == timed.cycles
+            assert timed.output == TensorSpec(shape, "float16", "FRACTAL_NZ" if to == 29 else "ND")
 
 
 @pytest.mark.parametrize("device", every(devices.names()))

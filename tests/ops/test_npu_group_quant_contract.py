@@ -164,25 +164,27 @@ TRAPS = [
 ]
 
 
-@pytest.mark.parametrize(("bad", "text", "good"), TRAPS)
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
 def test_a_bad_group_index_stops_the_kernel(
-    device: str, kind: Any, bad: tuple[int, ...], text: str, good: tuple[int, ...]
+    device: str, kind: Any, subtests: pytest.Subtests
 ) -> None:
-    says = (
-        f"{OP}: {text.format(', '.join(map(str, bad)))}; pass the end row of each group, in order"
-    )
-    wrong = BASE | {"group_index": ends(*bad, dtype=kind)}
-    for timing in (True, False):
-        with pytest.raises(OpError, match="^" + re.escape(f"{says} (core 0) [507015]") + "$") as e:
-            run(OP, device=device, timing=timing, **wrong)
-        assert e.value.code is Code.AICORE_EXCEPTION
-    # Without values no core is the first one to find out.
-    timed = wrong | {"x": TensorSpec((6, 4), "float32")}
-    with pytest.raises(OpError, match="^" + re.escape(f"{says} [507015]") + "$"):
-        run(OP, device=device, **timed)
-    assert_accepted(OP, BASE | {"group_index": ends(*good, dtype=kind)}, "Atlas A2")
+    for bad, template, good in TRAPS:
+        with subtests.test(bad=bad):
+            text = template.format(", ".join(map(str, bad)))
+            says = f"{OP}: {text}; pass the end row of each group, in order"
+            wrong = BASE | {"group_index": ends(*bad, dtype=kind)}
+            for timing in (True, False):
+                with pytest.raises(
+                    OpError, match="^" + re.escape(f"{says} (core 0) [507015]") + "$"
+                ) as e:
+                    run(OP, device=device, timing=timing, **wrong)
+                assert e.value.code is Code.AICORE_EXCEPTION
+            # Without values no core is the first one to find out.
+            timed = wrong | {"x": TensorSpec((6, 4), "float32")}
+            with pytest.raises(OpError, match="^" + re.escape(f"{says} [507015]") + "$"):
+                run(OP, device=device, **timed)
+            assert_accepted(OP, BASE | {"group_index": ends(*good, dtype=kind)}, "Atlas A2")
 
 
 def test_a_group_index_beyond_int32_stops_the_kernel() -> None:

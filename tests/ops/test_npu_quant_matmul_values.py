@@ -101,9 +101,8 @@ def test_the_graph_example_lies_where_its_printed_output_does(rng: np.random.Gen
 # ---- int8 ----
 
 
-@pytest.mark.parametrize(
-    ("acc", "scale", "offset", "expected"),
-    [
+def test_int8_typed_by_hand(subtests: pytest.Subtests) -> None:
+    for acc, scale, offset, expected in [
         # The sum saturates to nine bits before the offset is added.
         (10000, 1.0, -200.0, 55),
         (255, 1.0, -200.0, 55),
@@ -131,11 +130,13 @@ def test_the_graph_example_lies_where_its_printed_output_does(rng: np.random.Gen
         (0, np.inf, 7.0, 7),
         (3, np.inf, -200.0, 55),
         (1, np.nan, 7.0, 7),
-    ],
-)
-def test_int8_typed_by_hand(acc: int, scale: float, offset: float, expected: int) -> None:
-    for arguments in ((bits_of(scale, offset),), (np.float32([scale]), np.float32([offset]))):
-        assert reference(*row(acc), *arguments).tolist() == [[expected]]
+    ]:
+        with subtests.test(acc=acc, scale=scale, offset=offset):
+            for arguments in (
+                (bits_of(scale, offset),),
+                (np.float32([scale]), np.float32([offset])),
+            ):
+                assert reference(*row(acc), *arguments).tolist() == [[expected]]
 
 
 # ---- float16 ----

@@ -182,9 +182,8 @@ def test_group_quant_takes_8192_columns_at_a_time(columns: int, step: int) -> No
     assert plan.plan.column_step == step
 
 
-@pytest.mark.parametrize(
-    ("shape", "template", "cores", "rows", "piece"),
-    [
+def test_dynamic_quant_deals_out_rows(subtests: pytest.Subtests) -> None:
+    for shape, template, cores, rows, piece in [
         # Long enough for each core: all are started, the first ones take a row more.
         ((256, 6144), "multi_row", 48, {5, 6}, 2),
         ((4096, 1024), "multi_row", 48, {85, 86}, 15),
@@ -208,18 +207,15 @@ def test_group_quant_takes_8192_columns_at_a_time(columns: int, step: int) -> No
         ((133221, 373), "db", 48, {2775, 2776}, 1),
         ((8192, 16384), "base", 48, {170, 171}, 1),
         ((49, 20000), "large", 48, {1, 2}, 1),
-    ],
-)
-def test_dynamic_quant_deals_out_rows(
-    shape: tuple[int, ...], template: str, cores: int, rows: set[int], piece: int
-) -> None:
-    plan = tiled("npu_dynamic_quant", "ascend910b2", TensorSpec(shape, "bfloat16"))
-    assert plan.plan.template == template
-    assert plan.plan.block_dim == len(plan.blocks) == len(plan.plan.rows_of_core) == cores
-    assert set(plan.plan.rows_of_core) == rows
-    assert sum(plan.plan.rows_of_core) == prod(shape[:-1])
-    assert plan.plan.row_step == piece
-    assert plan.plan.depth == 1 + (template == "db")
+    ]:
+        with subtests.test(shape=shape):
+            plan = tiled("npu_dynamic_quant", "ascend910b2", TensorSpec(shape, "bfloat16"))
+            assert plan.plan.template == template
+            assert plan.plan.block_dim == len(plan.blocks) == len(plan.plan.rows_of_core) == cores
+            assert set(plan.plan.rows_of_core) == rows
+            assert sum(plan.plan.rows_of_core) == prod(shape[:-1])
+            assert plan.plan.row_step == piece
+            assert plan.plan.depth == 1 + (template == "db")
 
 
 @pytest.mark.parametrize(

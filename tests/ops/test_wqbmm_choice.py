@@ -73,12 +73,11 @@ VENDOR = [
 ]
 
 
-@pytest.mark.parametrize(("traits", "aic", "template", "form"), VENDOR)
-def test_the_vendors_tests_choose_so(
-    traits: CallTraits, aic: int, template: str, form: str
-) -> None:
-    choice = choose(traits, CHIPS[aic])
-    assert (choice.template, choice.form) == (template, form)
+def test_the_vendors_tests_choose_so(subtests: pytest.Subtests) -> None:
+    for traits, aic, template, form in VENDOR:
+        with subtests.test(traits=traits):
+            choice = choose(traits, CHIPS[aic])
+            assert (choice.template, choice.form) == (template, form)
 
 
 GROUP = call(16, 4096, 4096, "int4", "g128")
@@ -122,12 +121,11 @@ FALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("traits", "template", "near", "other"), FALLS)
-def test_each_predicate_decides(
-    traits: CallTraits, template: str, near: CallTraits, other: str
-) -> None:
-    assert choose(traits, CHIPS[24]).template == template
-    assert choose(near, CHIPS[24]).template == other
+def test_each_predicate_decides(subtests: pytest.Subtests) -> None:
+    for traits, template, near, other in FALLS:
+        with subtests.test(near=near):
+            assert choose(traits, CHIPS[24]).template == template
+            assert choose(near, CHIPS[24]).template == other
 
 
 def test_no_device_is_one_of_24_cores() -> None:
@@ -246,10 +244,11 @@ def assert_refused(
     assert caught.value.code is code
 
 
-@pytest.mark.parametrize(("traits", "template", "need"), HARD)
-def test_a_need_cannot_be_overruled(traits: CallTraits, template: str, need: str) -> None:
-    text = f"template {template!r} can run only if {need}; {REMEDY}"
-    assert_refused(traits, CHIPS[24], template, text, Code.INVALID_PARAMETER)
+def test_a_need_cannot_be_overruled(subtests: pytest.Subtests) -> None:
+    for traits, template, need in HARD:
+        with subtests.test(need):
+            text = f"template {template!r} can run only if {need}; {REMEDY}"
+            assert_refused(traits, CHIPS[24], template, text, Code.INVALID_PARAMETER)
 
 
 def test_each_line_has_its_own_templates() -> None:

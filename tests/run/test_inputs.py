@@ -110,9 +110,8 @@ def test_an_array_in_fractals_is_a_tensor(words: str, turned: bool) -> None:
 # ---- wrong words ----
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
+    for text, message in [
         ("rando:3", f"a value must begin with one of {KINDS}, not 'rando:3'; did you mean rand?"),
         (
             "x.npz",
@@ -196,10 +195,9 @@ def test_an_array_in_fractals_is_a_tensor(words: str, turned: bool) -> None:
             "zeros must make at most 1099511627776 bytes, not 999999999999999999; "
             "use spec:0x999999999999999999:int8 to ask for time only",
         ),
-    ],
-)
-def test_wrong_words_are_told_what_must_hold(text: str, message: str) -> None:
-    refused(text, f"inputs: {message}")
+    ]:
+        with subtests.test(text):
+            refused(text, f"inputs: {message}")
 
 
 @pytest.mark.parametrize("shape", ["8x-1", "8xq", "", "x", "8x", "1.5", "-3", "8 x 8", "9" * 19])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -75,9 +74,8 @@ X, Y, Z = (ub(at, FLOAT32, 64) for at in (0, 256 + 8192, 512))
 HALF = ub(512, FLOAT16, 64)
 
 
-@pytest.mark.parametrize(
-    ("op", "name"),
-    [
+def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest.Subtests) -> None:
+    for op, name in [
         *((Binary(op, Z, X, Y), "add") for op in ("add", "sub")),
         (Binary("mul", Z, X, Y), "mul"),
         (Binary("div", Z, X, Y), "div"),
@@ -95,11 +93,9 @@ HALF = ub(512, FLOAT16, 64)
         (MulAddDst(Z, X, Y), "muladd"),
         *((BlockReduce(op, Z, X), "block_reduce") for op in ("sum", "max")),
         (Copy(Z, X), "copy"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_each_vector_micro_op_has_its_class(op: MicroOp, name: Any, classy: DeviceSpec) -> None:
-    assert cost(op, classy) == Cost(3, classy.vector.classes[name].head_cycles, 3)
+    ]:
+        with subtests.test(str(op)):
+            assert cost(op, classy) == Cost(3, classy.vector.classes[name].head_cycles, 3)
 
 
 @pytest.mark.parametrize(

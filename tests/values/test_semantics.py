@@ -666,9 +666,8 @@ def test_a_register_holds_an_integer_or_the_bits_of_a_float(
     np.testing.assert_array_equal(bench.ub[24 : 24 + size], bench.ub[8 : 8 + size])
 
 
-@pytest.mark.parametrize(
-    ("op", "operands", "expected"),
-    [
+def test_each_scalar_operation(bench: Bench, subtests: pytest.Subtests) -> None:
+    for op, operands, expected in [
         ("add", (3, -5), -2),
         ("add", (2**63 - 1, 1), -(2**63)),
         ("sub", (3, -5), 8),
@@ -701,19 +700,15 @@ def test_a_register_holds_an_integer_or_the_bits_of_a_float(
         ("f32_div", (0x40C00000, 0x40000000), 0x40400000),
         ("f32_div", (0x3F800000, 0x00000000), 0x7F800000),
         ("f32_div", (0x00000001, 0x40000000), 0x00000000),
-    ],
-    ids=str,
-)
-def test_each_scalar_operation(
-    bench: Bench, op: Any, operands: tuple[int, ...], expected: int
-) -> None:
-    bench.run(ScalarAlu(op, "a", *operands))
-    assert bench.register("a") == expected
-    # The same with registers in place of numbers.
-    names = ("p", "q", "s")[: len(operands)]
-    loads = (ScalarAlu("add", name, x, 0) for name, x in zip(names, operands, strict=True))
-    bench.run(*loads, ScalarAlu(op, "b", *names))
-    assert bench.register("b") == expected
+    ]:
+        with subtests.test(op=op, operands=operands):
+            bench.run(ScalarAlu(op, "a", *operands))
+            assert bench.register("a") == expected
+            # The same with registers in place of numbers.
+            names = ("p", "q", "s")[: len(operands)]
+            loads = (ScalarAlu("add", name, x, 0) for name, x in zip(names, operands, strict=True))
+            bench.run(*loads, ScalarAlu(op, "b", *names))
+            assert bench.register("b") == expected
 
 
 def test_a_loop_does_its_body_for_each_element(bench: Bench) -> None:
