@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import SHAPES, WeightNzPlan
 from op_calls import Array, assert_same
 
 from npusim import Run, Tensor, TensorSpec, devices, ops, run
 from npusim.data.layout import NZ, to_fractals
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import SHAPES, WeightNzPlan
 
 OP = "npu_weight_quant_batchmatmul"
 DEVICE = "ascend310p3"

@@ -19,7 +19,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import gm_digits
-from npusim.ops.npu_weight_quant_batchmatmul.templates.pieces import gm_weight
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import gm_weight
 from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["DigitCube", "core_columns", "digits_tile"]
