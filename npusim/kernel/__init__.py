@@ -35,3 +35,5 @@ __all__ = [
     "Queue",
     "Slot",
 ]
+
+__kernel_vocabulary__ = True

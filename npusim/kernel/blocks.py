@@ -14,6 +14,8 @@ from npusim.kernel.tiles import CubeTiles, Piece
 
 __all__ = ["base_tile", "gm_matrix_a", "gm_matrix_b", "matrix_bytes", "shifts_of", "write_pieces"]
 
+__kernel_vocabulary__ = True
+
 
 def gm_matrix_a(p: Product) -> GmMatrix:
     """x1 as it lies in memory."""

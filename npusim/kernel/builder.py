@@ -24,7 +24,15 @@ from npusim.isa import (
 from npusim.kernel.program import Body, Call, Line, Program
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 
-__all__ = ["Builder"]
+__all__ = ["MARK", "Builder"]
+
+__kernel_vocabulary__ = True
+
+MARK = "__kernel_vocabulary__"
+"""What a module sets to True that writes micro-ops on behalf of kernels.
+
+Reports then show the line of the kernel that called it. Every module of this package does.
+"""
 
 
 class Builder:
@@ -196,11 +204,8 @@ class Builder:
 
 
 def _kernel_line() -> Line:
-    """The line that is being run outside of this package and of what kernels share."""
+    """The line that is being run outside of all modules that bear the mark of the vocabulary."""
     frame = sys._getframe(1)
-    while frame.f_back:
-        name = frame.f_globals.get("__name__", "")
-        if not name.startswith(__package__ or "") and "._" not in name:
-            break
+    while frame.f_back and MARK in frame.f_globals:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno

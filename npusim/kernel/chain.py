@@ -10,6 +10,8 @@ from npusim.kernel.builder import Builder
 
 __all__ = ["step", "to_float32", "to_quantised"]
 
+__kernel_vocabulary__ = True
+
 
 def step(builder: Builder, op: MicroOp) -> None:
     """One vector micro-op and the barrier that lets the next one read its result."""

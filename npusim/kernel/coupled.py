@@ -29,6 +29,8 @@ from npusim.kernel.rows import Rows, Writer, load, pieces
 
 __all__ = ["NdFeed", "NdOut", "RowTable"]
 
+__kernel_vocabulary__ = True
+
 STRIP_BYTES = 16384
 """What is turned at a time; two of them come in and two go out, a quarter of the buffer."""
 TILE_BYTES = 65536

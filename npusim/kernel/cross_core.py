@@ -7,6 +7,8 @@ from npusim.kernel.builder import Builder
 
 __all__ = ["sync_all"]
 
+__kernel_vocabulary__ = True
+
 
 def sync_all(builder: Builder, done: Pipe, go: Pipe, event: int, tell: int | None = None) -> None:
     """Hold pipe *go* until pipe *done* of every core of this kind has come here (SyncAll).

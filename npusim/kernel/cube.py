@@ -36,6 +36,8 @@ __all__ = [
     "load_data",
 ]
 
+__kernel_vocabulary__ = True
+
 MmadInit = Literal["zero", "bias", "accumulate"]
 """What sums in L0C begin with: zero, a bias of each column, what is there."""
 

@@ -10,6 +10,8 @@ from npusim.kernel.program import Binding, Block, Program
 
 __all__ = ["Kernel", "mixed_launch", "share"]
 
+__kernel_vocabulary__ = True
+
 VECTOR_CORES_OF_A_GROUP = 2
 """A cube core of A2 and A3 has two vector cores beside it (asc-devkit, docs/zh/guide)."""
 CORES_OF_A_GROUP = 1 + VECTOR_CORES_OF_A_GROUP

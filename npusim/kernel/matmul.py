@@ -12,6 +12,8 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 
 __all__ = ["Product"]
 
+__kernel_vocabulary__ = True
+
 
 @dataclass(frozen=True, slots=True)
 class Product:

@@ -17,6 +17,8 @@ from npusim.kernel.queues import Slot
 
 __all__ = ["REPEAT", "Plane", "by_column", "by_row", "spread_rows"]
 
+__kernel_vocabulary__ = True
+
 REPEAT = 64
 """float32 in a repeat of 256 bytes."""
 

@@ -10,6 +10,8 @@ from npusim.isa import MicroOp, global_operand, moved
 
 __all__ = ["Binding", "Block", "Body", "Call", "Line", "Program"]
 
+__kernel_vocabulary__ = True
+
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
 

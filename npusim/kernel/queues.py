@@ -12,6 +12,8 @@ from npusim.isa import Local
 
 __all__ = ["ProgramError", "Queue", "QueueState", "Slot"]
 
+__kernel_vocabulary__ = True
+
 
 class ProgramError(ValueError):
     """A kernel asked the builder for something the core does not have."""

@@ -20,6 +20,8 @@ from npusim.kernel.queues import Slot
 
 __all__ = ["Rows", "Writer", "balanced", "load", "pieces"]
 
+__kernel_vocabulary__ = True
+
 
 def balanced(extent: int, parts: int) -> int:
     """How many parts are really used when *extent* is dealt out evenly to at most *parts*.

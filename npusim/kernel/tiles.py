@@ -18,6 +18,8 @@ from npusim.kernel.matmul import Product
 
 __all__ = ["CubeTiles", "Order", "Piece", "work"]
 
+__kernel_vocabulary__ = True
+
 Order = Literal["row", "column", "diagonal"]
 
 

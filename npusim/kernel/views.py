@@ -31,6 +31,8 @@ from npusim.kernel.queues import Queue, Slot
 
 __all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "repeat", "store"]
 
+__kernel_vocabulary__ = True
+
 
 @runtime_checkable
 class Shiftable(Protocol):
