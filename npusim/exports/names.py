@@ -88,21 +88,46 @@ class Place:
 def places(trace: Trace) -> dict[int, Place]:
     """Core -> where it stands.
 
-    A cube core and its two vector cores are numbered one after the other when both kinds run;
-    alone, each core has a block of its own, and two vector cores share a number.
+    A cube core and its vector cores share the block of their group when both kinds run, and the
+    vector cores follow the cube core; alone, each core has a block of its own, and two vector
+    cores share a number.
     """
     kinds = {core: trace.kind(core) for core in trace.cores}
-    is_mix = {"aic", "aiv"} <= set(kinds.values())
-    return {core: _place(core, kind, is_mix) for core, kind in kinds.items()}
+    if not {"aic", "aiv"} <= set(kinds.values()):
+        return {core: _place_alone(core, kind) for core, kind in kinds.items()}
+    groups: dict[int, list[int]] = {}
+    for core in trace.cores:
+        groups.setdefault(trace.group(core), []).append(core)
+    return {
+        core: place
+        for group, cores in groups.items()
+        for core, place in _places_of_group(group, {core: kinds[core] for core in cores}).items()
+    }
 
 
-def _place(core: int, kind: str, is_mix: bool) -> Place:
+def _places_of_group(group: int, kinds: dict[int, str]) -> dict[int, Place]:
+    """Where the cores of *group* stand; *kinds* are those of its cores, ascending."""
+    first = min(kinds)
+    is_led = kinds[first] == "aic"
+    found: dict[int, Place] = {}
+    cubes = 0
+    for core, kind in kinds.items():
+        if kind == "aic":
+            name = f"core{group}.cubecore{cubes}"
+            found[core] = Place(group, f"cube{cubes}", name, 3 * group + 1, group)
+            cubes += 1
+        else:
+            half = core - (first + is_led)
+            name, order = f"core{group}.veccore{half}", 3 * group + 2 + half
+            found[core] = Place(group, f"vector{half}", name, order, group)
+    return found
+
+
+def _place_alone(core: int, kind: str) -> Place:
     if kind == "aic":
-        block = core // 3 if is_mix else core
-        return Place(block, "cube0", f"core{block}.cubecore0", 3 * block + 1, block)
+        return Place(core, "cube0", f"core{core}.cubecore0", 3 * core + 1, core)
     if kind == "aiv":
-        pair, half = (core // 3, core % 3 - 1) if is_mix else (core // 2, core % 2)
-        block = pair if is_mix else core
-        part = f"vector{half if is_mix else 0}"
-        return Place(block, part, f"core{pair}.veccore{half}", 3 * pair + 2 + half, pair)
+        # Two vector cores lie beside a cube core, which does not run here.
+        pair, half = divmod(core, 2)
+        return Place(core, "vector0", f"core{pair}.veccore{half}", 3 * pair + 2 + half, pair)
     return Place(core, "cube0", f"core{core}", 3 * core + 1, core)

@@ -60,6 +60,12 @@ class LaneTrace:
     """Bytes that each core moved past the L2."""
     l2_bytes: int
     """Bytes that each core moved from or to lines in the L2."""
+    groups: tuple[int, ...] = ()
+    """Group of each core, see :attr:`Block.group`; left out, all are of group 0."""
+
+    def group(self, core: int) -> int:
+        """The group of *core*, which must be one of the lane's."""
+        return self.groups[self.cores.index(core)] if self.groups else 0
 
     @property
     def ops(self) -> tuple[MicroOp, ...]:
@@ -137,6 +143,10 @@ class Trace:
     def kind(self, core: int) -> str:
         """Which kind of core *core* is."""
         return self._lane(core).kind
+
+    def group(self, core: int) -> int:
+        """Which group *core* is of."""
+        return self._lane(core).group(core)
 
     def spans(self, core: int | None = None) -> Iterator[Span]:
         """Spans of *core* in program order, or those of all cores, one after the other."""

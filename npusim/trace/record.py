@@ -27,8 +27,8 @@ from npusim.trace import LaneTrace, Trace
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "read", "write"]
 
-VERSION = 2
-"""Of what a folder holds; 1 had no trace."""
+VERSION = 3
+"""Of what a folder holds; 1 had no trace, 2 no groups of cores."""
 RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
@@ -149,6 +149,7 @@ def _programs(trace: Trace) -> dict[str, Any]:
         "lanes": [
             {
                 "cores": lane.cores,
+                "groups": lane.groups,
                 "kind": lane.kind,
                 "program": numbers[lane.program],
                 "gm_bytes": int(lane.gm_bytes),
@@ -199,6 +200,7 @@ def _read_trace(path: Path, facts: dict[str, Any]) -> tuple[Trace | None, dict[L
             end,
             row["gm_bytes"],
             row["l2_bytes"],
+            tuple(row["groups"]),
         )
         for row, (start, free, end) in zip(tree["lanes"], times, strict=True)
     )

@@ -459,7 +459,7 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     assert entries(out.parent) == ["out"]
     np.testing.assert_array_equal(np.load(out / "output.npy"), reference().output)
     record = json.loads((out / "run.json").read_text())
-    assert record.pop("version") == 2
+    assert record.pop("version") == 3
     words = quantize()
     assert record.pop("typed") == {
         "op": ["npu_quantize"],

@@ -272,11 +272,11 @@ def test_cycles_shorter_than_a_nanosecond_follow_each_other() -> None:
 # ---- arrows between cores ----
 
 
-def lane(core: int, kind: str, *times: tuple[MicroOp, int, int]) -> LaneTrace:
+def lane(core: int, kind: str, *times: tuple[MicroOp, int, int], group: int = 0) -> LaneTrace:
     ops = tuple(op for op, _, _ in times)
     start = np.array([start for _, start, _ in times], np.int64)
     end = np.array([end for _, _, end in times], np.int64)
-    return LaneTrace((core,), kind, Program("kernel", ops), start, end, end, 0, 0)
+    return LaneTrace((core,), kind, Program("kernel", ops), start, end, end, 0, 0, (group,))
 
 
 def joined(trace: Trace) -> list[tuple[int, int]]:
@@ -295,8 +295,8 @@ def test_a_flag_for_a_group_goes_to_its_other_kind() -> None:
     lanes = [
         lane(0, "aic", (waits, 0, 9), (sets, 10, 11)),
         *(lane(core, "aiv", (sets, 1, 2), (waits, 3, 12)) for core in (1, 2)),
-        lane(3, "aic", (sets, 0, 1)),
-        lane(4, "aiv", (waits, 0, 2)),
+        lane(3, "aic", (sets, 0, 1), group=1),
+        lane(4, "aiv", (waits, 0, 2), group=1),
     ]
 
     assert joined(Trace(tuple(lanes), 10**9)) == [(1, 0), (2, 0), (0, 1), (0, 2), (3, 4)]
@@ -320,13 +320,18 @@ def test_a_flag_for_all_starts_where_it_was_set_last() -> None:
 
 def test_cores_stand_where_the_vendor_puts_them() -> None:
     nothing = Load(Local("ub", 0, FLOAT32, 8), Global("x", 0, 32)), 0, 1
-    mix = Trace((lane(3, "aic", nothing), lane(5, "aiv", nothing)), 1)
+    mix = Trace((lane(6, "aic", nothing, group=1), lane(8, "aiv", nothing, group=1)), 1)
+    single = Trace((lane(0, "aic", nothing), lane(1, "aiv", nothing)), 1)
     alone = Trace((lane(3, "aiv", nothing),), 1)
     old = Trace((lane(3, "ai_core", nothing), lane(8, "vector_core", nothing)), 1)
 
     assert places(mix) == {
-        3: Place(1, "cube0", "core1.cubecore0", 4, 1),
-        5: Place(1, "vector1", "core1.veccore1", 6, 1),
+        6: Place(1, "cube0", "core1.cubecore0", 4, 1),
+        8: Place(1, "vector1", "core1.veccore1", 6, 1),
+    }
+    assert places(single) == {
+        0: Place(0, "cube0", "core0.cubecore0", 1, 0),
+        1: Place(0, "vector0", "core0.veccore0", 2, 0),
     }
     assert places(alone) == {3: Place(3, "vector0", "core1.veccore1", 6, 1)}
     assert [place.name for place in places(old).values()] == ["core3", "core8"]

@@ -51,11 +51,20 @@ def test_a_run_is_read_back_as_it_was(which: int, runs: list[Run], tmp_path: Pat
     assert found.trace.clock_hz == run.trace.clock_hz
     assert found.trace.counters() == run.trace.counters()
     for lane, known in zip(found.trace.lanes, run.trace.lanes, strict=True):
-        assert (lane.cores, lane.kind, lane.gm_bytes, lane.l2_bytes) == (
-            *(known.cores, known.kind, known.gm_bytes, known.l2_bytes),
+        assert (lane.cores, lane.kind, lane.gm_bytes, lane.l2_bytes, lane.groups) == (
+            *(known.cores, known.kind, known.gm_bytes, known.l2_bytes, known.groups),
         )
         assert lane.ops == known.ops
         assert lane.program.claimed_bytes == known.program.claimed_bytes
+
+
+def test_lanes_know_the_groups_of_their_cores(runs: list[Run]) -> None:
+    trace = runs[1].trace
+    assert trace is not None
+    assert {trace.kind(core) for core in trace.cores} == {"aic", "aiv"}
+    # A cube core and its two vector cores are numbered one after the other.
+    assert [trace.group(core) for core in trace.cores] == [core // 3 for core in trace.cores]
+    assert trace.group(max(trace.cores)) > 0
 
 
 def test_bodies_that_calls_share_are_still_shared(runs: list[Run], tmp_path: Path) -> None:
@@ -129,7 +138,7 @@ def test_an_older_version_is_told(tmp_path: Path) -> None:
     del facts["version"]
     (out / "run.json").write_text(json.dumps(facts))
 
-    refused(out, f"report: the run in {out} must be of version 2, not 1; {AGAIN}")
+    refused(out, f"report: the run in {out} must be of version 3, not 1; {AGAIN}")
 
 
 @pytest.mark.parametrize("name", ["run.json", "device.json", "trace.npz"])

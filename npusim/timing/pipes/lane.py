@@ -104,6 +104,7 @@ class Lane:
             end,
             self._gm_bytes,
             self._l2_bytes,
+            tuple(block.group for block in self._blocks),
         )
 
     # ---- pipes ----
