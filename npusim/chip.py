@@ -15,14 +15,14 @@ import simpy
 
 from npusim.check.bounds import check_inside
 from npusim.check.cross_core_races import check_apart
-from npusim.check.hazards import Meetings, Orders
+from npusim.check.hazards import CrossCoreOrder, Orders
 from npusim.check.rules import Place, check
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
 from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, SharedMemory
-from npusim.timing.pipes import Code, Crossings, Decoder, Lane
+from npusim.timing.pipes import Code, CrossCoreFlags, Decoder, Lane
 from npusim.trace import Trace
 from npusim.values.play import DEFAULT_MODEL, Model, Player
 
@@ -50,7 +50,7 @@ def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, Sequenc
             check(block.program, Place(spec, block.kind))
         if block.program not in orders:
             orders[block.program] = found.of(block.program)
-    check_apart(blocks, Meetings(blocks, found))
+    check_apart(blocks, CrossCoreOrder(blocks, found))
     return orders
 
 
@@ -116,9 +116,9 @@ def _run(
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
     # Cores of one kind share their flags' numbers, so all is decoded before the first lane is made.
-    crossings = Crossings()
+    cross_core_flags = CrossCoreFlags()
     lanes = [
-        Lane(env, memory, crossings, codes[group[0].program, group[0].kind], group)
+        Lane(env, memory, cross_core_flags, codes[group[0].program, group[0].kind], group)
         for group in groups
     ]
     for lane in lanes:

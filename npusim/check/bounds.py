@@ -11,34 +11,34 @@ from npusim.kernel.program import Block, Body, Program
 __all__ = ["check_inside"]
 
 
-class _Reach(NamedTuple):
-    """The bytes touched of a name, each end with the number of the micro-op that goes so far."""
+class _Extent(NamedTuple):
+    """The bytes touched of a name, each end with the number of the micro-op that touches it."""
 
     low: int
     high: int
     low_index: int
     high_index: int
 
-    def moved(self, nbytes: int, count: int) -> _Reach:
+    def moved(self, nbytes: int, count: int) -> _Extent:
         """The same *nbytes* further and *count* micro-ops later."""
         low_index, high_index = self.low_index + count, self.high_index + count
-        return _Reach(self.low + nbytes, self.high + nbytes, low_index, high_index)
+        return _Extent(self.low + nbytes, self.high + nbytes, low_index, high_index)
 
-    def joined(self, other: _Reach) -> _Reach:
+    def joined(self, other: _Extent) -> _Extent:
         low = self if self.low <= other.low else other
         high = self if self.high >= other.high else other
-        return _Reach(low.low, high.high, low.low_index, high.high_index)
+        return _Extent(low.low, high.high, low.low_index, high.high_index)
 
 
 def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None:
     """Raise ValueError if a copy leaves the tensor it is bound to, slack included."""
     sizes = {tensor.name: tensor.nbytes for tensor in tensors}
-    reach: dict[Program, dict[str, _Reach]] = {}
-    bodies: dict[Body, dict[str, _Reach]] = {}
+    extents: dict[Program, dict[str, _Extent]] = {}
+    bodies: dict[Body, dict[str, _Extent]] = {}
     for block in blocks:
-        if block.program not in reach:
-            reach[block.program] = _of_program(block.program, bodies)
-        for name, (low, high, low_index, high_index) in reach[block.program].items():
+        if block.program not in extents:
+            extents[block.program] = _of_program(block.program, bodies)
+        for name, (low, high, low_index, high_index) in extents[block.program].items():
             bound = block.bindings[name]
             size = sizes[bound.tensor]
             first, end = bound.base_bytes + low, bound.base_bytes + high
@@ -51,25 +51,25 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
                 )
 
 
-def _of_program(program: Program, bodies: dict[Body, dict[str, _Reach]]) -> dict[str, _Reach]:
+def _of_program(program: Program, bodies: dict[Body, dict[str, _Extent]]) -> dict[str, _Extent]:
     """Name -> what *program* touches of it; *bodies* are those seen before."""
-    found: dict[str, _Reach] = {}
+    found: dict[str, _Extent] = {}
     count = 0
     for call in program.calls:
         if call.body not in bodies:
             bodies[call.body] = _of_body(call.body)
         for name, known in bodies[call.body].items():
-            reach = known.moved(call.shifts.get(name, 0), count)
-            found[name] = found[name].joined(reach) if name in found else reach
+            extent = known.moved(call.shifts.get(name, 0), count)
+            found[name] = found[name].joined(extent) if name in found else extent
         count += len(call.body)
     return found
 
 
-def _of_body(body: Body) -> dict[str, _Reach]:
-    found: dict[str, _Reach] = {}
+def _of_body(body: Body) -> dict[str, _Extent]:
+    found: dict[str, _Extent] = {}
     for index, op in enumerate(body):
         place = global_operand(op)
         if place is not None:
-            reach = _Reach(place.offset_bytes, place.end_bytes, index, index)
-            found[place.name] = found[place.name].joined(reach) if place.name in found else reach
+            extent = _Extent(place.offset_bytes, place.end_bytes, index, index)
+            found[place.name] = found[place.name].joined(extent) if place.name in found else extent
     return found

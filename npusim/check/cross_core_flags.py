@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.kernel.program import Block
 
-__all__ = ["Meeting", "awaits"]
+__all__ = ["CrossCoreFlagCounts", "awaits"]
 
 
 def awaits(block: Block, mode: CrossMode, other: Block) -> bool:
@@ -23,7 +23,7 @@ def awaits(block: Block, mode: CrossMode, other: Block) -> bool:
     return other.group == block.group and other.kind != block.kind
 
 
-class Meeting:
+class CrossCoreFlagCounts:
     """Counts flags without times; the k-th wait for a flag takes the k-th set of each core."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.check.hazards import Meetings, Moment, RaceError
+from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
 from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, Program
 
@@ -34,15 +34,15 @@ class _Ranges(NamedTuple):
     owners: Numbers
 
 
-def check_apart(blocks: tuple[Block, ...], meetings: Meetings) -> None:
+def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
     """Raise RaceError, naming cores, tensor and bytes, if blocks get in each other's way."""
     ranges = _Search()
     for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
         writes = ranges.of_tensor(blocks, tensor, True)
         if writes.starts.size and (
-            _overlap(writes) or _meet(writes, ranges.of_tensor(blocks, tensor, False))
+            _overlap(writes) or _is_read_elsewhere(writes, ranges.of_tensor(blocks, tensor, False))
         ):
-            _check_order(tensor, _shares(blocks, tensor, meetings), blocks)
+            _check_order(tensor, _shares(blocks, tensor, order), blocks)
 
 
 # ---- whether cores share bytes that one of them writes ----
@@ -50,11 +50,11 @@ def check_apart(blocks: tuple[Block, ...], meetings: Meetings) -> None:
 
 def _overlap(writes: _Ranges) -> bool:
     """Whether blocks write the same bytes; the ranges of each block are apart."""
-    meet = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
-    return bool(np.any(meet))
+    shared = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
+    return bool(np.any(shared))
 
 
-def _meet(writes: _Ranges, reads: _Ranges) -> bool:
+def _is_read_elsewhere(writes: _Ranges, reads: _Ranges) -> bool:
     """Whether blocks read what others write; the writes are apart."""
     low = np.searchsorted(writes.ends, reads.starts, side="right")
     high = np.searchsorted(writes.starts, reads.ends, side="left")
@@ -120,16 +120,16 @@ def _shifted(pieces: Pieces, nbytes: int) -> Pieces:
 
 
 def _merged(pieces: list[Pieces]) -> Pieces:
-    """*pieces* in ascending order, those that meet joined."""
+    """*pieces* in ascending order, those that touch or overlap joined."""
     if not pieces:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
     if not start.size:
         return start, end
     by_start = np.argsort(start, kind="stable")
-    start, reach = start[by_start], np.maximum.accumulate(end[by_start])
-    first = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
-    return start[first], reach[np.append(first[1:] - 1, start.size - 1)]
+    start, furthest = start[by_start], np.maximum.accumulate(end[by_start])
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > furthest[:-1])))
+    return start[first], furthest[np.append(first[1:] - 1, start.size - 1)]
 
 
 # ---- whether flags order those that do ----
@@ -161,7 +161,7 @@ class _Share:
         return max(int(starts[a]), int(others[b])), min(int(ends[a]), int(other_ends[b]))
 
 
-def _shares(blocks: tuple[Block, ...], tensor: str, meetings: Meetings) -> list[_Share]:
+def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> list[_Share]:
     """All accesses to *tensor*, those that no flag between cores tells apart together."""
     found = []
     for owner, block in enumerate(blocks):
@@ -170,7 +170,7 @@ def _shares(blocks: tuple[Block, ...], tensor: str, meetings: Meetings) -> list[
         if not bound:
             continue
         every = ((number, op) for number, call in enumerate(calls) for op in call.ops)
-        moments = meetings.of(block)
+        moments = order.of(block)
         turns: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
         if moments is not None:
             turns = [(moment, moment.epoch.accesses) for moment in moments]

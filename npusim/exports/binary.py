@@ -22,13 +22,13 @@ from npusim.exports.listing import Line, Listing
 from npusim.exports.names import Place, lane_of
 from npusim.exports.tally import Tally
 
-__all__ = ["CODE", "FILES", "INSTRUCTIONS", "MOST_BYTES", "TRACE", "write"]
+__all__ = ["CODE", "FILES", "INSTRUCTIONS", "MAX_BYTES", "TRACE", "write"]
 
 CODE, TRACE, FILES, INSTRUCTIONS = 1, 2, 3, 4
 """Types of blocks."""
 MARK = 0x5A
 PATH_BYTES = 4096
-MOST_BYTES = 100 << 20
+MAX_BYTES = 100 << 20
 """Insight reads no larger block of JSON; such a one is left out."""
 CHUNK_BYTES = 1 << 20
 HIDDEN, INTEGER, TEXT = 0, 1, 3
@@ -63,7 +63,7 @@ def _block(file: BinaryIO, kind: int, content: Iterable[bytes], source: str) -> 
     size = 0
     for piece in content:
         size += len(piece)
-        if size > MOST_BYTES and kind != CODE:
+        if size > MAX_BYTES and kind != CODE:
             file.seek(begin)
             file.truncate()
             return False

@@ -82,7 +82,7 @@ class Place:
     order: int
     """Cores are shown in ascending order of this."""
     group: int
-    """Cube and vector cores of a group meet at flags."""
+    """Cube and vector cores of a group share flags."""
 
 
 def places(trace: Trace) -> dict[int, Place]:

@@ -24,7 +24,7 @@ from npusim.trace import ORDERING, Trace
 __all__ = ["write"]
 
 SETS, WAITS = (SetFlag, CrossCoreSetFlag), (WaitFlag, CrossCoreWaitFlag)
-MOST_TRACKS = 1000
+MAX_TRACKS = 1000
 """Of one pipe; no more micro-ops than this can be under way at once."""
 TAKEN = "flag taken"
 TRAFFIC = 1
@@ -65,13 +65,13 @@ def write(
 
 def _name(out: TraceFile, core: int, kind: str, place: Place) -> None:
     pid = core + 2
-    out.name("process_name", pid, pid * 10 * MOST_TRACKS, f"core {core} ({kind}, {place.name})")
-    out.name("process_sort_index", pid, pid * 10 * MOST_TRACKS, place.order)
+    out.name("process_name", pid, pid * 10 * MAX_TRACKS, f"core {core} ({kind}, {place.name})")
+    out.name("process_sort_index", pid, pid * 10 * MAX_TRACKS, place.order)
 
 
 def _track(pid: int, pipe: Pipe, number: int) -> int:
     """A number that no other track of the trace has, also not of other cores."""
-    return (pid * 10 + PIPES.index(pipe) + 1) * MOST_TRACKS + number
+    return (pid * 10 + PIPES.index(pipe) + 1) * MAX_TRACKS + number
 
 
 def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arrows) -> None:
@@ -105,5 +105,5 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
 
 
 def _last(event: Event) -> int:
-    """Where the slice ends: flags are up long after they were told to be, but hold nothing."""
+    """Where the slice ends: flags are up long after they were set, but hold no pipe."""
     return event.free if isinstance(event.line.op, SETS + WAITS) else event.end

@@ -1,4 +1,4 @@
-"""The micro-ops: what a core is told to do, one frozen record each, grouped by pipe.
+"""The micro-ops: the instructions of a core, one frozen record each, grouped by pipe.
 
 A micro-op says *what*, which of its operands it reads and writes, and what work is counted of it
 (``micro_op``); whether a chip accepts it stands in ``rules``, what it computes in ``semantics``,

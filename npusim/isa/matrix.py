@@ -1,6 +1,6 @@
 """Micro-ops around the cube: matrices on their way from L1 through L0 and out again.
 
-Where a matrix lies in a buffer, its first byte and its layout say it all (``layout``): Nz in L1,
+A matrix in a buffer is given by its first byte and its layout (``layout``): Nz in L1,
 zZ in L0A, nZ in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
 byte on and reads or writes whole fractals; `count` says how many elements that are.
 """
@@ -70,8 +70,8 @@ class LoadNd2Nz(MicroOp):
     @property
     def footprint(self) -> Local:
         """All bytes written, as one range."""
-        across = ceil_div(self.src.burst_bytes, BLOCK_BYTES)
-        nbytes = ((across - 1) * self.dst_rows + self.src.bursts) * BLOCK_BYTES
+        blocks = ceil_div(self.src.burst_bytes, BLOCK_BYTES)
+        nbytes = ((blocks - 1) * self.dst_rows + self.src.bursts) * BLOCK_BYTES
         return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
 
     def __str__(self) -> str:
@@ -111,8 +111,8 @@ class LoadData(MicroOp):
         """All bytes read, as one range."""
         width = c0(self.src.dtype)
         first = self.column // width * self.src_rows + self.row
-        across = ceil_div(self.columns, width)
-        last = (across - 1) * self.src_rows + align_up(self.rows, FRACTAL_ROWS)
+        blocks = ceil_div(self.columns, width)
+        last = (blocks - 1) * self.src_rows + align_up(self.rows, FRACTAL_ROWS)
         offset = self.src.offset_bytes + first * BLOCK_BYTES
         return Local(self.src.buffer, offset, UINT8, last * BLOCK_BYTES)
 
@@ -231,8 +231,8 @@ class Fixpipe(MicroOp):
         """All bytes written in L1, as one range; None if it goes to global memory."""
         if isinstance(self.dst, Global):
             return None
-        across = ceil_div(self.n, c0(self.dtype))
-        nbytes = ((across - 1) * self.dst_rows + self.m) * BLOCK_BYTES
+        blocks = ceil_div(self.n, c0(self.dtype))
+        nbytes = ((blocks - 1) * self.dst_rows + self.m) * BLOCK_BYTES
         return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
 
     def __str__(self) -> str:

@@ -71,7 +71,7 @@ class Barrier(MicroOp):
 
 
 CrossMode = Literal["all", "group"]
-"""Who meets at a flag between cores.
+"""Which cores a flag between cores is for.
 
 all    every cube core, or every vector core, of the launch (mode 0)
 group  a cube core and the two vector cores beside it (mode 2): what the cube core sets, both vector

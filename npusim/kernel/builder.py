@@ -54,7 +54,7 @@ class Builder:
         self._lines: list[Line] = []
         """Which line of the kernel wrote each of them."""
         self._claimed: dict[str, int] = {}
-        self._most: dict[str, int] = {}
+        self._peak_bytes: dict[str, int] = {}
         self._taken: dict[frozenset[Pipe], int] = {}
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
@@ -81,7 +81,7 @@ class Builder:
             )
         start = self._claimed.get(buffer, 0)
         self._claimed[buffer] = start + nbytes
-        self._most[buffer] = max(self._most.get(buffer, 0), start + nbytes)
+        self._peak_bytes[buffer] = max(self._peak_bytes.get(buffer, 0), start + nbytes)
         return Slot(buffer, start, nbytes, event=-1)
 
     def queue(self, buffer: str, nbytes: int, src: Pipe, dst: Pipe, depth: int = 1) -> Queue:
@@ -134,7 +134,7 @@ class Builder:
         self.emit(WaitFlag(src, dst, event))
 
     def sync(self, src: Pipe, dst: Pipe) -> None:
-        """Let *dst* wait here for all that *src* was told so far, by an event of its own."""
+        """Let *dst* wait here for all that *src* has been given so far, by an event of its own."""
         pair = frozenset((src, dst))
         event = self._events - 1
         if self._taken.get(pair, 0) > event:
@@ -192,7 +192,7 @@ class Builder:
             self.call("drain", {}, self._drain)
         else:
             self._drain()
-        program = Program(self.name, tuple(self._ops), dict(self._most), tuple(self._lines))
+        program = Program(self.name, tuple(self._ops), dict(self._peak_bytes), tuple(self._lines))
         self._ops, self._lines = [], []
         for queue in self._queues:
             queue.rewind()

@@ -123,4 +123,4 @@ class Block:
     program: Program
     bindings: dict[str, Binding]
     group: int = 0
-    """Cores of one group meet at flags between cores: a cube core and its two vector cores."""
+    """Cores of one group share flags of mode "group": a cube core and its two vector cores."""

@@ -24,7 +24,7 @@ __all__ = ["equivalent_cores"]
 LineNumbers = NDArray[np.int64]
 _Place = tuple[Global, int]
 """Where a copy goes in a body, and the shift of the call."""
-MEETING = (CrossCoreSetFlag, CrossCoreWaitFlag)
+CROSS_CORE_FLAGS = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
 def equivalent_cores(
@@ -43,15 +43,15 @@ def equivalent_cores(
         # Which part of an input is still there differs from block to block.
         return tuple((block,) for block in blocks)
     by_traits: dict[tuple[object, ...], list[Block]] = {}
-    meets: dict[Program, bool] = {}
+    has_flags: dict[Program, bool] = {}
     for block in blocks:
         places = sorted(
             (name, bound.tensor, bound.base_bytes % line_bytes)
             for name, bound in block.bindings.items()
         )
-        if block.program not in meets:
-            meets[block.program] = _meets(block.program)
-        own = block.core if meets[block.program] else None
+        if block.program not in has_flags:
+            has_flags[block.program] = _has_cross_core_flags(block.program)
+        own = block.core if has_flags[block.program] else None
         by_traits.setdefault((block.program, block.kind, own, *places), []).append(block)
     if len(by_traits) == len(blocks):
         return tuple((block,) for block in blocks)
@@ -116,9 +116,9 @@ def _copied(body: Body) -> list[Global]:
     return [place for place in map(global_operand, body) if place is not None]
 
 
-def _meets(program: Program) -> bool:
+def _has_cross_core_flags(program: Program) -> bool:
     """Whether it sets or awaits flags between cores, which would tell its blocks apart."""
-    return any(isinstance(op, MEETING) for body in program.bodies for op in body)
+    return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.bodies for op in body)
 
 
 def _touch_counts(

@@ -1,8 +1,8 @@
 """The memories of one core as bounded bytes.
 
-What the cube works on may be *held* as a matrix until somebody looks at its bytes (``matrices``):
-then it is put where, and in the order in which, it lies on the chip. Holding saves the shuffling of
-fractals and nothing else; a byte-exact core never holds.
+What the cube works on may be a lazy tile, a matrix whose bytes are not written until somebody looks
+at them (``matrices``): then it is materialised, in the order that it has on the chip. That saves
+the shuffling of fractals and nothing else; a byte-exact core materialises every tile at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
 
-__all__ = ["UNWRITTEN", "Buffers", "Held", "OutOfBufferError"]
+__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError"]
 
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
@@ -28,21 +28,21 @@ UNWRITTEN = 0xA5
 
 
 class OutOfBufferError(ValueError):
-    """A micro-op reaches beyond a buffer of its core."""
+    """A micro-op touches bytes beyond a buffer of its core."""
 
 
-class Held(Protocol):
-    """Something that lies in a buffer although its bytes have not been written yet."""
+class LazyTile(Protocol):
+    """What a buffer contains from *start* to *end* although its bytes are not written yet."""
 
     start: int
     """First byte."""
     end: int
     """One past the last byte."""
 
-    def hides(self, other: Held) -> bool:
+    def covers(self, other: LazyTile) -> bool:
         """Whether every byte that *other* would write is written by this one too."""
 
-    def put(self, raw: NDArray[np.uint8]) -> None:
+    def write(self, raw: NDArray[np.uint8]) -> None:
         """Write it into *raw*, the bytes of its whole buffer."""
 
 
@@ -51,7 +51,7 @@ class Buffers:
 
     def __init__(self, core: Core, *, byte_exact: bool = False) -> None:
         self._byte_exact = byte_exact
-        self._held: dict[str, dict[int, Held]] = {}
+        self._tiles: dict[str, dict[int, LazyTile]] = {}
         self._bytes: dict[str, NDArray[np.uint8]] = {}
         for name in BUFFERS:
             size = getattr(core, f"{name}_bytes")
@@ -61,14 +61,14 @@ class Buffers:
 
     def reset(self) -> None:
         """Forget everything that was written."""
-        self._held.clear()
+        self._tiles.clear()
         for raw in self._bytes.values():
             raw.fill(UNWRITTEN)
 
     def raw(self, buffer: str) -> NDArray[np.uint8]:
         """All bytes of *buffer*; raises OutOfBufferError when the core has no such buffer."""
         raw = self._raw(buffer)
-        self._settle(buffer, 0, raw.size)
+        self._materialise(buffer, 0, raw.size)
         return raw
 
     def _raw(self, buffer: str) -> NDArray[np.uint8]:
@@ -83,8 +83,8 @@ class Buffers:
 
         Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end of the buffer.
         """
-        if self._held.get(local.buffer):
-            self._settle(local.buffer, local.offset_bytes, local.end_bytes)
+        if self._tiles.get(local.buffer):
+            self._materialise(local.buffer, local.offset_bytes, local.end_bytes)
         view = self._views.get(local)
         if view is None:
             view = self._views[local] = self._cut(local)
@@ -100,45 +100,48 @@ class Buffers:
     def window(self, local: Local) -> NDArray[np.uint8]:
         """The bytes of *local* from its first to its last."""
         window = self._within(local)
-        self._settle(local.buffer, local.offset_bytes, local.end_bytes)
+        self._materialise(local.buffer, local.offset_bytes, local.end_bytes)
         return window
 
-    # ---- what is held ----
+    # ---- lazy tiles ----
 
-    def hold(self, buffer: str, item: Held) -> None:
-        """Let *item* lie in *buffer*; raises OutOfBufferError beyond its end."""
+    def add_tile(self, buffer: str, tile: LazyTile) -> None:
+        """Write *tile* into *buffer*, lazily unless the core is byte-exact.
+
+        Raises OutOfBufferError beyond the end of the buffer.
+        """
         raw = self._raw(buffer)
-        if item.start < 0 or item.end > raw.size:
+        if tile.start < 0 or tile.end > raw.size:
             raise OutOfBufferError(
-                f"buffers: bytes [{item.start}:{item.end}] must lie within {raw.size} bytes of "
+                f"buffers: bytes [{tile.start}:{tile.end}] must lie within {raw.size} bytes of "
                 f"{buffer}; use a smaller tile"
             )
-        held = self._held.setdefault(buffer, {})
-        start, end = item.start, item.end
-        before = held.get(start)
-        if before is not None and item.hides(before):
-            del held[start]
-        for other in held.values():
+        tiles = self._tiles.setdefault(buffer, {})
+        start, end = tile.start, tile.end
+        before = tiles.get(start)
+        if before is not None and tile.covers(before):
+            del tiles[start]
+        for other in tiles.values():
             if other.start < end and start < other.end:
-                self._settle(buffer, start, end)
+                self._materialise(buffer, start, end)
                 break
         if self._byte_exact:
-            item.put(raw)
+            tile.write(raw)
         else:
-            held[start] = item
+            tiles[start] = tile
 
-    def held(self, buffer: str, offset_bytes: int) -> Held | None:
-        """What is held from *offset_bytes* on, if anything is."""
-        held = self._held.get(buffer)
-        return held.get(offset_bytes) if held else None
+    def tile(self, buffer: str, offset_bytes: int) -> LazyTile | None:
+        """The lazy tile that begins at *offset_bytes*, if there is one."""
+        tiles = self._tiles.get(buffer)
+        return tiles.get(offset_bytes) if tiles else None
 
-    def _settle(self, buffer: str, start: int, end: int) -> None:
-        """Write what is held in [start, end) into its bytes."""
-        held = self._held.get(buffer)
-        if held:
-            for item in [item for item in held.values() if item.start < end and start < item.end]:
-                del held[item.start]
-                item.put(self._bytes[buffer])
+    def _materialise(self, buffer: str, start: int, end: int) -> None:
+        """Write the lazy tiles that touch [start, end) into their bytes."""
+        tiles = self._tiles.get(buffer)
+        if tiles:
+            for tile in [tile for tile in tiles.values() if tile.start < end and start < tile.end]:
+                del tiles[tile.start]
+                tile.write(self._bytes[buffer])
 
     def _within(self, local: Local) -> NDArray[np.uint8]:
         raw = self._raw(local.buffer)

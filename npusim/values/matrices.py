@@ -25,7 +25,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
 from npusim.data.product import CubeOrder, accumulate_int, float_product, int_product
 from npusim.isa import BLOCK_BYTES
-from npusim.values.buffers import UNWRITTEN, Held
+from npusim.values.buffers import UNWRITTEN, LazyTile
 
 __all__ = [
     "Accumulator",
@@ -56,11 +56,11 @@ def _elements(raw: Bytes, dtype: DType) -> Array:
 
 @dataclass(slots=True)
 class L1Tile:
-    """*matrix* `(rows, columns)` as part of an Nz matrix of *lying_rows* rows."""
+    """*matrix* `(rows, columns)` as part of an Nz matrix of *nz_rows* rows."""
 
     start: int
     dtype: DType
-    lying_rows: int
+    nz_rows: int
     matrix: Array
     is_constant: bool = False
     """Whether the matrix is a view of memory that nobody writes."""
@@ -68,37 +68,37 @@ class L1Tile:
 
     def __post_init__(self) -> None:
         rows, columns = self.matrix.shape
-        across = ceil_div(columns, c0(self.dtype))
-        self.end = self.start + ((across - 1) * self.lying_rows + rows) * BLOCK_BYTES
+        blocks_n = ceil_div(columns, c0(self.dtype))
+        self.end = self.start + ((blocks_n - 1) * self.nz_rows + rows) * BLOCK_BYTES
 
-    def hides(self, other: Held) -> bool:
+    def covers(self, other: LazyTile) -> bool:
         return (
             isinstance(other, L1Tile)
             and other.start == self.start
-            and other.lying_rows == self.lying_rows
+            and other.nz_rows == self.nz_rows
             and other.matrix.shape[0] <= self.matrix.shape[0]
             and other.end <= self.end
         )
 
-    def put(self, raw: Bytes) -> None:
+    def write(self, raw: Bytes) -> None:
         rows, columns = self.matrix.shape
         width = c0(self.dtype)
-        across = ceil_div(columns, width)
+        blocks_n = ceil_div(columns, width)
         padded = self.matrix
-        if across * width != columns:
-            padded = np.zeros((rows, across * width), self.matrix.dtype)
+        if blocks_n * width != columns:
+            padded = np.zeros((rows, blocks_n * width), self.matrix.dtype)
             padded[:, :columns] = self.matrix
-        split = padded.reshape(rows, across, width).swapaxes(0, 1)
-        steps = (self.lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
-        place = as_strided(raw[self.start :], (across, rows, BLOCK_BYTES), steps)
+        split = padded.reshape(rows, blocks_n, width).swapaxes(0, 1)
+        steps = (self.nz_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+        place = as_strided(raw[self.start :], (blocks_n, rows, BLOCK_BYTES), steps)
         place[...] = _bytes_of(split, self.dtype)
 
 
-def l1_matrix(raw: Bytes, dtype: DType, lying_rows: int, rows: int, columns: int) -> Array:
+def l1_matrix(raw: Bytes, dtype: DType, nz_rows: int, rows: int, columns: int) -> Array:
     """The first *rows* x *columns* of an Nz matrix that begins with *raw*."""
-    across = ceil_div(columns, c0(dtype))
-    steps = (lying_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
-    blocks = as_strided(raw, (across, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
+    blocks_n = ceil_div(columns, c0(dtype))
+    steps = (nz_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+    blocks = as_strided(raw, (blocks_n, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
     # A copy: the tile must outlive what comes into these bytes next.
     whole = _elements(blocks.copy().reshape(rows, -1), dtype)
     return whole[:, :columns]
@@ -131,19 +131,19 @@ class L0Tile:
         # A fractal has 512 bytes whatever the type.
         self.end = self.start + ceil_div(rows, height) * ceil_div(columns, width) * FRACTAL_BYTES
 
-    def hides(self, other: Held) -> bool:
+    def covers(self, other: LazyTile) -> bool:
         return other.start == self.start and other.end <= self.end
 
-    def put(self, raw: Bytes) -> None:
+    def write(self, raw: Bytes) -> None:
         height, width = _fractal(self.buffer, self.dtype)
         rows, columns = self.matrix.shape
-        down, across = align_up(rows, height), align_up(columns, width)
+        rows_padded, cols_padded = align_up(rows, height), align_up(columns, width)
         padded = self.matrix
-        if (down, across) != (rows, columns):
+        if (rows_padded, cols_padded) != (rows, columns):
             # Along k, as two int4 that share a byte are neighbours there.
             filler = _elements(np.full(BLOCK_BYTES, UNWRITTEN, np.uint8), self.dtype)
             edge = filler[None] if self.buffer == "l0a" else filler[:, None]
-            padded = np.tile(edge, (down // edge.shape[0], across // edge.shape[1]))
+            padded = np.tile(edge, (rows_padded // edge.shape[0], cols_padded // edge.shape[1]))
             padded[:rows, :columns] = self.matrix
         fractals = to_fractals(padded, self.layout, (height, width))
         raw[self.start : self.end] = _bytes_of(fractals.reshape(-1), self.dtype)
@@ -216,13 +216,15 @@ class Accumulator:
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
-        down, across = ceil_div(self.m, FRACTAL_ROWS), ceil_div(self.n, FRACTAL_ROWS)
-        self.end = self.start + down * across * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
+        blocks_m, blocks_n = ceil_div(self.m, FRACTAL_ROWS), ceil_div(self.n, FRACTAL_ROWS)
+        self.end = (
+            self.start + blocks_m * blocks_n * FRACTAL_ROWS * FRACTAL_ROWS * self.dtype.nbytes(1)
+        )
 
-    def hides(self, other: Held) -> bool:
+    def covers(self, other: LazyTile) -> bool:
         return other.start == self.start and other.end <= self.end
 
-    def put(self, raw: Bytes) -> None:
+    def write(self, raw: Bytes) -> None:
         fractals = to_fractals(self.value(), NZ, SQUARE)
         raw[self.start : self.end] = fractals.reshape(-1).view(np.uint8)
 
@@ -302,11 +304,11 @@ def _address(array: Array) -> int:
     return address
 
 
-def l0c_matrix(raw: Bytes, dtype: DType, lying_rows: int, shape: tuple[int, int]) -> Array:
-    """The matrix of *shape* in an Nz matrix of *lying_rows* rows that begins with *raw*."""
+def l0c_matrix(raw: Bytes, dtype: DType, nz_rows: int, shape: tuple[int, int]) -> Array:
+    """The matrix of *shape* in an Nz matrix of *nz_rows* rows that begins with *raw*."""
     m, n = shape
     assert dtype in (FLOAT32, INT32)
-    across = ceil_div(n, FRACTAL_ROWS)
-    count = across * lying_rows * FRACTAL_ROWS
-    blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(across, lying_rows, FRACTAL_ROWS)
-    return blocks.swapaxes(0, 1).reshape(lying_rows, -1)[:m, :n]
+    blocks_n = ceil_div(n, FRACTAL_ROWS)
+    count = blocks_n * nz_rows * FRACTAL_ROWS
+    blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(blocks_n, nz_rows, FRACTAL_ROWS)
+    return blocks.swapaxes(0, 1).reshape(nz_rows, -1)[:m, :n]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from npusim.check.cross_core_flags import Meeting
+from npusim.check.cross_core_flags import CrossCoreFlagCounts
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor
@@ -62,7 +62,7 @@ class Player:
         self._written = {
             block.bindings[name].tensor for block in blocks for name in _stored(block.program)
         }
-        self._meets = any(
+        self._has_cross_core_flags = any(
             isinstance(op, CrossCoreOp)
             for block in blocks
             for body in block.program.bodies
@@ -73,23 +73,23 @@ class Player:
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Run all blocks; *progress* hears which share of them has begun."""
-        if not self._meets:
+        if not self._has_cross_core_flags:
             for index, block in enumerate(self._blocks):
                 if progress:
                     progress(index / len(self._blocks))
                 for _ in self._play(block):
                     raise AssertionError("a program without flags between cores never stops")
             return
-        meeting = Meeting(self._blocks)
+        flags = CrossCoreFlagCounts(self._blocks)
         plays = {block: self._play(block) for block in self._blocks}
         waiting: dict[Block, CrossCoreWaitFlag] = {}
         while plays:
-            block = next(x for x in plays if x not in waiting or meeting.take(x, waiting[x]))
+            block = next(x for x in plays if x not in waiting or flags.take(x, waiting[x]))
             waiting.pop(block, None)
             for op in plays[block]:
                 if isinstance(op, CrossCoreSetFlag):
-                    meeting.set(block, op)
-                elif not meeting.take(block, op):
+                    flags.set(block, op)
+                elif not flags.take(block, op):
                     waiting[block] = op
                     break
             else:
@@ -115,7 +115,7 @@ class Player:
 
     def _fresh(self, kind: str) -> Buffers:
         """Empty buffers; cores that run to their end one after the other share them."""
-        if self._meets or kind not in self._buffers:
+        if self._has_cross_core_flags or kind not in self._buffers:
             self._buffers[kind] = Buffers(self._spec.cores[kind], byte_exact=self._model.byte_exact)
         else:
             self._buffers[kind].reset()

@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from npusim.check.cross_core_races import check_apart
-from npusim.check.hazards import DeadlockError, Meetings, Orders, RaceError
+from npusim.check.hazards import CrossCoreOrder, DeadlockError, Orders, RaceError
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType
 from npusim.devices.schema import Pipe
 from npusim.isa import (
@@ -53,7 +53,7 @@ def await_flag(pipe: Pipe, event: int = 0, mode: CrossMode = "group") -> CrossCo
 
 
 def verify(*blocks: Block) -> None:
-    check_apart(blocks, Meetings(blocks, Orders()))
+    check_apart(blocks, CrossCoreOrder(blocks, Orders()))
 
 
 def races(cores: str, where: str, *blocks: Block) -> None:
@@ -177,7 +177,7 @@ def test_order_goes_through_other_cores() -> None:
 # ---- all ----
 
 
-def test_all_cores_of_a_kind_meet() -> None:
+def test_all_cores_of_a_kind_wait_for_each_other() -> None:
     flags = raise_flag("mte3", 3, "all"), await_flag("mte2", 3, "all")
     blocks = [block(core, "aiv", store(64 * core), *flags, load(0, 192)) for core in range(3)]
     verify(block(9, "aic", load(1024)), *blocks)

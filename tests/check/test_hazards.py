@@ -12,7 +12,7 @@ from tiny import builder
 
 from npusim import chip
 from npusim.check.hazards import DeadlockError, RaceError, order
-from npusim.check.hazards.walk import _meet
+from npusim.check.hazards.walk import _share_a_byte
 from npusim.chip import Binding, Block
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
@@ -200,7 +200,7 @@ def test_bursts_meet_when_they_share_a_byte(a: Global, b: Global) -> None:
         starts = (place.offset_bytes + place.stride_bytes * i for i in range(place.bursts))
         return {byte for start in starts for byte in range(start, start + place.burst_bytes)}
 
-    assert _meet(a, b) is bool(touched(a) & touched(b))
+    assert _share_a_byte(a, b) is bool(touched(a) & touched(b))
 
 
 def test_a_chain_through_three_pipes_orders_its_ends() -> None:

@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused(
 
 
 def test_what_was_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports.binary, "MOST_BYTES", 1)
+    monkeypatch.setattr(exports.binary, "MAX_BYTES", 1)
     code, said, err = npusim_says("-o", str(tmp_path / "out"), "--export", "msprof", "--json")
 
     assert code == 0

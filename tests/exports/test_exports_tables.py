@@ -350,7 +350,7 @@ def test_a_part_that_is_too_large_is_left_out(
     whole = blocks(tmp_path / "whole/msprof/simulator/visualize_data.bin")
     sizes = {kind: len(content) for kind, _, content in whole}
     assert max(sizes, key=sizes.__getitem__) == binary.TRACE
-    monkeypatch.setattr(binary, "MOST_BYTES", sizes[binary.TRACE] - 1)
+    monkeypatch.setattr(binary, "MAX_BYTES", sizes[binary.TRACE] - 1)
     done = exports.export(run, tmp_path / "less", ["msprof"])
 
     assert done.left_out == ["timeline"]

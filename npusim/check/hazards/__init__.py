@@ -7,19 +7,20 @@ this one went on. Two micro-ops on different pipes that touch the same bytes, on
 without the clock of the one knowing of the other, are a race. So are two on the vector pipe, which
 starts a micro-op before the last one's results are there, with no barrier between them
 (asc-devkit, PipeBarrier(ISASI).md). The other pipes hand results on to themselves. A walk that
-cannot go on is a deadlock. :class:`Meetings` does the same for the flags between the cores of a
-launch. None of it depends on how long anything takes, so what passes here holds on every device.
+cannot go on is a deadlock. :class:`CrossCoreOrder` does the same for the flags between the cores
+of a launch. None of it depends on how long anything takes, so what passes here holds on every
+device.
 """
 
 from __future__ import annotations
 
+from npusim.check.hazards.cross_core import CrossCoreOrder, Moment
 from npusim.check.hazards.errors import DeadlockError, RaceError, deadlock
-from npusim.check.hazards.meetings import Meetings, Moment
 from npusim.check.hazards.rounds import Orders, order
 
 __all__ = [
+    "CrossCoreOrder",
     "DeadlockError",
-    "Meetings",
     "Moment",
     "Orders",
     "RaceError",

@@ -23,7 +23,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Body, Program
 
-__all__ = ["Epoch", "Meeting", "Record", "has_meetings", "record"]
+__all__ = ["Epoch", "FlagUse", "Record", "has_cross_core_flags", "record"]
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class FlagUse:
     """A set or a wait of a flag between cores, and the waits of its core that come before it."""
 
     op: CrossCoreSetFlag | CrossCoreWaitFlag
@@ -51,7 +51,7 @@ class Meeting:
 class Record:
     """What a program does with flags between cores, in an order that the core could take."""
 
-    meetings: list[Meeting] = field(default_factory=list)
+    flags: list[FlagUse] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ class _Lane:
     current: Epoch | None = None
 
 
-def has_meetings(program: Program) -> bool:
+def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores."""
     kinds = CrossCoreSetFlag, CrossCoreWaitFlag
     return any(isinstance(op, kinds) for body in program.bodies for op in body)
@@ -70,8 +70,8 @@ def has_meetings(program: Program) -> bool:
 
 def record(program: Program, order: Sequence[int]) -> Record:
     """Play *program* in *order*, which must be one that its flags allow."""
-    player = _Player(knows_dispatch=isinstance(order, range))
-    if player.knows_dispatch:
+    player = _Player(follows_dispatch=isinstance(order, range))
+    if player.follows_dispatch:
         start = 0
         ordering: dict[Body, list[tuple[int, MicroOp]]] = {}
         for number, call in enumerate(program.calls):
@@ -95,8 +95,8 @@ def _matters(op: MicroOp) -> bool:
 
 
 class _Player:
-    def __init__(self, knows_dispatch: bool) -> None:
-        self.knows_dispatch = knows_dispatch
+    def __init__(self, follows_dispatch: bool) -> None:
+        self.follows_dispatch = follows_dispatch
         """Whether a pipe knows what the scalar unit knew when it handed out a micro-op.
 
         It always does, but only in program order is that what the scalar unit knows by now.
@@ -110,11 +110,11 @@ class _Player:
 
     def play(self, op: MicroOp, call: int, index: int) -> None:
         lane = self.lanes.setdefault(op.pipe, _Lane())
-        if self.knows_dispatch:
+        if self.follows_dispatch:
             scalar = self.lanes["scalar"]
             self._learn(lane, scalar.waits, scalar.epochs)
         if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
-            self._meet(op, lane, index)
+            self._use_flag(op, lane, index)
         flag = awaited(op)
         if flag is not None:
             self._learn(lane, *self.flags[flag].popleft())
@@ -137,7 +137,7 @@ class _Player:
             lane.current = None
         lane.epochs |= epochs
 
-    def _meet(self, op: CrossCoreSetFlag | CrossCoreWaitFlag, lane: _Lane, index: int) -> None:
+    def _use_flag(self, op: CrossCoreSetFlag | CrossCoreWaitFlag, lane: _Lane, index: int) -> None:
         lane.current = None
         if isinstance(op, CrossCoreSetFlag):
             number = len(self.covers)
@@ -145,7 +145,7 @@ class _Player:
         else:
             number = self.waits
             self.waits += 1
-        self.record.meetings.append(Meeting(op, index, lane.waits, number))
+        self.record.flags.append(FlagUse(op, index, lane.waits, number))
         if isinstance(op, CrossCoreWaitFlag):
             lane.waits |= 1 << number
 

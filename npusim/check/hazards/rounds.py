@@ -99,15 +99,15 @@ def order(program: Program) -> Sequence[int]:
     """Indices of the micro-ops in an order that the chip could take: a range in program order.
 
     A loop, which is a round of one or more bodies that comes three times or more, is walked for two
-    rounds if a round raises each flag as often as it awaits it, and if no two pipes meet in global
-    memory, where rounds differ, from one barrier of all pipes to the next. That is enough. Flags
-    are counted, so the n-th wait takes the n-th set, and in a balanced loop a chain of flags from
-    round 0 to round 1 is found again from any round to the next. Pipes are in order, so what
+    rounds if a round raises each flag as often as it awaits it, and if no two pipes touch the same
+    global memory, where rounds differ, from one barrier of all pipes to the next. That is enough.
+    Flags are counted, so the n-th wait takes the n-th set, and in a balanced loop a chain of flags
+    from round 0 to round 1 is found again from any round to the next. Pipes are in order, so what
     follows an access of the last round follows those of all rounds before. What leads from before
     the loop to round 0, or from its last round on, stays as it is; a wait after the loop takes a
     later set of the same pipe when there are more rounds, and so knows no less. If two rounds run
     in program order, they leave the flags as they were, and so does every further one. Whatever two
-    rounds do not settle is walked in full.
+    rounds do not decide is walked in full.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
     waiting pipe and its flag.
@@ -116,7 +116,7 @@ def order(program: Program) -> Sequence[int]:
 
 
 def _shares(program: Program) -> bool:
-    """Whether two pipes meet in global memory with no barrier of all pipes between them."""
+    """Whether two pipes touch the same global memory with no barrier of all pipes between them."""
     segment: dict[Body, None] = {}
     for number, call in enumerate(program.calls, 1):
         segment[call.body] = None

@@ -272,7 +272,7 @@ class _Walk:
         start, end = max(past.start, access.start), min(past.end, access.end)
         if start >= end or (past.adds is not None and past.adds is access.adds):
             return
-        if past.bursts and access.bursts and not _meet(past.bursts, access.bursts):
+        if past.bursts and access.bursts and not _share_a_byte(past.bursts, access.bursts):
             return
         if past.strided and access.strided and not _share_a_block(past.strided, access.strided):
             return
@@ -312,7 +312,7 @@ def _global(place: Global, sequence: int, op: MicroOp, index: int) -> _Access:
     return _Access(sequence, name, start, end, is_write, index, place, adds=added_dtype(op))
 
 
-def _meet(a: Global, b: Global) -> bool:
+def _share_a_byte(a: Global, b: Global) -> bool:
     """Whether two sets of bursts share a byte."""
     starts_a = a.offset_bytes + a.stride_bytes * np.arange(a.bursts)
     starts_b = b.offset_bytes + b.stride_bytes * np.arange(b.bursts)

@@ -37,8 +37,8 @@ def _rounds_stay_apart(op: ScalarLoop) -> bool:
             continue
         for local, other_step, index in touched:
             a, b = op.swept(stored, step), op.swept(local, other_step)
-            meet = max(a.offset_bytes, b.offset_bytes) < min(a.end_bytes, b.end_bytes)
-            if index == store or a.buffer != b.buffer or not meet:
+            overlap = max(a.offset_bytes, b.offset_bytes) < min(a.end_bytes, b.end_bytes)
+            if index == store or a.buffer != b.buffer or not overlap:
                 continue
             together = a.offset_bytes == b.offset_bytes and step == other_step
             if not together or step < max(stored.nbytes, local.nbytes):

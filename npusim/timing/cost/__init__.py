@@ -132,7 +132,7 @@ COST: Table[CostOf] = Table(
         # vabs 13/1/16 is nearest to vadds 13/1/18 (pto-isa, cost model).
         Unary: _vector("adds"),
         # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
-        # table), and its second operand meets the first in the banks.
+        # table), and its second operand may hit the banks of the first.
         Axpy: _vector("muls"),
         MulAddDst: _vector("muladd"),
         Duplicate: _vector("duplicate"),

@@ -49,11 +49,11 @@ class Found(NamedTuple):
 class L2:
     """Which lines of the tensors lie in the L2, and how many of them the memory has not got yet.
 
-    Least recently used, told by volume: a line is still there if no more bytes than fit have been
-    brought in since it was touched, by the requests of that cycle and all later ones. Requests of
-    one and the same cycle do not see each other; those that ask for the same line at once all wait
-    for it, and it is brought in once, each of them bearing its part. What is stored stays until it
-    has to go, and is written to the memory then.
+    Least recently used, measured by volume: a line is still there if no more bytes than fit have
+    been brought in since it was touched, by the requests of that cycle and all later ones. Requests
+    of one and the same cycle do not see each other; those that ask for the same line at once all
+    wait for it, and it is brought in once, each of them bearing its part. What is stored stays
+    until it has to go, and is written to the memory then.
     """
 
     def __init__(

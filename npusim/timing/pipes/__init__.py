@@ -8,13 +8,13 @@ other cores can delay and which therefore goes through SimPy (temporal decouplin
 cores do.
 
 ``decode`` makes micro-ops ready to be timed, each shared body once; ``lane`` times them;
-``crossings`` carries flags from core to core.
+``cross_core_flags`` carries flags from core to core.
 """
 
 from __future__ import annotations
 
-from npusim.timing.pipes.crossings import Crossings
+from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
 from npusim.timing.pipes.decode import Code, Decoder
 from npusim.timing.pipes.lane import Lane
 
-__all__ = ["Code", "Crossings", "Decoder", "Lane"]
+__all__ = ["Code", "CrossCoreFlags", "Decoder", "Lane"]

@@ -86,7 +86,7 @@ class CopyStep:
     gm_port: int
     l2_port: int
     spread: int
-    """In how many places of memory it reads at a time."""
+    """In how many slices of the L2 the bytes lie that it asks for at a time."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
     known: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
@@ -193,17 +193,21 @@ class Decoder:
         src, dst = ends(op)
         ways = [(memory, dst) if is_read else (src, memory) for memory in ("gm", "l2")]
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ways)
-        wide, fast = (round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near))
+        gm_port, l2_port = (
+            round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near)
+        )
         startup = self.cycles(far.startup_cycles)
-        self.copies.append(CopyStep(op, place, is_read, wide, fast, self._spread(place), startup))
+        self.copies.append(
+            CopyStep(op, place, is_read, gm_port, l2_port, self._spread(place), startup)
+        )
         return len(self.copies) - 1
 
     def _spread(self, place: Global) -> int:
         """In how many slices of the L2 the lines lie that are asked for at a time."""
         pieces = ceil_div(place.burst_bytes, self._line_bytes)
-        most = self.spec.l2.outstanding
-        rows = min(place.bursts, ceil_div(most, pieces))
-        return max(1, rows * place.stride_bytes // (most * self._line_bytes))
+        outstanding = self.spec.l2.outstanding
+        rows = min(place.bursts, ceil_div(outstanding, pieces))
+        return max(1, rows * place.stride_bytes // (outstanding * self._line_bytes))
 
     def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:
         """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy.

@@ -12,7 +12,7 @@ from npusim.check.hazards import DeadlockError, deadlock
 from npusim.isa import CrossMode
 from npusim.kernel.program import Block
 from npusim.timing.memory import Request, SharedMemory
-from npusim.timing.pipes.crossings import Crossings
+from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
 from npusim.timing.pipes.decode import (
     COPY,
     CROSS_SET,
@@ -40,11 +40,11 @@ class Lane:
         self,
         env: simpy.Environment,
         memory: SharedMemory,
-        crossings: Crossings,
+        cross_core_flags: CrossCoreFlags,
         code: Code,
         blocks: tuple[Block, ...],
     ) -> None:
-        self._env, self._memory, self._crossings = env, memory, crossings
+        self._env, self._memory, self._cross_core_flags = env, memory, cross_core_flags
         self._code, self._decoder, self._parts = code, code.decoder, code.parts
         self._blocks, self._bindings = blocks, blocks[0].bindings
         places = {name: {block.bindings[name] for block in blocks} for name in self._bindings}
@@ -69,7 +69,7 @@ class Lane:
         self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
         """For each pipe, when each micro-op started, left the pipe free and had its result."""
         self._gm_bytes = self._l2_bytes = 0
-        crossings.join(blocks[0], self._raise)
+        cross_core_flags.join(blocks[0], self._raise)
 
     @property
     def waiting(self) -> int:
@@ -146,6 +146,17 @@ class Lane:
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
         raised = self._raised
+        # A step: what it does; *after*, the cycles of its stretch after which it is handed out;
+        # *cycles*, how long it takes the pipe; and x and y, which depend on what it does.
+        #
+        # what        x                                y
+        # WORK        head, paid if the pipe drained   tail, until the result is there
+        # SET         number of the flag               pipe that may wait for it
+        # WAIT        number of the flag               -
+        # COPY        number of the copy               -
+        # CROSS_SET   number of the flag               -
+        # DRAIN       -                                -    waits for its own pipe
+        # DRAIN_ALL   -                                -    waits for all pipes
         for position in range(self._position[pipe], len(steps)):
             what, after, cycles, x, y = steps[position]
             start = opened + after
@@ -204,7 +215,7 @@ class Lane:
         mode, event = self._decoder.cross_flags[number]
         block = self._blocks[0]
         seen = risen + self._decoder.cross_core
-        self._at(seen, lambda: self._crossings.arrive(block, mode, event))
+        self._at(seen, lambda: self._cross_core_flags.arrive(block, mode, event))
 
     def _raise(self, mode: CrossMode, event: int) -> None:
         """A flag between cores has risen for this one."""

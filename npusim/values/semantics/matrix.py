@@ -54,17 +54,17 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
         is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
     tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, is_constant)
-    state.buffers.hold(op.dst.buffer, tile)
+    state.buffers.add_tile(op.dst.buffer, tile)
 
 
 def load_data(op: LoadData, state: State) -> None:
     buffers, src = state.buffers, op.src
-    tile = buffers.held(src.buffer, src.offset_bytes)
+    tile = buffers.tile(src.buffer, src.offset_bytes)
     bottom, right = op.row + op.rows, op.column + op.columns
     if (
         isinstance(tile, L1Tile)
         and tile.dtype is src.dtype
-        and tile.lying_rows == op.src_rows
+        and tile.nz_rows == op.src_rows
         and bottom <= tile.matrix.shape[0]
         and right <= tile.matrix.shape[1]
     ):
@@ -77,8 +77,7 @@ def load_data(op: LoadData, state: State) -> None:
     matrix = piece.T if op.transpose is is_left else piece
     layout = ZZ if is_left else ZN
     where = op.dst.offset_bytes, op.dst.dtype, op.dst.buffer, layout
-    held = L0Tile(*where, matrix, is_constant)
-    buffers.hold(op.dst.buffer, held)
+    buffers.add_tile(op.dst.buffer, L0Tile(*where, matrix, is_constant))
 
 
 def load_table(op: LoadTable, state: State) -> None:
@@ -88,7 +87,7 @@ def load_table(op: LoadTable, state: State) -> None:
 
 def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
     """The matrix of *shape* that *local* begins with, in L0A or L0B."""
-    tile = state.buffers.held(local.buffer, local.offset_bytes)
+    tile = state.buffers.tile(local.buffer, local.offset_bytes)
     if isinstance(tile, L0Tile) and tile.dtype is local.dtype:
         rows, columns = tile.matrix.shape
         # Beyond the edge lie fractals of other places, which a tile does not know.
@@ -108,18 +107,18 @@ def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
 def mmad(op: Mmad, state: State) -> None:
     a = _operand(op.a, (op.m, op.k), state)
     b = _operand(op.b, (op.k, op.n), state)
-    held = state.buffers.held("l0c", op.dst.offset_bytes)
+    tile = state.buffers.tile("l0c", op.dst.offset_bytes)
     if op.init == "accumulate":
         if (
-            isinstance(held, Accumulator)
-            and held.dtype is op.dst.dtype
-            and (held.m, held.n) == (op.m, op.n)
+            isinstance(tile, Accumulator)
+            and tile.dtype is op.dst.dtype
+            and (tile.m, tile.n) == (op.m, op.n)
         ):
-            held.terms.append((a, b))
+            tile.terms.append((a, b))
             return
-        gm_matrix = align_up(op.m, 16)
+        nz_rows = align_up(op.m, 16)
         raw = state.buffers.window(op.dst)
-        start: Array = l0c_matrix(raw, op.dst.dtype, gm_matrix, (op.m, op.n)).copy()
+        start: Array = l0c_matrix(raw, op.dst.dtype, nz_rows, (op.m, op.n)).copy()
     elif op.bias is not None:
         start = state.read(op.bias)[: op.n].copy()
     else:
@@ -134,7 +133,7 @@ def mmad(op: Mmad, state: State) -> None:
         start,
         [(a, b)],
     )
-    state.buffers.hold("l0c", total)
+    state.buffers.add_tile("l0c", total)
 
 
 def _parameters(scale: Local | int | None, count: int, state: State) -> Array | None:
@@ -146,15 +145,15 @@ def _parameters(scale: Local | int | None, count: int, state: State) -> Array | 
 
 
 def fixpipe(op: Fixpipe, state: State) -> None:
-    held = state.buffers.held("l0c", op.src.offset_bytes)
+    tile = state.buffers.tile("l0c", op.src.offset_bytes)
     shape = (op.m, op.n)
     if (
-        isinstance(held, Accumulator)
-        and held.dtype is op.src.dtype
-        and align_up(held.m, 16) == op.src_rows
-        and (held.m >= op.m and held.n >= op.n)
+        isinstance(tile, Accumulator)
+        and tile.dtype is op.src.dtype
+        and align_up(tile.m, 16) == op.src_rows
+        and (tile.m >= op.m and tile.n >= op.n)
     ):
-        values = held.value()[: op.m, : op.n]
+        values = tile.value()[: op.m, : op.n]
     else:
         raw = state.buffers.window(op.footprint)
         values = l0c_matrix(raw, op.src.dtype, op.src_rows, shape)
@@ -167,7 +166,7 @@ def fixpipe(op: Fixpipe, state: State) -> None:
             window(op.dst, state)[:] = np.ascontiguousarray(result).view(np.uint8)
     else:
         tile = L1Tile(op.dst.offset_bytes, op.dtype, op.dst_rows, result)
-        state.buffers.hold(op.dst.buffer, tile)
+        state.buffers.add_tile(op.dst.buffer, tile)
 
 
 def copy_l0c(op: CopyL0c, state: State) -> None:

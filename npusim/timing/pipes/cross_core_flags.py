@@ -9,13 +9,13 @@ from npusim.check.cross_core_flags import awaits
 from npusim.isa import CrossMode
 from npusim.kernel.program import Block
 
-__all__ = ["Crossings"]
+__all__ = ["CrossCoreFlags"]
 
 Raise = Callable[[CrossMode, int], None]
 """Hears of the mode and the event of a flag that has risen."""
 
 
-class Crossings:
+class CrossCoreFlags:
     """Raises a flag for whoever may await it, once all who must set it have done so."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Flags between the cores of a launch: whether each is set, and what a core knows by awaiting it.
+"""Flags between the cores of a launch: whether each is set, and what a core learns by awaiting it.
 
-The k-th wait for a flag takes the k-th set of each core that it awaits (``meeting``).
+The k-th wait for a flag takes the k-th set of each core that it awaits, as in ``cross_core_flags``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards.errors import DeadlockError
-from npusim.check.hazards.record import Epoch, Meeting, Record, has_meetings, record
+from npusim.check.hazards.record import Epoch, FlagUse, Record, has_cross_core_flags, record
 from npusim.check.hazards.rounds import Orders
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.kernel.program import Block
 
-__all__ = ["Meetings", "Moment"]
+__all__ = ["CrossCoreOrder", "Moment"]
 
 Flag = tuple[str, int]
 
@@ -35,18 +35,18 @@ class Moment:
         return bool(self.after & other.before or other.after & self.before)
 
 
-class Meetings:
+class CrossCoreOrder:
     """The flags between the cores of a launch; raises DeadlockError if one is awaited for ever."""
 
     def __init__(self, blocks: tuple[Block, ...], orders: Orders) -> None:
         records: dict[object, Record] = {}
         self._cores: dict[Block, _Core] = {}
         programs = {block.program: None for block in blocks}
-        meets = {program for program in programs if has_meetings(program)}
+        flagged = {program for program in programs if has_cross_core_flags(program)}
         first = 0
-        for block in blocks if meets else ():
+        for block in blocks if flagged else ():
             found = Record()
-            if block.program in meets:
+            if block.program in flagged:
                 order = orders.of(block.program)
                 in_order = isinstance(order, range)
                 key = orders.sequence(block.program) if in_order else block.program
@@ -62,7 +62,7 @@ class Meetings:
     def of(self, block: Block) -> list[Moment] | None:
         """The accesses of *block* to global memory; None if it has no flags between cores."""
         core = self._cores.get(block)
-        if core is None or not core.record.meetings:
+        if core is None or not core.record.flags:
             return None
         epochs = core.record.epochs
         return [Moment(x, x.sets << core.first, core.heard(x.waits)) for x in epochs]
@@ -87,27 +87,27 @@ class Meetings:
         cores = self._cores.values()
         return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
 
-    def _step(self, core: _Core, meeting: Meeting, sources: dict[CrossMode, list[_Core]]) -> bool:
-        if meeting.waits & ~core.done:
+    def _step(self, core: _Core, use: FlagUse, sources: dict[CrossMode, list[_Core]]) -> bool:
+        if use.waits & ~core.done:
             return False
-        if isinstance(meeting.op, CrossCoreSetFlag):
-            self._heard[core.first + meeting.number] = core.heard(meeting.waits)
+        if isinstance(use.op, CrossCoreSetFlag):
+            self._heard[core.first + use.number] = core.heard(use.waits)
             return True
-        heard = self._awaited(core, meeting, sources)
+        heard = self._awaited(core, use, sources)
         if heard is None:
             return False
-        core.knows[meeting.number] = heard
-        core.done |= 1 << meeting.number
+        core.learnt[use.number] = heard
+        core.done |= 1 << use.number
         return True
 
     def _awaited(
-        self, core: _Core, meeting: Meeting, sources: dict[CrossMode, list[_Core]]
+        self, core: _Core, use: FlagUse, sources: dict[CrossMode, list[_Core]]
     ) -> int | None:
         """What a wait learns; None while a set is missing."""
-        flag = meeting.op.mode, meeting.op.event
-        turn = core.turns[meeting.number]
+        flag = use.op.mode, use.op.event
+        turn = core.turns[use.number]
         heard = 0
-        for source in sources[meeting.op.mode]:
+        for source in sources[use.op.mode]:
             sets = source.sets_of.get(flag, [])
             if turn >= len(sets) or sets[turn] not in self._heard:
                 return None
@@ -131,11 +131,11 @@ class Meetings:
 
 
 class _Core:
-    """A core of the launch: what it still has to meet, and what it has heard."""
+    """A core of the launch: the flags that it still has to set or await, and what it has learnt."""
 
     def __init__(self, block: Block, found: Record, first: int) -> None:
         self.block, self.record, self.first = block, found, first
-        self.lanes: dict[str, deque[Meeting]] = {}
+        self.lanes: dict[str, deque[FlagUse]] = {}
         self.sets_of: dict[Flag, list[int]] = {}
         """Flag -> its sets, by their numbers in the launch."""
         self.turns: list[int] = []
@@ -143,16 +143,16 @@ class _Core:
         self.done = 0
         """The waits that are over."""
         counts: dict[Flag, int] = {}
-        for meeting in found.meetings:
-            flag = meeting.op.mode, meeting.op.event
-            self.lanes.setdefault(meeting.op.pipe, deque()).append(meeting)
-            if isinstance(meeting.op, CrossCoreSetFlag):
-                self.sets_of.setdefault(flag, []).append(first + meeting.number)
+        for use in found.flags:
+            flag = use.op.mode, use.op.event
+            self.lanes.setdefault(use.op.pipe, deque()).append(use)
+            if isinstance(use.op, CrossCoreSetFlag):
+                self.sets_of.setdefault(flag, []).append(first + use.number)
             else:
                 self.turns.append(counts.get(flag, 0))
                 counts[flag] = self.turns[-1] + 1
         self.sets = sum(len(sets) for sets in self.sets_of.values())
-        self.knows = [0] * len(self.turns)
+        self.learnt = [0] * len(self.turns)
         """For each wait the sets that it heard of."""
 
     def heard(self, waits: int) -> int:
@@ -160,6 +160,6 @@ class _Core:
         heard = 0
         while waits:
             lowest = waits & -waits
-            heard |= self.knows[lowest.bit_length() - 1]
+            heard |= self.learnt[lowest.bit_length() - 1]
             waits ^= lowest
         return heard
