@@ -18,7 +18,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.views import GmView
 
-__all__ = ["Writer", "balanced", "load", "fill", "pieces"]
+__all__ = ["Writer", "balanced", "fill", "load", "pieces"]
 
 
 def balanced(extent: int, parts: int) -> int:

@@ -108,9 +108,7 @@ class _CubeKernel:
         core_m = ceil_div(ceil_div(f.m, plan.base.m), plan.cores_m) * plan.base.m
         top, bottom = i * core_m, min((i + 1) * core_m, f.m)
         if top < bottom and self._p.quant_scale is not None and self._quant is None:
-            self._single_scale = self._tables.take_scale(
-                GmView.vector("quant_scale", UINT64, 1)
-            )
+            self._single_scale = self._tables.take_scale(GmView.vector("quant_scale", UINT64, 1))
         for number in range(plan.rounds):
             repeat(builder, builder.cross_core_wait_flag, "group", "mte2", FILLED)
             column = number * plan.round_n + j * plan.base.n
