@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Literal
 
 from npusim.data.dtypes import DType
-from npusim.data.integers import ceil_div
+from npusim.data.tensor import Operand
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix
+from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, GmTile
 from npusim.kernel.matmul import Product
 from npusim.kernel.tiles import CubeTiles, Piece
+from npusim.kernel.views import GmView, repeat
 
-__all__ = ["base_tile", "gm_matrix_a", "gm_matrix_b", "matrix_bytes", "shifts_of", "write_pieces"]
+__all__ = ["base_tile", "columns_of", "gm_matrix_a", "gm_matrix_b", "output_of", "write_pieces"]
 
 __kernel_vocabulary__ = True
 
 
 def gm_matrix_a(p: Product) -> GmMatrix:
-    """x1 as it lies in memory."""
+    """x1 in memory: (m, k), or (k, m) if it is transposed."""
     rows, columns = (p.k, p.m) if p.transposed_a else (p.m, p.k)
     return GmMatrix("x1", p.element, rows, columns, p.transposed_a)
 
 
 def gm_matrix_b(p: Product) -> GmMatrix:
-    """x2 as it lies in memory."""
+    """x2 in memory: (k, n), or (n, k) if it is transposed."""
     rows, columns = (p.n, p.k) if p.transposed_b else (p.k, p.n)
     layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.fractal_b else "ND"
     return GmMatrix("x2", p.element, rows, columns, not p.transposed_b, layout)
 
 
-def matrix_bytes(gm_matrix: GmMatrix) -> int:
-    """Bytes from one matrix of a batch to the next."""
-    if gm_matrix.layout == "ND":
-        return gm_matrix.dtype.nbytes(gm_matrix.rows * gm_matrix.columns)
-    return ceil_div(gm_matrix.dtype.nbytes(gm_matrix.columns), 32) * gm_matrix.nz_stride_bytes
+def output_of(p: Product, piece: Piece, dtype: DType) -> GmView:
+    """The rows and columns of *piece* in `output` `(matrices, m, n)` of *dtype*."""
+    first = piece.matrix * p.m + piece.row
+    output = GmView.of("output", dtype, p.matrices * p.m, p.n)
+    return output[first : first + piece.rows, piece.column : piece.column + piece.columns]
+
+
+def columns_of(p: Product, piece: Piece, vector: Operand) -> GmView:
+    """The columns of *piece* in *vector*, `(n,)` for all matrices or `(matrices, 1, n)`."""
+    first = piece.column + (piece.matrix * p.n if vector.spec.size > p.n else 0)
+    numbers = GmView.vector(vector.name, vector.element, vector.spec.size)
+    return numbers[:, first : first + piece.columns]
 
 
 def base_tile(t: CubeTiles) -> BaseTile:
@@ -45,54 +53,31 @@ def base_tile(t: CubeTiles) -> BaseTile:
     return BaseTile(t.base_m, t.base_n, t.base_k, t.step_ka, t.step_kb, t.l0c_depth, keep)
 
 
-def shifts_of(p: Product, piece: Piece, out: DType, vectors: dict[str, int]) -> dict[str, int]:
-    """Name of global memory -> bytes to where *piece* begins.
-
-    *vectors* gives tensors along n the bytes of an element; an output of *out* lies as ND.
-    """
-    a, b = gm_matrix_a(p), gm_matrix_b(p)
-    of_a, of_b = p.pairs[piece.matrix]
-    first = (piece.matrix * p.m + piece.row) * p.n + piece.column
-    return {
-        "x1": of_a * matrix_bytes(a) + a.shift(piece.row),
-        "x2": of_b * matrix_bytes(b) + b.shift(piece.column),
-        "output": out.nbytes(first),
-        **{name: nbytes * piece.column for name, nbytes in vectors.items()},
-    }
-
-
 def write_pieces(
     builder: Builder,
     writer: CubeWriter,
     p: Product,
     pieces: tuple[Piece, ...],
-    shifts: Callable[[Piece], dict[str, int]],
-    body: Callable[[int, int, int], None],
-    stages: int = 0,
+    stage: Callable[..., None],
+    arguments: Callable[[int, Piece], tuple[Hashable, ...]],
 ) -> None:
-    """Write *pieces* one after the other.
+    """Write *pieces* one after the other: `stage(x1, x2, *arguments(index, piece))` of each.
 
-    `body(rows, columns, stage)` writes one of that size; the stage is its number, up to *stages*.
+    x1 (rows, k) and x2 (k, columns) are tiles of the operands, *index* counts the pieces. See
+    :func:`~npusim.kernel.views.repeat` for what stages and arguments may be.
     """
-    kept: tuple[int, int] | None = None
+    kept: GmTile | None = None
+    a, b = gm_matrix_a(p), gm_matrix_b(p)
     for index, piece in enumerate(pieces):
-        moved = shifts(piece)
-        if writer.tile.keep is not None:
-            is_a = writer.tile.keep == "a"
-            origin, extent = (piece.row, piece.rows) if is_a else (piece.column, piece.columns)
-            here = p.pairs[piece.matrix][0 if is_a else 1], origin
-            if here != kept:
-                builder.call(("fetch", extent), moved, _fetching(writer, extent, p.k))
-                kept = here
-        key = piece.rows, piece.columns, min(index, stages)
-        builder.call(key, moved, _writing(body, *key))
+        matrix_a, matrix_b = p.pairs[piece.matrix]
+        x1 = a.tile(piece.row, piece.rows, matrix=matrix_a)
+        x2 = b.tile(piece.column, piece.columns, matrix=matrix_b)
+        resident = {"a": x1, "b": x2, None: None}[writer.tile.keep]
+        if resident is not None and resident != kept:
+            repeat(builder, _fetch, writer, resident)
+            kept = resident
+        repeat(builder, stage, x1, x2, *arguments(index, piece))
 
 
-def _fetching(writer: CubeWriter, extent: int, k: int) -> Callable[[], None]:
-    return lambda: writer.fetch(extent, k)
-
-
-def _writing(
-    body: Callable[[int, int, int], None], rows: int, columns: int, stage: int
-) -> Callable[[], None]:
-    return lambda: body(rows, columns, stage)
+def _fetch(writer: CubeWriter, tile: GmTile) -> None:
+    writer.fetch(tile.extent, tile.k)

@@ -8,7 +8,7 @@ ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/weight_nz_performan
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT16, UINT8, DType
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
@@ -25,14 +25,15 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cube import GmMatrix, GmOperand, l1_rows
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, pieces
+from npusim.kernel.rows import Writer, load, pieces
+from npusim.kernel.views import GmView
 
 __all__ = ["NdFeed", "NdOut", "RowTable"]
 
 __kernel_vocabulary__ = True
 
 STRIP_BYTES = 16384
-"""What is turned at a time; two of them come in and two go out, a quarter of the buffer."""
+"""What is turned into Nz at a time; two strips come in and two go out, a quarter of the buffer."""
 TILE_BYTES = 65536
 """What comes out of L0C at a time."""
 WIDEST_BLOCKS = 31
@@ -54,49 +55,48 @@ class NdFeed(GmOperand):
     def __init__(self, builder: Builder, spec: DeviceSpec, gm_matrix: GmMatrix) -> None:
         super().__init__(builder, gm_matrix)
         self._spec = spec
-        self._come = builder.queue("ub", STRIP_BYTES, "mte2", "vector", 2)
-        self._turned = builder.queue("ub", STRIP_BYTES, "vector", "mte3", 2)
+        self._nd = builder.queue("ub", STRIP_BYTES, "mte2", "vector", 2)
+        self._nz = builder.queue("ub", STRIP_BYTES, "vector", "mte3", 2)
 
     def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
-        gm_matrix = self.gm_matrix
-        rows, columns = (count, extent) if gm_matrix.k_is_first else (extent, count)
-        height = l1_rows(gm_matrix.dtype, rows, gm_matrix.k_is_first)
-        widest = WIDEST_BLOCKS * c0(gm_matrix.dtype)
-        for column, width in pieces(columns, widest):
-            across = ceil_div(width, c0(gm_matrix.dtype))
-            tall = STRIP_BYTES // (across * BLOCK_BYTES) // FRACTAL_ROWS * FRACTAL_ROWS
-            for row, high in pieces(rows, tall):
-                start = gm_matrix.shift_k(k) + gm_matrix.dtype.nbytes(
-                    row * gm_matrix.columns + column
+        """As :class:`~npusim.kernel.cube.Feed` says, a strip that the buffer holds at a time."""
+        gm_matrix, width = self.gm_matrix, c0(self.dtype)
+        matrix = gm_matrix.view
+        # (rows, columns) of what comes, in global memory; in L1 it is Nz of rows_padded rows.
+        piece = (
+            matrix[k : k + count, :extent] if self.k_is_first else matrix[:extent, k : k + count]
+        )
+        rows_padded = l1_rows(self.dtype, piece.rows, self.k_is_first)
+        for column, columns in pieces(piece.columns, WIDEST_BLOCKS * width):
+            blocks_n = ceil_div(columns, width)
+            step = align_down(STRIP_BYTES // (blocks_n * BLOCK_BYTES), FRACTAL_ROWS)
+            for row, rows in pieces(piece.rows, step):
+                # (rows, columns) -> (blocks_n, strip_rows, C0)
+                nz = self._to_nz(piece[row : row + rows, column : column + columns])
+                strip_bytes = align_up(rows, FRACTAL_ROWS) * BLOCK_BYTES
+                at = (column // width * rows_padded + row) * BLOCK_BYTES
+                dst = slot.of(UINT8, strip_bytes, at)
+                src = nz.of(UINT8, strip_bytes * blocks_n)
+                pitch_bytes = rows_padded * BLOCK_BYTES
+                self._builder.emit(
+                    CopyToL1(dst, src, strip_bytes, blocks_n, strip_bytes, pitch_bytes)
                 )
-                nz = self._turn(start, high, width)
-                strip_rows = align_up(high, FRACTAL_ROWS)
-                at = (column // c0(gm_matrix.dtype) * height + row) * BLOCK_BYTES
-                dst = slot.of(UINT8, strip_rows * BLOCK_BYTES, at)
-                src = nz.of(UINT8, strip_rows * BLOCK_BYTES * across)
-                pitch = strip_rows * BLOCK_BYTES
-                copy = CopyToL1(dst, src, pitch, across, pitch, height * BLOCK_BYTES)
-                self._builder.emit(copy)
-                self._turned.free(nz)
+                self._nz.free(nz)
 
-    def _turn(self, start: int, rows: int, columns: int) -> Slot:
-        """Bring *rows* x *columns* from byte *start* on into the buffer, as Nz."""
-        gm_matrix = self.gm_matrix
-        across = ceil_div(columns, c0(gm_matrix.dtype))
-        pitch = across * BLOCK_BYTES
-        slot = self._come.alloc()
-        stride = gm_matrix.dtype.nbytes(gm_matrix.columns)
-        place = Rows(gm_matrix.name, start, rows, gm_matrix.dtype.nbytes(columns), stride)
-        load(self._builder, self._spec, slot, place, pitch)
-        self._come.enque(slot)
-        slot, nz = self._come.deque(), self._turned.alloc()
-        high = align_up(rows, FRACTAL_ROWS)
-        for column in range(across):
-            dst = nz.of(FLOAT16, high * 16, column * high * BLOCK_BYTES)
-            self._builder.emit(Copy(dst, _column(slot, column, high, pitch)))
-        self._come.free(slot)
-        self._turned.enque(nz)
-        return self._turned.deque()
+    def _to_nz(self, strip: GmView) -> Slot:
+        """Bring *strip* `(rows, columns)` into the buffer as Nz `(blocks_n, rows_padded, C0)`."""
+        blocks_n = ceil_div(strip.columns, c0(self.dtype))
+        pitch_bytes = blocks_n * BLOCK_BYTES
+        slot = load(self._builder, self._spec, self._nd, strip, pitch_bytes)
+        nz = self._nz.alloc()
+        rows_padded = align_up(strip.rows, FRACTAL_ROWS)
+        for block in range(blocks_n):
+            # A column of blocks is a repeat stride apart before, and contiguous afterwards.
+            dst = nz.of(FLOAT16, rows_padded * 16, block * rows_padded * BLOCK_BYTES)
+            self._builder.emit(Copy(dst, _column(slot, block, rows_padded, pitch_bytes)))
+        self._nd.free(slot)
+        self._nz.enque(nz)
+        return self._nz.deque()
 
 
 class NdOut:
@@ -116,61 +116,51 @@ class NdOut:
         About *tile_bytes* come out of L0C at a time.
         """
         self._builder, self.dtype = builder, dtype
-        high = align_up(m, FRACTAL_ROWS)
-        most = tile_bytes // dtype.nbytes(high) // 32 * 32
-        self._wide = min(align_up(n, 32), max(32, most), 32 * (WIDEST_BLOCKS // 2))
-        self.nz = builder.claim("ub", dtype.nbytes(high * self._wide))
-        tall = STRIP_BYTES // dtype.nbytes(self._wide) // FRACTAL_ROWS * FRACTAL_ROWS
-        self._strip = min(tall, high)
-        nbytes = dtype.nbytes(self._strip * self._wide)
+        rows_padded = align_up(m, FRACTAL_ROWS)
+        max_columns = align_down(tile_bytes // dtype.nbytes(rows_padded), 32)
+        self._max_columns = min(align_up(n, 32), max(32, max_columns), 32 * (WIDEST_BLOCKS // 2))
+        self.nz = builder.claim("ub", dtype.nbytes(rows_padded * self._max_columns))
+        max_rows = align_down(STRIP_BYTES // dtype.nbytes(self._max_columns), FRACTAL_ROWS)
+        self._max_rows = min(max_rows, rows_padded)
+        nbytes = dtype.nbytes(self._max_rows * self._max_columns)
         self._rows = builder.queue("ub", nbytes, "vector", "mte3", 2)
         self._writer = Writer(builder, spec)
 
     def drain(
-        self,
-        src: Local,
-        m: int,
-        n: int,
-        stride_bytes: int,
-        mode: QuantMode,
-        scale: Local | int | None = None,
+        self, src: Local, output: GmView, mode: QuantMode, scale: Local | int | None = None
     ) -> None:
-        """Bring the (m, n) tile *src* from L0C to rows of `output`, *stride_bytes* apart.
+        """Bring the (m, n) tile *src* from L0C to *output*.
 
         *scale* holds one parameter, or one a column of the tile.
         """
-        high = align_up(m, FRACTAL_ROWS)
+        rows_padded = align_up(output.rows, FRACTAL_ROWS)
         # A piece of less than a block would be stored over what lies beside it.
-        for column, width in pieces(n, self._wide, c0(self.dtype)):
-            size = high * align_up(width, FRACTAL_ROWS)
-            start = src.offset_bytes + src.dtype.nbytes(high * column)
-            part = Local(src.buffer, start, src.dtype, size)
+        for column, columns in pieces(output.columns, self._max_columns, c0(self.dtype)):
+            columns_padded = align_up(columns, FRACTAL_ROWS)
+            start = src.offset_bytes + src.dtype.nbytes(rows_padded * column)
+            part = Local(src.buffer, start, src.dtype, rows_padded * columns_padded)
             of_part = scale
             if isinstance(scale, Local) and scale.count > 1:
-                of_part = scale.at(column, align_up(width, FRACTAL_ROWS))
-            dst = self.nz.of(self.dtype, high * align_up(width, c0(self.dtype)))
-            step(self._builder, CopyL0c(dst, part, mode, of_part, high))
-            self._store(column, m, width, stride_bytes)
+                of_part = scale.at(column, columns_padded)
+            # L0C (columns / 16, rows_padded, 16) -> UB (blocks_n, rows_padded, C0)
+            dst = self.nz.of(self.dtype, rows_padded * align_up(columns, c0(self.dtype)))
+            step(self._builder, CopyL0c(dst, part, mode, of_part, rows_padded))
+            self._store(output[:, column : column + columns])
             self._builder.barrier("vector")
 
-    def _store(self, first: int, m: int, n: int, stride_bytes: int) -> None:
-        """Turn and store what the buffer holds, columns from *first* on."""
-        high = align_up(m, FRACTAL_ROWS)
-        across = ceil_div(n, c0(self.dtype))
-        pitch = across * BLOCK_BYTES
-        for row, rows in pieces(m, self._strip):
+    def _store(self, output: GmView) -> None:
+        """Turn what the buffer holds of these columns back into rows, and store them."""
+        rows_padded = align_up(output.rows, FRACTAL_ROWS)
+        blocks_n = ceil_div(output.columns, c0(self.dtype))
+        pitch_bytes = blocks_n * BLOCK_BYTES
+        for row, rows in pieces(output.rows, self._max_rows):
             slot = self._rows.alloc()
-            tall = align_up(rows, FRACTAL_ROWS)
-            for column in range(across):
-                start = (column * high + row) * BLOCK_BYTES
-                src = self.nz.of(FLOAT16, tall * 16, start)
-                self._builder.emit(Copy(_column(slot, column, tall, pitch), src))
-            self._rows.enque(slot)
-            slot = self._rows.deque()
-            place = row * stride_bytes + self.dtype.nbytes(first)
-            lines = Rows("output", place, rows, self.dtype.nbytes(n), stride_bytes)
-            self._writer.store(slot, lines, pitch)
-            self._rows.free(slot)
+            strip_rows = align_up(rows, FRACTAL_ROWS)
+            for block in range(blocks_n):
+                start = (block * rows_padded + row) * BLOCK_BYTES
+                src = self.nz.of(FLOAT16, strip_rows * 16, start)
+                self._builder.emit(Copy(_column(slot, block, strip_rows, pitch_bytes), src))
+            self._writer.store(self._rows, slot, output[row : row + rows, :], pitch_bytes)
 
 
 class RowTable:
@@ -181,29 +171,21 @@ class RowTable:
     ) -> None:
         """Claim room for *n* elements of *dtype*; L0C holds *total*."""
         self._builder, self._spec, self._dtype, self._total = builder, spec, dtype, total
-        wide = align_up(n, FRACTAL_ROWS)
-        self._come = builder.queue("ub", dtype.nbytes(wide), "mte2", "vector")
-        self._row = None if dtype is total else builder.claim("ub", total.nbytes(wide))
+        columns_padded = align_up(n, FRACTAL_ROWS)
+        self._loaded = builder.queue("ub", dtype.nbytes(columns_padded), "mte2", "vector")
+        self._row: Slot | None = None
+        if dtype is not total:
+            self._row = builder.claim("ub", total.nbytes(columns_padded))
 
-    def spread(self, name: str, n: int, dst: Local, rows: int) -> None:
-        """Write *n* elements of tensor *name* into each of *rows* rows of *dst* in L0C."""
-        wide = align_up(n, FRACTAL_ROWS)
-        slot = self._come.alloc()
-        nbytes = self._dtype.nbytes(n)
-        load(
-            self._builder,
-            self._spec,
-            slot,
-            Rows(name, 0, 1, nbytes, nbytes),
-            align_up(nbytes, BLOCK_BYTES),
-        )
-        self._come.enque(slot)
-        slot = self._come.deque()
-        row = slot.of(self._dtype, wide)
+    def spread(self, vector: GmView, dst: Local, rows: int) -> None:
+        """Write *vector* `(n,)` into each of *rows* rows of *dst* in L0C."""
+        columns_padded = align_up(vector.columns, FRACTAL_ROWS)
+        slot = load(self._builder, self._spec, self._loaded, vector)
+        row = slot.of(self._dtype, columns_padded)
         if self._row is not None:
-            src, row = row, self._row.of(self._total, wide)
+            src, row = row, self._row.of(self._total, columns_padded)
             step(self._builder, Cast(row, src, "none"))
         self._builder.emit(BroadcastToL0c(dst, row, rows))
         self._builder.barrier("vector")
-        self._come.free(slot)
+        self._loaded.free(slot)
         self._builder.sync("vector", "cube")

@@ -20,6 +20,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
 from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Queue, Slot
+from npusim.kernel.views import GmView, load
 
 __all__ = [
     "BaseTile",
@@ -71,14 +72,29 @@ class GmMatrix:
         """Bytes to position *k*."""
         return self._place(k, 0) if self.k_is_first else self._place(0, k)
 
-    def tile(self, origin: int, extent: int, k: int = 0, count: int | None = None) -> GmTile:
+    def tile(
+        self, origin: int, extent: int, k: int = 0, count: int | None = None, matrix: int = 0
+    ) -> GmTile:
         """*extent* rows of a left operand, or columns of a right one, from *origin* on.
 
-        Of k *count* positions from *k* on, or all that follow.
+        Of k *count* positions from *k* on, or all that follow; *matrix* is the number of the
+        matrix, where several follow each other.
         """
         k_extent = self.rows if self.k_is_first else self.columns
-        offset_bytes = self.shift(origin) + self.shift_k(k)
+        offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
         return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
+
+    @property
+    def view(self) -> GmView:
+        """ND: all of it, as rows and columns."""
+        return GmView.of(self.name, self.dtype, self.rows, self.columns)
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes from one matrix of a batch to the next."""
+        if self.layout == "ND":
+            return self.dtype.nbytes(self.rows * self.columns)
+        return ceil_div(self.columns, c0(self.dtype)) * self.nz_stride_bytes
 
     @property
     def nz_stride_bytes(self) -> int:
@@ -142,26 +158,22 @@ class GmFeed(GmOperand):
 
     def load(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
         """As :class:`Feed` says, for rows (or columns) from *origin* on."""
-        gm_matrix = self.gm_matrix
-        rows, columns = (count, extent) if gm_matrix.k_is_first else (extent, count)
-        height = l1_rows(gm_matrix.dtype, rows, gm_matrix.k_is_first)
-        offset = gm_matrix.shift_k(k) + gm_matrix.shift(origin)
+        gm_matrix, width = self.gm_matrix, c0(self.dtype)
+        # (rows, columns) of what comes, in global memory.
+        rows, columns = (count, extent) if self.k_is_first else (extent, count)
+        rows_padded = l1_rows(self.dtype, rows, self.k_is_first)
+        blocks_n = ceil_div(columns, width)
+        # Nz in L1: (blocks_n, rows_padded, C0)
+        dst = slot.of(self.dtype, blocks_n * rows_padded * width)
         if gm_matrix.layout == "ND":
-            stride, width = (
-                gm_matrix.dtype.nbytes(gm_matrix.columns),
-                gm_matrix.dtype.nbytes(columns),
-            )
-            place = Global(gm_matrix.name, offset, width, rows, stride)
-            dst = slot.of(gm_matrix.dtype, height * align_up(columns, c0(gm_matrix.dtype)))
-            self._builder.emit(LoadNd2Nz(dst, place, height))
+            row, column = (k, origin) if self.k_is_first else (origin, k)
+            place = gm_matrix.view[row : row + rows, column : column + columns]
+            self._builder.emit(LoadNd2Nz(dst, place.operand, rows_padded))
             return
-        across = ceil_div(columns, c0(gm_matrix.dtype))
-        rows = min(align_up(rows, FRACTAL_ROWS), height)
-        place = Global(
-            gm_matrix.name, offset, rows * BLOCK_BYTES, across, gm_matrix.nz_stride_bytes
-        )
-        dst = slot.of(gm_matrix.dtype, height * across * c0(gm_matrix.dtype))
-        self._builder.emit(Load(dst, place, height * BLOCK_BYTES))
+        rows = min(align_up(rows, FRACTAL_ROWS), rows_padded)
+        offset, stride = gm_matrix.shift_k(k) + gm_matrix.shift(origin), gm_matrix.nz_stride_bytes
+        src = Global(gm_matrix.name, offset, rows * BLOCK_BYTES, blocks_n, stride)
+        self._builder.emit(Load(dst, src, rows_padded * BLOCK_BYTES))
 
 
 def l1_rows(dtype: DType, rows: int, k_is_first: bool) -> int:
@@ -395,13 +407,14 @@ def load_data(
 
     Each is rows (or columns) and k.
     """
-    width, down = c0(feed.dtype), feed.k_is_first
-    rows, columns = held[::-1] if down else held
-    height = l1_rows(feed.dtype, rows, down)
-    matrix = src.of(feed.dtype, height * align_up(columns, width))
+    width, transpose = c0(feed.dtype), feed.k_is_first
+    rows, columns = held[::-1] if transpose else held
+    # Nz in L1: (columns / C0, rows_padded, C0); what L0 gets is whole fractals of it.
+    rows_padded = l1_rows(feed.dtype, rows, transpose)
+    matrix = src.of(feed.dtype, rows_padded * align_up(columns, width))
     local = dst.of(feed.dtype, align_up(size[0], FRACTAL_ROWS) * align_up(size[1], width))
-    first, extents = (at[::-1], size[::-1]) if down else (at, size)
-    builder.emit(LoadData(local, matrix, height, *first, *extents, down))
+    first, extents = (at[::-1], size[::-1]) if transpose else (at, size)
+    builder.emit(LoadData(local, matrix, rows_padded, *first, *extents, transpose))
     return local
 
 
@@ -413,42 +426,39 @@ class Tables:
     ) -> None:
         """Claim room for *n* columns of a *bias* of that type, and of 64-bit scales."""
         self._builder = builder
-        self._bias = bias
+        self._table: Slot | None = None
+        """The bias table while a bias is there."""
         if bias is not None:
-            self._table = INT32 if bias is INT32 else FLOAT32
+            self._table_dtype = INT32 if bias is INT32 else FLOAT32
+            table_bytes = align_up(self._table_dtype.nbytes(n), 64)
             self._bias_l1 = builder.queue("l1", bias.nbytes(n), "mte2", "mte1")
-            self._bt = builder.queue("bt", align_up(self._table.nbytes(n), 64), "mte1", "cube")
+            self._bt = builder.queue("bt", table_bytes, "mte1", "cube")
         if scale:
             self._scale_l1 = builder.queue("l1", UINT64.nbytes(n), "mte2", "fixpipe")
             self._fb = builder.claim("fb", UINT64.nbytes(n))
 
-    def take_bias(self, place: str, n: int) -> Slot:
-        """Bring *n* elements of tensor *place* into the bias table; free with `drop_bias`."""
-        assert self._bias is not None
-        slot = self._bias_l1.alloc()
-        self._builder.load(slot.of(self._bias, n), Global(place, 0, self._bias.nbytes(n)))
-        self._bias_l1.enque(slot)
-        slot, table = self._bias_l1.deque(), self._bt.alloc()
-        src, dst = slot.of(self._bias, n), table.of(self._table, n)
-        self._builder.emit(LoadTable(dst, src))
+    def take_bias(self, bias: GmView) -> Local:
+        """Bring *bias* `(n,)` into the bias table, for the cube; done with by `drop_bias`."""
+        # float16 becomes float32 between L1 and the table.
+        slot = load(self._builder, self._bias_l1, bias)
+        table = self._bt.alloc()
+        numbers = table.of(self._table_dtype, bias.columns)
+        self._builder.emit(LoadTable(numbers, slot.of(bias.dtype, bias.columns)))
         self._bias_l1.free(slot)
         self._bt.enque(table)
-        return self._bt.deque()
+        self._table = self._bt.deque()
+        return numbers
 
-    def bias(self, table: Slot, n: int) -> Local:
-        """*table* as an operand of the cube."""
-        return table.of(self._table, n)
+    def drop_bias(self) -> None:
+        """The bias has been added, if there was one."""
+        if self._table is not None:
+            self._bt.free(self._table)
+            self._table = None
 
-    def drop_bias(self, table: Slot) -> None:
-        self._bt.free(table)
-
-    def take_scale(self, place: str, n: int) -> Local:
-        """Bring *n* parameters of tensor *place* into the fixpipe buffer."""
-        slot = self._scale_l1.alloc()
-        self._builder.load(slot.of(UINT64, n), Global(place, 0, UINT64.nbytes(n)))
-        self._scale_l1.enque(slot)
-        slot = self._scale_l1.deque()
-        local = self._fb.of(UINT64, n)
-        self._builder.emit(LoadTable(local, slot.of(UINT64, n)))
+    def take_scale(self, scale: GmView) -> Local:
+        """Bring *scale* `(n,)`, 64 bits each, into the fixpipe buffer."""
+        slot = load(self._builder, self._scale_l1, scale)
+        numbers = self._fb.of(UINT64, scale.columns)
+        self._builder.emit(LoadTable(numbers, slot.of(UINT64, scale.columns)))
         self._scale_l1.free(slot)
-        return local
+        return numbers

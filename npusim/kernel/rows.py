@@ -9,22 +9,22 @@ ops-nn@e5c3fa9 quant/ascend_quant_v2, MoveOutY).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from npusim.data.dtypes import UINT8
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Global, ScalarLoad, ScalarLoop, ScalarStore
+from npusim.isa import BLOCK_BYTES, Global, ScalarLoad, ScalarLoop, ScalarStore
 from npusim.kernel.builder import Builder
-from npusim.kernel.queues import Slot
+from npusim.kernel.queues import Queue, Slot
+from npusim.kernel.views import GmView
 
-__all__ = ["Rows", "Writer", "balanced", "load", "pieces"]
+__all__ = ["Writer", "balanced", "fill", "load", "pieces"]
 
 __kernel_vocabulary__ = True
 
 
 def balanced(extent: int, parts: int) -> int:
-    """How many parts are really used when *extent* is dealt out evenly to at most *parts*.
+    """How many parts are really used when *extent* is shared out evenly to at most *parts*.
 
     >>> balanced(256, 48)
     43
@@ -52,44 +52,32 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
         start += width
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """*count* rows of tensor *name*, *stride_bytes* from start to start."""
+def load(
+    builder: Builder, spec: DeviceSpec, queue: Queue, view: GmView, pitch_bytes: int | None = None
+) -> Slot:
+    """Load *view* into a slot of *queue*, and hand it to the consumer; see :func:`fill`.
 
-    name: str
-    offset_bytes: int
-    count: int
-    width_bytes: int
-    stride_bytes: int
-
-    def part(self, index: int, width_bytes: int, skip_bytes: int = 0) -> Global:
-        """*width_bytes* of row *index*, after *skip_bytes*."""
-        start = self.offset_bytes + index * self.stride_bytes + skip_bytes
-        return Global(self.name, start, width_bytes)
-
-    def together(self, pitch_bytes: int, granule_bytes: int) -> Global | None:
-        """All rows in one copy, if the chip can do that with rows *pitch_bytes* apart in UB."""
-        if self.count == 1 or self.width_bytes == self.stride_bytes == pitch_bytes:
-            if self.count * self.width_bytes % granule_bytes == 0:
-                return Global(self.name, self.offset_bytes, self.count * self.width_bytes)
-        elif self.width_bytes % granule_bytes == self.stride_bytes % granule_bytes == 0:
-            return Global(
-                self.name, self.offset_bytes, self.width_bytes, self.count, self.stride_bytes
-            )
-        return None
+    Free the slot when it has been read.
+    """
+    slot = queue.alloc()
+    fill(builder, spec, slot, view, pitch_bytes)
+    queue.enque(slot)
+    return queue.deque()
 
 
-def load(builder: Builder, spec: DeviceSpec, slot: Slot, rows: Rows, pitch_bytes: int) -> None:
-    """Load *rows* into *slot*, *pitch_bytes* apart."""
-    granule = spec.transfer.load_granule_bytes
-    together = rows.together(pitch_bytes, granule)
-    if together:
-        builder.load(slot.of(UINT8, rows.width_bytes), together, pitch_bytes)
+def fill(
+    builder: Builder, spec: DeviceSpec, slot: Slot, view: GmView, pitch_bytes: int | None = None
+) -> None:
+    """Load *view* into *slot*, its rows *pitch_bytes* apart, or at the next block of 32 bytes."""
+    granule, row_bytes = spec.transfer.load_granule_bytes, view.row_bytes
+    pitch_bytes = _pitch_bytes(view, pitch_bytes)
+    whole = _in_one_copy(view, pitch_bytes, granule)
+    if whole:
+        builder.load(slot.of(UINT8, row_bytes), whole, pitch_bytes)
         return
-    width = align_up(rows.width_bytes, granule)
-    for index in range(rows.count):
-        dst = slot.of(UINT8, rows.width_bytes, index * pitch_bytes)
-        builder.load(dst, rows.part(index, width))
+    for row in range(view.rows):
+        dst = slot.of(UINT8, row_bytes, row * pitch_bytes)
+        builder.load(dst, _part_of_row(view, row, align_up(row_bytes, granule)))
 
 
 class Writer:
@@ -103,44 +91,73 @@ class Writer:
         if self._granule > 1:
             self._tails = builder.queue("ub", self._granule, "scalar", "mte3")
 
-    def store(self, slot: Slot, rows: Rows, pitch_bytes: int) -> None:
-        """Store *rows* that lie *pitch_bytes* apart in *slot*."""
-        together = rows.together(pitch_bytes, self._granule)
-        if together:
-            self._builder.store(together, slot.of(UINT8, rows.width_bytes), pitch_bytes)
-            return
-        for index in range(rows.count):
-            self._store_row(slot, rows, index, index * pitch_bytes)
+    def store(self, queue: Queue, slot: Slot, view: GmView, pitch_bytes: int | None = None) -> None:
+        """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
 
-    def _store_row(self, slot: Slot, rows: Rows, index: int, start: int) -> None:
-        granule, width = self._granule, rows.width_bytes
-        if width < granule:
+        Rows lie *pitch_bytes* apart, or begin at the next block of 32 bytes.
+        """
+        queue.enque(slot)
+        slot = queue.deque()
+        pitch_bytes = _pitch_bytes(view, pitch_bytes)
+        whole = _in_one_copy(view, pitch_bytes, self._granule)
+        if whole:
+            self._builder.store(whole, slot.of(UINT8, view.row_bytes), pitch_bytes)
+        else:
+            for row in range(view.rows):
+                self._store_row(slot, view, row, row * pitch_bytes)
+        queue.free(slot)
+
+    def _store_row(self, slot: Slot, view: GmView, row: int, start: int) -> None:
+        """Store a row that begins *start* bytes into *slot*."""
+        granule, row_bytes = self._granule, view.row_bytes
+        if row_bytes < granule:
             # Spills into the next row, which the same core stores afterwards, or into the slack
             # that the allocator leaves behind each tensor.
-            self._builder.store(rows.part(index, granule), slot.of(UINT8, granule, start))
+            src = slot.of(UINT8, granule, start)
+            self._builder.store(_part_of_row(view, row, granule), src)
             return
-        whole = width // granule * granule
-        self._builder.store(rows.part(index, whole), slot.of(UINT8, whole, start))
-        if whole < width:
-            self._store_tail(slot, rows, index, start + width - granule)
+        whole = align_down(row_bytes, granule)
+        self._builder.store(_part_of_row(view, row, whole), slot.of(UINT8, whole, start))
+        if whole < row_bytes:
+            self._store_tail(slot, view, row, start + row_bytes - granule)
 
-    def _store_tail(self, slot: Slot, rows: Rows, index: int, start: int) -> None:
+    def _store_tail(self, slot: Slot, view: GmView, row: int, start: int) -> None:
+        """Store the last granule of a row, which begins *start* bytes into *slot*, once more."""
         granule = self._granule
         assert self._tails is not None
         if self._source != "scalar":
             self._builder.sync(self._source, "scalar")
+        # A store must begin at a block of the buffer: the scalar unit copies the bytes there.
         tail = self._tails.alloc()
-        self._builder.emit(
-            ScalarLoop(
-                granule,
-                (
-                    ScalarLoad("byte", slot.of(UINT8, 1, start), 1),
-                    ScalarStore(tail.of(UINT8, 1), "byte", 1),
-                ),
-            )
+        copy = (
+            ScalarLoad("byte", slot.of(UINT8, 1, start), 1),
+            ScalarStore(tail.of(UINT8, 1), "byte", 1),
         )
+        self._builder.emit(ScalarLoop(granule, copy))
         self._tails.enque(tail)
         tail = self._tails.deque()
-        skip = rows.width_bytes - granule
-        self._builder.store(rows.part(index, granule, skip), tail.of(UINT8, granule))
+        dst = _part_of_row(view, row, granule, view.row_bytes - granule)
+        self._builder.store(dst, tail.of(UINT8, granule))
         self._tails.free(tail)
+
+
+def _pitch_bytes(view: GmView, pitch_bytes: int | None) -> int:
+    return align_up(view.row_bytes, BLOCK_BYTES) if pitch_bytes is None else pitch_bytes
+
+
+def _part_of_row(view: GmView, row: int, nbytes: int, skip_bytes: int = 0) -> Global:
+    """*nbytes* of row number *row*, after *skip_bytes*."""
+    return Global(view.name, view.offset_bytes + row * view.pitch_bytes + skip_bytes, nbytes)
+
+
+def _in_one_copy(view: GmView, pitch_bytes: int, granule_bytes: int) -> Global | None:
+    """All rows in one copy, if the chip can do that with rows *pitch_bytes* apart in UB."""
+    row_bytes, stride_bytes = view.row_bytes, view.pitch_bytes
+    if view.rows == 1 or row_bytes == stride_bytes == pitch_bytes:
+        # One burst: the rows follow each other in both.
+        nbytes = view.rows * row_bytes
+        if nbytes % granule_bytes == 0:
+            return Global(view.name, view.offset_bytes, nbytes)
+    elif row_bytes % granule_bytes == stride_bytes % granule_bytes == 0:
+        return view.operand
+    return None

@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT64, Array
-from npusim.data.integers import align_up
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
+from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
 from npusim.kernel.builder import Builder
-from npusim.kernel.program import Binding, Block
+from npusim.kernel.program import Block
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load
+from npusim.kernel.rows import Writer, load, pieces
+from npusim.kernel.views import GmView, bindings
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator, present
@@ -119,48 +119,37 @@ def tile(_: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Load a chunk, pack its elements one by one on the scalar pipe, store it."""
-    kind = spec.vector_kinds[0]
+    kind, total = spec.vector_kinds[0], p.output.size
     builder = Builder("npu_trans_quant_param", spec.cores[kind], spec.sync)
+    tensors = {x.name: GmView.vector(x.name, FLOAT32, x.spec.size) for x in p.inputs}
+    output = GmView.vector("output", INT64, total)
     queues = {
-        operand.name: builder.queue(
-            "ub", FLOAT32.nbytes(min(plan.chunk, operand.spec.size)), "mte2", "scalar"
-        )
-        for operand in p.inputs
+        name: builder.queue("ub", FLOAT32.nbytes(min(plan.chunk, x.columns)), "mte2", "scalar")
+        for name, x in tensors.items()
     }
     results = builder.queue("ub", INT64.nbytes(plan.chunk), "scalar", "mte3")
     writer = Writer(builder, spec, "scalar")
-
-    def fetch(operand: Operand, start: int, count: int) -> Slot:
-        slot = queues[operand.name].alloc()
-        width = FLOAT32.nbytes(count)
-        rows = Rows(operand.name, FLOAT32.nbytes(start), 1, width, width)
-        load(builder, spec, slot, rows, align_up(width, BLOCK_BYTES))
-        queues[operand.name].enque(slot)
-        return queues[operand.name].deque()
-
-    total = p.output.size
-    single = {x.name: fetch(x, 0, 1) for x in p.inputs if x.spec.size == 1 < total}
-    for start in range(0, total, plan.chunk):
-        count = min(plan.chunk, total - start)
-        slots = {x.name: single.get(x.name) or fetch(x, start, count) for x in p.inputs}
+    # A single number goes with all of the others, and stays.
+    single = {
+        name: load(builder, spec, queues[name], x)
+        for name, x in tensors.items()
+        if x.columns == 1 < total
+    }
+    for start, count in pieces(total, plan.chunk):
+        here = slice(start, start + count)
+        slots = {
+            name: single.get(name) or load(builder, spec, queues[name], x[:, here])
+            for name, x in tensors.items()
+        }
         result = results.alloc()
         builder.emit(ScalarLoop(count, _body(p, slots, result, single)))
         for name, slot in slots.items():
             if name not in single:
                 queues[name].free(slot)
-        results.enque(result)
-        result = results.deque()
-        width = INT64.nbytes(count)
-        writer.store(
-            result,
-            Rows("output", INT64.nbytes(start), 1, width, width),
-            align_up(width, BLOCK_BYTES),
-        )
-        results.free(result)
+        writer.store(results, result, output[:, here])
     for name, slot in single.items():
         queues[name].free(slot)
-    bindings = {name: Binding(name) for name in ("output", *queues)}
-    return (Block(0, kind, builder.build(), bindings),)
+    return (Block(0, kind, builder.build(), bindings(output, *tensors.values())),)
 
 
 def _body(

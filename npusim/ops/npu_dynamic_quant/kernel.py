@@ -1,6 +1,13 @@
-"""The programs that the cores run for npu_dynamic_quant."""
+"""The programs that the cores run for npu_dynamic_quant.
+
+The rows of a piece are worked on one after the other: widen to fp32, times the smooth scales, find
+the largest magnitude M, multiply by 127 / M, round and narrow to int8. The templates differ in what
+they load at a time, and in who divides: see `choice`.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from npusim.data.dtypes import FLOAT32, INT8
 from npusim.devices.schema import DeviceSpec
@@ -14,161 +21,197 @@ from npusim.isa import (
     ScalarStore,
 )
 from npusim.kernel.chain import step
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
-from npusim.ops.npu_dynamic_quant.choice import Template
+from npusim.kernel.views import GmView, bindings, repeat
+from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
 from npusim.ops.npu_dynamic_quant.contract import Problem
+from npusim.ops.npu_dynamic_quant.row_steps import RowSteps, matrices
 from npusim.ops.npu_dynamic_quant.tiling import Plan
-from npusim.ops.npu_dynamic_quant.writing import Writing, shifts
 
 __all__ = ["build"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    writing = KERNELS[plan.template](spec, p, plan)
+    steps = RowSteps(spec, p, plan)
+    kernel: RowKernel = (LongRows if plan.template == "large" else WholeRows)(steps, plan)
     programs: dict[int, Program] = {}
     blocks: list[Block] = []
+    x, output, scale = matrices(p)
+    smooth = [GmView.vector("smooth_scales", p.x.element, p.columns)] if p.smooth_scales else []
     first = 0
     for core, rows in enumerate(plan.rows_of_core):
         if rows not in programs:
-            programs[rows] = writing.program(rows)
-        bindings = {name: Binding(name, nbytes) for name, nbytes in shifts(p, first).items()}
-        if p.smooth_scales is not None:
-            bindings["smooth_scales"] = Binding("smooth_scales")
-        blocks.append(Block(core, spec.vector_cores[core], programs[rows], bindings))
+            programs[rows] = _program(kernel, steps, rows, plan.row_step)
+        bound = bindings(x[first:, :], output[first:, :], scale[:, first:], *smooth)
+        blocks.append(Block(core, spec.vector_cores[core], programs[rows], bound))
         first += rows
     return tuple(blocks)
 
 
-class _WholeRows(Writing):
-    """The template base, and what others add to: smooth scales stay, rows are loaded once."""
+class RowKernel(Protocol):
+    """How a template goes about its rows."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        super().__init__(spec, p, plan)
+    def begin(self) -> None:
+        """Write what comes before the first row."""
+
+    def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
+        """Make *output* and *scale* `(rows,)` of *x*, `(rows, columns)` like *output*."""
+
+
+def _program(kernel: RowKernel, steps: RowSteps, rows: int, row_step: int) -> Program:
+    """*rows* rows, piece by piece."""
+    x, output, scale = matrices(steps.p)
+    kernel.begin()
+    for row, count in pieces(rows, row_step):
+        here = slice(row, row + count)
+        repeat(steps.builder, kernel.piece, x[here, :], output[here, :], scale[:, here])
+    return steps.builder.build()
+
+
+class WholeRows:
+    """All templates but large: smooth scales stay in the buffer, rows are loaded once."""
+
+    def __init__(self, steps: RowSteps, plan: Plan) -> None:
+        self.steps = steps
         self.smooth: Slot | None = None
-        if p.smooth_scales is not None:
-            self.smooth = self.builder.claim("ub", self.smooth_bytes)
+        if steps.p.smooth_scales is not None:
+            self.smooth = steps.builder.claim("ub", steps.smooth_bytes)
+        self.by_vector: VectorDivision | None = None
+        if plan.template not in BY_SCALAR:
+            self.by_vector = VectorDivision(steps, plan.row_step)
 
-    def program(self, rows: int) -> Program:
+    def begin(self) -> None:
+        """Bring what all rows need into the buffer."""
+        steps, columns = self.steps, self.steps.p.columns
+        if self.by_vector is not None:
+            self.by_vector.begin()
         if self.smooth is not None:
-            self.load_smooth(self.smooth, 0, self.p.columns)
-            self.builder.sync("mte2", "vector")
-            self.widen_smooth(self.smooth, self.p.columns)
-        return super().program(rows)
+            steps.load_smooth(self.smooth, slice(columns))
+            steps.builder.sync("mte2", "vector")
+            steps.widen_smooth(self.smooth, columns)
 
-    def piece(self, rows: int) -> None:
-        columns = self.p.columns
-        slot = self.load(rows, 0, columns)
+    def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
+        """As :class:`RowKernel` says."""
+        steps, columns = self.steps, x.columns
+        slot = steps.load(x)
         out: Slot | None = None
-        for row in range(rows):
-            x = slot.of(self.p.x.element, columns, row * self.x_pitch)
-            values = self.widen(x, self.smooth)
-            if row == rows - 1:
-                self.x.free(slot)
-            self.find_factor(values, row, rows)
+        for row in range(x.rows):
+            source = slot.of(x.dtype, columns, row * steps.x_pitch)
+            values = steps.widen(source, self.smooth)
+            if row == x.rows - 1:
+                steps.x.free(slot)
+            self._find_factor(values, row, scale)
             # Not before it is needed, when the last piece may be on its way out.
-            out = out or self.y.alloc()
-            self.quantise(out.of(INT8, columns, row * self.y_pitch), values)
+            out = out or steps.y.alloc()
+            steps.quantise(out.of(INT8, columns, row * steps.y_pitch), values)
         assert out is not None
-        self.store(out, rows, 0, columns)
+        steps.store(out, output)
 
-    def find_factor(self, values: Local, row: int, rows: int) -> None:
+    def _find_factor(self, values: Local, row: int, scale: GmView) -> None:
         """127 / M into register `factor`; with the last row of a piece, its scales are stored."""
-        assert row == rows - 1 == 0
-        largest = self.asked.alloc()
-        self.find_largest(largest.of(FLOAT32, 1), values)
-        self.divide_twice(largest)
+        if self.by_vector is not None:
+            self.by_vector.find_factor(values, row, scale)
+            return
+        assert scale.columns == 1
+        absmax = self.steps.absmax.alloc()
+        self.steps.find_absmax(absmax.of(FLOAT32, 1), values)
+        self.steps.divide_twice(absmax, scale)
 
 
-class _RowsByVector(_WholeRows):
-    """The templates whose vector unit divides: the scales of a piece come from its M together."""
+class VectorDivision:
+    """127 / M by the vector unit; the scales of a piece come from its M together."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        super().__init__(spec, p, plan)
-        self.range = self.builder.claim("ub", FLOAT32.nbytes(1))
-        self.largest = self.builder.queue("ub", FLOAT32.nbytes(plan.row_step), "scalar", "vector")
-        self.found: Slot | None = None
-        """The M of this piece's rows."""
+    def __init__(self, steps: RowSteps, row_step: int) -> None:
+        self.steps, builder = steps, steps.builder
+        self.range = builder.claim("ub", FLOAT32.nbytes(1))
+        self.found = builder.queue("ub", FLOAT32.nbytes(row_step), "scalar", "vector")
+        self.found_slot: Slot | None = None
+        """The M of this piece's rows `(rows,)`."""
 
-    def program(self, rows: int) -> Program:
-        step(self.builder, Duplicate(self.range.of(FLOAT32, 1), 127.0))
-        return super().program(rows)
+    def begin(self) -> None:
+        """127 into the buffer."""
+        step(self.steps.builder, Duplicate(self.range.of(FLOAT32, 1), 127.0))
 
-    def find_factor(self, values: Local, row: int, rows: int) -> None:
-        self.found = self.found or self.largest.alloc()
-        asked = self.asked.alloc()
-        largest, factor = (asked.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
-        self.find_largest(largest, values)
-        self.builder.emit(Binary("div", factor, self.range.of(FLOAT32, 1), largest))
-        self.asked.enque(asked)
-        asked = self.asked.deque()
-        self.builder.emit(
-            ScalarLoad("largest", largest),
-            ScalarStore(self.found.of(FLOAT32, 1, FLOAT32.nbytes(row)), "largest"),
+    def find_factor(self, values: Local, row: int, scale: GmView) -> None:
+        """See :class:`WholeRows`."""
+        steps, builder = self.steps, self.steps.builder
+        self.found_slot = self.found_slot or self.found.alloc()
+        slot = steps.absmax.alloc()
+        # M, and 127 / M in the block behind it.
+        absmax, factor = (slot.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
+        steps.find_absmax(absmax, values)
+        builder.emit(Binary("div", factor, self.range.of(FLOAT32, 1), absmax))
+        steps.absmax.enque(slot)
+        slot = steps.absmax.deque()
+        builder.emit(
+            ScalarLoad("largest", absmax),
+            ScalarStore(self.found_slot.of(FLOAT32, 1, FLOAT32.nbytes(row)), "largest"),
             ScalarLoad("factor", factor),
         )
-        self.asked.free(asked)
-        if row == rows - 1:
-            self._scale(self.found, rows)
-            self.found = None
+        steps.absmax.free(slot)
+        if row == scale.columns - 1:
+            self._store_scales(self.found_slot, scale)
+            self.found_slot = None
 
-    def _scale(self, found: Slot, rows: int) -> None:
-        """The scales of a piece from what was *found* for its rows."""
-        self.largest.enque(found)
-        found, scale = self.largest.deque(), self.scale.alloc()
-        largest, scales = (slot.of(FLOAT32, rows) for slot in (found, scale))
-        self.builder.emit(BinaryScalar("mul", scales, largest, 1 / 127))
-        self.largest.free(found)
-        self.store_scales(scale, rows)
+    def _store_scales(self, found: Slot, scale: GmView) -> None:
+        """M / 127 of all rows of a piece to *scale* `(rows,)`."""
+        self.found.enque(found)
+        found, out = self.found.deque(), self.steps.scale.alloc()
+        absmax, scales = (slot.of(FLOAT32, scale.columns) for slot in (found, out))
+        self.steps.builder.emit(BinaryScalar("mul", scales, absmax, 1 / 127))
+        self.found.free(found)
+        self.steps.store_scales(out, scale)
 
 
-class _LongRows(Writing):
-    """The template large: a row in pieces, once for its largest number and once to quantise it."""
+class LongRows:
+    """The template large: a row in parts, once for its largest number and once to quantise it."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        super().__init__(spec, p, plan)
-        if p.smooth_scales is not None:
-            self.smooth = self.builder.queue("ub", self.smooth_bytes, "mte2", "vector")
+    def __init__(self, steps: RowSteps, plan: Plan) -> None:
+        self.steps, self.column_step = steps, plan.column_step
+        self.has_smooth = steps.p.smooth_scales is not None
+        if self.has_smooth:
+            self.smooth = steps.builder.queue("ub", steps.smooth_bytes, "mte2", "vector")
 
-    def piece(self, rows: int) -> None:
-        assert rows == 1
-        parts = tuple(pieces(self.p.columns, self.plan.column_step))
-        asked = self.asked.alloc()
-        largest, here = (asked.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
-        for column, width in parts:
-            self.find_largest(here if column else largest, self._values(column, width))
-            if column:
-                step(self.builder, Binary("max", largest, largest, here))
-        self.divide_twice(asked)
-        for column, width in parts:
-            values, out = self._values(column, width), self.y.alloc()
-            self.quantise(out.of(INT8, width), values)
-            self.store(out, 1, column, width)
+    def begin(self) -> None:
+        """Nothing stays in the buffer."""
 
-    def _values(self, column: int, width: int) -> Local:
-        """A piece of a row in fp32, smoothed."""
+    def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
+        """As :class:`RowKernel` says, for one row."""
+        assert x.rows == 1
+        steps = self.steps
+        parts = [
+            slice(start, start + width) for start, width in pieces(x.columns, self.column_step)
+        ]
+        slot = steps.absmax.alloc()
+        # M so far, and that of a part in the block behind it.
+        absmax, of_part = (slot.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
+        for part in parts:
+            steps.find_absmax(of_part if part.start else absmax, self._values(x, part))
+            if part.start:
+                step(steps.builder, Binary("max", absmax, absmax, of_part))
+        steps.divide_twice(slot, scale)
+        for part in parts:
+            values, out = self._values(x, part), steps.y.alloc()
+            steps.quantise(out.of(INT8, values.count), values)
+            steps.store(out, output[:, part])
+
+    def _values(self, x: GmView, part: slice) -> Local:
+        """Columns *part* of a row in fp32, smoothed."""
+        steps, x = self.steps, x[:, part]
         smooth: Slot | None = None
-        if self.p.smooth_scales is not None:
+        if self.has_smooth:
             smooth = self.smooth.alloc()
-            self.load_smooth(smooth, column, width)
+            steps.load_smooth(smooth, part)
             self.smooth.enque(smooth)
-        slot = self.load(1, column, width)
+        slot = steps.load(x)
         if smooth is not None:
             smooth = self.smooth.deque()
-            self.widen_smooth(smooth, width)
-        values = self.widen(slot.of(self.p.x.element, width), smooth)
-        self.x.free(slot)
+            steps.widen_smooth(smooth, x.columns)
+        values = steps.widen(slot.of(x.dtype, x.columns), smooth)
+        steps.x.free(slot)
         if smooth is not None:
             self.smooth.free(smooth)
         return values
-
-
-KERNELS: dict[Template, type[Writing]] = {
-    "single_row": _RowsByVector,
-    "multi_row": _RowsByVector,
-    "db": _RowsByVector,
-    "base": _WholeRows,
-    "large": _LongRows,
-}

@@ -5,8 +5,8 @@ of blocks, eight rows a repeat:
 
 .. code-block:: text
 
-    rows      block (r, c) at r * pitch + c        block stride pitch, repeat stride 8 * pitch
-    columns   block (r, c) at c * height + r       one after the other
+    rows      block (r, c) at r * pitch + c             block stride pitch, repeat stride 8 * pitch
+    columns   block (r, c) at c * rows_padded + r       one after the other
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Copy, Duplicate, Local, ScalarAlu, ScalarLoop, ScalarStore
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load
+from npusim.kernel.rows import Writer, load
+from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops.npu_format_cast.contract import Problem
 from npusim.ops.npu_format_cast.tiling import DEPTH, Piece, Plan, pieces_of_cores, pitch_blocks
 
@@ -37,27 +38,38 @@ UNITS: dict[int, DType] = {1: UINT8, 2: FLOAT16, 4: INT32, 8: INT64}
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores whose pieces are alike share their program."""
-    programs: dict[tuple[Piece, ...], Program] = {}
+    programs: dict[tuple[tuple[GmView, GmView], ...], Program] = {}
     blocks: list[Block] = []
-    nd, nz = ("x", "output") if p.to_fractals else ("output", "x")
-    for core, whole in enumerate(pieces_of_cores(p, plan)):
-        first = whole[0]
-        key = tuple(
-            replace(
-                piece,
-                nd_bytes=piece.nd_bytes - first.nd_bytes,
-                nz_bytes=piece.nz_bytes - first.nz_bytes,
-            )
-            for piece in whole
-        )
+    for core, pieces in enumerate(pieces_of_cores(p, plan)):
+        views = [_views(p, piece) for piece in pieces]
+        x, output = views[0]
+        key = tuple((_from(a, x), _from(b, output)) for a, b in views)
         if key not in programs:
-            programs[key] = _Writing(spec, p, plan).program(key)
-        bindings = {nd: Binding(nd, first.nd_bytes), nz: Binding(nz, first.nz_bytes)}
-        blocks.append(Block(core, spec.vector_cores[core], programs[key], bindings))
+            programs[key] = FormatCast(spec, p, plan).program(key)
+        blocks.append(Block(core, spec.vector_cores[core], programs[key], bindings(x, output)))
     return tuple(blocks)
 
 
-class _Writing:
+def _views(p: Problem, piece: Piece) -> tuple[GmView, GmView]:
+    """*piece* in the input and in the output, as bytes.
+
+    In ND it is `(rows, width_bytes)`, in FRACTAL_NZ a row a column of fractals,
+    `(blocks, rows_padded x 32)`.
+    """
+    nd, nz = ("x", "output") if p.to_fractals else ("output", "x")
+    column_bytes = p.down * FRACTAL_ROWS * BLOCK_BYTES
+    fractal_bytes = align_up(piece.rows, FRACTAL_ROWS) * BLOCK_BYTES
+    in_nd = GmView(nd, UINT8, piece.rows, piece.width_bytes, p.row_bytes, piece.nd_bytes)
+    in_nz = GmView(nz, UINT8, piece.blocks, fractal_bytes, column_bytes, piece.nz_bytes)
+    return (in_nd, in_nz) if p.to_fractals else (in_nz, in_nd)
+
+
+def _from(view: GmView, first: GmView) -> GmView:
+    """*view* of a tensor that begins where *first* does."""
+    return view.shifted_to(view.offset_bytes - first.offset_bytes)
+
+
+class FormatCast:
     """The kernel of one core, while it is written."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
@@ -70,87 +82,60 @@ class _Writing:
         self.y = self.builder.queue("ub", y, "vector", "mte3", DEPTH)
         self.writer = Writer(self.builder, spec)
 
-    def program(self, pieces: tuple[Piece, ...]) -> Program:
-        nd, nz = ("x", "output") if self.p.to_fractals else ("output", "x")
-        turn = self._to_fractals if self.p.to_fractals else self._from_fractals
-        for piece in pieces:
-            self.builder.call(
-                (piece.rows, piece.blocks, piece.width_bytes),
-                {nd: piece.nd_bytes, nz: piece.nz_bytes},
-                lambda piece=piece: turn(piece),  # type: ignore[misc]
-            )
+    def program(self, pieces: tuple[tuple[GmView, GmView], ...]) -> Program:
+        """Turn *pieces*, each as input and output, one after the other."""
+        stage = self._to_fractals if self.p.to_fractals else self._from_fractals
+        for x, output in pieces:
+            repeat(self.builder, stage, x, output)
         return self.builder.build()
 
-    def _to_fractals(self, piece: Piece) -> None:
-        height, pitch = _height(piece), pitch_blocks(piece.blocks)
-        slot = self.x.alloc()
-        rows = Rows("x", 0, piece.rows, piece.width_bytes, self.p.row_bytes)
-        load(self.builder, self.spec, slot, rows, pitch * BLOCK_BYTES)
-        self.x.enque(slot)
-        slot, out = self.x.deque(), self.y.alloc()
-        self._clear_edges(slot, piece)
-        for column in range(piece.blocks):
-            self.builder.emit(
-                Copy(_column(out, column, height), _column_of_rows(slot, column, height, pitch))
-            )
+    def _to_fractals(self, x: GmView, output: GmView) -> None:
+        """*x* `(rows, width_bytes)` to *output* `(blocks, rows_padded x 32)`."""
+        rows_padded, pitch = align_up(x.rows, FRACTAL_ROWS), pitch_blocks(output.rows)
+        slot = load(self.builder, self.spec, self.x, x, pitch * BLOCK_BYTES)
+        out = self.y.alloc()
+        self._clear_edges(slot, x.rows, x.row_bytes, pitch)
+        for column in range(output.rows):
+            rows = _column_of_rows(slot, column, rows_padded, pitch)
+            self.builder.emit(Copy(_column(out, column, rows_padded), rows))
         self.x.free(slot)
-        self._store(out, self._fractals("output", piece), height * BLOCK_BYTES)
+        self.writer.store(self.y, out, output, output.row_bytes)
 
-    def _from_fractals(self, piece: Piece) -> None:
-        height, pitch = _height(piece), pitch_blocks(piece.blocks)
-        slot = self.x.alloc()
-        columns = self._fractals("x", piece)
-        load(self.builder, self.spec, slot, columns, height * BLOCK_BYTES)
-        self.x.enque(slot)
-        slot, out = self.x.deque(), self.y.alloc()
-        for column in range(piece.blocks):
+    def _from_fractals(self, x: GmView, output: GmView) -> None:
+        """*x* `(blocks, rows_padded x 32)` to *output* `(rows, width_bytes)`."""
+        rows_padded, pitch = align_up(output.rows, FRACTAL_ROWS), pitch_blocks(x.rows)
+        slot = load(self.builder, self.spec, self.x, x, x.row_bytes)
+        out = self.y.alloc()
+        for column in range(x.rows):
             # Columns interleave; a barrier keeps apart what is told apart by ranges only.
-            turned = _column_of_rows(out, column, height, pitch)
-            step(self.builder, Copy(turned, _column(slot, column, height)))
+            rows = _column_of_rows(out, column, rows_padded, pitch)
+            step(self.builder, Copy(rows, _column(slot, column, rows_padded)))
         self.x.free(slot)
-        rows = Rows("output", 0, piece.rows, piece.width_bytes, self.p.row_bytes)
-        self._store(out, rows, pitch * BLOCK_BYTES)
+        self.writer.store(self.y, out, output, pitch * BLOCK_BYTES)
 
-    def _fractals(self, name: str, piece: Piece) -> Rows:
-        """The columns of fractals of *piece*, each in one run."""
-        stride = self.p.down * FRACTAL_ROWS * BLOCK_BYTES
-        return Rows(name, 0, piece.blocks, _height(piece) * BLOCK_BYTES, stride)
-
-    def _store(self, out: Slot, rows: Rows, pitch_bytes: int) -> None:
-        self.y.enque(out)
-        out = self.y.deque()
-        self.writer.store(out, rows, pitch_bytes)
-        self.y.free(out)
-
-    def _clear_edges(self, slot: Slot, piece: Piece) -> None:
+    def _clear_edges(self, slot: Slot, rows: int, width_bytes: int, pitch: int) -> None:
         """Zeros below the last row and, where the load left other bytes, behind the rows."""
-        pitch = pitch_blocks(piece.blocks)
-        missing = (_height(piece) - piece.rows) * pitch
+        missing = (align_up(rows, FRACTAL_ROWS) - rows) * pitch
         if missing:
-            below = slot.of(FLOAT16, missing * BLOCK_LANES, piece.rows * pitch * BLOCK_BYTES)
+            below = slot.of(FLOAT16, missing * BLOCK_LANES, rows * pitch * BLOCK_BYTES)
             step(self.builder, Duplicate(below, 0.0))
-        ragged = align_up(piece.width_bytes, BLOCK_BYTES) - piece.width_bytes
-        if ragged and self.spec.transfer.load_granule_bytes > 1:
+        end_bytes = align_up(width_bytes, BLOCK_BYTES)
+        if end_bytes > width_bytes and self.spec.transfer.load_granule_bytes > 1:
             self.builder.sync("vector", "scalar")
-            unit = gcd(ragged, 8)
-            for start in range(piece.width_bytes, align_up(piece.width_bytes, BLOCK_BYTES), unit):
+            unit = gcd(end_bytes - width_bytes, 8)
+            for start in range(width_bytes, end_bytes, unit):
                 first = slot.of(UNITS[unit], 1, start)
                 store = ScalarStore(first, "zero", pitch * BLOCK_BYTES)
-                self.builder.emit(ScalarLoop(piece.rows, (ScalarAlu("and", "zero", 0, 0), store)))
+                self.builder.emit(ScalarLoop(rows, (ScalarAlu("and", "zero", 0, 0), store)))
             self.builder.sync("scalar", "vector")
 
 
-def _height(piece: Piece) -> int:
-    """Rows of *piece* up to whole fractals."""
-    return align_up(piece.rows, FRACTAL_ROWS)
+def _column(slot: Slot, column: int, rows: int) -> Local:
+    """A column of *rows* blocks that follow one another."""
+    return slot.of(FLOAT16, rows * BLOCK_LANES, column * rows * BLOCK_BYTES)
 
 
-def _column(slot: Slot, column: int, height: int) -> Local:
-    """A column of *height* blocks that follow one another."""
-    return slot.of(FLOAT16, height * BLOCK_LANES, column * height * BLOCK_BYTES)
-
-
-def _column_of_rows(slot: Slot, column: int, height: int, pitch: int) -> Local:
-    """A column of *height* blocks *pitch* apart."""
-    whole = slot.of(FLOAT16, height * BLOCK_LANES, column * BLOCK_BYTES)
+def _column_of_rows(slot: Slot, column: int, rows: int, pitch: int) -> Local:
+    """A column of *rows* blocks *pitch* apart."""
+    whole = slot.of(FLOAT16, rows * BLOCK_LANES, column * BLOCK_BYTES)
     return replace(whole, block_stride=pitch, repeat_stride=8 * pitch)

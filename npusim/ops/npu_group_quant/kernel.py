@@ -1,18 +1,21 @@
-"""The program that each core runs for npu_group_quant."""
+"""The program that each core runs for npu_group_quant.
+
+A core takes its rows one by one, up to 8192 columns at a time: widen to float32, multiply by the
+scales of the row's group, add the offset, round and narrow. It finds the groups in group_index,
+which all cores check first.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, INT32, DType
-from npusim.data.integers import align_up
+from npusim.data.dtypes import FLOAT32, INT32
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
-    BLOCK_BYTES,
     Binary,
     BinaryScalar,
     Cast,
-    Global,
+    Local,
     Reduce,
     ScalarAlu,
     ScalarLoad,
@@ -21,9 +24,12 @@ from npusim.isa import (
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.columns import ColumnVector
+from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, pieces
+from npusim.kernel.rows import Writer, load, pieces
+from npusim.kernel.views import GmView, bindings
+from npusim.kernel.views import load as load_typed
 from npusim.ops.npu_group_quant.contract import Problem
 from npusim.ops.npu_group_quant.tiling import Plan
 
@@ -40,39 +46,45 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     programs: dict[tuple[int, ...], Program] = {}
     blocks: list[Block] = []
     first = 0
+    x, output = _matrices(p)
+    whole = [GmView.vector(x.name, x.element, x.spec.size) for x in p.inputs[1:]]
     for core, rows in enumerate(plan.rows_of_core):
         groups = tuple(group_of[first : first + rows].tolist())
         if groups not in programs:
-            programs[groups] = _Writing(spec, p, plan).program(groups)
-        bindings = {
-            "x": Binding("x", p.x.element.nbytes(first * p.columns)),
-            "output": Binding("output", p.target.nbytes(first * p.columns)),
-            **{operand.name: Binding(operand.name) for operand in p.inputs[1:]},
-        }
-        blocks.append(Block(core, spec.vector_cores[core], programs[groups], bindings))
+            programs[groups] = GroupQuant(spec, p, plan).program(groups)
+        bound = bindings(x[first:, :], output[first:, :], *whole)
+        blocks.append(Block(core, spec.vector_cores[core], programs[groups], bound))
         first += rows
     return tuple(blocks)
 
 
-class _Writing:
+def _matrices(p: Problem) -> tuple[GmView, GmView]:
+    """x and the output `(rows, columns)`."""
+    x = GmView.of("x", p.x.element, p.rows, p.columns)
+    return x, GmView.of("output", p.target, p.rows, p.columns)
+
+
+class GroupQuant:
     """The kernel of one core, while it is written."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
-        self.builder = Builder("npu_group_quant", spec.cores["aiv"], spec.sync)
-        width = plan.column_step
-        queue, claim = self.builder.queue, self.builder.claim
+        self.builder = builder = Builder("npu_group_quant", spec.cores["aiv"], spec.sync)
+        width, scale = plan.column_step, p.scale.element
+        wide_bytes = FLOAT32.nbytes(width)
+        queue, claim = builder.queue, builder.claim
         self.x = queue("ub", p.x.element.nbytes(width), "mte2", "vector")
         self.y = queue("ub", p.target.nbytes(width), "vector", "mte3")
-        self.scale = queue("ub", p.scale.element.nbytes(width), "mte2", "vector")
-        self.work = None if p.x.element is FLOAT32 else claim("ub", FLOAT32.nbytes(width))
-        is_wide = p.scale.element is FLOAT32
-        self.scale32 = None if is_wide else claim("ub", FLOAT32.nbytes(width))
-        self.scale_slot: Slot | None = None
-        self.scale_key: tuple[int, int] | None = None
-        """Group and first column of the scales in the buffer."""
-        self.index = _Index(self.builder, p)
-        self.writer = Writer(self.builder, spec)
+        scales = queue("ub", scale.nbytes(width), "mte2", "vector")
+        self.work = None if p.x.element is FLOAT32 else claim("ub", wide_bytes)
+        widened = None if scale is FLOAT32 else claim("ub", wide_bytes)
+        self.scale = ColumnVector(builder, scales, widened, spec=spec)
+        self.scales: Local | None = None
+        """The scales in the buffer, as float32."""
+        self.scales_of: tuple[int, int] | None = None
+        """Their group and first column."""
+        self.index = GroupIndex(builder, p)
+        self.writer = Writer(builder, spec)
 
     def program(self, groups: tuple[int, ...]) -> Program:
         """Rows that belong to *groups*, one after the other."""
@@ -83,85 +95,61 @@ class _Writing:
             self.builder.emit(Trap(1, fault))
             return self.builder.build()
         if self.p.offset is not None:
-            self._fetch_offset()
+            self._take_offset()
+        x, output = _matrices(self.p)
         for row, group in enumerate(groups):
             self.index.advance(group)
             for column, width in pieces(self.p.columns, self.plan.column_step):
-                self._piece(row, group, column, width)
-        if self.scale_slot is not None:
-            self.scale.free(self.scale_slot)
+                here = slice(row, row + 1), slice(column, column + width)
+                self._take_scales(group, column, width)
+                self._piece(x[here], output[here])
+        self.scale.drop()
         return self.builder.build()
 
-    def _fetch_offset(self) -> None:
+    def _take_offset(self) -> None:
+        """Bring the offset, one number, into register `offset`."""
         assert self.p.offset is not None
         element = self.p.offset.element
-        is_wide = element is FLOAT32
-        reader: Pipe = "scalar" if is_wide else "vector"
-        queue = self.builder.queue("ub", element.nbytes(1), "mte2", reader)
-        queue.enque(self._load(queue.alloc(), "offset", element, 0, 1))
-        source = queue.deque()
-        if not is_wide:
-            wide = self.builder.claim("ub", FLOAT32.nbytes(1))
-            to_float32(self.builder, wide.of(FLOAT32, 1), source.of(element, 1))
-            self.builder.sync("vector", "scalar")
-            source = wide
-        self.builder.emit(ScalarLoad("offset", source.of(FLOAT32, 1)))
+        reader: Pipe = "scalar" if element is FLOAT32 else "vector"
+        offset = ColumnVector.claim(self.builder, element, 1, reader=reader, spec=self.spec)
+        offset.take_number(GmView.vector("offset", element, 1), "offset")
 
-    def _piece(self, row: int, group: int, column: int, width: int) -> None:
+    def _take_scales(self, group: int, column: int, width: int) -> None:
+        """Bring the scales `(width,)` of *group* from *column* on, unless they are there."""
         p = self.p
-        if self.scale_key != (group, column):
-            self._fetch_scale(group, column, width)
-        slot = self._load(self.x.alloc(), "x", p.x.element, row * p.columns + column, width)
-        self.x.enque(slot)
-        slot, out = self.x.deque(), self.y.alloc()
-        x = slot.of(p.x.element, width)
-        values = x if self.work is None else self.work.of(FLOAT32, width)
-        if self.work is not None:
-            to_float32(self.builder, values, x)
-        scales = self.scale32 or self.scale_slot
-        assert scales is not None
-        step(self.builder, Binary("mul", values, values, scales.of(FLOAT32, width)))
-        if p.offset is not None:
-            step(self.builder, BinaryScalar("add", values, values, "offset"))
-        to_quantised(self.builder, self.spec, out.of(p.target, width), values)
-        self.x.free(slot)
-        self.y.enque(out)
-        out = self.y.deque()
-        nbytes = p.target.nbytes(width)
-        rows = Rows("output", p.target.nbytes(row * p.columns + column), 1, nbytes, nbytes)
-        self.writer.store(out, rows, align_up(nbytes, BLOCK_BYTES))
-        self.y.free(out)
-
-    def _fetch_scale(self, group: int, column: int, width: int) -> None:
-        p = self.p
-        if self.scale_slot is not None:
-            self.scale.free(self.scale_slot)
+        if self.scales_of == (group, column):
+            return
+        self.scale.drop()
         first = group * p.columns + column
-        slot = self._load(self.scale.alloc(), "scale", p.scale.element, first, width)
-        self.scale.enque(slot)
-        self.scale_slot = self.scale.deque()
-        if self.scale32 is not None:
-            to_float32(
-                self.builder,
-                self.scale32.of(FLOAT32, width),
-                self.scale_slot.of(p.scale.element, width),
-            )
-        self.scale_key = group, column
+        scales = GmView.vector("scale", p.scale.element, p.scale.spec.size)
+        self.scales = self.scale.take(scales[:, first : first + width])
+        self.scales_of = group, column
 
-    def _load(self, slot: Slot, name: str, dtype: DType, first: int, count: int) -> Slot:
-        nbytes = dtype.nbytes(count)
-        rows = Rows(name, dtype.nbytes(first), 1, nbytes, nbytes)
-        load(self.builder, self.spec, slot, rows, align_up(nbytes, BLOCK_BYTES))
-        return slot
+    def _piece(self, x: GmView, output: GmView) -> None:
+        """*x* to *output*, both `(1, width)`."""
+        slot = load(self.builder, self.spec, self.x, x)
+        out = self.y.alloc()
+        source = slot.of(x.dtype, x.columns)
+        values = source if self.work is None else self.work.of(FLOAT32, x.columns)
+        if self.work is not None:
+            to_float32(self.builder, values, source)
+        assert self.scales is not None
+        step(self.builder, Binary("mul", values, values, self.scales))
+        if self.p.offset is not None:
+            step(self.builder, BinaryScalar("add", values, values, "offset"))
+        to_quantised(self.builder, self.spec, out.of(output.dtype, x.columns), values)
+        self.x.free(slot)
+        self.writer.store(self.y, out, output)
 
 
-class _Index:
+class GroupIndex:
     """How a core reads group_index: first the checks, then its groups, entry by entry."""
 
     def __init__(self, builder: Builder, p: Problem) -> None:
         self.builder, self.p = builder, p
         self.element = p.group_index.element
         self.count = p.group_index.shape[0]
+        self.entries = GmView.vector("group_index", self.element, self.count)
         self.fault = p.fault() or "group_index must be in order"
         nbytes = self.element.nbytes(INDEX_CHUNK)
         self.here = builder.queue("ub", nbytes, "mte2", "scalar")
@@ -217,24 +205,20 @@ class _Index:
             if self.chunk[0] == start:
                 return self.chunk[1]
             self.here.free(self.chunk[1])
-        slot = self.here.alloc()
-        self._load(slot, start, count)
-        self.here.enque(slot)
-        self.chunk = start, self.here.deque()
-        return self.chunk[1]
-
-    def _load(self, slot: Slot, start: int, count: int) -> None:
-        place = Global("group_index", self.element.nbytes(start), self.element.nbytes(count))
-        self.builder.load(slot.of(self.element, count), place)
+        slot = load_typed(self.builder, self.here, self.entries[:, start : start + count])
+        self.chunk = start, slot
+        return slot
 
     def _check_by_vector(self, start: int, count: int) -> None:
         """int32: the least difference of neighbours, as a float, must not be negative."""
         low, high = self.low.alloc(), self.high.alloc()
-        self._load(low, start, count)
-        self._load(high, start + 1, count)
+        a, b = low.of(INT32, count), high.of(INT32, count)
+        # Entries [start, start + count) and the ones behind each of them.
+        self.builder.load(a, self.entries[:, start : start + count].operand)
+        self.builder.load(b, self.entries[:, start + 1 : start + 1 + count].operand)
         self.low.enque(low)
         self.high.enque(high)
-        a, b = (q.deque().of(INT32, count) for q in (self.low, self.high))
+        low, high = self.low.deque(), self.high.deque()
         wide = a.as_dtype(FLOAT32, count)
         step(self.builder, Binary("sub", b, b, a))
         step(self.builder, Cast(wide, b, "none"))

@@ -8,19 +8,32 @@ quant_batch_matmul_v3_bf16_basic.h, _pertoken_basic.h).
 
 from __future__ import annotations
 
+from functools import partial
+
 from npusim.data.dtypes import INT32, UINT64
 from npusim.data.integers import align_up
+from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Fixpipe, Global, Local
-from npusim.kernel.blocks import base_tile, gm_matrix_a, gm_matrix_b, shifts_of, write_pieces
+from npusim.isa import Fixpipe, Local
+from npusim.kernel.blocks import (
+    base_tile,
+    columns_of,
+    gm_matrix_a,
+    gm_matrix_b,
+    output_of,
+    write_pieces,
+)
 from npusim.kernel.builder import Builder
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import CubeWriter, GmFeed, Tables
+from npusim.kernel.cube import CubeWriter, GmFeed, GmTile, Tables
+from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import Rows, load
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import load
 from npusim.kernel.tiles import Piece, work
+from npusim.kernel.views import GmView, bindings
 from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, tile_bytes
+from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, workspace_of
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
 __all__ = ["build"]
@@ -28,172 +41,152 @@ __all__ = ["build"]
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core, or three: a cube core and its two vector cores."""
-    names = [operand.name for operand in p.inputs] + ["output"]
+    bound = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
+    bound["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
+    shares = work(plan.cube, p.product)
     if p.epilogue == "fixpipe":
-        writing = (_Coupled if spec.arch == "2002" else _Split)(spec, p, plan)
-        bindings = {name: Binding(name) for name in names}
-        bindings["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
+        kernel = (CoupledQuantMatmul if spec.arch == "2002" else CubeQuantMatmul)(spec, p, plan)
         kind = "ai_core" if spec.arch == "2002" else "aic"
         return tuple(
-            Block(core, kind, writing.program(pieces), bindings)
-            for core, pieces in enumerate(work(plan.cube, p.product))
+            Block(core, kind, kernel.program(pieces), bound) for core, pieces in enumerate(shares)
         )
-    cube, epilogue = _Split(spec, p, plan), Epilogue(spec, p, plan)
-    blocks = []
-    for group, pieces in enumerate(work(plan.cube, p.product)):
-        bindings = {name: Binding(name) for name in names}
-        bindings["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
-        bindings["workspace"] = Binding(
-            "workspace", group * plan.workspace_blocks * tile_bytes(plan)
-        )
-        first = 3 * group
-        blocks.append(Block(first, "aic", cube.program(pieces), bindings, group))
-        for half in (0, 1):
-            program = epilogue.program(pieces, half)
-            blocks.append(Block(first + 1 + half, "aiv", program, bindings, group))
-    return tuple(blocks)
+    cube, epilogue = CubeQuantMatmul(spec, p, plan), Epilogue(spec, p, plan)
+    return mixed_launch(
+        len(shares),
+        lambda group: bound | bindings(workspace_of(plan, group * plan.workspace_blocks)),
+        lambda group: cube.program(shares[group]),
+        lambda group, half: epilogue.program(shares[group], half),
+    )
 
 
-def _vectors(p: Problem) -> dict[str, int]:
-    """Tensors along n, and the bytes of an element."""
-    vectors = {}
-    if p.scale is not None and p.scale.spec.size > 1:
-        vectors["scale"] = p.scale.element.nbytes(1)
-    if p.start is not None:
-        vectors["bias"] = p.start.element.nbytes(1)
-    return vectors
-
-
-def _shifts(p: Problem, piece: Piece) -> dict[str, int]:
-    shifts = shifts_of(p.product, piece, p.output.element, _vectors(p))
-    if p.start is not None and len(p.start.shape) == 3 and p.start.shape[0] > 1:
-        shifts["bias"] += piece.matrix * p.start.element.nbytes(p.product.n)
-    return shifts
-
-
-class _Split:
+class CubeQuantMatmul:
     """The kernel of a cube core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.p, self.plan, self.tile = p, plan, base_tile(plan.cube)
+        self.p, self.plan, tile = p, plan, base_tile(plan.cube)
         self.builder = Builder("npu_quant_matmul", spec.cores["aic"], spec.sync)
-        a, b = (
-            GmFeed(self.builder, gm_matrix(p.product)) for gm_matrix in (gm_matrix_a, gm_matrix_b)
-        )
-        self.writer = CubeWriter(self.builder, self.tile, a, b, p.product.k)
+        a = GmFeed(self.builder, gm_matrix_a(p.product))
+        b = GmFeed(self.builder, gm_matrix_b(p.product))
+        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k)
         self.has_words = p.epilogue == "fixpipe" and p.scale is not None
         kind = None if p.start is None else INT32
-        self.tables = Tables(self.builder, self.tile.n, kind, self.has_words)
+        self.tables = Tables(self.builder, tile.n, kind, self.has_words)
         self.single: Local | None = None
+        """The one scale in the fixpipe buffer, where all columns have the same."""
 
     def program(self, pieces: tuple[Piece, ...]) -> Program:
         """Make *pieces* one after the other."""
         self.single = None
         if self.has_words and self.p.scale is not None and self.p.scale.spec.size == 1:
-            self.single = self.tables.take_scale("scale", 1)
-        p, plan = self.p, self.plan
-        if p.epilogue == "fixpipe":
-            write_pieces(
-                self.builder, self.writer, p.product, pieces, lambda x: _shifts(p, x), self._finish
-            )
-            return self.builder.build()
-        ring = plan.workspace_blocks
-        places = {piece: index % ring * tile_bytes(plan) for index, piece in enumerate(pieces)}
-        write_pieces(
-            self.builder,
-            self.writer,
-            p.product,
-            pieces,
-            lambda piece: _shifts(p, piece) | {"workspace": places[piece]},
-            self._hand_over,
-            ring,
-        )
+            self.single = self.tables.take_scale(GmView.vector("scale", UINT64, 1))
+        is_fixpipe = self.p.epilogue == "fixpipe"
+        stage = self._finish if is_fixpipe else self._hand_over
+        arguments = self._output if is_fixpipe else self._workspace
+        write_pieces(self.builder, self.writer, self.p.product, pieces, stage, arguments)
         return self.builder.build()
 
-    def _multiply(self, rows: int, columns: int) -> tuple[Local, int]:
-        """The int32 sums of a piece in L0C, and how many rows lie there."""
-        bias = None
-        if self.p.start is not None:
-            table = self.tables.take_bias("bias", columns)
-            bias = self.tables.bias(table, columns)
-        self.slot = self.writer.product(rows, columns, self.p.product.k, bias=bias)
-        if self.p.start is not None:
-            self.tables.drop_bias(table)
-        high = align_up(rows, 16)
-        return self.slot.of(INT32, high * align_up(columns, 16)), high
+    def _output(self, _: int, piece: Piece) -> tuple[GmView | None, ...]:
+        """Where the fixpipe stores a piece, its bias and its scales."""
+        p, scale = self.p, None
+        if self.has_words and p.scale is not None and self.single is None:
+            scale = columns_of(p.product, piece, p.scale)
+        return output_of(p.product, piece, p.output.element), self._bias(piece), scale
 
-    def _finish(self, rows: int, columns: int, _: int) -> None:
-        p, out = self.p, self.p.output.element
-        total, high = self._multiply(rows, columns)
-        scale = self.single
-        if self.has_words and scale is None:
-            scale = self.tables.take_scale("scale", columns)
-        place = Global("output", 0, out.nbytes(columns), rows, out.nbytes(p.product.n))
-        self.builder.emit(Fixpipe(place, total, rows, columns, high, out, p.mode, scale))
-        self.writer.release(self.slot)
+    def _workspace(self, index: int, piece: Piece) -> tuple[GmView | bool | None, ...]:
+        """Where the sums of piece number *index* go, their bias, and whether there were others."""
+        ring = self.plan.workspace_blocks
+        block = workspace_of(self.plan, index % ring)[: piece.rows, : piece.columns]
+        return block, self._bias(piece), index >= ring
 
-    def _hand_over(self, rows: int, columns: int, stage: int) -> None:
-        total, high = self._multiply(rows, columns)
-        if stage >= self.plan.workspace_blocks:
-            # Every place of the workspace has been filled: this one must have been read.
+    def _bias(self, piece: Piece) -> GmView | None:
+        start = self.p.start
+        return None if start is None else columns_of(self.p.product, piece, start)
+
+    def _multiply(self, x1: GmTile, x2: GmTile, bias: GmView | None) -> Slot:
+        """The int32 sums of (rows, k) times (k, columns) in L0C."""
+        start = None if bias is None else self.tables.take_bias(bias)
+        slot = self.writer.product(x1.extent, x2.extent, x1.k, bias=start)
+        self.tables.drop_bias()
+        return slot
+
+    def _finish(
+        self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None, scales: GmView | None
+    ) -> None:
+        """Make *output* `(rows, columns)`, the scales being in the fixpipe's buffer."""
+        slot = self._multiply(x1, x2, bias)
+        scale = self.single if scales is None else self.tables.take_scale(scales)
+        rows_padded, sums = _sums(slot, output)
+        size = output.rows, output.columns, rows_padded
+        op = Fixpipe(output.operand, sums, *size, output.dtype, self.p.mode, scale)
+        self.builder.emit(op)
+        self.writer.release(slot)
+
+    def _hand_over(
+        self, x1: GmTile, x2: GmTile, block: GmView, bias: GmView | None, is_reused: bool
+    ) -> None:
+        """Write the int32 sums to *block* `(rows, columns)` of the workspace."""
+        slot = self._multiply(x1, x2, bias)
+        if is_reused:
+            # Every block of the workspace has been filled: this one must have been read.
             self.builder.cross_core_wait_flag("group", "fixpipe", READ)
-        width = INT32.nbytes(columns)
-        place = Global("workspace", 0, width, rows, INT32.nbytes(self.tile.n))
-        self.builder.emit(Fixpipe(place, total, rows, columns, high, INT32))
+        rows_padded, sums = _sums(slot, block)
+        op = Fixpipe(block.operand, sums, block.rows, block.columns, rows_padded, INT32)
+        self.builder.emit(op)
         self.builder.cross_core_set_flag("group", "fixpipe", FILLED)
-        self.writer.release(self.slot)
+        self.writer.release(slot)
 
 
-class _Coupled:
+class CoupledQuantMatmul:
     """The kernel of a coupled core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.tile = spec, p, base_tile(plan.cube)
+        self.spec, self.p, tile = spec, p, base_tile(plan.cube)
         self.builder = Builder("npu_quant_matmul", spec.cores["ai_core"], spec.sync)
         a = NdFeed(self.builder, spec, gm_matrix_a(p.product))
         b = GmFeed(self.builder, gm_matrix_b(p.product))
-        self.writer = CubeWriter(self.builder, self.tile, a, b, p.product.k, "vector")
-        self.out = NdOut(self.builder, spec, self.tile.m, self.tile.n, p.output.element)
-        self.row = None
+        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, "vector")
+        self.out = NdOut(self.builder, spec, tile.m, tile.n, p.output.element)
+        self.row: RowTable | None = None
         if p.start is not None:
-            self.row = RowTable(self.builder, spec, self.tile.n, INT32, INT32)
-        count = align_up(self.tile.n, 32)
-        self.words = self.builder.queue("ub", UINT64.nbytes(count), "mte2", "vector")
+            self.row = RowTable(self.builder, spec, tile.n, INT32, INT32)
+        words_bytes = UINT64.nbytes(align_up(tile.n, 32))
+        self.words = self.builder.queue("ub", words_bytes, "mte2", "vector")
 
     def program(self, pieces: tuple[Piece, ...]) -> Program:
         """Make *pieces* one after the other."""
         p = self.p
-        write_pieces(
-            self.builder, self.writer, p.product, pieces, lambda piece: _shifts(p, piece), self.body
-        )
+
+        def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:
+            assert p.scale is not None
+            scale = GmView.vector("scale", UINT64, 1)
+            if p.scale.spec.size > 1:
+                scale = columns_of(p.product, piece, p.scale)
+            bias = None if p.start is None else columns_of(p.product, piece, p.start)
+            return output_of(p.product, piece, p.output.element), bias, scale
+
+        write_pieces(self.builder, self.writer, p.product, pieces, self._block, arguments)
         return self.builder.build()
 
-    def body(self, rows: int, columns: int, _: int) -> None:
-        p, row = self.p, self.row
-        high = align_up(rows, 16)
-
-        def preload(total: Local) -> None:
-            assert row is not None
-            row.spread("bias", columns, total, high)
-
-        start = None if row is None else preload
-        slot = self.writer.product(rows, columns, p.product.k, preload=start)
-        total = slot.of(INT32, high * align_up(columns, 16))
-        words = self.words.alloc()
-        assert p.scale is not None
-        is_single = p.scale.spec.size == 1
-        nbytes = UINT64.nbytes(1 if is_single else columns)
-        load(
-            self.builder,
-            self.spec,
-            words,
-            Rows("scale", 0, 1, nbytes, nbytes),
-            align_up(nbytes, BLOCK_BYTES),
-        )
-        self.words.enque(words)
-        words = self.words.deque()
-        scale = words.of(UINT64, 1 if is_single else align_up(columns, 32))
-        stride = p.output.element.nbytes(p.product.n)
-        self.out.drain(total, rows, columns, stride, p.mode, scale)
+    def _block(
+        self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None, scale: GmView
+    ) -> None:
+        """Make *output* `(rows, columns)` of int32 sums, *bias* `(columns,)` and *scale*."""
+        rows_padded = align_up(output.rows, FRACTAL_ROWS)
+        preload = None
+        if bias is not None and self.row is not None:
+            preload = partial(self.row.spread, bias, rows=rows_padded)
+        slot = self.writer.product(x1.extent, x2.extent, x1.k, preload=preload)
+        _, sums = _sums(slot, output)
+        words = load(self.builder, self.spec, self.words, scale)
+        # One word, or one a column: whole fractals of columns are read.
+        assert self.p.scale is not None
+        count = 1 if self.p.scale.spec.size == 1 else align_up(scale.columns, 32)
+        self.out.drain(sums, output, self.p.mode, words.of(UINT64, count))
         self.words.free(words)
         self.writer.release(slot)
+
+
+def _sums(slot: Slot, block: GmView) -> tuple[int, Local]:
+    """Rows of *block* in L0C, padded, and its numbers `(columns / 16, rows_padded, 16)`."""
+    rows_padded = align_up(block.rows, FRACTAL_ROWS)
+    return rows_padded, slot.of(INT32, rows_padded * align_up(block.columns, FRACTAL_ROWS))

@@ -1,17 +1,22 @@
-"""The program that each core runs for npu_quantize."""
+"""The program that each core runs for npu_quantize.
+
+A core has a rectangle of the matrix and takes it in pieces that fit the buffer, row by row: widen
+to float32, divide by or multiply with the scales, add the zero points, round and narrow.
+"""
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT32, UINT8, DType
-from npusim.data.integers import align_up
+from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
+from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.columns import ColumnVector
+from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, Writer, load, pieces
+from npusim.kernel.rows import Writer, load, pieces
+from npusim.kernel.views import GmView, bindings
 from npusim.ops.npu_quantize.contract import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
 
@@ -23,101 +28,85 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     programs: dict[tuple[int, int, int], Program] = {}
     blocks: list[Block] = []
     kinds = spec.vector_cores
+    x, output = _matrices(p)
     for row, rows in pieces(p.rows, plan.rows_per_core):
         for column, columns in pieces(p.columns, plan.columns_per_core, least_columns(spec, p)):
             phase = row % p.period if p.scaling == "row" else 0
             key = (rows, columns, phase)
             if key not in programs:
-                programs[key] = _Writing(spec, p, plan).program(rows, columns, phase)
-            kind = kinds[len(blocks)]
-            bindings = _bindings(p, row, column)
-            blocks.append(Block(len(blocks), kind, programs[key], bindings))
+                programs[key] = Quantize(spec, p, plan).program(rows, columns, phase)
+            start = column if p.scaling == "column" else 0
+            vectors = [_vector(operand)[:, start:] for operand in p.inputs[1:]]
+            bound = bindings(x[row:, column:], output[row:, column:], *vectors)
+            blocks.append(Block(len(blocks), kinds[len(blocks)], programs[key], bound))
     return tuple(blocks)
 
 
-def _bindings(p: Problem, row: int, column: int) -> dict[str, Binding]:
-    first = row * p.columns + column
-    bindings = {
-        "input": Binding("input", p.input.element.nbytes(first)),
-        "output": Binding("output", p.target.nbytes(first)),
-    }
-    for operand in p.inputs[1:]:
-        skip = operand.element.nbytes(column) if p.scaling == "column" else 0
-        bindings[operand.name] = Binding(operand.name, skip)
-    return bindings
+def _matrices(p: Problem) -> tuple[GmView, GmView]:
+    """The input and the output as matrices `(rows, columns)`."""
+    x = GmView.of("input", p.input.element, p.rows, p.columns)
+    return x, GmView.of("output", p.target, p.rows, p.columns)
 
 
-class _Writing:
+def _vector(operand: Operand) -> GmView:
+    return GmView.vector(operand.name, operand.element, operand.spec.size)
+
+
+class Quantize:
     """The kernel of one core, while it is written."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
         self.builder = Builder("npu_quantize", spec.cores[spec.vector_kinds[0]], spec.sync)
-        self.pitch = pitch_columns(p, plan.column_step)
-        rows = plan.row_step
-        size = p.input.element.nbytes(self.pitch)
-        self.x = self.builder.queue("ub", rows * size, "mte2", "vector", plan.depth)
-        out = p.target.nbytes(self.pitch)
-        self.y = self.builder.queue("ub", rows * out, "vector", "mte3", plan.depth)
+        pitch = pitch_columns(p, plan.column_step)
+        x_bytes = plan.row_step * p.input.element.nbytes(pitch)
+        y_bytes = plan.row_step * p.target.nbytes(pitch)
+        self.x = self.builder.queue("ub", x_bytes, "mte2", "vector", plan.depth)
+        self.y = self.builder.queue("ub", y_bytes, "vector", "mte3", plan.depth)
+        self.work: Slot | None = None
+        """A row in float32; float32 rows are worked on where they were loaded."""
         if p.input.element.bits == 16:
-            self.work: Slot | None = self.builder.claim("ub", FLOAT32.nbytes(self.pitch))
-        else:
-            self.work = None
-        count = {"tensor": 1, "column": self.pitch, "row": SCALE_CHUNK}[p.scaling]
-        self.factors = [_Factor(self.builder, spec, p, operand, count) for operand in p.inputs[1:]]
+            self.work = self.builder.claim("ub", FLOAT32.nbytes(pitch))
+        count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
+        self.factors = [Factor(self.builder, spec, p, operand, count) for operand in p.inputs[1:]]
         self.writer = Writer(self.builder, spec)
 
     def program(self, rows: int, columns: int, phase: int) -> Program:
         """*rows* x *columns*, the first row taking scale *phase* when scaled by row."""
-        if self.p.scaling == "tensor":
+        p, plan, (x, output) = self.p, self.plan, _matrices(self.p)
+        if p.scaling == "tensor":
             for factor in self.factors:
                 factor.take_scalar(0)
-        for column, width in pieces(
-            columns, self.plan.column_step, least_columns(self.spec, self.p)
-        ):
-            if self.p.scaling == "column":
+        for column, width in pieces(columns, plan.column_step, least_columns(self.spec, p)):
+            here = slice(column, column + width)
+            if p.scaling == "column":
                 for factor in self.factors:
-                    factor.take_vector(column, width)
-            for row in range(0, rows, self.plan.row_step):
-                self._piece(row, min(self.plan.row_step, rows - row), column, width, phase)
+                    factor.take_columns(here)
+            for row, count in pieces(rows, plan.row_step):
+                piece = slice(row, row + count), here
+                self._piece(x[piece], output[piece], phase + row)
         for factor in self.factors:
             factor.drop()
         return self.builder.build()
 
-    def _piece(self, row: int, rows: int, column: int, width: int, phase: int) -> None:
-        p, pitch = self.p, pitch_columns(self.p, width)
-        source = p.input.element
-        slot = self.x.alloc()
-        load(
-            self.builder,
-            self.spec,
-            slot,
-            self._rows("input", source, row, rows, column, width),
-            source.nbytes(pitch),
-        )
-        self.x.enque(slot)
-        slot, out = self.x.deque(), self.y.alloc()
-        for index in range(rows):
+    def _piece(self, x: GmView, output: GmView, phase: int) -> None:
+        """*x* to *output*, both `(rows, width)`; the first row takes scale *phase*."""
+        p, width, pitch = self.p, x.columns, pitch_columns(self.p, x.columns)
+        x_pitch, y_pitch = x.dtype.nbytes(pitch), output.dtype.nbytes(pitch)
+        slot = load(self.builder, self.spec, self.x, x, x_pitch)
+        out = self.y.alloc()
+        for row in range(x.rows):
             if p.scaling == "row":
                 for factor in self.factors:
-                    factor.take_scalar((phase + row + index) % p.period)
-            x = slot.of(source, width, index * source.nbytes(pitch))
-            y = out.of(p.target, width, index * p.target.nbytes(pitch))
-            self._row(x, y, width)
+                    factor.take_scalar((phase + row) % p.period)
+            source = slot.of(x.dtype, width, row * x_pitch)
+            self._row(source, out.of(output.dtype, width, row * y_pitch))
         self.x.free(slot)
-        self.y.enque(out)
-        out = self.y.deque()
-        target = self._rows("output", p.target, row, rows, column, width)
-        self.writer.store(out, target, p.target.nbytes(pitch))
-        self.y.free(out)
+        self.writer.store(self.y, out, output, y_pitch)
 
-    def _rows(self, name: str, dtype: DType, row: int, rows: int, column: int, width: int) -> Rows:
-        stride = dtype.nbytes(self.p.columns)
-        offset = row * stride + dtype.nbytes(column)
-        return Rows(name, offset, rows, dtype.nbytes(width), stride)
-
-    def _row(self, x: Local, y: Local, width: int) -> None:
-        values = x if self.work is None else self.work.of(FLOAT32, width)
+    def _row(self, x: Local, y: Local) -> None:
+        """Quantise *x* into *y*, both `(width,)`."""
+        values = x if self.work is None else self.work.of(FLOAT32, x.count)
         if self.work is not None:
             to_float32(self.builder, values, x)
         self.factors[0].apply("div" if self.p.divide else "mul", values)
@@ -129,74 +118,56 @@ class _Writing:
         to_quantised(self.builder, self.spec, y, values)
 
 
-class _Factor:
-    """The scales or the zero points in the unified buffer: a float32 vector, or a register."""
+class Factor:
+    """The scales or the zero points: float32 along the columns, or one at a time in a register."""
 
     def __init__(
         self, builder: Builder, spec: DeviceSpec, p: Problem, operand: Operand, count: int
     ) -> None:
-        """Take buffers for *count* elements of *operand* at a time."""
-        self.builder, self.spec, self.p, self.operand = builder, spec, p, operand
-        element = operand.element
-        dst: Pipe = "scalar" if element is FLOAT32 and p.scaling != "column" else "vector"
-        self.raw = builder.queue("ub", element.nbytes(count), "mte2", dst)
-        self.wide: Slot | None = None
-        """Where the elements are widened to float32, if they must be."""
-        if element is not FLOAT32:
-            self.wide = builder.claim("ub", FLOAT32.nbytes(count))
-        self.ready: Slot | None = None
-        """The elements as float32."""
+        """Claim room for *count* elements of *operand* at a time."""
+        self.builder, self.name, self.tensor = builder, operand.name, _vector(operand)
+        self.is_row, self.is_wide = p.scaling == "row", operand.element is FLOAT32
+        self.is_column = p.scaling == "column"
+        reader: Pipe = "scalar" if self.is_wide and not self.is_column else "vector"
+        self.vector = ColumnVector.claim(builder, operand.element, count, reader=reader, spec=spec)
+        self.numbers: Local | None = None
+        """What is in the buffer, as float32."""
         self.chunk = -1
-        self.vector: Local | None = None
-        """Scaled by column: what is applied; else a register of the operand's name is."""
+        """Which chunk of numbers that is, unless it is applied along the columns."""
 
-    def fetch(self, start: int, count: int) -> Slot:
-        """Bring *count* elements from *start* on into the buffer, as float32."""
-        self.drop()
-        element = self.operand.element
-        slot = self.raw.alloc()
-        width = element.nbytes(count)
-        rows = Rows(self.operand.name, element.nbytes(start), 1, width, width)
-        load(self.builder, self.spec, slot, rows, align_up(width, BLOCK_BYTES))
-        self.raw.enque(slot)
-        slot = self.raw.deque()
-        self.ready = slot
-        if self.wide is None:
-            return slot
-        if self.p.scaling == "row":
-            # The scalar unit may still be reading the chunk before.
-            self.builder.sync("scalar", "vector")
-        to_float32(self.builder, self.wide.of(FLOAT32, count), slot.of(element, count))
-        self.raw.free(slot)
-        self.ready = self.wide
-        if self.p.scaling != "column":
-            self.builder.sync("vector", "scalar")
-        return self.wide
-
-    def drop(self) -> None:
-        """Give back a buffer that was used as it was loaded."""
-        if self.ready is not None and self.wide is None:
-            self.raw.free(self.ready)
-        self.ready = None
-
-    def take_vector(self, start: int, count: int) -> None:
-        """Scale *count* columns by elements from *start* on."""
-        self.vector = self.fetch(start, count).of(FLOAT32, count)
+    def take_columns(self, columns: slice) -> None:
+        """Apply the elements *columns* from now on."""
+        self._take(self.tensor[:, columns])
 
     def take_scalar(self, index: int) -> None:
-        """Scale by element *index*."""
+        """Apply element *index* from now on: it comes into the register of the operand's name."""
         chunk, place = divmod(index, SCALE_CHUNK)
         if chunk != self.chunk:
-            count = min(SCALE_CHUNK, self.operand.spec.size - chunk * SCALE_CHUNK)
-            self.fetch(chunk * SCALE_CHUNK, count)
+            self._take(self.tensor[:, chunk * SCALE_CHUNK : (chunk + 1) * SCALE_CHUNK])
             self.chunk = chunk
-        assert self.ready is not None
-        element = self.ready.of(FLOAT32, 1, FLOAT32.nbytes(place))
-        self.builder.emit(ScalarLoad(self.operand.name, element))
+        assert self.numbers is not None
+        self.builder.emit(ScalarLoad(self.name, self.numbers.at(place, 1)))
+
+    def _take(self, view: GmView) -> None:
+        self.drop()
+        self.vector.load(view)
+        if self.is_row and not self.is_wide:
+            # The scalar unit may still be reading the chunk before.
+            self.builder.sync("scalar", "vector")
+        self.numbers = self.vector.widen()
+        if not self.is_wide:
+            self.drop()
+            if not self.is_column:
+                self.builder.sync("vector", "scalar")
+
+    def drop(self) -> None:
+        """Give the buffer back, if what was loaded is used as it is."""
+        self.vector.drop()
 
     def apply(self, op: BinaryOp, values: Local) -> None:
         """`values = values op factor`."""
-        if self.vector is not None:
-            step(self.builder, Binary(op, values, values, self.vector))
+        if self.is_column:
+            assert self.numbers is not None
+            step(self.builder, Binary(op, values, values, self.numbers))
         else:
-            step(self.builder, BinaryScalar(op, values, values, self.operand.name))
+            step(self.builder, BinaryScalar(op, values, values, self.name))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
@@ -28,6 +28,7 @@ from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import Piece
+from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
@@ -147,19 +148,16 @@ class _Kernel:
 
     def _make(self, rows: int, columns: int) -> None:
         p, n = self.p, self.p.traits.n
-        self.made.scale = self.columns.take_scale("antiquant_scale", columns)
+        self.made.scale = self.columns.take_scale(GmView.vector("antiquant_scale", UINT64, columns))
         if p.antiquant_offset:
-            offset = self.columns.take_bias("antiquant_offset", columns)
-            self.made.offset = self.columns.bias(offset, columns)
+            offset = GmView.vector("antiquant_offset", INT32, columns)
+            self.made.offset = self.columns.take_bias(offset)
         start = None
         if p.bias:
-            table = self.bias.take_bias("bias", columns)
-            start = self.bias.bias(table, columns)
+            start = self.bias.take_bias(GmView.vector("bias", FLOAT16, columns))
         slot = self.writer.product(rows, columns, p.traits.k, bias=start)
-        if p.antiquant_offset:
-            self.columns.drop_bias(offset)
-        if p.bias:
-            self.bias.drop_bias(table)
+        self.columns.drop_bias()
+        self.bias.drop_bias()
         high = align_up(rows, FRACTAL_ROWS)
         total = slot.of(FLOAT32, high * columns)
         place = Global("output", 0, FLOAT16.nbytes(columns), rows, FLOAT16.nbytes(n))

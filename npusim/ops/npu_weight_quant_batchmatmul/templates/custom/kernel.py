@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32, UINT64
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
@@ -108,7 +108,7 @@ class _CubeKernel:
         core_m = ceil_div(ceil_div(f.m, plan.base.m), plan.cores_m) * plan.base.m
         top, bottom = i * core_m, min((i + 1) * core_m, f.m)
         if top < bottom and self._p.quant_scale is not None and self._quant is None:
-            self._single_scale = self._tables.take_scale("quant_scale", 1)
+            self._single_scale = self._tables.take_scale(GmView.vector("quant_scale", UINT64, 1))
         for number in range(plan.rounds):
             repeat(builder, builder.cross_core_wait_flag, "group", "mte2", FILLED)
             column = number * plan.round_n + j * plan.base.n
@@ -139,14 +139,10 @@ class _CubeKernel:
     ) -> None:
         """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale."""
         tables, m, n = self._tables, output.rows, output.columns
-        start = table = None
-        if bias is not None:
-            table = tables.take_bias(bias.name, n)
-            start = tables.bias(table, n)
+        start = None if bias is None else tables.take_bias(bias)
         slot = self._writer.product(m, n, self._p.traits.k, bias=start)
-        if table is not None:
-            tables.drop_bias(table)
-        scale = self._single_scale if quant is None else tables.take_scale(quant.name, n)
+        tables.drop_bias()
+        scale = self._single_scale if quant is None else tables.take_scale(quant)
         # (n / 16, m, 16) fp32 in L0C -> (m, n)
         rows_padded = align_up(m, FRACTAL_ROWS)
         total = slot.of(FLOAT32, rows_padded * align_up(n, FRACTAL_ROWS))

@@ -86,7 +86,8 @@ class DigitSplitter:
         """
         builder, columns = self._builder, self._columns
         size, count = rows * columns, x.rows * x.columns // rows
-        slot = load(builder, self._given, x, pitch=size // x.rows, with_gaps=True)
+        given = x.as_vector if x.rows == 1 else x
+        slot = load(builder, self._given, given, pitch=size // x.rows, with_gaps=True)
         plane = Plane(self._plane, rows, columns)
         step(builder, Cast(plane.whole(), slot.of(x.dtype, size), "none"))
         self._given.free(slot)

@@ -27,8 +27,9 @@ from npusim.kernel.coupled import NdFeed, NdOut, RowTable
 from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, l1_rows
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Rows, load, pieces
+from npusim.kernel.rows import fill, pieces
 from npusim.kernel.tiles import Piece
+from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import WeightNzPlan, tile
@@ -96,13 +97,14 @@ class _Kernel:
 
         def preload(total: Local) -> None:
             assert bias is not None
-            bias.spread("bias", columns, total, high)
+            bias.spread(GmView.vector("bias", FLOAT16, columns), total, high)
 
         self.weight.take(columns)
         slot = self.writer.product(rows, columns, f.k, preload=preload if bias else None)
         self.weight.drop()
         total = slot.of(FLOAT32, high * align_up(columns, FRACTAL_ROWS))
-        self.out.drain(total, rows, columns, FLOAT16.nbytes(f.n), "cast")
+        output = GmView.of("output", FLOAT16, rows, f.n)[:, :columns]
+        self.out.drain(total, output, "cast")
         self.writer.release(slot)
 
 
@@ -133,16 +135,9 @@ class _WeightFeed:
     def take(self, columns: int) -> None:
         """Bring the parameters of *columns* columns in; done with by `drop`."""
         slot = self._parameters.alloc()
-        nbytes = FLOAT16.nbytes(columns)
         for index, (_, name) in enumerate(self._steps):
             place = Slot(slot.buffer, slot.offset_bytes + index * self._wide, self._wide, -1)
-            load(
-                self._builder,
-                self._spec,
-                place,
-                Rows(name, 0, 1, nbytes, nbytes),
-                align_up(nbytes, BLOCK_BYTES),
-            )
+            fill(self._builder, self._spec, place, GmView.vector(name, FLOAT16, columns))
         self._parameters.enque(slot)
         self._taken = self._parameters.deque()
 
