@@ -63,7 +63,7 @@ class _Kernel:
             depth_a=t.depth_a,
             depth_b=t.depth_b,
         )
-        self._feed = _DequantisedFeed(builder, spec, self._weight, names, t.base_n, t.part_k)
+        self._feed = _DequantisedFeed(builder, spec, self._weight, f.has_offset, t.base_n, t.part_k)
         x_feed = NdFeed(builder, spec, self._x)
         self._writer = CubeWriter(builder, base, x_feed, self._feed, f.k, "vector")
         self._out = NdOut(builder, spec, t.base_m, t.base_n, FLOAT16, OUT_BYTES)
@@ -116,25 +116,22 @@ class _DequantisedFeed:
         builder: Builder,
         spec: DeviceSpec,
         weight: GmMatrix,
-        parameters: list[str],
+        has_offset: bool,
         n: int,
         part_k: int,
     ) -> None:
-        """Claim room for *parameters* of *n* columns, and to dequantise *part_k* of k."""
+        """Claim room for scale and offset of *n* columns, and to dequantise *part_k* of k."""
         self._builder, self._spec, self._weight, self._part_k = builder, spec, weight, part_k
         rows = align_up(min(n, PART_N), FRACTAL_ROWS)
         count = rows * part_k
         self._int8 = builder.queue("ub", INT8.nbytes(count), "mte2", "vector", 2)
         self._cast = builder.claim("ub", FLOAT16.nbytes(count))
         self._out = builder.queue("ub", FLOAT16.nbytes(count), "vector", "mte3")
-        self._steps: list[BinaryOp] = [
-            "mul" if x == "antiquant_scale" else "add" for x in parameters
-        ]
-        """What is done with each parameter, in order."""
+        self._steps: tuple[BinaryOp, ...] = ("add", "mul") if has_offset else ("mul",)
         self._vector_bytes = FLOAT16.nbytes(align_up(n, FRACTAL_ROWS))
-        nbytes = self._vector_bytes * len(parameters)
+        nbytes = self._vector_bytes * len(self._steps)
         self._vectors = builder.queue("ub", nbytes, "mte2", "vector")
-        self._blocks = [builder.claim("ub", BLOCK_BYTES * rows) for _ in parameters]
+        self._blocks = [builder.claim("ub", BLOCK_BYTES * rows) for _ in self._steps]
 
     def load_parameters(self, parameters: tuple[GmView, ...]) -> None:
         """Bring the parameters `(n,)` of a tile in; done with by `release_parameters`."""
