@@ -15,32 +15,31 @@ beside the cube (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/fi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Fixpipe, Global, LoadData, LoadNd2Nz, Local, Mmad
+from npusim.isa import Fixpipe, LoadData, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, Tables, l1_bytes
-from npusim.kernel.program import Binding, Block
+from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, Tables, l1_bytes
+from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import Piece
-from npusim.kernel.views import GmView
+from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, tile_view
 
 __all__ = ["FixpipePlan", "build", "tile"]
 
 STRIP = 32
 """Columns of the weight that go through the cube at a time: one fractal of int8."""
 LOADED_K = 512
-MADE_K = 256
+DEQUANTISED_K = 256
 """k of the weight that comes to L1 at a time, and that is dequantised at a time."""
-MOST_N = 128
+MAX_N = 128
 RESIDENT_BYTES = 250 * 1024
 
 
@@ -63,7 +62,7 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     core_n = 16 if f.n <= 16 * cores else align_up(ceil_div(f.n, cores), STRIP)
     cores_n = ceil_div(f.n, core_n)
     core_m = align_up(ceil_div(f.m, cores // cores_n), FRACTAL_ROWS)
-    base_n = min(core_n, MOST_N)
+    base_n = min(core_n, MAX_N)
     return FixpipePlan(
         template="fixpipe",
         form="",
@@ -82,7 +81,7 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
 def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
     """The largest part of 256 of which L0 holds two pieces beside the strips and the identity."""
     core = spec.cores["aic"]
-    left = (core.l0a_bytes or 0) - 2 * MADE_K * STRIP
+    left = (core.l0a_bytes or 0) - 2 * DEQUANTISED_K * STRIP
     right = (core.l0b_bytes or 0) - STRIP * STRIP
     fits = (k for k in (256, 128, 64, 32, 16) if 4 * m * k <= left and 4 * n * k <= right)
     return next(fits)
@@ -93,148 +92,166 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     kernel = _Kernel(spec, p, plan)
     bindings = {name: Binding(name) for name in [*(x.name for x in p.inputs), "output"]}
     f = p.traits
-    blocks = []
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
-    for core, share in enumerate(shares):
-        kernel.write(share)
-        blocks.append(Block(core, "aic", kernel.builder.build(), bindings))
-    return tuple(blocks)
+    return tuple(
+        Block(core, "aic", kernel.program(share), bindings) for core, share in enumerate(shares)
+    )
 
 
 class _Kernel:
     """What a cube core does."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> None:
-        self.p, self.plan, f = p, plan, p.traits
-        self.builder = Builder(p.choice.template, spec.cores["aic"], spec.sync, alone=True)
-        self.x = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False)
-        self.weight = GmMatrix("weight", INT8, f.n, f.k, k_is_first=False)
+        self._p, self._plan, f = p, plan, p.traits
+        self._builder = Builder(p.choice.template, spec.cores["aic"], spec.sync, alone=True)
+        self._x = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False)
+        self._weight = GmMatrix("weight", INT8, f.n, f.k, k_is_first=False)
+        self._output = GmView.of("output", FLOAT16, f.m, f.n)
+        self._scale = GmView.vector("antiquant_scale", UINT64, f.n)
+        self._offset = GmView.vector("antiquant_offset", INT32, f.n) if f.has_offset else None
+        self._bias = GmView.vector("bias", FLOAT16, f.n) if f.has_bias else None
         base = BaseTile(
             plan.core_m,
             plan.base_n,
             plan.base_k,
             steps_a=LOADED_K // plan.base_k,
-            steps_b=MADE_K // plan.base_k,
+            steps_b=DEQUANTISED_K // plan.base_k,
             keep="a" if plan.keeps_x else None,
         )
-        self.made = _MadeWeight(self.builder, self.weight, plan.base_n)
-        feed = GmFeed(self.builder, self.x)
-        self.writer = CubeWriter(self.builder, base, feed, self.made, f.k)
-        offset = INT32 if p.antiquant_offset else None
-        self.columns = Tables(self.builder, plan.base_n, offset, scale=True)
-        self.bias = Tables(self.builder, plan.base_n, FLOAT16 if p.bias else None)
+        self._feed = _DequantisedFeed(self._builder, self._weight, plan.base_n)
+        x_feed = GmFeed(self._builder, self._x)
+        self._writer = CubeWriter(self._builder, base, x_feed, self._feed, f.k)
+        # Two tables: the strips begin with the offset, the product with the bias.
+        offset, bias = INT32 if f.has_offset else None, FLOAT16 if f.has_bias else None
+        self._strip_tables = Tables(self._builder, plan.base_n, offset, scale=True)
+        self._bias_table = Tables(self._builder, plan.base_n, bias)
 
-    def write(self, share: tuple[Piece, ...]) -> None:
-        """Make the pieces of *share*, all of the same rows."""
-        f = self.p.traits
-        if self.plan.keeps_x:
-            rows = share[0].rows
-            moved = {"x": self.x.shift(share[0].row)}
-            self.builder.call(("x", rows), moved, lambda: self.writer.fetch(rows, f.k))
-        self.builder.call("identity", {}, self.made.take_identity)
-        for piece in share:
-            self.builder.call(
-                (piece.rows, piece.columns),
-                {
-                    "x": self.x.shift(piece.row),
-                    "weight": self.weight.shift(piece.column),
-                    "antiquant_scale": 8 * piece.column,
-                    "antiquant_offset": INT32.nbytes(piece.column),
-                    "bias": FLOAT16.nbytes(piece.column),
-                    "output": FLOAT16.nbytes(piece.row * f.n + piece.column),
-                },
-                partial(self._make, piece.rows, piece.columns),
+    def program(self, share: tuple[MatrixTile, ...]) -> Program:
+        """Make the tiles of *share*, all of the same rows."""
+        builder = self._builder
+        if self._plan.keeps_x:
+            repeat(builder, self._fetch, self._x.tile(share[0].row, share[0].rows))
+        repeat(builder, self._feed.load_identity)
+        for row, column, m, n in share:
+            rows, columns = slice(row, row + m), slice(column, column + n)
+            repeat(
+                builder,
+                self._multiply,
+                self._x.tile(row, m),
+                self._weight.tile(column, n),
+                self._output[rows, columns],
+                self._scale[:, columns],
+                None if self._offset is None else self._offset[:, columns],
+                None if self._bias is None else self._bias[:, columns],
             )
+        return builder.build()
 
-    def _make(self, rows: int, columns: int) -> None:
-        p, n = self.p, self.p.traits.n
-        self.made.scale = self.columns.take_scale(GmView.vector("antiquant_scale", UINT64, columns))
-        if p.antiquant_offset:
-            offset = GmView.vector("antiquant_offset", INT32, columns)
-            self.made.offset = self.columns.take_bias(offset)
-        start = None
-        if p.bias:
-            start = self.bias.take_bias(GmView.vector("bias", FLOAT16, columns))
-        slot = self.writer.product(rows, columns, p.traits.k, bias=start)
-        self.columns.drop_bias()
-        self.bias.drop_bias()
-        high = align_up(rows, FRACTAL_ROWS)
-        total = slot.of(FLOAT32, high * columns)
-        place = Global("output", 0, FLOAT16.nbytes(columns), rows, FLOAT16.nbytes(n))
-        self.builder.emit(Fixpipe(place, total, rows, columns, high, FLOAT16, "cast"))
-        self.writer.release(slot)
+    def _fetch(self, x: GmTile) -> None:
+        self._writer.fetch(x.extent, x.k)
+
+    def _multiply(
+        self,
+        x: GmTile,
+        _weight: GmTile,
+        output: GmView,
+        scale: GmView,
+        offset: GmView | None,
+        bias: GmView | None,
+    ) -> None:
+        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way."""
+        m, n = output.rows, output.columns
+        strips = self._strip_tables
+        self._feed.scale = strips.take_scale(scale)
+        self._feed.offset = None if offset is None else strips.take_bias(offset)
+        start = None if bias is None else self._bias_table.take_bias(bias)
+        slot = self._writer.product(m, n, x.k, bias=start)
+        strips.drop_bias()
+        self._bias_table.drop_bias()
+        # (n / 16, m, 16) fp32 in L0C -> (m, n) fp16
+        rows_padded = align_up(m, FRACTAL_ROWS)
+        total = slot.of(FLOAT32, rows_padded * n)
+        self._builder.emit(Fixpipe(output.operand, total, m, n, rows_padded, FLOAT16, "cast"))
+        self._writer.release(slot)
 
 
-class _MadeWeight:
+class _DequantisedFeed:
     """The fp16 weight in L1 as `(k, n)`, made from the int8 one on the cube."""
 
     producer: Pipe = "fixpipe"
     k_is_first = True
     dtype: DType = FLOAT16
 
-    def __init__(self, builder: Builder, gm_matrix: GmMatrix, n: int) -> None:
-        """Claim room for *n* columns."""
-        self._builder, self._gm_matrix = builder, gm_matrix
-        self._height = align_up(n, STRIP)
-        nbytes = l1_bytes(INT8, self._height, min(LOADED_K, gm_matrix.columns), k_is_first=False)
-        self._come = builder.queue("l1", nbytes, "mte2", "mte1", 2)
-        self._left = builder.queue("l0a", MADE_K * STRIP, "mte1", "cube", 2)
+    def __init__(self, builder: Builder, weight: GmMatrix, n: int) -> None:
+        """Claim room for *n* columns of *weight*, which lies as `(n, k)`."""
+        self._builder, self._weight = builder, weight
+        self._rows = align_up(n, STRIP)
+        nbytes = l1_bytes(INT8, self._rows, min(LOADED_K, weight.columns), k_is_first=False)
+        self._int8 = builder.queue("l1", nbytes, "mte2", "mte1", 2)
+        self._strips = builder.queue("l0a", DEQUANTISED_K * STRIP, "mte1", "cube", 2)
         self._identity = builder.claim("l0b", STRIP * STRIP).of(INT8, STRIP * STRIP)
-        self._sums = builder.queue("l0c", INT32.nbytes(MADE_K * STRIP), "cube", "fixpipe", 2)
+        nbytes = INT32.nbytes(DEQUANTISED_K * STRIP)
+        self._sums = builder.queue("l0c", nbytes, "cube", "fixpipe", 2)
+        self._loaded: Slot | None = None
         self.scale: Local | None = None
         """A number a column, in the fixpipe buffer."""
         self.offset: Local | None = None
         """A number a column, in the bias table."""
 
-    def take_identity(self) -> None:
-        """Bring the identity into L0B, where it stays."""
-        slot = self._come.alloc()
-        matrix = slot.of(INT8, STRIP * STRIP)
-        self._builder.emit(LoadNd2Nz(matrix, Global("identity", 0, STRIP, STRIP, STRIP), STRIP))
-        self._come.enque(slot)
-        slot = self._come.deque()
+    def load_identity(self) -> None:
+        """Bring the identity `(32, 32)` into L0B, where it stays."""
+        slot = self._int8.alloc()
+        matrix, identity = slot.of(INT8, STRIP * STRIP), GmView.of("identity", INT8, STRIP, STRIP)
+        self._builder.emit(LoadNd2Nz(matrix, identity.operand, STRIP))
+        self._int8.enque(slot)
+        slot = self._int8.deque()
         self._builder.emit(LoadData(self._identity, matrix, STRIP, 0, 0, STRIP, STRIP))
-        self._come.free(slot)
+        self._int8.free(slot)
 
     def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
+        """As :class:`~npusim.kernel.cube.Feed` says: *extent* columns of the product."""
         if k % LOADED_K == 0:
-            self._load(k, extent)
-        for column, width in pieces(extent, STRIP):
-            self._through_cube(slot, k % LOADED_K, count, column, width)
-        if (k + count) % LOADED_K == 0 or k + count == self._gm_matrix.columns:
-            self._come.free(self._loaded)
+            self._loaded = self._load_int8(k, extent)
+        assert self._loaded is not None
+        loaded_k = min(LOADED_K, self._weight.columns - k // LOADED_K * LOADED_K)
+        source = self._loaded.of(INT8, self._rows * loaded_k)
+        for column, columns in pieces(extent, STRIP):
+            self._dequantise(slot, source, k % LOADED_K, count, column, columns)
+        if (k + count) % LOADED_K == 0 or k + count == self._weight.columns:
+            self._int8.free(self._loaded)
 
-    def _load(self, k: int, extent: int) -> None:
-        """The int8 weight of *extent* columns of the product from *k* on."""
-        count = min(LOADED_K, self._gm_matrix.columns - k)
-        slot = self._come.alloc()
-        dst = slot.of(INT8, self._height * count)
-        place = Global("weight", k, count, extent, self._gm_matrix.columns)
-        self._builder.emit(LoadNd2Nz(dst, place, self._height))
-        self._come.enque(slot)
-        self._loaded = self._come.deque()
-        self._source = dst
+    def _load_int8(self, k: int, extent: int) -> Slot:
+        """The int8 weight `(extent, 512 of k)` from *k* on into L1."""
+        piece = tile_view(self._weight, MatrixTile(0, k, extent, LOADED_K))
+        slot = self._int8.alloc()
+        dst = slot.of(INT8, self._rows * piece.columns)
+        self._builder.emit(LoadNd2Nz(dst, piece.operand, self._rows))
+        self._int8.enque(slot)
+        return self._int8.deque()
 
-    def _through_cube(self, slot: Slot, row: int, count: int, column: int, width: int) -> None:
-        """*count* of k of a strip; *row* is where they begin in what was loaded."""
-        left = self._left.alloc()
+    def _dequantise(
+        self, slot: Slot, source: Local, k: int, count: int, column: int, columns: int
+    ) -> None:
+        """*count* of k of a strip, from *k* on of what is in L1, into *slot*."""
+        builder, left = self._builder, self._strips.alloc()
+        # (columns, count) int8 in L1 -> (count, columns) in L0A
         a = left.of(INT8, count * STRIP)
-        turn = LoadData(a, self._source, self._height, column, row, width, count, transpose=True)
-        self._builder.emit(turn)
-        self._left.enque(left)
-        left, total = self._left.deque(), self._sums.alloc()
-        sums = total.of(INT32, count * width)
-        moved = Mmad(sums, a, self._identity, count, width, width)
+        builder.emit(LoadData(a, source, self._rows, column, k, columns, count, transpose=True))
+        self._strips.enque(left)
+        left, total = self._strips.deque(), self._sums.alloc()
+        # In L0C int32: (count, columns) @ identity + offset (columns,)
+        sums = total.of(INT32, count * columns)
+        product = Mmad(sums, a, self._identity, count, columns, columns)
         if self.offset is not None:
-            moved = replace(moved, init="bias", bias=self.offset.at(column, width))
-        self._builder.emit(moved)
-        self._left.free(left)
+            product = replace(product, init="bias", bias=self.offset.at(column, columns))
+        builder.emit(product)
+        self._strips.free(left)
         self._sums.enque(total)
         total = self._sums.deque()
+        # (columns / 16, count, 16) int32 -> fp16 in L1
         assert self.scale is not None
-        made = slot.of(FLOAT16, count * width, FLOAT16.nbytes(column * count))
-        scale = self.scale.at(column, width)
-        self._builder.emit(
-            Fixpipe(made, sums, count, width, count, FLOAT16, "deqf16", scale, dst_rows=count)
+        out = slot.of(FLOAT16, count * columns, column * FLOAT16.nbytes(count))
+        scale = self.scale.at(column, columns)
+        builder.emit(
+            Fixpipe(out, sums, count, columns, count, FLOAT16, "deqf16", scale, dst_rows=count)
         )
         self._sums.free(total)

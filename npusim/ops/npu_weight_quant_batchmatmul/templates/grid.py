@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from npusim.kernel.tiles import Piece
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile
 
 __all__ = ["rectangles"]
 
 
 def rectangles(
     shape: tuple[int, int], core: tuple[int, int], base: tuple[int, int]
-) -> tuple[tuple[Piece, ...], ...]:
-    """The pieces of each core; all sizes are `(m, n)`, cores and pieces along n come first.
+) -> tuple[tuple[MatrixTile, ...], ...]:
+    """The base tiles of each core; all sizes are `(m, n)`, cores and tiles along n come first.
 
-    >>> [len(pieces) for pieces in rectangles((16, 200), (16, 128), (16, 64))]
+    >>> [len(tiles) for tiles in rectangles((16, 200), (16, 128), (16, 64))]
     [2, 2]
     """
     return tuple(
         tuple(
-            Piece(0, row, column, min(base[0], bottom - row), min(base[1], right - column))
+            MatrixTile(row, column, min(base[0], bottom - row), min(base[1], right - column))
             for row in range(top, bottom, base[0])
             for column in range(left, right, base[1])
         )

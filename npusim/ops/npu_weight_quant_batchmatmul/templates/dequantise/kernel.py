@@ -85,11 +85,10 @@ class Dequantiser:
         f, k_is_first = self._p.traits, self._weight.k_is_first
         groups = ceil_div(f.k, f.group_size) if f.group_size else 1
         axis: Axis = "columns" if k_is_first else "rows"
-        if operand.spec.size == 1:
-            # One number for the whole weight: its own tensor has neither columns nor rows.
-            axis = "none"
         shape = (groups, f.n) if k_is_first else (f.n, groups)
         tensor = GmView.of(operand.name, operand.element, *shape)
+        if operand.spec.size == 1:
+            axis, tensor = "none", GmView.vector(operand.name, operand.element, 1)
         return Parameter(self._builder, tensor, dtype, axis, self._n, self._groups)
 
     @staticmethod
@@ -135,27 +134,16 @@ class Dequantiser:
         self, weight: GmView, output: GmView, group_ends: tuple[int, ...], *numbers: GmView
     ) -> None:
         # ND rows are filled up, columns of fractals are whole repeats already.
-        raw = load(
-            self._builder,
-            self._raw,
-            weight,
-            pitch=align_up(weight.columns, ROW),
-            with_gaps=self._is_nz,
-        )
+        pitch = align_up(weight.columns, ROW)
+        raw = load(self._builder, self._raw, weight, pitch=pitch, with_gaps=self._is_nz)
         for parameter, view in zip(self._per_tile, numbers, strict=True):
             parameter.load(view)
         out = self._out.alloc()
         self._compute(UbTile(self._weight, weight, group_ends), raw, out)
         for parameter in self._per_tile:
             parameter.release()
-        store(
-            self._builder,
-            self._out,
-            out,
-            output,
-            pitch=align_up(output.columns, ROW),
-            with_gaps=self._is_nz,
-        )
+        pitch = align_up(output.columns, ROW)
+        store(self._builder, self._out, out, output, pitch=pitch, with_gaps=self._is_nz)
 
     def _compute(self, tile: UbTile, raw: Slot, out: Slot) -> None:
         """All steps of a tile, *raw* to *out*; *raw* is freed as soon as it has been read."""

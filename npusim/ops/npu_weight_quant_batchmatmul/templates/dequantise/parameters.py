@@ -60,7 +60,7 @@ class Parameter:
         """Load the number that all tiles share, if it is one, into its register."""
         if self.axis != "none":
             return
-        slot = load(self._builder, self._raw, self._tensor[:1, :1])
+        slot = load(self._builder, self._raw, self._tensor)
         ready = self._converted(slot, c0(FLOAT16))
         self._builder.sync("vector", "scalar")
         self._builder.emit(ScalarLoad(self.name, ready.of(self.dtype, 1)))
@@ -71,7 +71,8 @@ class Parameter:
         count, pitch = self._padded(view.rows, view.columns)
         if self._is_vector:
             # (n, 1) lies as (1, n).
-            view = GmView(view.name, view.dtype, 1, view.rows, view.rows, view.offset_bytes)
+            vector = GmView.vector(view.name, view.dtype, view.rows)
+            view = vector.shifted_to(view.offset_bytes)
         slot = load(self._builder, self._raw, view, pitch=pitch)
         self._ready = self._converted(slot, count)
         self._pitch_blocks = pitch
