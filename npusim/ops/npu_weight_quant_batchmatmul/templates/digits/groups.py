@@ -99,17 +99,17 @@ class GroupSplitter:
     def write(self, row: int, group: int, groups: int) -> None:
         """Write *groups* groups of *row* from *group* on: a plane of groups x group size."""
         f = self._f
-        numbers = slice(row, row + 1), slice(group, group + groups)
-        here = slice(row, row + 1), slice(group * f.group_size, (group + groups) * f.group_size)
+        numbers = slice(group, group + groups)
+        here = slice(group * f.group_size, (group + groups) * f.group_size)
         sums = sums_view(f)
         repeat(
             self._builder,
             self._groups,
-            self._x[here],
+            self._x.row(row)[:, here],
             groups,
-            absmax_view(f)[numbers],
-            None if sums is None else sums[numbers],
-            *(digit[here] for digit in digit_views(f)),
+            absmax_view(f).row(row)[:, numbers],
+            None if sums is None else sums.row(row)[:, numbers],
+            *(digit.row(row)[:, here] for digit in digit_views(f)),
         )
 
     def _groups(

@@ -212,14 +212,14 @@ class RowSplitter:
 
     def write(self, row: int) -> None:
         """Split row number *row*."""
-        f, here = self._f, slice(row, row + 1)
+        f = self._f
         repeat(
             self._builder,
             self._row,
-            self._x[here, :],
-            *(digit[here, :] for digit in digit_views(f)),
-            _absmax_view(f)[:, here],
-            _sums_view(f)[:, here],
+            self._x.row(row),
+            *(digit.row(row) for digit in digit_views(f)),
+            _absmax_view(f)[:, row : row + 1],
+            _sums_view(f)[:, row : row + 1],
         )
 
     def _row(self, x: GmView, first: GmView, second: GmView, absmax: GmView, sums: GmView) -> None:

@@ -287,13 +287,13 @@ class _VectorCore:
         f, plan = self._f, self._plan
         top, start = piece * plan.split_rows, block * plan.block_k
         rows = slice(top, min(top + plan.split_rows, f.m))
-        columns, blocks = slice(start, start + plan.block_k), slice(block, block + 1)
+        columns = slice(start, start + plan.block_k)
         repeat(
             self._builder,
             self._split_rows,
             self._x[rows, columns],
-            _absmax_view(f, plan.k_blocks)[blocks, rows],
-            _sums_view(f, plan.k_blocks)[blocks, rows] if f.has_offset else None,
+            _absmax_view(f, plan.k_blocks).row(block)[:, rows],
+            _sums_view(f, plan.k_blocks).row(block)[:, rows] if f.has_offset else None,
             *(digit[rows, columns] for digit in digit_views(f)),
         )
 
