@@ -44,15 +44,13 @@ class GroupProducts:
     scheme: Scheme
     rows: int
     """Rows of x."""
-    group_size: int
     is_half: bool
     """Whether products are handed over as fp16, as inner_precise=1 asks for with int4."""
 
     @staticmethod
     def of(p: Problem) -> GroupProducts:
-        f = p.traits
-        is_half = f.weight == "int4" and p.inner_precise == 1
-        return GroupProducts(scheme_of(f), f.m, f.group_size, is_half)
+        is_half = p.traits.weight == "int4" and p.inner_precise == 1
+        return GroupProducts(scheme_of(p.traits), p.traits.m, is_half)
 
     @property
     def terms(self) -> int:
