@@ -88,6 +88,10 @@ class GmView:
             self, rows=max(0, bottom - top), columns=max(0, right - left), offset_bytes=first
         )
 
+    def row(self, index: int) -> GmView:
+        """Row number *index* as a vector: one that nothing follows."""
+        return replace(self[index : index + 1, :], pitch=0)
+
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of the view."""

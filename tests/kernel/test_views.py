@@ -53,6 +53,12 @@ def test_a_view_of_a_view_counts_from_the_tensor() -> None:
     assert x[2:, 10:][1:3, 5:25].operand == Global("x", 2 * (3 * 100 + 15), 40, 2, 200)
 
 
+def test_a_row_can_be_taken_as_a_vector() -> None:
+    x = GmView.of("x", FLOAT16, 8, 100)
+    assert x[3:4, 10:].operand == Global("x", 2 * 310, 180, 1, 200)
+    assert x.row(3)[:, 10:].operand == Global("x", 2 * 310, 180, 1, 0)
+
+
 @pytest.mark.parametrize(("dtype", "nbytes"), [(FLOAT16, 30), (FLOAT32, 60), (INT4, 8)])
 def test_a_row_of_a_vector_is_one_burst(dtype: DType, nbytes: int) -> None:
     assert GmView.vector("x", dtype, 15).operand == Global("x", 0, nbytes, 1, 0)

@@ -138,7 +138,7 @@ def played(p: Any, plan: Any) -> Array:
 def test_the_precise_form_sums_the_digits() -> None:
     call = call_of(3, 4224, 64, parts="o", weight="ND.T")
     expected = channels.multicore_hp(
-        plain.given(
+        plain.reference_inputs(
             call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"],
             None, None, 0, False,
             inner_precise=0, aic=24, overflow="inf_nan", cube_order="k16",
@@ -201,7 +201,7 @@ def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> No
         workspaces=plan.workspaces | {"products": products},
     )
     expected = channels.split_k(
-        plain.given(
+        plain.reference_inputs(
             call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"],
             None, call["bias"], 0, False,
             inner_precise=0, aic=24, overflow="inf_nan", cube_order="k16",

@@ -38,9 +38,10 @@ class GroupCube:
         Raises ProgramError where they do not fit.
         """
         self._builder, self._products = builder, GroupProducts.of(p)
+        self._size = size = p.traits.group_size
         self.digits, self.weight = gm_digits(p.traits), gm_weight(p)
         self._digits, self._weight = GmFeed(builder, self.digits), GmFeed(builder, self.weight)
-        dtype, queue, size = self.digits.dtype, builder.queue, p.traits.group_size
+        dtype, queue = self.digits.dtype, builder.queue
         self._rows_padded = rows = align_up(self._products.digit_rows, FRACTAL_ROWS)
         base_n = min(columns, BASE_N)
         self._packs = queue("l1", dtype.nbytes(rows * max_k), "mte2", "mte1", depth)
@@ -66,7 +67,7 @@ class GroupCube:
 
         *products* `(terms x m, columns)` is where its columns from *column* on go.
         """
-        rows, size = products.rows, self._products.group_size
+        rows, size = products.rows, self._size
         # (k, n) -> (group size, columns) of the weight in L1
         piece = self._pieces.alloc()
         self._weight.load(piece, group * size, size, products.columns, column)
@@ -89,7 +90,7 @@ class GroupCube:
 
     def _base_tile(self, left: Slot, right: Slot, products: GmView) -> None:
         """(rows, group size) @ (group size, columns) -> (rows, columns), to global memory."""
-        dtype, size = self.digits.dtype, self._products.group_size
+        dtype, size = self.digits.dtype, self._size
         rows, columns, rows_padded = products.rows, products.columns, self._rows_padded
         a, b = left.of(dtype, rows_padded * size), right.of(dtype, size * columns)
         slot = self._totals.alloc()

@@ -6,21 +6,28 @@ which are the output once they are whole: see the docstring of the operator for 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.isa import BLOCK_BYTES, Axpy, Binary, BinaryScalar, Cast, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32
-from npusim.kernel.plane import Plane, by_row, spread_rows
+from npusim.kernel.plane import Plane, by_row, multiply_add, spread_rows
 from npusim.kernel.queues import Slot
-from npusim.kernel.views import GmView, load, store
+from npusim.kernel.views import GmView, fill, load, store
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import GroupProducts
+from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
+    GroupProducts,
+    absmax_view,
+    sums_view,
+)
 
-__all__ = ["SPREAD", "GroupEpilogue", "GroupScales", "RowNumbers", "join_terms", "scale_views"]
+__all__ = ["SPREAD", "GroupEpilogue", "GroupOperands"]
 
 SPREAD = 8
 """Numbers are spread to blocks in eights: they fill a block."""
+Tell = Callable[[], None]
 
 
 class RowNumbers:
@@ -47,15 +54,6 @@ class RowNumbers:
         """The blocks of *group*, from *row* on, `pitch` of them apart."""
         start = BLOCK_BYTES * (row * self.pitch + group)
         return self._blocks.of(FLOAT32, SPREAD, start)
-
-
-def scale_views(p: Problem) -> tuple[GmView, GmView | None]:
-    """antiquant_scale and antiquant_offset, `(groups, n)`."""
-    scale, offset, shape = p.antiquant_scale, p.antiquant_offset, p.antiquant_scale.shape
-    return (
-        GmView.of(scale.name, scale.element, *shape),
-        None if offset is None else GmView.of(offset.name, offset.element, *shape),
-    )
 
 
 class GroupScales:
@@ -99,39 +97,114 @@ class GroupScales:
         return self._floats[which].of(FLOAT32, self._columns, start)
 
 
-def join_terms(
-    builder: Builder,
-    products: GroupProducts,
-    slot: Slot,
-    floats: Slot | None,
-    groups: int,
-    rows: int,
-    columns: int,
-) -> list[Plane]:
-    """The products of digits as one float32 plane of *rows* x *columns* for each group.
+class GroupOperands:
+    """What is added to sums: products of groups, and the numbers that scale them.
 
-    *slot* holds `(groups, terms, rows, columns)`. int32 products are put together in *slot*, in
-    float32; fp16 ones in fp16, then widened into *floats*.
+    Sums, products and outputs are `(rows, columns)`; scales and offsets `(groups, columns)`;
+    largest magnitudes and sums of x `(rows, groups)`.
     """
-    count, terms, scheme = rows * columns, products.terms, products.scheme
-    given = slot.of(products.dtype, groups * terms * count)
-    if floats is None:
-        numbers = given.as_dtype(FLOAT32)
-        step(builder, Cast(numbers, given, "none"))
-        firsts = [numbers.at(group * terms * count, count) for group in range(groups)]
-        builder.emit(*(BinaryScalar("mul", first, first, scheme.weights[0]) for first in firsts))
+
+    def __init__(
+        self,
+        builder: Builder,
+        p: Problem,
+        *,
+        max_rows: int,
+        max_columns: int,
+        scale_groups: int,
+        number_groups: int,
+        max_products: int,
+    ) -> None:
+        """Claim room for scales of *scale_groups* and numbers of rows of *number_groups* groups.
+
+        *max_products* elements of a digit's products are put together at a time.
+        """
+        self._builder, self._f, self._products = builder, p.traits, GroupProducts.of(p)
+        self._parameters = [
+            None if x is None else GmView.of(x.name, x.element, *p.antiquant_scale.shape)
+            for x in (p.antiquant_scale, p.antiquant_offset)
+        ]
+        self.scales = GroupScales(builder, p, scale_groups, max_columns)
+        self.absmax = RowNumbers(builder, max_rows, number_groups)
+        self._row_sums: RowNumbers | None = None
+        if p.traits.has_offset:
+            self._row_sums = RowNumbers(builder, max_rows, number_groups)
+        given_bytes = self._products.dtype.nbytes(self._products.terms * max_products)
+        self._given = builder.queue("ub", given_bytes, "mte2", "vector", 2)
+        self._floats: Slot | None = None
+        if self._products.is_half:
+            self._floats = builder.claim("ub", FLOAT32.nbytes(max_products))
+
+    def views(self, rows: slice, groups: slice, columns: slice) -> tuple[GmView | None, ...]:
+        """Scale, offset, largest magnitudes and sums in global memory, None where there is none."""
+        numbers = (absmax_view(self._f), sums_view(self._f))
+        return (
+            *(view and view[groups, columns] for view in self._parameters),
+            *(view and view[rows, groups] for view in numbers),
+        )
+
+    def load_rows(self, absmax: GmView, sums: GmView | None) -> None:
+        """Bring the numbers of rows."""
+        self.absmax.load(absmax)
+        if self._row_sums is not None and sums is not None:
+            self._row_sums.load(sums)
+
+    def add_offset(self, sums: Plane, group: int, scale: int) -> None:
+        """sums += sum of the row of x * (scale * offset), if there is an offset.
+
+        *group* counts from the first whose numbers of rows were loaded, *scale* likewise.
+        """
+        if self._row_sums is not None:
+            of_rows, of_columns = self._row_sums.of(group), self.scales.scaled_offset(scale)
+            multiply_add(self._builder, sums, of_rows, of_columns, self._row_sums.pitch)
+
+    def load_products(
+        self, views: Iterable[GmView], groups: int, rows: int, columns: int, tell: Tell | None
+    ) -> tuple[Slot, list[Plane]]:
+        """A float32 plane for each of *groups*; *views* are the products of all their digits.
+
+        *tell* writes flags that follow the loads. Give the slot back with `release`.
+        """
+        slot = self._given.alloc()
+        fill(self._builder, slot, *views, pitch=columns)
+        if tell is not None:
+            tell()
+        self._given.enque(slot)
+        slot = self._given.deque()
+        return slot, self._join_terms(slot, groups, rows, columns)
+
+    def release(self, slot: Slot) -> None:
+        """The planes of *slot* have been read."""
+        self._given.free(slot)
+
+    def _join_terms(self, slot: Slot, groups: int, rows: int, columns: int) -> list[Plane]:
+        """(groups, terms, rows, columns) products -> (rows, columns) in float32 for each group.
+
+        int32 products are put together where they are, in float32; fp16 ones in fp16, then widened.
+        """
+        builder, terms, scheme = self._builder, self._products.terms, self._products.scheme
+        floats, count = self._floats, rows * columns
+        given = slot.of(self._products.dtype, groups * terms * count)
+        if floats is None:
+            numbers = given.as_dtype(FLOAT32)
+            step(builder, Cast(numbers, given, "none"))
+            for group in range(groups):
+                first = numbers.at(group * terms * count, count)
+                builder.emit(BinaryScalar("mul", first, first, scheme.weights[0]))
+            builder.barrier("vector")
+            _add_terms(builder, numbers, groups, count, scheme.weights)
+            pitch_bytes = FLOAT32.nbytes(terms * count)
+            return [Plane(slot, rows, columns, group * pitch_bytes) for group in range(groups)]
+        _, second, third = scheme.factors
+        _add_terms(builder, given, groups, count, (1.0, 1 / second, 1 / (second * third)))
+        whole = floats.of(FLOAT32, groups * count)
+        for group in range(groups):
+            first = given.at(group * terms * count, count)
+            builder.emit(Cast(whole.at(group * count, count), first))
         builder.barrier("vector")
-        _add_terms(builder, numbers, groups, count, scheme.weights)
-        pitch_bytes = FLOAT32.nbytes(terms * count)
-        return [Plane(slot, rows, columns, group * pitch_bytes) for group in range(groups)]
-    _, second, third = scheme.factors
-    _add_terms(builder, given, groups, count, (1.0, 1 / second, 1 / (second * third)))
-    whole = floats.of(FLOAT32, groups * count)
-    for group in range(groups):
-        builder.emit(Cast(whole.at(group * count, count), given.at(group * terms * count, count)))
-    builder.barrier("vector")
-    step(builder, BinaryScalar("mul", whole, whole, scheme.weights[0]))
-    return [Plane(floats, rows, columns, FLOAT32.nbytes(group * count)) for group in range(groups)]
+        step(builder, BinaryScalar("mul", whole, whole, scheme.weights[0]))
+        pitch_bytes = FLOAT32.nbytes(count)
+        return [Plane(floats, rows, columns, group * pitch_bytes) for group in range(groups)]
 
 
 def _add_terms(

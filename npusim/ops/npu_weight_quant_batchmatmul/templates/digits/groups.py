@@ -44,15 +44,13 @@ class GroupProducts:
     scheme: Scheme
     rows: int
     """Rows of x."""
-    group_size: int
     is_half: bool
     """Whether products are handed over as fp16, as inner_precise=1 asks for with int4."""
 
     @staticmethod
     def of(p: Problem) -> GroupProducts:
-        f = p.traits
-        is_half = f.weight == "int4" and p.inner_precise == 1
-        return GroupProducts(scheme_of(f), f.m, f.group_size, is_half)
+        is_half = p.traits.weight == "int4" and p.inner_precise == 1
+        return GroupProducts(scheme_of(p.traits), p.traits.m, is_half)
 
     @property
     def terms(self) -> int:
@@ -99,17 +97,17 @@ class GroupSplitter:
     def write(self, row: int, group: int, groups: int) -> None:
         """Write *groups* groups of *row* from *group* on: a plane of groups x group size."""
         f = self._f
-        numbers = slice(row, row + 1), slice(group, group + groups)
-        here = slice(row, row + 1), slice(group * f.group_size, (group + groups) * f.group_size)
+        numbers = slice(group, group + groups)
+        here = slice(group * f.group_size, (group + groups) * f.group_size)
         sums = sums_view(f)
         repeat(
             self._builder,
             self._groups,
-            self._x[here],
+            self._x.row(row)[:, here],
             groups,
-            absmax_view(f)[numbers],
-            None if sums is None else sums[numbers],
-            *(digit[here] for digit in digit_views(f)),
+            absmax_view(f).row(row)[:, numbers],
+            None if sums is None else sums.row(row)[:, numbers],
+            *(digit.row(row)[:, here] for digit in digit_views(f)),
         )
 
     def _groups(

@@ -36,11 +36,15 @@ from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import EIGHT_BITS, digit_views
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.splitter import DigitSplitter
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.columns import ColumnParameters
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.cube import (
     DigitCube,
     core_columns,
     digits_tile,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.numbers import (
+    ColumnParameters,
+    absmax_view,
+    sums_view,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
@@ -93,9 +97,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
         reason=p.choice.reason,
         block_dim=max(cube_cores, ceil_div(split_cores, 2)),
         is_mix=True,
-        workspaces=workspace_bytes(
-            *digit_views(f), _absmax_view(f), _sums_view(f), _product_view(f)
-        ),
+        workspaces=workspace_bytes(*digit_views(f), absmax_view(f), sums_view(f), _product_view(f)),
         split_cores=split_cores,
         split_rows=ceil_div(f.m, split_cores),
         cube_cores=cube_cores,
@@ -110,16 +112,6 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
 def _preloads(f: CallTraits, cube: BaseTile) -> int:
     fewer = FEWER_PRELOADS if f.trans_weight and not f.has_bias else {}
     return fewer.get((f.m, f.k, f.n), min(PRELOADS, f.k // (cube.k * cube.steps_b)))
-
-
-def _absmax_view(f: CallTraits) -> GmView:
-    """The largest magnitude of each row of x, `(m,)`."""
-    return GmView.vector("most", FLOAT32, f.m)
-
-
-def _sums_view(f: CallTraits) -> GmView:
-    """The sum of each row of x, `(m,)`."""
-    return GmView.vector("sums", FLOAT32, f.m)
 
 
 def _product_view(f: CallTraits) -> GmView:
@@ -212,14 +204,14 @@ class RowSplitter:
 
     def write(self, row: int) -> None:
         """Split row number *row*."""
-        f, here = self._f, slice(row, row + 1)
+        f = self._f
         repeat(
             self._builder,
             self._row,
-            self._x[here, :],
-            *(digit[here, :] for digit in digit_views(f)),
-            _absmax_view(f)[:, here],
-            _sums_view(f)[:, here],
+            self._x.row(row),
+            *(digit.row(row) for digit in digit_views(f)),
+            absmax_view(f).row(0)[:, row : row + 1],
+            sums_view(f).row(0)[:, row : row + 1],
         )
 
     def _row(self, x: GmView, first: GmView, second: GmView, absmax: GmView, sums: GmView) -> None:
@@ -310,7 +302,7 @@ class Epilogue:
     def write(self, column: int, count: int) -> None:
         """Make all rows of *count* columns from *column* on."""
         f = self._f
-        products, absmax, sums = _product_view(f), _absmax_view(f), _sums_view(f)
+        products, absmax, sums = _product_view(f), absmax_view(f).row(0), sums_view(f).row(0)
         for left, width in pieces(count, self._max_columns):
             columns = slice(column + left, column + left + width)
             for top, height in pieces(f.m, align_up(CALL_ROWS, self._max_rows)):

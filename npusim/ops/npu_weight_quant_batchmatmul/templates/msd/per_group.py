@@ -35,15 +35,12 @@ from npusim.kernel.launch import mixed_launch, share
 from npusim.kernel.plane import Plane, by_row, multiply_add
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, fill, repeat
+from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_cube import GroupCube
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_sums import (
     GroupEpilogue,
-    GroupScales,
-    RowNumbers,
-    join_terms,
-    scale_views,
+    GroupOperands,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
     ALL_VECTORS,
@@ -52,9 +49,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
     PRODUCTS_READY,
     GroupProducts,
     GroupSplitter,
-    absmax_view,
     group_views,
-    sums_view,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
@@ -213,7 +208,7 @@ class _CubeCore:
     def program(self, every: tuple[Step, ...], core: int) -> Program:
         """The program of cube core number *core*."""
         builder, cube, size = self._builder, self._cube, self._f.group_size
-        repeat(builder, self._await_digits)
+        builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
         for step in every:
             k, count, columns = step.group * size, step.groups * size, step.products.columns
             repeat(
@@ -226,9 +221,6 @@ class _CubeCore:
                 step.products,
             )
         return builder.build()
-
-    def _await_digits(self) -> None:
-        self._builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
 
     def _tasks(self, step: Step, core: int) -> tuple[_Task, ...]:
         """The share of *core*: a run of the groups of one block of columns after the other."""
@@ -280,7 +272,7 @@ class _VectorCore:
         builder, plan = self._builder, self._plan
         self._write_digits(core)
         builder.end_stage()
-        repeat(builder, self._tell_digits)
+        sync_all(builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=DIGITS_READY)
         part, strip = divmod(core, ceil_div(plan.round_n, plan.strip_n))
         row, left = part * plan.strip_m, strip * plan.strip_n
         rows = slice(row, min(row + plan.strip_m, self._f.m))
@@ -304,9 +296,6 @@ class _VectorCore:
         for row, group, groups in every[core * run : (core + 1) * run]:
             self._splitter.write(row, group, groups)
 
-    def _tell_digits(self) -> None:
-        sync_all(self._builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=DIGITS_READY)
-
     def _idle(self, releases: bool) -> None:
         """A step of a core that has no part of its columns or rows."""
         self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
@@ -322,38 +311,35 @@ class _StripSums:
 
     def __init__(self, builder: Builder, p: Problem, plan: PerGroupPlan) -> None:
         self._builder, self._f, self._plan = builder, p.traits, plan
-        self._products = products = GroupProducts.of(p)
-        self._scale, self._offset = scale_views(p)
-        rows, pack, count = plan.strip_m, plan.pack_groups, plan.strip_m * plan.strip_n
+        self._terms = GroupProducts.of(p).terms
+        count = plan.strip_m * plan.strip_n
         self._sums = builder.claim("ub", FLOAT32.nbytes(count))
-        self._epilogue = GroupEpilogue(builder, p, rows, plan.strip_n)
-        self._scales = GroupScales(builder, p, pack, plan.strip_n)
-        self._absmax = RowNumbers(builder, rows, pack)
-        self._row_sums = RowNumbers(builder, rows, pack) if p.traits.has_offset else None
-        joint = plan.joint_groups * count
-        given_bytes = products.dtype.nbytes(products.terms * joint)
-        self._given = builder.queue("ub", given_bytes, "mte2", "vector", 2)
-        self._floats = builder.claim("ub", FLOAT32.nbytes(joint)) if products.is_half else None
+        self._epilogue = GroupEpilogue(builder, p, plan.strip_m, plan.strip_n)
+        self._operands = GroupOperands(
+            builder,
+            p,
+            max_rows=plan.strip_m,
+            max_columns=plan.strip_n,
+            scale_groups=plan.pack_groups,
+            number_groups=plan.pack_groups,
+            max_products=plan.joint_groups * count,
+        )
 
     def add(self, step: Step, rows: slice, columns: slice) -> None:
         """Add the groups of *step* to the sums of *rows* and of *columns* of its round."""
-        f, groups = self._f, slice(step.group, step.group + step.groups)
+        groups = slice(step.group, step.group + step.groups)
         here = slice(step.column + columns.start, step.column + columns.stop)
         # From these rows of the first digit of the first group to those of the last.
-        span = slice(rows.start, rows.stop + step.products.rows - f.m)
-        offset, row_sums = self._offset, sums_view(f)
+        span = slice(rows.start, rows.stop + step.products.rows - self._f.m)
         repeat(
             self._builder,
             self._add,
-            step.products[span, columns],
-            self._scale[groups, here],
-            None if offset is None else offset[groups, here],
-            absmax_view(f)[rows, groups],
-            None if row_sums is None else row_sums[rows, groups],
-            *self._epilogue.views(rows, here),
             step.is_first,
             step.is_last,
             step.releases,
+            step.products[span, columns],
+            *self._epilogue.views(rows, here),
+            *self._operands.views(rows, groups, here),
         )
 
     def release_half(self) -> None:
@@ -362,31 +348,27 @@ class _StripSums:
 
     def _add(
         self,
+        is_first: bool,
+        is_last: bool,
+        releases: bool,
         products: GmView,
+        output: GmView,
+        bias: GmView | None,
         scale: GmView,
         offset: GmView | None,
         absmax: GmView,
         row_sums: GmView | None,
-        output: GmView,
-        bias: GmView | None,
-        is_first: bool,
-        is_last: bool,
-        releases: bool,
     ) -> None:
-        """Products of a pack `(groups, terms, rows, columns)`; see `_StripSums.add`."""
+        """Products of a pack `(groups, terms, rows, columns)`; see `Step`."""
         builder, groups = self._builder, scale.rows
         sums = Plane(self._sums, output.rows, output.columns)
-        self._absmax.load(absmax)
-        if self._row_sums is not None and row_sums is not None:
-            self._row_sums.load(row_sums)
-        self._scales.load(scale, offset)
+        self._operands.load_rows(absmax, row_sums)
+        self._operands.scales.load(scale, offset)
         if is_first:
             chain.step(builder, Duplicate(sums.whole(), 0.0))
-        # All offsets of the pack before its products: sums += row sums * (scale * offset)
-        if self._row_sums is not None:
-            for group in range(groups):
-                of_rows, scaled = self._row_sums.of(group), self._scales.scaled_offset(group)
-                multiply_add(builder, sums, of_rows, scaled, self._row_sums.pitch)
+        # All offsets of the pack come before its products.
+        for group in range(groups):
+            self._operands.add_offset(sums, group, group)
         builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
         for group, count in pieces(groups, self._plan.joint_groups):
             is_read = releases and group + count == groups
@@ -397,27 +379,20 @@ class _StripSums:
     def _add_products(
         self, sums: Plane, products: GmView, first: int, count: int, is_read: bool
     ) -> None:
-        """sums += product * scale * absmax, for *count* groups of the pack from *first* on.
+        """sums += absmax * (product * scale), for *count* groups of the pack from *first* on.
 
         *is_read* says that half of the ring has been read with them.
         """
-        builder, rows, columns = self._builder, sums.rows, sums.columns
-        slot = self._given.alloc()
-        fill(builder, slot, *self._terms(products, first, count, rows), pitch=columns)
-        if is_read:
-            self.release_half()
-        self._given.enque(slot)
-        slot = self._given.deque()
-        planes = join_terms(builder, self._products, slot, self._floats, count, rows, columns)
-        for group, plane in enumerate(planes, start=first):
-            by_row(builder, "mul", plane, self._scales.scale(group))
-            multiply_add(builder, sums, self._absmax.of(group), plane, self._absmax.pitch)
-        self._given.free(slot)
-
-    def _terms(self, products: GmView, first: int, count: int, rows: int) -> list[GmView]:
-        """`(rows, columns)` of each digit of *count* groups; all rows come as one view."""
-        m, terms = self._f.m, self._products.terms
-        span = range(first * terms * m, (first + count) * terms * m, m)
+        builder, operands, m, rows = self._builder, self._operands, self._f.m, sums.rows
+        tops = range(first * self._terms * m, (first + count) * self._terms * m, m)
+        # (rows, columns) of each digit of each group; all rows come in one copy.
         if rows == m:
-            return [products[span.start : span.stop, :]]
-        return [products[top : top + rows, :] for top in span]
+            views = [products[tops.start : tops.stop, :]]
+        else:
+            views = [products[top : top + rows, :] for top in tops]
+        tell = self.release_half if is_read else None
+        slot, planes = operands.load_products(views, count, rows, sums.columns, tell)
+        for group, plane in enumerate(planes, start=first):
+            by_row(builder, "mul", plane, operands.scales.scale(group))
+            multiply_add(builder, sums, operands.absmax.of(group), plane, operands.absmax.pitch)
+        operands.release(slot)

@@ -36,11 +36,15 @@ from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import digit_views, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.splitter import DigitSplitter
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.columns import ColumnParameters
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.cube import (
     DigitCube,
     core_columns,
     digits_tile,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.numbers import (
+    ColumnParameters,
+    absmax_view,
+    sums_view,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
@@ -116,8 +120,8 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         is_mix=True,
         workspaces=workspace_bytes(
             *digit_views(f),
-            _absmax_view(f, k_blocks),
-            _sums_view(f, k_blocks),
+            absmax_view(f, k_blocks),
+            sums_view(f, k_blocks),
             GmView.of("products", INT32, 2 * half_rounds * sum_rows, round_n),
         ),
         block_k=block_k,
@@ -138,16 +142,6 @@ def _block_k(f: CallTraits) -> int:
     first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
     depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MAX_BLOCKS + 1)]
     return next((depth for depth in depths if depth <= MAX_BLOCK_K), depths[-1])
-
-
-def _absmax_view(f: CallTraits, k_blocks: int) -> GmView:
-    """The largest magnitude of each row of each block, `(blocks, m)`."""
-    return GmView.of("most", FLOAT32, k_blocks, f.m)
-
-
-def _sums_view(f: CallTraits, k_blocks: int) -> GmView:
-    """The sum of each row of each block, `(blocks, m)`."""
-    return GmView.of("sums", FLOAT32, k_blocks, f.m)
 
 
 class Round(NamedTuple):
@@ -287,13 +281,13 @@ class _VectorCore:
         f, plan = self._f, self._plan
         top, start = piece * plan.split_rows, block * plan.block_k
         rows = slice(top, min(top + plan.split_rows, f.m))
-        columns, blocks = slice(start, start + plan.block_k), slice(block, block + 1)
+        columns = slice(start, start + plan.block_k)
         repeat(
             self._builder,
             self._split_rows,
             self._x[rows, columns],
-            _absmax_view(f, plan.k_blocks)[blocks, rows],
-            _sums_view(f, plan.k_blocks)[blocks, rows] if f.has_offset else None,
+            absmax_view(f, plan.k_blocks).row(block)[:, rows],
+            sums_view(f, plan.k_blocks).row(block)[:, rows] if f.has_offset else None,
             *(digit[rows, columns] for digit in digit_views(f)),
         )
 
@@ -311,6 +305,9 @@ class _VectorCore:
 
 # ---- the last stage: products of digits to y ----
 
+ABSMAX, SUMS = 0, 1
+"""Numbers of rows, in the order in which they are loaded."""
+
 
 class Epilogue:
     """Puts the products of all digits and blocks of k together, scales them, and makes them y."""
@@ -322,9 +319,9 @@ class Epilogue:
         columns = min(STRIP_N, align_up(plan.round_n, REPEAT))
         self._scheme = scheme_of(f)
         self._output = GmView.of("output", p.output.element, f.m, f.n)
-        self._numbers_of_rows = [_absmax_view(f, plan.k_blocks)]
+        self._numbers_of_rows = [absmax_view(f, plan.k_blocks)]
         if f.has_offset:
-            self._numbers_of_rows.append(_sums_view(f, plan.k_blocks))
+            self._numbers_of_rows.append(sums_view(f, plan.k_blocks))
         self._parameters = ColumnParameters(builder, p, columns)
         self._scaled_offset = builder.claim("ub", FLOAT32.nbytes(columns))
         kinds, count = len(self._numbers_of_rows), plan.k_blocks * self._rows_padded
@@ -372,12 +369,12 @@ class Epilogue:
             scaled = self._scaled_offset.of(FLOAT32, output.columns)
             step(builder, Binary("mul", scaled, scale, of_columns["antiquant_offset"]))
             for block in range(self._plan.k_blocks):
-                multiply_add(builder, total, self._sums(block), scaled)
+                multiply_add(builder, total, self._of_rows(SUMS, block), scaled)
         # total += sum over blocks of (absmax of the row * (digits' products * scale))
         for block in range(self._plan.k_blocks):
             partial = self._join_terms(products, block, rows, pitch)
             by_row(builder, "mul", partial, scale)
-            multiply_add(builder, total, self._absmax(block), partial)
+            multiply_add(builder, total, self._of_rows(ABSMAX, block), partial)
         if "bias" in of_columns:
             by_row(builder, "add", total, of_columns["bias"])
         slot = self._results.alloc()
@@ -408,13 +405,7 @@ class Epilogue:
             spread_rows(builder, blocks.of(FLOAT32, 8 * count), given)
         self._numbers.free(slot)
 
-    def _absmax(self, block: int) -> Local:
-        return self._of(0, block)
-
-    def _sums(self, block: int) -> Local:
-        return self._of(1, block)
-
-    def _of(self, kind: int, block: int) -> Local:
+    def _of_rows(self, kind: int, block: int) -> Local:
         """The numbers of a block of k, from the first row on."""
         size = 8 * self._rows_padded
         return self._blocks[kind].of(FLOAT32, size, FLOAT32.nbytes(block * size))

@@ -18,6 +18,9 @@ one does. How many rows are put together at a time is assumed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
@@ -27,19 +30,16 @@ from npusim.kernel.chain import step
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import GmTile
 from npusim.kernel.launch import mixed_launch
-from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add
+from npusim.kernel.plane import REPEAT, Plane, by_column, by_row
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, fill, load, repeat
+from npusim.kernel.views import GmView, load, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_cube import GroupCube
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.group_sums import (
     SPREAD,
     GroupEpilogue,
-    GroupScales,
-    RowNumbers,
-    join_terms,
-    scale_views,
+    GroupOperands,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
     ALL_VECTORS,
@@ -48,24 +48,91 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
     PRODUCTS_READY,
     GroupProducts,
     GroupSplitter,
-    absmax_view,
-    sums_view,
+    group_views,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group.tiling import (
-    CORE_N,
-    SLOTS,
-    MsdGroupPlan,
-    Share,
-    share_of,
-    slots_view,
-    total_view,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
+from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, k_cores, k_step
 
-__all__ = ["build"]
+__all__ = ["MsdGroupPlan", "build", "tile"]
 
+# ---- how the work is split ----
+
+CORE_N = 2048
+"""Columns of a cube core; each of its vector cores takes half."""
+SLOTS = 2
+"""For the products of a cube core: one is written while the other is read."""
+PRODUCT_BYTES = 32768
+"""Of products that a vector core loads at a time; assumed."""
 MAX_ZEROS = 32768 // FLOAT32.nbytes(1)
 """Of a store of zeros; assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MsdGroupPlan(Plan):
+    """How groups and columns are split over cube cores."""
+
+    cores_k: int
+    cores_n: int
+    core_k: int
+    """k of a core, whole groups."""
+    core_n: int
+    rows: int
+    """Put together at a time."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
+    """Cut n by 2048, and k into as many whole groups a core as leaves a core for each."""
+    f, aic, products = p.traits, spec.cores["aic"].count, GroupProducts.of(p)
+    cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
+    block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
+    row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))
+    return MsdGroupPlan(
+        template=p.choice.template,
+        form=p.choice.form,
+        reason=p.choice.reason,
+        block_dim=block_dim,
+        is_mix=True,
+        workspaces=workspace_bytes(*group_views(f), *block_dim * [slots_view(p)], total_view(f)),
+        cores_k=cores_k,
+        cores_n=cores_n,
+        core_k=k_step(f, aic),
+        core_n=core_n,
+        rows=min(f.m, PRODUCT_BYTES // row_bytes),
+    )
+
+
+def slots_view(p: Problem) -> GmView:
+    """Room for the products of two groups of one cube core, `(2 x terms x m, columns)`."""
+    products = GroupProducts.of(p)
+    rows, columns = SLOTS * products.digit_rows, min(CORE_N, p.traits.n)
+    return GmView.of("products", products.dtype, rows, columns)
+
+
+def total_view(f: CallTraits) -> GmView:
+    """What all cores add to, float32 `(m, n)`."""
+    return GmView.of("total", FLOAT32, f.m, f.n)
+
+
+class Share(NamedTuple):
+    """What a cube core multiplies."""
+
+    group: int
+    groups: int
+    column: int
+    columns: int
+
+
+def share_of(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
+    """Cores with less k come first, so that they add first."""
+    f = p.traits
+    index_k, index_n = divmod(index, plan.cores_n)
+    k, column = index_k * plan.core_k, index_n * CORE_N
+    groups = min(plan.core_k, f.k - k) // f.group_size
+    return Share(k // f.group_size, groups, column, min(CORE_N, f.n - column))
+
+
+# ---- who does what ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]:
@@ -122,9 +189,9 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> None:
         self._f, self._plan, self._products = p.traits, plan, GroupProducts.of(p)
-        self._slots, (self._scale, self._offset) = slots_view(p), scale_views(p)
+        self._slots = slots_view(p)
         self._builder = builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
-        f, claim, queue = p.traits, builder.claim, builder.queue
+        f = p.traits
         columns = min(plan.core_n, CORE_N // 2)
         # Digits.
         self._splitter = GroupSplitter(builder, p, f.k // f.group_size)
@@ -132,21 +199,22 @@ class _VectorCore:
         # Zeros: an even part of the total for each core.
         self._core_zeros = align_up(ceil_div(f.m * f.n, 2 * plan.block_dim), REPEAT)
         self._max_zeros = min(MAX_ZEROS, self._core_zeros)
-        self._zeros = claim("ub", FLOAT32.nbytes(self._max_zeros))
+        self._zeros = builder.claim("ub", FLOAT32.nbytes(self._max_zeros))
         builder.reset_buffers()
         # Sums of groups.
-        self._sums = claim("ub", FLOAT32.nbytes(f.m * columns))
-        self._scales = GroupScales(builder, p, 1, columns)
-        self._absmax = RowNumbers(builder, f.m, SPREAD)
-        self._row_sums = RowNumbers(builder, f.m, SPREAD) if f.has_offset else None
-        given_bytes = self._products.dtype.nbytes(self._products.terms * plan.rows * columns)
-        self._given = queue("ub", given_bytes, "mte2", "vector", 2)
-        self._floats = None
-        if self._products.is_half:
-            self._floats = claim("ub", FLOAT32.nbytes(plan.rows * columns))
+        self._sums = builder.claim("ub", FLOAT32.nbytes(f.m * columns))
+        self._operands = GroupOperands(
+            builder,
+            p,
+            max_rows=f.m,
+            max_columns=columns,
+            scale_groups=1,
+            number_groups=SPREAD,
+            max_products=plan.rows * columns,
+        )
         builder.reset_buffers()
         # The output.
-        self._total = queue("ub", FLOAT32.nbytes(f.m * columns), "mte2", "vector")
+        self._total = builder.queue("ub", FLOAT32.nbytes(f.m * columns), "mte2", "vector")
         self._epilogue = GroupEpilogue(builder, p, f.m, columns)
 
     def program(self, share: Share, half: int, core: int) -> Program:
@@ -156,7 +224,7 @@ class _VectorCore:
             self._splitter.write(row, 0, f.k // f.group_size)
         builder.end_stage()
         self._store_zeros(core)
-        repeat(builder, self._sync_all, DIGITS_READY)
+        sync_all(builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=DIGITS_READY)
         builder.end_stage()
         start, stop = half * (CORE_N // 2), min((half + 1) * (CORE_N // 2), share.columns)
         columns = slice(share.column + start, share.column + stop)
@@ -164,15 +232,12 @@ class _VectorCore:
             self._add_groups(share, slice(start, stop), columns)
         else:
             repeat(builder, self._idle, share.groups)
-        repeat(builder, self._sync_all, None)
+        sync_all(builder, done="mte3", go="mte2", event=ALL_VECTORS)
         builder.end_stage()
         if start < stop and share.group == 0:
             views = self._epilogue.views(slice(0, f.m), columns)
             repeat(builder, self._finish, total_view(f)[:, columns], *views)
         return builder.build()
-
-    def _sync_all(self, tell: int | None) -> None:
-        sync_all(self._builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=tell)
 
     # ---- digits are written by now ----
 
@@ -199,24 +264,16 @@ class _VectorCore:
         """For cores that have no columns: the cube core waits for both of its vector cores."""
         for _ in range(groups):
             self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
-            self._builder.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
+            self._tell_read()
 
     def _add_groups(self, share: Share, inside: slice, columns: slice) -> None:
         """Add the groups of *share*; *inside* its columns lie those of this core."""
         builder, f = self._builder, self._f
-        offset, row_sums = self._offset, sums_view(f)
         repeat(builder, self._clear_sums, inside.stop - inside.start)
         for first, count in pieces(share.groups, SPREAD):
             groups = slice(share.group + first, share.group + first + count)
-            repeat(
-                builder,
-                self._add_pack,
-                self._slots[:, inside],
-                self._scale[groups, columns],
-                None if offset is None else offset[groups, columns],
-                absmax_view(f)[:, groups],
-                None if row_sums is None else row_sums[:, groups],
-            )
+            views = self._operands.views(slice(0, f.m), groups, columns)
+            repeat(builder, self._add_pack, self._slots[:, inside], *views)
         repeat(builder, self._add_to_total, total_view(f)[:, columns])
 
     def _clear_sums(self, columns: int) -> None:
@@ -233,40 +290,33 @@ class _VectorCore:
         row_sums: GmView | None,
     ) -> None:
         """Up to eight groups, one after the other: their numbers of rows come at once."""
-        builder, f, rows = self._builder, self._f, self._products.digit_rows
-        sums = Plane(self._sums, f.m, scale.columns)
-        self._absmax.load(absmax)
-        if self._row_sums is not None and row_sums is not None:
-            self._row_sums.load(row_sums)
+        operands, m, rows = self._operands, self._f.m, self._products.digit_rows
+        sums = Plane(self._sums, m, scale.columns)
+        operands.load_rows(absmax, row_sums)
         for group in range(scale.rows):
-            here = slice(group, group + 1)
-            self._scales.load(scale[here, :], None if offset is None else offset[here, :])
-            # sums += row sums * (scale * offset)
-            if self._row_sums is not None:
-                of_rows, scaled = self._row_sums.of(group), self._scales.scaled_offset(0)
-                multiply_add(builder, sums, of_rows, scaled, self._row_sums.pitch)
-            builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
-            top = group % SLOTS * rows
-            for row, count in pieces(f.m, self._plan.rows):
+            here, top = slice(group, group + 1), group % SLOTS * rows
+            operands.scales.load(scale[here, :], offset and offset[here, :])
+            operands.add_offset(sums, group, 0)
+            self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            for row, count in pieces(m, self._plan.rows):
                 self._add_rows(slots[top : top + rows, :], group, row, count)
 
     def _add_rows(self, products: GmView, group: int, row: int, rows: int) -> None:
-        """sums += product * scale * absmax, for *rows* rows of one group."""
-        builder, m, columns = self._builder, self._f.m, products.columns
+        """sums += absmax * (product * scale), for *rows* rows of one group."""
+        operands, m, columns = self._operands, self._f.m, products.columns
         # (terms, rows, columns) of the product (terms x m, columns)
-        tops = range(row, products.rows, m)
-        slot = self._given.alloc()
-        fill(builder, slot, *(products[top : top + rows, :] for top in tops), pitch=columns)
-        if row + rows == m:
-            builder.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
-        self._given.enque(slot)
-        slot = self._given.deque()
-        (plane,) = join_terms(builder, self._products, slot, self._floats, 1, rows, columns)
-        by_row(builder, "mul", plane, self._scales.scale(0))
-        by_column(builder, "mul", plane, self._absmax.of(group, row), self._absmax.pitch)
+        views = [products[top : top + rows, :] for top in range(row, products.rows, m)]
+        tell = self._tell_read if row + rows == m else None
+        slot, (plane,) = operands.load_products(views, 1, rows, columns, tell)
+        by_row(self._builder, "mul", plane, operands.scales.scale(0))
+        absmax = operands.absmax
+        by_column(self._builder, "mul", plane, absmax.of(group, row), absmax.pitch)
         sums = self._sums.of(FLOAT32, rows * columns, FLOAT32.nbytes(row * columns))
-        step(builder, Binary("add", sums, sums, plane.whole()))
-        self._given.free(slot)
+        step(self._builder, Binary("add", sums, sums, plane.whole()))
+        operands.release(slot)
+
+    def _tell_read(self) -> None:
+        self._builder.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
 
     def _add_to_total(self, total: GmView) -> None:
         builder = self._builder

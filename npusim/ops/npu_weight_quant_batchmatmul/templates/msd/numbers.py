@@ -1,4 +1,4 @@
-"""What the msd kernels need of each column: its scale, its offset and its bias."""
+"""What the msd kernels need of each row of x and of each column, with a scale for each column."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.views import GmView, load
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
-__all__ = ["ColumnParameters"]
+__all__ = ["ColumnParameters", "absmax_view", "sums_view"]
+
+
+def absmax_view(f: CallTraits, k_blocks: int = 1) -> GmView:
+    """The largest magnitude of each row of each block of k, `(blocks, m)`, in a workspace."""
+    return GmView.of("most", FLOAT32, k_blocks, f.m)
+
+
+def sums_view(f: CallTraits, k_blocks: int = 1) -> GmView:
+    """The sum of each row of each block of k, `(blocks, m)`, in a workspace."""
+    return GmView.of("sums", FLOAT32, k_blocks, f.m)
 
 
 class ColumnParameters:
