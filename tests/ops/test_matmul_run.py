@@ -180,7 +180,7 @@ def test_any_call(call: ProductCall) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("byte_exact", [False, True])
-@settings(max_examples=100)
+@settings(max_examples=30)
 @given(call=matmul_calls(500))
 def test_any_larger_call(order: str, byte_exact: bool, call: ProductCall) -> None:
     check_drawn(call, order, byte_exact)

@@ -316,7 +316,7 @@ def test_any_call(call: ProductCall) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("byte_exact", [False, True])
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(call=quant_matmul_calls(500))
 def test_any_larger_call(byte_exact: bool, call: ProductCall) -> None:
     assert_like_reference(OP, *call.args, device=call.device, byte_exact=byte_exact, **call.kwargs)

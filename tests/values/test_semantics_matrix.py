@@ -215,7 +215,11 @@ def test_parameters_come_to_the_fixpipe_as_they_are(cube: CubeBench) -> None:
 
 # ---- the product ----
 
-EXTENTS = [(16, 16, 64), (1, 1, 1), (20, 40, 70), (33, 15, 100)]
+PRODUCTS = [
+    (16, 16, 64, "zero"), (1, 1, 1, "zero"), (20, 40, 70, "bias"), (33, 15, 100, "bias"),
+    (1, 1, 1, "accumulate"), (33, 15, 100, "accumulate"),
+]  # fmt: skip
+"""m, n, k and how the sum begins: whole fractals, one element, and tails everywhere."""
 
 
 def fill_l0(cube: CubeBench, a: np.ndarray, b: np.ndarray, dtype: DType) -> tuple[Local, Local]:
@@ -232,8 +236,7 @@ def fill_l0(cube: CubeBench, a: np.ndarray, b: np.ndarray, dtype: DType) -> tupl
     return places[0], places[1]
 
 
-@pytest.mark.parametrize("init", ["zero", "bias", "accumulate"])
-@pytest.mark.parametrize(("m", "n", "k"), EXTENTS)
+@pytest.mark.parametrize(("m", "n", "k", "init"), PRODUCTS)
 @pytest.mark.parametrize("dtype", OPERANDS, ids=str)
 def test_the_product_lies_in_l0c_as_nz(
     cube: CubeBench, dtype: DType, m: int, n: int, k: int, init: Any, rng: np.random.Generator
