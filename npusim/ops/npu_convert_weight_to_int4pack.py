@@ -23,7 +23,7 @@ import numpy as np
 
 from npusim.data.dtypes import INT32, Array
 from npusim.data.errors import Code
-from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.data.tensor import LAYOUTS, Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
@@ -48,7 +48,7 @@ def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
         f"multiplies no packed weights; use int8 weights",
         Code.UNSUPPORTED,
     )
-    w = contract.matrix("weight", weight, (INT32,))
+    w = contract.matrix("weight", weight, (INT32,), layouts=LAYOUTS)
     contract.require(
         len(w.shape) == 2, f"weight must have two dimensions, not {len(w.shape)}; pass a matrix"
     )
