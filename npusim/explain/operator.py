@@ -7,7 +7,7 @@ own `check`, and what is chosen by asking its `tile`.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any
@@ -115,9 +115,13 @@ def explain(op: str, spec: DeviceSpec, given: dict[str, Any]) -> Explanation:
 
 
 def _parts(plan: ops.Plan) -> dict[str, Any]:
-    names = [field.name for field in fields(plan)]
+    """Fields of *plan*, without those of every plan that say nothing unusual."""
+    usual = asdict(ops.Plan(block_dim=0, template=plan.template, reason=plan.reason))
+    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     return {
-        name: _to_json(getattr(plan, name)) for name in names if name not in ("template", "reason")
+        name: _to_json(value)
+        for name, value in values.items()
+        if name not in usual or value != usual[name]
     }
 
 

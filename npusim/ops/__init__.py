@@ -4,7 +4,8 @@ An operator's module declares it: `OPERATOR = Operator(name=..., check=..., tile
 reference=...)`, see :class:`Operator`. `check` holds a call against the contract of a product line
 and returns a :class:`Problem`, `tile` splits it over cores and buffers as the vendor's kernel does
 and returns a :class:`Plan`, `build` writes the programs, and `reference` computes the result on
-whole arrays in plain numpy. To add an operator, add its module: nothing else lists it.
+whole arrays in plain numpy; `torch` says how torch knows it. To add an
+operator, add its module: nothing else lists it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,18 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from npusim.ops._protocol import Operator, Plan, Problem, signature
+from npusim.ops._torch import TorchFunction, TorchTensor
 
-__all__ = ["Operator", "Plan", "Problem", "load", "names", "signature"]
+__all__ = [
+    "Operator",
+    "Plan",
+    "Problem",
+    "TorchFunction",
+    "TorchTensor",
+    "load",
+    "names",
+    "signature",
+]
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from npusim.data.dtypes import DType, dtype_of
+from npusim.data.dtypes import Array, DType, dtype_of
 from npusim.data.errors import Code, OpError
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -48,10 +48,41 @@ class Contract:
             self.fail(text, code)
 
     def operand(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = "") -> Operand:
-        """A required tensor of one of *dtypes* with at most eight dimensions.
+        """A required tensor of one of *dtypes* with at most eight dimensions, row after row.
 
-        *when* says what else asks for these types; without it that is the product line.
+        A view is made contiguous first, as torch_npu does before it calls aclnn. *when* says what
+        else asks for these types; without it that is the product line.
         """
+        found = self._tensor(name, value, dtypes, when)
+        self._require_layout(found, ("ND",))
+        return Operand(name, replace(found.spec, transposed=False), found.array)
+
+    def matrix(
+        self,
+        name: str,
+        value: Any,
+        dtypes: tuple[DType, ...],
+        when: str = "",
+        layouts: tuple[str, ...] = ("ND",),
+    ) -> Operand:
+        """A required tensor of one of *dtypes* with at least two dimensions, in one of *layouts*.
+
+        An array whose last two dimensions lie in memory the other way round is taken as a
+        transposed one, told by its strides as torch does (op-plugin, is_transpose_last_two_dims).
+        The array of an operand in FRACTAL_NZ is its storage.
+        """
+        found = self._tensor(name, value, dtypes, when)
+        self.require(
+            len(found.shape) >= 2,
+            f"{name} must have at least two dimensions, not {len(found.shape)}; reshape it",
+        )
+        self._require_layout(found, layouts)
+        if isinstance(value, np.ndarray) and _is_transposed(value):
+            return Operand(name, replace(found.spec, transposed=True), value)
+        return found
+
+    def _tensor(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str) -> Operand:
+        """*value* in whichever layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a tensor",
@@ -59,12 +90,11 @@ class Contract:
         )
         known = listed(tuple(dtype.name for dtype in dtypes))
         known += when or f" on {self.spec.series}"
+        array: Array | None = None
         if isinstance(value, TensorSpec):
-            spec, array = value, None
+            spec = value
         elif isinstance(value, Tensor):
-            self.fail(
-                f"{name} must be an array or a TensorSpec, not a Tensor; pass np.asarray of it"
-            )
+            spec, array = value.spec, value.numpy() if value.layout == "ND" else value.storage
         elif isinstance(value, np.ma.MaskedArray):
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
@@ -90,27 +120,13 @@ class Contract:
         )
         return Operand(name, spec, array)
 
-    def matrix(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = "") -> Operand:
-        """A required tensor of one of *dtypes* with at least two dimensions, in any layout.
-
-        An array whose last two dimensions lie in memory the other way round is taken as a
-        transposed one, told by its strides as torch does (op-plugin, is_transpose_last_two_dims).
-        The array of an operand in FRACTAL_NZ is its storage.
-        """
-        given = value
-        if isinstance(value, Tensor):
-            value = value.spec
-        found = self.operand(name, value, dtypes, when)
+    def _require_layout(self, operand: Operand, layouts: tuple[str, ...]) -> None:
+        layout = operand.spec.layout
         self.require(
-            len(found.shape) >= 2,
-            f"{name} must have at least two dimensions, not {len(found.shape)}; reshape it",
+            layout in layouts,
+            f"{operand.name} must have layout {listed(layouts)}, not {layout}; "
+            f"pass it through npu_format_cast(..., 2)",
         )
-        if isinstance(given, Tensor):
-            is_plain = given.layout == "ND"
-            return Operand(name, found.spec, given.numpy() if is_plain else given.storage)
-        if isinstance(given, np.ndarray) and _is_transposed(given):
-            return Operand(name, replace(found.spec, transposed=True), given)
-        return found
 
     def optional(
         self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = ""

@@ -11,6 +11,7 @@ from npusim.data.dtypes import Array
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
+from npusim.ops._torch import TorchFunction
 
 __all__ = ["Operator", "Plan", "Problem", "present", "signature"]
 
@@ -71,7 +72,7 @@ class Operator:
     """The declaration of an operator: its functions, and whether the chip has a kernel for it.
 
     Raises TypeError at definition where an operator of the chip has no kernel, or one of the host
-    has one.
+    has one, and where a function of torch has parameters that the operator does not have.
     """
 
     name: str
@@ -90,8 +91,14 @@ class Operator:
     on_host: bool = False
     """Whether the reference's result is the result: the chip has no kernel for it, and it takes no
     time, since a Task Duration leaves the host out."""
+    torch: tuple[TorchFunction, ...] = ()
+    """The functions of torch_npu that run it."""
 
     def __post_init__(self) -> None:
+        self._check_kernel()
+        self._check_torch()
+
+    def _check_kernel(self) -> None:
         missing = [
             name
             for name, is_missing in (
@@ -107,6 +114,17 @@ class Operator:
                 f"{self.name}: an operator with on_host={self.on_host} must have {have}, not "
                 f"{came}; declare what it is"
             )
+
+    def _check_torch(self) -> None:
+        known = list(signature(self).parameters) if self.torch else []
+        for function in self.torch:
+            unknown = [name for name in function.parameters if name not in known]
+            if unknown:
+                raise TypeError(
+                    f"{self.name}: {function.name} must hand on parameters of the operator, "
+                    f"{', '.join(known)}, not {', '.join(unknown)}; give them their names, or say "
+                    f"that they are absent"
+                )
 
     def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
         """How *problem* is split; None where no kernel runs: on the host, or without elements."""

@@ -23,11 +23,12 @@ import numpy as np
 
 from npusim.data.dtypes import INT32, Array
 from npusim.data.errors import Code
-from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.data.tensor import LAYOUTS, Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction
 
 __all__ = ["OPERATOR", "Problem", "check", "reference"]
 
@@ -48,7 +49,7 @@ def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
         f"multiplies no packed weights; use int8 weights",
         Code.UNSUPPORTED,
     )
-    w = contract.matrix("weight", weight, (INT32,))
+    w = contract.matrix("weight", weight, (INT32,), layouts=LAYOUTS)
     contract.require(
         len(w.shape) == 2, f"weight must have two dimensions, not {len(w.shape)}; pass a matrix"
     )
@@ -81,10 +82,20 @@ def _packed(weight: Array) -> Array:
     return np.asarray(words.view(np.int32))
 
 
+TORCH = TorchFunction(
+    schema="npu_convert_weight_to_int4pack(Tensor weight, int inner_k_tiles=0) -> Tensor",
+    aclnn=lambda _: "aclnnConvertWeightToINT4Pack",
+    outputs=lambda given, _: (
+        ((given["weight"].shape[0], given["weight"].shape[1] // 8), given["weight"].dtype),
+    ),
+)
+
+
 OPERATOR = Operator(
     name="npu_convert_weight_to_int4pack",
     document=__doc__,
     check=check,
     reference=reference,
     on_host=True,
+    torch=(TORCH,),
 )

@@ -39,6 +39,7 @@ from npusim.kernel.views import GmView, bindings
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator, present
+from npusim.ops._torch import Given, Sizes, TorchFunction
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
@@ -224,6 +225,24 @@ def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) ->
     return np.asarray(words)
 
 
+# ---- torch ----
+
+
+def _torch_outputs(given: Given, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+    scale, offset = given["scale"], given["offset"]
+    if offset is None or len(scale.shape) != 1:
+        return ((scale.shape, "int64"),)
+    return (((sizes.sym_max(scale.shape[0], offset.shape[0]),), "int64"),)
+
+
+TORCH = TorchFunction(
+    schema="npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor",
+    aclnn=lambda given: f"aclnnTransQuantParamV{3 if given['round_mode'] else 2}",
+    outputs=_torch_outputs,
+    defaults={"round_mode": 0},
+)
+
+
 OPERATOR = Operator(
     name="npu_trans_quant_param",
     document=__doc__,
@@ -231,4 +250,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH,),
 )

@@ -2,9 +2,9 @@
 
 What goes wrong is told as a card tells it, with torch_npu's first line and CANN's code, and then
 what npusim has to say: what must hold, what came, what to do. The form of the first line is that of
-published error reports; the same sources as in :mod:`npusim.ops` say which aclnn function an
-operator calls, those of dynamic quantisation and format casts are assumed. A kernel that traps is
-told at once; a card tells it at the next synchronise.
+published error reports. A kernel that traps is told at once; a card tells it at the next
+synchronise. Which functions there are, and which aclnn function each calls, is declared by the
+operators.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import Any, NoReturn
 
 import torch
 
+from npusim import ops
 from npusim.data.errors import Code, OpError
+from npusim.data.tensor import Tensor
+from npusim.run import Output
 from npusim.torch import card, formats
 from npusim.torch.backend import Define
 from npusim.torch.gradients import inference_only
 from npusim.torch.relabel import to_host, to_npu
-from npusim.torch.schemas import FAKES, SCHEMAS, dtype_name
+from npusim.torch.schemas import arguments, bind, described, empty
 from npusim.torch.values import argument, result
 
 __all__ = ["register"]
@@ -29,12 +32,18 @@ def register(define: Define) -> None:
     """Define every operator; called once by `npusim.torch.install`."""
     library = torch.library.Library("npu", "IMPL")
     _libraries.append(library)
-    for name, parameters in SCHEMAS.items():
-        define(name + parameters, real=globals()[name], fake=FAKES[name])
-        library.impl(name, _refusal(name), "CPU")
-        op = getattr(torch.ops.npu, name).default
-        if not op._schema.is_mutable:
-            library.impl(name, inference_only(name, op), "AutogradPrivateUse1")
+    for operator in map(ops.load, ops.names()):
+        for function in operator.torch:
+            _register(define, library, operator.name, function)
+
+
+def _register(define: Define, library: Any, op: str, function: ops.TorchFunction) -> None:
+    name, schema = function.name, torch._C.parse_schema(f"npu::{function.schema}")
+    define(function.schema, real=_real(op, function, schema), fake=_fake(function, schema))
+    library.impl(name, _refusal(name), "CPU")
+    if not schema.is_mutable:
+        found = getattr(torch.ops.npu, name).default
+        library.impl(name, inference_only(name, found), "AutogradPrivateUse1")
 
 
 _libraries: list[Any] = []
@@ -53,130 +62,55 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-# ---- the operators as torch calls them, by the names of their schemas ----
+# ---- the operators as torch calls them ----
 
 
-def npu_trans_quant_param(scale: Any, offset: Any = None, round_mode: int | None = 0) -> Any:
-    mode = round_mode or 0
-    acl = "aclnnTransQuantParamV3" if mode else "aclnnTransQuantParamV2"
-    return _run("npu_trans_quant_param", acl, scale=scale, offset=offset, round_mode=mode)
+def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
+    """What comes out, as empty tensors."""
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        given = bind(schema, args, kwargs)
+        first = next(iter(given.values()))
+        if schema.is_mutable:
+            return first
+        found = function.outputs(described(arguments(function, given), {}), torch)
+        outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return fake
 
 
-def npu_quantize(
-    input: Any,
-    scales: Any,
-    zero_points: Any,
-    dtype: int,
-    axis: int = 1,
-    div_mode: bool = True,
-) -> Any:
-    # op-plugin, QuantizeKernelNpuOpApi.cpp: plain integers are taken like the quantised ones.
-    name = dtype_name(dtype)
-    name = {"int8": "qint8", "uint8": "quint8"}.get(str(name), name)
-    acl = "aclnnQuantize" if div_mode else "aclnnAscendQuantV3"
-    given = {"input": input, "scales": scales, "zero_points": zero_points}
-    return _run("npu_quantize", acl, **given, dtype=name, axis=axis, div_mode=div_mode)
+def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
+    """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
+
+    def real(*args: Any, **kwargs: Any) -> Any:
+        given = bind(schema, args, kwargs)
+        own, first = arguments(function, given), next(iter(given.values()))
+        layouts = {
+            name: _LAYOUTS[formats.get(value)]
+            for name, value in own.items()
+            if isinstance(value, torch.Tensor)
+        }
+        known = described(own, layouts)
+        acl = function.aclnn(known)
+        for name in function.absent:
+            _require_none(op, acl, name, given[name])
+        if not function.is_done(known):
+            found = _run(op, acl, **own)
+        elif schema.is_mutable:
+            return first
+        else:
+            found = first.clone()
+            formats.put(found, formats.get(first))
+        if not schema.is_mutable:
+            return found
+        first.data = found
+        return first
+
+    return real
 
 
-def npu_group_quant(
-    x: Any,
-    scale: Any,
-    group_index: Any,
-    *,
-    offset: Any = None,
-    dst_dtype: int | None = None,
-) -> Any:
-    given = {"x": x, "scale": scale, "group_index": group_index, "offset": offset}
-    target = dtype_name(dst_dtype)
-    return _run("npu_group_quant", "aclnnGroupQuant", **given, dst_dtype=target)
-
-
-def npu_dynamic_quant(
-    input: Any,
-    *,
-    smooth_scales: Any = None,
-    group_index: Any = None,
-    dst_type: int | None = None,
-) -> Any:
-    target = dtype_name(dst_type)
-    given = {"x": input, "smooth_scales": smooth_scales, "group_index": group_index}
-    given["dst_type"] = "int8" if target == "qint8" else target
-    acl = "aclnnDynamicQuant" if dst_type is None else "aclnnDynamicQuantV2"
-    return _run("npu_dynamic_quant", acl, **given)
-
-
-def npu_quant_matmul(
-    x1: Any,
-    x2: Any,
-    scale: Any,
-    *,
-    offset: Any = None,
-    pertoken_scale: Any = None,
-    bias: Any = None,
-    output_dtype: int | None = None,
-    group_sizes: list[int] | None = None,
-    **later: Any,
-) -> Any:
-    """*later*: what chips after A3 take."""
-    is_nz = formats.get(x2) == formats.NZ
-    acl = "aclnnQuantMatmulWeightNz" if is_nz else "aclnnQuantMatmulV5"
-    for name, value in later.items():
-        _require_none("npu_quant_matmul", acl, name, value)
-    given = {"x1": x1, "x2": x2, "scale": scale, "offset": offset, "bias": bias}
-    given |= {"pertoken_scale": pertoken_scale, "output_dtype": dtype_name(output_dtype)}
-    return _run("npu_quant_matmul", acl, **given, group_sizes=group_sizes)
-
-
-def npu_weight_quant_batchmatmul(
-    x: Any,
-    weight: Any,
-    antiquant_scale: Any,
-    antiquant_offset: Any = None,
-    quant_scale: Any = None,
-    quant_offset: Any = None,
-    bias: Any = None,
-    antiquant_group_size: int = 0,
-    inner_precise: int = 0,
-    weight_dtype: int | None = None,
-) -> Any:
-    version = "V3" if inner_precise == 1 else "V2"
-    acl = f"aclnnWeightQuantBatchMatmul{version}"
-    _require_none("npu_weight_quant_batchmatmul", acl, "weight_dtype", weight_dtype)
-    return _run(
-        "npu_weight_quant_batchmatmul",
-        acl,
-        x=x,
-        weight=weight,
-        antiquant_scale=antiquant_scale,
-        antiquant_offset=antiquant_offset,
-        quant_scale=quant_scale,
-        quant_offset=quant_offset,
-        bias=bias,
-        antiquant_group_size=antiquant_group_size,
-        inner_precise=inner_precise,
-    )
-
-
-def npu_convert_weight_to_int4pack(weight: Any, inner_k_tiles: int = 0) -> Any:
-    op, acl = "npu_convert_weight_to_int4pack", "aclnnConvertWeightToINT4Pack"
-    packed = _run(op, acl, weight=weight, inner_k_tiles=inner_k_tiles)
-    formats.put(packed, formats.get(weight))
-    return packed
-
-
-def npu_format_cast(x: Any, acl_format: int) -> Any:
-    if acl_format == formats.get(x):
-        cast = x.clone()
-    else:
-        cast = _run("npu_format_cast", "aclnnNpuFormatCast", x=x, acl_format=acl_format)
-    formats.put(cast, acl_format)
-    return cast
-
-
-def npu_format_cast_(x: Any, acl_format: int) -> Any:
-    if acl_format != formats.get(x):
-        x.data = npu_format_cast(x, acl_format)
-    return x
+_LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
 
 
 def _run(op: str, acl: str, **given: Any) -> Any:
@@ -186,8 +120,16 @@ def _run(op: str, acl: str, **given: Any) -> Any:
         done = card.run(op, **taken)
     except OpError as error:
         raise _as_on_card(error, op, acl) from None
-    outputs = tuple(to_npu(result(output)) for output in done.outputs.values())
+    outputs = tuple(_on_npu(output) for output in done.outputs.values())
     return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _on_npu(output: Output) -> torch.Tensor:
+    """*output* as a tensor on the card, in its format."""
+    found = to_npu(result(output))
+    is_nz = isinstance(output, Tensor) and output.layout == "FRACTAL_NZ"
+    formats.put(found, formats.NZ if is_nz else formats.ND)
+    return found
 
 
 def _require_none(op: str, acl: str, name: str, value: Any) -> None:

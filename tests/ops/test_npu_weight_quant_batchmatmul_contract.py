@@ -170,7 +170,8 @@ SHAPES = [
         )
     ),
     Row({"antiquant_scale": fractal(ones(1, 128))},
-        "antiquant_scale must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
+        "antiquant_scale must have layout ND, not FRACTAL_NZ; "
+        "pass it through npu_format_cast(..., 2)",
         {}),
     Row({"antiquant_offset": ones(1, 128)},
         "antiquant_offset must have the shape of antiquant_scale, (128,), not (1, 128); "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
@@ -99,3 +101,35 @@ def test_an_operator_that_does_not_hold_together_is_refused(
 def test_an_operator_needs_its_reference() -> None:
     with pytest.raises(TypeError, match=r"required keyword-only argument: 'reference'$"):
         Operator(name="x", document="x: y", check=QUANTIZE.check)  # type: ignore[call-arg]
+
+
+# ---- how torch knows it ----
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_every_function_of_torch_npu_is_declared_by_its_operator(name: str) -> None:
+    """torch.matmul is torch's own."""
+    functions = ops.load(name).torch
+    assert bool(functions) is (name != "matmul")
+    for function in functions:
+        assert function.name.removesuffix("_") == name
+        assert set(function.parameters) <= set(ops.signature(ops.load(name)).parameters)
+
+
+def test_a_function_of_torch_hands_on_parameters_that_there_are() -> None:
+    (function,) = QUANTIZE.torch
+    assert function.parameters == ("input", "scales", "zero_points", "dtype", "axis", "div_mode")
+    message = (
+        "npu_quantize: npu_quantize must hand on parameters of the operator, input, scales, "
+        "zero_points, dtype, axis, div_mode, not self; give them their names, or say that they are "
+        "absent"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(QUANTIZE, torch=(replace(function, names={}),))
+
+
+def test_operators_are_declared_without_torch() -> None:
+    """npusim does without torch: loading every operator leaves it alone."""
+    code = "import sys; from npusim import ops; [ops.load(n) for n in ops.names()]"
+    code += "; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.matmul import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._matrix import product_of, require_nd
+from npusim.ops._matrix import product_of
 from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
@@ -34,8 +34,7 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
     contract = Contract("matmul", spec)
     has_bf16 = spec.series != "Atlas inference"
     a = contract.matrix("x1", x1, (FLOAT16, BFLOAT16) if has_bf16 else (FLOAT16,))
-    require_nd(contract, a)
-    b = contract.matrix("x2", x2, (a.element,), " like x1")
+    b = contract.matrix("x2", x2, (a.element,), " like x1", LAYOUTS)
     product = product_of(contract, a, b, a.element, packed=False)
     c = contract.optional("bias", bias, BIASES[a.element], f" with {a.element} matrices")
     if c is not None:

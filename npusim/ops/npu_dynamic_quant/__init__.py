@@ -29,12 +29,27 @@ operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. B
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction, quantised
 from npusim.ops.npu_dynamic_quant.contract import Problem, check
 from npusim.ops.npu_dynamic_quant.kernel import build
 from npusim.ops.npu_dynamic_quant.reference import reference
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+TORCH = TorchFunction(
+    schema="npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None, "
+    "Tensor? group_index=None, int? dst_type=None) -> (Tensor, Tensor)",
+    # Assumed: that a dst_type makes torch_npu call the second version.
+    aclnn=lambda given: f"aclnnDynamicQuant{'' if given['dst_type'] is None else 'V2'}",
+    outputs=lambda given, _: (
+        quantised(given["x"], given["dst_type"]),
+        (given["x"].shape[:-1], "float32"),
+    ),
+    names={"input": "x"},
+    dtypes={"dst_type": {"qint8": "int8"}},
+)
+
 
 OPERATOR = Operator(
     name="npu_dynamic_quant",
@@ -43,4 +58,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH,),
 )

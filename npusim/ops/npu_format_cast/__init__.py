@@ -20,13 +20,32 @@ float32, int8, int32 and, but for 310P, bfloat16. Elements below a byte come pac
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from npusim.ops._protocol import Operator
-from npusim.ops.npu_format_cast.contract import Problem, check
+from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_format_cast.contract import FORMATS, Problem, check
 from npusim.ops.npu_format_cast.kernel import build
 from npusim.ops.npu_format_cast.reference import reference
 from npusim.ops.npu_format_cast.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+def _is_done(given: Given) -> bool:
+    return bool(FORMATS.get(given["acl_format"]) == given["x"].layout)
+
+
+TORCH = TorchFunction(
+    schema="npu_format_cast(Tensor self, int acl_format) -> Tensor",
+    # Assumed.
+    aclnn=lambda _: "aclnnNpuFormatCast",
+    outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
+    names={"self": "x"},
+    is_done=_is_done,
+)
+IN_PLACE = replace(TORCH, schema="npu_format_cast_(Tensor(a!) self, int acl_format) -> Tensor(a!)")
+
 
 OPERATOR = Operator(
     name="npu_format_cast",
@@ -35,4 +54,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH, IN_PLACE),
 )

@@ -11,7 +11,7 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
 from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
-from npusim.data.tensor import Operand
+from npusim.data.tensor import LAYOUTS, Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops import _protocol
@@ -66,7 +66,7 @@ def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("npu_format_cast", spec)
     bf16 = () if spec.series == "Atlas inference" else (BFLOAT16,)
-    found = contract.matrix("x", x, (FLOAT16, *bf16, FLOAT32, INT8, INT32))
+    found = contract.matrix("x", x, (FLOAT16, *bf16, FLOAT32, INT8, INT32), layouts=LAYOUTS)
     contract.require(
         len(found.shape) <= MOST_DIMENSIONS,
         f"x must have at most {MOST_DIMENSIONS} dimensions, not {len(found.shape)}; reshape it",

@@ -22,12 +22,22 @@ What is accepted is what the operator's document says (torch_npu-npu_group_quant
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction, quantised
 from npusim.ops.npu_group_quant.contract import Problem, check
 from npusim.ops.npu_group_quant.kernel import build
 from npusim.ops.npu_group_quant.reference import reference
 from npusim.ops.npu_group_quant.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+TORCH = TorchFunction(
+    schema="npu_group_quant(Tensor x, Tensor scale, Tensor group_index, *, Tensor? offset=None, "
+    "int? dst_dtype=None) -> Tensor",
+    aclnn=lambda _: "aclnnGroupQuant",
+    outputs=lambda given, _: (quantised(given["x"], given["dst_dtype"]),),
+    dtypes={"dst_dtype": {}},
+)
+
 
 OPERATOR = Operator(
     name="npu_group_quant",
@@ -36,4 +46,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH,),
 )

@@ -43,13 +43,36 @@ QuantMatmulKernelNpuOpApi.cpp:
 
 from __future__ import annotations
 
+from typing import Any
+
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import Given, Sizes, TorchFunction, columns_of
 from npusim.ops.npu_quant_matmul.contract import Problem, check
 from npusim.ops.npu_quant_matmul.kernel import build
 from npusim.ops.npu_quant_matmul.reference import reference
 from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+def _torch_outputs(given: Given, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+    x1, x2 = given["x1"], given["x2"]
+    batch = sizes.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    dtype = given["output_dtype"]
+    return (((*batch, x1.shape[-2], columns_of(x2)), "int8" if dtype is None else dtype),)
+
+
+TORCH = TorchFunction(
+    schema="npu_quant_matmul(Tensor x1, Tensor x2, Tensor scale, *, Tensor? offset=None, "
+    "Tensor? pertoken_scale=None, Tensor? bias=None, int? output_dtype=None, "
+    "int? x1_dtype=None, int? x2_dtype=None, int? pertoken_scale_dtype=None, "
+    "int? scale_dtype=None, SymInt[]? group_sizes=None, Tensor? y_scale=None) -> Tensor",
+    aclnn=lambda given: f"aclnnQuantMatmul{'V5' if given['x2'].layout == 'ND' else 'WeightNz'}",
+    outputs=_torch_outputs,
+    dtypes={"output_dtype": {}},
+    absent=("x1_dtype", "x2_dtype", "pertoken_scale_dtype", "scale_dtype", "y_scale"),
+)
+
 
 OPERATOR = Operator(
     name="npu_quant_matmul",
@@ -58,4 +81,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH,),
 )

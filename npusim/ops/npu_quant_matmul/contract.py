@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT64, DType
 from npusim.data.errors import Code
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa.matrix import QuantMode
 from npusim.kernel.matmul import Product
@@ -119,7 +119,8 @@ def check(
 
 def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Operand]:
     kinds = (INT8,) if contract.spec.series == "Atlas inference" else (INT8, INT32)
-    a, b = contract.matrix("x1", x1, kinds), contract.matrix("x2", x2, kinds)
+    a = contract.matrix("x1", x1, kinds, layouts=LAYOUTS)
+    b = contract.matrix("x2", x2, kinds, layouts=LAYOUTS)
     contract.require(
         (a.element, b.element) != (INT8, INT32),
         "x2 must be int8 like x1, not packed int4; the kernel of int8 times int4 "

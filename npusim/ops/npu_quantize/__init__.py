@@ -27,12 +27,24 @@ What is accepted is what the operator's document says (torch_npu-npu_quantize.md
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction, quantised
 from npusim.ops.npu_quantize.contract import Problem, check
 from npusim.ops.npu_quantize.kernel import build
 from npusim.ops.npu_quantize.reference import reference
 from npusim.ops.npu_quantize.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+TORCH = TorchFunction(
+    schema="npu_quantize(Tensor self, Tensor scales, Tensor? zero_points, int dtype, int axis=1, "
+    "bool div_mode=True) -> Tensor",
+    aclnn=lambda given: "aclnnQuantize" if given["div_mode"] else "aclnnAscendQuantV3",
+    outputs=lambda given, _: (quantised(given["input"], given["dtype"]),),
+    names={"self": "input"},
+    # op-plugin, QuantizeKernelNpuOpApi.cpp: plain integers are taken like the quantised ones.
+    dtypes={"dtype": {"int8": "qint8", "uint8": "quint8"}},
+)
+
 
 OPERATOR = Operator(
     name="npu_quantize",
@@ -41,4 +53,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH,),
 )

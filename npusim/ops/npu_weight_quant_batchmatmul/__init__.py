@@ -69,12 +69,29 @@ Beyond it:
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem, check
 from npusim.ops.npu_weight_quant_batchmatmul.kernel import build
 from npusim.ops.npu_weight_quant_batchmatmul.reference import reference
 from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+TORCH = TorchFunction(
+    schema="npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "
+    "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
+    "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, "
+    "int? weight_dtype=None) -> Tensor",
+    aclnn=lambda given: f"aclnnWeightQuantBatchMatmulV{3 if given['inner_precise'] == 1 else 2}",
+    outputs=lambda given, _: (
+        (
+            (given["x"].shape[0], columns_of(given["weight"])),
+            given["x"].dtype if given["quant_scale"] is None else "int8",
+        ),
+    ),
+    absent=("weight_dtype",),
+)
+
 
 OPERATOR = Operator(
     name="npu_weight_quant_batchmatmul",
@@ -83,4 +100,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    torch=(TORCH,),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, INT32
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
@@ -68,8 +68,8 @@ def check(
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract(OP, spec)
     is_310p = spec.series == "Atlas inference"
-    a = contract.matrix("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16))
-    b = contract.matrix("weight", weight, (INT8,) if is_310p else (INT8, INT32))
+    a = contract.matrix("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16), "", LAYOUTS)
+    b = contract.matrix("weight", weight, (INT8,) if is_310p else (INT8, INT32), "", LAYOUTS)
     m, k, n = _sizes(contract, a, b)
     group_size = _group_size(contract, antiquant_group_size, k)
     scale, offset = antiquant_operands(

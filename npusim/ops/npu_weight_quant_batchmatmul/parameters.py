@@ -19,20 +19,6 @@ SHIFT_BITS = 0x1F << 32
 INT8_FLAG = 1 << 46
 
 
-def _parameter(
-    contract: Contract, name: str, value: Any, dtypes: tuple[DType, ...], when: str
-) -> Operand:
-    """A tensor of one or two dimensions; a transposed view of two is told as such."""
-    shape = getattr(value, "shape", ())
-    take = contract.matrix if len(shape) == 2 else contract.operand
-    operand = take(name, value, dtypes, when)
-    contract.require(
-        operand.spec.layout == "ND",
-        f"{name} must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
-    )
-    return operand
-
-
 def _shaped(contract: Contract, operand: Operand, shapes: tuple[tuple[int, ...], ...]) -> None:
     wanted = listed(tuple(str(shape) for shape in dict.fromkeys(shapes)))
     contract.require(
@@ -48,7 +34,7 @@ def antiquant_operands(
     is_310p = contract.spec.series == "Atlas inference"
     dtypes = (x,) if is_310p or x is not FLOAT16 else (x, INT64)
     when = f" with a {x} x on {contract.spec.series}"
-    s = _parameter(contract, "antiquant_scale", scale, dtypes, when)
+    s = contract.operand("antiquant_scale", scale, dtypes, when)
     groups = ceil_div(k, group_size) if group_size else 1
     shapes = ((groups, n),) if group_size else ((1,), (1, 1), (n,), (1, n))
     _shaped(contract, s, shapes)
@@ -57,8 +43,8 @@ def antiquant_operands(
     if offset is None:
         return s, None
     kind = INT32 if s.element is INT64 else s.element
-    o = _parameter(
-        contract, "antiquant_offset", offset, (kind,), f" with an antiquant_scale of {s.element}"
+    o = contract.operand(
+        "antiquant_offset", offset, (kind,), f" with an antiquant_scale of {s.element}"
     )
     contract.require(
         o.shape == s.shape,
@@ -89,9 +75,9 @@ def quant_operand(
         antiquant is not INT64,
         "quant_scale must be None with an int64 antiquant_scale; pass a float16 antiquant_scale",
     )
-    s = _parameter(contract, "quant_scale", scale, (FLOAT32, INT64), "")
+    s = contract.operand("quant_scale", scale, (FLOAT32, INT64), "")
     _shaped(contract, s, ((1,), (n,), (1, n)))
-    o = None if offset is None else _parameter(contract, "quant_offset", offset, (FLOAT32,), "")
+    o = None if offset is None else contract.operand("quant_offset", offset, (FLOAT32,), "")
     if o is not None:
         contract.require(
             o.shape == s.shape,
@@ -124,7 +110,7 @@ def bias_operand(contract: Contract, bias: Any, x: DType, n: int) -> Operand | N
     if bias is None:
         return None
     kind = FLOAT16 if x is FLOAT16 else FLOAT32
-    found = _parameter(contract, "bias", bias, (kind,), f" with a {x} x")
+    found = contract.operand("bias", bias, (kind,), f" with a {x} x")
     _shaped(contract, found, ((1,), (n,), (1, n)))
     if found.shape == (1,) and n > 1:
         # The document allows one number; the kernels read n of them.

@@ -1,0 +1,92 @@
+"""How torch knows an operator: what `npusim.torch` registers, declared without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+__all__ = ["Given", "Sizes", "TorchFunction", "TorchTensor", "columns_of", "quantised"]
+
+INT4_PER_INT32 = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TorchTensor:
+    """A tensor of torch without its values; sizes may be torch's symbols."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: str
+    layout: str
+    """ND or FRACTAL_NZ; ND where torch only traces."""
+
+
+Given = Mapping[str, Any]
+"""Parameter, by the operator's name -> a TorchTensor, the name of a dtype, else the value."""
+Result = tuple[tuple[Any, ...], str]
+"""Shape and dtype."""
+
+
+class Sizes(Protocol):
+    """What torch offers for sizes that may be symbols; the module `torch` itself."""
+
+    def broadcast_shapes(self, *shapes: Any) -> Any: ...
+
+    def sym_max(self, a: Any, b: Any) -> Any: ...
+
+
+def _never(_: Given) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchFunction:
+    """A function of torch_npu that runs the operator."""
+
+    schema: str
+    """op-plugin's (op_plugin_functions.yaml): a dtype is an int there, and torch takes
+    `torch.qint8` for one as well."""
+    aclnn: Callable[[Given], str]
+    """The function of aclnn that torch_npu calls, which errors name."""
+    outputs: Callable[[Given, Sizes], tuple[Result, ...]]
+    """What comes out, told without values, so that it serves fake tensors; what a call must fulfil
+    beside is checked when it runs."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parameter of the schema -> the operator's, where it is another."""
+    dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Parameter that is a dtype -> names of dtypes that the operator spells otherwise."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Parameter -> what None stands for, where the operator does not take None."""
+    absent: tuple[str, ...] = ()
+    """Parameters that only chips after A3 take: None here."""
+    is_done: Callable[[Given], bool] = _never
+    """Whether the first tensor is what is asked for already, so that nothing runs."""
+
+    @property
+    def name(self) -> str:
+        """Of the function in the namespace `npu`."""
+        return self.schema.partition("(")[0]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those of the schema that reach the operator, by the operator's names."""
+        inner = self.schema.partition("(")[2].rpartition(") ->")[0]
+        parts = [part.partition("=")[0] for part in inner.split(", ")]
+        names = [part.split()[-1] for part in parts if part != "*"]
+        return tuple(self.names.get(name, name) for name in names if name not in self.absent)
+
+
+def quantised(x: TorchTensor, dtype: str | None) -> Result:
+    """*x* with its numbers as *dtype*, int8 if that is None: int4 packed eight to an int32."""
+    if dtype == "quint4x2":
+        return (*x.shape[:-1], x.shape[-1] // INT4_PER_INT32), "int32"
+    stored = {"qint8": "int8", "quint8": "uint8", "qint32": "int32"}
+    return x.shape, "int8" if dtype is None else stored.get(dtype, dtype)
+
+
+def columns_of(weight: TorchTensor) -> Any:
+    """n of a `(k, n)` weight, which holds int4 along the axis that lies inside if it is int32."""
+    columns = weight.shape[-1]
+    is_turned = weight.strides[-1] != 1 and weight.strides[-2] == 1
+    return columns * INT4_PER_INT32 if weight.dtype == "int32" and not is_turned else columns

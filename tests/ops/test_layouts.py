@@ -1,0 +1,173 @@
+"""Arrays, Tensors and TensorSpecs of one layout get the same verdict from every operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from npusim import OpError, Tensor, TensorSpec, devices, ops, run
+from npusim.cli.call import is_tensor
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+
+F16, F32 = np.float16, np.float32
+DEVICES = ("ascend310p3", "ascend910b2", "ascend910_9391")
+FLOATS = (FLOAT16, FLOAT32, BFLOAT16)
+N = 64
+"""Rows and columns of every matrix, so that a transposed one has the shape of the other."""
+
+
+def ones(*shape: int, dtype: Any = F32) -> Any:
+    return np.ones(shape, dtype)
+
+
+HALF, INT8 = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
+ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
+PRODUCT = {"x1": INT8, "x2": INT8}
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
+    "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
+    "multiplied": (
+        "npu_quantize",
+        {"input": HALF, "scales": ROW16, "zero_points": ROW16, "dtype": "qint8", "axis": -1}
+        | {"div_mode": False},
+    ),
+    "divided": (
+        "npu_quantize",
+        {"input": HALF, "scales": ones(N), "zero_points": ones(N, dtype=np.int8)}
+        | {"dtype": "qint8"},
+    ),
+    "groups": (
+        "npu_group_quant",
+        {"x": HALF, "scale": ones(2, N), "group_index": np.array([3, N]), "offset": ones(1)},
+    ),
+    "dynamic": ("npu_dynamic_quant", {"x": HALF, "smooth_scales": ones(N, dtype=F16)}),
+    "dynamic, groups": ("npu_dynamic_quant", {"x": HALF, "group_index": np.array([N])}),
+    "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
+    "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
+    "int8 product": (
+        "npu_quant_matmul",
+        PRODUCT | {"scale": ones(N), "offset": ones(N), "bias": ones(N, dtype=np.int32)},
+    ),
+    "words of a product": (
+        "npu_quant_matmul",
+        PRODUCT | {"scale": ones(1, N, dtype=np.int64) << 46},
+    ),
+    "float16 product": (
+        "npu_quant_matmul",
+        PRODUCT | {"scale": ones(N), "pertoken_scale": ones(N), "output_dtype": "float16"},
+    ),
+    "int4 product": (
+        "npu_quant_matmul",
+        {"x1": ones(N, N // 8, dtype=np.int32), "x2": ones(N, N // 8, dtype=np.int32)}
+        | {"scale": ones(1), "output_dtype": "float16"},
+    ),
+    "weight": (
+        "npu_weight_quant_batchmatmul",
+        {"x": HALF, "weight": INT8, "antiquant_scale": ROW16, "antiquant_offset": ROW16}
+        | {"quant_scale": ROW32, "quant_offset": ROW32, "bias": ROW16},
+    ),
+    "weight in groups": (
+        "npu_weight_quant_batchmatmul",
+        {"x": HALF, "weight": INT8, "antiquant_scale": ones(2, N, dtype=F16)}
+        | {"antiquant_group_size": 32},
+    ),
+}
+TENSORS = [
+    (call, name)
+    for call, (_, given) in CALLS.items()
+    for name, value in given.items()
+    if isinstance(value, np.ndarray)
+]
+
+
+def forms(value: Any, layout: str, transposed: bool) -> list[Any]:
+    """*value* laid out so: as an array where it can be one, as a Tensor, and as a TensorSpec."""
+    tensor = Tensor.of(value, layout, transposed)
+    return ([tensor.numpy()] if layout == "ND" else []) + [tensor, tensor.spec]
+
+
+def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
+    """The code and the message of a refusal, or what the kernel is given and gives back."""
+    try:
+        problem = ops.load(op).check(devices.load(device), **given)
+    except OpError as error:
+        return error.code, str(error)
+    return {operand.name: operand.spec for operand in problem.inputs}, problem.outputs
+
+
+def test_every_tensor_of_every_operator_is_among_the_calls() -> None:
+    wanted = {
+        (op, parameter.name)
+        for op in ops.names()
+        for parameter in ops.signature(ops.load(op)).parameters.values()
+        if is_tensor(parameter)
+    }
+    assert {(CALLS[call][0], name) for call, name in TENSORS} >= wanted
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_is_taken_somewhere(call: str) -> None:
+    """Else its refusals would say nothing of layouts; but for the group_index that none takes."""
+    op, given = CALLS[call]
+    taken = [isinstance(verdict(op, device, given)[0], dict) for device in DEVICES]
+    assert any(taken) is ("group_index" not in given or op == "npu_group_quant")
+
+
+@pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning")
+@pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
+def test_the_verdict_does_not_depend_on_how_a_tensor_is_given(call: str, name: str) -> None:
+    op, given = CALLS[call]
+    value = given[name]
+    variants = [(value, "ND", False)]
+    if value.ndim >= 2:
+        variants += [(value, "ND", True), (value, "FRACTAL_NZ", False), (value, "FRACTAL_NZ", True)]
+    else:
+        # A matrix where there should be a row, in fractals.
+        variants += [(value.reshape(1, -1), "FRACTAL_NZ", False)]
+    variants += [(np.ones(value.shape, dtype.numpy), "ND", False) for dtype in FLOATS]
+    for device in DEVICES:
+        for numbers, layout, transposed in variants:
+            if layout == "ND" and transposed and 1 in value.shape:
+                continue  # such an array lies in memory both ways
+            first, *others = (
+                verdict(op, device, given | {name: form})
+                for form in forms(numbers, layout, transposed)
+            )
+            assert others == [first] * len(others)
+
+
+TAKES_FRACTALS = {
+    ("matmul", "x2"), ("npu_format_cast", "x"), ("npu_convert_weight_to_int4pack", "weight"),
+    ("npu_quant_matmul", "x2"), ("npu_weight_quant_batchmatmul", "weight"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning")
+@pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
+def test_fractals_are_refused_by_name_where_only_rows_are_taken(call: str, name: str) -> None:
+    op, given = CALLS[call]
+    if (op, name) in TAKES_FRACTALS or (op, name) == ("npu_dynamic_quant", "group_index"):
+        return
+    value = given[name] if given[name].ndim >= 2 else given[name].reshape(1, -1)
+    remedy = r"pass it through npu_format_cast\(\.\.\., 2\)"
+    if (op, name) == ("npu_weight_quant_batchmatmul", "x"):
+        remedy = "cast it back with npu_format_cast"
+    message = rf"^{op}: {name} must have layout ND, not FRACTAL_NZ; {remedy} \[161002\]$"
+    for form in forms(value, "FRACTAL_NZ", False):
+        with pytest.raises(OpError, match=message):
+            ops.load(op).check(devices.load("ascend910b2"), **given | {name: form})
+
+
+def test_a_plain_tensor_gives_what_its_array_gives() -> None:
+    x, scales = np.linspace(-9, 9, 128, dtype=F32).reshape(8, 16), ones(16)
+    given = (None, "qint8", -1, False)
+    for turned in (False, True):
+        tensor = Tensor.of(x, transposed=turned)
+        from_tensor = run("npu_quantize", tensor, Tensor.of(scales), *given, device="Atlas A2")
+        from_array = run("npu_quantize", x, scales, *given, device="Atlas A2")
+        np.testing.assert_array_equal(from_tensor.output, from_array.output)
+        spec = TensorSpec(x.shape, "float32", transposed=turned)
+        timed = run("npu_quantize", spec, scales, *given, device="Atlas A2")
+        assert from_tensor.cycles == from_array.cycles == timed.cycles
