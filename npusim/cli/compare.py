@@ -112,12 +112,12 @@ def _errors(one: Mismatch) -> tuple[float | None, float | None]:
 
 
 def _facts(found: Comparison) -> dict[str, Any]:
-    facts = _plain(asdict(found))
-    facts["worst"] = [_plain(one) for one in facts["worst"]]
+    facts = _to_json(asdict(found))
+    facts["worst"] = [_to_json(one) for one in facts["worst"]]
     return facts | {"accuracy_reached": found.is_reached}
 
 
-def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+def _to_json(facts: dict[str, Any]) -> dict[str, Any]:
     """*facts* with words for infinity and NaN, which JSON does not have."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -43,17 +43,17 @@ def decode_scale(
     """
     if (word is None) == (encoded is None):
         raise UsageError("decode-scale: a word or --encode must be given, and one only; write one")
-    made = None if encoded is None else _encoded(encoded, round_mode)
-    found = decode(_whole(word)) if made is None and word is not None else None
-    found = made.word if made is not None else found
+    packed = None if encoded is None else _encoded(encoded, round_mode)
+    found = decode(_whole(word)) if packed is None and word is not None else None
+    found = packed.word if packed is not None else found
     assert found is not None
     if as_json:
-        typer.echo(json_text(_facts(found, made)))
+        typer.echo(json_text(_facts(found, packed)))
         return
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column()
-    for key, value in (*_given(made), *_fields(found, made is None)):
+    for key, value in (*_given(packed), *_fields(found, packed is None)):
         lines.add_row(key, Text(value))
     show(lines)
 
@@ -83,15 +83,15 @@ def _encoded(text: str, round_mode: int) -> Encoded:
 # ---- as lines ----
 
 
-def _given(made: Encoded | None) -> list[tuple[str, str]]:
-    if made is None:
+def _given(packed: Encoded | None) -> list[tuple[str, str]]:
+    if packed is None:
         return []
-    offset = "" if made.offset is None else f", offset {made.offset:g}"
-    relative = made.relative_error
+    offset = "" if packed.offset is None else f", offset {packed.offset:g}"
+    relative = packed.relative_error
     share = "" if relative is None else f", {relative:.3g} of the scale"
     return [
-        ("given", f"scale {_exact(made.scale)} as fp32{offset}, round_mode {made.round_mode}"),
-        ("error", f"{made.error:.6g}{share}"),
+        ("given", f"scale {_exact(packed.scale)} as fp32{offset}, round_mode {packed.round_mode}"),
+        ("error", f"{packed.error:.6g}{share}"),
     ]
 
 
@@ -141,15 +141,15 @@ def _lost(whole: float, read: float) -> str:
 # ---- as JSON ----
 
 
-def _facts(word: Word, made: Encoded | None) -> dict[str, Any]:
+def _facts(word: Word, packed: Encoded | None) -> dict[str, Any]:
     facts = asdict(word) | {"int64": word.int64, "hex": f"0x{word.bits:016X}"}
-    if made is not None:
+    if packed is not None:
         facts |= {
-            "given_scale": made.scale,
-            "given_offset": made.offset,
-            "round_mode": made.round_mode,
-            "error": made.error,
-            "relative_error": made.relative_error,
+            "given_scale": packed.scale,
+            "given_offset": packed.offset,
+            "round_mode": packed.round_mode,
+            "error": packed.error,
+            "relative_error": packed.relative_error,
         }
     # JSON has no infinity and no NaN.
     return {

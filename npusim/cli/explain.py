@@ -33,7 +33,7 @@ def explain_operator(
     For example: npusim explain npu_quantize -d "Atlas A2" -i input=spec:8x64:float16
     -i scales=spec:1:float16 -a dtype=qint8 -a axis=-1 -a div_mode=false
     """
-    parameters(op)  # an unknown operator is told before an unknown device
+    parameters(op)  # an unknown operator is reported before an unknown device
     spec = devices.load(device)
     found = None
     if inputs or attributes:
@@ -73,9 +73,9 @@ def _call(found: Explanation) -> list[RenderableType]:
         lines.add_row("refused", Text(_refusal(found)))
         return [*parts, lines]
     for name, spec in found.kernel_inputs.items():
-        lines.add_row(f"in   {name}", Text(_told(spec)))
+        lines.add_row(f"in   {name}", Text(_describe(spec)))
     for name, spec in found.outputs.items():
-        lines.add_row(f"out  {name}", Text(_told(spec)))
+        lines.add_row(f"out  {name}", Text(_describe(spec)))
     if found.template is not None:
         reason = f": {found.reason}" if found.reason else ""
         lines.add_row("template", Text(f"{found.template}{reason}"))
@@ -92,7 +92,7 @@ def _refusal(found: Explanation) -> str:
     return own.refusal or ""
 
 
-def _told(spec: TensorSpec) -> str:
+def _describe(spec: TensorSpec) -> str:
     layout = "" if spec.layout == "ND" else f" {spec.layout}"
     return f"{spec.dtype} {spec.shape}{layout}{', transposed' if spec.transposed else ''}"
 
@@ -107,9 +107,9 @@ def _lines(found: Explanation) -> Table:
             also = line.layouts.get(names[0], ()) if len(names) == 1 else ()
             layouts = f" as {' or '.join(also)}" if also else ""
             cells.append((" + ".join(names), f"{', '.join(dtypes) or 'nothing'}{layouts}"))
-        for place, (names_told, could) in enumerate(cells or [("", "")]):
+        for place, (tensors, could) in enumerate(cells or [("", "")]):
             first = (Text(line.series, "bold"), verdict) if place == 0 else ("", "")
-            listing.add_row(*first, Text(names_told), Text(could))
+            listing.add_row(*first, Text(tensors), Text(could))
         if line.refusal is not None:
             listing.add_row("", "", "", Text(line.refusal))
     return listing

@@ -9,7 +9,7 @@ from typing import Any
 from npusim.cli.screen import json_text
 from npusim.data.layout import Placement, Spot
 
-__all__ = ["FORMATS", "facts", "told"]
+__all__ = ["FORMATS", "described", "facts"]
 
 MOST_CELLS = 4096
 """What a grid for people shows."""
@@ -31,7 +31,7 @@ def facts(of: Placement) -> dict[str, Any]:
     }
 
 
-def told(of: Placement) -> list[tuple[str, str]]:
+def described(of: Placement) -> list[tuple[str, str]]:
     """The same in words."""
     lines = [("layout", str(of))]
     if of.order is not None and of.fractal is not None:
@@ -75,7 +75,7 @@ def text(of: Placement) -> str:
     side = max(len(cell) for line in cells for cell in line)
     edge = max(3, len(str(len(cells) - 1)))
     names = [str(column).rjust(side) for column in range(of.padded[1])]
-    lines = [f"{key:8}  {value}" for key, value in told(of)]
+    lines = [f"{key:8}  {value}" for key, value in described(of)]
     lines += ["", _ruled(" " * edge, names, width)]
     for row, line in enumerate(cells):
         if row % height == 0:

@@ -16,7 +16,7 @@ from rich.text import Text
 from npusim import devices
 from npusim.cli import file
 from npusim.cli.call import UsageError
-from npusim.cli.grids import FORMATS, facts, told
+from npusim.cli.grids import FORMATS, described, facts
 from npusim.cli.screen import json_text, show
 from npusim.data.dtypes import dtype_named
 from npusim.data.layout import NAMES, Placement, Spot
@@ -207,7 +207,7 @@ def _where(
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column()
-    for key, value in told(of):
+    for key, value in described(of):
         lines.add_row(key, Text(value))
     for spot in spots:
         for key, value in _lines(of, spot, spec):
@@ -249,7 +249,7 @@ def _lines(of: Placement, spot: Spot, spec: DeviceSpec) -> list[tuple[str, str]]
             )
         )
     bank = _bank(spot, spec)
-    told = f"group {bank['ub_bank_group']}, bank {bank['ub_bank']} of it"
+    group = f"group {bank['ub_bank_group']}, bank {bank['ub_bank']} of it"
     beyond = "none: the place is beyond the buffer"
-    where = beyond if bank["ub_bank"] is None else f"{told}, if the matrix begins with the buffer"
+    where = beyond if bank["ub_bank"] is None else f"{group}, if the matrix begins with the buffer"
     return [*lines, (f"UB bank on {spec.name}", where)]

@@ -46,13 +46,13 @@ def summary(run: Run) -> Group:
 
 def _output(output: Output) -> str:
     layout = "ND" if isinstance(output, np.ndarray) else output.layout
-    told = f"{output.dtype} {output.shape}" + (f" {layout}" if layout != "ND" else "")
+    described = f"{output.dtype} {output.shape}" + (f" {layout}" if layout != "ND" else "")
     if isinstance(output, TensorSpec):
-        return f"{told}, without values"
+        return f"{described}, without values"
     values = output.numpy() if isinstance(output, Tensor) else output
     first = " ".join(str(value) for value in values.reshape(-1)[:FIRST_VALUES].tolist())
     more = " ..." if values.size > FIRST_VALUES else ""
-    return f"{told}: {first}{more}".rstrip()
+    return f"{described}: {first}{more}".rstrip()
 
 
 def _time(run: Run) -> str:

@@ -1,1 +1,1 @@
-"""What people ask about numbers and calls: packed scales, contracts, differences."""
+"""Packed scales, contracts and differences, explained."""

@@ -68,7 +68,7 @@ class Contract:
         """A required tensor of one of *dtypes* with at least two dimensions, in one of *layouts*.
 
         An array whose last two dimensions lie in memory the other way round is taken as a
-        transposed one, told by its strides as torch does (op-plugin, is_transpose_last_two_dims).
+        transposed one, which its strides say, as in torch (op-plugin, is_transpose_last_two_dims).
         The array of an operand in FRACTAL_NZ is its storage.
         """
         found = self._tensor(name, value, dtypes, when)

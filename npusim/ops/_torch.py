@@ -50,8 +50,8 @@ class TorchFunction:
     aclnn: Callable[[Given], str]
     """The function of aclnn that torch_npu calls, which errors name."""
     outputs: Callable[[Given, Sizes], tuple[Result, ...]]
-    """What comes out, told without values, so that it serves fake tensors; what a call must fulfil
-    beside is checked when it runs."""
+    """Shapes and dtypes of what comes out, for tensors without values; what else a call must
+    fulfil is checked when it runs."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the schema -> the operator's, where it is another."""
     dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -24,7 +24,7 @@ __all__ = ["BINS", "PICTURE", "Row", "bandwidth", "rows"]
 BINS = 200
 """Parts of the run, each of which has one height."""
 FAR_ABOVE = 8
-"""A limit so many times the peak is only told, so that the rest can be seen."""
+"""A limit so many times the peak is only written, so that the rest can be seen."""
 ROOM = 0.74
 """Of a lane, which is 1 high, that the highest peak takes."""
 
@@ -124,11 +124,11 @@ def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
 
 def _annotate(ax: Axes, row: Row, place: int) -> None:
     """Peak and limit, right of the lane."""
-    told = f"peak {_rate(float(row.bytes_per_s.max()))}\nmean {_rate(row.mean_bytes_per_s)}"
+    label = f"peak {_rate(float(row.bytes_per_s.max()))}\nmean {_rate(row.mean_bytes_per_s)}"
     if row.limit_bytes_per_s:
-        told += f"\n{row.limit} {_rate(row.limit_bytes_per_s)}"
+        label += f"\n{row.limit} {_rate(row.limit_bytes_per_s)}"
     ax.text(
-        *(1.01, place + 0.6, told),
+        *(1.01, place + 0.6, label),
         transform=ax.get_yaxis_transform(),
         va="center",
         size=style.LABEL_POINTS,
@@ -140,11 +140,11 @@ def _finding(found: list[Row]) -> str:
     if not found:
         return "nothing moved between memories"
     row = found[0]
-    told = f"{row.path} carries {_rate(row.mean_bytes_per_s)} on average"
+    sentence = f"{row.path} carries {_rate(row.mean_bytes_per_s)} on average"
     if not row.limit_bytes_per_s:
-        return told
+        return sentence
     share = style.percent(row.mean_bytes_per_s / row.limit_bytes_per_s)
-    return f"{told}, {share} of what {row.limit} can"
+    return f"{sentence}, {share} of what {row.limit} can"
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -134,10 +134,10 @@ def finding(subject: Subject) -> str:
             took[row.kind, row.pipe] = took.get((row.kind, row.pipe), 0.0) + row.share
     kind, pipe = max(took, key=lambda key: took[key])
     kinds = {row.kind for row in found}
-    told = (
+    sentence = (
         f"{pipe}{f' of {kind}' if len(kinds) > 1 else ''} works {style.percent(took[kind, pipe])}"
     )
-    told += f" of {style.time_named(elapsed_us(trace_of(subject)))}"
+    sentence += f" of {style.time_named(elapsed_us(trace_of(subject)))}"
     held = [
         row
         for row in found
@@ -146,13 +146,13 @@ def finding(subject: Subject) -> str:
     longest = max(held, key=lambda row: row.share, default=None)
     if longest is not None and longest.share >= LEAST_TOLD:
         share = style.percent(longest.share)
-        told += (
+        sentence += (
             f", {share} of it slowed by {longest.reason}"
             if longest.cause == "link"
             else f" and waits {share} for {_awaited(longest)}"
         )
     words = verdict(subject)
-    return f"{words}: {told}" if words else told
+    return f"{words}: {sentence}" if words else sentence
 
 
 LEAST_TOLD = 0.05
@@ -226,10 +226,10 @@ def _draw(ax: Axes, row: Row, left: float, y: float) -> None:
         text = f"{row.reason} {text}" if row.cause != "issue" else f"not handed out {text}"
     if row.cause == "over":
         text = "" if row.share < 0.12 else "done"
-    for told in (text, style.percent(row.share)):
-        if told and len(told) * CHARACTER <= 100 * row.share:
+    for label in (text, style.percent(row.share)):
+        if label and len(label) * CHARACTER <= 100 * row.share:
             ax.text(
-                *(left + 50 * row.share, y, told),
+                *(left + 50 * row.share, y, label),
                 ha="center",
                 va="center",
                 size=style.LABEL_POINTS,

@@ -100,11 +100,11 @@ def across(runs: Sequence[Timed], *, ax: Axes | None = None) -> Axes:
     ax.set_xlim(0, 1.12 * max(row.time_us for row in found))
     style.bare(ax)
     first, last = found[0], found[-1]
-    told = f"{style.time_named(first.time_us)} on {first.name}"
+    finding = f"{style.time_named(first.time_us)} on {first.name}"
     if len(found) > 1:
-        told = f"{first.name} takes {style.time_named(first.time_us)}, {last.name} "
-        told += f"{last.time_us / first.time_us:.1f} times as long"
-    style.title(ax, f"{runs[0].op}: {told}")
+        finding = f"{first.name} takes {style.time_named(first.time_us)}, {last.name} "
+        finding += f"{last.time_us / first.time_us:.1f} times as long"
+    style.title(ax, f"{runs[0].op}: {finding}")
     ax.set_xlabel("time (us)", size=style.TEXT_POINTS, color=style.INK, loc="left")
     style.legend_below(ax, ax.get_legend_handles_labels()[0])
     return ax

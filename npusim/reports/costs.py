@@ -102,10 +102,10 @@ def costs(runs: Timed | Sequence[Timed], *, ax: Axes | None = None) -> Axes:
 
 def _draw(ax: Axes, row: Row, left: float, y: float, longest: float) -> None:
     ax.barh(y, row.us, 0.5, left=left, color=COLORS[row.part], edgecolor="white", zorder=2)
-    for told in (f"{row.part} {style.time_named(row.us)}", style.time_named(row.us)):
-        if len(told) * CHARACTER <= 100 * row.us / longest:
+    for label in (f"{row.part} {style.time_named(row.us)}", style.time_named(row.us)):
+        if len(label) * CHARACTER <= 100 * row.us / longest:
             ax.text(
-                *(left + row.us / 2, y, told),
+                *(left + row.us / 2, y, label),
                 ha="center",
                 va="center",
                 size=style.LABEL_POINTS,

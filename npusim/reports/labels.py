@@ -91,7 +91,7 @@ def _upright(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
     if min(rooms) < line or any(bar.micro_ops > 1 for bar in cluster):
         return []
     whole = [bar.names[0] for bar in cluster]
-    for texts in (whole, [_plain(name) for name in whole]):
+    for texts in (whole, [_bare_name(name) for name in whole]):
         if max(map(_points, texts)) * scale.pixels_per_point <= scale.lane_pixels:
             return [
                 Label(bar.start_us + min(room, 1.5 * line) / 2 / scale.pixels_per_us, text, True)
@@ -104,13 +104,13 @@ def _beside(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
     """All mnemonics without their modes, in the gap behind the cluster."""
     pad = PAD_POINTS * scale.pixels_per_point
     end = max(bar.end_us for bar in cluster)
-    text = ", ".join(dict.fromkeys(_plain(name) for name in _names(cluster)))
+    text = ", ".join(dict.fromkeys(_bare_name(name) for name in _names(cluster)))
     if _points(text) * scale.pixels_per_point > (until - end) * scale.pixels_per_us - 2 * pad:
         return []
     return [Label(end + pad / scale.pixels_per_us, text, False)]
 
 
-def _plain(name: str) -> str:
+def _bare_name(name: str) -> str:
     return name.partition(".")[0]
 
 

@@ -47,7 +47,7 @@ MOST_OPS = 200_000
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
 FAR_ABOVE = 5
-"""A size so many times what is used is only told, so that the rest can be seen."""
+"""A size so many times what is used is only written, so that the rest can be seen."""
 
 STEPS = 1000
 """More changes than this cannot be told apart."""
@@ -200,13 +200,13 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
     ax.hlines(base, 0, end_us, color=style.GRID, lw=0.8, zorder=1)
     if is_seen:
         ax.hlines(base - ROOM, 0, end_us, color=style.INK, lw=0.8, zorder=3)
-    told = f"peak {_bytes(row.peak_bytes)}"
+    label = f"peak {_bytes(row.peak_bytes)}"
     if row.claimed_bytes:
-        told += f"\nclaimed {_bytes(row.claimed_bytes)}"
+        label += f"\nclaimed {_bytes(row.claimed_bytes)}"
     if row.size_bytes:
-        told += f"\nof {_bytes(row.size_bytes)}"
+        label += f"\nof {_bytes(row.size_bytes)}"
     ax.text(
-        *(1.01, base - 0.4, told),
+        *(1.01, base - 0.4, label),
         transform=ax.get_yaxis_transform(),
         va="center",
         size=style.LABEL_POINTS,

@@ -37,21 +37,21 @@ class _Words:
 def payload(trace: Trace, code: dict[Line, str]) -> dict[str, Any]:
     """The lanes of *trace* that there is room for, the slowest of each kind before the others."""
     words, bodies = _Words(), dict[Body, int]()
-    told: list[Any] = []
+    written: list[Any] = []
     shown, left_out = _chosen(trace)
     lanes = []
     for lane, cores in shown:
         for call in lane.program.calls:
             if call.body not in bodies:
-                bodies[call.body] = len(told)
-                told.append(_body(call, words, code))
+                bodies[call.body] = len(written)
+                written.append(_body(call, words, code))
         lanes.append(_lane(lane, cores, bodies, words))
     return {
         "clock_hz": trace.clock_hz,
         "cycles": trace.cycles,
         "pipes": list(style.PIPES),
         "colors": list(style.COLORS.values()),
-        "bodies": told,
+        "bodies": written,
         "lanes": lanes,
         "left_out": left_out,
         "words": list(words.known),

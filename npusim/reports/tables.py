@@ -46,11 +46,11 @@ def _is_amount(value: Cell) -> bool:
 
 def facts(runs: Sequence[Record]) -> str:
     """What the runs are, and how long they took; of two, how they differ."""
-    told = [_facts(run) for run in runs]
-    names = dict.fromkeys(name for own in told for name in own)
+    facts_of_runs = [_facts(run) for run in runs]
+    names = dict.fromkeys(name for own in facts_of_runs for name in own)
     rows: list[list[Cell]] = []
     for name in names:
-        values = [own.get(name, ("", None)) for own in told]
+        values = [own.get(name, ("", None)) for own in facts_of_runs]
         row: list[Cell] = [name, *(text for text, _ in values)]
         if len(runs) == 2:
             row.append(_difference(values[0][1], values[1][1]))
@@ -172,9 +172,9 @@ def devices(runs: Sequence[Record]) -> str:
     if not one:
         a, b = (run.device.name for run in runs)
         head = ["number", a, "its source", b, "its source"]
-    told = " and ".join(dict.fromkeys(run.device.name for run in runs))
+    chips = " and ".join(dict.fromkeys(run.device.name for run in runs))
     return (
-        f"<details><summary>Every number of {escape(told)}, with its source</summary>"
+        f"<details><summary>Every number of {escape(chips)}, with its source</summary>"
         f"{table(head, rows, marked)}</details>"
     )
 

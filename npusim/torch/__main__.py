@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
             trace.write(events, folder, device)
         if not options.quiet:
             sys.stdout.flush()
-            _tell(clock.told())
+            _tell(clock.summary())
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The device `npu`: what torch must be told so that `npu:0` exists in this process.
+"""The device `npu`: what torch needs so that `npu:0` exists in this process.
 
 What other parts use::
 
@@ -55,7 +55,7 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     _register_fallback()
     _register_kernels()
-    _mend_torch()
+    _patch_torch()
     _libraries.append(torch.library.Library("npu", "DEF"))
 
 
@@ -119,7 +119,7 @@ def _functions() -> list[tuple[str, HostOp]]:
     return found
 
 
-def _mend_torch() -> None:
+def _patch_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator

@@ -92,7 +92,7 @@ class Clock:
             self.launches += self.kernels > before
             self._graph = self._paid_us = None
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What has passed, in one line."""
         plain = sum(self.not_simulated.values())
         return (

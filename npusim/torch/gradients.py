@@ -33,15 +33,15 @@ def inference_only(name: str, op: Any) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            made = op(*args, **kwargs)
+            outputs = op(*args, **kwargs)
         if not torch.is_grad_enabled():
-            return made
+            return outputs
         inputs = [x for x in (*args, *kwargs.values()) if _needs_gradient(x)]
         if not inputs:
-            return made
-        if isinstance(made, torch.Tensor):
-            return _refusing(name, made, inputs)
-        return tuple(_refusing(name, output, inputs) for output in made)
+            return outputs
+        if isinstance(outputs, torch.Tensor):
+            return _refusing(name, outputs, inputs)
+        return tuple(_refusing(name, output, inputs) for output in outputs)
 
     return kernel
 

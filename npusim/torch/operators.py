@@ -1,10 +1,9 @@
 """The operators of torch_npu in the namespace `npu`: each call runs on the simulated card.
 
-What goes wrong is told as a card tells it, with torch_npu's first line and CANN's code, and then
-what npusim has to say: what must hold, what came, what to do. The form of the first line is that of
-published error reports. A kernel that traps is told at once; a card tells it at the next
-synchronise. Which functions there are, and which aclnn function each calls, is declared by the
-operators.
+Errors are those of a card, with torch_npu's first line and CANN's code, and then what npusim has to
+say: what must hold, what came, what to do. The form of the first line is that of published error
+reports. A kernel that traps is reported at once, by a card only at the next synchronise. Which
+functions there are, and which function of aclnn each calls, the operators declare.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def to_npu(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_conj() or tensor.is_neg():
         # On this side the bits can be resolved; on the other that would come back here.
         tensor = tensor.resolve_conj().resolve_neg()
-    made = _relabel(tensor, _EXTENSION)
-    memory.take(made)
-    return made
+    relabelled = _relabel(tensor, _EXTENSION)
+    memory.take(relabelled)
+    return relabelled
 
 
 def _relabel(tensor: torch.Tensor, kind: int) -> torch.Tensor:

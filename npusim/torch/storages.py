@@ -89,11 +89,11 @@ def _to_copy(
     if device is not None and device.type not in ("npu", "cpu"):
         return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=memory_format)
     clock.host("aten._to_copy.default")
-    made = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
+    copied = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
     if device is not None and device.type == "cpu":
-        return made
+        return copied
     _check(device)
-    return to_npu(made)
+    return to_npu(copied)
 
 
 def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
@@ -136,8 +136,8 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[A
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None
     tensors = to_host(grad), to_host(x), to_host(weight)
-    made = aten.convolution_backward(*tensors, bias_sizes, *how, mask)
-    return tuple(None if part is None else to_npu(part) for part in made)
+    parts = aten.convolution_backward(*tensors, bias_sizes, *how, mask)
+    return tuple(None if part is None else to_npu(part) for part in parts)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {

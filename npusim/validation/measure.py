@@ -60,7 +60,7 @@ def measure(
 ) -> tuple[Result, ...]:
     """The results of *rows*, in their order.
 
-    *jobs* processes share the work, one a processor unless told otherwise; with 1 all is done in
+    *jobs* processes share the work, one a processor by default; with 1 all is done in
     this one. Their number changes no result. With more than 1 a script must keep its own calls
     below `if __name__ == "__main__"`, since each process imports it anew. *progress* is called
     with "rows" and the share of them that is done.

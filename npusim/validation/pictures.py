@@ -89,7 +89,7 @@ def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = N
             zorder=3,
         )
     _logarithmic(ax, low, high)
-    _plain(ax)
+    _bare_axes(ax)
     ax.set_xlabel("measured, us", size=style.TEXT_POINTS, color=style.INK, loc="left")
     ax.set_ylabel("simulated, us", size=style.TEXT_POINTS, color=style.INK, loc="bottom")
     _title(ax, _summary(found))
@@ -129,7 +129,7 @@ def errors(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
         under += counts
     ax.axvline(0, color=style.INK, linewidth=0.8, zorder=3)
     _spread(ax, float(under.max()))
-    _plain(ax)
+    _bare_axes(ax)
     ax.grid(visible=False, axis="x")
     ax.set_xlabel(
         f"simulated less measured, % of measured; rows from {SHORT_US:g} us on",
@@ -207,7 +207,7 @@ def _logarithmic(ax: Axes, low: float, high: float) -> None:
         axis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:g}"))
 
 
-def _plain(ax: Axes) -> None:
+def _bare_axes(ax: Axes) -> None:
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(which="both", length=0, labelsize=style.TEXT_POINTS, labelcolor=style.INK)
     ax.grid(color=style.GRID, linewidth=0.8)

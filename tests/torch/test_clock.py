@@ -30,7 +30,7 @@ def test_kernels_follow_each_other() -> None:
         ("b", 3.0, 2.0, True),
     ]
     assert (time.now_us, time.launches, time.kernels) == (5.0, 2, 2)
-    assert time.told() == "5.00 us simulated in 2 launches; 1 host operation not simulated"
+    assert time.summary() == "5.00 us simulated in 2 launches; 1 host operation not simulated"
 
 
 def test_a_graph_pays_the_dearest_launch_once() -> None:

@@ -105,7 +105,7 @@ class LinearQuant(torch.nn.Module):
         self.bias = _parameter(out_features, dtype=torch.int32, device=device) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(..., out_features)` of *output_dtype*, int8 unless told otherwise."""
+        """`(..., out_features)` of *output_dtype*, int8 by default."""
         return npu_quant_matmul(
             x,
             _turned(self.weight),

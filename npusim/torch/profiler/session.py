@@ -29,10 +29,10 @@ def schedule(
     """
     steps = {"wait": wait, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}
     if active < 1 or min(steps.values()) < 0:
-        told = ", ".join(f"{name}={count}" for name, count in steps.items())
+        counts = ", ".join(f"{name}={count}" for name, count in steps.items())
         raise ValueError(
             f"torch_npu.profiler: active must be at least 1 and the rest at least 0, not "
-            f"active={active}, {told}; name whole steps"
+            f"active={active}, {counts}; name whole steps"
         )
     cycle = wait + warmup + active
 
