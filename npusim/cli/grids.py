@@ -11,9 +11,9 @@ from npusim.data.layout import Placement, Spot
 
 __all__ = ["FORMATS", "described", "facts"]
 
-MOST_CELLS = 4096
+MAX_CELLS = 4096
 """What a grid for people shows."""
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 """What a table for programs lists."""
 WAYS = {"Z": "row by row", "N": "column by column", "z": "row by row", "n": "column by column"}
 
@@ -61,7 +61,7 @@ def _limit(of: Placement, most: int, remedy: str) -> None:
 
 def _cells(of: Placement) -> list[list[str]]:
     """How many elements lie before each one, a point where there is none."""
-    _limit(of, MOST_CELLS, "take a smaller matrix, --format csv, or --index for one element")
+    _limit(of, MAX_CELLS, "take a smaller matrix, --format csv, or --index for one element")
     return [
         [str(n) if r < of.rows and c < of.columns else "." for c, n in enumerate(line)]
         for r, line in enumerate(of.elements.tolist())
@@ -108,7 +108,7 @@ def markdown(of: Placement) -> str:
 
 def spots(of: Placement) -> Iterator[Spot]:
     """Every place in memory, in order."""
-    _limit(of, MOST_ELEMENTS, "take a smaller matrix, or --index for one element")
+    _limit(of, MAX_ELEMENTS, "take a smaller matrix, or --index for one element")
     return (of.spot(element) for element in range(of.count))
 
 
@@ -123,7 +123,7 @@ def csv(of: Placement) -> str:
 
 def json(of: Placement) -> str:
     """Facts, and `elements[row][column]`: how many elements lie before that one."""
-    _limit(of, MOST_ELEMENTS, "take a smaller matrix, or --index for one element")
+    _limit(of, MAX_ELEMENTS, "take a smaller matrix, or --index for one element")
     whole = of.elements[: of.rows, : of.columns].tolist()
     return json_text(facts(of) | {"elements": whole}) + "\n"
 

@@ -17,7 +17,7 @@ __all__ = ["Label", "Scale", "labels"]
 
 CLUSTER_PIXELS = 4.0
 """Bars with a smaller gap between them belong together."""
-MOST_STRIPES = 12
+MAX_STRIPES = 12
 """A text across more bars than this cannot be read."""
 PAD_POINTS = 3.0
 
@@ -74,7 +74,7 @@ def _along(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
     text = names[0] if count == 1 else f"{names[0]} ×{count}"
     pad = PAD_POINTS * scale.pixels_per_point
     room = (until - cluster[0].start_us) * scale.pixels_per_us - 2 * pad
-    if len(names) > 1 or len(cluster) > MOST_STRIPES:
+    if len(names) > 1 or len(cluster) > MAX_STRIPES:
         return []
     if _points(text) * scale.pixels_per_point > room:
         return []

@@ -12,11 +12,11 @@ from npusim.reports.style import GRID, INK, TEXT_POINTS, new_axes, title
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MOST_CELLS", "Cell", "layout", "rows"]
+__all__ = ["MAX_CELLS", "Cell", "layout", "rows"]
 
-MOST_CELLS = 16384
+MAX_CELLS = 16384
 """More could not be told apart."""
-MOST_NUMBERS = 2048
+MAX_NUMBERS = 2048
 """Cells with their numbers in them; more would be too small to read."""
 PADDING = "#f4f4f4"
 
@@ -35,9 +35,9 @@ class Cell:
 
 def rows(of: Placement) -> list[Cell]:
     """All cells of whole fractals, row by row."""
-    if of.count > MOST_CELLS:
+    if of.count > MAX_CELLS:
         raise ValueError(
-            f"layout: a picture must have at most {MOST_CELLS} cells, not {of.count}; "
+            f"layout: a picture must have at most {MAX_CELLS} cells, not {of.count}; "
             f"take a smaller matrix"
         )
     size = of.fractal[0] * of.fractal[1] if of.fractal else of.count
@@ -60,7 +60,7 @@ def layout(of: Placement, *, ax: Axes | None = None) -> Axes:
     ax.add_collection(
         PatchCollection(squares, facecolors=colors, edgecolors="white", linewidths=0.5)
     )
-    if len(cells) <= MOST_NUMBERS:
+    if len(cells) <= MAX_NUMBERS:
         points = _points(of, ax)
         for cell in cells:
             color = "#aaaaaa" if cell.is_padding else INK

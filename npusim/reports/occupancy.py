@@ -42,7 +42,7 @@ BUFFERS = {
     "ub": "vector",
 }
 """Buffer -> the pipe whose colour it has; in the order of the way of the data."""
-MOST_OPS = 200_000
+MAX_OPS = 200_000
 """Longer programs are looked at up to there."""
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
@@ -114,7 +114,7 @@ def _lives(lane: LaneTrace) -> dict[str, list[Life]]:
     ended: dict[str, list[Life]] = {}
     alive: dict[str, list[Life]] = {}
     starts, ends = lane.start.tolist(), lane.end.tolist()
-    for index, op in enumerate(lane.ops[:MOST_OPS]):
+    for index, op in enumerate(lane.ops[:MAX_OPS]):
         for place in reads(op):
             for life in alive.get(place.buffer, ()):
                 if life[0] < place.end_bytes and place.offset_bytes < life[1]:

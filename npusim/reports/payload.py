@@ -17,9 +17,9 @@ from npusim.reports.subject import slowest_lanes
 from npusim.reports.traffic import moved, path
 from npusim.trace import ORDERING, LaneTrace, Trace
 
-__all__ = ["MOST_OPS", "payload"]
+__all__ = ["MAX_OPS", "payload"]
 
-MOST_OPS = 120_000
+MAX_OPS = 120_000
 """Micro-ops, after which no further core is shown."""
 
 
@@ -67,7 +67,7 @@ def _chosen(trace: Trace) -> tuple[list[tuple[LaneTrace, tuple[int, ...]]], int]
     count = left_out = 0
     for lane, cores in groups:
         count += len(lane.program)
-        if shown and count > MOST_OPS:
+        if shown and count > MAX_OPS:
             left_out += len(cores)
         else:
             shown.append((lane, cores))

@@ -55,7 +55,7 @@ LONG_TITLE = 90
 """Characters that fit above a picture of usual width."""
 
 
-MOST_RUNS = 4
+MAX_RUNS = 4
 """Runs of cores that a label lists before it only counts."""
 
 
@@ -88,8 +88,8 @@ def cores_named(cores: tuple[int, ...], kind: str) -> str:
             runs[-1].append(core)
         else:
             runs.append([core])
-    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:MOST_RUNS]]
-    left = sum(len(run) for run in runs[MOST_RUNS:])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:MAX_RUNS]]
+    left = sum(len(run) for run in runs[MAX_RUNS:])
     more = f" and {left} more" if left else ""
     word = "core" if len(cores) == 1 else "cores"
     return f"{word} {', '.join(parts)}{more} ({kind})"

@@ -37,7 +37,7 @@ HEADER_HEIGHT = 0.6
 HIGH = 0.9
 """Bars that are lower than this share of the full height are explained."""
 
-MOST_ARROWS = 60
+MAX_ARROWS = 60
 ARROW = {
     "arrowstyle": "-|>,head_length=3.5,head_width=1.8",
     "color": style.INK,
@@ -163,7 +163,7 @@ def _draw_flags(
         for flag in found
         if flag.held_us > least and flag.passed_us >= shown[0] and flag.set_us <= shown[1]
     ]
-    if len(seen) > MOST_ARROWS:
+    if len(seen) > MAX_ARROWS:
         return
     for flag in seen:
         start = lanes[flag.core][0], flag.src

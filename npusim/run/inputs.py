@@ -29,7 +29,7 @@ from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 
 __all__ = ["FileError", "InputError", "parse"]
 
-MOST_BYTES = 2**40
+MAX_BYTES = 2**40
 """Generators make nothing larger."""
 MAGIC = b"\x93NUMPY"
 """The first bytes of every .npy file (numpy.lib.format)."""
@@ -75,9 +75,9 @@ def parse(text: str) -> Value:
         return TensorSpec(shape, dtype.name, layout, transposed)
     # Numpy multiplies the sizes beside a zero, too.
     nbytes = prod(max(size, 1) for size in shape) * dtype.numpy.itemsize
-    if nbytes > MOST_BYTES:
+    if nbytes > MAX_BYTES:
         raise InputError(
-            f"inputs: {kind} must make at most {MOST_BYTES} bytes, not {nbytes}; "
+            f"inputs: {kind} must make at most {MAX_BYTES} bytes, not {nbytes}; "
             f"use spec:{words[0]}:{dtype.name} to ask for time only"
         )
     array = GENERATORS[kind][0](shape, dtype, options)

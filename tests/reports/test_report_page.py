@@ -216,7 +216,7 @@ def test_the_payload_is_the_trace() -> None:
 def test_cores_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = SetFlag("mte2", "vector", 0)
     played = trace(*(lane((core,), (ready, 0, 1, 5 + core)) for core in range(4)))
-    monkeypatch.setattr(payload, "MOST_OPS", 2)
+    monkeypatch.setattr(payload, "MAX_OPS", 2)
     found = payload.payload(played, {})
 
     # The slowest comes first.

@@ -88,7 +88,7 @@ def test_arrows_can_be_left_out_and_too_many_are(ax: Axes) -> None:
     assert arrows(timeline.timeline(trace(lane((0,), *CHAIN)), flags=False, ax=ax)) == 0
     many = [
         (op, *(100 * turn + time for time in times))
-        for turn in range(timeline.MOST_ARROWS // 3 + 1)
+        for turn in range(timeline.MAX_ARROWS // 3 + 1)
         for op, *times in CHAIN
     ]
     played = trace(lane((0,), *many))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BY_SCALAR", "UB_BYTES", "Choice", "Template", "choose", "most_columns"]
+__all__ = ["BY_SCALAR", "UB_BYTES", "Choice", "Template", "choose", "max_columns"]
 
 Template = Literal["single_row", "multi_row", "db", "base", "large"]
 
@@ -35,7 +35,7 @@ MULTI_ROW_KEPT_BYTES = 3392
 """The kernel multi_row leaves so much more for the scales of its rows."""
 
 SINGLE_ROW_COLUMNS = (4096, 5120, 10240)
-MULTI_ROW_MOST = 16320
+MAX_MULTI_ROW_ELEMENTS = 16320
 """Elements that one vector instruction reaches in fp32: 255 repeats of 64."""
 
 
@@ -47,7 +47,7 @@ class Choice:
     reason: str
 
 
-def most_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
+def max_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
     """Elements of the longest row for which *template* has room; multi_row: of all its rows.
 
     An element takes 2 bytes of x, twice in db, 1 of y and 2 x 4 in fp32; its smooth scale takes
@@ -57,7 +57,7 @@ def most_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
     match template:
         case "multi_row":
             fitting = (room - MULTI_ROW_KEPT_BYTES) // (15 if smooth else 11)
-            return min(MULTI_ROW_MOST, fitting // 64 * 64)
+            return min(MAX_MULTI_ROW_ELEMENTS, fitting // 64 * 64)
         case "db":
             # It must leave at least a byte.
             return (room - 1) // (19 if smooth else 13) // 16 * 16
@@ -69,11 +69,11 @@ def choose(rows: int, columns: int, smooth: bool, ub_bytes: int = UB_BYTES) -> C
     """The template for *rows* of *columns*, with smooth scales or not."""
     if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384:
         return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
-    most = most_columns("multi_row", smooth, ub_bytes)
-    if 128 <= columns <= most and columns % 8 == 0:
-        return Choice("multi_row", f"rows of 128 to {most} elements, a multiple of 8")
-    if columns <= (most := most_columns("db", smooth, ub_bytes)):
-        return Choice("db", f"rows of at most {most} elements fit twice")
-    if columns <= (most := most_columns("base", smooth, ub_bytes)):
-        return Choice("base", f"rows of at most {most} elements fit once")
-    return Choice("large", f"rows of more than {most} elements do not fit")
+    limit = max_columns("multi_row", smooth, ub_bytes)
+    if 128 <= columns <= limit and columns % 8 == 0:
+        return Choice("multi_row", f"rows of 128 to {limit} elements, a multiple of 8")
+    if columns <= (limit := max_columns("db", smooth, ub_bytes)):
+        return Choice("db", f"rows of at most {limit} elements fit twice")
+    if columns <= (limit := max_columns("base", smooth, ub_bytes)):
+        return Choice("base", f"rows of at most {limit} elements fit once")
+    return Choice("large", f"rows of more than {limit} elements do not fit")

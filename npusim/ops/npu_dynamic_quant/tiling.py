@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops.npu_dynamic_quant.choice import Template, choose, most_columns
+from npusim.ops.npu_dynamic_quant.choice import Template, choose, max_columns
 from npusim.ops.npu_dynamic_quant.contract import Problem
 
 __all__ = ["Plan", "tile"]
@@ -47,9 +47,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     if template == "single_row":
         row_step = SINGLE_ROW_ELEMENTS // p.columns
     elif template == "multi_row":
-        row_step = most_columns(template, smooth, ub_bytes) // p.columns
+        row_step = max_columns(template, smooth, ub_bytes) // p.columns
     elif template == "large":
-        column_step = most_columns("base", smooth, ub_bytes)
+        column_step = max_columns("base", smooth, ub_bytes)
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
     row_step = min(row_step, rows[0])
     depth = 2 if template == "db" else 1

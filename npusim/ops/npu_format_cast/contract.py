@@ -21,7 +21,7 @@ __all__ = ["FORMATS", "Problem", "check"]
 
 FORMATS: dict[Any, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
 """acl_format -> layout."""
-MOST_DIMENSIONS = 6
+MAX_DIMENSIONS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:
     bf16 = () if spec.series == "Atlas inference" else (BFLOAT16,)
     found = contract.matrix("x", x, (FLOAT16, *bf16, FLOAT32, INT8, INT32), layouts=LAYOUTS)
     contract.require(
-        len(found.shape) <= MOST_DIMENSIONS,
-        f"x must have at most {MOST_DIMENSIONS} dimensions, not {len(found.shape)}; reshape it",
+        len(found.shape) <= MAX_DIMENSIONS,
+        f"x must have at most {MAX_DIMENSIONS} dimensions, not {len(found.shape)}; reshape it",
     )
     is_known = isinstance(acl_format, int | np.integer | str) and acl_format in FORMATS
     contract.require(

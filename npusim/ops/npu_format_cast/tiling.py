@@ -19,7 +19,7 @@ DEPTH = 2
 """Buffers of each queue: one is loaded while the other is turned."""
 LINE_BLOCKS = 16
 """Columns are cut in whole cache lines of 512 bytes."""
-MOST_REPEATS = 255
+MAX_REPEATS = 255
 """The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
 LEAST_BLOCKS = 2
 """A piece with the ragged end of the rows is never less than a block wide, so that 310P, which
@@ -78,7 +78,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     room_blocks = room // (DEPTH * BLOCK_BYTES * FRACTAL_ROWS)
     down = min(per_core, p.down)
     across = min(blocks, max(LINE_BLOCKS, (room_blocks // down - 1) // 2))
-    down = min(down, room_blocks // (2 * across + 1), MOST_REPEATS * 8 // FRACTAL_ROWS)
+    down = min(down, room_blocks // (2 * across + 1), MAX_REPEATS * 8 // FRACTAL_ROWS)
     columns = len(list(pieces(p.across, blocks, LEAST_BLOCKS)))
     active = ceil_div(total, per_core) * columns
     return Plan(

@@ -15,7 +15,7 @@ from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
 __all__ = ["basic_tiles", "is_basic"]
 
 K_BYTES = (1024, 512, 256, 128, 64, 32)
-MOST_CUTS = 64
+MAX_CUTS = 64
 """L2 tiles along either axis; a product that needs more is not cut."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
@@ -167,8 +167,8 @@ def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
     if a + b + c < limit and max(a, b, c) < 128 * 2**20:
         return high, across
     least = 15 * 2**20
-    cuts_m = range(1, 2 if a <= least else min(high, MOST_CUTS) + 1)
-    cuts_n = range(1, 2 if b <= least else min(across, MOST_CUTS) + 1)
+    cuts_m = range(1, 2 if a <= least else min(high, MAX_CUTS) + 1)
+    cuts_n = range(1, 2 if b <= least else min(across, MAX_CUTS) + 1)
     pairs = sorted(((x, y) for x in cuts_m for y in cuts_n), key=lambda cut: cut[0] * cut[1])
     for x, y in pairs:
         m, n = ceil_div(high, x), ceil_div(across, y)

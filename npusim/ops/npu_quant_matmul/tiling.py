@@ -79,14 +79,14 @@ def _plan(
     )
 
 
-MOST_WORKSPACE_BYTES = 50 * 2**20
+MAX_WORKSPACE_BYTES = 50 * 2**20
 
 
 def _is_opt(p: Problem, cube: CubeTiles, strip: int, cores: int) -> bool:
     """Whether a whole strip of blocks has its own workspace, so that the cube never waits."""
     pr = p.product
     nbytes = 4 * cube.base_m * strip * cube.base_n * cores
-    if p.pertoken_scale is not None and nbytes < MOST_WORKSPACE_BYTES and pr.m <= cube.base_m:
+    if p.pertoken_scale is not None and nbytes < MAX_WORKSPACE_BYTES and pr.m <= cube.base_m:
         return True
     is_aligned = pr.k % 64 == 0 and pr.n % 64 == 0 and pr.m <= 256
     per_column = p.scale is not None and p.scale.spec.size > 1

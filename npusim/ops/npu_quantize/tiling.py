@@ -77,10 +77,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     core = spec.cores[spec.vector_kinds[0]]
     room = core.usable_bytes("ub") - RESERVED_BYTES
     moving, fixed = _bytes_per_column(p, depth)
-    most = room // (moving + fixed) // (line // size) * (line // size)
+    max_columns = room // (moving + fixed) // (line // size) * (line // size)
     row_step = 1
     width = pitch_columns(p, columns_per_core)
-    if width <= most // 2:
+    if width <= max_columns // 2:
         row_step = max(1, min((room - width * fixed) // (width * moving), rows_per_core))
     parts = pieces(p.columns, columns_per_core, least_columns(spec, p))
     active = ceil_div(p.rows, rows_per_core) * len(list(parts))
@@ -91,7 +91,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         rows_per_core=rows_per_core,
         columns_per_core=columns_per_core,
         row_step=row_step,
-        column_step=min(most, columns_per_core),
+        column_step=min(max_columns, columns_per_core),
         depth=depth,
     )
 

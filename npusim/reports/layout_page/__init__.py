@@ -20,17 +20,17 @@ from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
 from npusim.kernel.builder import Builder
 
-__all__ = ["MOST", "facts", "page"]
+__all__ = ["MAX_EXTENT", "facts", "page"]
 
-MOST = 128
+MAX_EXTENT = 128
 """Rows and columns that the page draws."""
 
 
 def page(start: Placement, spec: DeviceSpec) -> str:
     """The page as text; it begins with *start* and charges copies as *spec* does."""
-    if max(start.rows, start.columns) > MOST:
+    if max(start.rows, start.columns) > MAX_EXTENT:
         raise ValueError(
-            f"layout: the page must begin with at most {MOST} rows and columns, not "
+            f"layout: the page must begin with at most {MAX_EXTENT} rows and columns, not "
             f"{start.rows} x {start.columns}; take a smaller matrix"
         )
     here = files(__name__)
@@ -51,7 +51,7 @@ def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
             "dtype": start.dtype.name,
             "layout": start.name,
         },
-        "most": MOST,
+        "most": MAX_EXTENT,
         "block_bytes": BLOCK_BYTES,
         "bits": {dtype.name: dtype.bits for dtype in DTYPES},
         "layouts": {name: _layout(name) for name in ORDERS},
