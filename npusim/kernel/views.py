@@ -115,12 +115,6 @@ class GmView:
         """
         return Global(self.name, self.offset_bytes, self.row_bytes, self.rows, self.pitch_bytes)
 
-    @property
-    def as_vector(self) -> GmView:
-        """The one row of the view as a vector, which has no pitch."""
-        assert self.rows == 1
-        return replace(self, pitch=0)
-
     def shifted_to(self, offset_bytes: int) -> GmView:
         """The same view, beginning at *offset_bytes* of the tensor."""
         return replace(self, offset_bytes=offset_bytes)

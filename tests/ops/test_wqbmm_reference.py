@@ -78,7 +78,7 @@ def test_constants() -> None:
 
 def test_multicore() -> None:
     call = laid_out(weight=WEIGHT, **VECTORS)
-    assert digits.largest(X.astype(F32))[0] == 3.125
+    assert digits.absmax(X.astype(F32))[0] == 3.125
     assert digits.lanes_sum(X.astype(F32)).tolist() == [[-2.5625], [0.125]]
     q = X.astype(F32) * (F32(1) / F32(3.125))
     first = digits.away(q * channels.FIRST)

@@ -12,11 +12,11 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.ops._products import exact_int
 from npusim.ops.npu_weight_quant_batchmatmul.references.digits import (
     Digits,
+    absmax,
     away,
     digit,
     halving_sum,
     lanes_sum,
-    largest,
     split,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
@@ -42,20 +42,20 @@ def multicore_hp(inputs: ReferenceInputs) -> Array:
 def multicore_sum(inputs: ReferenceInputs, precise: bool) -> Array:
     """The float32 result before it is rounded, `(m, n)`."""
     x = inputs.x.astype(F32)
-    most = largest(x)
+    largest = absmax(x)
     # One row a step, and the scalar unit's reciprocal, once a row fills a whole step.
-    q = x / most if x.shape[1] < 128 else x * (F32(1) / most)
+    q = x / largest if x.shape[1] < 128 else x * (F32(1) / largest)
     first = away(q * FIRST)
     undone = first * (F32(1) / FIRST)
     second = away((q - undone) * SECOND)
     if precise:
         rest = second * (F32(1) / SECOND)
-        total = (halving_sum(undone) + halving_sum(rest)) * most
+        total = (halving_sum(undone) + halving_sum(rest)) * largest
     else:
         total = _row_sum(x)
     products = [exact_int(digit(a), inputs.weight).astype(F32) for a in (first, second)]
     y = products[0] * (F32(1) / FIRST) + products[1] * (F32(1) / SECOND)
-    y = y * most
+    y = y * largest
     if inputs.offset is not None:
         y = total * inputs.offset.astype(F32) + y
     y = y * inputs.scale.astype(F32)
@@ -95,12 +95,12 @@ def split_k_sum(inputs: ReferenceInputs) -> Array:
         for x, _ in blocks:
             y = halving_sum(x) * both + y
     for x, start in blocks:
-        most = largest(x)
+        largest = absmax(x)
         weight = inputs.weight[start : start + depth]
         u = np.zeros_like(y)
-        for a, undo in zip(split(x, most, digits), digits.weights, strict=True):
+        for a, undo in zip(split(x, largest, digits), digits.weights, strict=True):
             u = exact_int(a[:, : len(weight)], weight).astype(F32) * undo + u
-        y = (u * scale) * most + y
+        y = (u * scale) * largest + y
     return y if inputs.bias is None else y + inputs.bias
 
 

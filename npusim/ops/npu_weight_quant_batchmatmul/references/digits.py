@@ -15,7 +15,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
 
-__all__ = ["Digits", "away", "digit", "halving_sum", "lanes_sum", "largest", "split"]
+__all__ = ["Digits", "absmax", "away", "digit", "halving_sum", "lanes_sum", "split"]
 
 F32 = np.float32
 
@@ -53,9 +53,9 @@ def digit(values: Array) -> Array:
     return fitted.astype(np.int64)
 
 
-def split(rows: Array, most: Array, digits: Digits) -> list[Array]:
-    """The digits of float32 *rows* `(..., k)` whose largest magnitudes are *most* `(..., 1)`."""
-    rest = rows / most * digits.factors[0]
+def split(rows: Array, largest: Array, digits: Digits) -> list[Array]:
+    """The digits of float32 *rows* `(..., k)` whose largest magnitudes are *largest* `(..., 1)`."""
+    rest = rows / largest * digits.factors[0]
     found = []
     for following in (*digits.factors[1:], F32(0)):
         rounded = away(rest)
@@ -64,10 +64,9 @@ def split(rows: Array, most: Array, digits: Digits) -> list[Array]:
     return found
 
 
-def largest(rows: Array) -> Array:
+def absmax(rows: Array) -> Array:
     """`(..., 1)`: the largest magnitude of each row."""
-    most: Array = np.abs(rows).max(axis=-1, keepdims=True)
-    return most
+    return np.asarray(np.abs(rows).max(axis=-1, keepdims=True))
 
 
 # ---- sums of a row, in the order of the vector pipe ----

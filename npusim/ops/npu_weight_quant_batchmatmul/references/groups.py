@@ -12,8 +12,8 @@ from npusim.data.dtypes import Array
 from npusim.ops._products import exact_int
 from npusim.ops.npu_weight_quant_batchmatmul.references.digits import (
     Digits,
+    absmax,
     lanes_sum,
-    largest,
     split,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
@@ -38,7 +38,7 @@ def per_group(inputs: ReferenceInputs) -> Array:
                 y = _offset(inputs, group) + y
         for group in pack:
             u = _product(inputs, group) * _row(inputs.scale, group)
-            y = u * largest(_piece(inputs, group)) + y
+            y = u * absmax(_piece(inputs, group)) + y
     if inputs.bias is not None:
         y = y + inputs.bias
     return inputs.round_to_x(y)
@@ -64,7 +64,7 @@ def _core_sum(inputs: ReferenceInputs, groups: range) -> Array:
             offset = _offset(inputs, group)
             total = offset if total is None else offset + total
         u = _product(inputs, group) * _row(inputs.scale, group)
-        u = u * largest(_piece(inputs, group))
+        u = u * absmax(_piece(inputs, group))
         total = u if total is None else total + u
     assert total is not None
     return total
@@ -91,7 +91,7 @@ def _product(inputs: ReferenceInputs, group: int) -> Array:
     size, digits = inputs.traits.group_size, Digits.of(inputs)
     x = _piece(inputs, group)
     weight = inputs.weight[group * size : (group + 1) * size]
-    products = [exact_int(a, weight).astype(F32) for a in split(x, largest(x), digits)]
+    products = [exact_int(a, weight).astype(F32) for a in split(x, absmax(x), digits)]
     if inputs.inner_precise and inputs.traits.weight == "int4":
         return _in_half(inputs, products) * digits.weights[0]
     total = products[0] * digits.weights[0]

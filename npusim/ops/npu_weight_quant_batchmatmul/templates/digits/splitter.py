@@ -86,8 +86,7 @@ class DigitSplitter:
         """
         builder, columns = self._builder, self._columns
         size, count = rows * columns, x.rows * x.columns // rows
-        given = x.as_vector if x.rows == 1 else x
-        slot = load(builder, self._given, given, pitch=size // x.rows, with_gaps=True)
+        slot = load(builder, self._given, x, pitch=size // x.rows, with_gaps=True)
         plane = Plane(self._plane, rows, columns)
         step(builder, Cast(plane.whole(), slot.of(x.dtype, size), "none"))
         self._given.free(slot)
