@@ -1,9 +1,7 @@
 """z = x + y on one vector core, tile by tile."""
 
-from npusim import DeviceSpec, Kernel, TensorSpec
-from npusim.isa import Binary, Global
-from npusim.kernel.builder import Builder
-from npusim.kernel.program import Binding, Block
+from npusim import DeviceSpec, TensorSpec
+from npusim.kernel import Binary, Binding, Block, Builder, Global, Kernel
 
 
 def add(spec: DeviceSpec, x: TensorSpec, y: TensorSpec, tile: int = 4096, depth: int = 1) -> Kernel:

@@ -1,7 +1,37 @@
-"""Programs, and the builder that kernels write them with.
+"""What kernels are written with: everything that a kernel of one's own imports is here.
 
-A kernel is written as in Ascend C: claim buffers, let queues carry them from pipe to pipe, and call
-one micro-op after the other. The queues set and await the flags, as TPipe and TQue do:
+A kernel is a function of a chip and of the specs of its tensors, which returns a
+:class:`~npusim.kernel.launch.Kernel`: what each core does. ``npusim.run`` runs it as it runs an
+operator. This one doubles `(rows, columns)`, a row at a time, on the first vector core:
+
+>>> import numpy as np
+>>> import npusim
+>>> from npusim.kernel import BinaryScalar, Block, Builder, GmView, Kernel
+>>> from npusim.kernel import bindings, load, repeat, store
+>>> def double(spec, x):
+...     kind, (rows, columns) = spec.vector_kinds[0], x.shape
+...     builder = Builder("double", spec.cores[kind], spec.sync)
+...     come = builder.queue("ub", x.element.nbytes(columns), "mte2", "vector", depth=2)
+...     go = builder.queue("ub", x.element.nbytes(columns), "vector", "mte3", depth=2)
+...     given, made = (GmView.of(name, x.element, rows, columns) for name in "xy")
+...     def row(x, y):
+...         slot = load(builder, come, x)  # mte2, then the vector pipe may go on
+...         out = go.alloc()
+...         source, target = (buffer.of(x.dtype, columns) for buffer in (slot, out))
+...         builder.emit(BinaryScalar("mul", target, source, 2.0))
+...         come.free(slot)
+...         store(builder, go, out, y)  # mte3 as soon as the vector pipe is done
+...     for index in range(rows):
+...         here = slice(index, index + 1)
+...         repeat(builder, row, given[here, :], made[here, :])
+...     block = Block(0, kind, builder.build(), bindings(given, made))
+...     return Kernel("double", (block,), {"x": x}, {"y": x})
+>>> x = np.arange(96, dtype=np.float32).reshape(3, 32)
+>>> bool((npusim.run(double, x, device="Atlas A2").output == 2 * x).all())
+True
+
+**Builder and queues.** As in Ascend C, a queue carries buffers from one pipe to another, and sets
+and awaits the flags as TPipe and TQue do:
 
 ====================  ===========================================================
 ``slot = q.alloc()``  a free buffer; waits until its last reader is done with it
@@ -11,29 +41,225 @@ one micro-op after the other. The queues set and await the flags, as TPipe and T
 ====================  ===========================================================
 
 With depth 1 the producer waits for the consumer each time; with depth 2 it fills one buffer while
-the other is read. Flags can also be placed by hand (:meth:`Builder.set_flag`,
-:meth:`Builder.wait_flag`), right or wrong.
+the other is read. Flags can also be placed by hand (``Builder.set_flag``, ``Builder.wait_flag``),
+right or wrong.
 
-Work that comes again and again, a tile at a time, is written once and called
-(:meth:`Builder.call`): each :class:`Call` shifts the names of global memory to its own tile, as a
-loop on the chip moves its addresses. Whatever looks at a program can look at such a body once.
+**Views.** A :class:`GmView` is a part of a tensor, cut as numpy cuts arrays; :func:`load` and
+:func:`store` copy it and own the four calls above; :func:`repeat` writes a stage of a kernel once
+for all places, as a loop on the chip moves its addresses. :func:`pieces` cuts an extent into steps.
+
+**Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
+global memory begin (:func:`bindings`). :func:`share` deals out runs of work, :func:`mixed_launch`
+starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`.
+
+**Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it;
+:func:`to_float32` and :func:`to_quantised` are chains of them. A :class:`Plane` is rows and columns
+in the unified buffer, with what goes along rows or columns; a :class:`ColumnVector` is a vector
+along n as float32.
+
+**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`GmFeed` brings it into
+L1, a :class:`CubeWriter` multiplies base tiles, :class:`Tables` hold bias and scales. Below them,
+:class:`L0Pair` multiplies parts of two pieces in L1.
+
+**Micro-ops** are what ``builder.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
+``Mmad``, ``Fixpipe`` and all others of :mod:`npusim.isa`. They work on :class:`Local` ranges of
+buffers and :class:`Global` ranges of tensors, of element types such as ``FLOAT16``.
 """
 
-from npusim.kernel.builder import Builder
-from npusim.kernel.program import Binding, Block, Body, Call, Line, Program
-from npusim.kernel.queues import ProgramError, Queue, Slot
+from npusim.data.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT64,
+    DType,
+)
+from npusim.isa import (
+    BLOCK_BYTES,
+    Axpy,
+    Barrier,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    BroadcastToL0c,
+    Cast,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Duplicate,
+    Fixpipe,
+    Global,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    Local,
+    MicroOp,
+    Mmad,
+    MulAddDst,
+    Reduce,
+    Register,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    SetFlag,
+    Store,
+    Trap,
+    Unary,
+    WaitFlag,
+)
+from npusim.kernel.builder import (
+    Builder,
+)
+from npusim.kernel.chain import (
+    step,
+    to_float32,
+    to_quantised,
+)
+from npusim.kernel.columns import (
+    ColumnVector,
+)
+from npusim.kernel.cross_core import (
+    sync_all,
+)
+from npusim.kernel.cube import (
+    BaseTile,
+    CubeWriter,
+    GmFeed,
+    GmMatrix,
+    GmTile,
+    L0Pair,
+    L1Operand,
+    Tables,
+)
+from npusim.kernel.launch import (
+    Kernel,
+    mixed_launch,
+    share,
+)
+from npusim.kernel.plane import (
+    Plane,
+    by_column,
+    by_row,
+    spread_rows,
+)
+from npusim.kernel.program import (
+    Binding,
+    Block,
+    Body,
+    Call,
+    Line,
+    Program,
+)
+from npusim.kernel.queues import (
+    ProgramError,
+    Queue,
+    Slot,
+)
+from npusim.kernel.rows import (
+    pieces,
+)
+from npusim.kernel.views import (
+    GmView,
+    bindings,
+    fill,
+    load,
+    repeat,
+    store,
+)
 
 __all__ = [
+    "BFLOAT16",
+    "BLOCK_BYTES",
+    "FLOAT16",
+    "FLOAT32",
+    "INT4",
+    "INT8",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT64",
+    "Axpy",
+    "Barrier",
+    "BaseTile",
+    "Binary",
+    "BinaryScalar",
     "Binding",
     "Block",
+    "BlockReduce",
     "Body",
+    "Broadcast",
+    "BroadcastToL0c",
     "Builder",
     "Call",
+    "Cast",
+    "ColumnVector",
+    "Copy",
+    "CopyL0c",
+    "CopyToL1",
+    "CrossCoreSetFlag",
+    "CrossCoreWaitFlag",
+    "CubeWriter",
+    "DType",
+    "Duplicate",
+    "Fixpipe",
+    "Global",
+    "GmFeed",
+    "GmMatrix",
+    "GmTile",
+    "GmView",
+    "Kernel",
+    "L0Pair",
+    "L1Operand",
     "Line",
+    "Load",
+    "LoadData",
+    "LoadNd2Nz",
+    "LoadTable",
+    "Local",
+    "MicroOp",
+    "Mmad",
+    "MulAddDst",
+    "Plane",
     "Program",
     "ProgramError",
     "Queue",
+    "Reduce",
+    "Register",
+    "ScalarAlu",
+    "ScalarLoad",
+    "ScalarLoop",
+    "ScalarStore",
+    "SetFlag",
     "Slot",
+    "Store",
+    "Tables",
+    "Trap",
+    "Unary",
+    "WaitFlag",
+    "bindings",
+    "by_column",
+    "by_row",
+    "fill",
+    "load",
+    "mixed_launch",
+    "pieces",
+    "repeat",
+    "share",
+    "spread_rows",
+    "step",
+    "store",
+    "sync_all",
+    "to_float32",
+    "to_quantised",
 ]
 
 __kernel_vocabulary__ = True
