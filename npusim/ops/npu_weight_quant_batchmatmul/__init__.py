@@ -51,8 +51,8 @@ Beyond it:
 
 * `(1, 1)` scales are taken (aclnn_weight_quant_batch_matmul_v2.cpp); a bias of one number is spread
   over the columns, as the document allows it, though aclnn refuses it;
-* scales and offsets of groups may lie in memory either way: they are turned as the weight is before
-  the kernel starts (inferred from what aclnn does on Atlas inference);
+* scales and offsets of groups may lie in memory either way: they are transposed as the weight is
+  before the kernel starts (inferred from what aclnn does on Atlas inference);
 * quant_scale with an int8 FRACTAL_NZ weight, which the document forbids and its example does, is
   taken with a warning; so is x as it is for an int32 FRACTAL_NZ weight scaled per group;
 * int8 FRACTAL_NZ weights are scaled per channel and x is not transposed; int32 ones give no int8

@@ -100,7 +100,7 @@ NZ_SPLITK_SHAPES = {
 
 
 def _preferred(template: Template, f: CallTraits) -> bool:
-    """Whether the vendor would take *template*, its needs being met."""
+    """Whether the vendor would take *template*, its needs being fulfilled."""
     match template:
         case "split_k":
             return (f.m, f.k, f.n) in SPLIT_K_SHAPES

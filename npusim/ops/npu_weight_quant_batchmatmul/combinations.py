@@ -12,7 +12,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["check_combination"]
 
-MOST_PER_TENSOR = 512_000_000
+MAX_PER_TENSOR = 512_000_000
 """Largest m x k of 310P with one scale for all (aclnnWeightQuantBatchMatmulV2.md)."""
 
 
@@ -41,7 +41,7 @@ Needs = tuple[tuple[bool, str], ...]
 
 def _need(contract: Contract, f: CallTraits, what: str, needs: Needs, remedy: str) -> None:
     for holds, text in needs:
-        contract.require(holds, f"{what} needs {text}, not {_told(f)}; {remedy}")
+        contract.require(holds, f"{what} needs {text}, not {_describe(f)}; {remedy}")
 
 
 def _check_int8_nz(contract: Contract, f: CallTraits) -> None:
@@ -92,14 +92,14 @@ def _check_310p(contract: Contract, f: CallTraits) -> None:
         f"npu_quantize",
     )
     contract.require(
-        f.scaling != "tensor" or f.m * f.k <= MOST_PER_TENSOR,
-        f"m x k must be at most {MOST_PER_TENSOR} with one scale for all on "
+        f.scaling != "tensor" or f.m * f.k <= MAX_PER_TENSOR,
+        f"m x k must be at most {MAX_PER_TENSOR} with one scale for all on "
         f"{contract.spec.series}, not {f.m * f.k}; split x",
     )
 
 
-def _told(f: CallTraits) -> str:
-    """The facts that a refused combination is about, in a few words."""
+def _describe(f: CallTraits) -> str:
+    """The traits that a refused combination is about, in a few words."""
     words = [f"m = {f.m}, k = {f.k}, n = {f.n}"]
     words.append("x transposed" if f.trans_x else "x not transposed")
     layout = "FRACTAL_NZ" if f.is_nz else "ND"

@@ -26,7 +26,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 __all__ = ["Problem", "check"]
 
 OP = "npu_weight_quant_batchmatmul"
-MOST = 65535
+MAX_SIZE = 65535
 """Largest k and n, and largest m of a transposed x."""
 IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np.int8))
 """A constant of the fixpipe kernel, which moves the weight through the cube."""
@@ -76,7 +76,10 @@ def check(
         contract, antiquant_scale, antiquant_offset, a.element, k, n, group_size
     )
     if group_size:
-        scale, offset = _lying_as(b, scale), None if offset is None else _lying_as(b, offset)
+        scale, offset = (
+            _transposed_as(b, scale),
+            None if offset is None else _transposed_as(b, offset),
+        )
     packed = quant_operand(contract, quant_scale, quant_offset, n, scale.element)
     start = bias_operand(contract, bias, a.element, n)
     inner = contract.integer("inner_precise", inner_precise)
@@ -88,7 +91,7 @@ def check(
         contract.fail(f"template must be a name or None, not {template!r}; leave it out")
     if is_310p:
         b = _as_fractals(b)
-    traits = _facts(a, b, (m, k, n), group_size, (scale, offset, packed, start))
+    traits = _traits(a, b, (m, k, n), group_size, (scale, offset, packed, start))
     traits = replace(traits, deterministic=contract.boolean("deterministic", deterministic))
     check_combination(contract, traits)
     choice = choose(traits, spec, template)
@@ -109,7 +112,7 @@ def check(
     )
 
 
-def _facts(
+def _traits(
     x: Operand,
     weight: Operand,
     sizes: tuple[int, int, int],
@@ -161,10 +164,10 @@ def _sizes(contract: Contract, x: Operand, weight: Operand) -> tuple[int, int, i
     )
     for name, size in (("k", k), ("n", n)):
         contract.require(
-            size <= MOST, f"{name} must lie in [1, {MOST}], not be {size}; split the weight"
+            size <= MAX_SIZE, f"{name} must lie in [1, {MAX_SIZE}], not be {size}; split the weight"
         )
-    most, how = (MOST, " for a transposed x") if x.spec.transposed else (2**31 - 1, "")
-    contract.require(m <= most, f"m must lie in [1, {most}]{how}, not be {m}; split x")
+    max_m, when = (MAX_SIZE, " for a transposed x") if x.spec.transposed else (2**31 - 1, "")
+    contract.require(m <= max_m, f"m must lie in [1, {max_m}]{when}, not be {m}; split x")
     return m, k, n
 
 
@@ -184,8 +187,8 @@ def _group_size(contract: Contract, value: Any, k: int) -> int:
     return size
 
 
-def _lying_as(weight: Operand, groups: Operand) -> Operand:
-    """Numbers of groups as aclnn hands them to the kernels: turned in memory as the weight is."""
+def _transposed_as(weight: Operand, groups: Operand) -> Operand:
+    """Numbers of groups as aclnn hands them to the kernels: transposed as the weight is."""
     spec = replace(groups.spec, transposed=weight.spec.transposed)
     return Operand(groups.name, spec, groups.array)
 

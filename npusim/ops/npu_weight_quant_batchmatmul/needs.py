@@ -20,7 +20,7 @@ Template = Literal["split_k", "msd_group", "msd", "nz_splitk", "custom", "fixpip
 
 
 def unmet(template: Template, f: CallTraits, chip: Chip) -> Iterator[str]:
-    """The needs of *template* that the call does not meet, in words."""
+    """The needs of *template* that the call does not fulfil, in words."""
     if template == "weight_nz":
         rows = [(f.is_nz and f.trans_weight, "weight is FRACTAL_NZ and transposed")]
     elif template == "fixpipe":

@@ -1,4 +1,4 @@
-"""How npu_weight_quant_batchmatmul is split over cores and buffers: each template has its way."""
+"""How npu_weight_quant_batchmatmul is split over cores and buffers: each template for itself."""
 
 from __future__ import annotations
 

@@ -39,10 +39,10 @@ def custom(inputs: ReferenceInputs) -> Array:
     if inputs.x.dtype == np.float16:
         weight = _half_chain(inputs)
     else:
-        wide = inputs.weight.astype(F32)
+        value = inputs.weight.astype(F32)
         if inputs.offset is not None:
-            wide = wide + inputs.per_row(inputs.offset).astype(F32)
-        weight = inputs.to_x(wide * inputs.per_row(inputs.scale).astype(F32))
+            value = value + inputs.per_row(inputs.offset).astype(F32)
+        weight = inputs.to_x(value * inputs.per_row(inputs.scale).astype(F32))
     y = _cube(inputs, weight, bias=inputs.bias)
     return inputs.to_x(y) if inputs.quant is None else _requantised(y, inputs.quant)
 
@@ -82,8 +82,8 @@ def split_k(inputs: ReferenceInputs) -> Array:
     """`(m, n)` bf16: the groups' products are added one after the other, ascending."""
     assert inputs.offset is not None
     offset = inputs.half(inputs.per_row(inputs.offset).astype(F32)).astype(F32)
-    wide = inputs.half(inputs.weight.astype(F32) + offset).astype(F32)
-    weight = inputs.to_x(wide * inputs.per_row(inputs.scale).astype(F32))
+    value = inputs.half(inputs.weight.astype(F32) + offset).astype(F32)
+    weight = inputs.to_x(value * inputs.per_row(inputs.scale).astype(F32))
     return inputs.to_x(_in_steps(inputs, weight, inputs.traits.group_size))
 
 
@@ -98,11 +98,11 @@ def nz_splitk(inputs: ReferenceInputs) -> Array:
     if is_half:
         weight = _half_chain(inputs)
     else:
-        wide = inputs.weight.astype(F32)
+        value = inputs.weight.astype(F32)
         if inputs.offset is not None:
             offset = inputs.half(inputs.offset.astype(F32)).astype(F32)
-            wide = inputs.half(wide + offset).astype(F32)
-        weight = inputs.to_x(wide)
+            value = inputs.half(value + offset).astype(F32)
+        weight = inputs.to_x(value)
     step = k_step(f, inputs.aic)
     if is_half and step >= f.k and inputs.bias is None:
         return inputs.to_x(_cube(inputs, weight))

@@ -81,7 +81,10 @@ def reference_inputs(
     deterministic: bool,
     **device: Any,
 ) -> ReferenceInputs:
-    """Lay the arguments out; *device* is what :class:`Given` knows of it and the modes."""
+    """Bring the arguments into plain layouts.
+
+    *device* are those fields of :class:`ReferenceInputs` that the chip and the modes fix.
+    """
     is_nz = isinstance(weight, Tensor) and weight.layout != "ND"
     trans_x, trans_weight = _is_transposed(x), _is_transposed(weight)
     plain, whole = np.asarray(x), np.asarray(weight)

@@ -158,7 +158,10 @@ class _Kernel:
         offset: GmView | None,
         bias: GmView | None,
     ) -> None:
-        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way."""
+        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way.
+
+        The feeds load x and the weight, from where these tiles begin.
+        """
         m, n = output.rows, output.columns
         strips = self._strip_tables
         self._feed.scale = strips.take_scale(scale)

@@ -40,8 +40,7 @@ def tile_view(matrix: GmMatrix, tile: MatrixTile) -> GmView:
     """
     row, column, rows, columns = tile
     if matrix.layout == "ND":
-        view = GmView.of(matrix.name, matrix.dtype, matrix.rows, matrix.columns)
-        return view[row : row + rows, column : column + columns]
+        return matrix.view[row : row + rows, column : column + columns]
     width, rows_padded = c0(matrix.dtype), align_up(matrix.rows, FRACTAL_ROWS)
     fractals = ceil_div(matrix.columns, width)
     view = GmView.of(matrix.name, matrix.dtype, fractals, rows_padded * width)

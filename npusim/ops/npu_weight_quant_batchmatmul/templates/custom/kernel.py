@@ -137,7 +137,10 @@ class _CubeKernel:
     def _multiply(
         self, _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, quant: GmView | None
     ) -> None:
-        """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale."""
+        """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale.
+
+        The feeds load x and the weight, from where these tiles begin.
+        """
         tables, m, n = self._tables, output.rows, output.columns
         start = None if bias is None else tables.take_bias(bias)
         slot = self._writer.product(m, n, self._p.traits.k, bias=start)

@@ -2,7 +2,7 @@
 
 The weight goes by way of fp16, exactly; each step then rounds to the type that a template computes
 in (see :class:`Precision`). ND stays ND, in either orientation; FRACTAL_NZ becomes FRACTAL_NZ of
-16-bit numbers: its columns of fractals, 32 int8 or 64 int4 wide, are split to 16 by block strides
+16-bit numbers: its columns of fractals, 32 int8 or 64 int4 fp32, are split to 16 by block strides
 (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/tool.h and *_custom*.h).
 """
 
@@ -69,8 +69,8 @@ class Dequantiser:
         self._raw = builder.queue("ub", weight.dtype.nbytes(count), "mte2", "vector")
         self._out = builder.queue("ub", precision.out.nbytes(count), "vector", "mte3", 2)
         is_fp16 = precision.out is FLOAT16
-        self._wide = None if is_fp16 else builder.claim("ub", FLOAT32.nbytes(count))
-        self._half = builder.claim("ub", FLOAT16.nbytes(count)) if self._is_nz else None
+        self._fp32 = None if is_fp16 else builder.claim("ub", FLOAT32.nbytes(count))
+        self._fp16 = builder.claim("ub", FLOAT16.nbytes(count)) if self._is_nz else None
         k, n = (rows, columns) if weight.k_is_first else (columns, rows)
         self._groups, self._n = _max_groups(p.traits.group_size, k), n
         self._offset = self._parameter(p.antiquant_offset, precision.offset)
@@ -133,6 +133,7 @@ class Dequantiser:
     def _dequantise(
         self, weight: GmView, output: GmView, group_ends: tuple[int, ...], *numbers: GmView
     ) -> None:
+        """(rows, columns) of the weight to as many floats, or columns of fractals to such."""
         # ND rows are filled up, columns of fractals are whole repeats already.
         pitch = align_up(weight.columns, ROW)
         raw = load(self._builder, self._raw, weight, pitch=pitch, with_gaps=self._is_nz)
@@ -149,36 +150,36 @@ class Dequantiser:
         """All steps of a tile, *raw* to *out*; *raw* is freed as soon as it has been read."""
         builder, precision, count = self._builder, self._precision, tile.count
         # (count,) int8 or int4 -> fp16, exactly
-        half = self._half or self._upper_half(count) or out
-        step(builder, Cast(half.of(FLOAT16, count), raw.of(self._weight.dtype, count)))
+        fp16 = self._fp16 or self._upper_half(count) or out
+        step(builder, Cast(fp16.of(FLOAT16, count), raw.of(self._weight.dtype, count)))
         self._raw.free(raw)
-        value = half
+        value = fp16
         if self._offset is not None and precision.offset is FLOAT16:
             # Fractals cannot be split in place; the result's buffer is not in use yet.
-            value = out if self._is_nz else half
-            self._apply("add", tile, self._offset, half, value)
-        if self._wide is None:
+            value = out if self._is_nz else fp16
+            self._apply("add", tile, self._offset, fp16, value)
+        if self._fp32 is None:
             assert self._scale is not None
             self._apply("mul", tile, self._scale, value, out)
             return
         # (count,) fp16 -> fp32, fractals split if they are not yet
-        wide = self._wide
-        for dst, src in tile.fp16_to_fp32(wide, value, is_split=value is out):
+        fp32 = self._fp32
+        for dst, src in tile.fp16_to_fp32(fp32, value, is_split=value is out):
             builder.emit(Cast(dst, src))
         builder.barrier("vector")
         if self._offset is not None and precision.offset is FLOAT32:
-            self._apply("add", tile, self._offset, wide, wide)
+            self._apply("add", tile, self._offset, fp32, fp32)
         if self._scale is not None:
-            self._apply("mul", tile, self._scale, wide, wide)
+            self._apply("mul", tile, self._scale, fp32, fp32)
         # (count,) fp32 -> bf16
-        step(builder, Cast(out.of(precision.out, count), wide.of(FLOAT32, count), "rint"))
+        step(builder, Cast(out.of(precision.out, count), fp32.of(FLOAT32, count), "rint"))
 
     def _upper_half(self, count: int) -> Slot | None:
         """That of the fp32 numbers: cast from there, none overtakes what is still to be read."""
-        if self._wide is None:
+        if self._fp32 is None:
             return None
         nbytes = FLOAT16.nbytes(count)
-        return Slot("ub", self._wide.offset_bytes + nbytes, nbytes, event=-1)
+        return Slot("ub", self._fp32.offset_bytes + nbytes, nbytes, event=-1)
 
     def _apply(
         self, op: Literal["add", "mul"], tile: UbTile, number: Parameter, src: Slot, dst: Slot

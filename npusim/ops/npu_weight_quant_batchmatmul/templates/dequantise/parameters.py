@@ -130,8 +130,8 @@ class Parameter:
         """The numbers in *slot* as the type of the arithmetic: bf16 goes by way of fp32."""
         if self._cast is None:
             return slot
-        raw, wide = self._tensor.dtype, self._cast.of(FLOAT32, count)
-        step(self._builder, Cast(wide, slot.of(raw, count)))
+        raw, fp32 = self._tensor.dtype, self._cast.of(FLOAT32, count)
+        step(self._builder, Cast(fp32, slot.of(raw, count)))
         if self.dtype is FLOAT16 and raw is BFLOAT16:
-            step(self._builder, Cast(self._cast.of(FLOAT16, count), wide, "rint"))
+            step(self._builder, Cast(self._cast.of(FLOAT16, count), fp32, "rint"))
         return self._cast

@@ -48,15 +48,15 @@ class UbTile:
             else:
                 yield Binary(op, out, source, numbers)
 
-    def fp16_to_fp32(self, wide: Slot, half: Slot, is_split: bool) -> Iterator[tuple[Local, Local]]:
+    def fp16_to_fp32(self, fp32: Slot, fp16: Slot, is_split: bool) -> Iterator[tuple[Local, Local]]:
         """Destinations and sources of the cast from fp16 to fp32, which may split fractals."""
         if is_split or not self.is_nz:
-            yield wide.of(FLOAT32, self.count), half.of(FLOAT16, self.count)
+            yield fp32.of(FLOAT32, self.count), fp16.of(FLOAT16, self.count)
             return
         size = self.rows * c0(FLOAT16)
         for column in range(self.count // size):
-            source = self._unsplit(half, column, 0, self.rows)
-            yield wide.of(FLOAT32, size, column * FLOAT32.nbytes(size)), source
+            source = self._unsplit(fp16, column, 0, self.rows)
+            yield fp32.of(FLOAT32, size, column * FLOAT32.nbytes(size)), source
 
     def _operands(self, number: Parameter, dst: Slot, src: Slot) -> Iterator[Operands]:
         if self.is_nz:
@@ -95,12 +95,12 @@ class UbTile:
                         numbers = number.of_rows(group, rows, repeat_is_row=False)
                     yield out, source, numbers
 
-    def _unsplit(self, half: Slot, column: int, start: int, end: int) -> Local:
+    def _unsplit(self, fp16: Slot, column: int, start: int, end: int) -> Local:
         """Rows [start, end) of a column of 16 as it lies before fractals are split."""
         columns_16 = self.width // c0(FLOAT16)
         fractal, part = divmod(column, columns_16)
         first = (fractal * self.rows + start) * columns_16 + part
-        return _strided(half, FLOAT16, first, end - start, columns_16, 8 * columns_16)
+        return _strided(fp16, FLOAT16, first, end - start, columns_16, 8 * columns_16)
 
     def _of_columns(self, number: Parameter, dst: Slot, src: Slot) -> Iterator[Operands]:
         """The rows of a group: eight blocks of columns a micro-op, or a row if that takes fewer."""

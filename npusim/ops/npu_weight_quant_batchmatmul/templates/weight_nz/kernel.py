@@ -86,7 +86,10 @@ class _Kernel:
     def _multiply(
         self, x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, *parameters: GmView
     ) -> None:
-        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way."""
+        """`output = x @ weight + bias`, (m, k) @ (k, n), the weight dequantised on its way.
+
+        The feeds load x and the weight, from where these tiles begin.
+        """
         m, n, rows_padded = output.rows, output.columns, align_up(output.rows, FRACTAL_ROWS)
 
         def preload(total: Local) -> None:
@@ -179,22 +182,22 @@ class _DequantisedFeed:
         raw = load(builder, self._int8, view, with_gaps=True)
         # (k / 32, rows, 32) int8 -> fp16, each row two blocks
         count = view.rows * view.columns
-        wide = self._cast.of(FLOAT16, count)
-        step(builder, Cast(wide, raw.of(INT8, count)))
+        fp16 = self._cast.of(FLOAT16, count)
+        step(builder, Cast(fp16, raw.of(INT8, count)))
         self._int8.free(raw)
         out = self._out.alloc()
         for index, op in enumerate(self._steps):
             numbers = self._blocks[index].of(FLOAT16, c0(FLOAT16) * rows)
             for block in range(ceil_div(tile.columns, c0(FLOAT16))):
                 dst = out.of(FLOAT16, c0(FLOAT16) * rows, block * rows * BLOCK_BYTES)
-                src = dst if index else _half_rows(wide, block, rows)
+                src = dst if index else _half_rows(fp16, block, rows)
                 builder.emit(Binary(op, dst, src, numbers))
             builder.barrier("vector")
         self._out.enque(out)
         return self._out.deque()
 
 
-def _half_rows(wide: Local, block: int, rows: int) -> Local:
+def _half_rows(fp16: Local, block: int, rows: int) -> Local:
     """Column *block* of 16 of each of *rows* rows that lie as rows of 32."""
     first = (block // 2 * 2 * rows + block % 2) * BLOCK_BYTES
-    return Local(wide.buffer, wide.offset_bytes + first, FLOAT16, c0(FLOAT16) * rows, 2, 16)
+    return Local(fp16.buffer, fp16.offset_bytes + first, FLOAT16, c0(FLOAT16) * rows, 2, 16)

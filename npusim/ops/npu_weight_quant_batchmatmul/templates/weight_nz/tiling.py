@@ -58,7 +58,7 @@ SHAPES = {
 }
 """(m, n, k) whose tiles are known: ops-nn@e5c3fa9, op_host/op_tiling/*_weight_nz_tiling.cpp.
 
-The table's sizes of what is turned of x at a time are not kept: that is the feed's affair.
+The table's sizes of the parts of x that are turned into Nz are left out: the feed decides them.
 """
 
 
@@ -97,11 +97,11 @@ def _assumed(m: int, n: int, cores: int) -> Tiles:
 
     Like the table, they let cores share n before m, and make a tile wide where m is small.
     """
-    widest_m, widest_n, base_k = (128, 256, 64) if m > 16 else (16, 512, 32)
+    max_m, max_n, base_k = (128, 256, 64) if m > 16 else (16, 512, 32)
     cores_n = min(cores, ceil_div(n, 128))
     # A store of less than a block spills into the next row, which must come later.
     cores_m = 1 if FLOAT16.nbytes(n) < BLOCK_BYTES else cores // cores_n
-    base_m = min(widest_m, align_up(ceil_div(m, cores_m), FRACTAL_ROWS))
-    base_n = min(widest_n, align_up(ceil_div(n, cores_n), FRACTAL_ROWS))
+    base_m = min(max_m, align_up(ceil_div(m, cores_m), FRACTAL_ROWS))
+    base_n = min(max_n, align_up(ceil_div(n, cores_n), FRACTAL_ROWS))
     base_n = whole_edges(base_n, n, FLOAT16)
     return Tiles(cores_n, cores_m, 2, 2, 128, 256, base_m, base_n, base_k, 2)
