@@ -97,9 +97,9 @@ def _matters(op: MicroOp) -> bool:
 class _Player:
     def __init__(self, follows_dispatch: bool) -> None:
         self.follows_dispatch = follows_dispatch
-        """Whether a pipe knows what the scalar unit knew when it handed out a micro-op.
+        """Whether a pipe learns at each micro-op what the scalar unit has learnt.
 
-        It always does, but only in program order is that what the scalar unit knows by now.
+        A pipe learns what that had learnt when it handed the micro-op out: in program order, all.
         """
         self.record = Record()
         self.lanes: dict[Pipe, _Lane] = {"scalar": _Lane()}
