@@ -97,9 +97,10 @@ def _matters(op: MicroOp) -> bool:
 class _Player:
     def __init__(self, follows_dispatch: bool) -> None:
         self.follows_dispatch = follows_dispatch
-        """Whether a pipe learns at each micro-op what the scalar unit has learnt.
+        """Whether micro-ops come in program order, so that a pipe learns what the scalar unit has.
 
-        A pipe learns what that had learnt when it handed the micro-op out: in program order, all.
+        It always learns what that had learnt when it handed out the micro-op; only in program
+        order is that all that the scalar unit has learnt by now.
         """
         self.record = Record()
         self.lanes: dict[Pipe, _Lane] = {"scalar": _Lane()}
