@@ -194,7 +194,7 @@ class Table(dict[type[MicroOp], Entry], Generic[Entry]):
 
     def _lacks(self, names: str) -> TypeError:
         return TypeError(
-            f"{self._who}: every micro-op must have {self._what}, but {names} has none; "
+            f"{self._who}: every micro-op must have {self._what}, but there is none for {names}; "
             f"add it beside the others"
         )
 
@@ -229,7 +229,7 @@ def _check(cls: type[MicroOp]) -> None:
     idle = [field for field in idle if field not in known]
     if idle:
         raise TypeError(
-            f"{name}: each operand must have a role, but {', '.join(idle)} has none; "
+            f"{name}: each operand must have a role, but there is none for {', '.join(idle)}; "
             f"add Role({idle[0]!r}, ...) to its roles"
         )
     unknown = sorted(known - set(annotations))

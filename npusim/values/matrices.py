@@ -1,8 +1,8 @@
 """Matrices in L1, L0A, L0B and L0C: as numbers, until somebody looks at their bytes.
 
-A tile knows the bytes that it would be on the chip, so taking it as a matrix and taking its bytes
-apart again give the same numbers; only the latter takes long. An accumulator keeps the products it
-is the sum of until somebody asks for the sum.
+A tile can be written as the bytes that it is on the chip, so taking it as a matrix and taking its
+bytes apart again give the same numbers; only the latter takes long. An accumulator keeps the
+products it is the sum of until somebody asks for the sum.
 
 Edges are the same in both forms. What fills a fractal in L0A or L0B beyond the piece that was
 loaded becomes UNWRITTEN, whatever lay there: nobody may count on it, so it never looks like the

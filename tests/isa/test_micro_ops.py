@@ -124,7 +124,7 @@ def test_a_micro_op_without_roles_is_refused_when_its_class_is_made() -> None:
 
 def test_an_operand_without_a_role_is_refused() -> None:
     message = (
-        "isa.Halve: each operand must have a role, but scale has none; "
+        "isa.Halve: each operand must have a role, but there is none for scale; "
         "add Role('scale', ...) to its roles"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
@@ -193,7 +193,7 @@ def test_a_table_that_leaves_micro_ops_out_is_refused() -> None:
     entries = dict.fromkeys(MICRO_OPS, 0)
     del entries[Cast], entries[Mmad]
     message = (
-        "rooms.SIZE: every micro-op must have a size, but Mmad, Cast has none; "
+        "rooms.SIZE: every micro-op must have a size, but there is none for Mmad, Cast; "
         "add it beside the others"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
@@ -201,7 +201,10 @@ def test_a_table_that_leaves_micro_ops_out_is_refused() -> None:
 
 
 def lacks(who: str, what: str) -> str:
-    said = f"{who}: every micro-op must have {what}, but AddRelu has none; add it beside the others"
+    said = (
+        f"{who}: every micro-op must have {what}, but there is none for AddRelu; "
+        f"add it beside the others"
+    )
     return f"^{re.escape(said)}$"
 
 

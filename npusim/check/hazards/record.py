@@ -97,9 +97,10 @@ def _matters(op: MicroOp) -> bool:
 class _Player:
     def __init__(self, follows_dispatch: bool) -> None:
         self.follows_dispatch = follows_dispatch
-        """Whether a pipe knows what the scalar unit knew when it handed out a micro-op.
+        """Whether micro-ops come in program order, so that a pipe learns what the scalar unit has.
 
-        It always does, but only in program order is that what the scalar unit knows by now.
+        It always learns what that had learnt when it handed out the micro-op; only in program
+        order is that all that the scalar unit has learnt by now.
         """
         self.record = Record()
         self.lanes: dict[Pipe, _Lane] = {"scalar": _Lane()}

@@ -105,7 +105,7 @@ def order(program: Program) -> Sequence[int]:
     from round 0 to round 1 is found again from any round to the next. Pipes are in order, so what
     follows an access of the last round follows those of all rounds before. What leads from before
     the loop to round 0, or from its last round on, stays as it is; a wait after the loop takes a
-    later set of the same pipe when there are more rounds, and so knows no less. If two rounds run
+    later set of the same pipe when there are more rounds, and so learns no less. If two rounds run
     in program order, they leave the flags as they were, and so does every further one. Whatever two
     rounds do not decide is walked in full.
 

@@ -141,7 +141,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Lane:
-    """One pipe: what it still has to do, what it knows, what it touched."""
+    """One pipe: what it still has to do, its vector clock, what it touched."""
 
     queue: deque[int] = field(default_factory=deque)
     clock: Clock = field(default_factory=dict)

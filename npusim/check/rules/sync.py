@@ -29,7 +29,7 @@ RULES = (
             f"not {op.src}->{op.dst}; drop it"
         ),
     ),
-    # The guide's page on NPU architecture 2002 knows no flags between cores.
+    # The guide's page on NPU architecture 2002 has no flags between cores.
     Rule(
         CROSS_FLAGS,
         lambda _, at: at.arch == "2201",

@@ -1,6 +1,6 @@
 """What each micro-op computes, bit for bit: the living definition.
 
-One function a micro-op, each on the :class:`State` of one core. Nothing here knows of time. Every
+One function a micro-op, each on the :class:`State` of one core. Nothing here depends on time. Every
 arithmetic step is one IEEE operation in the element type: fp32 directly; fp16 and bf16 in fp32 and
 then rounded, which gives the same bits (an fp32 significand has more than twice their bits and
 two). Source of the rules: asc-devkit, the API pages of each instruction. What the cube computes
