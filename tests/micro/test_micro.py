@@ -374,7 +374,7 @@ def test_the_example_prints_measured_and_simulated_times(
     example = _example()
     example.main(["3 x 128"], False)
     title, head, row, end = capsys.readouterr().out.split("\n")[:4]
-    assert title == "Cast of bfloat16 to float32 (aiconfigurator-npu), Atlas A3, L2 again"
+    assert title == "Cast of bfloat16 to float32 (aiconfigurator-npu), Atlas A3, L2 repeat"
     assert head.split() == ["variant", "measured", "us", "simulated", "us", "error"]
     assert re.fullmatch(r"  3 x 128 +1\.19 +\d\.\d\d +[+-]\d+\.\d%", row)
     assert end == ""
