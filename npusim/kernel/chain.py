@@ -20,8 +20,8 @@ def step(builder: Builder, op: MicroOp) -> None:
 
 
 def to_float32(builder: Builder, dst: Local, src: Local) -> None:
-    """Widen *src* to float32; 8-bit integers go by way of float16."""
-    if src.dtype.bits == 8:
+    """Widen *src* to float32; int8, uint8 and int4 go by way of float16."""
+    if src.dtype.bits <= 8:
         # In the upper half of dst, so that no result overtakes what is still to be read.
         upper = (
             dst.offset_bytes

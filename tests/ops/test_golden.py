@@ -66,6 +66,10 @@ CASES = [
          np.array([0, 1], np.int32)), ALL[1:],
     ),
     Case("npu_dynamic_quant", "two_rows", (TensorSpec((2, 128), "bfloat16"),), ALL[1:]),
+    Case(
+        "npu_anti_quant", "by_column",
+        (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
+    ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
     Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
     Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),

@@ -53,6 +53,16 @@ ENDS = torch.tensor([2, 2, 5])
 CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "words": ("npu_trans_quant_param", {"scale": torch.rand(20), "offset": torch.rand(1)}, {}),
     "words, rounded": ("npu_trans_quant_param", {"scale": torch.rand(1, 20), "round_mode": 1}, {}),
+    "back to floats": (
+        "npu_anti_quant",
+        {"x": integers(3, 40), "scale": torch.rand(40), "offset": torch.rand(40)},
+        {},
+    ),
+    "int4 back to bfloat16": (
+        "npu_anti_quant",
+        {"x": integers(3, 5, dtype=torch.int32), "scale": torch.rand(1).bfloat16()},
+        {"dst_dtype": "bfloat16", "src_dtype": "quint4x2"},
+    ),
     "divided": (
         "npu_quantize",
         {"input": half(3, 40), "scales": torch.rand(40), "zero_points": integers(40)},
