@@ -39,14 +39,13 @@ def run(
     *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
-    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"),
-    inputs and outputs ("warm"), what an earlier run of the same left there ("repeat"), or the
-    inputs named in a tuple.
-    *every_core* on times each core on its own, which gives the same times more slowly;
+    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
+    and outputs ("warm"), what an earlier run of the same left there ("repeat"), or the inputs named
+    in a tuple. *every_core* on times each core on its own, which gives the same times more slowly;
     *byte_exact* on keeps every byte of L1 and L0, which gives the same values more slowly.
     *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up exactly
-    before it rounds, 16 by default. *progress* is called with a stage, "values" or
-    "time", and the share of it that is done.
+    before it rounds, 16 by default. *progress* is called with a stage, "values" or "time", and the
+    share of it that is done.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -70,8 +69,7 @@ def run(
         return Run(op, spec, arguments, l2, found, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
-    tensors = _place(problem, plan, with_values)
-    trace = None
+    tensors, trace = _place(problem, plan, with_values), None
     try:
         if with_values:
             model = chip.Model(cube_order, byte_exact)

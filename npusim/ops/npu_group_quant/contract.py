@@ -84,6 +84,33 @@ def check(
     scales = contract.operand("scale", scale, FLOATS)
     index = contract.operand("group_index", group_index, (INT32, INT64))
     point = contract.optional("offset", offset, (scales.element,), " like scale")
+    _check_shapes(contract, tokens, scales, index, point)
+    target = INT8
+    if dst_dtype is not None:
+        target = TARGETS[contract.choice("dst_dtype", dst_dtype, tuple(TARGETS))]
+    output = TensorSpec(tokens.shape, "int8")
+    if target is INT4:
+        contract.require(
+            tokens.shape[1] % 8 == 0,
+            f"the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
+            f"not {tokens.shape[1]}; pad it",
+        )
+        output = TensorSpec((tokens.shape[0], tokens.shape[1] // 8), "int32")
+    return Problem(
+        inputs=present(tokens, scales, index, point),
+        outputs={"output": output},
+        x=tokens,
+        scale=scales,
+        group_index=index,
+        offset=point,
+        target=target,
+    )
+
+
+def _check_shapes(
+    contract: Contract, tokens: Operand, scales: Operand, index: Operand, point: Operand | None
+) -> None:
+    """x `(rows, columns)`, scale `(groups, columns)`, group_index `(groups,)`, one offset."""
     for operand, rank in ((tokens, 2), (scales, 2), (index, 1)):
         contract.require(
             len(operand.shape) == rank,
@@ -108,23 +135,3 @@ def check(
             point.shape in ((), (1,)),
             f"offset must be one number, of shape () or (1,), not {point.shape}; pass one",
         )
-    target = INT8
-    if dst_dtype is not None:
-        target = TARGETS[contract.choice("dst_dtype", dst_dtype, tuple(TARGETS))]
-    output = TensorSpec(tokens.shape, "int8")
-    if target is INT4:
-        contract.require(
-            tokens.shape[1] % 8 == 0,
-            f"the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
-            f"not {tokens.shape[1]}; pad it",
-        )
-        output = TensorSpec((tokens.shape[0], tokens.shape[1] // 8), "int32")
-    return Problem(
-        inputs=present(tokens, scales, index, point),
-        outputs={"output": output},
-        x=tokens,
-        scale=scales,
-        group_index=index,
-        offset=point,
-        target=target,
-    )

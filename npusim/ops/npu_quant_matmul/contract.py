@@ -92,13 +92,7 @@ def check(
     product = product_of(contract, a, b, INT4 if a.element is INT32 else INT8, a.element is INT32)
     _check_product(contract, product)
     check_vectors(contract, product, s, o, c, t)
-    mode: QuantMode = "none"
-    parameter: Operand | None = s
-    if target is INT32:
-        parameter = None
-    elif not is_vector:
-        mode = "req8" if target is INT8 else "deqf16"
-        parameter = _words(contract, s, o, target)
+    parameter, mode = _kernel_scale(contract, s, o, target, is_vector)
     output = TensorSpec((*product.batch, product.m, product.n), target.name)
     epilogue: Literal["fixpipe", "vector"] = "vector" if is_vector else "fixpipe"
     if is_310p:
@@ -195,6 +189,17 @@ def _check_product(contract: Contract, product: Product) -> None:
         product.element is INT8 or product.n % 2 == 0,
         f"n must be even with packed int4 matrices, not {product.n}; pad x2",
     )
+
+
+def _kernel_scale(
+    contract: Contract, s: Operand, o: Operand | None, target: DType, is_vector: bool
+) -> tuple[Operand | None, QuantMode]:
+    """The scale as the kernel reads it, None if it reads none, and what L0C's way out does."""
+    if target is INT32:
+        return None, "none"
+    if is_vector:
+        return s, "none"
+    return _words(contract, s, o, target), "req8" if target is INT8 else "deqf16"
 
 
 def _words(contract: Contract, s: Operand, o: Operand | None, target: DType) -> Operand:
