@@ -13,6 +13,8 @@ from npusim.kernel.views import GmView, load
 
 __all__ = ["ColumnVector"]
 
+__kernel_vocabulary__ = True
+
 
 class ColumnVector:
     """A part of a vector along n, loaded and widened to float32.

@@ -146,17 +146,13 @@ class Lane:
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
         raised = self._raised
-        # A step: what it does; *after*, the cycles of its stretch after which it is handed out;
-        # *cycles*, how long it takes the pipe; and x and y, which depend on what it does.
-        #
-        # what        x                                y
-        # WORK        head, paid if the pipe drained   tail, until the result is there
-        # SET         number of the flag               pipe that may wait for it
-        # WAIT        number of the flag               -
-        # COPY        number of the copy               -
-        # CROSS_SET   number of the flag               -
-        # DRAIN       -                                -    waits for its own pipe
-        # DRAIN_ALL   -                                -    waits for all pipes
+        # A step is handed out *after* so many cycles of its stretch, and takes its pipe *cycles*.
+        # what              x                               y
+        # WORK              head, paid if the pipe drained  tail, until the result is there
+        # SET               number of the flag              pipe that may wait for it
+        # WAIT, CROSS_SET   number of the flag              -
+        # COPY              number of the copy              -
+        # DRAIN, DRAIN_ALL  -                               -, waits for its own pipe, for all pipes
         for position in range(self._position[pipe], len(steps)):
             what, after, cycles, x, y = steps[position]
             start = opened + after
