@@ -10,10 +10,11 @@ from op_calls import BF16, Array
 from weight_calls import F32, HALF, OP, Kind, weight_call
 
 from npusim import chip, devices, ops
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, unpack_int4
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, unpack_int4
 from npusim.data.integers import align_up
 from npusim.data.layout import NZ, c0, from_fractals
 from npusim.data.tensor import GlobalTensor
+from npusim.isa import Global
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmMatrix
 from npusim.kernel.program import Binding, Block
@@ -23,7 +24,11 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import 
     Dequantiser,
     Precision,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, gm_weight
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
+    MatrixTile,
+    gm_weight,
+    tile_view,
+)
 
 A2 = devices.load("ascend910b2")
 
@@ -137,3 +142,13 @@ def test_pieces_are_the_whole(
     p = ops.load(OP).check(A2, **call, template="custom")
     found, wanted = dequantised(p, precision, *piece), expected(p, call, precision)
     np.testing.assert_array_equal(found.view(np.uint16), wanted.view(np.uint16))
+
+
+def test_a_tile_of_fractals_is_a_burst_of_each_column_of_them() -> None:
+    weight = GmMatrix("weight", INT8, 70, 99, k_is_first=True, layout="FRACTAL_NZ")
+    tile = MatrixTile(row=16, column=32, rows=40, columns=50)
+    # 70 rows are filled up to 80; rows 16 to 56 end in the fractal of row 64, columns 32 to 82 lie
+    # in the second and the third column of fractals, each 32 bytes wide.
+    assert tile_view(weight, tile).operand == Global(
+        "weight", (80 + 16) * 32, burst_bytes=48 * 32, bursts=2, stride_bytes=80 * 32
+    )

@@ -4,7 +4,7 @@ A core's columns come in tiles of 128; the weight goes through the ring in block
 which each vector core dequantises 32 x 512 at a time. x stays in L1 if the core's share of it fits
 into 256 KiB (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/op_tiling,
 *_custom_nz_splitk.cpp). That a block comes to L1 in halves, and that 256 rows of x are multiplied
-by it there, is assumed.
+by it there, is assumed. What cores do with these numbers, `shared_k` says.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class _CubeKernel:
         self._quant: GmView | None = None
         """A scale a column, if there is more than one."""
         if quant is not None and quant.spec.size > 1:
-            self._quant = GmView.vector("quant_scale", quant.element, f.n)
+            self._quant = GmView.vector("quant_scale", UINT64, f.n)
         self._single_scale: Local | None = None
 
     def program(self, group: int) -> Program:

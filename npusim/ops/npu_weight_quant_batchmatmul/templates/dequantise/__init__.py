@@ -1,5 +1,15 @@
 """A weight made floats by the vector cores: what the templates custom, split_k and nz_splitk share.
 
-A *tile* is a rectangle of the weight as it lies in memory. See `kernel` for the steps of a tile,
-`ub_tile` for how one lies in the unified buffer, and `parameters` for scales and offsets there.
+A *tile* is a rectangle of the weight as it lies in memory, `(rows, columns)`:
+
+.. code-block:: text
+
+    load    (rows, columns) int8 or int4, and the scales and offsets of its columns or rows
+    cast    -> fp16, exactly
+    add     the offset, in fp16 or fp32
+    mul     the scale, in fp16 or fp32
+    store   (rows, columns) fp16 or bf16, in the layout of the weight
+
+See `kernel` for these steps, `ub_tile` for how a tile lies in the unified buffer, and `parameters`
+for scales and offsets there.
 """
