@@ -248,11 +248,11 @@ class _CubeCore:
         if waits:
             builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
         if tasks:
-            held = self._cube.load_digits(digits.k)
+            in_l1 = self._cube.load_digits(digits.k)
             for group, column, columns in tasks:
                 of_group = products[group * rows : (group + 1) * rows, column : column + columns]
-                self._cube.multiply(held, weight.k, group, column, of_group)
-            self._cube.release(held)
+                self._cube.multiply(in_l1, weight.k, group, column, of_group)
+            self._cube.release(in_l1)
         sync_all(builder, done="fixpipe", go="fixpipe", event=ALL_CUBES, tell=PRODUCTS_READY)
 
 
