@@ -13,9 +13,8 @@ __kernel_vocabulary__ = True
 def sync_all(builder: Builder, done: Pipe, go: Pipe, event: int, tell: int | None = None) -> None:
     """Hold pipe *go* until pipe *done* of every core of this kind has come here (SyncAll).
 
-    All cube cores, or all vector cores, of the launch meet at flag *event*. With *tell*, that flag
-    is then raised for the other cores of the group: they know that all are through, although they
-    have met only their own.
+    Flag *event* is that of all cube cores, or of all vector cores, of the launch. With *tell*, that
+    flag is then raised for the other cores of the group, which wait for this kind of core by it.
     """
     builder.cross_core_set_flag("all", done, event)
     builder.cross_core_wait_flag("all", go, event)

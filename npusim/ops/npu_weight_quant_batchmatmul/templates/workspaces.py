@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 
-__all__ = ["bindings", "workspace_bytes"]
+__all__ = ["RingSlot", "bindings", "ring_slot", "workspace_bytes"]
 
 
 def workspace_bytes(*views: GmView) -> dict[str, int]:
@@ -22,3 +24,24 @@ def bindings(p: Problem, plan: Plan) -> dict[str, Binding]:
     """Inputs, output and workspaces, each under its own name."""
     names = [*(operand.name for operand in p.inputs), "output", *plan.workspaces]
     return {name: Binding(name) for name in names}
+
+
+class RingSlot(NamedTuple):
+    """What a step uses of a ring, which is filled and read half by half."""
+
+    view: GmView
+    waits: bool
+    """Whether the step is the first in a half that was filled before: it must have been read."""
+    releases: bool
+    """Whether the step is the last in a half that is filled again: its readers say when."""
+
+
+def ring_slot(ring: GmView, slots: int, index: int, count: int) -> RingSlot:
+    """What step number *index* of *count* uses of *ring*: *slots* of them, below each other."""
+    half, rows = slots // 2, ring.rows // slots
+    top = index % slots * rows
+    return RingSlot(
+        view=ring[top : top + rows, :],
+        waits=index >= slots and index % half == 0,
+        releases=(index + 1) % half == 0 and index + 1 + half < count,
+    )

@@ -12,7 +12,8 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.isa import BLOCK_BYTES, Axpy, Binary, BinaryScalar, Cast, Local
 from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step, to_float32
+from npusim.kernel.chain import step
+from npusim.kernel.columns import ColumnVector
 from npusim.kernel.plane import Plane, by_row, multiply_add, spread_rows
 from npusim.kernel.queues import Slot
 from npusim.kernel.views import GmView, fill, load, store
@@ -230,9 +231,12 @@ class GroupEpilogue:
         self._bias = None if bias is None else GmView.vector("bias", bias.element, p.traits.n)
         result_bytes = p.output.element.nbytes(max_rows * max_columns)
         self._results = builder.queue("ub", result_bytes, "vector", "mte3")
+        self._bias_vector: ColumnVector | None = None
         if bias is not None:
-            self._raw = builder.queue("ub", bias.element.nbytes(max_columns), "mte2", "vector")
-            self._floats = builder.claim("ub", FLOAT32.nbytes(max_columns))
+            raw = builder.queue("ub", bias.element.nbytes(max_columns), "mte2", "vector")
+            floats = builder.claim("ub", FLOAT32.nbytes(max_columns))
+            widened = None if bias.element is FLOAT32 else floats
+            self._bias_vector = ColumnVector(builder, raw, widened)
 
     def views(self, rows: slice, columns: slice) -> tuple[GmView, GmView | None]:
         """The output of *rows* and *columns*, and the bias of *columns*."""
@@ -241,18 +245,10 @@ class GroupEpilogue:
     def write(self, sums: Plane, output: GmView, bias: GmView | None) -> None:
         """Make *output* of *sums*, which are overwritten."""
         builder = self._builder
-        if bias is not None:
-            self._add_bias(sums, bias)
+        if bias is not None and self._bias_vector is not None:
+            by_row(builder, "add", sums, self._bias_vector.take(bias))
+            self._bias_vector.drop()
         slot = self._results.alloc()
         numbers = slot.of(output.dtype, sums.rows * sums.columns)
         step(builder, Cast(numbers, sums.whole(), "round"))
         store(builder, self._results, slot, output, sums.columns)
-
-    def _add_bias(self, sums: Plane, bias: GmView) -> None:
-        slot = load(self._builder, self._raw, bias)
-        numbers = slot.of(bias.dtype, bias.columns)
-        if bias.dtype is not FLOAT32:
-            given, numbers = numbers, self._floats.of(FLOAT32, bias.columns)
-            to_float32(self._builder, numbers, given)
-        by_row(self._builder, "add", sums, numbers)
-        self._raw.free(slot)

@@ -52,7 +52,11 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.groups import (
     group_views,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import (
+    bindings,
+    ring_slot,
+    workspace_bytes,
+)
 
 __all__ = ["PerGroupPlan", "build", "steps", "tile"]
 
@@ -144,31 +148,30 @@ class Step(NamedTuple):
     """Of its round; `is_last` likewise."""
     is_last: bool
     waits: bool
-    """Whether its half of the ring was filled before, so that cube cores wait."""
+    """Whether cube cores wait for its half of the ring; `releases` for vector cores: `RingSlot`."""
     releases: bool
-    """Whether vector cores have read half of the ring with it, for which a later step waits."""
 
 
 def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
     """All steps, a round after the other."""
-    f, products, half = p.traits, GroupProducts.of(p), plan.ring_slots // 2
-    slot_rows = plan.pack_groups * products.digit_rows
-    ring = GmView.of("products", products.dtype, plan.ring_slots * slot_rows, plan.round_n)
+    f, products = p.traits, GroupProducts.of(p)
+    ring_rows = plan.ring_slots * plan.pack_groups * products.digit_rows
+    ring = GmView.of("products", products.dtype, ring_rows, plan.round_n)
     packs = tuple(pieces(f.k // f.group_size, plan.pack_groups))
     count = len(packs) * ceil_div(f.n, plan.round_n)
     index = 0
     for column, columns in pieces(f.n, plan.round_n):
         for group, groups in packs:
-            top = index % plan.ring_slots * slot_rows
+            slot = ring_slot(ring, plan.ring_slots, index, count)
             yield Step(
                 group=group,
                 groups=groups,
                 column=column,
-                products=ring[top : top + groups * products.digit_rows, :columns],
+                products=slot.view[: groups * products.digit_rows, :columns],
                 is_first=group == 0,
                 is_last=group == packs[-1][0],
-                waits=index >= plan.ring_slots and index % half == 0,
-                releases=(index + 1) % half == 0 and index + 1 + half < count,
+                waits=slot.waits,
+                releases=slot.releases,
             )
             index += 1
 
@@ -245,11 +248,11 @@ class _CubeCore:
         if waits:
             builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
         if tasks:
-            held = self._cube.load_digits(digits.k)
+            in_l1 = self._cube.load_digits(digits.k)
             for group, column, columns in tasks:
                 of_group = products[group * rows : (group + 1) * rows, column : column + columns]
-                self._cube.multiply(held, weight.k, group, column, of_group)
-            self._cube.release(held)
+                self._cube.multiply(in_l1, weight.k, group, column, of_group)
+            self._cube.release(in_l1)
         sync_all(builder, done="fixpipe", go="fixpipe", event=ALL_CUBES, tell=PRODUCTS_READY)
 
 

@@ -47,7 +47,11 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.numbers import (
     sums_view,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import (
+    bindings,
+    ring_slot,
+    workspace_bytes,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["SplitKPlan", "build", "tile"]
@@ -151,27 +155,19 @@ class Round(NamedTuple):
     products: GmView
     """int32 `(blocks x terms x m, columns)`."""
     waits: bool
-    """Whether it is the first in a half of the ring that was filled before."""
+    """Whether cube cores wait for its half of the ring; `releases` for vector cores: `RingSlot`."""
     releases: bool
-    """Whether it is the last in a half of the ring that is filled again."""
 
 
 def rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
     """All rounds, on which cube cores and vector cores agree."""
-    half, rows = plan.half_rounds, plan.k_blocks * scheme_of(f).terms * f.m
-    ring = GmView.of("products", INT32, 2 * half * rows, plan.round_n)
+    slots, rows = 2 * plan.half_rounds, plan.k_blocks * scheme_of(f).terms * f.m
+    ring = GmView.of("products", INT32, slots * rows, plan.round_n)
     count = ceil_div(f.n, plan.round_n)
     found = []
     for index, (column, columns) in enumerate(pieces(f.n, plan.round_n)):
-        top = index % (2 * half) * rows
-        found.append(
-            Round(
-                column=column,
-                products=ring[top : top + rows, :columns],
-                waits=index % half == 0 and index >= 2 * half,
-                releases=(index + 1) % half == 0 and index + 1 + half < count,
-            )
-        )
+        slot = ring_slot(ring, slots, index, count)
+        found.append(Round(column, slot.view[:, :columns], slot.waits, slot.releases))
     return tuple(found)
 
 

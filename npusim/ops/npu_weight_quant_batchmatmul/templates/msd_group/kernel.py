@@ -170,15 +170,15 @@ class _CubeCore:
         """(terms x m, k) digits @ (k, columns) of the weight, group by group."""
         builder, rows = self._builder, self._products.digit_rows
         builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
-        held = self._cube.load_digits(digits.k)
+        in_l1 = self._cube.load_digits(digits.k)
         for group in range(groups):
             if group >= SLOTS:
                 builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
             top = group % SLOTS * rows
             products = self._slots[top : top + rows, : weight.extent]
-            self._cube.multiply(held, digits.k, group, 0, products)
+            self._cube.multiply(in_l1, digits.k, group, 0, products)
             builder.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
-        self._cube.release(held)
+        self._cube.release(in_l1)
 
 
 class _VectorCore:
