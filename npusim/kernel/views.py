@@ -120,9 +120,12 @@ class GmView:
         return replace(self, offset_bytes=offset_bytes)
 
 
-def bindings(*views: GmView) -> dict[str, Binding]:
-    """What the views' names mean to a block whose tensors begin where the views do."""
-    return {view.name: Binding(view.name, view.offset_bytes) for view in views}
+def bindings(*views: GmView, is_cached: bool = True) -> dict[str, Binding]:
+    """What the views' names mean to a block whose tensors begin where the views do.
+
+    *is_cached* says whether the L2 keeps what is read of them.
+    """
+    return {view.name: Binding(view.name, view.offset_bytes, is_cached) for view in views}
 
 
 def repeat(builder: Builder, stage: Callable[..., None], *arguments: Hashable) -> None:

@@ -7,14 +7,11 @@ get even shares, in lines of the L2.
 
 from __future__ import annotations
 
-from functools import partial
-
 from npusim.data.dtypes import FLOAT16
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     Binary,
-    Global,
     Local,
     MicroOp,
     ScalarAlu,
@@ -24,7 +21,9 @@ from npusim.isa import (
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import Kernel
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, bindings, repeat, store
 from npusim.micro.shares import cores_of, shares
 
 __all__ = ["add"]
@@ -47,23 +46,22 @@ def add(
     banks. Raises ProgramError if the tiles do not fit into the unified buffer.
     """
     kind, parts = cores_of(spec, "vector", cores)
-    writing = _Writing(spec, kind, tile, 2 if double_buffered else 1, scalar)
+    kernel = AddTiles(spec, kind, tile, 2 if double_buffered else 1, scalar)
     line = spec.l2.line_bytes * 8 // FLOAT16.bits
     programs: dict[int, Program] = {}
     blocks = []
     for core, (start, width) in enumerate(shares(count, parts, line)):
         if width not in programs:
-            programs[width] = writing.program(width)
-        base = FLOAT16.nbytes(start)
-        bindings = {name: Binding(name, base, not bypass) for name in ("x", "y")}
-        bindings["z"] = Binding("z", base)
-        blocks.append(Block(core, kind, programs[width], bindings))
+            programs[width] = kernel.program(width)
+        x, y, z = (GmView.vector(name, FLOAT16, count)[:, start:] for name in "xyz")
+        bound = bindings(x, y, is_cached=not bypass) | bindings(z)
+        blocks.append(Block(core, kind, programs[width], bound))
     of = TensorSpec((count,), "float16")
     return Kernel("add", tuple(blocks), {"x": of, "y": of}, {"z": of})
 
 
-class _Writing:
-    """The kernel of one core, while it is written."""
+class AddTiles:
+    """The kernel of one core: tile after tile of x and y is added."""
 
     def __init__(self, spec: DeviceSpec, kind: str, tile: int, depth: int, scalar: bool) -> None:
         self.builder = Builder("add", spec.cores[kind], spec.sync, alone=True)
@@ -75,27 +73,24 @@ class _Writing:
 
     def program(self, width: int) -> Program:
         """*width* elements."""
-        for start in range(0, width, self.tile):
-            count = min(self.tile, width - start)
-            shifts = dict.fromkeys(("x", "y", "z"), FLOAT16.nbytes(start))
-            self.builder.call(count, shifts, partial(self._piece, count))
+        tensors = [GmView.vector(name, FLOAT16, width) for name in "xyz"]
+        for start, count in pieces(width, self.tile):
+            tiles = (tensor[:, start : start + count] for tensor in tensors)
+            repeat(self.builder, self._tile, *tiles)
         return self.builder.build()
 
-    def _piece(self, count: int) -> None:
-        nbytes = FLOAT16.nbytes(count)
-        slot = self.pairs.alloc()
-        x, y = slot.of(FLOAT16, count), slot.of(FLOAT16, count, FLOAT16.nbytes(self.tile))
-        self.builder.load(x, Global("x", 0, nbytes))
-        self.builder.load(y, Global("y", 0, nbytes))
+    def _tile(self, x: GmView, y: GmView, z: GmView) -> None:
+        """`z = x + y`, `(count,)` each; y lies a whole tile behind x."""
+        slot, count = self.pairs.alloc(), z.columns
+        a, b = slot.of(FLOAT16, count), slot.of(FLOAT16, count, FLOAT16.nbytes(self.tile))
+        self.builder.load(a, x.operand)
+        self.builder.load(b, y.operand)
         self.pairs.enque(slot)
         slot, out = self.pairs.deque(), self.sums.alloc()
-        z = out.of(FLOAT16, count)
-        self.builder.emit(_by_element(z, x, y) if self.scalar else Binary("add", z, x, y))
+        c = out.of(FLOAT16, count)
+        self.builder.emit(_by_element(c, a, b) if self.scalar else Binary("add", c, a, b))
         self.pairs.free(slot)
-        self.sums.enque(out)
-        out = self.sums.deque()
-        self.builder.store(Global("z", 0, nbytes), z)
-        self.sums.free(out)
+        store(self.builder, self.sums, out, z)
 
 
 def _by_element(z: Local, x: Local, y: Local) -> MicroOp:

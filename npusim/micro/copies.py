@@ -10,7 +10,6 @@ buffer, with no flag between them; staggered cores start evenly spread and wrap 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT16
@@ -18,10 +17,12 @@ from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
+from npusim.isa import BLOCK_BYTES, LoadNd2Nz
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, bindings, repeat
 from npusim.micro.shares import cores_of, shares
 
 __all__ = ["To", "read", "read_alike"]
@@ -46,7 +47,7 @@ def read(
             f"{columns} columns; change one of them"
         )
     kind, cores = cores_of(spec, PIPES[to])
-    writing = _Writing(spec, kind, shape, tile, to)
+    kernel = ReadTiles(spec, kind, shape, tile, to)
     programs: dict[int, Program] = {}
     blocks = []
     for core, (row, count) in enumerate(shares(rows, cores, tile[0])):
@@ -54,10 +55,10 @@ def read(
             width = columns // slices
             for start in range(0, columns, width):
                 for _ in range(times):
-                    writing.panel(count, start, width)
-            programs[count] = writing.builder.build()
-        base = FLOAT16.nbytes(row * columns)
-        blocks.append(Block(core, kind, programs[count], {"x": Binding("x", base)}))
+                    kernel.panel(count, start, width)
+            programs[count] = kernel.builder.build()
+        x = GmView.of("x", FLOAT16, rows, columns)
+        blocks.append(Block(core, kind, programs[count], bindings(x[row:, :])))
     return Kernel("read", tuple(blocks), {"x": TensorSpec(shape, "float16")})
 
 
@@ -75,7 +76,7 @@ def read_alike(
             f"copies.read_alike: the matrix must be whole tiles of {tile}, not {shape}; change one"
         )
     kind, cores = cores_of(spec, PIPES[to])
-    writing = _Writing(spec, kind, shape, tile, to)
+    kernel = ReadTiles(spec, kind, shape, tile, to)
     places = [
         (row, column) for row in range(0, rows, tile[0]) for column in range(0, columns, tile[1])
     ]
@@ -85,52 +86,46 @@ def read_alike(
         first = len(places) * core // cores if staggered else 0
         if first not in programs:
             for row, column in places[first:] + places[:first]:
-                writing.tile(row, column)
-            programs[first] = writing.builder.build()
+                kernel.tile(row, column)
+            programs[first] = kernel.builder.build()
         blocks.append(Block(core, kind, programs[first], {"x": Binding("x")}))
     return Kernel("read_alike", tuple(blocks), {"x": TensorSpec(shape, "float16")})
 
 
-class _Writing:
-    """The kernel of one core, while it is written."""
+class ReadTiles:
+    """The kernel of one core: tile after tile into one buffer."""
 
     def __init__(self, spec: DeviceSpec, kind: str, shape: Shape, tile: Shape, to: To) -> None:
         self.builder = Builder("read", spec.cores[kind], spec.sync)
-        self._columns = shape[1]
+        self._x = GmView.of("x", FLOAT16, *shape)
         self._tile = tile
         self._to = to
-        self._pitch = align_up(FLOAT16.nbytes(tile[1]), BLOCK_BYTES)
-        self._height = align_up(tile[0], FRACTAL_ROWS)
-        rows = tile[0] if to == "ub" else self._height
-        self._slot = self.builder.claim(to, rows * self._pitch)
+        self._pitch_bytes = align_up(FLOAT16.nbytes(tile[1]), BLOCK_BYTES)
+        self._rows_padded = align_up(tile[0], FRACTAL_ROWS)
+        rows = tile[0] if to == "ub" else self._rows_padded
+        self._slot = self.builder.claim(to, rows * self._pitch_bytes)
 
     def panel(self, rows: int, column: int, columns: int) -> None:
         """*rows* x *columns* from *column* on, a row of tiles after the other."""
-        for row in range(0, rows, self._tile[0]):
-            count = min(self._tile[0], rows - row)
-            self._call(("panel", count, columns), row, column, self._row(count, columns))
+        for start, count in pieces(rows, self._tile[0]):
+            here = slice(start, start + count), slice(column, column + columns)
+            repeat(self.builder, self._row, self._x[here])
 
     def tile(self, row: int, column: int) -> None:
         """One tile."""
-        self._call("tile", row, column, self._row(*self._tile))
+        rows, columns = self._tile
+        repeat(self.builder, self._row, self._x[row : row + rows, column : column + columns])
 
-    def _call(self, key: object, row: int, column: int, write: Callable[[], None]) -> None:
-        shift = FLOAT16.nbytes(row * self._columns + column)
-        self.builder.call(key, {"x": shift}, write)
+    def _row(self, x: GmView) -> None:
+        """A row of tiles, `(rows, columns)`."""
+        for column, columns in pieces(x.columns, self._tile[1]):
+            self._load(x[:, column : column + columns])
 
-    def _row(self, rows: int, columns: int) -> Callable[[], None]:
-        def write() -> None:
-            for column in range(0, columns, self._tile[1]):
-                self._load(rows, column, min(self._tile[1], columns - column))
-
-        return write
-
-    def _load(self, rows: int, column: int, columns: int) -> None:
-        stride = FLOAT16.nbytes(self._columns) if rows > 1 else 0
-        place = Global("x", FLOAT16.nbytes(column), FLOAT16.nbytes(columns), rows, stride)
+    def _load(self, x: GmView) -> None:
+        """A tile into UB as rows, or into L1 as Nz `(columns / 16, rows_padded, 16)`."""
         if self._to == "ub":
-            self.builder.load(self._slot.of(FLOAT16, columns), place, self._pitch)
+            self.builder.load(self._slot.of(FLOAT16, x.columns), x.operand, self._pitch_bytes)
         else:
-            across = align_up(columns, c0(FLOAT16))
-            dst = self._slot.of(FLOAT16, self._height * across)
-            self.builder.emit(LoadNd2Nz(dst, place, self._height))
+            columns_padded = align_up(x.columns, c0(FLOAT16))
+            dst = self._slot.of(FLOAT16, self._rows_padded * columns_padded)
+            self.builder.emit(LoadNd2Nz(dst, x.operand, self._rows_padded))

@@ -9,16 +9,17 @@ and A3 are closed; that they keep to it is inferred from their times.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, DType, RoundMode
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, Cast, Global, Local
+from npusim.isa import Binary, Cast, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import Kernel
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, bindings, fill, repeat, store
 from npusim.micro.shares import cores_of
 
 __all__ = ["cast", "maximum"]
@@ -35,12 +36,12 @@ Body = Callable[[list[Local], Local, list[Local]], None]
 
 def cast(spec: DeviceSpec, count: int, src: DType, dst: DType, mode: RoundMode = "none") -> Kernel:
     """*count* elements of *src* become *dst*, in one micro-op a tile."""
-    writing = _Writing("cast", spec, (src,), dst, ())
+    tiles = ElementwiseTiles("cast", spec, (src,), dst, ())
 
     def body(inputs: list[Local], output: Local, _: list[Local]) -> None:
-        writing.builder.emit(Cast(output, inputs[0], mode))
+        tiles.builder.emit(Cast(output, inputs[0], mode))
 
-    return writing.kernel(count, body)
+    return tiles.kernel(count, body)
 
 
 def maximum(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
@@ -55,26 +56,26 @@ def maximum(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
             f"not {dtype.name}; cast it first"
         )
     work = (WIDE[dtype][0],) * 2 if dtype in WIDE else ()
-    writing = _Writing("maximum", spec, (dtype, dtype), dtype, work)
+    tiles = ElementwiseTiles("maximum", spec, (dtype, dtype), dtype, work)
 
     def body(inputs: list[Local], output: Local, wide: list[Local]) -> None:
         if not wide:
-            writing.builder.emit(Binary("max", output, *inputs))
+            tiles.builder.emit(Binary("max", output, *inputs))
             return
         # The tile before may still be read from where this one writes.
-        writing.builder.barrier("vector")
+        tiles.builder.barrier("vector")
         for narrow, local in zip(inputs, wide, strict=True):
-            writing.builder.emit(Cast(local, narrow))
-        writing.builder.barrier("vector")
-        writing.builder.emit(Binary("max", wide[0], *wide))
-        writing.builder.barrier("vector")
-        writing.builder.emit(Cast(output, wide[0], WIDE[dtype][1]))
+            tiles.builder.emit(Cast(local, narrow))
+        tiles.builder.barrier("vector")
+        tiles.builder.emit(Binary("max", wide[0], *wide))
+        tiles.builder.barrier("vector")
+        tiles.builder.emit(Cast(output, wide[0], WIDE[dtype][1]))
 
-    return writing.kernel(count, body)
+    return tiles.kernel(count, body)
 
 
-class _Writing:
-    """An elementwise kernel, while it is written."""
+class ElementwiseTiles:
+    """An elementwise kernel, tile after tile."""
 
     def __init__(
         self,
@@ -99,39 +100,37 @@ class _Writing:
 
     def kernel(self, count: int, body: Body) -> Kernel:
         """*count* elements, each tile by *body*."""
-        names = [f"x{index + 1}" for index in range(len(self.inputs))]
         parts = min(ceil_div(self.inputs[0].nbytes(count), LEAST_BYTES), self.cores)
         programs: dict[int, Program] = {}
         blocks = []
         for core, (start, width) in enumerate(_in_order(count, parts)):
             if width not in programs:
-                programs[width] = self._program(names, width, body)
-            bindings = {
-                name: Binding(name, dtype.nbytes(start))
-                for name, dtype in zip([*names, "y"], [*self.inputs, self.output], strict=True)
-            }
-            blocks.append(Block(core, self.kind, programs[width], bindings))
-        inputs = {
-            name: TensorSpec((count,), dtype.name)
-            for name, dtype in zip(names, self.inputs, strict=True)
-        }
-        output = TensorSpec((count,), self.output.name)
-        return Kernel(self.name, tuple(blocks), inputs, {"y": output})
+                programs[width] = self._program(width, body)
+            bound = bindings(*(tensor[:, start:] for tensor in self._tensors(count)))
+            blocks.append(Block(core, self.kind, programs[width], bound))
+        specs = {x.name: TensorSpec((count,), x.dtype.name) for x in self._tensors(count)}
+        outputs = {"y": specs.pop("y")}
+        return Kernel(self.name, tuple(blocks), specs, outputs)
 
-    def _program(self, names: list[str], width: int, body: Body) -> Program:
-        for start in range(0, width, self.tile):
-            count = min(self.tile, width - start)
-            shifts = {
-                name: dtype.nbytes(start)
-                for name, dtype in zip([*names, "y"], [*self.inputs, self.output], strict=True)
-            }
-            self.builder.call(count, shifts, partial(self._tile, names, count, body))
+    def _tensors(self, count: int) -> list[GmView]:
+        """x1, x2 and so on, and y, *count* elements of each."""
+        names = [f"x{index + 1}" for index in range(len(self.inputs))]
+        dtypes = zip([*names, "y"], [*self.inputs, self.output], strict=True)
+        return [GmView.vector(name, dtype, count) for name, dtype in dtypes]
+
+    def _program(self, width: int, body: Body) -> Program:
+        for start, count in pieces(width, self.tile):
+            tiles = (tensor[:, start : start + count] for tensor in self._tensors(width))
+            repeat(self.builder, self._tile, body, *tiles)
         return self.builder.build()
 
-    def _tile(self, names: list[str], count: int, body: Body) -> None:
-        for name, dtype, queue in zip(names, self.inputs, self.queues, strict=True):
+    def _tile(self, body: Body, *tensors: GmView) -> None:
+        """Inputs and output `(count,)`; all inputs come before the first is awaited."""
+        *given, output = tensors
+        count = output.columns
+        for view, queue in zip(given, self.queues, strict=True):
             slot = queue.alloc()
-            self.builder.load(slot.of(dtype, count), Global(name, 0, dtype.nbytes(count)))
+            fill(self.builder, slot, view)
             queue.enque(slot)
         filled = [queue.deque() for queue in self.queues]
         out = self.out.alloc()
@@ -142,11 +141,7 @@ class _Writing:
         body(inputs, out.of(self.output, count), work)
         for queue, slot in zip(self.queues, filled, strict=True):
             queue.free(slot)
-        self.out.enque(out)
-        out = self.out.deque()
-        nbytes = self.output.nbytes(count)
-        self.builder.store(Global("y", 0, nbytes), out.of(self.output, count))
-        self.out.free(out)
+        store(self.builder, self.out, out, output)
 
 
 def _in_order(count: int, parts: int) -> list[tuple[int, int]]:

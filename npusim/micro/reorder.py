@@ -11,16 +11,15 @@ other, and both sides are double buffered.
 
 from __future__ import annotations
 
-from functools import partial
-
 from npusim.data.dtypes import FLOAT16
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Copy, Global, Local
+from npusim.isa import BLOCK_BYTES, Copy, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import Kernel
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
+from npusim.kernel.views import GmView, bindings, load, repeat
 from npusim.micro.shares import cores_of, shares
 
 __all__ = ["TILE_COLUMNS", "reorder"]
@@ -47,10 +46,10 @@ def reorder(spec: DeviceSpec, rows: int, columns: int, tile_rows: int, stride: i
         for row in range(0, rows, tile_rows)
         for column in range(0, columns, TILE_COLUMNS)
     ]
-    writing = _Writing(spec, kind, rows, columns, tile_rows, stride)
-    bindings = {name: Binding(name) for name in ("x", "y")}
+    kernel = ReorderTiles(spec, kind, rows, columns, tile_rows, stride)
+    bound = bindings(kernel.x, kernel.y)
     blocks = [
-        Block(core, kind, writing.program(tiles[first : first + count]), bindings)
+        Block(core, kind, kernel.program(tiles[first : first + count]), bound)
         for core, (first, count) in enumerate(shares(len(tiles), cores))
     ]
     shape = NZ.array_shape(rows, columns, (FRACTAL_ROWS, c0(FLOAT16)))
@@ -58,45 +57,41 @@ def reorder(spec: DeviceSpec, rows: int, columns: int, tile_rows: int, stride: i
     return Kernel("reorder", tuple(blocks), {"x": given}, {"y": made})
 
 
-class _Writing:
-    """The kernel of one core, while it is written."""
+class ReorderTiles:
+    """The kernel of one core: tile after tile comes as rows and goes as columns of blocks."""
 
     def __init__(
         self, spec: DeviceSpec, kind: str, rows: int, columns: int, tile_rows: int, stride: int
     ) -> None:
         self.builder = Builder("reorder", spec.cores[kind], spec.sync)
-        self.rows, self.columns = rows, columns
         self.tile_rows, self.stride = tile_rows, stride
-        self.width = FLOAT16.nbytes(TILE_COLUMNS)
-        across = self.width // BLOCK_BYTES
-        self.x = self.builder.queue("ub", tile_rows * self.width, "mte2", "vector", 2)
-        self.y = self.builder.queue("ub", across * stride * BLOCK_BYTES, "vector", "mte3", 2)
+        width, blocks_n = c0(FLOAT16), columns // c0(FLOAT16)
+        self.x = GmView.of("x", FLOAT16, rows, columns)
+        self.y = GmView.of("y", FLOAT16, blocks_n, rows * width)
+        """Nz: a row of it is a column of blocks, `(rows, C0)`."""
+        tile_bytes = FLOAT16.nbytes(tile_rows * TILE_COLUMNS)
+        self.rows = self.builder.queue("ub", tile_bytes, "mte2", "vector", 2)
+        turned_bytes = TILE_COLUMNS // width * stride * BLOCK_BYTES
+        self.turned = self.builder.queue("ub", turned_bytes, "vector", "mte3", 2)
 
     def program(self, tiles: list[tuple[int, int]]) -> Program:
         """The tiles that begin at these rows and columns."""
+        width = c0(FLOAT16)
         for row, column in tiles:
-            count = min(self.tile_rows, self.rows - row)
-            shifts = {
-                "x": FLOAT16.nbytes(row * self.columns + column),
-                "y": (column // c0(FLOAT16) * self.rows + row) * BLOCK_BYTES,
-            }
-            self.builder.call(count, shifts, partial(self._tile, count))
+            x = self.x[row : row + self.tile_rows, column : column + TILE_COLUMNS]
+            ns = slice(column // width, (column + TILE_COLUMNS) // width)
+            repeat(self.builder, self._tile, x, self.y[ns, row * width : (row + x.rows) * width])
         return self.builder.build()
 
-    def _tile(self, rows: int) -> None:
-        source = Global("x", 0, self.width, rows, FLOAT16.nbytes(self.columns))
-        target = Global(
-            "y", 0, rows * BLOCK_BYTES, self.width // BLOCK_BYTES, self.rows * BLOCK_BYTES
-        )
-        slot = self.x.alloc()
-        self.builder.load(slot.of(FLOAT16, TILE_COLUMNS), source, self.width)
-        self.x.enque(slot)
-        slot, out = self.x.deque(), self.y.alloc()
-        count = rows * TILE_COLUMNS
+    def _tile(self, x: GmView, y: GmView) -> None:
+        """*x* `(rows, 128)` to *y*, eight columns of blocks `(rows, C0)`."""
+        slot = load(self.builder, self.rows, x)
+        out, count = self.turned.alloc(), x.rows * TILE_COLUMNS
         strided = Local("ub", out.offset_bytes, FLOAT16, count, self.stride, 1)
         self.builder.emit(Copy(strided, slot.of(FLOAT16, count)))
-        self.x.free(slot)
-        self.y.enque(out)
-        out = self.y.deque()
-        self.builder.store(target, out.of(FLOAT16, c0(FLOAT16)), self.stride * BLOCK_BYTES)
-        self.y.free(out)
+        self.rows.free(slot)
+        self.turned.enque(out)
+        out = self.turned.deque()
+        src = out.of(FLOAT16, c0(FLOAT16))
+        self.builder.store(y.operand, src, self.stride * BLOCK_BYTES)
+        self.turned.free(out)
