@@ -47,7 +47,7 @@ MmadInit = Literal["zero", "bias", "accumulate"]
 class GmMatrix:
     """An operand of a product as it lies in global memory.
 
-    *rows* x *columns* is the matrix in memory. `k_is_down` says that k runs down its rows, as in a
+    *rows* x *columns* is the matrix in memory. `k_is_first` says that k is its first axis, as in a
     plain right operand (k, n) or a transposed left one (k, m).
     """
 
@@ -126,7 +126,7 @@ class Feed(Protocol):
 
     @property
     def k_is_first(self) -> bool:
-        """Whether k runs down the rows of what lies in L1."""
+        """Whether k is the first axis of the matrix in L1."""
 
     @property
     def dtype(self) -> DType:

@@ -121,22 +121,22 @@ def _piece(t: CubeTiles, p: Product, matrix: int, i: int, j: int) -> Piece:
 def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
     group, place = divmod(core, t.cores_m * t.cores_n)
     x, y = place % t.cores_m, place // t.cores_m
-    high, across = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
-    rows, columns = ceil_div(high, t.cores_m), ceil_div(across, t.cores_n)
+    blocks_m, blocks_n = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
+    rows, columns = ceil_div(blocks_m, t.cores_m), ceil_div(blocks_n, t.cores_n)
     share = ceil_div(p.matrices, t.cores_batch)
     for matrix in range(group * share, min((group + 1) * share, p.matrices)):
-        for i in range(x * rows, min((x + 1) * rows, high)):
-            for j in range(y * columns, min((y + 1) * columns, across)):
+        for i in range(x * rows, min((x + 1) * rows, blocks_m)):
+            for j in range(y * columns, min((y + 1) * columns, blocks_n)):
                 yield _piece(t, p, matrix, i, j)
 
 
 def _l2_tiles(t: CubeTiles, p: Product) -> Iterator[list[tuple[int, int]]]:
     """The blocks of each L2 tile in turn; columns of tiles go back and forth."""
-    high, across = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
-    starts = range(0, across, t.l2_n)
-    for turn, top in enumerate(range(0, high, t.l2_m)):
-        for left in starts if turn % 2 == 0 else reversed(starts):
-            rows, columns = min(t.l2_m, high - top), min(t.l2_n, across - left)
+    blocks_m, blocks_n = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
+    starts = range(0, blocks_n, t.l2_n)
+    for band, top in enumerate(range(0, blocks_m, t.l2_m)):
+        for left in starts if band % 2 == 0 else reversed(starts):
+            rows, columns = min(t.l2_m, blocks_m - top), min(t.l2_n, blocks_n - left)
             yield [(top + i, left + j) for i, j in _walk(t.order, rows, columns)]
 
 

@@ -110,10 +110,10 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
             pairs.append((align_up(ceil_div(pr.m, max(1, cores // ceil_div(pr.n, n))), 16), n))
             pairs.append((m, n))
     else:
-        for n, most in ((256, 128), (128, 128), (512, 64)):
+        for n, max_m in ((256, 128), (128, 128), (512, 64)):
             n = min(n, align_up(pr.n, 16))
             beside = max(1, cores // ceil_div(pr.n, n))
-            pairs.append((min(align_up(ceil_div(pr.m, beside), 16), most), n))
+            pairs.append((min(align_up(ceil_div(pr.m, beside), 16), max_m), n))
     # L0 takes 16 of k of at most 512 rows; the bias table has room for 256 columns.
     most_n = 256 if p.bias else 512
     fitting = [
@@ -136,8 +136,8 @@ def _steps(core: Core, p: Problem, bm: int, bn: int, base_k: int) -> tuple[int, 
     a, b = (max(2, room // 2 // (base * base_k * size)) for base in (bm, bn))
     if (a * bm + b * bn) * base_k * size > room - bias:
         a, b = (max(2, a // 2), b) if bm < bn else (a, max(2, b // 2))
-    most = ceil_div(p.product.k, base_k)
-    step_a, step_b = (min(_whole_rows(x // 2, base_k * size), most) for x in (a, b))
+    steps = ceil_div(p.product.k, base_k)
+    step_a, step_b = (min(_whole_rows(x // 2, base_k * size), steps) for x in (a, b))
     if step_a > step_b:
         step_a = step_a // step_b * step_b
     else:

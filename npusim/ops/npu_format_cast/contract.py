@@ -52,12 +52,12 @@ class Problem(_protocol.Problem):
         return self.x.element.nbytes(self.x.shape[-2 if self.x.spec.transposed else -1])
 
     @property
-    def down(self) -> int:
+    def fractals_m(self) -> int:
         """Fractals from top to bottom (m1)."""
         return ceil_div(self.rows, FRACTAL_ROWS)
 
     @property
-    def across(self) -> int:
+    def fractals_n(self) -> int:
         """Fractals from left to right (n1), each one block of 32 bytes wide."""
         return ceil_div(self.row_bytes, BLOCK_BYTES)
 

@@ -57,7 +57,7 @@ def _views(p: Problem, piece: Piece) -> tuple[GmView, GmView]:
     `(blocks, rows_padded x 32)`.
     """
     nd, nz = ("x", "output") if p.to_fractals else ("output", "x")
-    column_bytes = p.down * FRACTAL_ROWS * BLOCK_BYTES
+    column_bytes = p.fractals_m * FRACTAL_ROWS * BLOCK_BYTES
     fractal_bytes = align_up(piece.rows, FRACTAL_ROWS) * BLOCK_BYTES
     in_nd = GmView(nd, UINT8, piece.rows, piece.width_bytes, p.row_bytes, piece.nd_bytes)
     in_nz = GmView(nz, UINT8, piece.blocks, fractal_bytes, column_bytes, piece.nz_bytes)

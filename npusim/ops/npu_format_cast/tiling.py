@@ -68,25 +68,25 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     if not p.to_fractals and p.row_bytes < spec.transfer.store_granule_bytes:
         # Rows narrower than a store spill into each other, so one core takes them in order.
         cores = 1
-    total = p.batch * p.down
-    lines = ceil_div(p.across, LINE_BLOCKS)
+    total = p.batch * p.fractals_m
+    lines = ceil_div(p.fractals_n, LINE_BLOCKS)
     per_core, lines_per_core = _share(total, lines, cores)
-    blocks = min(lines_per_core * LINE_BLOCKS, p.across)
+    blocks = min(lines_per_core * LINE_BLOCKS, p.fractals_n)
 
     # A block once in ND and once in NZ, and one block a row for an odd pitch.
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - spec.transfer.store_granule_bytes
     room_blocks = room // (DEPTH * BLOCK_BYTES * FRACTAL_ROWS)
-    down = min(per_core, p.down)
-    across = min(blocks, max(LINE_BLOCKS, (room_blocks // down - 1) // 2))
-    down = min(down, room_blocks // (2 * across + 1), MAX_REPEATS * 8 // FRACTAL_ROWS)
-    columns = len(list(pieces(p.across, blocks, LEAST_BLOCKS)))
+    step_m = min(per_core, p.fractals_m)
+    step_n = min(blocks, max(LINE_BLOCKS, (room_blocks // step_m - 1) // 2))
+    step_m = min(step_m, room_blocks // (2 * step_n + 1), MAX_REPEATS * 8 // FRACTAL_ROWS)
+    columns = len(list(pieces(p.fractals_n, blocks, LEAST_BLOCKS)))
     active = ceil_div(total, per_core) * columns
     return Plan(
         block_dim=active,
         fractal_rows_per_core=per_core,
         blocks_per_core=blocks,
-        row_step=down * FRACTAL_ROWS,
-        block_step=across,
+        row_step=step_m * FRACTAL_ROWS,
+        block_step=step_n,
     )
 
 
@@ -101,11 +101,11 @@ def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
 
 def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
     """The pieces of each core, in the order in which it takes them."""
-    for first, count in pieces(p.batch * p.down, plan.fractal_rows_per_core):
-        for start, blocks in pieces(p.across, plan.blocks_per_core, LEAST_BLOCKS):
+    for first, count in pieces(p.batch * p.fractals_m, plan.fractal_rows_per_core):
+        for start, blocks in pieces(p.fractals_n, plan.blocks_per_core, LEAST_BLOCKS):
             yield tuple(
-                _piece(p, row, height, start + column, width)
-                for row, height in _spans(p, plan, first, first + count)
+                _piece(p, row, fractal_rows, start + column, width)
+                for row, fractal_rows in _spans(p, plan, first, first + count)
                 for column, width in pieces(blocks, plan.block_step, LEAST_BLOCKS)
             )
 
@@ -113,20 +113,22 @@ def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
 def _spans(p: Problem, plan: Plan, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Cut rows of fractals [*first*, *end*) so that none reaches into the next matrix."""
     while first < end:
-        height = min(plan.row_step // FRACTAL_ROWS, p.down - first % p.down, end - first)
-        yield first, height
-        first += height
+        fractal_rows = min(
+            plan.row_step // FRACTAL_ROWS, p.fractals_m - first % p.fractals_m, end - first
+        )
+        yield first, fractal_rows
+        first += fractal_rows
 
 
-def _piece(p: Problem, first: int, height: int, column: int, blocks: int) -> Piece:
-    """*height* rows of fractals from *first* on, counted through all matrices."""
-    batch, down = divmod(first, p.down)
-    row = down * FRACTAL_ROWS
+def _piece(p: Problem, first: int, fractal_rows: int, column: int, blocks: int) -> Piece:
+    """*fractal_rows* rows of fractals from *first* on, counted through all matrices."""
+    batch, fractal_row = divmod(first, p.fractals_m)
+    row = fractal_row * FRACTAL_ROWS
     fractal_bytes = FRACTAL_ROWS * BLOCK_BYTES
     return Piece(
         nd_bytes=(batch * p.rows + row) * p.row_bytes + column * BLOCK_BYTES,
-        nz_bytes=((batch * p.across + column) * p.down + down) * fractal_bytes,
-        rows=min(height * FRACTAL_ROWS, p.rows - row),
+        nz_bytes=((batch * p.fractals_n + column) * p.fractals_m + fractal_row) * fractal_bytes,
+        rows=min(fractal_rows * FRACTAL_ROWS, p.rows - row),
         blocks=blocks,
         width_bytes=min(blocks * BLOCK_BYTES, p.row_bytes - column * BLOCK_BYTES),
     )

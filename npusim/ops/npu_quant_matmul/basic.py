@@ -89,14 +89,14 @@ def _base_k(p: Problem, bm: int, bn: int) -> int:
 def _decode(core: Core, p: Problem) -> tuple[int, int]:
     pr = p.product
     bm = align_up(pr.m, 16)
-    share, most = align_up(ceil_div(pr.n, core.count), 32), min(512, BLOCK // bm)
-    if share > most:
+    share, max_n = align_up(ceil_div(pr.n, core.count), 32), min(512, BLOCK // bm)
+    if share > max_n:
         return bm, 256
     if share < 64:
         return bm, 64
     if pr.m > 16:
         for bn in (256, 512):
-            if 0.8 * core.count <= ceil_div(pr.n, bn) <= core.count and bn <= most:
+            if 0.8 * core.count <= ceil_div(pr.n, bn) <= core.count and bn <= max_n:
                 return bm, bn
     return bm, share
 
@@ -129,8 +129,8 @@ def _steps(
         step_a, step_b = _k_outside(step_a, step_b, piece_a, piece_b, room - parameters)
     if pr.transposed_a:
         step_b, step_a = _k_outside(step_b, step_a, piece_b, piece_a, room - parameters)
-    most = ceil_div(pr.k, base_k)
-    return min(step_a, most), min(step_b, most)
+    steps = ceil_div(pr.k, base_k)
+    return min(step_a, steps), min(step_b, steps)
 
 
 def _k_outside(
@@ -145,13 +145,13 @@ def _k_outside(
 
 def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
     pr = p.product
-    high, across = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     if pr.n > 5 * pr.m:
         return "column"
     by_row, by_column = (first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
-    if high % (core.count // 2) == 0 and by_column < by_row:
+    if blocks_m % (core.count // 2) == 0 and by_column < by_row:
         return "column"
-    if across % (core.count // 2) == 0:
+    if blocks_n % (core.count // 2) == 0:
         return "row"
     return "column" if by_column < min(by_row, 9) else "row"
 
@@ -159,21 +159,21 @@ def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
 def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
     """Blocks of an L2 tile: everything, or the fewest even tiles that fit."""
     pr = p.product
-    high, across = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     share = 110 / 192 if p.epilogue == "vector" else 100 / 192
     limit = share * spec.l2.capacity_bytes
     a, b = pr.element.nbytes(pr.m * pr.k), pr.element.nbytes(pr.k * pr.n)
     c = p.output.element.nbytes(pr.m * pr.n)
     if a + b + c < limit and max(a, b, c) < 128 * 2**20:
-        return high, across
+        return blocks_m, blocks_n
     least = 15 * 2**20
-    cuts_m = range(1, 2 if a <= least else min(high, MAX_CUTS) + 1)
-    cuts_n = range(1, 2 if b <= least else min(across, MAX_CUTS) + 1)
+    cuts_m = range(1, 2 if a <= least else min(blocks_m, MAX_CUTS) + 1)
+    cuts_n = range(1, 2 if b <= least else min(blocks_n, MAX_CUTS) + 1)
     pairs = sorted(((x, y) for x in cuts_m for y in cuts_n), key=lambda cut: cut[0] * cut[1])
     for x, y in pairs:
-        m, n = ceil_div(high, x), ceil_div(across, y)
-        tails = (high - 1) % m + 1 >= 0.8 * m and (across - 1) % n + 1 >= 0.8 * n
-        nbytes = a * m / high + b * n / across + c * m * n / (high * across)
+        m, n = ceil_div(blocks_m, x), ceil_div(blocks_n, y)
+        tails = (blocks_m - 1) % m + 1 >= 0.8 * m and (blocks_n - 1) % n + 1 >= 0.8 * n
+        nbytes = a * m / blocks_m + b * n / blocks_n + c * m * n / (blocks_m * blocks_n)
         if nbytes < limit and tails and m * n <= 625:
             return m, n
-    return high, across
+    return blocks_m, blocks_n

@@ -38,20 +38,20 @@ def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     strip = min(k, align_down(strip, 256) if strip >= 256 else align_down(strip, 32))
     base_k = min(strip, PIECE_BYTES // max(bm, bn) // 32 * 32)
     step = max(1, strip // base_k)
-    high, across = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
-    cores = min(core.count, high * across * pr.matrices)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
+    cores = min(core.count, blocks_m * blocks_n * pr.matrices)
     if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
         # A store spills into the next row, which must come later.
         cores = 1
-    by_column, width = _band(p, bm, bn, min(cores, high * across))
+    by_column, width = _band(p, bm, bn, min(cores, blocks_m * blocks_n))
     return CubeTiles(
         *(bm, bn, base_k, step, step, 2 * step, 2 * step),
         l0c_depth=2 if 2 * 4 * bm * bn <= (core.l0c_bytes or 0) else 1,
         cores=cores,
         schedule="round_robin",
         order="row" if by_column else "column",
-        l2_m=high if by_column else width,
-        l2_n=width if by_column else across,
+        l2_m=blocks_m if by_column else width,
+        l2_n=width if by_column else blocks_n,
     )
 
 
@@ -91,10 +91,10 @@ def _band(p: Problem, bm: int, bn: int, cores: int) -> tuple[bool, int]:
     """Whether bands are of columns or rows, and how wide: those with which a wave loads least."""
     pr = p.product
     best, least = (False, 1), float("inf")
-    for across in range(1, cores + 1):
-        high = ceil_div(cores, across)
-        cost = across * bn + high * bm
+    for cores_n in range(1, cores + 1):
+        cores_m = ceil_div(cores, cores_n)
+        cost = cores_n * bn + cores_m * bm
         if cost < least:
-            by_column = across * bn + pr.m < high * bm + pr.n
-            best, least = (by_column, across if by_column else high), cost
+            by_column = cores_n * bn + pr.m < cores_m * bm + pr.n
+            best, least = (by_column, cores_n if by_column else cores_m), cost
     return best

@@ -36,17 +36,17 @@ def grid_tiles(core: Core, p: Problem) -> CubeTiles:
     groups = ceil_div(pr.matrices, ceil_div(pr.matrices, core.count))
     cores = core.count // groups
     choices = []
-    most_n = 256 if p.start else 512
+    max_n = 256 if p.start else 512
     for bm, bn in FEW_ROWS if pr.m <= pr.unit_m == 16 else BLOCKS:
-        m, n = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n), most_n)
+        m, n = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n), max_n)
         if m % pr.unit_m or n % pr.unit_n:
             continue
-        high, across = ceil_div(pr.m, m), ceil_div(pr.n, n)
-        for along_m in range(1, min(cores, high) + 1):
-            rows = ceil_div(high, along_m)
-            columns = ceil_div(across, min(across, cores // along_m))
+        blocks_m, blocks_n = ceil_div(pr.m, m), ceil_div(pr.n, n)
+        for along_m in range(1, min(cores, blocks_m) + 1):
+            rows = ceil_div(blocks_m, along_m)
+            columns = ceil_div(blocks_n, min(blocks_n, cores // along_m))
             load = rows * m + columns * n
-            used = ceil_div(high, rows), ceil_div(across, columns)
+            used = ceil_div(blocks_m, rows), ceil_div(blocks_n, columns)
             choices.append((-m * n, load, used[0] * used[1], -m, used, (m, n)))
     least = min(load for _, load, *_ in choices)
     *_, (cores_m, cores_n), (bm, bn) = min(x for x in choices if x[1] <= 1.1 * least)
@@ -107,10 +107,10 @@ def _with_steps(
     )
 
 
-def _divisor(extent: int, most: int, unit: int) -> int:
-    """The largest divisor of *extent* that is a multiple of *unit* and at most *most*."""
+def _divisor(extent: int, limit: int, unit: int) -> int:
+    """The largest divisor of *extent* that is a multiple of *unit* and at most *limit*."""
     steps = extent // unit
-    return unit * max(d for d in range(1, min(steps, most // unit) + 1) if steps % d == 0)
+    return unit * max(d for d in range(1, min(steps, limit // unit) + 1) if steps % d == 0)
 
 
 def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
@@ -139,15 +139,15 @@ def few_rows_tiles(core: Core, p: Problem) -> CubeTiles | None:
     step_a, step_b = (8, 4) if bm <= 96 else (4, 4)
     while 2 * base_k * (step_a * bm + step_b * bn) > room:
         step_a, step_b = (step_a // 2, step_b) if step_a >= step_b else (step_a, step_b // 2)
-    across = ceil_div(pr.n, bn)
+    blocks_n = ceil_div(pr.n, bn)
     return CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
-        cores=ceil_div(across, ceil_div(across, core.count)),
+        cores=ceil_div(blocks_n, ceil_div(blocks_n, core.count)),
         schedule="grid",
         order="row",
         l2_m=1,
-        l2_n=across,
-        cores_n=ceil_div(across, ceil_div(across, core.count)),
+        l2_n=blocks_n,
+        cores_n=ceil_div(blocks_n, ceil_div(blocks_n, core.count)),
     )
 
 

@@ -24,14 +24,14 @@ BLOCK = 32768
 
 def _candidates(p: Problem) -> list[Pair]:
     pr = p.product
-    wide = SIZES if pr.transposed_b else SIZES_OF_FRACTALS if pr.fractal_b else SIZES_OF_ROWS
-    tall = SIZES_OF_ROWS if pr.transposed_a else SIZES
+    sizes_n = SIZES if pr.transposed_b else SIZES_OF_FRACTALS if pr.fractal_b else SIZES_OF_ROWS
+    sizes_m = SIZES_OF_ROWS if pr.transposed_a else SIZES
     # The fixpipe buffer and the bias table bound the columns, L0 the rows.
     most_n = 256 if p.start else 512
     return [
         (m, n)
-        for m in tall
-        for n in wide
+        for m in sizes_m
+        for n in sizes_n
         if m * n <= BLOCK
         and n <= most_n
         and m <= 512
@@ -87,19 +87,19 @@ def _is_better(core: Core, p: Problem, new: Pair, old: Pair) -> bool:
         return True
     if sum(new) != sum(old):
         return False
-    most = 8 if p.epilogue == "vector" else 6
+    max_clash = 8 if p.epilogue == "vector" else 6
     touched, clash = first_blocks(core, p, new)
-    if first_blocks(core, p, old)[0] >= 1.3 * touched and clash <= most:
+    if first_blocks(core, p, old)[0] >= 1.3 * touched and clash <= max_clash:
         return True
     return new[0] < new[1] and abs(pr.m - pr.n) < 0.1 * pr.n
 
 
 def first_blocks(core: Core, p: Problem, pair: Pair, order: Order = "row") -> tuple[int, int]:
     """Rows and columns that all cores load for their first block; how many share one of them."""
-    high, across = ceil_div(p.product.m, pair[0]), ceil_div(p.product.n, pair[1])
-    each, more = divmod(high * across, core.count)
-    first = [each * i + min(i, more) for i in range(min(core.count, high * across))]
-    rows = [i // across if order == "row" else i % high for i in first]
-    columns = [i % across if order == "row" else i // high for i in first]
+    blocks_m, blocks_n = ceil_div(p.product.m, pair[0]), ceil_div(p.product.n, pair[1])
+    each, more = divmod(blocks_m * blocks_n, core.count)
+    first = [each * i + min(i, more) for i in range(min(core.count, blocks_m * blocks_n))]
+    rows = [i // blocks_n if order == "row" else i % blocks_m for i in first]
+    columns = [i % blocks_n if order == "row" else i // blocks_m for i in first]
     clash = max(max(map(x.count, set(x))) for x in (rows, columns))
     return len(set(rows)) * pair[0] + len(set(columns)) * pair[1], clash
