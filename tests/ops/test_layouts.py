@@ -38,6 +38,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"input": HALF, "scales": ones(N), "zero_points": ones(N, dtype=np.int8)}
         | {"dtype": "qint8"},
     ),
+    "back to floats": ("npu_anti_quant", {"x": INT8, "scale": ones(N), "offset": ones(N)}),
     "groups": (
         "npu_group_quant",
         {"x": HALF, "scale": ones(2, N), "group_index": np.array([3, N]), "offset": ones(1)},
