@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
+from npusim.kernel.launch import share
 from npusim.kernel.matmul import Product
 
 __all__ = ["CubeTiles", "Order", "Piece", "work"]
@@ -98,18 +99,16 @@ def work(t: CubeTiles, p: Product) -> tuple[tuple[Piece, ...], ...]:
     first = 0
     for matrix in range(p.matrices):
         for tile in _l2_tiles(t, p):
-            each, more = divmod(len(tile), t.cores)
-            start = 0
-            for place in range(t.cores):
-                share = shares[(first + place) % t.cores]
+            for index in range(t.cores):
                 if t.schedule == "contiguous":
-                    chosen = tile[start : start + each + (place < more)]
-                    start += len(chosen)
+                    run = share(len(tile), t.cores, index)
+                    chosen = tile[run.start : run.stop]
                 else:
-                    chosen = tile[place :: t.cores]
-                share += (_piece(t, p, matrix, i, j) for i, j in chosen)
-            # The next tile begins where this one left cores without an extra block.
-            first = (first + more) % t.cores
+                    chosen = tile[index :: t.cores]
+                blocks = (_piece(t, p, matrix, i, j) for i, j in chosen)
+                shares[(first + index) % t.cores].extend(blocks)
+            # The next tile begins with the core after the last that got an extra block.
+            first = (first + len(tile)) % t.cores
     return tuple(map(tuple, shares))
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.launch import share
 
 __all__ = ["cores_of", "shares"]
 
 
 def shares(extent: int, cores: int, step: int = 1) -> list[tuple[int, int]]:
-    """Deal *extent* out to *cores* as evenly as steps of *step* allow: `(start, width)` of each.
+    """Share *extent* out to *cores* in steps of *step*, evenly: `(start, width)` of each core.
 
     Cores that would get nothing are left out.
 
     >>> shares(100, 3, 16)
     [(0, 48), (48, 32), (80, 20)]
     """
-    steps = ceil_div(extent, step)
-    least, more = divmod(steps, cores)
-    found, start = [], 0
-    for core in range(cores):
-        width = min((least + (core < more)) * step, extent - start)
-        if width:
-            found.append((start, width))
-        start += width
-    return found
+    runs = (share(ceil_div(extent, step), cores, core) for core in range(cores))
+    # The last step may be shorter than *step*.
+    return [
+        (run.start * step, min(run.stop * step, extent) - run.start * step) for run in runs if run
+    ]
 
 
 def cores_of(spec: DeviceSpec, pipe: str, cores: int | None = None) -> tuple[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.launch import share
 from npusim.ops import _protocol
 from npusim.ops.npu_dynamic_quant.choice import Template, choose, max_columns
 from npusim.ops.npu_dynamic_quant.contract import Problem
@@ -74,5 +75,4 @@ def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> t
         # A core is not started for less than a whole piece.
         cores = min(cores, max(1, rows // row_step))
     cores = min(cores, rows)
-    each, more = divmod(rows, cores)
-    return tuple(each + (core < more) for core in range(cores))
+    return tuple(len(share(rows, cores, core)) for core in range(cores))
