@@ -11,20 +11,20 @@ operator. This one doubles `(rows, columns)`, a row at a time, on the first vect
 >>> def double(spec, x):
 ...     kind, (rows, columns) = spec.vector_kinds[0], x.shape
 ...     builder = Builder("double", spec.cores[kind], spec.sync)
-...     come = builder.queue("ub", x.element.nbytes(columns), "mte2", "vector", depth=2)
-...     go = builder.queue("ub", x.element.nbytes(columns), "vector", "mte3", depth=2)
-...     given, made = (GmView.of(name, x.element, rows, columns) for name in "xy")
+...     loaded = builder.queue("ub", x.element.nbytes(columns), "mte2", "vector", depth=2)
+...     computed = builder.queue("ub", x.element.nbytes(columns), "vector", "mte3", depth=2)
+...     x_gm, y_gm = (GmView.of(name, x.element, rows, columns) for name in "xy")
 ...     def row(x, y):
-...         slot = load(builder, come, x)  # mte2, then the vector pipe may go on
-...         out = go.alloc()
+...         slot = load(builder, loaded, x)  # mte2, then the vector pipe may go on
+...         out = computed.alloc()
 ...         source, target = (buffer.of(x.dtype, columns) for buffer in (slot, out))
 ...         builder.emit(BinaryScalar("mul", target, source, 2.0))
-...         come.free(slot)
-...         store(builder, go, out, y)  # mte3 as soon as the vector pipe is done
+...         loaded.free(slot)
+...         store(builder, computed, out, y)  # mte3, once the vector pipe is done
 ...     for index in range(rows):
 ...         here = slice(index, index + 1)
-...         repeat(builder, row, given[here, :], made[here, :])
-...     block = Block(0, kind, builder.build(), bindings(given, made))
+...         repeat(builder, row, x_gm[here, :], y_gm[here, :])
+...     block = Block(0, kind, builder.build(), bindings(x_gm, y_gm))
 ...     return Kernel("double", (block,), {"x": x}, {"y": x})
 >>> x = np.arange(96, dtype=np.float32).reshape(3, 32)
 >>> bool((npusim.run(double, x, device="Atlas A2").output == 2 * x).all())
@@ -41,15 +41,15 @@ and awaits the flags as TPipe and TQue do:
 ====================  ===========================================================
 
 With depth 1 the producer waits for the consumer each time; with depth 2 it fills one buffer while
-the other is read. Flags can also be placed by hand (``Builder.set_flag``, ``Builder.wait_flag``),
-right or wrong.
+the other is read. Flags can also be written explicitly, right or wrong (``Builder.set_flag``,
+``Builder.wait_flag``).
 
 **Views.** A :class:`GmView` is a part of a tensor, cut as numpy cuts arrays; :func:`load` and
 :func:`store` copy it and own the four calls above; :func:`repeat` writes a stage of a kernel once
 for all places, as a loop on the chip moves its addresses. :func:`pieces` cuts an extent into steps.
 
 **Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
-global memory begin (:func:`bindings`). :func:`share` deals out runs of work, :func:`mixed_launch`
+global memory begin (:func:`bindings`). :func:`share` splits work into runs, :func:`mixed_launch`
 starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`.
 
 **Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it;

@@ -38,11 +38,11 @@ Reports then show the line of the kernel that called it. Every module of this pa
 class Builder:
     """Writes one program for one kind of core.
 
-    Buffers are handed out from the low end upwards; nothing is given back but all at once, by
-    `reset_buffers`. A kernel *alone* may claim every byte: one of cube cores all of L1, whose end
-    otherwise carries messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector
-    cores that places its tensors itself all of the unified buffer (asc-devkit,
-    add_high_performance: six tiles of 32 KiB).
+    Buffers are allocated from the low end upwards and freed all at once, by `reset_buffers`. A
+    kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise carries
+    messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that places
+    its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles of
+    32 KiB).
     """
 
     def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:

@@ -36,10 +36,10 @@ class ColumnVector:
         reader: Pipe = "vector",
         spec: DeviceSpec | None = None,
     ) -> None:
-        """Elements come into *loaded* and are widened into *widened*, unless they are float32.
+        """Elements are loaded into *loaded* and widened into *widened*, unless they are float32.
 
-        *reader* is the pipe that *loaded* goes to: the vector pipe, or the scalar unit for float32
-        that goes into registers. With *spec* elements come in copies that its chip can make, see
+        *reader* is the pipe that reads *loaded*: the vector pipe, or the scalar unit for float32
+        that is read into registers. With *spec* only copies that its chip can make are used, see
         :mod:`~npusim.kernel.rows`.
         """
         self._builder, self._loaded, self._widened = builder, loaded, widened
@@ -58,8 +58,7 @@ class ColumnVector:
     ) -> ColumnVector:
         """Claim room for up to *max_columns* elements of *dtype*; raises ProgramError."""
         loaded = builder.queue("ub", dtype.nbytes(max_columns), "mte2", reader)
-        is_wide = dtype is FLOAT32
-        widened = None if is_wide else builder.claim("ub", FLOAT32.nbytes(max_columns))
+        widened = None if dtype is FLOAT32 else builder.claim("ub", FLOAT32.nbytes(max_columns))
         return ColumnVector(builder, loaded, widened, reader=reader, spec=spec)
 
     def take(self, view: GmView) -> Local:
@@ -68,7 +67,7 @@ class ColumnVector:
         return self.widen()
 
     def load(self, view: GmView) -> None:
-        """Load *view* `(columns,)`, and hand it to the pipe that widens or reads it."""
+        """Load *view* `(columns,)`, and enqueue it for the pipe that widens or reads it."""
         self._view = view
         if self._spec is None:
             self._slot = load(self._builder, self._loaded, view)
@@ -82,9 +81,9 @@ class ColumnVector:
         numbers = self._slot.of(self._view.dtype, self._view.columns)
         if self._widened is None:
             return numbers
-        wide = self._widened.of(FLOAT32, self._view.columns)
-        to_float32(self._builder, wide, numbers)
-        return wide
+        widened = self._widened.of(FLOAT32, self._view.columns)
+        to_float32(self._builder, widened, numbers)
+        return widened
 
     def take_number(self, view: GmView, register: Register) -> None:
         """Load the one number of *view* into *register*, as float32; done with by `drop`."""

@@ -1,7 +1,7 @@
 """What a coupled core (310P) does in its unified buffer around a product.
 
-It has no ND to Nz on the way into L1 and no fixpipe: rows are turned into Nz by the vector pipe and
-go on to L1, and L0C comes back through the vector pipe (asc-devkit, docs/zh, NPU architecture 2002;
+It has no ND to Nz on the way into L1 and no fixpipe: the vector pipe turns rows into Nz for L1, and
+copies L0C into the buffer (asc-devkit, docs/zh, NPU architecture 2002;
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/weight_nz_performance_base.h).
 """
 
@@ -33,9 +33,9 @@ __all__ = ["NdFeed", "NdOut", "RowTable"]
 __kernel_vocabulary__ = True
 
 STRIP_BYTES = 16384
-"""What is turned into Nz at a time; two strips come in and two go out, a quarter of the buffer."""
+"""What becomes Nz at a time; two strips of ND and two of Nz take a quarter of the buffer."""
 TILE_BYTES = 65536
-"""What comes out of L0C at a time."""
+"""What is copied out of L0C at a time."""
 WIDEST_BLOCKS = 31
 """A vector instruction strides over up to 255 blocks a repeat, eight rows of this width."""
 
@@ -62,7 +62,7 @@ class NdFeed(GmOperand):
         """As :class:`~npusim.kernel.cube.Feed` says, a strip that the buffer holds at a time."""
         gm_matrix, width = self.gm_matrix, c0(self.dtype)
         matrix = gm_matrix.view
-        # (rows, columns) of what comes, in global memory; in L1 it is Nz of rows_padded rows.
+        # (rows, columns) in global memory -> Nz (blocks_n, rows_padded, C0) in L1
         piece = (
             matrix[k : k + count, :extent] if self.k_is_first else matrix[:extent, k : k + count]
         )
@@ -74,8 +74,8 @@ class NdFeed(GmOperand):
                 # (rows, columns) -> (blocks_n, strip_rows, C0)
                 nz = self._to_nz(piece[row : row + rows, column : column + columns])
                 strip_bytes = align_up(rows, FRACTAL_ROWS) * BLOCK_BYTES
-                at = (column // width * rows_padded + row) * BLOCK_BYTES
-                dst = slot.of(UINT8, strip_bytes, at)
+                offset_bytes = (column // width * rows_padded + row) * BLOCK_BYTES
+                dst = slot.of(UINT8, strip_bytes, offset_bytes)
                 src = nz.of(UINT8, strip_bytes * blocks_n)
                 pitch_bytes = rows_padded * BLOCK_BYTES
                 self._builder.emit(
@@ -100,7 +100,7 @@ class NdFeed(GmOperand):
 
 
 class NdOut:
-    """L0C to rows of global memory: converted into the buffer, turned, stored."""
+    """L0C to rows of global memory: converted into the buffer, Nz to ND, stored."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class NdOut:
     ) -> None:
         """Claim room for tiles of up to *m* x *n* of *dtype*, float16 or int8.
 
-        About *tile_bytes* come out of L0C at a time.
+        About *tile_bytes* are copied out of L0C at a time.
         """
         self._builder, self.dtype = builder, dtype
         rows_padded = align_up(m, FRACTAL_ROWS)
@@ -134,7 +134,7 @@ class NdOut:
         *scale* holds one parameter, or one a column of the tile.
         """
         rows_padded = align_up(output.rows, FRACTAL_ROWS)
-        # A piece of less than a block would be stored over what lies beside it.
+        # A piece of less than a block would be stored over its neighbour.
         for column, columns in pieces(output.columns, self._max_columns, c0(self.dtype)):
             columns_padded = align_up(columns, FRACTAL_ROWS)
             start = src.offset_bytes + src.dtype.nbytes(rows_padded * column)
@@ -149,7 +149,7 @@ class NdOut:
             self._builder.barrier("vector")
 
     def _store(self, output: GmView) -> None:
-        """Turn what the buffer holds of these columns back into rows, and store them."""
+        """Turn the Nz tile of these columns into rows, and store them."""
         rows_padded = align_up(output.rows, FRACTAL_ROWS)
         blocks_n = ceil_div(output.columns, c0(self.dtype))
         pitch_bytes = blocks_n * BLOCK_BYTES

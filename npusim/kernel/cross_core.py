@@ -10,13 +10,15 @@ __all__ = ["sync_all"]
 __kernel_vocabulary__ = True
 
 
-def sync_all(builder: Builder, done: Pipe, go: Pipe, event: int, tell: int | None = None) -> None:
-    """Hold pipe *go* until pipe *done* of every core of this kind has come here (SyncAll).
+def sync_all(
+    builder: Builder, set_pipe: Pipe, wait_pipe: Pipe, event: int, group_event: int | None = None
+) -> None:
+    """Let *wait_pipe* wait until *set_pipe* of every core of this kind gets here (SyncAll).
 
-    Flag *event* is that of all cube cores, or of all vector cores, of the launch. With *tell*, that
-    flag is then raised for the other cores of the group, which wait for this kind of core by it.
+    All cube cores, or all vector cores, of the launch share flag *event*. With *group_event*, that
+    flag is then set for the other cores of the group, which wait for this kind of core by it.
     """
-    builder.cross_core_set_flag("all", done, event)
-    builder.cross_core_wait_flag("all", go, event)
-    if tell is not None:
-        builder.cross_core_set_flag("group", go, tell)
+    builder.cross_core_set_flag("all", set_pipe, event)
+    builder.cross_core_wait_flag("all", wait_pipe, event)
+    if group_event is not None:
+        builder.cross_core_set_flag("group", wait_pipe, group_event)

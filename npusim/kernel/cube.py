@@ -45,7 +45,7 @@ MmadInit = Literal["zero", "bias", "accumulate"]
 
 @dataclass(frozen=True, slots=True)
 class GmMatrix:
-    """An operand of a product as it lies in global memory.
+    """The layout of an operand of a product in global memory.
 
     *rows* x *columns* is the matrix in memory. `k_is_first` says that k is its first axis, as in a
     plain right operand (k, n) or a transposed left one (k, m).
@@ -58,7 +58,7 @@ class GmMatrix:
     k_is_first: bool
     layout: Literal["ND", "FRACTAL_NZ"] = "ND"
 
-    def _place(self, row: int, column: int) -> int:
+    def _offset_bytes(self, row: int, column: int) -> int:
         """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
         if self.layout == "ND":
             return self.dtype.nbytes(row * self.columns + column)
@@ -66,11 +66,11 @@ class GmMatrix:
 
     def shift(self, origin: int) -> int:
         """Bytes to the tile that begins at *origin* along the axis that is not k."""
-        return self._place(0, origin) if self.k_is_first else self._place(origin, 0)
+        return self._offset_bytes(0, origin) if self.k_is_first else self._offset_bytes(origin, 0)
 
     def shift_k(self, k: int) -> int:
         """Bytes to position *k*."""
-        return self._place(k, 0) if self.k_is_first else self._place(0, k)
+        return self._offset_bytes(k, 0) if self.k_is_first else self._offset_bytes(0, k)
 
     def tile(
         self, origin: int, extent: int, k: int = 0, count: int | None = None, matrix: int = 0
@@ -137,7 +137,7 @@ class Feed(Protocol):
 
 
 class GmOperand:
-    """What every feed knows of an operand that lies in global memory."""
+    """What every feed keeps of an operand in global memory."""
 
     def __init__(self, builder: Builder, gm_matrix: GmMatrix) -> None:
         self._builder, self.gm_matrix = builder, gm_matrix
@@ -152,14 +152,14 @@ class GmOperand:
 
 
 class GmFeed(GmOperand):
-    """From global memory by mte2: ND is turned into Nz on the way, FRACTAL_NZ comes as it is."""
+    """From global memory by mte2: ND becomes Nz on the way, FRACTAL_NZ is copied as it is."""
 
     producer: Pipe = "mte2"
 
     def load(self, slot: Slot, k: int, count: int, extent: int, origin: int = 0) -> None:
         """As :class:`Feed` says, for rows (or columns) from *origin* on."""
         gm_matrix, width = self.gm_matrix, c0(self.dtype)
-        # (rows, columns) of what comes, in global memory.
+        # (rows, columns) of the piece in global memory.
         rows, columns = (count, extent) if self.k_is_first else (extent, count)
         rows_padded = l1_rows(self.dtype, rows, self.k_is_first)
         blocks_n = ceil_div(columns, width)
@@ -167,8 +167,8 @@ class GmFeed(GmOperand):
         dst = slot.of(self.dtype, blocks_n * rows_padded * width)
         if gm_matrix.layout == "ND":
             row, column = (k, origin) if self.k_is_first else (origin, k)
-            place = gm_matrix.view[row : row + rows, column : column + columns]
-            self._builder.emit(LoadNd2Nz(dst, place.operand, rows_padded))
+            piece = gm_matrix.view[row : row + rows, column : column + columns]
+            self._builder.emit(LoadNd2Nz(dst, piece.operand, rows_padded))
             return
         rows = min(align_up(rows, FRACTAL_ROWS), rows_padded)
         offset, stride = gm_matrix.shift_k(k) + gm_matrix.shift(origin), gm_matrix.nz_stride_bytes
@@ -179,7 +179,7 @@ class GmFeed(GmOperand):
 def l1_rows(dtype: DType, rows: int, k_is_first: bool) -> int:
     """Rows of the Nz matrix that holds a piece of *rows* rows in L1.
 
-    What is turned on its way into L0 goes in squares of C0 x C0.
+    A matrix that is transposed on its way into L0 moves in squares of C0 x C0.
     """
     return align_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_first else FRACTAL_ROWS)
 
@@ -232,7 +232,7 @@ class L1Operand:
 
 
 class L0Pair:
-    """Parts of both operands in L0A and L0B: two come while the two before are multiplied."""
+    """Parts of both operands in L0A and L0B: two are loaded while two others are multiplied."""
 
     def __init__(self, builder: Builder, dtype: DType, m: int, n: int, k: int) -> None:
         """Claim room for (m, k) and (k, n) of *dtype*, twice; raises ProgramError."""
@@ -295,7 +295,7 @@ class CubeWriter:
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
 
     def prefetch_l2(self, n: int, k: int, pieces: int) -> None:
-        """Bring the first *pieces* of b to L1 for nothing: they lie in the L2 afterwards."""
+        """Bring the first *pieces* of b to L1 and drop them: they are in the L2 afterwards."""
         for index in range(pieces):
             self._b.advance(index * self.tile.k * self.tile.steps_b, n, k)
             self._b.release()
@@ -340,15 +340,15 @@ class CubeWriter:
 
 
 class _Side:
-    """One operand on its way through L1."""
+    """The pieces of one operand that are in L1."""
 
     def __init__(
         self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, depth: int
     ) -> None:
-        """*depth* pieces of *step* lie in L1, or all of *k* if it is 0."""
+        """L1 holds *depth* pieces of *step*, or all of *k* if *depth* is 0."""
         self._builder, self._feed, self._l0, self._step = builder, feed, l0, step
-        # What the cube makes itself is ordered a piece ahead: mte1 and the cube go on with the one
-        # before while the fixpipe brings it to L1.
+        # A piece that the cube computes itself is requested one piece ahead: mte1 and the cube work
+        # on the piece before while the fixpipe writes this one to L1.
         self._ahead = step if feed.producer == "fixpipe" else 0
         longest = min(step, align_up(k, c0(feed.dtype))) if depth else k
         nbytes = l1_bytes(feed.dtype, extent, longest, feed.k_is_first)
@@ -383,13 +383,13 @@ class _Side:
         self._slot = self._queue.deque()
 
     def release(self) -> None:
-        """What is in L1 is not needed any more."""
+        """The piece in L1 is not needed any more."""
         if self._queue is not None and self._slot is not None:
             self._queue.free(self._slot)
             self._slot = None
 
     def operand(self, k: int, extent: int) -> L1Operand:
-        """What lies in L1, *extent* rows or columns, to be read from position *k* on."""
+        """The piece in L1, *extent* rows or columns, to be read from position *k* on."""
         assert self._slot is not None
         return L1Operand(self._slot, self._feed, extent, self._count, k=k - self._first)
 
@@ -399,21 +399,21 @@ def load_data(
     dst: Slot,
     src: Slot,
     feed: Feed,
-    held: tuple[int, int],
-    at: tuple[int, int],
-    size: tuple[int, int],
+    l1_shape: tuple[int, int],
+    origin: tuple[int, int],
+    shape: tuple[int, int],
 ) -> Local:
-    """Bring a piece of *size* from *at* on into L0 from L1, where *feed* has put *held* of it.
+    """Load *shape* from *origin* on into L0, out of the *l1_shape* that *feed* has put into L1.
 
     Each is rows (or columns) and k.
     """
     width, transpose = c0(feed.dtype), feed.k_is_first
-    rows, columns = held[::-1] if transpose else held
-    # Nz in L1: (columns / C0, rows_padded, C0); what L0 gets is whole fractals of it.
+    rows, columns = l1_shape[::-1] if transpose else l1_shape
+    # Nz in L1: (columns / C0, rows_padded, C0). L0 receives whole fractals of it.
     rows_padded = l1_rows(feed.dtype, rows, transpose)
     matrix = src.of(feed.dtype, rows_padded * align_up(columns, width))
-    local = dst.of(feed.dtype, align_up(size[0], FRACTAL_ROWS) * align_up(size[1], width))
-    first, extents = (at[::-1], size[::-1]) if transpose else (at, size)
+    local = dst.of(feed.dtype, align_up(shape[0], FRACTAL_ROWS) * align_up(shape[1], width))
+    first, extents = (origin[::-1], shape[::-1]) if transpose else (origin, shape)
     builder.emit(LoadData(local, matrix, rows_padded, *first, *extents, transpose))
     return local
 

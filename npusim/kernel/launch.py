@@ -1,4 +1,4 @@
-"""What is launched: kernels without an operator around them, and groups of cores."""
+"""Kernels that are launched without an operator, groups of cores, and shares of work."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def mixed_launch(
 
 
 def share(count: int, parts: int, index: int) -> range:
-    """The run of *count* things that part *index* of *parts* gets; the first ones get one more.
+    """The run of *count* items that part *index* of *parts* gets; the first parts get one more.
 
     >>> [list(share(5, 3, index)) for index in range(3)]
     [[0, 1], [2, 3], [4]]

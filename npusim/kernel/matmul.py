@@ -1,4 +1,4 @@
-"""A product of matrices as kernels see it: its shape, and how the operands lie in memory."""
+"""A product of matrices as kernels see it: its shape, and the layouts of its operands."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ class Product:
     batch_a: tuple[int, ...]
     batch_b: tuple[int, ...]
     transposed_a: bool
-    """Whether x1 lies in memory as (k, m)."""
+    """Whether x1 is stored as (k, m)."""
     transposed_b: bool
-    """Whether x2 lies in memory as (n, k)."""
+    """Whether x2 is stored as (n, k)."""
     fractal_b: bool
-    """Whether x2 lies in memory as FRACTAL_NZ."""
+    """Whether x2 is stored as FRACTAL_NZ."""
 
     @property
     def unit_m(self) -> int:
-        """Rows come in multiples of this: fractals are turned whole if x1 lies as (k, m)."""
+        """Rows of a tile are a multiple of this: whole fractals are transposed if x1 is (k, m)."""
         return c0(self.element) if self.transposed_a else FRACTAL_ROWS
 
     @property
     def unit_n(self) -> int:
-        """The same of columns, which lie inside unless x2 lies as (n, k)."""
+        """Columns of a tile are a multiple of this: they are contiguous unless x2 is (n, k)."""
         return FRACTAL_ROWS if self.transposed_b else c0(self.element)
 
     @property
     def matrices(self) -> int:
-        """How many matrices come out."""
+        """How many matrices the output has."""
         return prod(self.batch)
 
     @property
@@ -54,5 +54,5 @@ class Product:
         """For each matrix of the output, in order: which of x1 and which of x2 make it."""
         a = np.arange(prod(self.batch_a)).reshape(self.batch_a)
         b = np.arange(prod(self.batch_b)).reshape(self.batch_b)
-        places = (np.broadcast_to(x, self.batch).reshape(-1).tolist() for x in (a, b))
-        return tuple(zip(*places, strict=True))
+        indices = (np.broadcast_to(x, self.batch).reshape(-1).tolist() for x in (a, b))
+        return tuple(zip(*indices, strict=True))

@@ -1,4 +1,4 @@
-"""Rows and columns of numbers in the unified buffer, and what the vector pipe does to all of them.
+"""Matrices in the unified buffer, and what the vector pipe does to all their rows and columns.
 
 A plane is `(rows, columns)`, its rows filled up to whole repeats of 64 float32. One micro-op takes
 64 columns of all rows: a repeat is a row, so a vector along the columns is read again each repeat
@@ -53,7 +53,7 @@ class Plane:
 
     @property
     def pieces(self) -> range:
-        """What one micro-op takes: 64 columns of all rows, or all of a row where rows are fewer."""
+        """One for each micro-op: 64 columns of all rows, or a whole row where rows are fewer."""
         return range(self.rows) if self._takes_rows else self.chunks
 
     @property
@@ -63,15 +63,15 @@ class Plane:
     def piece(self, index: int) -> Local:
         return self.row(index) if self._takes_rows else self.chunk(index)
 
-    def along(self, vector: Local, index: int) -> Local:
-        """What of the float32 *vector* `(columns,)` goes with a piece."""
+    def vector_piece(self, vector: Local, index: int) -> Local:
+        """The operand that applies the float32 *vector* `(columns,)` to piece *index*."""
         if self._takes_rows:
             return Local(vector.buffer, vector.offset_bytes, FLOAT32, self.columns)
         offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
         return Local(vector.buffer, offset, FLOAT32, self.rows * REPEAT, 1, 0)
 
-    def across(self, blocks: Local, index: int, pitch: int) -> Local:
-        """What of *blocks*, one for each row and *pitch* of them apart, goes with a piece."""
+    def blocks_piece(self, blocks: Local, index: int, pitch: int) -> Local:
+        """The operand that applies *blocks*, one a row, *pitch* blocks apart, to piece *index*."""
         if self._takes_rows:
             offset = blocks.offset_bytes + index * pitch * BLOCK_BYTES
             return Local(blocks.buffer, offset, FLOAT32, self.columns, 0, 0)
@@ -82,7 +82,7 @@ def by_row(builder: Builder, op: BinaryOp, plane: Plane, vector: Local) -> None:
     """`plane = plane op vector`, the float32 *vector* `(columns,)` applied to every row."""
     for index in plane.pieces:
         here = plane.piece(index)
-        builder.emit(Binary(op, here, here, plane.along(vector, index)))
+        builder.emit(Binary(op, here, here, plane.vector_piece(vector, index)))
     builder.barrier("vector")
 
 
@@ -90,7 +90,7 @@ def by_column(builder: Builder, op: BinaryOp, plane: Plane, blocks: Local, pitch
     """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
     for index in plane.pieces:
         here = plane.piece(index)
-        builder.emit(Binary(op, here, here, plane.across(blocks, index, pitch)))
+        builder.emit(Binary(op, here, here, plane.blocks_piece(blocks, index, pitch)))
     builder.barrier("vector")
 
 
@@ -102,8 +102,10 @@ def multiply_add(
     See :func:`by_row` and :func:`by_column`.
     """
     for index in plane.pieces:
-        factor = other.piece(index) if isinstance(other, Plane) else plane.along(other, index)
-        number = plane.across(blocks, index, pitch)
+        factor = (
+            other.piece(index) if isinstance(other, Plane) else plane.vector_piece(other, index)
+        )
+        number = plane.blocks_piece(blocks, index, pitch)
         builder.emit(MulAddDst(plane.piece(index), number, factor))
     builder.barrier("vector")
 

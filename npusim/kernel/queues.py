@@ -16,7 +16,7 @@ __kernel_vocabulary__ = True
 
 
 class ProgramError(ValueError):
-    """A kernel asked the builder for something the core does not have."""
+    """A kernel needs more of a buffer, or more events, than the core has."""
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ __kernel_vocabulary__ = True
 
 
 def balanced(extent: int, parts: int) -> int:
-    """How many parts are really used when *extent* is shared out evenly to at most *parts*.
+    """How many parts are really used when *extent* is split evenly into at most *parts*.
 
     >>> balanced(256, 48)
     43
@@ -55,7 +55,7 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
 def load(
     builder: Builder, spec: DeviceSpec, queue: Queue, view: GmView, pitch_bytes: int | None = None
 ) -> Slot:
-    """Load *view* into a slot of *queue*, and hand it to the consumer; see :func:`fill`.
+    """Load *view* into a slot of *queue*, and enqueue it for the consumer; see :func:`fill`.
 
     Free the slot when it has been read.
     """

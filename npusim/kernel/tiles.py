@@ -1,8 +1,8 @@
 """How cube cores share a product, and the pieces that go through the buffers of each.
 
-A core makes `base_m x base_n` of the output at a time, in L0C, from pieces of `base_k` in L0A and
-L0B, which are double buffered. One load brings `step_ka` (`step_kb`) of them to L1, which holds
-`depth_a` (`depth_b`): twice as many, or as many as there are where the operand is resident.
+A core computes `base_m x base_n` of the output at a time, in L0C, from pieces of `base_k` in L0A
+and L0B, which are double buffered. One load brings `step_ka` (`step_kb`) of them to L1, which holds
+`depth_a` (`depth_b`): twice as many, or all of them where the operand is resident.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CubeTiles:
     cores: int
     """Cube cores that have work."""
     schedule: Literal["contiguous", "round_robin", "grid"]
-    """Each core gets a run of blocks, or every so-many-th, or its place in a grid."""
+    """Each core gets a run of blocks, or every *cores*-th block, or a rectangle of a grid."""
     order: Order
     """How blocks follow each other inside an L2 tile."""
     l2_m: int
@@ -92,7 +92,7 @@ class Piece(NamedTuple):
 
 
 def work(t: CubeTiles, p: Product) -> tuple[tuple[Piece, ...], ...]:
-    """What each core makes, in order; together every element of the output once."""
+    """The pieces of each core, in order; together they cover the output exactly once."""
     if t.schedule == "grid":
         return tuple(tuple(_rectangle(t, p, core)) for core in range(t.cores))
     shares: list[list[Piece]] = [[] for _ in range(t.cores)]
@@ -118,8 +118,8 @@ def _piece(t: CubeTiles, p: Product, matrix: int, i: int, j: int) -> Piece:
 
 
 def _rectangle(t: CubeTiles, p: Product, core: int) -> Iterator[Piece]:
-    group, place = divmod(core, t.cores_m * t.cores_n)
-    x, y = place % t.cores_m, place // t.cores_m
+    group, position = divmod(core, t.cores_m * t.cores_n)
+    x, y = position % t.cores_m, position // t.cores_m
     blocks_m, blocks_n = ceil_div(p.m, t.base_m), ceil_div(p.n, t.base_n)
     rows, columns = ceil_div(blocks_m, t.cores_m), ceil_div(blocks_n, t.cores_n)
     share = ceil_div(p.matrices, t.cores_batch)

@@ -104,7 +104,7 @@ class GmView:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows, without what lies between them."""
+        """Bytes of all rows, without the gaps between them."""
         return self.rows * self.row_bytes
 
     @property
@@ -151,7 +151,7 @@ def load(
     pitch: int | None = None,
     with_gaps: bool = False,
 ) -> Slot:
-    """Load *views* into a slot of *queue*, as :func:`fill` does, and hand it to the consumer.
+    """Load *views* into a slot of *queue*, as :func:`fill` does, and enqueue it for the consumer.
 
     Free the slot when it has been read.
     """

@@ -42,7 +42,7 @@ def add(
     """`z = x + y`, *count* elements in tiles of *tile*, on all vector cores or the first *cores*.
 
     *bypass*: what is read goes past the L2. *scalar*: the scalar unit adds, element by element. A
-    tile of x lies just before its tile of y, so the size of a tile says whether they meet in the
+    tile of x lies just before its tile of y, so the size of a tile decides whether they share
     banks. Raises ProgramError if the tiles do not fit into the unified buffer.
     """
     kind, parts = cores_of(spec, "vector", cores)
@@ -80,7 +80,7 @@ class AddTiles:
         return self.builder.build()
 
     def _tile(self, x: GmView, y: GmView, z: GmView) -> None:
-        """`z = x + y`, `(count,)` each; y lies a whole tile behind x."""
+        """`z = x + y`, `(count,)` each; y is a whole tile behind x in the buffer."""
         slot, count = self.pairs.alloc(), z.columns
         a, b = slot.of(FLOAT16, count), slot.of(FLOAT16, count, FLOAT16.nbytes(self.tile))
         self.builder.load(a, x.operand)

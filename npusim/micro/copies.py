@@ -1,8 +1,8 @@
 """Kernels that only read: one DataCopy after the other from global memory into UB or L1.
 
 They are the variants of the official copy example (asc-devkit, examples/01_simd_cpp_api/
-05_best_practices/04_memory_access/data_copy): a matrix of fp16 is cut into tiles, rows of tiles
-are dealt out to the cores, and nobody looks at what arrives. Into L1 a tile goes as Nz.
+05_best_practices/04_memory_access/data_copy): a matrix of fp16 is split into tiles, rows of tiles
+are shared out to the cores, and nothing reads what is copied. A tile is Nz in L1.
 
 What the example leaves open is set here: tiles go along a row of tiles first, all of them into one
 buffer, with no flag between them; staggered cores start evenly spread and wrap around.
@@ -37,7 +37,7 @@ def read(
 ) -> Kernel:
     """Read a matrix of *shape* in tiles of *tile*, each core its own rows.
 
-    It is cut into *slices* of columns, and each slice is read *times* times before the next one is.
+    It is split into *slices* of columns; each slice is read *times* times before the next one is.
     Raises ValueError where slices are not whole tiles.
     """
     rows, columns = shape

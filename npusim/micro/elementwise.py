@@ -58,18 +58,18 @@ def maximum(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
     work = (WIDE[dtype][0],) * 2 if dtype in WIDE else ()
     tiles = ElementwiseTiles("maximum", spec, (dtype, dtype), dtype, work)
 
-    def body(inputs: list[Local], output: Local, wide: list[Local]) -> None:
-        if not wide:
+    def body(inputs: list[Local], output: Local, widened: list[Local]) -> None:
+        if not widened:
             tiles.builder.emit(Binary("max", output, *inputs))
             return
         # The tile before may still be read from where this one writes.
         tiles.builder.barrier("vector")
-        for narrow, local in zip(inputs, wide, strict=True):
+        for narrow, local in zip(inputs, widened, strict=True):
             tiles.builder.emit(Cast(local, narrow))
         tiles.builder.barrier("vector")
-        tiles.builder.emit(Binary("max", wide[0], *wide))
+        tiles.builder.emit(Binary("max", widened[0], *widened))
         tiles.builder.barrier("vector")
-        tiles.builder.emit(Cast(output, wide[0], WIDE[dtype][1]))
+        tiles.builder.emit(Cast(output, widened[0], WIDE[dtype][1]))
 
     return tiles.kernel(count, body)
 
@@ -126,9 +126,9 @@ class ElementwiseTiles:
 
     def _tile(self, body: Body, *tensors: GmView) -> None:
         """Inputs and output `(count,)`; all inputs come before the first is awaited."""
-        *given, output = tensors
+        *views, output = tensors
         count = output.columns
-        for view, queue in zip(given, self.queues, strict=True):
+        for view, queue in zip(views, self.queues, strict=True):
             slot = queue.alloc()
             fill(self.builder, slot, view)
             queue.enque(slot)

@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """A kernel and the time published of it."""
 
     id: str
-    """Its row among the measured times; empty for kernels that are told by their shape."""
+    """Its row among the measured times; empty for kernels that are named by their shape."""
     variant: str
     measured_us: float
     write: Callable[[DeviceSpec], Kernel]
@@ -149,8 +149,8 @@ REORDER = Table(
 )
 
 
-def _product(tile: BaseTile, down: int, across: int) -> Callable[[DeviceSpec], Kernel]:
-    return lambda s: product(s, (8192, 8192, 8192), tile, (down, across))
+def _product(tile: BaseTile, cores_m: int, cores_n: int) -> Callable[[DeviceSpec], Kernel]:
+    return lambda s: product(s, (8192, 8192, 8192), tile, (cores_m, cores_n))
 
 
 # Its case 0, tiles of 64 x 64 x 64 on one core, would be 30 million micro-ops. Cases 6 to 8 (L2

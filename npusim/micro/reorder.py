@@ -1,11 +1,11 @@
-"""A matrix from ND to Nz by vector cores: rows come into UB, blocks change places, Nz goes out.
+"""A matrix from ND to Nz by vector cores: rows are loaded into UB, blocks reordered, Nz stored.
 
 The kernel of the official example of bank conflicts (asc-devkit, examples/01_simd_cpp_api/
 05_best_practices/04_memory_access/bank_conflict_nd2nz): a repeat copies the eight blocks of a row
 to eight columns of blocks. These lie *stride* blocks apart, all in one group of banks if that is a
 multiple of 16, each in another one if it is odd.
 
-What the example leaves open is set here: tiles are dealt out in order, a row of tiles after the
+What the example leaves open is set here: tiles are shared out in order, a row of tiles after the
 other, and both sides are double buffered.
 """
 
@@ -53,12 +53,12 @@ def reorder(spec: DeviceSpec, rows: int, columns: int, tile_rows: int, stride: i
         for core, (first, count) in enumerate(shares(len(tiles), cores))
     ]
     shape = NZ.array_shape(rows, columns, (FRACTAL_ROWS, c0(FLOAT16)))
-    given, made = TensorSpec((rows, columns), "float16"), TensorSpec(shape, "float16")
-    return Kernel("reorder", tuple(blocks), {"x": given}, {"y": made})
+    x, y = TensorSpec((rows, columns), "float16"), TensorSpec(shape, "float16")
+    return Kernel("reorder", tuple(blocks), {"x": x}, {"y": y})
 
 
 class ReorderTiles:
-    """The kernel of one core: tile after tile comes as rows and goes as columns of blocks."""
+    """The kernel of one core: a tile is loaded as rows and stored as columns of blocks."""
 
     def __init__(
         self, spec: DeviceSpec, kind: str, rows: int, columns: int, tile_rows: int, stride: int
@@ -71,8 +71,8 @@ class ReorderTiles:
         """Nz: a row of it is a column of blocks, `(rows, C0)`."""
         tile_bytes = FLOAT16.nbytes(tile_rows * TILE_COLUMNS)
         self.rows = self.builder.queue("ub", tile_bytes, "mte2", "vector", 2)
-        turned_bytes = TILE_COLUMNS // width * stride * BLOCK_BYTES
-        self.turned = self.builder.queue("ub", turned_bytes, "vector", "mte3", 2)
+        nz_bytes = TILE_COLUMNS // width * stride * BLOCK_BYTES
+        self.nz = self.builder.queue("ub", nz_bytes, "vector", "mte3", 2)
 
     def program(self, tiles: list[tuple[int, int]]) -> Program:
         """The tiles that begin at these rows and columns."""
@@ -86,12 +86,12 @@ class ReorderTiles:
     def _tile(self, x: GmView, y: GmView) -> None:
         """*x* `(rows, 128)` to *y*, eight columns of blocks `(rows, C0)`."""
         slot = load(self.builder, self.rows, x)
-        out, count = self.turned.alloc(), x.rows * TILE_COLUMNS
+        out, count = self.nz.alloc(), x.rows * TILE_COLUMNS
         strided = Local("ub", out.offset_bytes, FLOAT16, count, self.stride, 1)
         self.builder.emit(Copy(strided, slot.of(FLOAT16, count)))
         self.rows.free(slot)
-        self.turned.enque(out)
-        out = self.turned.deque()
+        self.nz.enque(out)
+        out = self.nz.deque()
         src = out.of(FLOAT16, c0(FLOAT16))
         self.builder.store(y.operand, src, self.stride * BLOCK_BYTES)
-        self.turned.free(out)
+        self.nz.free(out)

@@ -11,8 +11,8 @@ def test_all_vector_cores_wait_for_each_other_and_then_tell_their_cube_core(
     tiny: DeviceSpec,
 ) -> None:
     builder = Builder("kernel", tiny.cores["aiv"], tiny.sync)
-    sync_all(builder, done="mte3", go="mte2", event=3, tell=0)
-    sync_all(builder, done="vector", go="vector", event=4)
+    sync_all(builder, set_pipe="mte3", wait_pipe="mte2", event=3, group_event=0)
+    sync_all(builder, set_pipe="vector", wait_pipe="vector", event=4)
 
     assert str(builder.build()).splitlines() == [
         "mte3     cross_core_set_flag all 3",

@@ -52,13 +52,13 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 class RowKernel(Protocol):
-    """How a template goes about its rows."""
+    """What a template does with its rows."""
 
     def begin(self) -> None:
         """Write what comes before the first row."""
 
     def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
-        """Make *output* and *scale* `(rows,)` of *x*, `(rows, columns)` like *output*."""
+        """Compute *output* and *scale* `(rows,)` from *x*, `(rows, columns)` like *output*."""
 
 
 def _program(kernel: RowKernel, steps: RowSteps, rows: int, row_step: int) -> Program:
@@ -84,7 +84,7 @@ class WholeRows:
             self.by_vector = VectorDivision(steps, plan.row_step)
 
     def begin(self) -> None:
-        """Bring what all rows need into the buffer."""
+        """Load what all rows need into the buffer."""
         steps, columns = self.steps, self.steps.p.columns
         if self.by_vector is not None:
             self.by_vector.begin()

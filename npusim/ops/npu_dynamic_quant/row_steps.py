@@ -30,12 +30,12 @@ from npusim.ops.npu_dynamic_quant.tiling import Plan
 __all__ = ["RowSteps", "matrices"]
 
 REPEAT_ELEMENTS = 64
-"""So many fp32 numbers a vector instruction takes at a time."""
+"""fp32 numbers in a repeat of a vector instruction."""
 FOLDED_ELEMENTS = 8 * REPEAT_ELEMENTS
-"""Rows of at most so many are not folded: another barrier would cost more (assumed)."""
+"""Rows of at most this many are not folded: another barrier would cost more (assumed)."""
 
 BITS_1, BITS_127 = (int(np.float32(number).view(np.uint32)) for number in (1, 127))
-"""Floats as the scalar unit takes them."""
+"""Floats as the scalar unit reads them: their bits."""
 
 
 def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
@@ -116,8 +116,8 @@ class RowSteps:
         while width > FOLDED_ELEMENTS:
             # (width,) -> (half,): whole repeats stay below, so that the next fold is aligned.
             half = align_up(ceil_div(width, 2), REPEAT_ELEMENTS)
-            low, high = magnitudes.at(0, width - half), magnitudes.at(half, width - half)
-            step(self.builder, Binary("max", low, low, high))
+            lower, upper = magnitudes.at(0, width - half), magnitudes.at(half, width - half)
+            step(self.builder, Binary("max", lower, lower, upper))
             width = half
         step(self.builder, Reduce("max", result, magnitudes.at(0, width)))
 

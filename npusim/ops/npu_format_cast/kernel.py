@@ -1,7 +1,7 @@
 """The program that each core runs for npu_format_cast.
 
-In the buffer a piece lies once as rows of blocks and once column by column; one Copy turns a column
-of blocks, eight rows a repeat:
+The buffer holds a piece as rows of blocks and as columns of blocks; one Copy moves a column of
+blocks from one form to the other, eight rows a repeat:
 
 .. code-block:: text
 
@@ -70,7 +70,7 @@ def _from(view: GmView, first: GmView) -> GmView:
 
 
 class FormatCast:
-    """The kernel of one core, while it is written."""
+    """The kernel of one core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p = spec, p
@@ -83,7 +83,7 @@ class FormatCast:
         self.writer = Writer(self.builder, spec)
 
     def program(self, pieces: tuple[tuple[GmView, GmView], ...]) -> Program:
-        """Turn *pieces*, each as input and output, one after the other."""
+        """Convert *pieces*, each an input and an output, one after the other."""
         stage = self._to_fractals if self.p.to_fractals else self._from_fractals
         for x, output in pieces:
             repeat(self.builder, stage, x, output)
@@ -107,7 +107,7 @@ class FormatCast:
         slot = load(self.builder, self.spec, self.x, x, x.row_bytes)
         out = self.y.alloc()
         for column in range(x.rows):
-            # Columns interleave; a barrier keeps apart what is told apart by ranges only.
+            # Columns interleave; their byte ranges overlap, so a barrier orders the copies.
             rows = _column_of_rows(out, column, rows_padded, pitch)
             step(self.builder, Copy(rows, _column(slot, column, rows_padded)))
         self.x.free(slot)

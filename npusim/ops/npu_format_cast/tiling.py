@@ -18,7 +18,7 @@ __all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "pitch_blocks", "tile"]
 DEPTH = 2
 """Buffers of each queue: one is loaded while the other is turned."""
 LINE_BLOCKS = 16
-"""Columns are cut in whole cache lines of 512 bytes."""
+"""Columns are split in whole cache lines of 512 bytes."""
 MAX_REPEATS = 255
 """The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
 LEAST_BLOCKS = 2
@@ -52,7 +52,7 @@ class Piece:
 
 
 def pitch_blocks(blocks: int) -> int:
-    """Blocks from row to row in the buffer: odd, so that the rows of a column meet no bank twice.
+    """Blocks from row to row in the buffer: odd, so that the rows of a column use each bank once.
 
     >>> pitch_blocks(16), pitch_blocks(3)
     (17, 3)
@@ -100,7 +100,7 @@ def _share(rows: int, lines: int, cores: int) -> tuple[int, int]:
 
 
 def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
-    """The pieces of each core, in the order in which it takes them."""
+    """The pieces of each core, in the order of its work."""
     for first, count in pieces(p.batch * p.fractals_m, plan.fractal_rows_per_core):
         for start, blocks in pieces(p.fractals_n, plan.blocks_per_core, LEAST_BLOCKS):
             yield tuple(
@@ -111,7 +111,7 @@ def pieces_of_cores(p: Problem, plan: Plan) -> Iterator[tuple[Piece, ...]]:
 
 
 def _spans(p: Problem, plan: Plan, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Cut rows of fractals [*first*, *end*) so that none reaches into the next matrix."""
+    """Split rows of fractals [*first*, *end*) so that no part reaches into the next matrix."""
     while first < end:
         fractal_rows = min(
             plan.row_step // FRACTAL_ROWS, p.fractals_m - first % p.fractals_m, end - first

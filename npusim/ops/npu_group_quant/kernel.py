@@ -1,6 +1,6 @@
 """The program that each core runs for npu_group_quant.
 
-A core takes its rows one by one, up to 8192 columns at a time: widen to float32, multiply by the
+A core works on one row at a time, up to 8192 columns of it: widen to float32, multiply by the
 scales of the row's group, add the offset, round and narrow. It finds the groups in group_index,
 which all cores check first.
 """
@@ -65,19 +65,19 @@ def _matrices(p: Problem) -> tuple[GmView, GmView]:
 
 
 class GroupQuant:
-    """The kernel of one core, while it is written."""
+    """The kernel of one core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
         self.builder = builder = Builder("npu_group_quant", spec.cores["aiv"], spec.sync)
         width, scale = plan.column_step, p.scale.element
-        wide_bytes = FLOAT32.nbytes(width)
+        float32_bytes = FLOAT32.nbytes(width)
         queue, claim = builder.queue, builder.claim
         self.x = queue("ub", p.x.element.nbytes(width), "mte2", "vector")
         self.y = queue("ub", p.target.nbytes(width), "vector", "mte3")
         scales = queue("ub", scale.nbytes(width), "mte2", "vector")
-        self.work = None if p.x.element is FLOAT32 else claim("ub", wide_bytes)
-        widened = None if scale is FLOAT32 else claim("ub", wide_bytes)
+        self.work = None if p.x.element is FLOAT32 else claim("ub", float32_bytes)
+        widened = None if scale is FLOAT32 else claim("ub", float32_bytes)
         self.scale = ColumnVector(builder, scales, widened, spec=spec)
         self.scales: Local | None = None
         """The scales in the buffer, as float32."""
@@ -91,31 +91,31 @@ class GroupQuant:
         self.index.check()
         fault = self.p.fault()
         if fault is not None:
-            # The checks above have trapped; what would follow has no meaning.
+            # The checks above have trapped; what would follow is never run.
             self.builder.emit(Trap(1, fault))
             return self.builder.build()
         if self.p.offset is not None:
-            self._take_offset()
+            self._load_offset()
         x, output = _matrices(self.p)
         for row, group in enumerate(groups):
             self.index.advance(group)
             for column, width in pieces(self.p.columns, self.plan.column_step):
                 here = slice(row, row + 1), slice(column, column + width)
-                self._take_scales(group, column, width)
+                self._load_scales(group, column, width)
                 self._piece(x[here], output[here])
         self.scale.drop()
         return self.builder.build()
 
-    def _take_offset(self) -> None:
-        """Bring the offset, one number, into register `offset`."""
+    def _load_offset(self) -> None:
+        """Load the offset, one number, into register `offset`."""
         assert self.p.offset is not None
         element = self.p.offset.element
         reader: Pipe = "scalar" if element is FLOAT32 else "vector"
         offset = ColumnVector.claim(self.builder, element, 1, reader=reader, spec=self.spec)
         offset.take_number(GmView.vector("offset", element, 1), "offset")
 
-    def _take_scales(self, group: int, column: int, width: int) -> None:
-        """Bring the scales `(width,)` of *group* from *column* on, unless they are there."""
+    def _load_scales(self, group: int, column: int, width: int) -> None:
+        """Load the scales `(width,)` of *group* from *column* on, unless they are there."""
         p = self.p
         if self.scales_of == (group, column):
             return
@@ -156,8 +156,8 @@ class GroupIndex:
         self.chunk: tuple[int, Slot] | None = None
         self.group = 0
         if self.element is INT32:
-            self.low = builder.queue("ub", nbytes, "mte2", "vector")
-            self.high = builder.queue("ub", nbytes, "mte2", "vector")
+            self.before = builder.queue("ub", nbytes, "mte2", "vector")
+            self.after = builder.queue("ub", nbytes, "mte2", "vector")
 
     def check(self) -> None:
         """Trap unless the entries ascend from 0 or more to the number of rows."""
@@ -196,8 +196,8 @@ class GroupIndex:
     def _read(self, register: str, entry: int) -> None:
         start = entry // INDEX_CHUNK * INDEX_CHUNK
         slot = self._fetch(start, min(INDEX_CHUNK, self.count - start))
-        place = self.element.nbytes(entry - start)
-        self.builder.emit(ScalarLoad(register, slot.of(self.element, 1, place)))
+        offset_bytes = self.element.nbytes(entry - start)
+        self.builder.emit(ScalarLoad(register, slot.of(self.element, 1, offset_bytes)))
 
     def _fetch(self, start: int, count: int) -> Slot:
         """Entries from *start* on, for the scalar unit."""
@@ -211,25 +211,27 @@ class GroupIndex:
 
     def _check_by_vector(self, start: int, count: int) -> None:
         """int32: the least difference of neighbours, as a float, must not be negative."""
-        low, high = self.low.alloc(), self.high.alloc()
-        a, b = low.of(INT32, count), high.of(INT32, count)
+        before, after = self.before.alloc(), self.after.alloc()
+        # (count,) int32 each
+        a, b = before.of(INT32, count), after.of(INT32, count)
         # Entries [start, start + count) and the ones behind each of them.
         self.builder.load(a, self.entries[:, start : start + count].operand)
         self.builder.load(b, self.entries[:, start + 1 : start + 1 + count].operand)
-        self.low.enque(low)
-        self.high.enque(high)
-        low, high = self.low.deque(), self.high.deque()
-        wide = a.as_dtype(FLOAT32, count)
+        self.before.enque(before)
+        self.after.enque(after)
+        before, after = self.before.deque(), self.after.deque()
+        # (count,) int32 differences, then float32 in the place of the first entries
+        differences = a.as_dtype(FLOAT32, count)
         step(self.builder, Binary("sub", b, b, a))
-        step(self.builder, Cast(wide, b, "none"))
-        step(self.builder, Reduce("min", wide.at(0, 1), wide))
+        step(self.builder, Cast(differences, b, "none"))
+        step(self.builder, Reduce("min", differences.at(0, 1), differences))
         self.builder.sync("vector", "scalar")
-        self.builder.emit(ScalarLoad("least", wide.at(0, 1)))
+        self.builder.emit(ScalarLoad("least", differences.at(0, 1)))
         # The sign of a float is its highest bit.
         self._trap_if(ScalarAlu("shr", "bad", "least", 31))
         self.builder.sync("scalar", "vector")
-        self.low.free(low)
-        self.high.free(high)
+        self.before.free(before)
+        self.after.free(after)
 
     def _check_by_scalar(self, start: int, count: int) -> None:
         """int64: each entry against the one before."""

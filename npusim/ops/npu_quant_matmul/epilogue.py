@@ -1,4 +1,4 @@
-"""What vector cores make of int32 sums: full scales, scales a row, a bias, one rounding at the end.
+"""From int32 sums to the output on vector cores: float scales, scales a row, a bias, one rounding.
 
 `((f32(sum) x scale) x pertoken) + bias`, each step rounded to float32, the result to the output's
 type, ties to even (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel/basic_epilogue.h). Each of
@@ -21,7 +21,7 @@ from npusim.kernel.columns import ColumnVector
 from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, spread_rows
 from npusim.kernel.program import Program
 from npusim.kernel.queues import Queue, Slot
-from npusim.kernel.rows import pieces as cut
+from npusim.kernel.rows import pieces as row_pieces
 from npusim.kernel.tiles import Piece
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_quant_matmul.contract import Problem
@@ -48,7 +48,7 @@ class Epilogue:
         self.builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
         assert p.scale is not None
         self.operands: dict[str, Operand] = {"scale": p.scale}
-        """What goes along n: `(n,)`, one number, or `(matrices, 1, n)`."""
+        """Scales and bias of columns: `(n,)`, one number, or `(matrices, 1, n)`."""
         if p.bias is not None and p.start is None:
             self.operands["bias"] = p.bias
         columns_padded = align_up(plan.cube.base_n, REPEAT)
@@ -100,7 +100,7 @@ class Epilogue:
         return scales[:, piece.row : piece.row + piece.rows][:, own]
 
     def _columns_of(self, piece: Piece, operand: Operand) -> GmView | None:
-        """What goes with the columns of *piece*, unless one number goes with all."""
+        """The numbers of the columns of *piece*; None if all columns share one."""
         return None if operand.spec.size == 1 else columns_of(self.p.product, piece, operand)
 
     def _block(
@@ -113,17 +113,17 @@ class Epilogue:
             name: None if vector is None else self.vectors[name].take(vector)
             for name, vector in zip(self.operands, vectors, strict=True)
         }
-        taken = self._take_token(token) if token is not None and output.rows else None
-        for row, count in cut(output.rows, self.step):
+        token_slot = self._load_token(token) if token is not None and output.rows else None
+        for row, count in row_pieces(output.rows, self.step):
             rows = slice(row, row + count)
             self._rows(sums[rows, :], output[rows, :], row, numbers)
-        if taken is not None and self.token is not None:
-            self.token.free(taken)
+        if token_slot is not None and self.token is not None:
+            self.token.free(token_slot)
         for vector in self.vectors.values():
             vector.drop()
         builder.cross_core_set_flag("group", "mte2", READ)
 
-    def _take_token(self, token: GmView) -> Slot | None:
+    def _load_token(self, token: GmView) -> Slot | None:
         """Spread the scales *token* `(rows,)`, each into a block of eight."""
         assert self.token is not None
         slot = load(self.builder, self.token, token)
@@ -157,9 +157,9 @@ class Epilogue:
         self, op: Literal["mul", "add"], name: str, plane: Plane, numbers: dict[str, Local | None]
     ) -> None:
         """`plane = plane op numbers`, of each column, or the one in the register *name*."""
-        along = numbers[name]
-        if along is not None:
-            by_row(self.builder, op, plane, along)
+        per_column = numbers[name]
+        if per_column is not None:
+            by_row(self.builder, op, plane, per_column)
         else:
             whole = plane.whole()
             step(self.builder, BinaryScalar(op, whole, whole, name))

@@ -1,6 +1,6 @@
 """The programs that cores run for npu_quant_matmul.
 
-Where the fixpipe makes the output, cube cores work alone. Where full scales or scales a row do, a
+Where the fixpipe computes the output, cube cores work alone. With float scales or scales a row, a
 cube core writes int32 blocks into a workspace, two of them in turn, and its two vector cores make
 the output of one while the next one is multiplied (ops-nn@e5c3fa9, matmul/quant_batch_matmul_v3,
 quant_batch_matmul_v3_bf16_basic.h, _pertoken_basic.h).
@@ -75,12 +75,12 @@ class CubeQuantMatmul:
         """The one scale in the fixpipe buffer, where all columns have the same."""
 
     def program(self, pieces: tuple[Piece, ...]) -> Program:
-        """Make *pieces* one after the other."""
+        """Compute *pieces* one after the other."""
         self.single = None
         if self.has_words and self.p.scale is not None and self.p.scale.spec.size == 1:
             self.single = self.tables.take_scale(GmView.vector("scale", UINT64, 1))
         is_fixpipe = self.p.epilogue == "fixpipe"
-        stage = self._finish if is_fixpipe else self._hand_over
+        stage = self._store_output if is_fixpipe else self._store_sums
         arguments = self._output if is_fixpipe else self._workspace
         write_pieces(self.builder, self.writer, self.p.product, pieces, stage, arguments)
         return self.builder.build()
@@ -109,7 +109,7 @@ class CubeQuantMatmul:
         self.tables.drop_bias()
         return slot
 
-    def _finish(
+    def _store_output(
         self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None, scales: GmView | None
     ) -> None:
         """Make *output* `(rows, columns)`, the scales being in the fixpipe's buffer."""
@@ -121,7 +121,7 @@ class CubeQuantMatmul:
         self.builder.emit(op)
         self.writer.release(slot)
 
-    def _hand_over(
+    def _store_sums(
         self, x1: GmTile, x2: GmTile, block: GmView, bias: GmView | None, is_reused: bool
     ) -> None:
         """Write the int32 sums to *block* `(rows, columns)` of the workspace."""
@@ -153,7 +153,7 @@ class CoupledQuantMatmul:
         self.words = self.builder.queue("ub", words_bytes, "mte2", "vector")
 
     def program(self, pieces: tuple[Piece, ...]) -> Program:
-        """Make *pieces* one after the other."""
+        """Compute *pieces* one after the other."""
         p = self.p
 
         def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core
+from npusim.kernel.launch import share
 from npusim.kernel.tiles import Order
 from npusim.ops.npu_quant_matmul.contract import Problem
 
@@ -97,8 +98,8 @@ def _is_better(core: Core, p: Problem, new: Pair, old: Pair) -> bool:
 def first_blocks(core: Core, p: Problem, pair: Pair, order: Order = "row") -> tuple[int, int]:
     """Rows and columns that all cores load for their first block; how many share one of them."""
     blocks_m, blocks_n = ceil_div(p.product.m, pair[0]), ceil_div(p.product.n, pair[1])
-    each, more = divmod(blocks_m * blocks_n, core.count)
-    first = [each * i + min(i, more) for i in range(min(core.count, blocks_m * blocks_n))]
+    blocks = blocks_m * blocks_n
+    first = [share(blocks, core.count, i).start for i in range(min(core.count, blocks))]
     rows = [i // blocks_n if order == "row" else i % blocks_m for i in first]
     columns = [i % blocks_n if order == "row" else i // blocks_m for i in first]
     clash = max(max(map(x.count, set(x))) for x in (rows, columns))

@@ -1,6 +1,6 @@
 """The program that each core runs for npu_quantize.
 
-A core has a rectangle of the matrix and takes it in pieces that fit the buffer, row by row: widen
+A core has a rectangle of the matrix and works on pieces that fit the buffer, row by row: widen
 to float32, divide by or multiply with the scales, add the zero points, round and narrow.
 """
 
@@ -53,7 +53,7 @@ def _vector(operand: Operand) -> GmView:
 
 
 class Quantize:
-    """The kernel of one core, while it is written."""
+    """The kernel of one core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
@@ -126,9 +126,9 @@ class Factor:
     ) -> None:
         """Claim room for *count* elements of *operand* at a time."""
         self.builder, self.name, self.tensor = builder, operand.name, _vector(operand)
-        self.is_row, self.is_wide = p.scaling == "row", operand.element is FLOAT32
+        self.is_row, self.is_float32 = p.scaling == "row", operand.element is FLOAT32
         self.is_column = p.scaling == "column"
-        reader: Pipe = "scalar" if self.is_wide and not self.is_column else "vector"
+        reader: Pipe = "scalar" if self.is_float32 and not self.is_column else "vector"
         self.vector = ColumnVector.claim(builder, operand.element, count, reader=reader, spec=spec)
         self.numbers: Local | None = None
         """What is in the buffer, as float32."""
@@ -140,22 +140,22 @@ class Factor:
         self._take(self.tensor[:, columns])
 
     def take_scalar(self, index: int) -> None:
-        """Apply element *index* from now on: it comes into the register of the operand's name."""
-        chunk, place = divmod(index, SCALE_CHUNK)
+        """Apply element *index* from now on: load it into the register of the operand's name."""
+        chunk, index_in_chunk = divmod(index, SCALE_CHUNK)
         if chunk != self.chunk:
             self._take(self.tensor[:, chunk * SCALE_CHUNK : (chunk + 1) * SCALE_CHUNK])
             self.chunk = chunk
         assert self.numbers is not None
-        self.builder.emit(ScalarLoad(self.name, self.numbers.at(place, 1)))
+        self.builder.emit(ScalarLoad(self.name, self.numbers.at(index_in_chunk, 1)))
 
     def _take(self, view: GmView) -> None:
         self.drop()
         self.vector.load(view)
-        if self.is_row and not self.is_wide:
+        if self.is_row and not self.is_float32:
             # The scalar unit may still be reading the chunk before.
             self.builder.sync("scalar", "vector")
         self.numbers = self.vector.widen()
-        if not self.is_wide:
+        if not self.is_float32:
             self.drop()
             if not self.is_column:
                 self.builder.sync("vector", "scalar")

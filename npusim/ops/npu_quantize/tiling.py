@@ -30,9 +30,9 @@ class Plan(_protocol.Plan):
 RESERVED_BYTES = 2048
 """The vendor's tiling leaves this much of the unified buffer alone (ascend_quant_v2_tiling.cpp)."""
 CACHE_LINE_BYTES = {"2201": 512, "2002": 256}
-"""Columns are cut in these units (ascend_quant_v2_tiling.cpp)."""
+"""Columns are split in these units (ascend_quant_v2_tiling.cpp)."""
 BOTH_WAYS_COLUMNS = 32
-"""Rows and columns are cut at once only above this many columns (ascend_quant_v2_tiling.cpp)."""
+"""Both rows and columns are split only above this many columns (ascend_quant_v2_tiling.cpp)."""
 ELEMENTWISE_BYTES = 4096
 """A core is not started for less than this (ops-math, elementwise template). The kernel of
 div_mode=True is closed on A2, A3 and 310P; it is taken to follow that template."""
@@ -97,7 +97,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _grid(rows: int, columns: int, size: int, cores: int, line: int) -> tuple[int, int]:
-    """How many parts rows and columns are cut into."""
+    """How many parts rows and columns are split into."""
     lines = ceil_div(columns * size, line)
     by_row, by_line = balanced(rows, cores), balanced(lines, cores)
     grid = (by_row, 1) if by_row >= by_line else (1, by_line)

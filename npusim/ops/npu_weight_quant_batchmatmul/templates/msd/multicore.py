@@ -167,7 +167,9 @@ class _VectorCore:
         first = (2 * group + half) * plan.split_rows
         for row in range(first, min(first + plan.split_rows, f.m)):
             self._splitter.write(row)
-        sync_all(builder, done="mte3", go="mte2", event=ALL_SPLIT, tell=DIGITS_READY)
+        sync_all(
+            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_SPLIT, group_event=DIGITS_READY
+        )
         if group < plan.cube_cores:
             builder.end_stage()
             builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)

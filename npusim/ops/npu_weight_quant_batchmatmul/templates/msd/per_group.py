@@ -253,7 +253,13 @@ class _CubeCore:
                 of_group = products[group * rows : (group + 1) * rows, column : column + columns]
                 self._cube.multiply(in_l1, weight.k, group, column, of_group)
             self._cube.release(in_l1)
-        sync_all(builder, done="fixpipe", go="fixpipe", event=ALL_CUBES, tell=PRODUCTS_READY)
+        sync_all(
+            builder,
+            set_pipe="fixpipe",
+            wait_pipe="fixpipe",
+            event=ALL_CUBES,
+            group_event=PRODUCTS_READY,
+        )
 
 
 class _VectorCore:
@@ -275,7 +281,9 @@ class _VectorCore:
         builder, plan = self._builder, self._plan
         self._write_digits(core)
         builder.end_stage()
-        sync_all(builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=DIGITS_READY)
+        sync_all(
+            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_VECTORS, group_event=DIGITS_READY
+        )
         part, strip = divmod(core, ceil_div(plan.round_n, plan.strip_n))
         row, left = part * plan.strip_m, strip * plan.strip_n
         rows = slice(row, min(row + plan.strip_m, self._f.m))
@@ -347,7 +355,13 @@ class _StripSums:
 
     def release_half(self) -> None:
         """Let cube cores write half of the ring again, once all vector cores have read it."""
-        sync_all(self._builder, done="mte2", go="mte2", event=ALL_VECTORS, tell=PRODUCTS_READ)
+        sync_all(
+            self._builder,
+            set_pipe="mte2",
+            wait_pipe="mte2",
+            event=ALL_VECTORS,
+            group_event=PRODUCTS_READ,
+        )
 
     def _add(
         self,

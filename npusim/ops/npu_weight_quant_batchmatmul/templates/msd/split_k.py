@@ -219,7 +219,11 @@ class _CubeCore:
             for task in self._tasks(each, core):
                 self._cube.multiply(*task)
             sync_all(
-                builder, done="fixpipe", go="fixpipe", event=ALL_MULTIPLIED, tell=PRODUCTS_READY
+                builder,
+                set_pipe="fixpipe",
+                wait_pipe="fixpipe",
+                event=ALL_MULTIPLIED,
+                group_event=PRODUCTS_READY,
             )
         return builder.build()
 
@@ -258,7 +262,9 @@ class _VectorCore:
         row_pieces = ceil_div(f.m, plan.split_rows)
         for task in share(plan.k_blocks * row_pieces, 2 * plan.block_dim, core):
             self._split(*divmod(task, row_pieces))
-        sync_all(builder, done="mte3", go="mte2", event=ALL_SPLIT, tell=DIGITS_READY)
+        sync_all(
+            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_SPLIT, group_event=DIGITS_READY
+        )
         builder.end_stage()
         strip, part = divmod(core, plan.epilogue_cores_m)
         row, left = part * self._core_m, strip * STRIP_N
@@ -269,7 +275,13 @@ class _VectorCore:
             if rows > 0 and products.columns > 0:
                 self._epilogue.write(row, rows, each.column + left, products)
             if each.releases:
-                sync_all(builder, done="mte2", go="mte2", event=ALL_READ, tell=PRODUCTS_READ)
+                sync_all(
+                    builder,
+                    set_pipe="mte2",
+                    wait_pipe="mte2",
+                    event=ALL_READ,
+                    group_event=PRODUCTS_READ,
+                )
         return builder.build()
 
     def _split(self, block: int, piece: int) -> None:

@@ -224,7 +224,9 @@ class _VectorCore:
             self._splitter.write(row, 0, f.k // f.group_size)
         builder.end_stage()
         self._store_zeros(core)
-        sync_all(builder, done="mte3", go="mte2", event=ALL_VECTORS, tell=DIGITS_READY)
+        sync_all(
+            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_VECTORS, group_event=DIGITS_READY
+        )
         builder.end_stage()
         start, stop = half * (CORE_N // 2), min((half + 1) * (CORE_N // 2), share.columns)
         columns = slice(share.column + start, share.column + stop)
@@ -232,7 +234,7 @@ class _VectorCore:
             self._add_groups(share, slice(start, stop), columns)
         else:
             repeat(builder, self._idle, share.groups)
-        sync_all(builder, done="mte3", go="mte2", event=ALL_VECTORS)
+        sync_all(builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_VECTORS)
         builder.end_stage()
         if start < stop and share.group == 0:
             views = self._epilogue.views(slice(0, f.m), columns)
