@@ -69,6 +69,7 @@ class NdFeed(GmOperand):
         rows_padded = l1_rows(self.dtype, piece.rows, self.k_is_first)
         for column, columns in pieces(piece.columns, WIDEST_BLOCKS * width):
             blocks_n = ceil_div(columns, width)
+            # As many whole fractals of rows as a strip holds.
             step = align_down(STRIP_BYTES // (blocks_n * BLOCK_BYTES), FRACTAL_ROWS)
             for row, rows in pieces(piece.rows, step):
                 # (rows, columns) -> (blocks_n, strip_rows, C0)
@@ -78,6 +79,7 @@ class NdFeed(GmOperand):
                 dst = slot.of(UINT8, strip_bytes, offset_bytes)
                 src = nz.of(UINT8, strip_bytes * blocks_n)
                 pitch_bytes = rows_padded * BLOCK_BYTES
+                # One burst a column of blocks: strip_bytes each, rows_padded blocks apart in L1.
                 self._builder.emit(
                     CopyToL1(dst, src, strip_bytes, blocks_n, strip_bytes, pitch_bytes)
                 )
@@ -116,6 +118,7 @@ class NdOut:
         About *tile_bytes* are copied out of L0C at a time.
         """
         self._builder, self.dtype = builder, dtype
+        # Multiples of 32 columns are whole blocks of float16 and of int8.
         rows_padded = align_up(m, FRACTAL_ROWS)
         max_columns = align_down(tile_bytes // dtype.nbytes(rows_padded), 32)
         self._max_columns = min(align_up(n, 32), max(32, max_columns), 32 * (WIDEST_BLOCKS // 2))
@@ -139,6 +142,7 @@ class NdOut:
             columns_padded = align_up(columns, FRACTAL_ROWS)
             start = src.offset_bytes + src.dtype.nbytes(rows_padded * column)
             part = Local(src.buffer, start, src.dtype, rows_padded * columns_padded)
+            # A vector of parameters moves with the columns; one parameter serves all.
             of_part = scale
             if isinstance(scale, Local) and scale.count > 1:
                 of_part = scale.at(column, columns_padded)
@@ -157,6 +161,7 @@ class NdOut:
             slot = self._rows.alloc()
             strip_rows = align_up(rows, FRACTAL_ROWS)
             for block in range(blocks_n):
+                # (strip_rows, 32 bytes) of a column of fractals -> one block of each row
                 start = (block * rows_padded + row) * BLOCK_BYTES
                 src = self.nz.of(FLOAT16, strip_rows * 16, start)
                 self._builder.emit(Copy(_column(slot, block, strip_rows, pitch_bytes), src))
@@ -181,10 +186,12 @@ class RowTable:
         """Write *vector* `(n,)` into each of *rows* rows of *dst* in L0C."""
         columns_padded = align_up(vector.columns, FRACTAL_ROWS)
         slot = load(self._builder, self._spec, self._loaded, vector)
+        # (n,) float16, float32 or int32 -> (n,) in the type of the sums
         row = slot.of(self._dtype, columns_padded)
         if self._row is not None:
             src, row = row, self._row.of(self._total, columns_padded)
             step(self._builder, Cast(row, src, "none"))
+        # (n,) -> (n / 16, rows, 16) in L0C, the same numbers in each row
         self._builder.emit(BroadcastToL0c(dst, row, rows))
         self._builder.barrier("vector")
         self._loaded.free(slot)

@@ -171,6 +171,7 @@ class GmFeed(GmOperand):
             self._builder.emit(LoadNd2Nz(dst, piece.operand, rows_padded))
             return
         rows = min(align_up(rows, FRACTAL_ROWS), rows_padded)
+        # A burst is a column of fractals: (rows, 32 bytes), nz_stride_bytes apart in global memory.
         offset, stride = gm_matrix.shift_k(k) + gm_matrix.shift(origin), gm_matrix.nz_stride_bytes
         src = Global(gm_matrix.name, offset, rows * BLOCK_BYTES, blocks_n, stride)
         self._builder.emit(Load(dst, src, rows_padded * BLOCK_BYTES))
@@ -256,6 +257,7 @@ class L0Pair:
         """Add *a* times *b* of *shape* (m, n, k) in L0C to what *init* says *dst* begins with."""
         m, n, k = shape
         slot = self._left.alloc()
+        # (m, k) of L1 -> L0A, (k, n) of L1 -> L0B, both by mte1; then (m, n) += in L0C.
         left = self._load_data(slot, a, m, k)
         right = self._load_data(self._right[slot.event], b, n, k)
         self._left.enque(slot)
@@ -279,6 +281,7 @@ class CubeWriter:
         Buffers are claimed here; raises ProgramError where they do not fit.
         """
         self.builder, self.tile, self.k = builder, tile, k
+        # Depth 0: all of k is one piece, which stays in L1.
         depth_a, depth_b = (
             0 if tile.keep == side else depth
             for side, depth in (("a", tile.depth_a), ("b", tile.depth_b))
@@ -287,6 +290,7 @@ class CubeWriter:
         self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
         self.dtype = INT32 if a.dtype in (INT8, INT4) else FLOAT32
         self._l0 = L0Pair(builder, a.dtype, tile.m, tile.n, tile.k)
+        # Sums in L0C are (n / 16, m, 16), int32 or fp32.
         sums = align_up(tile.m, FRACTAL_ROWS) * align_up(tile.n, FRACTAL_ROWS)
         self._l0c = builder.queue("l0c", self.dtype.nbytes(sums), "cube", drain, tile.l0c_depth)
 
@@ -316,13 +320,16 @@ class CubeWriter:
         """
         total = self._l0c.alloc()
         dst = total.of(self.dtype, align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS))
+        # 310P has no bias table: sums start from rows of bias that the vector pipe wrote to L0C.
         if preload is not None:
             preload(dst)
         for start in range(0, k, self.tile.k):
             count = min(self.tile.k, k - start)
             self._a.advance(start, m, k)
             self._b.advance(start, n, k)
+            # (m, count) @ (count, n) -> (m, n)
             a, b = self._a.operand(start, m), self._b.operand(start, n)
+            # Only the first step of k starts the sums; the others add to them.
             if start > 0 or preload is not None:
                 self._l0.multiply(dst, a, b, (m, n, count), "accumulate")
             elif bias is not None:
@@ -371,9 +378,11 @@ class _Side:
 
     def advance(self, k: int, extent: int, end: int) -> None:
         """Make sure that position *k* is in L1."""
+        # A piece is loaded when its first position is needed; it serves *step* positions of k.
         if self._queue is None or k % self._step:
             return
         self.release()
+        # Ahead: pieces 0 and 1 are loaded at k = 0, then piece i + 1 at the first k of piece i.
         first = k + self._ahead if k else 0
         for start in range(first, min(k + self._ahead + 1, end), self._step):
             slot = self._queue.alloc()
@@ -413,6 +422,7 @@ def load_data(
     rows_padded = l1_rows(feed.dtype, rows, transpose)
     matrix = src.of(feed.dtype, rows_padded * align_up(columns, width))
     local = dst.of(feed.dtype, align_up(shape[0], FRACTAL_ROWS) * align_up(shape[1], width))
+    # LoadData counts rows and columns of the matrix in L1: (k, extent) if it is transposed.
     first, extents = (origin[::-1], shape[::-1]) if transpose else (origin, shape)
     builder.emit(LoadData(local, matrix, rows_padded, *first, *extents, transpose))
     return local
@@ -430,6 +440,7 @@ class Tables:
         """The bias table while a bias is there."""
         if bias is not None:
             self._table_dtype = INT32 if bias is INT32 else FLOAT32
+            # The bias table is written in units of 64 bytes.
             table_bytes = align_up(self._table_dtype.nbytes(n), 64)
             self._bias_l1 = builder.queue("l1", bias.nbytes(n), "mte2", "mte1")
             self._bt = builder.queue("bt", table_bytes, "mte1", "cube")

@@ -45,6 +45,7 @@ class Plane:
         """Columns [64 x index, 64 x index + 64) of all rows, as float32."""
         offset = self.slot.offset_bytes + self.start_bytes + index * FLOAT32.nbytes(REPEAT)
         pitch = FLOAT32.nbytes(self.columns) // BLOCK_BYTES
+        # Blocks of a repeat are contiguous; the next repeat is the next row.
         return Local(self.slot.buffer, offset, FLOAT32, self.rows * REPEAT, 1, pitch)
 
     @property
@@ -66,15 +67,19 @@ class Plane:
     def vector_piece(self, vector: Local, index: int) -> Local:
         """The operand that applies the float32 *vector* `(columns,)` to piece *index*."""
         if self._takes_rows:
+            # The piece is one whole row: the vector as it is.
             return Local(vector.buffer, vector.offset_bytes, FLOAT32, self.columns)
+        # 64 of the vector's numbers, read again for each row: repeat stride 0.
         offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
         return Local(vector.buffer, offset, FLOAT32, self.rows * REPEAT, 1, 0)
 
     def blocks_piece(self, blocks: Local, index: int, pitch: int) -> Local:
         """The operand that applies *blocks*, one a row, *pitch* blocks apart, to piece *index*."""
         if self._takes_rows:
+            # One block for all of the row: block and repeat stride 0.
             offset = blocks.offset_bytes + index * pitch * BLOCK_BYTES
             return Local(blocks.buffer, offset, FLOAT32, self.columns, 0, 0)
+        # The row's block serves its eight blocks of numbers; a repeat moves on by pitch blocks.
         return Local(blocks.buffer, blocks.offset_bytes, FLOAT32, self.rows * REPEAT, 0, pitch)
 
 
@@ -112,5 +117,6 @@ def multiply_add(
 
 def spread_rows(builder: Builder, dst: Local, numbers: Local) -> None:
     """Copy each of *numbers* into a block of eight: what :func:`by_column` reads."""
+    # (rows,) -> (rows, 8)
     builder.emit(Broadcast(dst, numbers))
     builder.barrier("vector")

@@ -46,6 +46,7 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
     while start < extent:
         width = min(step, extent - start)
         left = extent - start - width
+        # The remainder would be too narrow: this piece gives up *least*.
         if 0 < left < least < width:
             width -= least
         yield start, width
@@ -75,6 +76,7 @@ def fill(
     if whole:
         builder.load(slot.of(UINT8, row_bytes), whole, pitch_bytes)
         return
+    # Rows that are no whole granules are loaded one by one, each a little too far.
     for row in range(view.rows):
         dst = slot.of(UINT8, row_bytes, row * pitch_bytes)
         builder.load(dst, _part_of_row(view, row, align_up(row_bytes, granule)))
@@ -116,6 +118,7 @@ class Writer:
             src = slot.of(UINT8, granule, start)
             self._builder.store(_part_of_row(view, row, granule), src)
             return
+        # Whole granules first; the last bytes follow with the granule that ends where the row ends.
         whole = align_down(row_bytes, granule)
         self._builder.store(_part_of_row(view, row, whole), slot.of(UINT8, whole, start))
         if whole < row_bytes:

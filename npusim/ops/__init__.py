@@ -4,7 +4,7 @@ An operator's module declares it: `OPERATOR = Operator(name=..., check=..., tile
 reference=...)`, see :class:`Operator`. `check` holds a call against the contract of a product line
 and returns a :class:`Problem`, `tile` splits it over cores and buffers as the vendor's kernel does
 and returns a :class:`Plan`, `build` writes the programs, and `reference` computes the result on
-whole arrays in plain numpy; `torch` says how torch knows it. To add an
+whole arrays in plain numpy; `torch` says how torch calls it. To add an
 operator, add its module: nothing else lists it.
 """
 

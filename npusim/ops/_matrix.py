@@ -27,7 +27,7 @@ def require_nd(contract: Contract, operand: Operand) -> None:
 
 
 def logical_shape(operand: Operand, packed: bool) -> tuple[int, ...]:
-    """The shape in numbers; *packed*: eight of them an int32, along the axis that lies inside."""
+    """The shape in numbers; *packed*: each int32 is eight of them, along the contiguous axis."""
     shape = list(operand.shape)
     if packed:
         shape[-2 if operand.spec.transposed else -1] *= INT4_PER_INT32

@@ -56,7 +56,7 @@ class Plan:
     reads_tiling: bool = True
     """Whether the kernel reads its sizes from global memory when it starts."""
     workspaces: dict[str, int] = field(default_factory=dict)
-    """Tensors that cores hand work over in: name -> bytes."""
+    """Tensors in global memory through which cores exchange data: name -> bytes."""
 
 
 def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:

@@ -1,4 +1,4 @@
-"""How torch knows an operator: what `npusim.torch` registers, declared without torch."""
+"""What `npusim.torch` registers for an operator, declared without torch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TorchFunction:
     absent: tuple[str, ...] = ()
     """Parameters that only chips after A3 take: None here."""
     is_done: Callable[[Given], bool] = _never
-    """Whether the first tensor is what is asked for already, so that nothing runs."""
+    """Whether the first tensor is the result already, so that nothing runs."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ def quantised(x: TorchTensor, dtype: str | None) -> Result:
 
 
 def columns_of(weight: TorchTensor) -> Any:
-    """n of a `(k, n)` weight, which holds int4 along the axis that lies inside if it is int32."""
+    """n of a `(k, n)` weight; int32 packs eight int4 along the contiguous axis."""
     columns = weight.shape[-1]
     is_turned = weight.strides[-1] != 1 and weight.strides[-2] == 1
     return columns * INT4_PER_INT32 if weight.dtype == "int32" and not is_turned else columns

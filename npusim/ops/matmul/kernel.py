@@ -67,6 +67,7 @@ class CubeMatmul:
     def block(self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None) -> None:
         """`output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
         start = None if bias is None else self.tables.take_bias(bias)
+        # (rows, k) @ (k, columns), fp32 sums that start from the bias or from zero
         slot = self.writer.product(x1.extent, x2.extent, x1.k, bias=start)
         self.tables.drop_bias()
         # L0C holds (columns / 16, rows_padded, 16) in fp32.
@@ -86,6 +87,7 @@ class CoupledMatmul:
         a, b = gm_matrix_a(p.product), gm_matrix_b(p.product)
         left: Feed = NdFeed(self.builder, spec, a)
         is_nd = b.layout == "ND"
+        # FRACTAL_NZ is the layout of L1 already: mte2 copies it there directly.
         right: Feed = NdFeed(self.builder, spec, b) if is_nd else GmFeed(self.builder, b)
         self.writer = CubeWriter(self.builder, tile, left, right, p.product.k, "vector")
         self.out = NdOut(self.builder, spec, tile.m, tile.n, p.output.element)
@@ -101,6 +103,7 @@ class CoupledMatmul:
             # There is no bias table: the sums start from rows of bias in L0C.
             preload = partial(self.row.spread, bias, rows=rows_padded)
         slot = self.writer.product(x1.extent, x2.extent, x1.k, preload=preload)
+        # L0C (columns / 16, rows_padded, 16) fp32 -> (rows, columns) fp16
         sums: Local = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
         self.out.drain(sums, output, "cast")
         self.writer.release(slot)

@@ -100,12 +100,15 @@ class WholeRows:
         out: Slot | None = None
         for row in range(x.rows):
             source = slot.of(x.dtype, columns, row * steps.x_pitch)
+            # (columns,) fp16 or bf16 -> fp32, smoothed
             values = steps.widen(source, self.smooth)
+            # The last row is in fp32: mte2 may load the next piece.
             if row == x.rows - 1:
                 steps.x.free(slot)
             self._find_factor(values, row, scale)
             # Not before it is needed, when the last piece may be on its way out.
             out = out or steps.y.alloc()
+            # (columns,) fp32 x factor -> int8
             steps.quantise(out.of(INT8, columns, row * steps.y_pitch), values)
         assert out is not None
         steps.store(out, output)
@@ -143,9 +146,11 @@ class VectorDivision:
         # M, and 127 / M in the block behind it.
         absmax, factor = (slot.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
         steps.find_absmax(absmax, values)
+        # Two single numbers: M of the row, and what it is multiplied by.
         builder.emit(Binary("div", factor, self.range.of(FLOAT32, 1), absmax))
         steps.absmax.enque(slot)
         slot = steps.absmax.deque()
+        # `factor` serves this row only; M of all rows is gathered for the scales of the piece.
         builder.emit(
             ScalarLoad("largest", absmax),
             ScalarStore(self.found_slot.of(FLOAT32, 1, FLOAT32.nbytes(row)), "largest"),
@@ -160,6 +165,7 @@ class VectorDivision:
         """M / 127 of all rows of a piece to *scale* `(rows,)`."""
         self.found.enque(found)
         found, out = self.found.deque(), self.steps.scale.alloc()
+        # (rows,) M -> (rows,) scales
         absmax, scales = (slot.of(FLOAT32, scale.columns) for slot in (found, out))
         self.steps.builder.emit(BinaryScalar("mul", scales, absmax, 1 / 127))
         self.found.free(found)
@@ -188,11 +194,13 @@ class LongRows:
         slot = steps.absmax.alloc()
         # M so far, and that of a part in the block behind it.
         absmax, of_part = (slot.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
+        # First pass: M of the row is the largest of its parts.
         for part in parts:
             steps.find_absmax(of_part if part.start else absmax, self._values(x, part))
             if part.start:
                 step(steps.builder, Binary("max", absmax, absmax, of_part))
         steps.divide_twice(slot, scale)
+        # Second pass: every part is loaded again and quantised with the factor of the row.
         for part in parts:
             values, out = self._values(x, part), steps.y.alloc()
             steps.quantise(out.of(INT8, values.count), values)

@@ -86,6 +86,7 @@ class RowSteps:
         """Bring the smooth scales of *columns*, not yet in fp32."""
         element = self.p.x.element
         smooth = GmView.vector("smooth_scales", element, self.p.columns)[:, columns]
+        # In the upper half, so that widening from the start never overtakes what it still reads.
         self.builder.load(slot.of(element, smooth.columns, self.x_pitch), smooth.operand)
 
     def widen_smooth(self, slot: Slot, width: int) -> None:
@@ -119,6 +120,7 @@ class RowSteps:
             lower, upper = magnitudes.at(0, width - half), magnitudes.at(half, width - half)
             step(self.builder, Binary("max", lower, lower, upper))
             width = half
+        # (width,) -> (1,)
         step(self.builder, Reduce("max", result, magnitudes.at(0, width)))
 
     def divide_twice(self, absmax: Slot, scale: GmView) -> None:
@@ -137,4 +139,5 @@ class RowSteps:
     def quantise(self, out: Local, values: Local) -> None:
         """*values* `(width,)` times register `factor` into *out*, as int8."""
         step(self.builder, BinaryScalar("mul", values, values, "factor"))
+        # (width,) fp32 -> int8, by way of int32 and fp16
         to_quantised(self.builder, self.spec, out, values)

@@ -43,6 +43,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     for core, pieces in enumerate(pieces_of_cores(p, plan)):
         views = [_views(p, piece) for piece in pieces]
         x, output = views[0]
+        # Offsets count from the first piece, so that cores with equal pieces share a program.
         key = tuple((_from(a, x), _from(b, output)) for a, b in views)
         if key not in programs:
             programs[key] = FormatCast(spec, p, plan).program(key)
@@ -95,6 +96,7 @@ class FormatCast:
         slot = load(self.builder, self.spec, self.x, x, pitch * BLOCK_BYTES)
         out = self.y.alloc()
         self._clear_edges(slot, x.rows, x.row_bytes, pitch)
+        # (rows_padded, pitch) blocks -> (blocks, rows_padded) blocks, a column a Copy
         for column in range(output.rows):
             rows = _column_of_rows(slot, column, rows_padded, pitch)
             self.builder.emit(Copy(_column(out, column, rows_padded), rows))
@@ -106,6 +108,7 @@ class FormatCast:
         rows_padded, pitch = align_up(output.rows, FRACTAL_ROWS), pitch_blocks(x.rows)
         slot = load(self.builder, self.spec, self.x, x, x.row_bytes)
         out = self.y.alloc()
+        # (blocks, rows_padded) blocks -> (rows_padded, pitch) blocks, a column a Copy
         for column in range(x.rows):
             # Columns interleave; their byte ranges overlap, so a barrier orders the copies.
             rows = _column_of_rows(out, column, rows_padded, pitch)
@@ -115,13 +118,16 @@ class FormatCast:
 
     def _clear_edges(self, slot: Slot, rows: int, width_bytes: int, pitch: int) -> None:
         """Zeros below the last row and, where the load left other bytes, behind the rows."""
+        # Rows that fill the last fractal are zero.
         missing = (align_up(rows, FRACTAL_ROWS) - rows) * pitch
         if missing:
             below = slot.of(FLOAT16, missing * BLOCK_LANES, rows * pitch * BLOCK_BYTES)
             step(self.builder, Duplicate(below, 0.0))
         end_bytes = align_up(width_bytes, BLOCK_BYTES)
+        # A load in whole granules leaves bytes of the next row behind the ragged edge.
         if end_bytes > width_bytes and self.spec.transfer.load_granule_bytes > 1:
             self.builder.sync("vector", "scalar")
+            # Stores of the widest type that divides the gap, each repeated for all rows.
             unit = gcd(end_bytes - width_bytes, 8)
             for start in range(width_bytes, end_bytes, unit):
                 first = slot.of(UNITS[unit], 1, start)

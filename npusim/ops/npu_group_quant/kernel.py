@@ -41,6 +41,7 @@ INDEX_CHUNK = 256
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores whose rows belong to the same groups share their program."""
+    # group_index holds where groups end: row r belongs to the first group that ends after r.
     ends = np.maximum.accumulate(np.clip(p.ends, 0, p.rows))
     group_of = np.searchsorted(ends, np.arange(p.rows), side="right")
     programs: dict[tuple[int, ...], Program] = {}
@@ -132,11 +133,14 @@ class GroupQuant:
         source = slot.of(x.dtype, x.columns)
         values = source if self.work is None else self.work.of(FLOAT32, x.columns)
         if self.work is not None:
+            # (1, width) fp16 or bf16 -> fp32; fp32 is worked on where it was loaded
             to_float32(self.builder, values, source)
         assert self.scales is not None
+        # (1, width) x (1, width) scales of the group
         step(self.builder, Binary("mul", values, values, self.scales))
         if self.p.offset is not None:
             step(self.builder, BinaryScalar("add", values, values, "offset"))
+        # (1, width) fp32 -> int8 or packed int4
         to_quantised(self.builder, self.spec, out.of(output.dtype, x.columns), values)
         self.x.free(slot)
         self.writer.store(self.y, out, output)
@@ -161,6 +165,7 @@ class GroupIndex:
 
     def check(self) -> None:
         """Trap unless the entries ascend from 0 or more to the number of rows."""
+        # Chunks overlap by one entry, so that every pair of neighbours is compared once.
         for start in range(0, self.count - 1, INDEX_CHUNK - 1):
             count = min(INDEX_CHUNK, self.count - start)
             if self.element is INT32:

@@ -63,6 +63,7 @@ class Epilogue:
             self.token = queue("ub", FLOAT32.nbytes(max_rows), "mte2", "vector")
             self.token_blocks = claim("ub", FLOAT32.nbytes(8 * max_rows))
         out = p.output.element
+        # Sums and results are double buffered.
         row_bytes = 2 * INT32.nbytes(columns_padded) + 2 * out.nbytes(columns_padded)
         fitting = self.builder.room_bytes("ub") // row_bytes
         self.step = max(1, min(fitting, plan.epilogue_rows))
@@ -78,6 +79,7 @@ class Epilogue:
                 self.vectors[name].take_number(single, name)
                 self.vectors[name].drop()
         for index, piece in enumerate(pieces):
+            # Vector core 0 takes the upper rows, vector core 1 the rest, which may be none.
             upper = ceil_div(piece.rows, 2)
             own = slice(0, upper) if half == 0 else slice(upper, piece.rows)
             block = workspace_of(self.plan, index % self.plan.workspace_blocks)
@@ -127,6 +129,7 @@ class Epilogue:
         """Spread the scales *token* `(rows,)`, each into a block of eight."""
         assert self.token is not None
         slot = load(self.builder, self.token, token)
+        # (rows,) -> (rows, 8)
         count = align_up(token.columns, 8)
         spread_rows(self.builder, self.token_blocks.of(FLOAT32, 8 * count), slot.of(FLOAT32, count))
         return slot
@@ -141,6 +144,7 @@ class Epilogue:
         # (count, columns_padded), int32 and then, in place, float32
         plane = Plane(slot, output.rows, columns_padded)
         step(builder, Cast(plane.whole(), plane.whole(INT32), "none"))
+        # (count, columns_padded) x (columns,)
         self._apply("mul", "scale", plane, numbers)
         if self.token is not None:
             # A block of eight for each row.
@@ -149,6 +153,7 @@ class Epilogue:
         if "bias" in numbers:
             self._apply("add", "bias", plane, numbers)
         result = self.results.alloc()
+        # (count, columns_padded) fp32 -> the output's type, ties to even
         step(builder, Cast(result.of(out, output.rows * columns_padded), plane.whole(), "rint"))
         self.sums.free(slot)
         store(builder, self.results, result, output, pitch=columns_padded)

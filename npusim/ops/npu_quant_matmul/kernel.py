@@ -114,9 +114,11 @@ class CubeQuantMatmul:
     ) -> None:
         """Make *output* `(rows, columns)`, the scales being in the fixpipe's buffer."""
         slot = self._multiply(x1, x2, bias)
+        # (columns,) 64-bit scales in the fixpipe buffer, or the one of all columns
         scale = self.single if scales is None else self.tables.take_scale(scales)
         rows_padded, sums = _sums(slot, output)
         size = output.rows, output.columns, rows_padded
+        # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) of the output's type
         op = Fixpipe(output.operand, sums, *size, output.dtype, self.p.mode, scale)
         self.builder.emit(op)
         self.writer.release(slot)
@@ -130,6 +132,7 @@ class CubeQuantMatmul:
             # Every block of the workspace has been filled: this one must have been read.
             self.builder.cross_core_wait_flag("group", "fixpipe", READ)
         rows_padded, sums = _sums(slot, block)
+        # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) int32
         op = Fixpipe(block.operand, sums, block.rows, block.columns, rows_padded, INT32)
         self.builder.emit(op)
         self.builder.cross_core_set_flag("group", "fixpipe", FILLED)
@@ -181,6 +184,7 @@ class CoupledQuantMatmul:
         # One word, or one a column: whole fractals of columns are read.
         assert self.p.scale is not None
         count = 1 if self.p.scale.spec.size == 1 else align_up(scale.columns, 32)
+        # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns)
         self.out.drain(sums, output, self.p.mode, words.of(UINT64, count))
         self.words.free(words)
         self.writer.release(slot)

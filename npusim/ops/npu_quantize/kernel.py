@@ -31,6 +31,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     x, output = _matrices(p)
     for row, rows in pieces(p.rows, plan.rows_per_core):
         for column, columns in pieces(p.columns, plan.columns_per_core, least_columns(spec, p)):
+            # Scaled by row, a rectangle's first row decides which scale comes first.
             phase = row % p.period if p.scaling == "row" else 0
             key = (rows, columns, phase)
             if key not in programs:
@@ -100,6 +101,7 @@ class Quantize:
                 for factor in self.factors:
                     factor.take_scalar((phase + row) % p.period)
             source = slot.of(x.dtype, width, row * x_pitch)
+            # (width,) of one row
             self._row(source, out.of(output.dtype, width, row * y_pitch))
         self.x.free(slot)
         self.writer.store(self.y, out, output, y_pitch)
@@ -109,12 +111,14 @@ class Quantize:
         values = x if self.work is None else self.work.of(FLOAT32, x.count)
         if self.work is not None:
             to_float32(self.builder, values, x)
+        # (width,) fp32: x / scale or x * scale, then + zero point
         self.factors[0].apply("div" if self.p.divide else "mul", values)
         if len(self.factors) > 1:
             self.factors[1].apply("add", values)
         if self.p.target is UINT8:
             step(self.builder, BinaryScalar("max", values, values, 0.0))
             step(self.builder, BinaryScalar("min", values, values, 255.0))
+        # (width,) fp32 -> the output's type, ties to even
         to_quantised(self.builder, self.spec, y, values)
 
 
@@ -142,6 +146,7 @@ class Factor:
     def take_scalar(self, index: int) -> None:
         """Apply element *index* from now on: load it into the register of the operand's name."""
         chunk, index_in_chunk = divmod(index, SCALE_CHUNK)
+        # Scales of rows are loaded a chunk at a time and read one by one.
         if chunk != self.chunk:
             self._take(self.tensor[:, chunk * SCALE_CHUNK : (chunk + 1) * SCALE_CHUNK])
             self.chunk = chunk

@@ -86,7 +86,7 @@ SPLIT_K_SHAPES = {
     (24, 3904, 12288),
     (24, 1536, 12288),
 }
-"""(m, k, n) that the split_k template is made for."""
+"""(m, k, n) for which the vendor made the split_k template."""
 MSD_GROUP_INT8_SHAPES = {shape[1:] for shape in SPLIT_K_SHAPES}
 """(k, n) for which int8 groups go to msd_group, whatever m is."""
 NZ_SPLITK_SHAPES = {

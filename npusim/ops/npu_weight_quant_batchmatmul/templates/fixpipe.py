@@ -8,8 +8,8 @@ Strips of 32 columns of the weight, 256 of k at a time, go through the cube twic
     times scale (32,)                                        by the fixpipe to fp16 in L1 (DEQF16)
     x (m, k) @ that (k, n) + bias (n,)                       in L0C, by the fixpipe to fp16
 
-The strips of the next 256 of k come before the product of this one, so that the fixpipe works
-beside the cube (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/fixpipe).
+The strips of the next 256 of k are computed before the product of this one, so that the fixpipe
+works beside the cube (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/fixpipe).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STRIP = 32
 """Columns of the weight that go through the cube at a time: one fractal of int8."""
 LOADED_K = 512
 DEQUANTISED_K = 256
-"""k of the weight that comes to L1 at a time, and that is dequantised at a time."""
+"""k of the weight that is loaded into L1 at a time, and that is dequantised at a time."""
 MAX_N = 128
 RESIDENT_BYTES = 250 * 1024
 
@@ -81,6 +81,7 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
 def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
     """The largest part of 256 of which L0 holds two pieces beside the strips and the identity."""
     core = spec.cores["aic"]
+    # Beside two strips (256, 32) of int8 in L0A, and the identity (32, 32) in L0B.
     left = (core.l0a_bytes or 0) - 2 * DEQUANTISED_K * STRIP
     right = (core.l0b_bytes or 0) - STRIP * STRIP
     fits = (k for k in (256, 128, 64, 32, 16) if 4 * m * k <= left and 4 * n * k <= right)
@@ -164,9 +165,11 @@ class _Kernel:
         """
         m, n = output.rows, output.columns
         strips = self._strip_tables
+        # (n,) 64-bit scales in the fixpipe buffer, (n,) int32 offsets in the bias table
         self._feed.scale = strips.take_scale(scale)
         self._feed.offset = None if offset is None else strips.take_bias(offset)
         start = None if bias is None else self._bias_table.take_bias(bias)
+        # (m, k) fp16 @ (k, n) fp16: `load` below dequantises the weight piece by piece
         slot = self._writer.product(m, n, x.k, bias=start)
         strips.drop_bias()
         self._bias_table.drop_bias()
@@ -178,14 +181,14 @@ class _Kernel:
 
 
 class _DequantisedFeed:
-    """The fp16 weight in L1 as `(k, n)`, made from the int8 one on the cube."""
+    """The fp16 weight `(k, n)` in L1, dequantised from int8 by the cube and the fixpipe."""
 
     producer: Pipe = "fixpipe"
     k_is_first = True
     dtype: DType = FLOAT16
 
     def __init__(self, builder: Builder, weight: GmMatrix, n: int) -> None:
-        """Claim room for *n* columns of *weight*, which lies as `(n, k)`."""
+        """Claim room for *n* columns of *weight*, which is stored as `(n, k)`."""
         self._builder, self._weight = builder, weight
         self._rows = align_up(n, STRIP)
         nbytes = l1_bytes(INT8, self._rows, min(LOADED_K, weight.columns), k_is_first=False)
@@ -201,8 +204,9 @@ class _DequantisedFeed:
         """A number a column, in the bias table."""
 
     def load_identity(self) -> None:
-        """Bring the identity `(32, 32)` into L0B, where it stays."""
+        """Load the identity `(32, 32)` into L0B, where it stays."""
         slot = self._int8.alloc()
+        # (32, 32) int8 goes through a slot of the weight in L1.
         matrix, identity = slot.of(INT8, STRIP * STRIP), GmView.of("identity", INT8, STRIP, STRIP)
         self._builder.emit(LoadNd2Nz(matrix, identity.operand, STRIP))
         self._int8.enque(slot)
@@ -212,13 +216,16 @@ class _DequantisedFeed:
 
     def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
         """As :class:`~npusim.kernel.cube.Feed` says: *extent* columns of the product."""
+        # 512 of k are loaded at once, and dequantised in two parts of 256.
         if k % LOADED_K == 0:
             self._loaded = self._load_int8(k, extent)
         assert self._loaded is not None
         loaded_k = min(LOADED_K, self._weight.columns - k // LOADED_K * LOADED_K)
         source = self._loaded.of(INT8, self._rows * loaded_k)
+        # (columns, count) int8 of each strip -> (count, columns) fp16
         for column, columns in pieces(extent, STRIP):
             self._dequantise(slot, source, k % LOADED_K, count, column, columns)
+        # The last part of these 512 has been read.
         if (k + count) % LOADED_K == 0 or k + count == self._weight.columns:
             self._int8.free(self._loaded)
 

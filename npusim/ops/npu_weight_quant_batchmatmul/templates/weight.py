@@ -15,7 +15,7 @@ __all__ = ["MatrixTile", "gm_weight", "tile_view"]
 
 
 class MatrixTile(NamedTuple):
-    """A rectangle of a matrix as it lies in memory; of FRACTAL_NZ it begins at a fractal."""
+    """A rectangle of a matrix as it is stored; of FRACTAL_NZ it begins at a fractal."""
 
     row: int
     column: int
@@ -35,8 +35,8 @@ def gm_weight(p: Problem) -> GmMatrix:
 def tile_view(matrix: GmMatrix, tile: MatrixTile) -> GmView:
     """*tile* of *matrix*: `(rows, columns)` of ND.
 
-    Of FRACTAL_NZ `(columns / c0, rows x c0)`, in whole fractals: its columns of fractals lie one
-    behind the other.
+    Of FRACTAL_NZ `(columns / c0, rows x c0)`, in whole fractals: a row of the view is a column
+    of fractals.
     """
     row, column, rows, columns = tile
     if matrix.layout == "ND":
@@ -44,5 +44,6 @@ def tile_view(matrix: GmMatrix, tile: MatrixTile) -> GmView:
     width, rows_padded = c0(matrix.dtype), align_up(matrix.rows, FRACTAL_ROWS)
     fractals = ceil_div(matrix.columns, width)
     view = GmView.of(matrix.name, matrix.dtype, fractals, rows_padded * width)
+    # (fractal columns, rows_padded x c0): whole fractals of these rows in each column
     bottom = align_up(row + rows, FRACTAL_ROWS)
     return view[column // width : ceil_div(column + columns, width), row * width : bottom * width]

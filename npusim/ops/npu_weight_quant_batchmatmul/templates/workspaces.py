@@ -1,4 +1,4 @@
-"""The tensors that cores hand work over in, and the names of global memory in a kernel."""
+"""The workspaces of a kernel, and the names that it has for global memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["RingSlot", "bindings", "ring_slot", "workspace_bytes"]
 
 
 def workspace_bytes(*views: GmView) -> dict[str, int]:
-    """The tensors that *views* are all of: name -> bytes."""
+    """Name -> bytes of the workspaces that *views* make up."""
     found: dict[str, int] = {}
     for view in views:
         found[view.name] = found.get(view.name, 0) + view.nbytes
@@ -38,6 +38,7 @@ class RingSlot(NamedTuple):
 
 def ring_slot(ring: GmView, slots: int, index: int, count: int) -> RingSlot:
     """What step number *index* of *count* uses of *ring*: *slots* of them, below each other."""
+    # (slots x rows, columns): slots are stacked, used in turn
     half, rows = slots // 2, ring.rows // slots
     top = index % slots * rows
     return RingSlot(

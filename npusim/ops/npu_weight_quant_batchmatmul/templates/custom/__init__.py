@@ -6,10 +6,10 @@
                    | a slot of the ring in global memory: all of k, the columns of a round
     cube cores     x (m, k) @ slot (k, columns) + bias -> output (m, columns)
 
-A round is handed over by all vector cores together: each stores its tiles, all wait for each other,
-then each tells its cube core. The way back is the same, so vector cores are at most as many rounds
-ahead as the ring has slots (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel,
-*_custom.h, *_common.h, *_custom_weight_nz.h).
+All vector cores finish a round together: each stores its tiles, all wait for each other, then each
+sets the flag of its cube core. Cube cores free slots in the same way, so vector cores are ahead by
+at most as many rounds as the ring has slots (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/
+op_kernel, *_custom.h, *_common.h, *_custom_weight_nz.h).
 """
 
 from __future__ import annotations

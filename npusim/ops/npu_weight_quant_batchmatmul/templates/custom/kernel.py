@@ -64,7 +64,9 @@ class _VectorKernel:
         ]
         if any(shares):
             self._dequantiser.load_registers()
+        # A round: (k, round_n) of the weight, its tiles shared out over all vector cores
         for number, tiles in enumerate(shares):
+            # The slot was used before: all cube cores must have read it.
             if number >= plan.slots:
                 repeat(builder, builder.cross_core_wait_flag, "group", "mte3", READ)
             offset_bytes, start = number % plan.slots * self._slot_bytes, number * plan.round_n
@@ -104,11 +106,13 @@ class _CubeKernel:
     def program(self, group: int) -> Program:
         """The program of cube core number *group*, which may have nothing to multiply."""
         plan, f, builder = self._plan, self._p.traits, self._builder
+        # Position in the grid (cores_m, cores_n): whole base tiles along m, one along n a round.
         i, j = divmod(group, plan.cores_n)
         core_m = ceil_div(ceil_div(f.m, plan.base.m), plan.cores_m) * plan.base.m
         top, bottom = i * core_m, min((i + 1) * core_m, f.m)
         if top < bottom and self._p.quant_scale is not None and self._quant is None:
             self._single_scale = self._tables.take_scale(GmView.vector("quant_scale", UINT64, 1))
+        # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
         for number in range(plan.rounds):
             repeat(builder, builder.cross_core_wait_flag, "group", "mte2", FILLED)
             column = number * plan.round_n + j * plan.base.n
@@ -143,6 +147,7 @@ class _CubeKernel:
         """
         tables, m, n = self._tables, output.rows, output.columns
         start = None if bias is None else tables.take_bias(bias)
+        # (m, k) @ (k, n) of the ring's slot, fp32 sums that start from the bias or from zero
         slot = self._writer.product(m, n, self._p.traits.k, bias=start)
         tables.drop_bias()
         scale = self._single_scale if quant is None else tables.take_scale(quant)

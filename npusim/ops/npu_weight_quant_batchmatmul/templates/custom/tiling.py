@@ -1,7 +1,7 @@
 """How the template custom shares a call: rounds of columns, tiles of the weight, the cube's tiles.
 
 In each round the cube cores cover some columns of all of k. The vector cores have dequantised them
-into a slot of a ring by then, up to three of which lie in global memory (ops-nn@e5c3fa9 matmul/
+into a slot of a ring in global memory by then, which has up to three slots (ops-nn@e5c3fa9 matmul/
 weight_quant_batch_matmul_v2/op_host/op_tiling, *_tiling_custom.cpp). The base tile and the grid of
 cube cores come from a library that is closed in parts; see :func:`tile`.
 """
@@ -52,9 +52,9 @@ class CustomPlan(Plan):
     rounds: int
     """Each of `cores_n` base tiles of columns."""
     slots: int
-    """Rounds of dequantised weight that lie in global memory."""
+    """Rounds of dequantised weight that global memory holds."""
     tile_rows: int
-    """Of the weight as it lies in memory, that a vector core dequantises at a time."""
+    """Rows of the weight, as it is stored, that a vector core dequantises at a time."""
     tile_columns: int
 
     @property
@@ -108,17 +108,18 @@ def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
 def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, int]]]:
     """Rows and columns that a core loads, cores, and the grid: cores along m, base m and n."""
     grids = []
-    for along_m in range(1, min(cores, ceil_div(m, FRACTAL_ROWS)) + 1):
-        along_n = min(cores // along_m, ceil_div(n, FRACTAL_ROWS))
-        rows, columns = ceil_div(m, along_m), ceil_div(n, along_n)
+    for cores_m in range(1, min(cores, ceil_div(m, FRACTAL_ROWS)) + 1):
+        cores_n = min(cores // cores_m, ceil_div(n, FRACTAL_ROWS))
+        rows, columns = ceil_div(m, cores_m), ceil_div(n, cores_n)
         base_m = min(MAX_BASE_M, align_up(rows, FRACTAL_ROWS))
         # Rows of a slot are read in whole lines of 256 bytes where a tile is that wide.
         base_n = min(MAX_BASE_N, align_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
-        rounds = ceil_div(ceil_div(n, base_n), along_n)
+        rounds = ceil_div(ceil_div(n, base_n), cores_n)
+        # Padded tiles may need fewer cores along m than were planned.
         used_m = ceil_div(ceil_div(m, base_m), ceil_div(rows, base_m))
-        # The weight comes again for each row of tiles, x in each round.
+        # The weight is loaded again for each row of tiles, x again in each round.
         load = rounds * (align_up(rows, base_m) + base_n * ceil_div(rows, base_m))
-        grids.append((load, used_m * along_n, (used_m, base_m, base_n)))
+        grids.append((load, used_m * cores_n, (used_m, base_m, base_n)))
     return grids
 
 
@@ -130,6 +131,7 @@ def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
     impl/adv_api/tiling/matmul).
     """
     nbytes, unit = p.x.element.nbytes, c0(p.x.element)
+    # Two pieces (base_m, base_k) in L0A and two (base_k, base_n) in L0B
     fitting_k = align_down(L0_BYTES // nbytes(max(base_m, base_n)), unit)
     base_k = min(fitting_k, align_up(p.traits.k, unit))
     half_l1 = (core.l1_bytes or 0) // 2

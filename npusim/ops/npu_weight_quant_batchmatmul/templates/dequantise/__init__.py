@@ -1,6 +1,6 @@
-"""A weight made floats by the vector cores: what the templates custom, split_k and nz_splitk share.
+"""A weight dequantised by the vector cores: what the templates custom, split_k and nz_splitk share.
 
-A *tile* is a rectangle of the weight as it lies in memory, `(rows, columns)`:
+A *tile* is a rectangle of the weight as it is stored, `(rows, columns)`:
 
 .. code-block:: text
 
@@ -10,6 +10,6 @@ A *tile* is a rectangle of the weight as it lies in memory, `(rows, columns)`:
     mul     the scale, in fp16 or fp32
     store   (rows, columns) fp16 or bf16, in the layout of the weight
 
-See `kernel` for these steps, `ub_tile` for how a tile lies in the unified buffer, and `parameters`
-for scales and offsets there.
+See `kernel` for these steps, `ub_tile` for the layout of a tile in the unified buffer, and
+`parameters` for scales and offsets there.
 """

@@ -1,4 +1,4 @@
-"""A weight made floats on a vector core: widened, plus offset, times scale, a tile at a time.
+"""A weight dequantised on a vector core: widened, plus offset, times scale, a tile at a time.
 
 The weight goes by way of fp16, exactly; each step then rounds to the type that a template computes
 in (see :class:`Precision`). ND stays ND, in either orientation; FRACTAL_NZ becomes FRACTAL_NZ of
@@ -83,6 +83,7 @@ class Dequantiser:
         if operand is None or dtype is None:
             return None
         f, k_is_first = self._p.traits, self._weight.k_is_first
+        # One group of all k where scales are per channel.
         groups = ceil_div(f.k, f.group_size) if f.group_size else 1
         axis: Axis = "columns" if k_is_first else "rows"
         shape = (groups, f.n) if k_is_first else (f.n, groups)
@@ -101,7 +102,7 @@ class Dequantiser:
         return True
 
     def load_registers(self) -> None:
-        """What comes once, before all tiles of a program."""
+        """Load the numbers that all tiles of a program share."""
         for parameter in self._parameters:
             parameter.load_register()
 
@@ -116,16 +117,16 @@ class Dequantiser:
         spans = (tile.row, tile.rows), (tile.column, tile.columns)
         (k, count), (n, columns) = spans if weight.k_is_first else spans[::-1]
         size = f.group_size or f.k
-        # Where groups end, counted from the tile's first k; the last is cut off by the tile.
+        # Where groups end, counted from the tile's first k; the last ends with the tile.
         group_ends = (*(end - k for end in range(k // size * size + size, k + count, size)), count)
         # What fills the last fractals of the weight is dequantised with them.
         width = align_up(tile.columns, c0(weight.dtype)) if f.is_nz else tile.columns
-        place = tile_view(output, MatrixTile(row, column, tile.rows, width))
+        dst = tile_view(output, MatrixTile(row, column, tile.rows, width))
         repeat(
             self._builder,
             self._dequantise,
             tile_view(weight, tile),
-            place.shifted_to(place.offset_bytes + offset_bytes),
+            dst.shifted_to(dst.offset_bytes + offset_bytes),
             group_ends,
             *(x.view(n, columns, k // size, len(group_ends)) for x in self._per_tile),
         )
@@ -133,10 +134,11 @@ class Dequantiser:
     def _dequantise(
         self, weight: GmView, output: GmView, group_ends: tuple[int, ...], *numbers: GmView
     ) -> None:
-        """(rows, columns) of the weight to as many floats, or columns of fractals to such."""
+        """(rows, columns) of the weight -> as many floats; of FRACTAL_NZ columns of fractals."""
         # ND rows are filled up, columns of fractals are whole repeats already.
         pitch = align_up(weight.columns, ROW)
         raw = load(self._builder, self._raw, weight, pitch=pitch, with_gaps=self._is_nz)
+        # (groups, columns), or (rows, groups) where k runs along the rows
         for parameter, view in zip(self._per_tile, numbers, strict=True):
             parameter.load(view)
         out = self._out.alloc()
@@ -158,6 +160,7 @@ class Dequantiser:
             # Fractals cannot be split in place; the result's buffer is not in use yet.
             value = out if self._is_nz else fp16
             self._apply("add", tile, self._offset, fp16, value)
+        # fp16 all the way: the product with the scale is the result.
         if self._fp32 is None:
             assert self._scale is not None
             self._apply("mul", tile, self._scale, value, out)
@@ -178,6 +181,7 @@ class Dequantiser:
         """That of the fp32 numbers: cast from there, none overtakes what is still to be read."""
         if self._fp32 is None:
             return None
+        # fp32 (count,) is twice as long: fp16 (count,) fills its second half.
         nbytes = FLOAT16.nbytes(count)
         return Slot("ub", self._fp32.offset_bytes + nbytes, nbytes, event=-1)
 

@@ -22,7 +22,7 @@ from npusim.kernel.views import GmView, load
 __all__ = ["ROW", "Axis", "Parameter"]
 
 Axis = Literal["none", "columns", "rows"]
-"""What a parameter has a number for each of, in the weight as it lies in memory."""
+"""A parameter has one number, or one for each column or row of the weight as it is stored."""
 ROW = 128
 """Rows in the unified buffer are filled up to repeats of this many fp16."""
 
@@ -62,6 +62,7 @@ class Parameter:
             return
         slot = load(self._builder, self._raw, self._tensor)
         ready = self._converted(slot, c0(FLOAT16))
+        # The scalar unit reads what the vector pipe converted.
         self._builder.sync("vector", "scalar")
         self._builder.emit(ScalarLoad(self.name, ready.of(self.dtype, 1)))
         self._raw.free(slot)
@@ -70,7 +71,7 @@ class Parameter:
         """Load the numbers of a tile; `release` them when it is done."""
         count, pitch = self._padded(view.rows, view.columns)
         if self._is_vector:
-            # (n, 1) lies as (1, n).
+            # (n, 1) is stored as (1, n).
             vector = GmView.vector(view.name, view.dtype, view.rows)
             view = vector.shifted_to(view.offset_bytes)
         slot = load(self._builder, self._raw, view, pitch=pitch)
@@ -83,6 +84,7 @@ class Parameter:
             spread = self._blocks.of(self.dtype, count * c0(self.dtype))
             step(self._builder, Broadcast(spread, self._ready.of(self.dtype, count)))
             self._ready = self._blocks
+        # The slot is free at once if its numbers were converted or spread into another buffer.
         self._loaded = slot if self._ready is slot else None
         if self._loaded is None:
             self._raw.free(slot)

@@ -21,18 +21,19 @@ Operands = tuple[Local, Local, Local | None]
 
 
 class UbTile:
-    """How a tile lies in the unified buffer, and which part of it has which scales and offsets.
+    """The layout of a tile in the unified buffer, and the scales and offsets of each part of it.
 
     ND rows are filled up to whole repeats of fp16. Columns of fractals are as wide as 32 bytes of
     the weight before they are split, then 16 wide; their rows follow each other.
     """
 
     def __init__(self, weight: GmMatrix, tile: GmView, group_ends: tuple[int, ...]) -> None:
-        """*tile* is where it lies in *weight*; *group_ends* count along k from its first."""
+        """*tile* is its view in *weight*; *group_ends* count from the first k of the tile."""
         self.is_nz, self.group_ends = weight.layout != "ND", group_ends
         self.k_is_first, self.width = weight.k_is_first, ROW
         self.rows, self.columns = tile.rows, tile.columns
         if self.is_nz:
+            # A row of the view is a column of fractals: (fractal columns, rows x c0).
             self.width = c0(weight.dtype)
             self.rows, self.columns = tile.columns // self.width, tile.rows * self.width
         self.pitch = align_up(self.columns, self.width)
@@ -79,11 +80,13 @@ class UbTile:
         dtype, axis = number.dtype, number.axis
         blocks = c0(FLOAT16) // c0(dtype)
         is_split = dtype is FLOAT32 or src is dst
+        # Groups split the rows where k runs down them; numbers of rows and registers need no split.
         groups = list(self._groups(self.rows)) if axis == "columns" else [(0, 0, self.rows)]
         for column in range(self.count // (self.rows * c0(FLOAT16))):
             for group, start, end in groups:
                 rows = end - start
                 for block in range(blocks):
+                    # In blocks: column of 16, then row, then half of the row if it is fp32.
                     first = (column * self.rows + start) * blocks + block
                     out, source = _both(dst, src, dtype, first, rows, blocks, 8 * blocks)
                     if not is_split:
@@ -96,7 +99,8 @@ class UbTile:
                     yield out, source, numbers
 
     def _unsplit(self, fp16: Slot, column: int, start: int, end: int) -> Local:
-        """Rows [start, end) of a column of 16 as it lies before fractals are split."""
+        """Rows [start, end) of a column of 16 before fractals are split."""
+        # Rows of 32 int8 or 64 int4 are 2 or 4 blocks of fp16: one of each row.
         columns_16 = self.width // c0(FLOAT16)
         fractal, part = divmod(column, columns_16)
         first = (fractal * self.rows + start) * columns_16 + part
@@ -134,6 +138,7 @@ class UbTile:
             column = start
             while column < min(end, self.columns):
                 first = column // width
+                # A full repeat of a row lies within the group; else one block of every row.
                 if column + 8 * width <= end:
                     both = _both(dst, src, dtype, first, blocks, 1, row_blocks)
                     yield *both, number.of_rows(group, blocks, repeat_is_row=True)
@@ -145,7 +150,7 @@ class UbTile:
                     column += width
 
     def _eights(self, limit: int) -> int:
-        """How many times eight groups, narrower than *limit*, lie beside each other alike."""
+        """How many times eight groups of equal size below *limit* follow each other."""
         ends = self.group_ends
         size = ends[0]
         if len(ends) < 8 or ends[1] != 2 * size or size >= limit:

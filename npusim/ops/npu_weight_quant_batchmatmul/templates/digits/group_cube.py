@@ -1,7 +1,7 @@
 """Digits of x times a group of the weight, on a cube core: small integers, exact in int32.
 
-The digits of all rows lie below each other, first all first digits: a matrix of *terms x m* rows.
-Of each group comes a product of its own, since each has its own scale (ops-nn@e5c3fa9
+The digits are a matrix of *terms x m* rows: the first digits of all rows, then the second ones.
+Each group has a product of its own, since each has its own scale (ops-nn@e5c3fa9
 matmul/weight_quant_batch_matmul_v2/op_kernel, *_msd_split_k.h, *_msd_group.h).
 """
 
@@ -33,7 +33,7 @@ class GroupCube:
     """The buffers of a cube core, and how it multiplies the groups of a pack."""
 
     def __init__(self, builder: Builder, p: Problem, columns: int, max_k: int, depth: int) -> None:
-        """*columns* of the weight come at a time; *max_k* of digits lie in L1, *depth* times.
+        """Load *columns* of the weight at a time; L1 holds digits of *max_k*, *depth* times.
 
         Raises ProgramError where they do not fit.
         """
@@ -44,6 +44,8 @@ class GroupCube:
         dtype, queue = self.digits.dtype, builder.queue
         self._rows_padded = rows = align_up(self._products.digit_rows, FRACTAL_ROWS)
         base_n = min(columns, BASE_N)
+        # L1: digits (rows, max_k), and two pieces (group size, columns) of the weight. Two each of
+        # L0A (rows, group size), L0B (group size, base_n) and, if they fit, L0C (rows, base_n).
         self._packs = queue("l1", dtype.nbytes(rows * max_k), "mte2", "mte1", depth)
         self._pieces = queue("l1", dtype.nbytes(size * columns), "mte2", "mte1", 2)
         self._left = queue("l0a", dtype.nbytes(rows * size), "mte1", "cube", 2)
@@ -53,7 +55,8 @@ class GroupCube:
         self._totals = queue("l0c", total_bytes, "cube", "fixpipe", l0c_depth)
 
     def load_digits(self, k: int) -> Slot:
-        """Bring *k* columns of digits into L1; give them back with `release`."""
+        """Load *k* columns of digits into L1; free them with `release`."""
+        # (terms x m, k) of global memory -> Nz in L1
         slot = self._packs.alloc()
         self._digits.load(slot, 0, k, self._products.digit_rows)
         self._packs.enque(slot)
@@ -63,9 +66,9 @@ class GroupCube:
         self._packs.free(digits)
 
     def multiply(self, digits: Slot, k: int, group: int, column: int, products: GmView) -> None:
-        """Multiply group number *group* of *digits*, which hold *k* columns, by that of the weight.
+        """Multiply group *group* of *digits*, *k* columns, by the same group of the weight.
 
-        *products* `(terms x m, columns)` is where its columns from *column* on go.
+        Columns from *column* on are written to *products* `(terms x m, columns)`.
         """
         rows, size = products.rows, self._size
         # (k, n) -> (group size, columns) of the weight in L1
@@ -74,15 +77,15 @@ class GroupCube:
         self._pieces.enque(piece)
         piece, left = self._pieces.deque(), self._left.alloc()
         # (rows, k) -> (rows, group size) of the digits in L0A
-        held, at = (rows, k), (0, group * size)
-        load_data(self._builder, left, digits, self._digits, held, at, (rows, size))
+        in_l1, origin = (rows, k), (0, group * size)
+        load_data(self._builder, left, digits, self._digits, in_l1, origin, (rows, size))
         self._left.enque(left)
         left = self._left.deque()
         for start, count in pieces(products.columns, BASE_N):
             # (group size, columns) -> (group size, count) of the weight in L0B
             right = self._right.alloc()
-            held, at = (products.columns, size), (start, 0)
-            load_data(self._builder, right, piece, self._weight, held, at, (count, size))
+            in_l1, origin = (products.columns, size), (start, 0)
+            load_data(self._builder, right, piece, self._weight, in_l1, origin, (count, size))
             self._right.enque(right)
             self._base_tile(left, self._right.deque(), products[:, start : start + count])
         self._left.free(left)
@@ -100,6 +103,7 @@ class GroupCube:
         self._totals.enque(slot)
         slot = self._totals.deque()
         dst, out = products.operand, products.dtype
+        # int32 -> fp16 as it is: the scale of the conversion is one
         if self._products.is_half:
             op = Fixpipe(dst, total, rows, columns, rows_padded, out, "deqf16", ONE)
         else:

@@ -1,7 +1,7 @@
-"""How vector cores put the products of groups together.
+"""How vector cores combine the products of groups.
 
-A product is put together from those of its digits, scaled by column and by row, and added to sums,
-which are the output once they are whole: see the docstring of the operator for the numbers.
+A product is the sum of those of its digits, scaled by column and by row, and added to sums, which
+are the output once they are complete: see the docstring of the operator for the numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ __all__ = ["SPREAD", "GroupEpilogue", "GroupOperands"]
 
 SPREAD = 8
 """Numbers are spread to blocks in eights: they fill a block."""
-Tell = Callable[[], None]
 
 
 class RowNumbers:
@@ -40,19 +39,20 @@ class RowNumbers:
         self.pitch = align_up(max_groups, SPREAD)
         """Blocks from row to row."""
         count = max_rows * self.pitch
-        self._given = builder.queue("ub", FLOAT32.nbytes(count), "mte2", "vector")
+        self._raw = builder.queue("ub", FLOAT32.nbytes(count), "mte2", "vector")
         self._blocks = builder.claim("ub", BLOCK_BYTES * count)
 
     def load(self, numbers: GmView) -> None:
         """(rows, groups) of global memory -> (rows, pitch, 8)."""
-        slot = load(self._builder, self._given, numbers, pitch=self.pitch)
+        slot = load(self._builder, self._raw, numbers, pitch=self.pitch)
         count = numbers.rows * self.pitch
         blocks = self._blocks.of(FLOAT32, SPREAD * count)
         spread_rows(self._builder, blocks, slot.of(FLOAT32, count))
-        self._given.free(slot)
+        self._raw.free(slot)
 
     def of(self, group: int, row: int = 0) -> Local:
         """The blocks of *group*, from *row* on, `pitch` of them apart."""
+        # (rows, pitch, 8): the block of this row and group
         start = BLOCK_BYTES * (row * self.pitch + group)
         return self._blocks.of(FLOAT32, SPREAD, start)
 
@@ -80,6 +80,7 @@ class GroupScales:
             slot = load(builder, self._raw, view, pitch=view.columns)
             step(builder, Cast(numbers, slot.of(view.dtype, count), "none"))
             self._raw.free(slot)
+        # (groups, columns): scale x offset replaces the offset
         if offset is not None:
             scales, products = floats
             step(builder, Binary("mul", products, scales, products))
@@ -99,7 +100,7 @@ class GroupScales:
 
 
 class GroupOperands:
-    """What is added to sums: products of groups, and the numbers that scale them.
+    """The operands of the sums: products of groups, and the numbers that scale them.
 
     Sums, products and outputs are `(rows, columns)`; scales and offsets `(groups, columns)`;
     largest magnitudes and sums of x `(rows, groups)`.
@@ -118,7 +119,7 @@ class GroupOperands:
     ) -> None:
         """Claim room for scales of *scale_groups* and numbers of rows of *number_groups* groups.
 
-        *max_products* elements of a digit's products are put together at a time.
+        *max_products* elements of a digit's products are combined at a time.
         """
         self._builder, self._f, self._products = builder, p.traits, GroupProducts.of(p)
         self._parameters = [
@@ -130,8 +131,8 @@ class GroupOperands:
         self._row_sums: RowNumbers | None = None
         if p.traits.has_offset:
             self._row_sums = RowNumbers(builder, max_rows, number_groups)
-        given_bytes = self._products.dtype.nbytes(self._products.terms * max_products)
-        self._given = builder.queue("ub", given_bytes, "mte2", "vector", 2)
+        raw_bytes = self._products.dtype.nbytes(self._products.terms * max_products)
+        self._raw = builder.queue("ub", raw_bytes, "mte2", "vector", 2)
         self._floats: Slot | None = None
         if self._products.is_half:
             self._floats = builder.claim("ub", FLOAT32.nbytes(max_products))
@@ -145,7 +146,7 @@ class GroupOperands:
         )
 
     def load_rows(self, absmax: GmView, sums: GmView | None) -> None:
-        """Bring the numbers of rows."""
+        """Load the numbers of rows."""
         self.absmax.load(absmax)
         if self._row_sums is not None and sums is not None:
             self._row_sums.load(sums)
@@ -160,35 +161,42 @@ class GroupOperands:
             multiply_add(self._builder, sums, of_rows, of_columns, self._row_sums.pitch)
 
     def load_products(
-        self, views: Iterable[GmView], groups: int, rows: int, columns: int, tell: Tell | None
+        self,
+        views: Iterable[GmView],
+        groups: int,
+        rows: int,
+        columns: int,
+        after_load: Callable[[], None] | None,
     ) -> tuple[Slot, list[Plane]]:
         """A float32 plane for each of *groups*; *views* are the products of all their digits.
 
-        *tell* writes flags that follow the loads. Give the slot back with `release`.
+        *after_load* writes flags that follow the loads. Give the slot back with `release`.
         """
-        slot = self._given.alloc()
+        slot = self._raw.alloc()
+        # (groups, terms, rows, columns) int32 or fp16
         fill(self._builder, slot, *views, pitch=columns)
-        if tell is not None:
-            tell()
-        self._given.enque(slot)
-        slot = self._given.deque()
+        if after_load is not None:
+            after_load()
+        self._raw.enque(slot)
+        slot = self._raw.deque()
         return slot, self._join_terms(slot, groups, rows, columns)
 
     def release(self, slot: Slot) -> None:
         """The planes of *slot* have been read."""
-        self._given.free(slot)
+        self._raw.free(slot)
 
     def _join_terms(self, slot: Slot, groups: int, rows: int, columns: int) -> list[Plane]:
         """(groups, terms, rows, columns) products -> (rows, columns) in float32 for each group.
 
-        int32 products are put together where they are, in float32; fp16 ones in fp16, then widened.
+        int32 products are combined in place, in float32; fp16 ones in fp16, then widened.
         """
         builder, terms, scheme = self._builder, self._products.terms, self._products.scheme
         floats, count = self._floats, rows * columns
-        given = slot.of(self._products.dtype, groups * terms * count)
+        raw = slot.of(self._products.dtype, groups * terms * count)
+        # int32 and fp32 have the same size: combined where they were loaded.
         if floats is None:
-            numbers = given.as_dtype(FLOAT32)
-            step(builder, Cast(numbers, given, "none"))
+            numbers = raw.as_dtype(FLOAT32)
+            step(builder, Cast(numbers, raw, "none"))
             for group in range(groups):
                 first = numbers.at(group * terms * count, count)
                 builder.emit(BinaryScalar("mul", first, first, scheme.weights[0]))
@@ -196,11 +204,13 @@ class GroupOperands:
             _add_terms(builder, numbers, groups, count, scheme.weights)
             pitch_bytes = FLOAT32.nbytes(terms * count)
             return [Plane(slot, rows, columns, group * pitch_bytes) for group in range(groups)]
+        # fp16: second and third digits weigh 1 / F2 and 1 / (F2 F3) of the first.
         _, second, third = scheme.factors
-        _add_terms(builder, given, groups, count, (1.0, 1 / second, 1 / (second * third)))
+        _add_terms(builder, raw, groups, count, (1.0, 1 / second, 1 / (second * third)))
+        # (groups, rows, columns) fp16 -> fp32, times 1 / F1
         whole = floats.of(FLOAT32, groups * count)
         for group in range(groups):
-            first = given.at(group * terms * count, count)
+            first = raw.at(group * terms * count, count)
             builder.emit(Cast(whole.at(group * count, count), first))
         builder.barrier("vector")
         step(builder, BinaryScalar("mul", whole, whole, scheme.weights[0]))
@@ -246,9 +256,11 @@ class GroupEpilogue:
         """Make *output* of *sums*, which are overwritten."""
         builder = self._builder
         if bias is not None and self._bias_vector is not None:
+            # (rows, columns) + (columns,) -> (rows, columns)
             by_row(builder, "add", sums, self._bias_vector.take(bias))
             self._bias_vector.drop()
         slot = self._results.alloc()
         numbers = slot.of(output.dtype, sums.rows * sums.columns)
+        # (rows, columns) fp32 -> the type of y
         step(builder, Cast(numbers, sums.whole(), "round"))
         store(builder, self._results, slot, output, sums.columns)

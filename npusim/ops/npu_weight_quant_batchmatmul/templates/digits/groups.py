@@ -1,4 +1,4 @@
-"""x in digits where scales are for groups of k: each group of each row is split on its own.
+"""x in digits where each group of k has a scale: each group of each row is split on its own.
 
 See the docstring of the operator for the numbers, and `splitter` for the work on a plane of groups.
 """
@@ -45,7 +45,7 @@ class GroupProducts:
     rows: int
     """Rows of x."""
     is_half: bool
-    """Whether products are handed over as fp16, as inner_precise=1 asks for with int4."""
+    """Whether products are stored as fp16, as inner_precise=1 asks for with int4."""
 
     @staticmethod
     def of(p: Problem) -> GroupProducts:
@@ -115,9 +115,12 @@ class GroupSplitter:
     ) -> None:
         """x (1, groups x group size) -> digits of the same shape, two numbers for each group."""
         splitter = self._splitter
+        # (1, groups x group size) -> (groups, group size) fp32: a group is a row of the plane
         plane = splitter.load(x, groups)
+        # The sum is that of x itself, so it comes before the division.
         if sums is not None:
             splitter.store_numbers(splitter.row_sums(plane), sums)
+        # (groups,) each
         largest = splitter.absmax(plane)
         splitter.divide(plane, largest)
         splitter.store_numbers(largest, absmax)

@@ -35,10 +35,10 @@ __all__ = ["DigitSplitter", "reduce_by_halves"]
 
 
 def reduce_by_halves(builder: Builder, op: BinaryOp, dst: Plane, src: Plane, count: int) -> Plane:
-    """The first *count* vectors of 64 of each row: the lower half `op` the upper half, repeatedly.
+    """Reduce the first *count* vectors of 64 of each row: lower half `op` upper half, repeatedly.
 
-    Of an odd number the last is carried along. Returns *dst*, or *src* if there is but one vector;
-    its first vectors are the result. They may be the same.
+    With an odd number the last vector is kept for the next round. Returns *dst*, or *src* if there
+    is but one vector; its first vectors are the result. They may be the same.
     """
     while count > 1:
         half = count // 2
@@ -46,13 +46,13 @@ def reduce_by_halves(builder: Builder, op: BinaryOp, dst: Plane, src: Plane, cou
             # A micro-op a row.
             width = half * REPEAT
             for row in range(src.rows):
-                low, high = src.row(row, width), src.row(row).at(width, width)
-                builder.emit(Binary(op, dst.row(row, width), low, high))
+                lower, upper = src.row(row, width), src.row(row).at(width, width)
+                builder.emit(Binary(op, dst.row(row, width), lower, upper))
         else:
             # A micro-op for each vector of 64, all rows at once.
             for index in range(half):
-                low, high = src.chunk(index), src.chunk(half + index)
-                builder.emit(Binary(op, dst.chunk(index), low, high))
+                lower, upper = src.chunk(index), src.chunk(half + index)
+                builder.emit(Binary(op, dst.chunk(index), lower, upper))
         builder.barrier("vector")
         if count % 2:
             step(builder, Copy(dst.chunk(half), src.chunk(count - 1)))
@@ -69,7 +69,7 @@ class DigitSplitter:
         """Claim room for *max_rows* x *columns*, a multiple of 64."""
         self._builder, self._scheme, self._columns = builder, scheme, columns
         size = max_rows * columns
-        self._given = builder.queue("ub", x.nbytes(size), "mte2", "vector")
+        self._raw = builder.queue("ub", x.nbytes(size), "mte2", "vector")
         self._plane = builder.claim("ub", FLOAT32.nbytes(size))
         self._work = builder.claim("ub", FLOAT32.nbytes(size))
         # A block for each row also finds room here, before there are halves.
@@ -86,10 +86,12 @@ class DigitSplitter:
         """
         builder, columns = self._builder, self._columns
         size, count = rows * columns, x.rows * x.columns // rows
-        slot = load(builder, self._given, x, pitch=size // x.rows, with_gaps=True)
+        # (rows, columns) fp16 or bf16 -> fp32, exactly
+        slot = load(builder, self._raw, x, pitch=size // x.rows, with_gaps=True)
         plane = Plane(self._plane, rows, columns)
         step(builder, Cast(plane.whole(), slot.of(x.dtype, size), "none"))
-        self._given.free(slot)
+        self._raw.free(slot)
+        # Zeros change neither the largest magnitude nor the sum.
         if count < columns:
             for row in range(rows):
                 builder.emit(Duplicate(plane.row(row).at(count, columns - count), 0.0))
@@ -102,6 +104,7 @@ class DigitSplitter:
 
     def absmax(self, plane: Plane) -> Slot:
         """The largest magnitude of each row; give the slot back with `store_numbers`."""
+        # (rows, columns) -> (rows, 64) by halves -> (rows,)
         work = self.work(plane)
         step(self._builder, Unary("abs", work.whole(), plane.whole()))
         halves = reduce_by_halves(self._builder, "max", work, work, len(plane.chunks))
@@ -116,7 +119,7 @@ class DigitSplitter:
         return reduce_by_halves(self._builder, "add", self.work(plane), plane, count)
 
     def reduce(self, op: Literal["sum", "max"], plane: Plane, into: Slot | None = None) -> Slot:
-        """One number of the first 64 of each row, by neighbours, in the slot *into* if given.
+        """One number of the first 64 of each row, by neighbours, in the slot *into* if not None.
 
         Otherwise give the slot back with `store_numbers`.
         """
@@ -134,6 +137,7 @@ class DigitSplitter:
     def divide(self, plane: Plane, numbers: Slot) -> None:
         """Divide each row by its number, while *numbers* has not been stored."""
         count = align_up(plane.rows, 8)
+        # (rows,) -> (rows, 8), a block for each row
         blocks = self._half.of(FLOAT32, 8 * count)
         spread_rows(self._builder, blocks, numbers.of(FLOAT32, count))
         by_column(self._builder, "div", plane, blocks)
@@ -157,6 +161,7 @@ class DigitSplitter:
     def split(self, plane: Plane, *digits: GmView) -> None:
         """Store the digits of rows that lie in [-1, 1], each where its view says."""
         builder, whole = self._builder, plane.whole()
+        # d1 = round(q F1); rest = q F1 - d1; d2 = round(rest F2); and so on
         first, *following = self._scheme.factors
         step(builder, BinaryScalar("mul", whole, whole, first))
         rounded = self.store_digit(plane, digits[0])

@@ -1,6 +1,6 @@
-"""Digits times weight on the cube: int32 sums, which vector cores put together afterwards.
+"""Digits times weight on the cube: int32 sums, which vector cores combine afterwards.
 
-The digits of all rows lie below each other, first digits first: a left operand `(terms x m, k)` of
+The digits of all rows are stacked, first digits first: a left operand `(terms x m, k)` of
 int8 or int4. The tile is that of ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/
 op_tiling/weight_quant_batch_matmul_v2_msd_tiling.cpp; how large a left operand may be to stay in
 L1 is taken from there for int8 and assumed for int4.
@@ -38,7 +38,7 @@ def core_columns(f: CallTraits, cores: int) -> int:
 
 
 def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
-    """The base tile for *columns* of the output, and *k*; *keeps* asks for digits that stay."""
+    """The base tile for *columns* and *k*; with *keeps*, digits stay in L1 if they fit."""
     digits, weight = gm_digits(p.traits), gm_weight(p)
     m = min(MAX_M, align_up(digits.rows, FRACTAL_ROWS))
     max_n = min(MAX_N, align_up(columns, FRACTAL_ROWS))
@@ -48,6 +48,8 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
     def l0c_depth(n: int) -> int:
         return 2 if 2 * INT32.nbytes(m * align_up(n, FRACTAL_ROWS)) <= l0c_bytes else 1
 
+    # Digits stay if all of their k and two pieces of the weight fit into L1, in base tiles of up
+    # to 256 columns, or of up to 128 columns and twice the k.
     kept = l1_bytes(digits.dtype, m, k, False)
     for n, piece_k, steps in (
         (max_n, base_k, STEPS),
@@ -82,6 +84,7 @@ class DigitCube:
         *products* is `(terms x m, columns)`.
         """
         digits, tile = self._digits, self._tile
+        # (terms x m, k) of digits, once for all tiles of columns
         if tile.keep:
             repeat(self._builder, self._fetch, digits.tile(0, digits.rows, start, k))
         for left, width in pieces(products.columns, tile.n):
@@ -104,7 +107,9 @@ class DigitCube:
         """(rows, k) @ (k, columns) -> (rows, columns)."""
         rows, columns = products.rows, products.columns
         rows_padded = align_up(rows, FRACTAL_ROWS)
+        # int8 or int4 digits x weight -> int32 sums, exact
         slot = self._writer.product(digits.extent, weight.extent, digits.k)
+        # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) int32
         total = slot.of(INT32, rows_padded * align_up(columns, FRACTAL_ROWS))
         self._builder.emit(Fixpipe(products.operand, total, rows, columns, rows_padded, INT32))
         self._writer.release(slot)

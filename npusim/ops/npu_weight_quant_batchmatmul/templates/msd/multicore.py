@@ -142,6 +142,7 @@ class _CubeCore:
         f, plan, builder = self._f, self._plan, self._builder
         column = group * plan.core_n
         columns = min(plan.core_n, f.n - column)
+        # While vector cores write digits, the first pieces of the weight are brought into the L2.
         if columns > 0:
             self._cube.prefetch_l2(0, f.k, column, columns, plan.preloads)
         builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
@@ -167,9 +168,7 @@ class _VectorCore:
         first = (2 * group + half) * plan.split_rows
         for row in range(first, min(first + plan.split_rows, f.m)):
             self._splitter.write(row)
-        sync_all(
-            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_SPLIT, group_event=DIGITS_READY
-        )
+        sync_all(builder, "mte3", "mte2", event=ALL_SPLIT, group_event=DIGITS_READY)
         if group < plan.cube_cores:
             builder.end_stage()
             builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
@@ -219,6 +218,7 @@ class RowSplitter:
     def _row(self, x: GmView, first: GmView, second: GmView, absmax: GmView, sums: GmView) -> None:
         """x (1, k) -> two digits (1, k), and two numbers."""
         builder, splitter, whole_vectors = self._builder, self._splitter, x.columns // REPEAT
+        # (1, k) fp16 or bf16 -> fp32, filled up to whole vectors of 64 with zeros
         plane = splitter.load(x, 1)
         largest = splitter.absmax(plane)
         if not self._is_precise:
@@ -244,6 +244,7 @@ class RowSplitter:
     def _row_sum(self, plane: Plane) -> Plane:
         """Vectors of 64 added up; a tail of 32 comes last, with zeros beside it."""
         splitter, vectors, whole = self._splitter, len(plane.chunks), self._f.k // REPEAT
+        # (1, k) as vectors of 64 -> (1, 64): by halves if it is long, else one after the other
         if self._f.k >= HALVED_K:
             total = splitter.add_halves(plane, whole)
             following = range(whole, vectors)
@@ -284,7 +285,7 @@ CALL_ROWS = 64
 
 
 class Epilogue:
-    """Puts the products of both digits together, scales them, and makes them y."""
+    """Combines the products of both digits, scales them, and stores y."""
 
     def __init__(self, builder: Builder, p: Problem, max_rows: int, max_columns: int) -> None:
         """Claim room for *max_rows* x *max_columns* at a time."""
@@ -333,6 +334,7 @@ class Epilogue:
         of_columns = self._parameters.load(*parameters)
         for top, height in pieces(output.rows, self._max_rows):
             rows = slice(top, top + height)
+            # (rows,) -> (rows, 8) for both
             of_rows = self._spread(absmax[:, rows], sums[:, rows])
             self._tile(output[rows, :], first[rows, :], second[rows, :], of_columns, *of_rows)
 
@@ -372,6 +374,7 @@ class Epilogue:
         by_row(builder, "mul", plane, of_columns["antiquant_scale"])
         if "bias" in of_columns:
             by_row(builder, "add", plane, of_columns["bias"])
+        # (rows, columns) fp32 -> the type of y, ties away from zero
         result = self._results.alloc()
         step(builder, Cast(result.of(output.dtype, count), total, "round"))
         self._products.free(slot)

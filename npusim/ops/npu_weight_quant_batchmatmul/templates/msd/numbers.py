@@ -1,4 +1,4 @@
-"""What the msd kernels need of each row of x and of each column, with a scale for each column."""
+"""Numbers of rows of x and of columns for the msd kernels with a scale for each column."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ class ColumnParameters:
     def __init__(self, builder: Builder, p: Problem, max_columns: int) -> None:
         """Claim room for *max_columns*, a multiple of 64."""
         self._builder = builder
-        given = (p.antiquant_scale, p.antiquant_offset, p.bias)
-        self._views = [GmView.vector(x.name, x.element, p.traits.n) for x in given if x is not None]
+        operands = (p.antiquant_scale, p.antiquant_offset, p.bias)
+        self._views = [
+            GmView.vector(x.name, x.element, p.traits.n) for x in operands if x is not None
+        ]
         raw_bytes = sum(
             align_up(view.dtype.nbytes(max_columns), BLOCK_BYTES) for view in self._views
         )
@@ -43,7 +45,7 @@ class ColumnParameters:
         return tuple(view[:, columns] for view in self._views)
 
     def load(self, *views: GmView) -> dict[str, Local]:
-        """Bring *views* `(columns,)`; name -> float32 `(columns,)`."""
+        """Load *views* `(columns,)`; name -> float32 `(columns,)`."""
         slot, start_bytes = load(self._builder, self._raw, *views), 0
         found: dict[str, Local] = {}
         for view, floats in zip(views, self._floats, strict=True):

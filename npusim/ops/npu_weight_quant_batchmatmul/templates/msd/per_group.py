@@ -1,4 +1,4 @@
-"""msd per_group: digits of groups, multiplied and put together a pack of groups at a time.
+"""msd per_group: digits of groups, multiplied and combined a pack of groups at a time.
 
 .. code-block:: text
 
@@ -7,14 +7,14 @@
     vector cores  meanwhile the step before: products scaled by row and column and added to sums;
                   y after the last pack of a round
 
-n is worked off in rounds, k in packs of 1024; a step is a pack of a round. In a step all cube cores
-share the products, and all vector cores put them together, each for a strip of columns and some
-rows, whose sums stay in its unified buffer. The ring lets cube cores run ahead: all vector cores
+n is split into rounds, k into packs of 1024; a step is a pack of a round. In a step all cube cores
+share the products, and all vector cores combine them, each for a strip of columns and some rows,
+whose sums stay in its unified buffer. The ring lets cube cores run ahead: all vector cores
 wait for each other whenever they have read half of it, and let the cube cores write it again.
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_split_k.h, op_host/op_tiling/
-*_tiling_msd.cpp. Assumed are the order in which products are dealt to cube cores, that no more of
-these are launched than a step has products, and how many groups are put together at a time.
+*_tiling_msd.cpp. Assumed are the order in which products are shared out to cube cores, that no more
+of these are launched than a step has products, and how many groups are combined at a time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PerGroupPlan(Plan):
     ring_slots: int
     """A slot holds the products of a step; vector cores give back half of the ring at a time."""
     joint_groups: int
-    """Put together at a time."""
+    """Groups that are combined at a time."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
@@ -105,8 +105,10 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     pack = min(PACK_K // f.group_size, groups)
     block_dim = min(aic, ceil_div(round_n, BLOCK_N) * pack)
     strip_n = align_up(ceil_div(round_n, 2 * block_dim), STRIP_N)
+    # Vector cores that are left over share the rows of a strip.
     parts = max(1, 2 * block_dim // ceil_div(round_n, strip_n))
     strip_m = ceil_div(f.m, parts)
+    # A slot of the ring: (pack groups x terms x m, round_n)
     slot_rows = pack * products.digit_rows
     half_ring = min(max(RING_ELEMENTS // (slot_rows * round_n), 1), MAX_HALF_RING)
     ring = GmView.of("products", products.dtype, 2 * half_ring * slot_rows, round_n)
@@ -248,18 +250,14 @@ class _CubeCore:
         if waits:
             builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
         if tasks:
+            # (terms x m, k of the pack) of digits, for all tasks of the step
             in_l1 = self._cube.load_digits(digits.k)
             for group, column, columns in tasks:
+                # (terms x m, columns) of the group in the slot
                 of_group = products[group * rows : (group + 1) * rows, column : column + columns]
                 self._cube.multiply(in_l1, weight.k, group, column, of_group)
             self._cube.release(in_l1)
-        sync_all(
-            builder,
-            set_pipe="fixpipe",
-            wait_pipe="fixpipe",
-            event=ALL_CUBES,
-            group_event=PRODUCTS_READY,
-        )
+        sync_all(builder, "fixpipe", "fixpipe", event=ALL_CUBES, group_event=PRODUCTS_READY)
 
 
 class _VectorCore:
@@ -281,9 +279,8 @@ class _VectorCore:
         builder, plan = self._builder, self._plan
         self._write_digits(core)
         builder.end_stage()
-        sync_all(
-            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_VECTORS, group_event=DIGITS_READY
-        )
+        sync_all(builder, "mte3", "mte2", event=ALL_VECTORS, group_event=DIGITS_READY)
+        # A strip of columns of each round, and a part of its rows
         part, strip = divmod(core, ceil_div(plan.round_n, plan.strip_n))
         row, left = part * plan.strip_m, strip * plan.strip_n
         rows = slice(row, min(row + plan.strip_m, self._f.m))
@@ -355,13 +352,7 @@ class _StripSums:
 
     def release_half(self) -> None:
         """Let cube cores write half of the ring again, once all vector cores have read it."""
-        sync_all(
-            self._builder,
-            set_pipe="mte2",
-            wait_pipe="mte2",
-            event=ALL_VECTORS,
-            group_event=PRODUCTS_READ,
-        )
+        sync_all(self._builder, "mte2", "mte2", event=ALL_VECTORS, group_event=PRODUCTS_READ)
 
     def _add(
         self,
@@ -379,6 +370,7 @@ class _StripSums:
         """Products of a pack `(groups, terms, rows, columns)`; see `Step`."""
         builder, groups = self._builder, scale.rows
         sums = Plane(self._sums, output.rows, output.columns)
+        # (rows, groups) of the pack, then (groups, columns)
         self._operands.load_rows(absmax, row_sums)
         self._operands.scales.load(scale, offset)
         if is_first:
@@ -407,9 +399,10 @@ class _StripSums:
             views = [products[tops.start : tops.stop, :]]
         else:
             views = [products[top : top + rows, :] for top in tops]
-        tell = self.release_half if is_read else None
-        slot, planes = operands.load_products(views, count, rows, sums.columns, tell)
+        after_load = self.release_half if is_read else None
+        slot, planes = operands.load_products(views, count, rows, sums.columns, after_load)
         for group, plane in enumerate(planes, start=first):
+            # (rows, columns) x (columns,), then sums += (rows, 1) x (rows, columns)
             by_row(builder, "mul", plane, operands.scales.scale(group))
             multiply_add(builder, sums, operands.absmax.of(group), plane, operands.absmax.pitch)
         operands.release(slot)

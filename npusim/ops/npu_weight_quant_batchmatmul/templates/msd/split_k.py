@@ -1,4 +1,4 @@
-"""The msd template with a scale for each column, form split_k: k in blocks that are scaled apart.
+"""The msd template with a scale for each column, form split_k: k in blocks of their own magnitudes.
 
 .. code-block:: text
 
@@ -100,6 +100,7 @@ class SplitKPlan(Plan):
 def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     """Split as the vendor does."""
     f = p.traits
+    # k in blocks, n in rounds, a round in tasks of cube cores and strips of vector cores
     block_k = _block_k(f)
     k_blocks = ceil_div(f.k, block_k)
     core_n = core_columns(f, spec.cores["aic"].count)
@@ -110,6 +111,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     round_n = min(max_round_n, STRIP_N * 2 * groups, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sum_rows * round_n), MAX_HALF_ROUNDS))
     if ceil_div(f.n, round_n) > MAX_FLAGS:
+        # More rounds than a flag counts to: the halves of the ring must be small enough.
         half_rounds = min(half_rounds, MAX_FLAGS // 2)
     task_n = align_up(ceil_div(round_n, groups), 32) if f.trans_weight else core_n
     task_n = min(task_n, round_n)
@@ -209,6 +211,7 @@ class _CubeCore:
     def program(self, core: int) -> Program:
         """The program of cube core number *core*."""
         builder = self._builder
+        # While vector cores write digits, the weight of the first task is brought into the L2.
         for task in self._tasks(self._rounds[0], core)[:1]:
             columns = task.products.columns
             self._cube.prefetch_l2(task.start, task.k, task.column, columns, self._plan.preloads)
@@ -219,11 +222,7 @@ class _CubeCore:
             for task in self._tasks(each, core):
                 self._cube.multiply(*task)
             sync_all(
-                builder,
-                set_pipe="fixpipe",
-                wait_pipe="fixpipe",
-                event=ALL_MULTIPLIED,
-                group_event=PRODUCTS_READY,
+                builder, "fixpipe", "fixpipe", event=ALL_MULTIPLIED, group_event=PRODUCTS_READY
             )
         return builder.build()
 
@@ -236,6 +235,7 @@ class _CubeCore:
             strip, block = divmod(task, plan.k_blocks)
             start, left = block * plan.block_k, strip * plan.task_n
             k = min(plan.block_k, self._f.k - start)
+            # (terms x m, columns) of the block in the slot `(blocks x terms x m, columns)`
             of_block = each.products[block * rows : (block + 1) * rows, left : left + plan.task_n]
             tasks.append(_Task(start, k, each.column + left, of_block))
         return tasks
@@ -262,9 +262,7 @@ class _VectorCore:
         row_pieces = ceil_div(f.m, plan.split_rows)
         for task in share(plan.k_blocks * row_pieces, 2 * plan.block_dim, core):
             self._split(*divmod(task, row_pieces))
-        sync_all(
-            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_SPLIT, group_event=DIGITS_READY
-        )
+        sync_all(builder, "mte3", "mte2", event=ALL_SPLIT, group_event=DIGITS_READY)
         builder.end_stage()
         strip, part = divmod(core, plan.epilogue_cores_m)
         row, left = part * self._core_m, strip * STRIP_N
@@ -275,13 +273,7 @@ class _VectorCore:
             if rows > 0 and products.columns > 0:
                 self._epilogue.write(row, rows, each.column + left, products)
             if each.releases:
-                sync_all(
-                    builder,
-                    set_pipe="mte2",
-                    wait_pipe="mte2",
-                    event=ALL_READ,
-                    group_event=PRODUCTS_READ,
-                )
+                sync_all(builder, "mte2", "mte2", event=ALL_READ, group_event=PRODUCTS_READ)
         return builder.build()
 
     def _split(self, block: int, piece: int) -> None:
@@ -302,12 +294,14 @@ class _VectorCore:
     def _split_rows(self, x: GmView, absmax: GmView, sums: GmView | None, *digits: GmView) -> None:
         """x (rows, k of the block) -> digits of the same shape, two numbers for each row."""
         splitter = self._splitter
+        # (rows, k of the block) fp16 or bf16 -> fp32
         plane = splitter.load(x, x.rows)
         largest = splitter.absmax(plane)
         if sums is not None:
             splitter.store_numbers(splitter.row_sums(plane), sums)
         splitter.divide(plane, largest)
         splitter.store_numbers(largest, absmax)
+        # (rows, k of the block) in [-1, 1] -> two or three digits
         splitter.split(plane, *digits)
 
 
@@ -318,7 +312,7 @@ ABSMAX, SUMS = 0, 1
 
 
 class Epilogue:
-    """Puts the products of all digits and blocks of k together, scales them, and makes them y."""
+    """Combines the products of all digits and blocks of k, scales them, and stores y."""
 
     def __init__(self, builder: Builder, p: Problem, plan: SplitKPlan, max_rows: int) -> None:
         """Claim room for *max_rows* x 128 at a time, or fewer columns if a round has fewer."""
@@ -381,24 +375,27 @@ class Epilogue:
         # total += sum over blocks of (absmax of the row * (digits' products * scale))
         for block in range(self._plan.k_blocks):
             partial = self._join_terms(products, block, rows, pitch)
+            # (rows, columns) x (columns,), then total += (rows, 1) x (rows, columns)
             by_row(builder, "mul", partial, scale)
             multiply_add(builder, total, self._of_rows(ABSMAX, block), partial)
         if "bias" in of_columns:
             by_row(builder, "add", total, of_columns["bias"])
         slot = self._results.alloc()
+        # (rows, columns) fp32 -> the type of y, ties away from zero
         step(builder, Cast(slot.of(output.dtype, rows * pitch), total.whole(), "round"))
         store(builder, self._results, slot, output, pitch, with_gaps=True)
 
     def _join_terms(self, products: GmView, block: int, rows: int, pitch: int) -> Plane:
-        """The products of a block's digits, put together: (terms, rows, columns) -> float32."""
+        """Combine the products of a block's digits: (terms, rows, columns) -> float32."""
         builder, partial = self._builder, Plane(self._partial, rows, pitch)
         step(builder, Duplicate(partial.whole(), 0.0))
         for term, weight in enumerate(self._scheme.weights):
             first = (block * self._scheme.terms + term) * self._f.m
-            given = products[first : first + rows, :]
-            slot = load(builder, self._products, given, pitch=pitch, with_gaps=True)
+            of_term = products[first : first + rows, :]
+            slot = load(builder, self._products, of_term, pitch=pitch, with_gaps=True)
             numbers = slot.of(FLOAT32, rows * pitch)
             step(builder, Cast(numbers, slot.of(INT32, rows * pitch), "none"))
+            # partial += weight of the digit x product
             step(builder, Axpy(partial.whole(), numbers, weight))
             self._products.free(slot)
         return partial
@@ -408,9 +405,10 @@ class Epilogue:
         builder, pitch = self._builder, self._rows_padded
         count = self._plan.k_blocks * pitch
         slot = load(builder, self._numbers, *numbers, pitch=pitch, with_gaps=True)
+        # (blocks, rows_padded) -> (blocks, rows_padded, 8)
         for index, blocks in enumerate(self._blocks):
-            given = slot.of(FLOAT32, count, index * FLOAT32.nbytes(count))
-            spread_rows(builder, blocks.of(FLOAT32, 8 * count), given)
+            of_kind = slot.of(FLOAT32, count, index * FLOAT32.nbytes(count))
+            spread_rows(builder, blocks.of(FLOAT32, 8 * count), of_kind)
         self._numbers.free(slot)
 
     def _of_rows(self, kind: int, block: int) -> Local:

@@ -4,7 +4,7 @@
 
     vector cores  rows of x: largest magnitudes, sums, digits of each group; zeros over the total
     cube cores    group by group: digits @ weight, fp16 or int32, into one of two slots in turn
-    vector cores  meanwhile the group before: put together, scaled, added to sums in the unified
+    vector cores  meanwhile the group before: combined, scaled, added to sums in the unified
                   buffer; at last the sums are added to the total in global memory
     vector cores  the total rounded to y, by those whose cube core is the first along k
 
@@ -13,7 +13,7 @@ before the cube multiplies, for digits and zeros, and before y is made, for the 
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_group.h, op_host/op_tiling/
 *_tiling_msd_group.cpp. There every core that shares k stores the same output; here only the first
-one does. How many rows are put together at a time is assumed.
+one does. How many rows are combined at a time is assumed.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class MsdGroupPlan(Plan):
     """k of a core, whole groups."""
     core_n: int
     rows: int
-    """Put together at a time."""
+    """Rows that are combined at a time."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
-    """Cut n by 2048, and k into as many whole groups a core as leaves a core for each."""
+    """Split n by 2048, and k into whole groups, so that every share has a core of its own."""
     f, aic, products = p.traits, spec.cores["aic"].count, GroupProducts.of(p)
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
@@ -172,6 +172,7 @@ class _CubeCore:
         builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
         in_l1 = self._cube.load_digits(digits.k)
         for group in range(groups):
+            # The slot was used before: both vector cores must have read it.
             if group >= SLOTS:
                 builder.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
             top = group % SLOTS * rows
@@ -224,9 +225,7 @@ class _VectorCore:
             self._splitter.write(row, 0, f.k // f.group_size)
         builder.end_stage()
         self._store_zeros(core)
-        sync_all(
-            builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_VECTORS, group_event=DIGITS_READY
-        )
+        sync_all(builder, "mte3", "mte2", event=ALL_VECTORS, group_event=DIGITS_READY)
         builder.end_stage()
         start, stop = half * (CORE_N // 2), min((half + 1) * (CORE_N // 2), share.columns)
         columns = slice(share.column + start, share.column + stop)
@@ -234,9 +233,10 @@ class _VectorCore:
             self._add_groups(share, slice(start, stop), columns)
         else:
             repeat(builder, self._idle, share.groups)
-        sync_all(builder, set_pipe="mte3", wait_pipe="mte2", event=ALL_VECTORS)
+        sync_all(builder, "mte3", "mte2", event=ALL_VECTORS)
         builder.end_stage()
         if start < stop and share.group == 0:
+            # Only the first core along k: one writer for each element of y.
             views = self._epilogue.views(slice(0, f.m), columns)
             repeat(builder, self._finish, total_view(f)[:, columns], *views)
         return builder.build()
@@ -266,7 +266,7 @@ class _VectorCore:
         """For cores that have no columns: the cube core waits for both of its vector cores."""
         for _ in range(groups):
             self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
-            self._tell_read()
+            self._set_products_read()
 
     def _add_groups(self, share: Share, inside: slice, columns: slice) -> None:
         """Add the groups of *share*; *inside* its columns lie those of this core."""
@@ -297,6 +297,7 @@ class _VectorCore:
         operands.load_rows(absmax, row_sums)
         for group in range(scale.rows):
             here, top = slice(group, group + 1), group % SLOTS * rows
+            # (1, columns) scale and offset of the group, sums += row sum x scale x offset
             operands.scales.load(scale[here, :], offset and offset[here, :])
             operands.add_offset(sums, group, 0)
             self._builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
@@ -308,16 +309,18 @@ class _VectorCore:
         operands, m, columns = self._operands, self._f.m, products.columns
         # (terms, rows, columns) of the product (terms x m, columns)
         views = [products[top : top + rows, :] for top in range(row, products.rows, m)]
-        tell = self._tell_read if row + rows == m else None
-        slot, (plane,) = operands.load_products(views, 1, rows, columns, tell)
+        after_load = self._set_products_read if row + rows == m else None
+        # -> (rows, columns) fp32
+        slot, (plane,) = operands.load_products(views, 1, rows, columns, after_load)
         by_row(self._builder, "mul", plane, operands.scales.scale(0))
         absmax = operands.absmax
         by_column(self._builder, "mul", plane, absmax.of(group, row), absmax.pitch)
+        # (rows, columns) of the sums (m, columns)
         sums = self._sums.of(FLOAT32, rows * columns, FLOAT32.nbytes(row * columns))
         step(self._builder, Binary("add", sums, sums, plane.whole()))
         operands.release(slot)
 
-    def _tell_read(self) -> None:
+    def _set_products_read(self) -> None:
         self._builder.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
 
     def _add_to_total(self, total: GmView) -> None:

@@ -8,6 +8,6 @@
     vector cores   output = sums x scale + bias                                   (sums.Epilogue)
 
 Sums of several cores, or such that a vector core must finish, are added up in float32 in global
-memory, first k first; else a cube core stores its product as it shall be. See `kernel` for all of
+memory, first k first; else a cube core stores its part of the output. See `kernel` for all of
 it together.
 """

@@ -49,7 +49,7 @@ class SharedKPlan(Plan):
     core_n: int
     """A core's share of k and n."""
     strip_k: int
-    """k after which the sums of a core are handed over."""
+    """k after which a core stores its sums."""
     ring_slots: int
     block_n: int
     block_k: int
@@ -108,6 +108,7 @@ def _strips(p: Problem, plan: SharedKPlan, group: int) -> Iterator[_Strip]:
         return
     start_k, start_n = index_k * plan.core_k, index_n * plan.core_n
     own_k, own_n = min(plan.core_k, p.traits.k - start_k), min(plan.core_n, p.traits.n - start_n)
+    # Rows outermost: cube and vector cores go through the ring in this same order.
     for row, rows in pieces(p.traits.m, plan.tiles.rows):
         for n, columns in pieces(own_n, plan.block_n):
             for k, depth in pieces(own_k, plan.strip_k):
@@ -132,9 +133,11 @@ class _CubeKernel:
         """Multiply *strips*; those of one core are of the same k where x stays in L1."""
         builder, plan = self._builder, self._plan
         if plan.is_added:
+            # The fixpipe adds to global memory: zeros must be there first.
             repeat(builder, builder.cross_core_wait_flag, "group", "fixpipe", ZEROED)
         resident: GmTile | None = None
         if plan.tiles.is_resident and strips:
+            # (rows, k of this core) of x stays in L1.
             first, last = strips[0], strips[-1].weight
             depth = last.k + last.depth - first.weight.k
             resident = self._x.tile(0, first.rows, first.weight.k, depth)
@@ -142,17 +145,20 @@ class _CubeKernel:
         index = 0
         for strip in strips:
             self._call(strip, resident, strips[0].weight.k, index % self._ring.slots)
+            # Slots of the ring are used in turn, across strips.
             index += ceil_div(strip.weight.depth, self._ring.depth)
         if plan.is_added:
             repeat(builder, sync_all, builder, "fixpipe", "fixpipe", ALL_CORES, DONE)
         return builder.build()
 
     def _call(self, strip: _Strip, resident: GmTile | None, core_k: int, slot: int) -> None:
-        """Make *strip*, whose first block lies in *slot*; the core's k begins at *core_k*."""
+        """Compute *strip*, whose first block is in *slot*; the core's k begins at *core_k*."""
         block = strip.weight
         x, first_k = resident, block.k - core_k
+        # x is loaded with each block: only the k of the strip.
         if x is None:
             x, first_k = self._x.tile(strip.row, strip.rows, block.k, block.depth), 0
+        # (rows, depth) @ (depth, columns) -> (rows, columns)
         n, m = slice(block.n, block.n + block.columns), slice(strip.row, strip.row + strip.rows)
         writer, out = self._writer, self._out[m, n]
         repeat(self._builder, writer.write, x, out, first_k, block.depth, slot)
@@ -182,6 +188,7 @@ class _VectorKernel:
         if self._zeros is None:
             self._dequantise(strips, half)
             return builder.build()
+        # Three stages, each with all of the unified buffer: zeros, the weight, the output.
         self._zeros.write(core)
         repeat(builder, builder.end_stage)
         self._dequantise(strips, half)
@@ -195,6 +202,7 @@ class _VectorKernel:
             self._writer.load_registers()
         for strip in strips:
             block = strip.weight
+            # (k, n) of a strip in blocks of the ring, numbered as the cube core reads them
             for k, depth in pieces(block.depth, self._depth):
                 part = block._replace(k=block.k + k, depth=depth)
                 self._writer.write(part, index, half)

@@ -1,7 +1,7 @@
-"""Where vector cores hand a dequantised weight to their cube core: blocks in a ring.
+"""The ring of blocks through which vector cores pass the dequantised weight to their cube core.
 
-The ring lies in global memory and is read again before it leaves the L2. Each of the two vector
-cores of a group writes half of a block's columns (ops-nn@e5c3fa9 matmul/
+The ring is in global memory, and its blocks are read before they leave the L2. Each of the two
+vector cores of a group writes half of a block's columns (ops-nn@e5c3fa9 matmul/
 weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h, *_custom_mix_splitk.h).
 """
 
@@ -65,6 +65,7 @@ class Ring:
 
     def bindings(self, group: int) -> dict[str, Binding]:
         """Names for the ring of cube core *group*, and for each of its slots."""
+        # Groups follow each other in the workspace, each with all its slots.
         first = group * self.slots * self.slot_bytes
         slots = {
             f"ring{slot}": Binding("ring", first + slot * self.slot_bytes)
@@ -86,17 +87,20 @@ class RingWriter:
         self._dequantiser = Dequantiser(builder, p, precision, rows, columns)
 
     def load_registers(self) -> None:
-        """What comes once, before all blocks of a program."""
+        """Load the numbers that all blocks of a program share."""
         self._dequantiser.load_registers()
 
     def write(self, block: WeightBlock, index: int, half: int) -> None:
         """Write the first or second *half* of the columns of *block*, the core's number *index*."""
         builder, ring = self._builder, self._ring
+        # The slot was filled before: the cube core must have read it.
         if index >= ring.slots:
             repeat(builder, builder.cross_core_wait_flag, "group", "mte3", READ)
+        # Halves in whole fractals; the second may be smaller, or empty.
         upper = min(block.columns, align_up(ceil_div(block.columns, 2), FRACTAL_ROWS))
         first, last = (0, upper) if half == 0 else (upper, block.columns)
         offset_bytes = index % ring.slots * ring.slot_bytes
+        # (depth, columns) of this half in tiles (k, n) that the unified buffer holds
         for n, columns in pieces(last - first, self._n):
             for k, depth in pieces(block.depth, self._k):
                 self._write(block, first + n, columns, k, depth, offset_bytes)
@@ -107,6 +111,7 @@ class RingWriter:
     ) -> None:
         """*columns* x *depth* of *block* from *n* and *k* on."""
         matrix = self._ring.gm_matrix("ring")
+        # (k, n) as stored, or (n, k) of a transposed weight: source tile, and where in the slot
         if self._k_is_first:
             tile, at = MatrixTile(block.k + k, block.n + n, depth, columns), (k, n)
         else:

@@ -1,8 +1,8 @@
-"""A cube core that multiplies x by a weight which its two vector cores hand over in blocks.
+"""A cube core multiplies x by the blocks of the weight that its two vector cores dequantise.
 
-A *strip* is some rows of x times the columns of one block, over the core's share of k: a block
-after the other goes into L1, is cut for L0, and is multiplied there by every row tile of the strip,
-so that each tile of L0C gets its steps of k in ascending order (ops-nn@e5c3fa9 matmul/
+A *strip* is some rows of x times the columns of one block, over the core's share of k: one block
+after the other is loaded into L1, split for L0, and multiplied by every row tile of the strip, so
+that each tile of L0C gets its steps of k in ascending order (ops-nn@e5c3fa9 matmul/
 weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h, *_custom_mix_splitk.h).
 """
 
@@ -36,14 +36,14 @@ class StripTiles:
     """Sizes of what a cube core works on."""
 
     rows: int
-    """Of x in a strip, at most."""
+    """Rows of x in a strip, at most."""
     m: int
     n: int
     k: int
     """L0A gets m x k, L0B k x n, L0C m x n."""
     load_n: int
     load_k: int
-    """Of a block of the weight, in a copy into L1."""
+    """n and k of a copy of the weight into L1."""
     is_resident: bool
     """Whether x stays in L1, all of the core's k; its rows are then one strip."""
     l0c_depth: int
@@ -62,6 +62,7 @@ class StripWriter:
         self._weights = [
             GmFeed(builder, ring.gm_matrix(f"ring{slot}")) for slot in range(ring.slots)
         ]
+        # L1: x (rows, max_k) or two pieces (m, load_k); two pieces (load_n, load_k) of the weight
         if tiles.is_resident:
             self._resident = builder.claim("l1", l1_bytes(x.dtype, tiles.rows, max_k, False))
         else:
@@ -74,20 +75,22 @@ class StripWriter:
         self._l0c = builder.queue("l0c", nbytes, "cube", "fixpipe", tiles.l0c_depth)
 
     def fetch(self, x: GmTile) -> None:
-        """Bring the x that stays into L1."""
+        """Load the x that stays in L1."""
         self._x.load(self._resident, 0, x.k, x.extent)
         self._builder.sync("mte2", "mte1")
 
     def write(self, x: GmTile, out: GmView, first_k: int, k: int, slot: int) -> None:
         """`out = x @ weight` over *k*, added to what is there if *out* is fp32.
 
-        *x* is what lies in L1 if x stays there, and the strip's k begins at its *first_k*. The
+        *x* is all that L1 holds if x stays there; the strip's k begins at its *first_k*. The
         first block of the weight is in *slot* of the ring.
         """
         sums: dict[MatrixTile, Slot] = {}
+        # sums: the L0C slot of each tile (m, n), open from its first k to its last
         for index, (block_k, depth) in enumerate(pieces(k, self._ring.depth)):
             feed = self._weights[(slot + index) % self._ring.slots]
             self._builder.cross_core_wait_flag("group", "mte2", FILLED)
+            # (depth, columns) of a block -> pieces (load_k, load_n) for L1
             parts = [
                 WeightBlock(n, columns, inner_k, count)
                 for inner_k, count in pieces(depth, self._tiles.load_k)
@@ -114,9 +117,11 @@ class StripWriter:
             left = self._load_x(x, row, rows, first_k + part.k, part.depth)
             for n, columns in pieces(part.columns, self._tiles.n):
                 tile = MatrixTile(row, part.n + n, rows, columns)
+                # The first piece of k opens the tile's sums, the last one stores them.
                 if part.k == 0:
                     sums[tile] = self._l0c.alloc()
                 total = sums[tile].of(FLOAT32, _padded(rows, columns))
+                # (rows, depth) @ (depth, columns) += (rows, columns)
                 self._multiply(total, left, replace(weight, origin=n), tile, part)
                 if part.k + part.depth == k:
                     self._drain(sums[tile], total, tile, out)
@@ -126,6 +131,7 @@ class StripWriter:
     def _load_weight(self, feed: GmFeed, part: WeightBlock, is_last: bool) -> L1Operand:
         """*part* of a block into L1; after the last one the slot of the ring may be refilled."""
         slot = self._right.alloc()
+        # (depth, columns) of the ring -> Nz in L1
         feed.load(slot, part.k, part.depth, part.columns, part.n)
         if is_last:
             self._builder.cross_core_set_flag("group", "mte2", READ)
@@ -134,6 +140,7 @@ class StripWriter:
 
     def _load_x(self, x: GmTile, row: int, rows: int, k: int, count: int) -> L1Operand:
         """*rows* of x and *count* of their k in L1, `(rows, count)`."""
+        # x (rows, k of this core) is in L1: the part begins at row and k.
         if self._tiles.is_resident:
             return L1Operand(self._resident, self._x, x.extent, x.k, row, k)
         slot = self._left.alloc()
@@ -155,11 +162,12 @@ class StripWriter:
         self._l0c.enque(slot)
         slot = self._l0c.deque()
         row, column, rows, columns = tile
-        place = out[row : row + rows, column : column + columns].operand
+        dst = out[row : row + rows, column : column + columns].operand
+        # fp32 sums of several cores are added in global memory; a lone core stores its output.
         is_added = out.dtype is FLOAT32
         self._builder.emit(
             Fixpipe(
-                place,
+                dst,
                 total,
                 rows,
                 columns,

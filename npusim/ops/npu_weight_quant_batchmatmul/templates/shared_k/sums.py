@@ -1,8 +1,8 @@
-"""Sums that several cube cores add up in global memory: zeroed before, made the output after.
+"""Sums that several cube cores add up in global memory: zeroed before, turned into y after.
 
 Both is the work of all vector cores. The zeros must be there before any cube core adds to them, and
-every sum complete before one is read: all cores of a kind wait for each other, then tell the other
-kind (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h,
+every sum complete before one is read: all cores of a kind wait for each other, then set a flag for
+the other kind (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h,
 *_custom_mix_splitk.h: InitOutput, SyncAll, the vector epilogue).
 """
 
@@ -29,10 +29,10 @@ ZEROED, DONE = 2, 3
 ALL_CORES = 4
 """Flag among the vector cores, and among the cube cores."""
 MAX_ZEROS_BYTES = 65536
-"""Of a store of zeros; assumed."""
+"""Size of a store of zeros; assumed."""
 MAX_COLUMNS = 2048
 MAX_ROWS = 128
-"""Of the output that is made at a time; assumed."""
+"""Rows and columns of the output that are computed at a time; assumed."""
 
 
 class Zeros:
@@ -41,6 +41,7 @@ class Zeros:
     def __init__(self, builder: Builder, p: Problem, cores: int) -> None:
         self._builder = builder
         self._sums = GmView.vector("sums", FLOAT32, p.traits.m * p.traits.n)
+        # (m x n,) fp32, an equal part of whole repeats for each core
         self._part = align_up(ceil_div(self._sums.columns, cores), REPEAT)
         self._max_count = min(self._part, MAX_ZEROS_BYTES // FLOAT32.nbytes(1))
         self._zeros = builder.claim("ub", FLOAT32.nbytes(self._max_count))
@@ -51,6 +52,7 @@ class Zeros:
         part = self._sums[:, start : start + self._part]
         if part.columns:
             repeat(builder, self._fill)
+        # The same zeros are stored again and again: nothing overwrites them.
         for first, count in pieces(part.columns, self._max_count):
             repeat(builder, self._store, part[:, first : first + count])
         repeat(builder, sync_all, builder, "mte3", "mte2", ALL_CORES, ZEROED)
@@ -64,7 +66,7 @@ class Zeros:
 
 
 class Epilogue:
-    """Makes the output of the sums: an even part of the columns each of *cores* vector cores."""
+    """Computes the output from the sums: *cores* vector cores share the columns evenly."""
 
     def __init__(
         self, builder: Builder, p: Problem, cores: int, scaled: bool, mode: Literal["rint", "round"]
@@ -73,6 +75,7 @@ class Epilogue:
         self._builder, self._mode, f, out = builder, mode, p.traits, p.output.element
         self._sums = GmView.of("sums", FLOAT32, f.m, f.n)
         self._output = GmView.of("output", out, f.m, f.n)
+        # (m, n): all rows of an equal part of the columns for each core
         self._part = align_up(ceil_div(f.n, cores), REPEAT)
         columns = min(self._part, MAX_COLUMNS)
         self._vectors: list[_RowVector] = []
@@ -96,6 +99,7 @@ class Epilogue:
         part = self._output[:, start : start + self._part]
         for first, count in pieces(part.columns, MAX_COLUMNS):
             columns = slice(start + first, start + first + count)
+            # Scale and bias of these columns serve all rows.
             if self._vectors:
                 repeat(builder, self._load, *(x.tensor[:, columns] for x in self._vectors))
             for row, rows in pieces(part.rows, self._rows):
@@ -114,9 +118,11 @@ class Epilogue:
     def _finish(self, sums: GmView, output: GmView) -> None:
         """`output = sums x scale + bias`, both (rows, columns)."""
         builder, columns = self._builder, align_up(sums.columns, REPEAT)
+        # (rows, columns) fp32, rows filled up to whole repeats
         slot = load(builder, self._tiles, sums, pitch=columns)
         tile = Plane(slot, sums.rows, columns)
         for vector in self._vectors:
+            # (rows, columns) op (columns,)
             by_row(builder, vector.op, tile, vector.numbers(columns))
         # (rows, columns) fp32 -> the type of the output
         result = self._results.alloc()
@@ -134,13 +140,13 @@ class _RowVector:
     ) -> None:
         """*op* is what it does to each row; claims what *columns* columns need."""
         self._builder, self.tensor, self.op = builder, tensor, op
-        self._wide = builder.claim("ub", FLOAT32.nbytes(columns))
+        self._floats = builder.claim("ub", FLOAT32.nbytes(columns))
         self._raw: Slot | None = None
         if tensor.dtype is not FLOAT32:
             self._raw = builder.claim("ub", tensor.dtype.nbytes(columns))
 
     def load(self, view: GmView) -> None:
-        slot = self._raw or self._wide
+        slot = self._raw or self._floats
         self._builder.load(slot.of(view.dtype, view.columns), view.operand)
 
     def widen(self, columns: int) -> None:
@@ -149,4 +155,4 @@ class _RowVector:
             to_float32(self._builder, self.numbers(columns), raw)
 
     def numbers(self, columns: int) -> Local:
-        return self._wide.of(FLOAT32, columns)
+        return self._floats.of(FLOAT32, columns)

@@ -25,7 +25,7 @@ __all__ = ["build"]
 PART_N = 128
 """Columns of the product that are dequantised at a time."""
 OUT_BYTES = 32768
-"""What comes out of L0C at a time."""
+"""What is copied out of L0C at a time."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]:
@@ -98,7 +98,9 @@ class _Kernel:
             assert bias is not None
             self._table.spread(bias, total, rows_padded)
 
+        # (n,) fp16 scale and offset, for all k of the tile
         self._feed.load_parameters(parameters)
+        # (m, k) fp16 @ (k, n) fp16 -> fp32 sums
         slot = self._writer.product(m, n, x.k, preload=None if bias is None else preload)
         self._feed.release_parameters()
         # (n / 16, m, 16) fp32 in L0C -> (m, n) fp16
@@ -108,7 +110,7 @@ class _Kernel:
 
 
 class _DequantisedFeed:
-    """The fp16 weight in L1 as `(n, k)`, made from the int8 one by the vector pipe."""
+    """The fp16 weight `(n, k)` in L1, dequantised from int8 by the vector pipe."""
 
     producer: Pipe = "mte3"
     k_is_first = False
@@ -137,10 +139,11 @@ class _DequantisedFeed:
         self._blocks = [builder.claim("ub", BLOCK_BYTES * rows) for _ in self._steps]
 
     def load_parameters(self, parameters: tuple[GmView, ...]) -> None:
-        """Bring the parameters `(n,)` of a tile in; done with by `release_parameters`."""
+        """Load the parameters `(n,)` of a tile; free them with `release_parameters`."""
         slot = self._vectors.alloc()
         for index, view in enumerate(parameters):
             start = slot.offset_bytes + index * self._vector_bytes
+            # Offset and scale share a slot: a part for each.
             part = Slot(slot.buffer, start, self._vector_bytes, event=-1)
             fill(self._builder, self._spec, part, view)
         self._vectors.enque(slot)
@@ -155,13 +158,14 @@ class _DequantisedFeed:
         l1_pitch = l1_rows(FLOAT16, extent, self.k_is_first) * BLOCK_BYTES
         for column, columns in pieces(extent, PART_N):
             rows = align_up(columns, FRACTAL_ROWS)
+            # Scale and offset of 128 columns serve all k of the piece.
             self._spread(column, rows)
             for start, depth in pieces(count, self._part_k):
                 # (depth / 16, rows, 16) of the buffer into (count / 16, extent, 16) of L1
                 out = self._dequantise(MatrixTile(column, k + start, rows, depth))
                 blocks_k, nbytes = ceil_div(depth, c0(FLOAT16)), rows * BLOCK_BYTES
-                at = start // c0(FLOAT16) * l1_pitch + column * BLOCK_BYTES
-                dst, src = slot.of(UINT8, nbytes, at), out.of(UINT8, nbytes * blocks_k)
+                offset_bytes = start // c0(FLOAT16) * l1_pitch + column * BLOCK_BYTES
+                dst, src = slot.of(UINT8, nbytes, offset_bytes), out.of(UINT8, nbytes * blocks_k)
                 self._builder.emit(CopyToL1(dst, src, nbytes, blocks_k, nbytes, l1_pitch))
                 self._out.free(out)
         # Only then may the next weight come in.
@@ -179,6 +183,7 @@ class _DequantisedFeed:
         """*tile* of the weight `(rows, k)`, as `(k / 16, rows, 16)` fp16."""
         builder, rows = self._builder, tile.rows
         view = tile_view(self._weight, tile)
+        # (k / 32, rows, 32) int8 of FRACTAL_NZ
         raw = load(builder, self._int8, view, with_gaps=True)
         # (k / 32, rows, 32) int8 -> fp16, each row two blocks
         count = view.rows * view.columns
@@ -188,6 +193,7 @@ class _DequantisedFeed:
         out = self._out.alloc()
         for index, op in enumerate(self._steps):
             numbers = self._blocks[index].of(FLOAT16, c0(FLOAT16) * rows)
+            # (rows, 16) of one column of fractals a micro-op; the first one splits rows of 32
             for block in range(ceil_div(tile.columns, c0(FLOAT16))):
                 dst = out.of(FLOAT16, c0(FLOAT16) * rows, block * rows * BLOCK_BYTES)
                 src = dst if index else _half_rows(fp16, block, rows)
@@ -198,6 +204,7 @@ class _DequantisedFeed:
 
 
 def _half_rows(fp16: Local, block: int, rows: int) -> Local:
-    """Column *block* of 16 of each of *rows* rows that lie as rows of 32."""
+    """Column *block* of 16 of each of *rows* rows of 32."""
+    # A row of 32 fp16 is two blocks: every second block, from the first or from the second on.
     first = (block // 2 * 2 * rows + block % 2) * BLOCK_BYTES
     return Local(fp16.buffer, fp16.offset_bytes + first, FLOAT16, c0(FLOAT16) * rows, 2, 16)
