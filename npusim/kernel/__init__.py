@@ -57,7 +57,7 @@ starts cube cores with their vector cores, whose cores wait for each other by :f
 in the unified buffer, with what goes along rows or columns; a :class:`ColumnVector` is a vector
 along n as float32.
 
-**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`GmFeed` brings it into
+**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`GmFeed` loads it into
 L1, a :class:`CubeWriter` multiplies base tiles, :class:`Tables` hold bias and scales. Below them,
 :class:`L0Pair` multiplies parts of two pieces in L1.
 

@@ -134,7 +134,7 @@ class Builder:
         self.emit(WaitFlag(src, dst, event))
 
     def sync(self, src: Pipe, dst: Pipe) -> None:
-        """Let *dst* wait here for all that *src* has been given so far, by an event of its own."""
+        """Let *dst* wait here for all that *src* has been issued so far, by an event of its own."""
         pair = frozenset((src, dst))
         event = self._events - 1
         if self._taken.get(pair, 0) > event:

@@ -62,7 +62,7 @@ class ColumnVector:
         return ColumnVector(builder, loaded, widened, reader=reader, spec=spec)
 
     def take(self, view: GmView) -> Local:
-        """Load *view* `(columns,)` and widen it to float32; done with by `drop`."""
+        """Load *view* `(columns,)` and widen it to float32; free it with `drop`."""
         self.load(view)
         return self.widen()
 
@@ -86,7 +86,7 @@ class ColumnVector:
         return widened
 
     def take_number(self, view: GmView, register: Register) -> None:
-        """Load the one number of *view* into *register*, as float32; done with by `drop`."""
+        """Load the one number of *view* into *register*, as float32; free it with `drop`."""
         number = self.take(view)
         if self._reader == "vector":
             self._builder.sync("vector", "scalar")

@@ -41,7 +41,7 @@ WIDEST_BLOCKS = 31
 
 
 def _column(slot: Slot, column: int, rows: int, pitch_bytes: int) -> Local:
-    """Block *column* of *rows* rows that lie *pitch_bytes* apart."""
+    """Block *column* of *rows* rows that are *pitch_bytes* apart."""
     pitch = pitch_bytes // BLOCK_BYTES
     offset = slot.offset_bytes + column * BLOCK_BYTES
     return Local(slot.buffer, offset, FLOAT16, rows * 16, pitch, 8 * pitch)
@@ -86,7 +86,7 @@ class NdFeed(GmOperand):
                 self._nz.free(nz)
 
     def _to_nz(self, strip: GmView) -> Slot:
-        """Bring *strip* `(rows, columns)` into the buffer as Nz `(blocks_n, rows_padded, C0)`."""
+        """Load *strip* `(rows, columns)` into the buffer as Nz `(blocks_n, rows_padded, C0)`."""
         blocks_n = ceil_div(strip.columns, c0(self.dtype))
         pitch_bytes = blocks_n * BLOCK_BYTES
         slot = load(self._builder, self._spec, self._nd, strip, pitch_bytes)
@@ -132,7 +132,7 @@ class NdOut:
     def drain(
         self, src: Local, output: GmView, mode: QuantMode, scale: Local | int | None = None
     ) -> None:
-        """Bring the (m, n) tile *src* from L0C to *output*.
+        """Copy the (m, n) tile *src* from L0C to *output*.
 
         *scale* holds one parameter, or one a column of the tile.
         """

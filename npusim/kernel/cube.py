@@ -1,6 +1,6 @@
 """Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
 
-A *feed* brings pieces of an operand into L1 as Nz, :class:`L0Pair` brings parts of two such pieces
+A *feed* loads pieces of an operand into L1 as Nz, :class:`L0Pair` loads parts of two such pieces
 into L0A and L0B and multiplies them, and :class:`CubeWriter` does this for base tiles, step after
 step of k. Everything is double buffered: L1 and L0 always, L0C where the tile asks for it. Steps of
 k follow each other in ascending order, so a base tile's sum is that of the whole row and column
@@ -118,7 +118,7 @@ class GmTile:
 
 
 class Feed(Protocol):
-    """Brings pieces of one operand into L1."""
+    """Loads pieces of one operand into L1."""
 
     @property
     def producer(self) -> Pipe:
@@ -295,11 +295,11 @@ class CubeWriter:
         self._l0c = builder.queue("l0c", self.dtype.nbytes(sums), "cube", drain, tile.l0c_depth)
 
     def fetch(self, extent: int, k: int) -> None:
-        """Bring the operand that stays into L1: all of [0, k) for *extent* rows or columns."""
+        """Load the operand that stays in L1: all of [0, k) for *extent* rows or columns."""
         (self._a if self.tile.keep == "a" else self._b).fetch(extent, k)
 
     def prefetch_l2(self, n: int, k: int, pieces: int) -> None:
-        """Bring the first *pieces* of b to L1 and drop them: they are in the L2 afterwards."""
+        """Load the first *pieces* of b into L1 and drop them: they are in the L2 afterwards."""
         for index in range(pieces):
             self._b.advance(index * self.tile.k * self.tile.steps_b, n, k)
             self._b.release()
@@ -449,7 +449,7 @@ class Tables:
             self._fb = builder.claim("fb", UINT64.nbytes(n))
 
     def take_bias(self, bias: GmView) -> Local:
-        """Bring *bias* `(n,)` into the bias table, for the cube; done with by `drop_bias`."""
+        """Load *bias* `(n,)` into the bias table, for the cube; free it with `drop_bias`."""
         # float16 becomes float32 between L1 and the table.
         slot = load(self._builder, self._bias_l1, bias)
         table = self._bt.alloc()
@@ -467,7 +467,7 @@ class Tables:
             self._table = None
 
     def take_scale(self, scale: GmView) -> Local:
-        """Bring *scale* `(n,)`, 64 bits each, into the fixpipe buffer."""
+        """Load *scale* `(n,)`, 64 bits each, into the fixpipe buffer."""
         slot = load(self._builder, self._scale_l1, scale)
         numbers = self._fb.of(UINT64, scale.columns)
         self._builder.emit(LoadTable(numbers, slot.of(UINT64, scale.columns)))

@@ -102,7 +102,7 @@ class Queue:
 
     @property
     def state(self) -> QueueState:
-        """Which slot comes next, and which flags are up; raises ProgramError with slots in use."""
+        """Which slot is next, and which flags are set; raises ProgramError with slots in use."""
         if len(self._free) != len(self._slots):
             raise ProgramError("Queue.state: every slot must be free; free them first")
         return tuple((self._slots.index(slot), slot.used) for slot in self._free)
@@ -118,7 +118,7 @@ class Queue:
         self._free = deque(self._slots)
 
     def drain(self) -> None:
-        """Await the flags that are still up, as TPipe does when it goes."""
+        """Wait for the flags that are still set, as TPipe does when it is destroyed."""
         for slot in self._slots:
             if slot.used:
                 self._flags.wait_flag(self._dst, self._src, slot.event)

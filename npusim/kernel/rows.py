@@ -33,7 +33,7 @@ def balanced(extent: int, parts: int) -> int:
 
 
 def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
-    """Cut *extent* into `(start, width)` pieces of *step*, the last at least *least* wide.
+    """Split *extent* into `(start, width)` pieces of *step*, the last at least *least* wide.
 
     A remainder that is too narrow takes *least* from the piece before.
 
@@ -96,7 +96,7 @@ class Writer:
     def store(self, queue: Queue, slot: Slot, view: GmView, pitch_bytes: int | None = None) -> None:
         """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
 
-        Rows lie *pitch_bytes* apart, or begin at the next block of 32 bytes.
+        Rows are *pitch_bytes* apart, or begin at the next block of 32 bytes.
         """
         queue.enque(slot)
         slot = queue.deque()

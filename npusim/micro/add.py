@@ -42,7 +42,7 @@ def add(
     """`z = x + y`, *count* elements in tiles of *tile*, on all vector cores or the first *cores*.
 
     *bypass*: what is read goes past the L2. *scalar*: the scalar unit adds, element by element. A
-    tile of x lies just before its tile of y, so the size of a tile decides whether they share
+    tile of x is just before its tile of y, so the size of a tile decides whether they share
     banks. Raises ProgramError if the tiles do not fit into the unified buffer.
     """
     kind, parts = cores_of(spec, "vector", cores)

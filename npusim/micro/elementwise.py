@@ -47,8 +47,8 @@ def cast(spec: DeviceSpec, count: int, src: DType, dst: DType, mode: RoundMode =
 def maximum(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
     """The larger of two elements each, *count* of them.
 
-    bfloat16 is compared as float32, int8 as float16. Raises ValueError for types that neither they
-    nor Max know.
+    bfloat16 is compared as float32, int8 as float16. Raises ValueError for types that neither Max
+    nor these conversions support.
     """
     if dtype not in (FLOAT16, FLOAT32, INT32, *WIDE):
         raise ValueError(
@@ -125,7 +125,7 @@ class ElementwiseTiles:
         return self.builder.build()
 
     def _tile(self, body: Body, *tensors: GmView) -> None:
-        """Inputs and output `(count,)`; all inputs come before the first is awaited."""
+        """Inputs and output `(count,)`; all loads are issued before the first is awaited."""
         *views, output = tensors
         count = output.columns
         for view, queue in zip(views, self.queues, strict=True):

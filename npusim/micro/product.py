@@ -1,7 +1,7 @@
 """A product of fp16 matrices on cube cores, each with a rectangle of the output as its own.
 
 The kernel of the official example (asc-devkit, examples/01_simd_cpp_api/05_best_practices/
-01_matrix_compute/matmul_high_performance): x1 (m, k) and x2 (n, k), both ND, are turned into Nz on
+01_matrix_compute/matmul_high_performance): x1 (m, k) and x2 (n, k), both ND, become Nz on
 their way into L1, sums leave L0C as fp16. Rectangles are whole base tiles, so the last ones may be
 smaller, or empty: 32 columns of tiles on 6 columns of cores are 6, 6, 6, 6, 6 and 2.
 """
@@ -30,7 +30,7 @@ Shape = tuple[int, int, int]
 def product(spec: DeviceSpec, shape: Shape, tile: BaseTile, grid: tuple[int, int]) -> Kernel:
     """`y (m, n) = x1 (m, k) @ x2 (n, k).T` for *shape* (m, n, k), on a *grid* of cores.
 
-    Each core goes along its rows of *tile* first. Raises ValueError where the grid has more cores
+    Each core works along its rows of *tile* first. Raises ValueError where the grid has more cores
     than the chip, ProgramError where the tile does not fit into the buffers.
     """
     m, n, k = shape

@@ -233,7 +233,7 @@ CASTS = Table(
     "Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "repeat", (*_casts(),)
 )
 # hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. Rows that broadcast, and
-# int64, are left out: how the vendor's kernel goes about them is closed.
+# int64, are left out: how the vendor's kernel computes them is closed.
 MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "repeat", (*_maxima(),))
 
 TABLES = (ADD, TO_UB, TO_L1, ALIKE, REORDER, CASTS, MAXIMA, PRODUCT)

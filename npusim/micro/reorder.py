@@ -2,7 +2,7 @@
 
 The kernel of the official example of bank conflicts (asc-devkit, examples/01_simd_cpp_api/
 05_best_practices/04_memory_access/bank_conflict_nd2nz): a repeat copies the eight blocks of a row
-to eight columns of blocks. These lie *stride* blocks apart, all in one group of banks if that is a
+to eight columns of blocks. These are *stride* blocks apart, all in one group of banks if that is a
 multiple of 16, each in another one if it is odd.
 
 What the example leaves open is set here: tiles are shared out in order, a row of tiles after the
@@ -31,7 +31,7 @@ TILE_COLUMNS = 128
 def reorder(spec: DeviceSpec, rows: int, columns: int, tile_rows: int, stride: int) -> Kernel:
     """Turn a matrix of *rows* x *columns* fp16 into Nz, in tiles of *tile_rows* x 128.
 
-    Columns of blocks lie *stride* blocks apart in UB. Raises ValueError where rows are no whole
+    Columns of blocks are *stride* blocks apart in UB. Raises ValueError where rows are no whole
     fractals, columns no whole tiles, or columns of blocks overlap.
     """
     if rows % FRACTAL_ROWS or columns % TILE_COLUMNS or stride < tile_rows:

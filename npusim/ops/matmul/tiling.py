@@ -20,7 +20,7 @@ class Plan(_protocol.Plan):
 
     cube: CubeTiles
     out_rows: int
-    """Rows of a block that lie in the unified buffer at a time; 0 where the fixpipe stores."""
+    """Rows of a block that the unified buffer holds at a time; 0 where the fixpipe stores."""
 
 
 K_BYTES = 128
@@ -73,7 +73,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _base_k(size: int, longest: int) -> int:
-    """As much of k as half of L0 holds of *longest* rows, a whole part of what a load brings."""
+    """As much of k as half of L0 holds of *longest* rows, a whole part of what a load copies."""
     base = K_BYTES // size
     while base > 16 and base * longest * size > PIECE_BYTES:
         base //= 2
@@ -128,7 +128,7 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
 
 
 def _steps(core: Core, p: Problem, bm: int, bn: int, base_k: int) -> tuple[int, int]:
-    """Pieces of k that one load brings to L1, of x1 and of x2."""
+    """Pieces of k that one load copies to L1, of x1 and of x2."""
     size = p.product.element.bits // 8
     # The kernel is of the cube alone, so the 256 bytes of messages with vector cores are free.
     room = core.l1_bytes or 0

@@ -55,7 +55,7 @@ class RowKernel(Protocol):
     """What a template does with its rows."""
 
     def begin(self) -> None:
-        """Write what comes before the first row."""
+        """Write the steps before the first row."""
 
     def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
         """Compute *output* and *scale* `(rows,)` from *x*, `(rows, columns)` like *output*."""
@@ -125,7 +125,7 @@ class WholeRows:
 
 
 class VectorDivision:
-    """127 / M by the vector unit; the scales of a piece come from its M together."""
+    """127 / M by the vector unit; the scales of a piece are computed from its M together."""
 
     def __init__(self, steps: RowSteps, row_step: int) -> None:
         self.steps, builder = steps, steps.builder

@@ -71,7 +71,7 @@ class RowSteps:
     # ---- in and out ----
 
     def load(self, x: GmView) -> Slot:
-        """Bring *x* `(rows, width)` into the buffer."""
+        """Load *x* `(rows, width)` into the buffer."""
         return load(self.builder, self.spec, self.x, x, self.x_pitch)
 
     def store(self, out: Slot, output: GmView) -> None:
@@ -83,7 +83,7 @@ class RowSteps:
         store(self.builder, self.scale, slot, scale)
 
     def load_smooth(self, slot: Slot, columns: slice) -> None:
-        """Bring the smooth scales of *columns*, not yet in fp32."""
+        """Load the smooth scales of *columns*, not yet in fp32."""
         element = self.p.x.element
         smooth = GmView.vector("smooth_scales", element, self.p.columns)[:, columns]
         # In the upper half, so that widening from the start never overtakes what it still reads.

@@ -58,7 +58,7 @@ class Problem(_protocol.Problem):
 
     @property
     def fractals_n(self) -> int:
-        """Fractals from left to right (n1), each one block of 32 bytes wide."""
+        """Columns of fractals (n1), each a block of 32 bytes."""
         return ceil_div(self.row_bytes, BLOCK_BYTES)
 
 

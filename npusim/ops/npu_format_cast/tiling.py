@@ -16,7 +16,7 @@ from npusim.ops.npu_format_cast.contract import Problem
 __all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "pitch_blocks", "tile"]
 
 DEPTH = 2
-"""Buffers of each queue: one is loaded while the other is turned."""
+"""Buffers of each queue: one is loaded while the other is converted."""
 LINE_BLOCKS = 16
 """Columns are split in whole cache lines of 512 bytes."""
 MAX_REPEATS = 255

@@ -41,7 +41,7 @@ class Problem(_protocol.Problem):
 
     @property
     def ends(self) -> Array:
-        """`(groups,)`: the row after each group's last; dealt out evenly when only time counts."""
+        """`(groups,)`: the row after each group's last; spread evenly when only time counts."""
         if self.group_index.array is not None:
             return self.group_index.array.astype(np.int64)
         groups = self.group_index.shape[0]

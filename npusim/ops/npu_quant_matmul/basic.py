@@ -16,7 +16,7 @@ __all__ = ["basic_tiles", "is_basic"]
 
 K_BYTES = (1024, 512, 256, 128, 64, 32)
 MAX_CUTS = 64
-"""L2 tiles along either axis; a product that needs more is not cut."""
+"""L2 tiles along either axis; a product that needs more is not split."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
 
@@ -53,14 +53,14 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
 
 
 def _decodes(p: Problem) -> bool:
-    """Whether few rows meet weights in FRACTAL_NZ, which has a rule of its own."""
+    """Whether few rows are multiplied by weights in FRACTAL_NZ, which has a rule of its own."""
     pr = p.product
     is_plain = not pr.transposed_a and not pr.transposed_b
     return pr.fractal_b and is_plain and pr.m <= 64 and pr.k % 128 == 0
 
 
 def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
-    """Blocks by load and reuse, dealt out in runs."""
+    """Blocks by load and reuse, shared out in runs."""
     core, pr = spec.cores["aic"], p.product
     bm, bn = _decode(core, p) if _decodes(p) else search(core, p)
     bm, bn = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n))
@@ -104,7 +104,7 @@ def _decode(core: Core, p: Problem) -> tuple[int, int]:
 def _steps(
     core: Core, p: Problem, bm: int, bn: int, base_k: int, l0c_depth: int
 ) -> tuple[int, int]:
-    """Pieces of k that one load brings to L1, of x1 and of x2."""
+    """Pieces of k that one load copies to L1, of x1 and of x2."""
     pr = p.product
     room = core.usable_bytes("l1")
     parameters = (8 + (4 if p.start else 0)) * bn * l0c_depth

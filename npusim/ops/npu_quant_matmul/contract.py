@@ -1,4 +1,4 @@
-"""What npu_quant_matmul accepts, per product line, and what its kernel is given."""
+"""What npu_quant_matmul accepts, per product line, and what its kernel receives."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LONGEST = 256
 
 
 def is_pp(p: Problem) -> bool:
-    """Whether the vendor takes PpMatmul; else its choice is closed, and the same rule is taken."""
+    """Whether the vendor uses PpMatmul; else its choice is closed, and the same rule is used."""
     pr = p.product
     return pr.m >= 1024 and p.bias is not None
 
@@ -88,7 +88,7 @@ def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
 
 
 def _band(p: Problem, bm: int, bn: int, cores: int) -> tuple[bool, int]:
-    """Whether bands are of columns or rows, and how wide: those with which a wave loads least."""
+    """Whether bands are of columns or rows, and their width: a wave then loads least."""
     pr = p.product
     best, least = (False, 1), float("inf")
     for cores_n in range(1, cores + 1):

@@ -3,7 +3,7 @@
 A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
 of blocks and takes the one that its estimator likes best. The estimator is not followed here: of
 the same blocks those are kept with which the busiest core loads least, give or take a tenth, and
-of these the largest is taken, on the fewest cores. Several matrices are dealt out to groups of
+of these the largest is used, on the fewest cores. Several matrices are shared out to groups of
 cores first (assumed).
 """
 
@@ -22,7 +22,7 @@ BLOCKS = (
 )
 FEW_ROWS = ((16, 256),)
 STRIP_BYTES = 65536
-"""What one load brings to L1, at least."""
+"""What one load copies to L1, at least."""
 LINE = 256
 """k of a load is a multiple of it: 512 bytes of fp16, as which the library counts int8 too."""
 PIECE_BYTES = 32768

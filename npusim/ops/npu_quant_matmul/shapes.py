@@ -33,7 +33,7 @@ def check_vectors(
     bias: Operand | None,
     pertoken_scale: Operand | None,
 ) -> None:
-    """What goes along columns and rows: one number, or as many as there are."""
+    """The numbers of columns and rows: one for all, or one for each."""
     one_or_n = tuple(dict.fromkeys(((1,), (product.n,))))
     scales: tuple[tuple[int, ...], ...] = one_or_n
     if scale.element in (INT64, UINT64):

@@ -42,7 +42,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """
     if spec.arch == "2002":
         cube = coupled_tiles(spec, p)
-        # A quarter of the unified buffer for results of L0C; x1 is turned into NZ in one half.
+        # A quarter of the unified buffer for results of L0C; x1 becomes NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
         rows = min(cube.base_m, align_down(room // p.output.element.nbytes(cube.base_n), 16))
         return _plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n)

@@ -37,7 +37,7 @@ ELEMENTWISE_BYTES = 4096
 """A core is not started for less than this (ops-math, elementwise template). The kernel of
 div_mode=True is closed on A2, A3 and 310P; it is taken to follow that template."""
 SCALE_CHUNK = 64
-"""Scaled by row: so many scales lie in the buffer at a time, within RESERVED_BYTES (assumed)."""
+"""Scaled by row: so many scales are in the buffer at a time, within RESERVED_BYTES (assumed)."""
 
 
 def _bytes_per_column(p: Problem, depth: int) -> tuple[int, int]:

@@ -70,7 +70,7 @@ def _msd_group_needs(f: CallTraits, chip: Chip) -> Needs:
     ]
     if all(holds for holds, _ in rows):
         # A of one core's whole k, and a double-buffered 2048 x group tile of B; the vendor asks
-        # for int4 only, since the shapes that it knows for int8 all fit.
+        # for int4 only, since the shapes that are listed for int8 all fit.
         a = align_up(4 * f.m, 32) // 2 if f.weight == "int4" else align_up(2 * f.m, 32)
         b = 2048 * f.group_size * (1 if f.weight == "int4" else 2)
         l1 = k_step(f, chip.aic) * a + b

@@ -79,6 +79,6 @@ def reference(
 
 def _choice(call: ReferenceInputs, spec: DeviceSpec | None, template: str | None) -> Choice:
     if spec is not None and spec.arch == "2002":
-        # Its only kernel; aclnn brings the weight into the form that it wants.
+        # Its only kernel; aclnn converts the weight to the form that it needs.
         return Choice("weight_nz", "", "")
     return choose(call.traits, spec, template)

@@ -1,9 +1,9 @@
 """x written in digits: what the msd templates multiply instead of dequantising the weight.
 
-A row of x, divided by its largest magnitude, lies in [-1, 1]. It is multiplied by a factor and
+A row of x, divided by its largest magnitude, is in [-1, 1]. It is multiplied by a factor and
 rounded to a whole number, the first digit; what is left over is multiplied by the next factor and
 rounded to the second digit, and so on. Digits times weight is a product of small integers, exact
-in int32; the digits' products are then put together again in fp32.
+in int32; the digits' products are then combined in fp32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The msd templates with scales for groups of k: per_group and msd_group.
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/*_msd_split_k.h, *_msd_group.h. With
-inner_precise=1 the cube hands fp16 over and the digits are put together in fp16.
+inner_precise=1 the cube stores fp16 and the digits are combined in fp16.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _product(inputs: ReferenceInputs, group: int) -> Array:
 
 
 def _in_half(inputs: ReferenceInputs, products: list[Array]) -> Array:
-    """The digits' products put together in fp16, each step rounded to it; as float32."""
+    """The digits' products combined in fp16, each step rounded to it; as float32."""
     factors = (1 / 14.98, 1 / 14.98**2)
     first, *rest = (inputs.half(product).astype(F32) for product in products)
     for product, factor in zip(rest, factors, strict=True):

@@ -81,7 +81,7 @@ def reference_inputs(
     deterministic: bool,
     **device: Any,
 ) -> ReferenceInputs:
-    """Bring the arguments into plain layouts.
+    """Convert the arguments to plain layouts.
 
     *device* are those fields of :class:`ReferenceInputs` that the chip and the modes fix.
     """

@@ -23,7 +23,7 @@ from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Fixpipe, LoadData, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, Tables, l1_bytes
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
@@ -31,6 +31,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, tile_view
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
 
 __all__ = ["FixpipePlan", "build", "tile"]
 
@@ -91,11 +92,11 @@ def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
 def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     """One block a cube core; cores share the bodies of their programs."""
     kernel = _Kernel(spec, p, plan)
-    bindings = {name: Binding(name) for name in [*(x.name for x in p.inputs), "output"]}
+    bound = bindings(p, plan)
     f = p.traits
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
     return tuple(
-        Block(core, "aic", kernel.program(share), bindings) for core, share in enumerate(shares)
+        Block(core, "aic", kernel.program(share), bound) for core, share in enumerate(shares)
     )
 
 

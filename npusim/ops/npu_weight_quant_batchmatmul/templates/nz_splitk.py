@@ -1,10 +1,10 @@
-"""nz_splitk: a FRACTAL_NZ weight, whose k is shared out by 1024 or more.
+"""nz_splitk: a FRACTAL_NZ weight, whose k is split over cores by 1024 or more.
 
-A core's columns come in tiles of 128; the weight goes through the ring in blocks of 128 x 512, of
+A core's columns are split into tiles of 128; the weight passes the ring in blocks of 128 x 512, of
 which each vector core dequantises 32 x 512 at a time. x stays in L1 if the core's share of it fits
 into 256 KiB (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/op_tiling,
-*_custom_nz_splitk.cpp). That a block comes to L1 in halves, and that 256 rows of x are multiplied
-by it there, is assumed. What cores do with these numbers, `shared_k` says.
+*_custom_nz_splitk.cpp). That a block is loaded into L1 in halves, and multiplied there by 256
+rows of x, is assumed. See `shared_k` for the kernel.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
-    """The scale of bf16 comes after the product."""
+    """For a bf16 x the scale is applied after the product."""
     precision = Precision(offset=FLOAT16, scale=None, out=BFLOAT16)
     if p.traits.x == "float16":
         precision = Precision(offset=FLOAT16, scale=FLOAT16, out=FLOAT16)

@@ -1,9 +1,9 @@
-"""split_k: a bf16 x and few rows; n goes by 1024, k over the rest of the cores.
+"""split_k: a bf16 x and few rows; n is split by 1024, k over the rest of the cores.
 
 The sums of every group of 64 are added in global memory. Vector cores dequantise 32 x 512 at a time
 (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom_mix_splitk.h). That x leaves
-L1 only if it does not fit, and in what parts a block is multiplied, is assumed. What cores do with
-these numbers, `shared_k` says.
+L1 only if it does not fit, and in what parts a block is multiplied, is assumed. See `shared_k` for
+the kernel.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile, Tables
 from npusim.kernel.launch import mixed_launch, share
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
@@ -23,6 +23,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import (
     weight_tiles,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Dequantiser
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
 
 __all__ = ["build"]
 
@@ -32,12 +33,11 @@ VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 
 def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
-    names = [operand.name for operand in p.inputs] + ["output", *plan.workspaces]
-    bindings = {name: Binding(name) for name in names}
+    bound = bindings(p, plan)
     cube, vector = _CubeKernel(spec, p, plan), _VectorKernel(spec, p, plan)
     return mixed_launch(
         plan.block_dim,
-        lambda _: bindings,
+        lambda _: bound,
         cube.program,
         lambda group, half: vector.program(2 * group + half),
     )

@@ -112,7 +112,7 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
         cores_n = min(cores // cores_m, ceil_div(n, FRACTAL_ROWS))
         rows, columns = ceil_div(m, cores_m), ceil_div(n, cores_n)
         base_m = min(MAX_BASE_M, align_up(rows, FRACTAL_ROWS))
-        # Rows of a slot are read in whole lines of 256 bytes where a tile is that wide.
+        # Rows of a slot are read in whole lines of 256 bytes where a tile has as many columns.
         base_n = min(MAX_BASE_N, align_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
         rounds = ceil_div(ceil_div(n, base_n), cores_n)
         # Padded tiles may need fewer cores along m than were planned.
@@ -124,7 +124,7 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
 
 
 def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
-    """k of a piece in L0, and how many such pieces a load brings to L1, of x and of the weight.
+    """k of a piece in L0, and how many such pieces a load copies to L1, of x and of the weight.
 
     Half of L1 for each operand, double buffered, less for the smaller one if tables need room;
     loads of whole lines of 512 bytes, the larger one a multiple of the smaller one (asc-devkit,

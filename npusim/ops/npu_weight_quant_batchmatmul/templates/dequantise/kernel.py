@@ -1,6 +1,6 @@
 """A weight dequantised on a vector core: widened, plus offset, times scale, a tile at a time.
 
-The weight goes by way of fp16, exactly; each step then rounds to the type that a template computes
+The weight is cast to fp16, exactly; each step then rounds to the type that a template computes
 in (see :class:`Precision`). ND stays ND, in either orientation; FRACTAL_NZ becomes FRACTAL_NZ of
 16-bit numbers: its columns of fractals, 32 int8 or 64 int4 fp32, are split to 16 by block strides
 (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/tool.h and *_custom*.h).
@@ -45,7 +45,7 @@ class Precision:
 
     offset: DType
     scale: DType | None
-    """None leaves the scale to what comes after the product."""
+    """None: the scale is applied after the product."""
     out: DType
 
 

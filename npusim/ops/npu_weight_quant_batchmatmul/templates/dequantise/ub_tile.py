@@ -23,8 +23,8 @@ Operands = tuple[Local, Local, Local | None]
 class UbTile:
     """The layout of a tile in the unified buffer, and the scales and offsets of each part of it.
 
-    ND rows are filled up to whole repeats of fp16. Columns of fractals are as wide as 32 bytes of
-    the weight before they are split, then 16 wide; their rows follow each other.
+    ND rows are filled up to whole repeats of fp16. A column of fractals has as many elements
+    as 32 bytes of the weight before it is split, then 16; its rows follow each other.
     """
 
     def __init__(self, weight: GmMatrix, tile: GmView, group_ends: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""How many digits a number of x has, of which type, and where the digits lie in global memory."""
+"""How many digits a number of x has, their type, and their layout in global memory."""
 
 from __future__ import annotations
 

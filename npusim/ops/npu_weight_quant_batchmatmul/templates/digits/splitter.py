@@ -1,7 +1,7 @@
 """x written in digits, on a vector core: what the msd kernels multiply by the weight.
 
 A plane holds pieces of x, a row each. Each is divided by its largest magnitude, multiplied by a
-factor and rounded to a whole number, its first digit; what is left over is multiplied by the next
+factor and rounded to a whole number, its first digit; the remainder is multiplied by the next
 factor, and so on. Largest magnitudes, sums and digits go to global memory, where the cores that
 finish the product find them (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel,
 *_msd_split_k.h, *_msd_group.h, *_msd_multicore.h).
@@ -159,7 +159,7 @@ class DigitSplitter:
         return rounded
 
     def split(self, plane: Plane, *digits: GmView) -> None:
-        """Store the digits of rows that lie in [-1, 1], each where its view says."""
+        """Store the digits of rows in [-1, 1], each digit to its view."""
         builder, whole = self._builder, plane.whole()
         # d1 = round(q F1); rest = q F1 - d1; d2 = round(rest F2); and so on
         first, *following = self._scheme.factors

@@ -27,7 +27,7 @@ __all__ = ["DigitCube", "core_columns", "digits_tile"]
 L0_BYTES = 128
 """A row of a piece in L0A and L0B."""
 STEPS = 4
-"""Pieces of L0 that come to L1 at a time."""
+"""Pieces of L0 that are loaded into L1 at a time."""
 MAX_M, MAX_N = 128, 256
 
 

@@ -3,9 +3,9 @@
 .. code-block:: text
 
     vector cores  a row of x each: largest magnitude, sum, two digits, to global memory
-    cube cores    meanwhile load some of the weight, so that it lies in the L2
+    cube cores    meanwhile load some of the weight, so that it is in the L2
                   then digits (2 m, k) @ weight: int32 sums, to global memory
-    vector cores  the first of each pair: sums of both digits together, scaled, y
+    vector cores  the first of each pair: both digits combined, scaled, y
 
 Each stage begins when the one before is over: all vector cores wait for each other and then let
 their cube core go on, which lets its own vector cores go on (ops-nn@e5c3fa9 matmul/
@@ -59,7 +59,7 @@ ALL_SPLIT, DIGITS_READY, PRODUCTS_READY = range(3)
 # ---- how the work is split ----
 
 EPILOGUE_ELEMENTS, EPILOGUE_COLUMNS = 7712, 1024
-"""What a vector core finishes at a time, at most."""
+"""What a vector core turns into y at a time, at most."""
 PRELOADS = 3
 FEWER_PRELOADS = {(1, 5568, 6656): 1, (16, 8192, 7168): 2}
 """(m, k, n) of transposed weights without bias for which the vendor settled on fewer."""

@@ -3,9 +3,9 @@
 .. code-block:: text
 
     vector cores  rows of a block of x: largest magnitudes, sums, two or three digits
-    cube cores    meanwhile load some of the weight, so that it lies in the L2
+    cube cores    meanwhile load some of the weight, so that it is in the L2
                   then, round by round of columns: digits of each block @ weight, int32 sums
-    vector cores  sums of all digits and blocks together, scaled, y, while the next round is made
+    vector cores  all digits and blocks combined, scaled, y, during the next round
 
 The sums go through a ring of slots in global memory. All cube cores wait for each other after a
 round; the ring has two halves of `half_rounds` slots, and after each half all vector cores wait

@@ -9,7 +9,7 @@
     vector cores  the total rounded to y, by those whose cube core is the first along k
 
 Each vector core has half of the columns of its cube core. All vector cores wait for each other
-before the cube multiplies, for digits and zeros, and before y is made, for the total.
+before the cube multiplies, for digits and zeros, and before y is stored, for the total.
 
 ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2 op_kernel/*_msd_group.h, op_host/op_tiling/
 *_tiling_msd_group.cpp. There every core that shares k stores the same output; here only the first
@@ -269,7 +269,7 @@ class _VectorCore:
             self._set_products_read()
 
     def _add_groups(self, share: Share, inside: slice, columns: slice) -> None:
-        """Add the groups of *share*; *inside* its columns lie those of this core."""
+        """Add the groups of *share*; *inside* is this core's part of its columns."""
         builder, f = self._builder, self._f
         repeat(builder, self._clear_sums, inside.stop - inside.start)
         for first, count in pieces(share.groups, SPREAD):
@@ -280,7 +280,7 @@ class _VectorCore:
 
     def _clear_sums(self, columns: int) -> None:
         # The first group could be written in place of being added; a sum that begins with +0 and
-        # is added to +0 at last comes to the same bits.
+        # is added to +0 in the end gives the same bits.
         step(self._builder, Duplicate(self._sums.of(FLOAT32, self._f.m * columns), 0.0))
 
     def _add_pack(
@@ -291,7 +291,7 @@ class _VectorCore:
         absmax: GmView,
         row_sums: GmView | None,
     ) -> None:
-        """Up to eight groups, one after the other: their numbers of rows come at once."""
+        """Up to eight groups, one after the other; their numbers of rows are loaded at once."""
         operands, m, rows = self._operands, self._f.m, self._products.digit_rows
         sums = Plane(self._sums, m, scale.columns)
         operands.load_rows(absmax, row_sums)

@@ -47,7 +47,7 @@ class StripTiles:
     is_resident: bool
     """Whether x stays in L1, all of the core's k; its rows are then one strip."""
     l0c_depth: int
-    """At least the tiles of a strip whose k comes in several copies."""
+    """At least the tiles of a strip whose k is loaded in several copies."""
 
 
 class StripWriter:

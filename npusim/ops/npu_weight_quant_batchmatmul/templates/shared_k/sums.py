@@ -71,7 +71,7 @@ class Epilogue:
     def __init__(
         self, builder: Builder, p: Problem, cores: int, scaled: bool, mode: Literal["rint", "round"]
     ) -> None:
-        """*scaled* says that the scale comes only now, *mode* how the output is rounded."""
+        """*scaled* says that the scale is applied only now, *mode* how the output is rounded."""
         self._builder, self._mode, f, out = builder, mode, p.traits, p.output.element
         self._sums = GmView.of("sums", FLOAT32, f.m, f.n)
         self._output = GmView.of("output", out, f.m, f.n)
@@ -85,7 +85,7 @@ class Epilogue:
         if p.bias is not None:
             bias = GmView.vector("bias", p.bias.element, f.n)
             self._vectors.append(_RowVector(builder, bias, "add", columns))
-        # Sums come in and the output goes out, two of each.
+        # Sums and results are double buffered.
         row_bytes = 2 * FLOAT32.nbytes(columns) + 2 * out.nbytes(columns)
         self._rows = min(f.m, MAX_ROWS, builder.room_bytes("ub") // row_bytes)
         count = self._rows * columns

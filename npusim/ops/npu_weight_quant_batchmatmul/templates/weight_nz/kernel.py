@@ -11,7 +11,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
 from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, GmTile, l1_rows
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import fill, pieces
 from npusim.kernel.views import GmView, load, repeat
@@ -19,6 +19,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, tile_view
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import WeightNzPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
 
 __all__ = ["build"]
 
@@ -31,11 +32,11 @@ OUT_BYTES = 32768
 def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]:
     """One block a core; cores share the bodies of their programs."""
     kernel = _Kernel(spec, p, plan)
-    bindings = {name: Binding(name) for name in [*(x.name for x in p.inputs), "output"]}
+    bound = bindings(p, plan)
     f, t = p.traits, plan.tiles
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (t.base_m, t.base_n))
     return tuple(
-        Block(core, "ai_core", kernel.program(share), bindings) for core, share in enumerate(shares)
+        Block(core, "ai_core", kernel.program(share), bound) for core, share in enumerate(shares)
     )
 
 
@@ -168,7 +169,7 @@ class _DequantisedFeed:
                 dst, src = slot.of(UINT8, nbytes, offset_bytes), out.of(UINT8, nbytes * blocks_k)
                 self._builder.emit(CopyToL1(dst, src, nbytes, blocks_k, nbytes, l1_pitch))
                 self._out.free(out)
-        # Only then may the next weight come in.
+        # Only then may the next weight be loaded.
         self._builder.sync("mte3", "mte2")
 
     def _spread(self, column: int, rows: int) -> None:

@@ -58,7 +58,7 @@ SHAPES = {
 }
 """(m, n, k) whose tiles are known: ops-nn@e5c3fa9, op_host/op_tiling/*_weight_nz_tiling.cpp.
 
-The table's sizes of the parts of x that are turned into Nz are left out: the feed decides them.
+The table's sizes of the parts of x that become Nz are left out: the feed decides them.
 """
 
 
@@ -95,7 +95,7 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
 def _assumed(m: int, n: int, cores: int) -> Tiles:
     """Tiles of any other shape, for which the vendor's rule is closed: assumed.
 
-    Like the table, they let cores share n before m, and make a tile wide where m is small.
+    Like the table, they let cores share n before m, and give a tile many columns where m is small.
     """
     max_m, max_n, base_k = (128, 256, 64) if m > 16 else (16, 512, 32)
     cores_n = min(cores, ceil_div(n, 128))
