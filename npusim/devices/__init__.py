@@ -1,4 +1,4 @@
-"""The chips that npusim knows, one TOML file each, and the way to load a file of one's own.
+"""The chips that come with npusim, one TOML file each, and loading a file of one's own.
 
 A chip of a what-if takes a shipped one and changes a number::
 
@@ -90,7 +90,7 @@ def _folded(name: str) -> str:
 
 @cache
 def _known() -> dict[str, str]:
-    """Every folded name and alias -> the name of its chip."""
+    """Every name and alias, without case and separators -> the name of its chip."""
     known = {_folded(name): name for name in names()}
     for name in names():
         for alias in _read(_shipped(name)).tree.get("aliases", ()):
@@ -184,8 +184,8 @@ def _build(layers: Sequence[Layer]) -> DeviceSpec:
     try:
         spec = DeviceSpec.model_validate({**values, "sources": sources})
     except ValidationError as error:
-        told = {problem.key for problem in problems}
-        problems += [problem for problem in explain(error) if problem.key not in told]
+        reported = {problem.key for problem in problems}
+        problems += [problem for problem in explain(error) if problem.key not in reported]
     _refuse(layers, problems)
     assert spec is not None
     return spec

@@ -106,7 +106,7 @@ def _moved(tally: Tally, listing: Listing) -> tuple[Counter[str], dict[Pipe, int
 
 
 def _waited(tally: Tally, listing: Listing) -> dict[str, int]:
-    """Pipe, as its columns say -> cycles that waits for flags of other pipes held it."""
+    """Pipe, as its columns say -> cycles in which it waited for flags of other pipes."""
     found = {SHORT.get(pipe, pipe): 0 for pipe in ("cube", "vector", "mte1", "mte2", "mte3")}
     for line, held in zip(listing.lines, tally.held.tolist(), strict=True):
         name = SHORT.get(line.pipe, line.pipe)

@@ -17,7 +17,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What the cores of one lane did, line by line; arrays are `(lines,)`."""
+    """Calls and cycles of the cores of one lane, line by line; arrays are `(lines,)`."""
 
     lane: LaneTrace
     calls: Counts
