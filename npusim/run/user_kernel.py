@@ -41,7 +41,7 @@ from npusim.ops import Operator, Plan, Problem
 __all__ = ["KernelError", "KernelFunction", "load", "operator"]
 
 KernelFunction = Callable[..., Kernel]
-"""From a chip, called `spec`, and TensorSpecs and attributes by name, to a kernel."""
+"""A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
 PACKAGE = Path(npusim.__file__).resolve().parent
 
 

@@ -50,7 +50,7 @@ _libraries: list[Any] = []
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """What CPU tensors meet: the first line is torch's."""
+    """The error for CPU tensors; its first line is torch's."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(
@@ -153,7 +153,7 @@ def _taken(op: str, name: str, value: Any) -> Any:
 
 
 def _as_on_card(error: OpError, op: str, acl: str) -> OpError:
-    """The same error with the line before it that users of a card know."""
+    """The same error after the line that it begins with on a card."""
     code = error.code
     first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
     if code is Code.AICORE_EXCEPTION:

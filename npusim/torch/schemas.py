@@ -1,4 +1,4 @@
-"""From a call of torch to what an operator's declaration knows: parameters by name, dtypes by name.
+"""From a call of torch to the terms of an operator's declaration: parameters and dtypes by name.
 
 The schemas themselves stand in the operators' declarations, see :class:`npusim.ops.TorchFunction`.
 """

@@ -149,7 +149,10 @@ class Lane:
         self._runnable.append(pipe)
 
     def _work(self, pipe: int, steps: list[Step], opened: int) -> bool:
-        """Time what is left of *steps*; returns whether *pipe* did all of them."""
+        """Time what is left of *steps*; returns whether *pipe* did all of them.
+
+        Results of a pipe are there in order, and a flag rises when all results before it are.
+        """
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
         raised = self._raised
@@ -166,10 +169,8 @@ class Lane:
             if start < free:
                 start = free
             if what == WORK:
-                # Before the last result is there the pipe is not drained: no head to pay.
                 free = start + cycles if start < done else start + x + cycles
                 end = free + y
-                # Results of a pipe are there in order.
                 if end < done:
                     end = done
                 done = end
@@ -177,11 +178,9 @@ class Lane:
                 if not raised[x]:
                     self._waits_for[pipe] = x
                     break
-                # Flags are counted: the n-th wait takes the n-th set.
                 risen = raised[x].popleft()
                 free = end = (start if start > risen else risen) + cycles
             elif what == SET:
-                # The pipe goes on at once; the flag rises when all results before it are there.
                 free = start + cycles
                 end = free if start > done else done + cycles
                 raised[x].append(end)
