@@ -171,10 +171,10 @@ def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> li
             continue
         every = ((number, op) for number, call in enumerate(calls) for op in call.ops)
         moments = order.of(block)
-        turns: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
+        spans: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
         if moments is not None:
-            turns = [(moment, moment.epoch.accesses) for moment in moments]
-        for moment, accesses in turns:
+            spans = [(moment, moment.epoch.accesses) for moment in moments]
+        for moment, accesses in spans:
             pieces: dict[str, list[Pieces]] = {}
             for number, op in accesses:
                 place = global_operand(op)

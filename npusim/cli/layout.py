@@ -92,10 +92,10 @@ def show_layout(
     --index 17,33, or --offset 1569; npusim layout --html -o layout.html
     """
     asked = _format(form, html, as_json, output)
-    given = _placement(words or [], asked)
+    placement = _placement(words or [], asked)
     spec = devices.load(device)
     if index is not None or offset is not None:
-        _where(given, index, offset, spec, asked, output)
+        _where(placement, index, offset, spec, asked, output)
         return
     if (words or [])[:1] == ["where"]:
         raise UsageError("layout: where must be told --index I,J or --offset BYTE; add one")
@@ -103,7 +103,7 @@ def show_layout(
         file.check(output, force, "layout")
     elif asked == "png":
         raise UsageError("layout: a PNG must go to a file, not to the screen; add -o layout.png")
-    data = _written(given, asked, spec)
+    data = _written(placement, asked, spec)
     if output is None:
         typer.echo(data.decode(), nl=False)
         return

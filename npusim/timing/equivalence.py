@@ -78,7 +78,7 @@ class _Lines:
     def __init__(self, line_bytes: int) -> None:
         self._line_bytes = line_bytes
         self._places: dict[Program, dict[str, list[_Place]]] = {}
-        self._known: dict[tuple[Program, str, int], LineNumbers] = {}
+        self._cache: dict[tuple[Program, str, int], LineNumbers] = {}
 
     def of(self, block: Block) -> dict[str, LineNumbers]:
         """Name -> line numbers of its tensor, ascending, each once."""
@@ -88,9 +88,9 @@ class _Lines:
         numbers = {}
         for name, places in sorted(self._places[program].items()):
             first, phase = divmod(block.bindings[name].base_bytes, self._line_bytes)
-            if (program, name, phase) not in self._known:
-                self._known[program, name, phase] = self._search(places, phase)
-            numbers[name] = self._known[program, name, phase] + first
+            if (program, name, phase) not in self._cache:
+                self._cache[program, name, phase] = self._search(places, phase)
+            numbers[name] = self._cache[program, name, phase] + first
         return numbers
 
     def _search(self, places: list[_Place], phase: int) -> LineNumbers:

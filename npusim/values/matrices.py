@@ -179,7 +179,7 @@ class Panels:
     """Integer operands converted to float32, least recently used first out."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[object, ...], Array] = OrderedDict()
+        self._cache: OrderedDict[tuple[object, ...], Array] = OrderedDict()
         self._nbytes = 0
 
     def single(self, factor: Factor) -> Array:
@@ -188,13 +188,13 @@ class Panels:
         if not factor.is_constant:
             return matrix.astype(np.float32)
         key = _address(matrix), matrix.shape, matrix.strides
-        panel = self._known.pop(key, None)
+        panel = self._cache.pop(key, None)
         if panel is None:
             panel = np.ascontiguousarray(matrix).astype(np.float32)
             self._nbytes += panel.nbytes
-            while self._known and self._nbytes > PANEL_BYTES:
-                self._nbytes -= self._known.popitem(last=False)[1].nbytes
-        self._known[key] = panel
+            while self._cache and self._nbytes > PANEL_BYTES:
+                self._nbytes -= self._cache.popitem(last=False)[1].nbytes
+        self._cache[key] = panel
         return panel
 
 

@@ -108,13 +108,13 @@ class CrossCoreOrder:
     ) -> int | None:
         """The sets that come before the end of a wait; None while one that it needs is missing."""
         flag = use.op.mode, use.op.event
-        turn = core.turns[use.number]
+        ordinal = core.ordinals[use.number]
         heard = 0
         for source in sources[use.op.mode]:
             sets = source.sets_of.get(flag, [])
-            if turn >= len(sets) or sets[turn] not in self._heard:
+            if ordinal >= len(sets) or sets[ordinal] not in self._heard:
                 return None
-            heard |= 1 << sets[turn] | self._heard[sets[turn]]
+            heard |= 1 << sets[ordinal] | self._heard[sets[ordinal]]
         return heard or None
 
     def _deadlock(self, sources: dict[Block, dict[CrossMode, list[_Core]]]) -> str:
@@ -141,7 +141,7 @@ class _Core:
         self.lanes: dict[str, deque[FlagUse]] = {}
         self.sets_of: dict[Flag, list[int]] = {}
         """Flag -> its sets, by their numbers in the launch."""
-        self.turns: list[int] = []
+        self.ordinals: list[int] = []
         """For each wait how many came before it for the same flag."""
         self.done = 0
         """The waits that are over."""
@@ -152,10 +152,10 @@ class _Core:
             if isinstance(use.op, CrossCoreSetFlag):
                 self.sets_of.setdefault(flag, []).append(first + use.number)
             else:
-                self.turns.append(counts.get(flag, 0))
-                counts[flag] = self.turns[-1] + 1
+                self.ordinals.append(counts.get(flag, 0))
+                counts[flag] = self.ordinals[-1] + 1
         self.sets = sum(len(sets) for sets in self.sets_of.values())
-        self.learnt = [0] * len(self.turns)
+        self.learnt = [0] * len(self.ordinals)
         """For each wait, the sets that come before its end, a bit each."""
 
     def heard(self, waits: int) -> int:

@@ -89,7 +89,7 @@ class CopyStep:
     """How many slices of the L2 the bytes are in that it requests at a time."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
-    known: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
+    by_phase: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
     """Place within a line -> bytes as moved, cycles that hold the pipe, lines from that one on."""
 
 
@@ -109,7 +109,7 @@ class Decoder:
         self.cross_flags: list[CrossFlag] = []
         self.copies: list[CopyStep] = []
         self._bodies: dict[Body, Decoded] = {}
-        self._known: dict[MicroOp, Step] = {}
+        self._steps: dict[MicroOp, Step] = {}
 
     def cycles(self, core_cycles: int) -> int:
         """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
@@ -141,9 +141,9 @@ class Decoder:
         return Decoded(stretches, [np.array(found, np.int64) for found in rows])
 
     def _step(self, op: MicroOp) -> Step:
-        if op not in self._known:
-            self._known[op] = self._decoded(op)
-        return self._known[op]
+        if op not in self._steps:
+            self._steps[op] = self._decoded(op)
+        return self._steps[op]
 
     def _decoded(self, op: MicroOp) -> Step:
         place = global_operand(op)
@@ -215,14 +215,14 @@ class Decoder:
         It begins at *address*, counted from the start of the tensor.
         """
         line, phase = divmod(address, self._line_bytes)
-        known = copy.known.get(phase)
-        if known is None:
+        asked = copy.by_phase.get(phase)
+        if asked is None:
             base = phase - copy.place.offset_bytes
             charged = charge(copy.op, base, self.spec)
             lines = touched_lines(copy.place, base, self._line_bytes)
-            known = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
-            copy.known[phase] = known
-        nbytes, rows, hold, lines = known
+            asked = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
+            copy.by_phase[phase] = asked
+        nbytes, rows, hold, lines = asked
         if isinstance(lines, slice):
             return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
         return nbytes, rows, hold, lines + line
