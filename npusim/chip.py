@@ -1,8 +1,8 @@
 """A whole chip: plays one program a core, for its values, for its times, or for both.
 
-Values and times never look at each other: values are computed core by core in an order that the
+Values and times do not depend on each other: values are computed core by core in an order that the
 flags allow, times come from the pipes and the memory alone. Both rest on the same check that the
-order of the micro-ops is certain (``hazards``) and that the chip has them (``rules``).
+order of the micro-ops is certain (``check/hazards``) and that the chip has them (``check/rules``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ L2State = Literal["cold", "warm", "repeat"] | tuple[str, ...]
 """What lies in the L2 at launch: nothing, everything as far as it fits, what an earlier run of the
 same kernel has left there, or the tensors named."""
 Progress = Callable[[str, float], None]
-"""Hears how far a run has come: "values" or "time", and the share that is done, from 0 to 1."""
+"""Called with the stage of a run, "values" or "time", and the share of it done, from 0 to 1."""
 EVENTS_PER_REPORT = 1000
 
 
@@ -112,7 +112,7 @@ def _run(
     spec: DeviceSpec,
     progress: Progress | None,
 ) -> list[Lane]:
-    """Lanes that have run to their end, from cycle 0 on."""
+    """Time one representative of each of *groups* from cycle 0; returns their finished lanes."""
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
     # Cores of one kind share their flags' numbers, so all is decoded before the first lane is made.

@@ -1,4 +1,4 @@
-"""Flags between the cores of a launch: who waits for whom, and who may go on.
+"""Flags between the cores of a launch: which cores wait for which, and when a wait is over.
 
 Mode "all": every core of a kind waits for all of its kind, itself included. Mode "group": the
 cores of one kind in a group wait for those of the other kind in it (asc-devkit,

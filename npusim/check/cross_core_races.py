@@ -2,7 +2,7 @@
 
 Only flags between cores order the cores of a launch. So the bytes that a block writes must be its
 own, unless such a flag comes between it and whoever else touches them, or both add in the same
-type. (Within one block ``hazards`` looks after the order.)
+type. (``check/hazards`` checks the order within one block.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Ranges(NamedTuple):
 
 
 def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
-    """Raise RaceError, naming cores, tensor and bytes, if blocks get in each other's way."""
+    """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race."""
     ranges = _Search()
     for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
         writes = ranges.of_tensor(blocks, tensor, True)
@@ -162,7 +162,7 @@ class _Share:
 
 
 def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> list[_Share]:
-    """All accesses to *tensor*, those that no flag between cores tells apart together."""
+    """All accesses to *tensor*, one share for those between the same flags between cores."""
     found = []
     for owner, block in enumerate(blocks):
         bound = {name: to for name, to in block.bindings.items() if to.tensor == tensor}
@@ -171,10 +171,10 @@ def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> li
             continue
         every = ((number, op) for number, call in enumerate(calls) for op in call.ops)
         moments = order.of(block)
-        turns: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
+        spans: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
         if moments is not None:
-            turns = [(moment, moment.epoch.accesses) for moment in moments]
-        for moment, accesses in turns:
+            spans = [(moment, moment.epoch.accesses) for moment in moments]
+        for moment, accesses in spans:
             pieces: dict[str, list[Pieces]] = {}
             for number, op in accesses:
                 place = global_operand(op)

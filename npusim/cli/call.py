@@ -58,10 +58,10 @@ def arguments(
     known = parameters(op)
     words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)])
     settings = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
-    given: dict[str, Any] = {name: attribute(word) for name, word in settings.items()}
+    found: dict[str, Any] = {name: attribute(word) for name, word in settings.items()}
     for parameter in known:
         name = parameter.name
-        if name in words or name in given or parameter.default is not Parameter.empty:
+        if name in words or name in found or parameter.default is not Parameter.empty:
             continue
         if not (is_tensor(parameter) and _may_be_none(parameter)):
             option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
@@ -69,8 +69,8 @@ def arguments(
                 f"{command}: {name} of {op} must be given; "
                 f"add for example {option} {name}={example}"
             )
-        given[name] = None
-    return given | {name: parse(word) for name, word in words.items()}
+        found[name] = None
+    return found | {name: parse(word) for name, word in words.items()}
 
 
 def _named(

@@ -102,7 +102,7 @@ def _worst(found: Comparison) -> list[Any]:
 
 
 def _errors(one: Mismatch) -> tuple[float | None, float | None]:
-    """Absolute and relative error; None where there is none to tell."""
+    """Absolute and relative error; None where it is not finite, or for a relative one of zero."""
     a, b = float(one.a), float(one.b)
     if not (math.isfinite(a) and math.isfinite(b)):
         return None, None

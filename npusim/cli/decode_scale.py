@@ -129,7 +129,7 @@ def _fields(word: Word, is_found: bool) -> list[tuple[str, str]]:
 
 
 def _exact(number: float) -> str:
-    """A number of fp32 with the digits that tell it from all others."""
+    """A number of fp32 with nine digits, which no other fp32 number has."""
     return f"{number:.9g}"
 
 

@@ -37,8 +37,8 @@ def explain_operator(
     spec = devices.load(device)
     found = None
     if inputs or attributes:
-        given = arguments(op, inputs or (), attributes or (), "explain")
-        found = explain(op, spec, given)
+        call_arguments = arguments(op, inputs or (), attributes or (), "explain")
+        found = explain(op, spec, call_arguments)
     caption, written, notes = formula(op)
     if as_json:
         facts = {"op": op, "summary": caption, "formula": written, "notes": notes}

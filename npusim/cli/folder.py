@@ -31,7 +31,7 @@ def check(folder: Path, force: bool, command: str = "run", record: str = RECORD)
     """
     who = f"{command}: the folder {folder}"
     try:
-        held = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
     except OSError as error:
         raise _unwritable(folder, command, error) from None
     target = folder.resolve()
@@ -41,14 +41,14 @@ def check(folder: Path, force: bool, command: str = "run", record: str = RECORD)
         raise _unwritable(folder, command, OSError(error_number, os.strerror(error_number)))
     if target == Path.cwd():
         raise FolderError(f"{who} must not be the current one; name one below it")
-    if held and not force:
+    if names and not force:
         raise FolderError(
-            f"{who} must be new or empty, but holds {held[0]}; "
+            f"{who} must be new or empty, but holds {names[0]}; "
             f"name another, or add --force to replace an earlier run"
         )
-    if held and record not in held:
+    if names and record not in names:
         raise FolderError(
-            f"{who} must hold a {record} to be replaced, but holds {held[0]}; name another"
+            f"{who} must hold a {record} to be replaced, but holds {names[0]}; name another"
         )
 
 

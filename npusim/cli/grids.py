@@ -36,12 +36,13 @@ def described(of: Placement) -> list[tuple[str, str]]:
     lines = [("layout", str(of))]
     if of.order is not None and of.fractal is not None:
         height, width = of.fractal
-        down, across = of.padded[0] // height, of.padded[1] // width
+        blocks_m, blocks_n = of.padded[0] // height, of.padded[1] // width
         lines.append(
             (
                 "fractals",
-                f"{down} x {across} of {height} x {width}, {of.dtype.nbytes(height * width)} bytes "
-                f"each, {WAYS[of.order.outer]}; inside {WAYS[of.order.inner]}",
+                f"{blocks_m} x {blocks_n} of {height} x {width}, "
+                f"{of.dtype.nbytes(height * width)} bytes each, "
+                f"{WAYS[of.order.outer]}; inside {WAYS[of.order.inner]}",
             )
         )
     padding = f", {of.padding_bytes} of them padding" if of.padding_bytes else ""
@@ -49,10 +50,11 @@ def described(of: Placement) -> list[tuple[str, str]]:
     return lines
 
 
-def _limit(of: Placement, most: int, remedy: str) -> None:
-    if of.count > most:
+def _limit(of: Placement, max_elements: int, remedy: str) -> None:
+    if of.count > max_elements:
         raise ValueError(
-            f"layout: a map must have at most {most} elements here, not {of.count}; {remedy}"
+            f"layout: a map must have at most {max_elements} elements here, not {of.count}; "
+            f"{remedy}"
         )
 
 

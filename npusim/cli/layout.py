@@ -43,7 +43,7 @@ PICTURES = ("svg", "png")
 FORMAT_NAMES = tuple(form.value for form in Format)
 ENDINGS = {"txt": "text", "htm": "html"}
 INCHES = (6.0, 24.0)
-"""Least and most that a picture measures each way."""
+"""Smallest and largest width and height of a picture."""
 
 Words = Annotated[
     list[str] | None,
@@ -92,10 +92,10 @@ def show_layout(
     --index 17,33, or --offset 1569; npusim layout --html -o layout.html
     """
     asked = _format(form, html, as_json, output)
-    given = _placement(words or [], asked)
+    placement = _placement(words or [], asked)
     spec = devices.load(device)
     if index is not None or offset is not None:
-        _where(given, index, offset, spec, asked, output)
+        _where(placement, index, offset, spec, asked, output)
         return
     if (words or [])[:1] == ["where"]:
         raise UsageError("layout: where must be told --index I,J or --offset BYTE; add one")
@@ -103,7 +103,7 @@ def show_layout(
         file.check(output, force, "layout")
     elif asked == "png":
         raise UsageError("layout: a PNG must go to a file, not to the screen; add -o layout.png")
-    data = _written(given, asked, spec)
+    data = _written(placement, asked, spec)
     if output is None:
         typer.echo(data.decode(), nl=False)
         return
@@ -170,10 +170,11 @@ def _drawn(of: Placement, asked: str) -> bytes:
 
     from npusim.reports.layout import layout
 
-    down, across = of.padded
-    least, most = INCHES
-    wide = min(most, max(least, across * 0.3))
-    figure = Figure((wide, min(most, max(2.0, wide * down / across * 0.7) + 1)))
+    rows_padded, cols_padded = of.padded
+    smallest, largest = INCHES
+    width = min(largest, max(smallest, cols_padded * 0.3))
+    height = max(2.0, width * rows_padded / cols_padded * 0.7) + 1
+    figure = Figure((width, min(largest, height)))
     with rc_context({"svg.hashsalt": "npusim", "svg.fonttype": "none"}):
         figure.subplots_adjust(0.08, 0.12, 0.99, 0.92)
         layout(of, ax=figure.subplots())
@@ -237,9 +238,9 @@ def _bank(spot: Spot, spec: DeviceSpec) -> dict[str, int | None]:
 
 
 def _lines(of: Placement, spot: Spot, spec: DeviceSpec) -> list[tuple[str, str]]:
-    held = "padding" if spot.is_padding else f"row {spot.row}, column {spot.column}"
+    holds = "padding" if spot.is_padding else f"row {spot.row}, column {spot.column}"
     bits = "" if of.dtype.bits >= 8 else f", bits {spot.bit} to {spot.bit + of.dtype.bits - 1}"
-    lines = [("holds", held), ("place", f"element {spot.element}, byte {spot.byte}{bits}")]
+    lines = [("holds", holds), ("place", f"element {spot.element}, byte {spot.byte}{bits}")]
     if spot.fractal is not None:
         lines.append(
             (

@@ -87,7 +87,7 @@ def _timed(path: Path) -> Record:
 
 
 def _letter(count: int, number: int) -> str:
-    """What tells the pictures of two runs apart."""
+    """The suffix of a picture's name when there are two runs: a or b."""
     return f"_{'ab'[number]}" if count > 1 else ""
 
 

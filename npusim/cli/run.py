@@ -115,7 +115,7 @@ def run_operator(
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
-    given = arguments(op, inputs or (), attributes or ())
+    call_arguments = arguments(op, inputs or (), attributes or ())
     spec = devices.load(device)
     chosen = formats(export, trace_time.value, output is not None, timing)
     if output is not None:
@@ -123,7 +123,7 @@ def run_operator(
     with bar() as progress:
         run = npusim.run(
             op,
-            **given,
+            **call_arguments,
             device=spec,
             values=values,
             timing=timing,

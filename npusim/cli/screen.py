@@ -1,4 +1,4 @@
-"""Where tables and summaries go: stdout, folded only where a terminal is too narrow."""
+"""Where tables and summaries go: stdout, with lines broken only where a terminal is too narrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells at a glance."""
+"""The summary of a run that `npusim run` prints."""
 
 from __future__ import annotations
 

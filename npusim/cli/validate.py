@@ -1,4 +1,4 @@
-"""`npusim validate`: simulated times held against times measured on silicon."""
+"""`npusim validate`: simulated times compared with times measured on silicon."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ _FLOAT_FORMAT = {
 
 
 def dtype_named(name: str) -> DType:
-    """The element type that torch calls *name*; raises ValueError for a name it does not know."""
+    """The element type that torch calls *name*; raises ValueError for an unknown name."""
     if name not in _BY_NAME:
         known = ", ".join(dtype.name for dtype in DTYPES)
         raise ValueError(f"dtypes: a dtype must be one of {known}, not {name!r}; use one of these")

@@ -1,4 +1,4 @@
-"""The errors a user of a card would meet, with the codes CANN gives them."""
+"""The errors that a user of a card would see, with the codes that CANN gives them."""
 
 from __future__ import annotations
 

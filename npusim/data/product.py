@@ -5,7 +5,7 @@ public; the model is *ascending k, one block at a time: its products and their s
 the fp32 accumulator with one rounding to nearest even*. :data:`CubeOrder` says how wide a block is.
 NaN and inf follow IEEE 754 (asc-devkit, Mmad.md, special values); a zero always comes out as +0.
 
-BLAS does the work, in an order that nobody knows. So each route says why the order cannot matter:
+BLAS does the work, in an order that is not specified. So each route says why it does not matter:
 every partial sum is exact, or the error is bounded, and what the bound leaves open is computed once
 more without error.
 """
@@ -256,12 +256,13 @@ class _Tile:
         finite: bool,
     ) -> _Tile:
         """From P and q `(blocks, rows)`, and the largest |start| of each row."""
-        reach = starts + 2 * np.cumsum(bounds, axis=0)
+        # (blocks, rows): a bound of every partial sum up to the end of each block
+        largest = starts + 2 * np.cumsum(bounds, axis=0)
         finest = np.minimum(np.minimum.accumulate(quanta.min(axis=1)), finest_start)
         # Half of 2^53: the bounds were themselves rounded.
-        exact = reach.max(axis=1) <= 2.0**52 * finest
+        exact = largest.max(axis=1) <= 2.0**52 * finest
         doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)[:, None]
-        tolerances = 2.0**-52 * (width * bounds + 2 * reach)
+        tolerances = 2.0**-52 * (width * bounds + 2 * largest)
         return cls(exact.tolist(), doubtful, tolerances[:, :, None], width, finite)
 
     def run(self, a: Double, b: Double, out: Single) -> None:
@@ -302,7 +303,7 @@ def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Doub
 
 
 def _restore_nonfinite(a: Double, b: Double, sums: Double) -> None:
-    """Take the rows and columns that meet inf or NaN from plain sums: some BLAS skip zeros.
+    """Compute rows and columns with inf or NaN by plain sums: some BLAS skip products with zero.
 
     Each of these sums is inf or NaN, whatever the order.
     """

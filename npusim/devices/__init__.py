@@ -1,4 +1,4 @@
-"""The chips that npusim knows, one TOML file each, and the way to load a file of one's own.
+"""The chips that come with npusim, one TOML file each, and loading a file of one's own.
 
 A chip of a what-if takes a shipped one and changes a number::
 
@@ -84,26 +84,26 @@ def _shipped(name: str) -> Traversable:
     return files(__name__) / f"{name}.toml"
 
 
-def _folded(name: str) -> str:
+def _normalised(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", name.strip()).casefold()
 
 
 @cache
 def _known() -> dict[str, str]:
-    """Every folded name and alias -> the name of its chip."""
-    known = {_folded(name): name for name in names()}
+    """Every name and alias, without case and separators -> the name of its chip."""
+    known = {_normalised(name): name for name in names()}
     for name in names():
         for alias in _read(_shipped(name)).tree.get("aliases", ()):
-            known[_folded(alias)] = name
+            known[_normalised(alias)] = name
     return known
 
 
 def _find(name: str, who: str = "devices") -> str:
     """Find the chip that *name* means; *who* begins the message when there is none."""
     known = _known()
-    if _folded(name) in known:
-        return known[_folded(name)]
-    near = get_close_matches(_folded(name), known, n=1, cutoff=0.8)
+    if _normalised(name) in known:
+        return known[_normalised(name)]
+    near = get_close_matches(_normalised(name), known, n=1, cutoff=0.8)
     hint = f"did you mean {known[near[0]]}? " if near else ""
     raise DeviceError(
         f"{who}: no device {name!r}; {hint}known: {', '.join(names())}; "
@@ -184,8 +184,8 @@ def _build(layers: Sequence[Layer]) -> DeviceSpec:
     try:
         spec = DeviceSpec.model_validate({**values, "sources": sources})
     except ValidationError as error:
-        told = {problem.key for problem in problems}
-        problems += [problem for problem in explain(error) if problem.key not in told]
+        reported = {problem.key for problem in problems}
+        problems += [problem for problem in explain(error) if problem.key not in reported]
     _refuse(layers, problems)
     assert spec is not None
     return spec

@@ -1,4 +1,4 @@
-"""The schema of a device: what a chip is, as far as values and time can tell.
+"""The schema of a device file: every number of a chip that values or times depend on.
 
 A device file gives every number as ``{ value = 1, source = "...", confidence = "..." }``.
 Loading splits that in two: the plain numbers, checked here, and :attr:`DeviceSpec.sources`,
@@ -100,7 +100,7 @@ class Path(Part):
     pipe: Pipe
     """The pipe that moves the bytes."""
     bytes_per_cycle: PositiveFloat
-    """What one core can move when nobody else is in the way, in its own cycles."""
+    """Rate of one core without contention, in bytes a cycle of its own clock."""
     startup_cycles: NonNegativeInt
     """Cycles a transfer holds the pipe before its first byte moves."""
 
@@ -110,7 +110,7 @@ class Core(Part):
 
     count: PositiveInt
     clock_hz: PositiveInt
-    pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML knows lists only
+    pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML has lists, not tuples
     ub_bytes: PositiveInt | None = None
     ub_reserved_bytes: NonNegativeInt | None = None
     """Tail of the unified buffer that the framework keeps for itself."""
@@ -160,16 +160,16 @@ class GlobalMemory(Part):
 
     capacity_bytes: PositiveInt
     bus: Literal["separate", "shared"]
-    """Whether reads and writes have a way of their own, or share the bytes a second of reads."""
+    """Whether writes have a bandwidth of their own, or share that of reads."""
     read_bytes_per_s: PositiveFloat
-    """What all cores together can stream in."""
+    """Of all cores together, as `write_bytes_per_s`."""
     write_bytes_per_s: PositiveFloat
     read_latency_ns: NonNegativeFloat
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: NonNegativeFloat
     """From the last byte handed over to the acknowledgement."""
     row_ns: NonNegativeFloat
-    """For each piece of a row, of a line at most, that a core turns into Nz on its way to L1."""
+    """Time of each piece of a row, up to one line, that LoadNd2Nz turns into Nz."""
     run_bytes: NonNegativeInt
     """Overhead of each run, in bytes that could have been read in its time."""
 
@@ -184,15 +184,15 @@ class L2Cache(Part):
     read_latency_ns: NonNegativeFloat
     write_latency_ns: NonNegativeFloat
     row_ns: NonNegativeFloat
-    """As of global memory, for pieces that lie in the L2."""
+    """The same for pieces that are in the L2."""
     slices: PositiveInt
-    """Parts that deliver beside each other; the same bytes come from the same one."""
+    """Parts that work in parallel; the same bytes always come from the same part."""
     outstanding: PositiveInt
-    """Lines that a core has asked for and not got yet, at most."""
+    """How many lines a core can have requested and not received yet."""
 
 
 class Transfer(Part):
-    """What a copy between global memory and a core costs beside its bytes."""
+    """What a copy between global memory and a core costs in addition to its bytes."""
 
     issue_cycles: NonNegativeInt
     """A copy instruction holds its pipe at least this long."""
@@ -212,9 +212,9 @@ class Cube(Part):
     m: PositiveInt
     n: PositiveInt
     k_per_cycle: dict[str, PositiveInt]
-    """Depth of the tile that one cycle eats, per dtype."""
+    """Depth k of the tile that is multiplied in one cycle, per dtype."""
     startup_cycles: NonNegativeInt
-    """Cycles of an `mmad` beside its tiles when the pipe was idle."""
+    """Cycles of an `mmad` in addition to its tiles when the pipe was idle."""
     back_to_back_cycles: NonNegativeInt
     """The same when `mmad` follows `mmad`."""
 
@@ -270,7 +270,7 @@ class Sync(Part):
     reserved_event_ids: NonNegativeInt
     """How many of them, from the top, the framework keeps."""
     cross_core_cycles: NonNegativeInt | None = None
-    """From a set flag until another core sees it; left out where cores cannot meet."""
+    """From a set flag until another core sees it; left out if cores cannot wait for each other."""
 
 
 class Launch(Part):
@@ -308,14 +308,14 @@ def _known_kind(kind: str) -> str:
 
 
 class DeviceSpec(Part):
-    """A chip (for Atlas A3: one die) with everything the simulator knows of it."""
+    """A chip (for Atlas A3: one die): its clock, cores, memories and costs, with their sources."""
 
     name: str
     series: Literal["Atlas inference", "Atlas A2", "Atlas A3"]
     arch: Literal["2002", "2201"]
     """NpuArch, which decides about micro-ops and data paths."""
     aliases: tuple[str, ...] = Field(default=(), strict=False)
-    """Product names that mean this chip."""
+    """Product names of this chip."""
     half_overflow: Literal["inf_nan", "saturate"]
     """What fp16 and bf16 results do beyond their range: torch_npu sets it when it starts."""
     cores: dict[Annotated[str, AfterValidator(_known_kind)], Core]

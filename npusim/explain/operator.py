@@ -90,15 +90,15 @@ def _tidy(lines: list[str], indent: int) -> str:
     return "\n".join(kept).strip("\n")
 
 
-def explain(op: str, spec: DeviceSpec, given: dict[str, Any]) -> Explanation:
-    """Explain the call of *op* with the arguments *given* on *spec*."""
+def explain(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Explanation:
+    """Explain the call of *op* with *arguments* on *spec*."""
     operator = ops.load(op)
     lines = tuple(
-        _line(operator, spec if spec.series == series else devices.load(name), given)
+        _line(operator, spec if spec.series == series else devices.load(name), arguments)
         for series, name in ONE_OF_EACH.items()
     )
     try:
-        problem = _checked(operator, spec, given)
+        problem = _checked(operator, spec, arguments)
     except OpError:
         return Explanation(op, spec.name, lines, {}, {}, None, None, None)
     plan = operator.plan(spec, problem)
@@ -130,31 +130,31 @@ def _to_json(value: Any) -> Any:
     return value if isinstance(value, int | float | str | None) else str(value)
 
 
-def _checked(operator: ops.Operator, spec: DeviceSpec, given: dict[str, Any]) -> ops.Problem:
+def _checked(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, Any]) -> ops.Problem:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return operator.check(spec, **given)
+        return operator.check(spec, **arguments)
 
 
-def _line(operator: ops.Operator, spec: DeviceSpec, given: dict[str, Any]) -> Line:
+def _line(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, Any]) -> Line:
     refusal = None
     try:
-        _checked(operator, spec, given)
+        _checked(operator, spec, arguments)
     except OpError as error:
         refusal = str(error)
-    kinds = {name: kind for name, value in given.items() if (kind := _spec_of(value))}
+    kinds = {name: kind for name, value in arguments.items() if (kind := _spec_of(value))}
     dtypes = {}
     for names in _alike(kinds):
         others = {
             dtype.name: {name: replace(kinds[name], dtype=dtype.name) for name in names}
             for dtype in DTYPES
         }
-        dtypes[names] = _taken(operator, spec, given, others)
+        dtypes[names] = _taken(operator, spec, arguments, others)
     layouts = {}
     for name, kind in kinds.items():
         if len(kind.shape) >= 2:
             others = {layout: {name: replace(kind, layout=layout)} for layout in LAYOUTS}
-            layouts[name] = _taken(operator, spec, given, others)
+            layouts[name] = _taken(operator, spec, arguments, others)
     return Line(spec.series, spec.name, refusal, dtypes, layouts)
 
 
@@ -177,14 +177,14 @@ def _spec_of(value: Any) -> TensorSpec | None:
 def _taken(
     operator: ops.Operator,
     spec: DeviceSpec,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     others: dict[str, dict[str, TensorSpec]],
 ) -> tuple[str, ...]:
-    """Which of *others*, by name, the operator takes in place of what is given."""
+    """Which of *others*, by name, the operator takes in place of those of the call."""
     found = []
     for label, other in others.items():
         try:
-            _checked(operator, spec, given | other)
+            _checked(operator, spec, arguments | other)
         except OpError:
             continue
         found.append(label)

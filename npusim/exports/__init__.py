@@ -1,4 +1,4 @@
-"""Runs in the formats that people have tools for.
+"""Runs in the formats of other tools.
 
 ==========  ======================================================================================
 msprof      the folder that `msprof op simulator` writes, for MindStudio Insight, with the tables of

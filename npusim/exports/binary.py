@@ -7,7 +7,7 @@
            content, padded to 4 bytes
 
 Sources: Ascend/msopprof, csrc/common/visualize.{h,cpp}; Ascend/msinsight, SourceFileParser.cpp.
-What is not known of a kernel here, such as its registers, is left out.
+What is not simulated, such as registers, is left out.
 """
 
 from __future__ import annotations

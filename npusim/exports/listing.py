@@ -1,6 +1,6 @@
 """The listing of a kernel: each micro-op that its programs are made of, once, on a line of its own.
 
-What is called again and again, or by several cores, stands there once, so a line is what an address
+A body that is called repeatedly, or by several cores, is listed once, so a line is what an address
 is in the tools of the vendor: the k-th word of the code.
 """
 

@@ -64,7 +64,9 @@ def measures(tally: Tally, listing: Listing, spec: DeviceSpec) -> Measures:
     for pipe in spec.cores[tally.lane.kind].pipes:
         counter = counters.get(pipe, PipeCounter(0, 0, 0))
         found |= _of_pipe(SHORT.get(pipe, pipe), counter, cycles, spec.clock_hz)
-    found |= {f"{name}_wait_ratio": held / cycles for name, held in _waited(tally, listing).items()}
+    found |= {
+        f"{name}_wait_ratio": waited / cycles for name, waited in _waited(tally, listing).items()
+    }
     found |= {name: moved[what] / seconds / GB for name, what in BANDWIDTHS.items()}
     found |= {name: moved[what] / KB for name, what in AMOUNTS.items()}
     for name, what in PATHS.items():
@@ -106,35 +108,37 @@ def _moved(tally: Tally, listing: Listing) -> tuple[Counter[str], dict[Pipe, int
 
 
 def _waited(tally: Tally, listing: Listing) -> dict[str, int]:
-    """Pipe, as its columns say -> cycles that waits for flags of other pipes held it."""
+    """Pipe, as its columns say -> cycles in which it waited for flags of other pipes."""
     found = {SHORT.get(pipe, pipe): 0 for pipe in ("cube", "vector", "mte1", "mte2", "mte3")}
-    for line, held in zip(listing.lines, tally.held.tolist(), strict=True):
+    for line, waited in zip(listing.lines, tally.occupied.tolist(), strict=True):
         name = SHORT.get(line.pipe, line.pipe)
         if isinstance(line.op, WaitFlag) and name in found:
-            found[name] += held
+            found[name] += waited
     return found
 
 
 def _calculated(tally: Tally, listing: Listing, cycles: int) -> Measures:
     """What the cube and the vector unit did, by type."""
-    held: dict[str, int] = defaultdict(int)
+    occupied: dict[str, int] = defaultdict(int)
     count: dict[str, int] = defaultdict(int)
-    rows = zip(listing.lines, tally.calls.tolist(), tally.held.tolist(), strict=True)
-    for line, calls, line_held in rows:
+    rows = zip(listing.lines, tally.calls.tolist(), tally.occupied.tolist(), strict=True)
+    for line, calls, line_cycles in rows:
         work = line.op.work
         if isinstance(work, Product):
             kind = cube_kind(work)
             count["cube_fops"] += calls * cube_ops(work)
             count[f"cube_{'int' if kind == 'int8' else 'fp'}_instr_number"] += calls
-            held[f"cube_{kind}_ratio"] += line_held
+            occupied[f"cube_{kind}_ratio"] += line_cycles
         elif line.pipe == "vector" and not isinstance(line.op, ORDERING):
             count["vec_fops"] += calls * vector_ops(line.op)
-            held[f"vec_{vector_kind(line.op)}_ratio"] += line_held
+            occupied[f"vec_{vector_kind(line.op)}_ratio"] += line_cycles
     found: Measures = {
         name: count[name]
         for name in ("cube_fops", "cube_fp_instr_number", "cube_int_instr_number", "vec_fops")
     }
     found["cube_total_instr_number"] = sum(count[f"cube_{x}_instr_number"] for x in ("fp", "int"))
     kinds = [f"vec_{kind}_ratio" for kind in ("fp32", "fp16", "int32", "int16", "misc")]
-    ratios = {name: held[name] / cycles for name in (*kinds, "cube_fp16_ratio", "cube_int8_ratio")}
+    ratios = {
+        name: occupied[name] / cycles for name in (*kinds, "cube_fp16_ratio", "cube_int8_ratio")
+    }
     return found | ratios

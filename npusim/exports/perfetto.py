@@ -39,7 +39,7 @@ def write(
     scale: Scale,
     report: Callable[[int], None],
 ) -> None:
-    """Write *path*; *report* hears of each core how many micro-ops were written.
+    """Write *path*; *report* is called for each core with the number of micro-ops written.
 
     With *scale* "cycles" a nanosecond of the trace is a cycle.
     """

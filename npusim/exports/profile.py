@@ -124,12 +124,12 @@ def write_details(run: Run, path: Path) -> None:
     """Write `kernel_details.csv`: one kernel, which starts at 0 and waits for nothing."""
     assert run.plan is not None
     assert run.time_us is not None
-    given = [spec for value in run.arguments.values() for spec in _specs(value)]
-    made = [spec for value in run.outputs.values() for spec in _specs(value)]
+    inputs = [spec for value in run.arguments.values() for spec in _specs(value)]
+    outputs = [spec for value in run.outputs.values() for spec in _specs(value)]
     cores = {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}
     row: list[Any] = [0, run.op, run.op, cores.get(_kinds(run), "AI_CORE")]
     row += [0, f"{run.time_us:.3f}", 0, run.plan.block_dim]
-    for specs in (given, made):
+    for specs in (inputs, outputs):
         row.append(";".join(",".join(map(str, spec.storage_shape)) for spec in specs))
         row.append(";".join(DTYPES.get(spec.dtype, spec.dtype.upper()) for spec in specs))
         row.append(";".join(spec.layout for spec in specs))

@@ -52,7 +52,7 @@ def write_all(
     words: FlagWords,
     report: Report,
 ) -> None:
-    """Write the trace of all cores; *report* hears how many micro-ops were written."""
+    """Write the trace of all cores; *report* is called with the number of micro-ops written."""
     clock, arrows = Clock(trace.clock_hz), Arrows(trace, listing, places)
     with TraceFile(path, _head(ALL_CORES)) as out:
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):

@@ -17,11 +17,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What the cores of one lane did, line by line; arrays are `(lines,)`."""
+    """Calls and cycles of the cores of one lane, line by line; arrays are `(lines,)`."""
 
     lane: LaneTrace
     calls: Counts
-    held: Counts
+    occupied: Counts
     """Cycles until the pipe was free again, added up."""
     lasted: Counts
     """Cycles until the results were there, added up; flags and barriers have none of their own."""
@@ -37,7 +37,7 @@ def tallies(trace: Trace, listing: Listing) -> list[Tally]:
 
 def _tally(lane: LaneTrace, listing: Listing) -> Tally:
     lines = len(listing.lines)
-    calls, held, lasted, covered = (np.zeros(lines, np.int64) for _ in range(4))
+    calls, occupied, lasted, covered = (np.zeros(lines, np.int64) for _ in range(4))
     until = np.zeros(lines, np.int64)
     """When the last call of each line was done: a line is always on the same pipe, in order."""
     begin = 0
@@ -47,9 +47,9 @@ def _tally(lane: LaneTrace, listing: Listing) -> Tally:
         start, free = lane.start[rows], lane.free[rows]
         end = np.where(listing.orders[first:last], free, lane.end[rows])
         calls[first:last] += 1
-        held[first:last] += free - start
+        occupied[first:last] += free - start
         lasted[first:last] += end - start
         covered[first:last] += np.maximum(end - np.maximum(start, until[first:last]), 0)
         until[first:last] = np.maximum(end, until[first:last])
         begin += last - first
-    return Tally(lane, calls, held, lasted, covered)
+    return Tally(lane, calls, occupied, lasted, covered)

@@ -20,7 +20,7 @@ __all__ = ["STEP_NS", "path_of", "throughput"]
 
 STEP_NS = 1000
 FIRST_NS = 1
-"""Where the first value stands: Insight drops what stands at 0."""
+"""Time of the first value: Insight drops a value at 0."""
 Steps = NDArray[np.float64]
 
 

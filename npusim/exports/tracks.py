@@ -1,4 +1,4 @@
-"""Stretches of time on tracks, where nothing overlaps and all is seen."""
+"""Tracks of a timeline: each stretch of time goes where it overlaps no other."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Stretch:
 
 
 class Tracks:
-    """Gives each stretch of time the first track of its lane on which nothing is under way.
+    """Gives each stretch of time the first track of its lane that is free.
 
-    A cycle may be shorter than a nanosecond, and Perfetto turns round what begins together: each
+    A cycle may be shorter than a nanosecond, and Perfetto swaps stretches that begin together: each
     stretch is at least 1 ns long, and what follows at once begins that much later, until a gap or
     a longer stretch makes up for it. On a *clock* that counts cycles nothing moves.
     """

@@ -1,11 +1,11 @@
 """The micro-ops: the instructions of a core, one frozen record each, grouped by pipe.
 
 A micro-op says *what*, which of its operands it reads and writes, and what work is counted of it
-(``micro_op``); whether a chip accepts it stands in ``rules``, what it computes in ``semantics``,
-how long it holds its pipe in ``cost``. Each of these has a table with an entry for every micro-op,
-checked when it is imported. Names follow Ascend C (DataCopy, Cast, Add, Muls, Duplicate, Brcb,
-SetFlag, PipeBarrier, ...); the pipes are those of the Ascend C guide (asc-devkit, docs/zh/guide).
-Where each source lies: docs/sources.md.
+(``micro_op``); whether a chip accepts it stands in ``check/rules``, what it computes in
+``values/semantics``, how long it holds its pipe in ``timing/cost``. Each of these has a table with
+an entry for every micro-op, checked when it is imported. Names follow Ascend C (DataCopy, Cast,
+Add, Muls, Duplicate, Brcb, SetFlag, PipeBarrier, ...); the pipes are those of the Ascend C guide
+(asc-devkit, docs/zh/guide). docs/sources.md lists the sources.
 
 Operands are ranges: :class:`Local` in a buffer of the core, :class:`Global` in global memory.
 Global memory is named, not addressed: each block binds a program's names to tensors and offsets, so

@@ -1,7 +1,7 @@
 """Micro-ops around the cube: matrices on their way from L1 through L0 and out again.
 
-A matrix in a buffer is given by its first byte and its layout (``layout``): Nz in L1,
-zZ in L0A, nZ in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
+A matrix in a buffer is given by its first byte and its layout (``data/layout``): Nz in L1, zZ in
+L0A, nZ in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
 byte on and reads or writes whole fractals; `count` says how many elements that are.
 """
 

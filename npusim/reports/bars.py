@@ -17,12 +17,12 @@ __all__ = ["STEPS", "WIDE_STEPS", "Bar", "alike", "rows", "window"]
 STEPS = 2000
 """A gap of less than one STEPS-th of what is shown falls between two pixels."""
 WIDE_STEPS = 20
-"""A bar this wide takes in nothing more, so that a long run keeps its shape."""
+"""A bar of this many steps is not joined with the next, so that a long run keeps its shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A micro-op, or several of one pipe that cannot be told apart at this scale."""
+    """A micro-op, or several of one pipe that are too short to be seen at this scale."""
 
     cores: tuple[int, ...]
     """The cores that did this at the same time."""
@@ -36,7 +36,7 @@ class Bar:
     end_us: float
     """The last result is there."""
     held_us: float
-    """How long micro-ops held the pipe between start and free: less, if there were gaps."""
+    """How long micro-ops occupied the pipe from start to free, without gaps between them."""
     micro_ops: int = 1
 
     @property
@@ -46,7 +46,7 @@ class Bar:
 
     @property
     def share(self) -> float:
-        """Which part of its width the pipe was held."""
+        """The share of its width for which the pipe was occupied."""
         return self.held_us / self.width_us if self.micro_ops > 1 else 1.0
 
 

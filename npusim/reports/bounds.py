@@ -121,8 +121,10 @@ def _alone(lane: LaneTrace, index: int, device: DeviceSpec, trace: Trace) -> int
     near = far(trace, device).lower()
     port = core.paths.get(way.replace("gm", near)) or core.paths[way]
     cycles = place.nbytes / port.bytes_per_cycle + port.startup_cycles
-    held = max(cycles, device.transfer.issue_cycles, place.bursts * device.transfer.burst_cycles)
-    return -int(-held * device.clock_hz // core.clock_hz)
+    occupied = max(
+        cycles, device.transfer.issue_cycles, place.bursts * device.transfer.burst_cycles
+    )
+    return -int(-occupied * device.clock_hz // core.clock_hz)
 
 
 def finding(subject: Subject) -> str:
@@ -138,13 +140,13 @@ def finding(subject: Subject) -> str:
         f"{pipe}{f' of {kind}' if len(kinds) > 1 else ''} works {style.percent(took[kind, pipe])}"
     )
     sentence += f" of {style.time_named(elapsed_us(trace_of(subject)))}"
-    held = [
+    delays = [
         row
         for row in found
         if (row.kind, row.pipe) == (kind, pipe) and row.cause not in ("work", "order", "over")
     ]
-    longest = max(held, key=lambda row: row.share, default=None)
-    if longest is not None and longest.share >= LEAST_TOLD:
+    longest = max(delays, key=lambda row: row.share, default=None)
+    if longest is not None and longest.share >= MIN_SHARE:
         share = style.percent(longest.share)
         sentence += (
             f", {share} of it slowed by {longest.reason}"
@@ -155,7 +157,7 @@ def finding(subject: Subject) -> str:
     return f"{words}: {sentence}" if words else sentence
 
 
-LEAST_TOLD = 0.05
+MIN_SHARE = 0.05
 
 
 def _awaited(row: Row) -> str:

@@ -41,13 +41,13 @@ class Flag:
     dst: Pipe
     event: int
     set_us: float
-    """All that the producer had to do is done."""
+    """When the flag rises: the producer's results before it are there."""
     asked_us: float
-    """The consumer has come to the wait."""
+    """When the consumer has come to the wait."""
     passed_us: float
-    """It may go on."""
+    """When the consumer goes on."""
     carries: str
-    """As `data in ub`; empty if the micro-ops around it do not tell."""
+    """As `data in ub`; empty if it does not follow from the micro-ops around it."""
 
     @property
     def held_us(self) -> float:

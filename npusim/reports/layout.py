@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CELLS", "Cell", "layout", "rows"]
 
 MAX_CELLS = 16384
-"""More could not be told apart."""
+"""Cells of a picture; with more, each would be too small to read."""
 MAX_NUMBERS = 2048
 """Cells with their numbers in them; more would be too small to read."""
 PADDING = "#f4f4f4"
@@ -77,21 +77,22 @@ def layout(of: Placement, *, ax: Axes | None = None) -> Axes:
 def _points(of: Placement, ax: Axes) -> float:
     """A size in which the largest number fits its cell."""
     box = ax.get_window_extent()
-    wide, high = box.width / of.padded[1], box.height / of.padded[0]
-    points = 72 / ax.figure.get_dpi() * min(high * 0.6, wide / (0.62 * len(str(of.count)) + 0.4))
-    return min(TEXT_POINTS, points)
+    # Pixels of a cell; a digit of 1 point is about 0.62 points wide.
+    width, height = box.width / of.padded[1], box.height / of.padded[0]
+    fitting = min(height * 0.6, width / (0.62 * len(str(of.count)) + 0.4))
+    return min(TEXT_POINTS, 72 / ax.figure.get_dpi() * fitting)
 
 
 def _frame(of: Placement, ax: Axes) -> None:
     """Lines between fractals, and the axes."""
-    down, across = of.padded
+    rows_padded, cols_padded = of.padded
     height, width = of.fractal or of.padded
-    for y in range(0, down + 1, height):
-        ax.plot([-0.5, across - 0.5], [y - 0.5] * 2, color=INK, linewidth=1)
-    for x in range(0, across + 1, width):
-        ax.plot([x - 0.5] * 2, [-0.5, down - 0.5], color=INK, linewidth=1)
-    ax.set_xlim(-0.6, across - 0.4)
-    ax.set_ylim(down - 0.4, -0.6)
+    for y in range(0, rows_padded + 1, height):
+        ax.plot([-0.5, cols_padded - 0.5], [y - 0.5] * 2, color=INK, linewidth=1)
+    for x in range(0, cols_padded + 1, width):
+        ax.plot([x - 0.5] * 2, [-0.5, rows_padded - 0.5], color=INK, linewidth=1)
+    ax.set_xlim(-0.6, cols_padded - 0.4)
+    ax.set_ylim(rows_padded - 0.4, -0.6)
     ax.set_xlabel("column; each cell says how many elements lie before it", color=INK)
     ax.set_ylabel("row", color=INK)
     ax.spines[:].set_visible(False)

@@ -47,10 +47,10 @@ MAX_OPS = 200_000
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
 FAR_ABOVE = 5
-"""A size so many times what is used is only written, so that the rest can be seen."""
+"""A buffer so many times larger than what is used is not drawn to scale, only its size given."""
 
 STEPS = 1000
-"""More changes than this cannot be told apart."""
+"""Changes that are drawn; more would fall between pixels."""
 
 Times = NDArray[np.float64]
 Bytes = NDArray[np.int64]
@@ -190,8 +190,8 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
         top = max(top, row.size_bytes or 0)
     edges = np.append(row.times_us, max(end_us, float(row.times_us[-1])))
     color = style.COLORS[BUFFERS[row.buffer]]  # type: ignore[index]
-    edges, least, most = seen(edges, row.live_bytes)
-    for live, shade in ((most, style.tint(color, 0.45)), (least, color)):
+    edges, lowest, highest = seen(edges, row.live_bytes)
+    for live, shade in ((highest, style.tint(color, 0.45)), (lowest, color)):
         heights = base - ROOM * live / top
         ax.stairs(heights, edges, baseline=base, fill=True, color=shade, zorder=2)
     if row.claimed_bytes:
@@ -215,14 +215,14 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
 
 
 def seen(edges: Times, live: Bytes) -> tuple[Times, Bytes, Bytes]:
-    """What can be told apart: edges of steps `(n + 1,)`, the least and the most in each `(n,)`."""
+    """Join changes into at most STEPS steps: their edges `(n + 1,)`, minima and maxima `(n,)`."""
     if len(live) <= STEPS:
         return edges, live, live
     places = np.searchsorted(edges[:-1], np.linspace(edges[0], edges[-1], STEPS + 1)[:-1])
     places = np.unique(np.minimum(places, len(live) - 1))
-    least = np.minimum.reduceat(live, places)
-    most = np.maximum.reduceat(live, places)
-    return np.append(edges[places], edges[-1]), least, most
+    lowest = np.minimum.reduceat(live, places)
+    highest = np.maximum.reduceat(live, places)
+    return np.append(edges[places], edges[-1]), lowest, highest
 
 
 def _finding(found: list[Row]) -> str:

@@ -1,4 +1,4 @@
-"""What the interactive timeline of a report knows, as plain numbers and strings.
+"""The data of the interactive timeline of a report, as plain numbers and strings.
 
 Micro-ops of a body that calls share stand there once; times are differences, which compress well.
 """

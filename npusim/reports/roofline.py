@@ -168,9 +168,9 @@ def _cube_memories(device: DeviceSpec, done: Work) -> list[Entry]:
     for way, nbytes in ways.items():
         for name, buffer in zip(("read", "write"), way.split("_to_"), strict=True):
             if buffer in CUBE_BUFFERS:
-                held, rate = found.get(f"{buffer.upper()} {name}", (0, 0.0))
+                before, rate = found.get(f"{buffer.upper()} {name}", (0, 0.0))
                 fastest = max(rate, path_bytes_per_s(device, way))
-                found[f"{buffer.upper()} {name}"] = held + nbytes, fastest
+                found[f"{buffer.upper()} {name}"] = before + nbytes, fastest
     return [(name, nbytes, rate) for name, (nbytes, rate) in sorted(found.items())]
 
 

@@ -1,4 +1,4 @@
-"""What a picture is about: a trace, or a run, which knows its operator and its chip too."""
+"""What a picture is about: a trace, or a run, which also has an operator and a chip."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Played(Protocol):
 
 
 class Timed(Played, Protocol):
-    """A run that knows what its launch cost."""
+    """A run with the time of its launch."""
 
     @property
     def launch_us(self) -> float:
@@ -64,7 +64,7 @@ def trace_of(subject: Subject) -> Trace:
 
 
 def device_of(subject: Subject) -> DeviceSpec | None:
-    """The chip, which a trace alone does not know."""
+    """The chip of a run; None for a trace."""
     return None if isinstance(subject, Trace) else subject.device
 
 
@@ -72,8 +72,8 @@ def slowest_lanes(trace: Trace) -> list[LaneTrace]:
     """The slowest cores of each kind, in the order of their first cores."""
     slowest: dict[str, LaneTrace] = {}
     for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
-        held = slowest.setdefault(lane.kind, lane)
-        if int(lane.end.max(initial=0)) > int(held.end.max(initial=0)):
+        known = slowest.setdefault(lane.kind, lane)
+        if int(lane.end.max(initial=0)) > int(known.end.max(initial=0)):
             slowest[lane.kind] = lane
     return list(slowest.values())
 

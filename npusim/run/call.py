@@ -57,15 +57,15 @@ def run(
     _check_choice("cube_order", cube_order, get_args(CubeOrder))
     operator, spec = find(op), devices.load(device)
     op = operator.name
-    given = _bind(operator, args, kwargs)
-    problem = operator.check(spec, **given)
+    bound = _bind(operator, args, kwargs)
+    problem = operator.check(spec, **bound)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     _check_l2(l2, problem)
-    arguments = {name: without_values(value) for name, value in given.items()}
+    arguments = {name: without_values(value) for name, value in bound.items()}
     _check_capacity(op, problem, spec)
     plan = operator.plan(spec, problem)
     if plan is None:
-        found = _without_kernel(operator, problem, given, with_values)
+        found = _without_kernel(operator, problem, bound, with_values)
         return Run(op, spec, arguments, l2, found, None, None, timing)
     blocks = operator.build(spec, problem, plan)
     orders = chip.verify(blocks, spec)
@@ -96,12 +96,12 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, given: dict[str, Any], with_values: bool
+    operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any], with_values: bool
 ) -> dict[str, Output]:
     """The outputs where no kernel runs: there is nothing to do, or the host does it."""
     if problem.output.size == 0 or not with_values:
         return _found(problem, _allocated(problem, with_values), with_values)
-    result = operator.reference(**given)
+    result = operator.reference(**bound)
     outputs = result if isinstance(result, tuple) else (result,)
     return dict(zip(problem.outputs, outputs, strict=True))
 

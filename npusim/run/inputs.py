@@ -170,11 +170,11 @@ def _limits(dtype: DType) -> tuple[int, int]:
 
 def _fits(what: str, low: int, high: int, dtype: DType) -> None:
     """Refuse whole numbers in [*low*, *high*] that an integer *dtype* cannot hold."""
-    least, most = _limits(dtype)
-    if not least <= low <= high <= most:
+    lowest, highest = _limits(dtype)
+    if not lowest <= low <= high <= highest:
         came = f"{low}" if low == high else f"{low} to {high}"
         raise InputError(
-            f"inputs: {what} must lie in [{least}, {most}] for {dtype.name}, not {came}; "
+            f"inputs: {what} must lie in [{lowest}, {highest}] for {dtype.name}, not {came}; "
             f"choose a wider dtype"
         )
 
@@ -252,7 +252,7 @@ GENERATORS: dict[str, tuple[Generator, tuple[str, ...]]] = {
     "full": (_full, ("value",)),
     "arange": (_arange, ()),
 }
-"""Name -> what makes the array, and the options that it knows."""
+"""Name -> the function that makes the array, and the options that it accepts."""
 
 
 # ---- files ----
@@ -260,26 +260,26 @@ GENERATORS: dict[str, tuple[Generator, tuple[str, ...]]] = {
 
 def _read(path: Path, hint: str | None) -> Array:
     """Read an array; *hint* names the element type where numpy saved only its width."""
-    held = _dtype(hint) if hint is not None else None
+    hinted = _dtype(hint) if hint is not None else None
     who = f"inputs: {path}"
     saved = _saved(path)
     dtype = saved.dtype
     if dtype.kind == "V" and dtype.names is None:
-        # numpy knows types of ml_dtypes only by their width once they are saved.
-        if held is None:
+        # numpy saves types of ml_dtypes as raw bytes of their width.
+        if hinted is None:
             raise FileError(
                 f"{who}: must say what its elements of {dtype.itemsize} bytes are, for numpy saved "
                 f"them without a type; write {path.name}:bfloat16 if they are that"
             )
-        if held.numpy.itemsize != dtype.itemsize:
+        if hinted.numpy.itemsize != dtype.itemsize:
             raise FileError(
-                f"{who}: must be read as a type of {dtype.itemsize} bytes, not {held.name} of "
-                f"{held.numpy.itemsize}; name another"
+                f"{who}: must be read as a type of {dtype.itemsize} bytes, not {hinted.name} of "
+                f"{hinted.numpy.itemsize}; name another"
             )
-        return np.array(saved).view(held.numpy)
-    if held is not None and held.numpy != dtype.newbyteorder("="):
+        return np.array(saved).view(hinted.numpy)
+    if hinted is not None and hinted.numpy != dtype.newbyteorder("="):
         raise FileError(
-            f"{who}: must be read as what it holds, {dtype}, not {held.name}; "
+            f"{who}: must be read as what it holds, {dtype}, not {hinted.name}; "
             f"leave :{hint} out, or convert the file"
         )
     return np.array(saved, dtype.newbyteorder("="))

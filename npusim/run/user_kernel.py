@@ -41,7 +41,7 @@ from npusim.ops import Operator, Plan, Problem
 __all__ = ["KernelError", "KernelFunction", "load", "operator"]
 
 KernelFunction = Callable[..., Kernel]
-"""From a chip, called `spec`, and TensorSpecs and attributes by name, to a kernel."""
+"""A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
 PACKAGE = Path(npusim.__file__).resolve().parent
 
 
@@ -160,16 +160,16 @@ class UserKernel:
         self.name: str = function.__name__ if is_named else type(function).__name__
         _check_parameters(self.name, function)
 
-    def check(self, spec: DeviceSpec, **given: Any) -> UserProblem:
+    def check(self, spec: DeviceSpec, **arguments: Any) -> UserProblem:
         """Have the kernel written, and hold it against the tensors and the chip."""
         operands = {
             name: _operand(self.name, name, value)
-            for name, value in given.items()
+            for name, value in arguments.items()
             if isinstance(value, np.ndarray | Tensor | TensorSpec)
         }
         described = {name: operand.spec for name, operand in operands.items()}
         try:
-            kernel = self.function(spec=spec, **given | described)
+            kernel = self.function(spec=spec, **arguments | described)
         except Exception as error:
             if isinstance(error, ValueError | RuntimeError) and _is_ours(error):
                 raise  # it says all that is needed

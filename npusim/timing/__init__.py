@@ -1,1 +1,1 @@
-"""How long it takes."""
+"""Timing: how many cycles each micro-op takes, and which of them overlap."""

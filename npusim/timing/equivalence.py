@@ -1,10 +1,10 @@
 """Equivalent cores: one representative of each class is simulated, and stands for the others.
 
 Two blocks are equivalent when they run the same program on the same kind of core, their
-tensors begin at the same place within a line, they await no other core, and the L2 treats them
-alike: what they touch is either the very same bytes, or lines that no other block touches. Then
-every request of the one has its twin at the same cycle, and links that are shared fairly keep twins
-together.
+tensors begin at the same offset within a cache line, they use no flags between cores, and the L2
+treats them alike: they access either the very same bytes, or lines that no other block accesses.
+Then each request of one block has a counterpart in the other at the same cycle, and because links
+are shared fairly, both end at the same cycle too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["equivalent_cores"]
 
 LineNumbers = NDArray[np.int64]
 _Place = tuple[Global, int]
-"""Where a copy goes in a body, and the shift of the call."""
+"""The global operand of a copy, and the bytes by which the call shifts it."""
 CROSS_CORE_FLAGS = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
@@ -40,7 +40,7 @@ def equivalent_cores(
     line_bytes = spec.l2.line_bytes
     lines_in_all = sum(ceil_div(allocated_bytes(tensor.nbytes), line_bytes) for tensor in tensors)
     if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:
-        # Which part of an input is still there differs from block to block.
+        # Part of the inputs has been evicted, so blocks differ in how many of their lines hit.
         return tuple((block,) for block in blocks)
     by_traits: dict[tuple[object, ...], list[Block]] = {}
     has_flags: dict[Program, bool] = {}
@@ -51,11 +51,14 @@ def equivalent_cores(
         )
         if block.program not in has_flags:
             has_flags[block.program] = _has_cross_core_flags(block.program)
+        # A flag ties the core to others at its own cycles: such a block is a class of its own.
         own = block.core if has_flags[block.program] else None
         by_traits.setdefault((block.program, block.kind, own, *places), []).append(block)
+    # The lines that blocks touch are the costly part: not looked for if no two could be equal.
     if len(by_traits) == len(blocks):
         return tuple((block,) for block in blocks)
     lines = _Lines(line_bytes)
+    # Lines of all blocks count, also of those without a partner: they may share a line with one.
     touched = {block: lines.of(block) for block in blocks}
     counts = _touch_counts(touched, tensors, line_bytes)
     groups: list[tuple[Block, ...]] = []
@@ -75,7 +78,7 @@ class _Lines:
     def __init__(self, line_bytes: int) -> None:
         self._line_bytes = line_bytes
         self._places: dict[Program, dict[str, list[_Place]]] = {}
-        self._known: dict[tuple[Program, str, int], LineNumbers] = {}
+        self._cache: dict[tuple[Program, str, int], LineNumbers] = {}
 
     def of(self, block: Block) -> dict[str, LineNumbers]:
         """Name -> line numbers of its tensor, ascending, each once."""
@@ -85,9 +88,9 @@ class _Lines:
         numbers = {}
         for name, places in sorted(self._places[program].items()):
             first, phase = divmod(block.bindings[name].base_bytes, self._line_bytes)
-            if (program, name, phase) not in self._known:
-                self._known[program, name, phase] = self._search(places, phase)
-            numbers[name] = self._known[program, name, phase] + first
+            if (program, name, phase) not in self._cache:
+                self._cache[program, name, phase] = self._search(places, phase)
+            numbers[name] = self._cache[program, name, phase] + first
         return numbers
 
     def _search(self, places: list[_Place], phase: int) -> LineNumbers:
@@ -117,7 +120,7 @@ def _copied(body: Body) -> list[Global]:
 
 
 def _has_cross_core_flags(program: Program) -> bool:
-    """Whether it sets or awaits flags between cores, which would tell its blocks apart."""
+    """Whether *program* sets or awaits flags between cores, so that its blocks differ in time."""
     return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.bodies for op in body)
 
 

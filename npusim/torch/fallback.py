@@ -163,7 +163,7 @@ def _only_indices(args: tuple[Any, ...]) -> bool:
 
 
 def _draw_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`normal_`, also for integers, which the CPU does not know: drawn in float32, cut off."""
+    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
     if tensor.dtype not in INTEGERS:
         return tensor.normal_(*args, **kwargs)
     drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Which format a storage lies in: ND unless said otherwise.
+"""The format of a storage: ND unless set otherwise.
 
 The format belongs to the storage, so views, `.data =` and parameters keep it and copies are ND.
 The memory itself stays row-major for the host; operators of the card are given it in its format.
@@ -25,7 +25,7 @@ def get(tensor: torch.Tensor) -> int:
 
 
 def put(tensor: torch.Tensor, number: int) -> None:
-    """Say that the storage of *tensor* lies in the format *number*."""
+    """Set the format of the storage of *tensor* to *number*."""
     storage = tensor.untyped_storage()
     key = storage._cdata
     if number == ND:

@@ -41,7 +41,7 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What `get_device_properties` tells."""
+    """What `get_device_properties` returns."""
 
     name: str
     total_memory: int

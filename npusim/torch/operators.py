@@ -50,7 +50,7 @@ _libraries: list[Any] = []
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """What CPU tensors meet: the first line is torch's."""
+    """The error for CPU tensors; its first line is torch's."""
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(
@@ -68,11 +68,11 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
     """What comes out, as empty tensors."""
 
     def fake(*args: Any, **kwargs: Any) -> Any:
-        given = bind(schema, args, kwargs)
-        first = next(iter(given.values()))
+        bound = bind(schema, args, kwargs)
+        first = next(iter(bound.values()))
         if schema.is_mutable:
             return first
-        found = function.outputs(described(arguments(function, given), {}), torch)
+        found = function.outputs(described(arguments(function, bound), {}), torch)
         outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -83,8 +83,8 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
     """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
 
     def real(*args: Any, **kwargs: Any) -> Any:
-        given = bind(schema, args, kwargs)
-        own, first = arguments(function, given), next(iter(given.values()))
+        bound = bind(schema, args, kwargs)
+        own, first = arguments(function, bound), next(iter(bound.values()))
         layouts = {
             name: _LAYOUTS[formats.get(value)]
             for name, value in own.items()
@@ -93,7 +93,7 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
         known = described(own, layouts)
         acl = function.aclnn(known)
         for name in function.absent:
-            _require_none(op, acl, name, given[name])
+            _require_none(op, acl, name, bound[name])
         if not function.is_done(known):
             found = _run(op, acl, **own)
         elif schema.is_mutable:
@@ -112,10 +112,10 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
 _LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
 
 
-def _run(op: str, acl: str, **given: Any) -> Any:
+def _run(op: str, acl: str, **arguments: Any) -> Any:
     """Run *op*, which torch_npu hands to the function *acl* of aclnn."""
     try:
-        taken = {name: _taken(op, name, value) for name, value in given.items()}
+        taken = {name: _taken(op, name, value) for name, value in arguments.items()}
         done = card.run(op, **taken)
     except OpError as error:
         raise _as_on_card(error, op, acl) from None
@@ -153,7 +153,7 @@ def _taken(op: str, name: str, value: Any) -> Any:
 
 
 def _as_on_card(error: OpError, op: str, acl: str) -> OpError:
-    """The same error with the line before it that users of a card know."""
+    """The same error after the line that it begins with on a card."""
     code = error.code
     first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
     if code is Code.AICORE_EXCEPTION:

@@ -1,4 +1,4 @@
-"""From a call of torch to what an operator's declaration knows: parameters by name, dtypes by name.
+"""From a call of torch to the terms of an operator's declaration: parameters and dtypes by name.
 
 The schemas themselves stand in the operators' declarations, see :class:`npusim.ops.TorchFunction`.
 """
@@ -32,14 +32,14 @@ def dtype_name(number: int | None) -> str | None:
 
 def bind(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call by the names of *schema*, defaults filled in."""
-    given = {argument.name: argument.default_value for argument in schema.arguments}
-    return given | dict(zip(given, args, strict=False)) | kwargs
+    bound = {argument.name: argument.default_value for argument in schema.arguments}
+    return bound | dict(zip(bound, args, strict=False)) | kwargs
 
 
-def arguments(function: TorchFunction, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What *given* means to the operator: its names for parameters and dtypes."""
+def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """*bound* by the operator's own names of parameters and dtypes."""
     found = {}
-    for name, value in given.items():
+    for name, value in bound.items():
         if name in function.absent:
             continue
         if name in function.dtypes:

@@ -21,7 +21,7 @@ __all__ = ["argument", "result"]
 
 
 def argument(op: str, name: str, tensor: torch.Tensor, acl_format: int) -> Array | Tensor:
-    """What npusim takes for *tensor*, which lies in host memory; raises OpError where it cannot."""
+    """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
         array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -91,7 +91,7 @@ class LaneTrace:
 
     def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
         start, end = self.start[rows], self.end[rows]
-        # Pipes are in order, so starts ascend; what lies before the latest end is counted already.
+        # Pipes are in order, so starts ascend; what is before the latest end is counted already.
         covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
         busy = np.maximum(end - np.maximum(start, covered), 0).sum()
         return PipeCounter(int(busy), len(rows), nbytes)

@@ -1,4 +1,4 @@
-"""Simulated times held against times measured on silicon.
+"""Simulated times compared with times measured on silicon.
 
 Rows are read from a CSV file, played on the simulator without values, and summed up family by
 family: the rows of one source that were measured in one way on one kind of chip.

@@ -52,7 +52,7 @@ SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class NotModelledError(ValueError):
-    """npusim has nothing that a row could be held against; the text is the reason."""
+    """npusim has nothing that a row could be compared with; the text is the reason."""
 
 
 class Timed(Protocol):

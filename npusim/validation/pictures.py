@@ -176,13 +176,13 @@ def _bands(ax: Axes, ends: NDArray[np.float64]) -> None:
     ax.plot(ends, ends, color=style.INK, linewidth=0.8, zorder=2)
 
 
-def _spread(ax: Axes, most: float) -> None:
-    """Axes of the histogram, whose last bins reach further than they look."""
+def _spread(ax: Axes, max_count: float) -> None:
+    """Axes of the histogram, whose first and last bins take in everything beyond the edge."""
     from matplotlib.ticker import MaxNLocator
 
     ends = round(100 * EDGE)
     ax.set_xlim(-ends - 1, ends + 1)
-    ax.set_ylim(0, 1.05 * max(most, 1))
+    ax.set_ylim(0, 1.05 * max(max_count, 1))
     inner = range(20 - ends, ends, 20)
     middles = ends - 50 * BIN
     ax.set_xticks(

@@ -1,1 +1,1 @@
-"""What comes out, bit for bit."""
+"""Values: what each micro-op computes, bit for bit, without regard to time."""

@@ -1,8 +1,8 @@
-"""The memories of one core as bounded bytes.
+"""The buffers of one core as bounded bytes.
 
-What the cube works on may be a lazy tile, a matrix whose bytes are not written until somebody looks
-at them (``matrices``): then it is materialised, in the order that it has on the chip. That saves
-the shuffling of fractals and nothing else; a byte-exact core materialises every tile at once.
+Operands of the cube may be lazy tiles (``matrices``): matrices whose bytes are written, in the
+order that they have on the chip, only when a micro-op reads those bytes. That saves reordering
+fractals and changes no value; a byte-exact core materialises every tile at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
 
 UNWRITTEN = 0xA5
-"""A pattern that is no small number in any type, so that reading it shows."""
+"""A pattern that is no small number in any type, so that reading unwritten bytes is noticed."""
 
 
 class OutOfBufferError(ValueError):
@@ -32,7 +32,7 @@ class OutOfBufferError(ValueError):
 
 
 class LazyTile(Protocol):
-    """What a buffer contains from *start* to *end* although its bytes are not written yet."""
+    """Contents of a buffer from *start* to *end* whose bytes are not written yet."""
 
     start: int
     """First byte."""
@@ -47,7 +47,7 @@ class LazyTile(Protocol):
 
 
 class Buffers:
-    """The bytes of a core's buffers; what nobody has written yet is UNWRITTEN throughout."""
+    """The bytes of a core's buffers; bytes that were never written are UNWRITTEN."""
 
     def __init__(self, core: Core, *, byte_exact: bool = False) -> None:
         self._byte_exact = byte_exact
@@ -118,6 +118,8 @@ class Buffers:
             )
         tiles = self._tiles.setdefault(buffer, {})
         start, end = tile.start, tile.end
+        # Invariant: lazy tiles never overlap. One that the new tile covers is dropped unwritten;
+        # one that it overlaps in part is materialised first, to keep the rest of its bytes.
         before = tiles.get(start)
         if before is not None and tile.covers(before):
             del tiles[start]
@@ -139,6 +141,7 @@ class Buffers:
         """Write the lazy tiles that touch [start, end) into their bytes."""
         tiles = self._tiles.get(buffer)
         if tiles:
+            # A list: tiles leave the dictionary in the loop.
             for tile in [tile for tile in tiles.values() if tile.start < end and start < tile.end]:
                 del tiles[tile.start]
                 tile.write(self._bytes[buffer])

@@ -1,12 +1,12 @@
-"""Matrices in L1, L0A, L0B and L0C: as numbers, until somebody looks at their bytes.
+"""Lazy tiles: matrices in L1, L0A, L0B and L0C, kept as arrays until their bytes are read.
 
-A tile can be written as the bytes that it is on the chip, so taking it as a matrix and taking its
-bytes apart again give the same numbers; only the latter takes long. An accumulator keeps the
-products it is the sum of until somebody asks for the sum.
+Writing a tile as the bytes that it has on the chip and reading these as a matrix gives the same
+numbers, but reordering fractals takes long, so it is done only when needed. An accumulator keeps
+the products that it is the sum of until the sum is needed.
 
-Edges are the same in both forms. What fills a fractal in L0A or L0B beyond the piece that was
-loaded becomes UNWRITTEN, whatever lay there: nobody may count on it, so it never looks like the
-zeros of a lucky kernel. What fills one in L0C beyond m and n becomes zero.
+The edges of fractals are the same either way. In L0A and L0B, elements beyond the piece that was
+loaded become UNWRITTEN, whatever was there before: a kernel must not depend on them, and zeros
+would hide it if one does. In L0C, elements beyond m and n become zero.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class L1Tile:
     nz_rows: int
     matrix: Array
     is_constant: bool = False
-    """Whether the matrix is a view of memory that nobody writes."""
+    """Whether the matrix is a view of memory that is never written."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +88,7 @@ class L1Tile:
         if blocks_n * width != columns:
             padded = np.zeros((rows, blocks_n * width), self.matrix.dtype)
             padded[:, :columns] = self.matrix
+        # (rows, n1 * c0) -> (n1, rows, c0); n1 steps by nz_rows blocks of 32 bytes, a row by one.
         split = padded.reshape(rows, blocks_n, width).swapaxes(0, 1)
         steps = (self.nz_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
         place = as_strided(raw[self.start :], (blocks_n, rows, BLOCK_BYTES), steps)
@@ -98,6 +99,7 @@ def l1_matrix(raw: Bytes, dtype: DType, nz_rows: int, rows: int, columns: int) -
     """The first *rows* x *columns* of an Nz matrix that begins with *raw*."""
     blocks_n = ceil_div(columns, c0(dtype))
     steps = (nz_rows * BLOCK_BYTES, BLOCK_BYTES, 1)
+    # Nz bytes (n1, rows, 32) -> (rows, n1, 32)
     blocks = as_strided(raw, (blocks_n, rows, BLOCK_BYTES), steps).swapaxes(0, 1)
     # A copy: the tile must outlive what comes into these bytes next.
     whole = _elements(blocks.copy().reshape(rows, -1), dtype)
@@ -114,7 +116,7 @@ def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class L0Tile:
-    """*matrix* as zZ in L0A or nZ in L0B; what fills its edges nobody wrote."""
+    """*matrix* as zZ in L0A or nZ in L0B; the edges of its fractals are UNWRITTEN."""
 
     start: int
     dtype: DType
@@ -122,7 +124,7 @@ class L0Tile:
     layout: Layout
     matrix: Array
     is_constant: bool = False
-    """Whether the matrix is a view of memory that nobody writes."""
+    """Whether the matrix is a view of memory that is never written."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,21 +165,21 @@ def l0_matrix(
 
 
 class Factor(NamedTuple):
-    """One side of a product, and whether it is a view of memory that nobody writes."""
+    """One side of a product, and whether it is a view of memory that is never written."""
 
     matrix: Array
     is_constant: bool
 
 
 Term = tuple[Factor, Factor]
-"""What one micro-op multiplies."""
+"""The factors `(m, k)` and `(k, n)` of one Mmad."""
 
 
 class Panels:
-    """Long pieces of operands as float32, kept while they are used again and again."""
+    """Integer operands converted to float32, least recently used first out."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[object, ...], Array] = OrderedDict()
+        self._cache: OrderedDict[tuple[object, ...], Array] = OrderedDict()
         self._nbytes = 0
 
     def single(self, factor: Factor) -> Array:
@@ -186,18 +188,18 @@ class Panels:
         if not factor.is_constant:
             return matrix.astype(np.float32)
         key = _address(matrix), matrix.shape, matrix.strides
-        panel = self._known.pop(key, None)
+        panel = self._cache.pop(key, None)
         if panel is None:
             panel = np.ascontiguousarray(matrix).astype(np.float32)
             self._nbytes += panel.nbytes
-            while self._known and self._nbytes > PANEL_BYTES:
-                self._nbytes -= self._known.popitem(last=False)[1].nbytes
-        self._known[key] = panel
+            while self._cache and self._nbytes > PANEL_BYTES:
+                self._nbytes -= self._cache.popitem(last=False)[1].nbytes
+        self._cache[key] = panel
         return panel
 
 
 PANEL_BYTES = 1 << 27
-"""What may be kept: enough for both operands of 4096 x 4096."""
+"""Bytes that Panels keeps: enough for both operands of 4096 x 4096."""
 
 
 @dataclass(slots=True)
@@ -242,7 +244,7 @@ class Accumulator:
         """Whether one sum of *group* is that of one product after the other."""
         if self.dtype is not INT32 or len(group) == 1:
             return True
-        # Each micro-op saturates, which joined ones would not: nowhere may a sum get so far.
+        # Each Mmad saturates at int32, a joined product only once: no partial sum may get that far.
         length = sum(int(a.matrix.shape[1]) for a, _ in group)
         largest = max(int(self.initial.max()), -int(self.initial.min()))
         return largest + length * LARGEST_PRODUCT < 1 << 31
@@ -257,13 +259,13 @@ class Accumulator:
 
 
 LARGEST_PRODUCT = 1 << 14
-"""Of two int8."""
+"""Of two int8: -128 times itself."""
 LONGEST = 1 << 15
 """Products are joined up to this k."""
 
 
 def _groups(terms: list[Term]) -> Iterator[list[Term]]:
-    """Products that follow each other as one, where the cube's blocks of k stay the same."""
+    """Split *terms* into runs that can be one product: the cube's blocks of k stay the same."""
     group: list[Term] = []
     length = 0
     for a, b in terms:
@@ -294,6 +296,7 @@ def _joined(factors: list[Factor], axis: int) -> Factor:
             break
         length += matrix.shape[axis]
     else:
+        # All are neighbours in constant memory with the same strides: one view, nothing copied.
         shape = (first.shape[0], length) if axis else (length, first.shape[1])
         return Factor(as_strided(first, shape, first.strides), True)
     return Factor(np.concatenate([matrix for matrix, _ in factors], axis), False)
@@ -310,5 +313,6 @@ def l0c_matrix(raw: Bytes, dtype: DType, nz_rows: int, shape: tuple[int, int]) -
     assert dtype in (FLOAT32, INT32)
     blocks_n = ceil_div(n, FRACTAL_ROWS)
     count = blocks_n * nz_rows * FRACTAL_ROWS
+    # (n1, nz_rows, 16) -> (nz_rows, n1 * 16), of which m x n are the matrix
     blocks = raw[: dtype.nbytes(count)].view(dtype.numpy).reshape(blocks_n, nz_rows, FRACTAL_ROWS)
     return blocks.swapaxes(0, 1).reshape(nz_rows, -1)[:m, :n]

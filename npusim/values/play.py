@@ -1,4 +1,4 @@
-"""The values of a launch: every core's program, in an order that the flags allow."""
+"""Computes the values of a launch: the program of each core, in an order that the flags allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["DEFAULT_MODEL", "Model", "Player"]
 
 CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
 Piece = list[MicroOp] | CrossCoreOp
-"""Micro-ops that run without a stop, or a flag between cores."""
+"""Micro-ops between two flags between cores, or one such flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Player:
         self._reordered: dict[Program, tuple[Call, ...]] = {}
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
-        """Run all blocks; *progress* hears which share of them has begun."""
+        """Run all blocks; *progress* is called with the share that has begun."""
         if not self._has_cross_core_flags:
             for index, block in enumerate(self._blocks):
                 if progress:
@@ -114,7 +114,7 @@ class Player:
             raise TrapError(f"{trap} (core {block.core})") from None
 
     def _fresh(self, kind: str) -> Buffers:
-        """Empty buffers; cores that run to their end one after the other share them."""
+        """Empty buffers; cores that run one after the other, each to its end, use the same ones."""
         if self._has_cross_core_flags or kind not in self._buffers:
             self._buffers[kind] = Buffers(self._spec.cores[kind], byte_exact=self._model.byte_exact)
         else:
@@ -134,7 +134,7 @@ class Player:
         return memories
 
     def _calls(self, program: Program) -> tuple[Call, ...]:
-        """The calls of *program*, or one with its micro-ops in another order that is right."""
+        """The calls of *program*; if program order is not allowed, one call in an order that is."""
         if program not in self._reordered:
             order = self._orders[program]
             calls = program.calls

@@ -64,7 +64,7 @@ def test_csv_lists_memory_in_order() -> None:
     of = Placement(20, 40, INT8, "FRACTAL_NZ")
     assert [int(row["element"]) for row in rows] == list(range(2048))
     held = [int(row["row"]) * 40 + int(row["column"]) if row["row"] else -1 for row in rows]
-    assert held == of.held.tolist()
+    assert held == of.stored_elements.tolist()
     assert {row["fractal"] for row in rows} == {"0", "1", "2", "3"}
 
 

@@ -30,7 +30,7 @@ def test_places_elements_and_bytes_say_the_same(name: str, dtype: DType) -> None
     for of in small(name, dtype):
         spots = [of.spot(element) for element in range(of.count)]
         numbers = [-1 if s.row is None else s.row * of.columns + s.column for s in spots]
-        assert numbers == of.held.tolist()
+        assert numbers == of.stored_elements.tolist()
         for row, column in ((0, 0), (of.rows - 1, 0), (0, of.columns - 1), (of.rows // 2, 0)):
             spot = of.where(row, column)
             assert spot == spots[int(of.elements[row, column])]

@@ -285,7 +285,7 @@ def test_a_line_runs_while_one_of_its_calls_is_under_way() -> None:
     (tally,) = tallies(trace, Listing(trace, "k.txt"))
 
     assert tally.calls.tolist() == [2, 2]
-    assert tally.held.tolist() == [10, 10]
+    assert tally.occupied.tolist() == [10, 10]
     assert tally.lasted.tolist() == [60, 10]
     assert tally.covered.tolist() == [40, 10]
 

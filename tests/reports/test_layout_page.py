@@ -91,7 +91,7 @@ def test_the_map_of_the_page_is_that_of_the_code(name: str) -> None:
     )
     for made, answer in zip(matrices, answers, strict=True):
         own = made.elements[: made.rows, : made.columns].tolist()
-        assert answer == [made.nbytes, made.count, own, made.held.tolist()], str(made)
+        assert answer == [made.nbytes, made.count, own, made.stored_elements.tolist()], str(made)
 
 
 @needs_node
@@ -103,7 +103,7 @@ def test_a_type_that_a_layout_cannot_hold_is_refused() -> None:
 def taken_for(written: Placement, read: Placement) -> list[int]:
     """Which elements a kernel gets: the storage of one layout, taken apart as another."""
     held = np.full(max(written.count, read.count), -2)
-    held[: written.count] = written.held
+    held[: written.count] = written.stored_elements
     whole = held[: read.count].reshape(read.storage_shape)
     if read.order is None:
         return [int(number) for number in whole.reshape(-1)]

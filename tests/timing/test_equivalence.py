@@ -1,4 +1,4 @@
-"""Folded and unfolded runs take the same time to the cycle, and folding happens where it may."""
+"""Equivalent cores: the times of simulating each, from one of them, and only where they may be."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_single_core_is_left_alone(tiny: DeviceSpec) -> None:
     assert lanes(blocks_of(kernel(), 1), tensors_of(1), tiny) == [(0,)]
 
 
-# ---- folded and unfolded, on whatever comes ----
+# ---- one representative against every core, on whatever comes ----
 
 
 @st.composite
@@ -197,7 +197,7 @@ def programs(draw: st.DrawFn) -> Program:
     l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
 )
 @settings(max_examples=120)
-def test_folded_and_unfolded_times_are_equal(
+def test_times_of_representatives_and_of_every_core_are_equal(
     several: list[tuple[Program, int]],
     apart: int,
     capacity: int,

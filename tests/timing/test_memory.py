@@ -231,7 +231,7 @@ def test_the_l2_answers_by_volume(tiny: DeviceSpec) -> None:
     assert reads(l2, np.array([1, 2])) == [(1, 1, 128)]
 
 
-def test_folded_requests_bring_in_as_much_as_apart(tiny: DeviceSpec) -> None:
+def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones(tiny: DeviceSpec) -> None:
     def age(copies: int, requests: int) -> list[Found]:
         l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
         lines = [slice(100 * request, 100 * request + 20) for request in range(requests)]

@@ -4,12 +4,12 @@ Pipes run at their own speed, so two micro-ops on different pipes are ordered on
 and awaited flags (or a full barrier). :func:`order` walks a program pipe by pipe as the chip does,
 untimed, and keeps a vector clock for each pipe: how far each other pipe had come, at least, when
 this one went on. Two micro-ops on different pipes that touch the same bytes, one of them writing,
-without the clock of the one knowing of the other, are a race. So are two on the vector pipe, which
+with neither before the other by these clocks, are a race. So are two on the vector pipe, which
 starts a micro-op before the last one's results are there, with no barrier between them
-(asc-devkit, PipeBarrier(ISASI).md). The other pipes hand results on to themselves. A walk that
-cannot go on is a deadlock. :class:`CrossCoreOrder` does the same for the flags between the cores
-of a launch. None of it depends on how long anything takes, so what passes here holds on every
-device.
+(asc-devkit, PipeBarrier(ISASI).md). On all other pipes a micro-op sees the results of those before
+it. A walk that cannot go on is a deadlock. :class:`CrossCoreOrder` does the same for the flags
+between the cores of a launch. None of it depends on how long anything takes, so a program that
+passes is free of races and deadlocks on every device.
 """
 
 from __future__ import annotations

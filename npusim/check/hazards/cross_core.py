@@ -1,6 +1,7 @@
-"""Flags between the cores of a launch: whether each is set, and what a core learns by awaiting it.
+"""Flags between the cores of a launch: whether each is set, and which accesses they order.
 
-The k-th wait for a flag takes the k-th set of each core that it awaits, as in ``cross_core_flags``.
+The k-th wait for a flag takes the k-th set of each core that it awaits, as in
+``check/cross_core_flags``.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class CrossCoreOrder:
         first = 0
         for block in blocks if flagged else ():
             found = Record()
+            # In program order, programs with equal bodies share one record.
             if block.program in flagged:
                 order = orders.of(block.program)
                 in_order = isinstance(order, range)
@@ -56,7 +58,7 @@ class CrossCoreOrder:
             core = self._cores[block] = _Core(block, found, first)
             first += core.sets
         self._heard: dict[int, int] = {}
-        """Number of a set -> the sets that its core knew of by then."""
+        """Number of a set -> the sets that come before it, a bit each."""
         self._go()
 
     def of(self, block: Block) -> list[Moment] | None:
@@ -70,6 +72,7 @@ class CrossCoreOrder:
     def _go(self) -> None:
         cores = list(self._cores.values())
         sources = {core.block: self._sources(core.block) for core in cores}
+        # Until nothing moves. Flags are counted, so the order of the cores makes no difference.
         moved = True
         while moved:
             moved = False
@@ -103,15 +106,15 @@ class CrossCoreOrder:
     def _awaited(
         self, core: _Core, use: FlagUse, sources: dict[CrossMode, list[_Core]]
     ) -> int | None:
-        """What a wait learns; None while a set is missing."""
+        """The sets that come before the end of a wait; None while one that it needs is missing."""
         flag = use.op.mode, use.op.event
-        turn = core.turns[use.number]
+        ordinal = core.ordinals[use.number]
         heard = 0
         for source in sources[use.op.mode]:
             sets = source.sets_of.get(flag, [])
-            if turn >= len(sets) or sets[turn] not in self._heard:
+            if ordinal >= len(sets) or sets[ordinal] not in self._heard:
                 return None
-            heard |= 1 << sets[turn] | self._heard[sets[turn]]
+            heard |= 1 << sets[ordinal] | self._heard[sets[ordinal]]
         return heard or None
 
     def _deadlock(self, sources: dict[Block, dict[CrossMode, list[_Core]]]) -> str:
@@ -138,7 +141,7 @@ class _Core:
         self.lanes: dict[str, deque[FlagUse]] = {}
         self.sets_of: dict[Flag, list[int]] = {}
         """Flag -> its sets, by their numbers in the launch."""
-        self.turns: list[int] = []
+        self.ordinals: list[int] = []
         """For each wait how many came before it for the same flag."""
         self.done = 0
         """The waits that are over."""
@@ -149,14 +152,14 @@ class _Core:
             if isinstance(use.op, CrossCoreSetFlag):
                 self.sets_of.setdefault(flag, []).append(first + use.number)
             else:
-                self.turns.append(counts.get(flag, 0))
-                counts[flag] = self.turns[-1] + 1
+                self.ordinals.append(counts.get(flag, 0))
+                counts[flag] = self.ordinals[-1] + 1
         self.sets = sum(len(sets) for sets in self.sets_of.values())
-        self.learnt = [0] * len(self.turns)
-        """For each wait the sets that it heard of."""
+        self.learnt = [0] * len(self.ordinals)
+        """For each wait, the sets that come before its end, a bit each."""
 
     def heard(self, waits: int) -> int:
-        """All that *waits* heard of."""
+        """The sets that come before the end of *waits*, a bit each."""
         heard = 0
         while waits:
             lowest = waits & -waits

@@ -1,7 +1,8 @@
-"""What flags between cores a program awaited before, and sets after, each access to global memory.
+"""Which flags between cores come before and after each access of a program to global memory.
 
-Sets of waits, of sets and of epochs are integers, a bit each, so that joining two is one step. An
-*epoch* is all accesses that these flags do not tell apart.
+Waits, sets and epochs are numbered, and a set of them is an integer with a bit each, so that the
+union of two is one operation. An *epoch* is all accesses with the same waits before and the same
+sets after them.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Player:
         self.lanes: dict[Pipe, _Lane] = {"scalar": _Lane()}
         self.flags: dict[Flag, deque[tuple[int, int]]] = {}
         self.covers: list[int] = []
-        """For each set the epochs that come before it."""
+        """For each set of a flag, the epochs that come before it, a bit each."""
         self.waits = 0
 
     def play(self, op: MicroOp, call: int, index: int) -> None:

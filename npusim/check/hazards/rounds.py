@@ -34,7 +34,7 @@ class Orders:
 
     _found: dict[Program, Sequence[int]] = field(default_factory=dict)
     _equal: dict[tuple[MicroOp, ...], _Numbered] = field(default_factory=dict)
-    _known: dict[Body, _Numbered] = field(default_factory=dict)
+    _by_body: dict[Body, _Numbered] = field(default_factory=dict)
     _passed: set[tuple[int, ...]] = field(default_factory=set)
     """Sequences of bodies that may run in program order."""
 
@@ -49,16 +49,16 @@ class Orders:
         return tuple(self._numbered(call.body).number for call in program.calls)
 
     def _numbered(self, body: Body) -> _Numbered:
-        known = self._known.get(body)
-        if known is None:
-            known = self._equal.get(body.ops)
-            if known is None:
+        numbered = self._by_body.get(body)
+        if numbered is None:
+            numbered = self._equal.get(body.ops)
+            if numbered is None:
                 counts: Counter[Flag] = Counter()
                 counts.update(flag for flag in map(raised, body) if flag is not None)
                 counts.subtract(flag for flag in map(awaited, body) if flag is not None)
-                known = self._equal[body.ops] = _Numbered(len(self._equal), body, counts)
-            self._known[body] = known
-        return known
+                numbered = self._equal[body.ops] = _Numbered(len(self._equal), body, counts)
+            self._by_body[body] = numbered
+        return numbered
 
     def _order(self, program: Program) -> Sequence[int]:
         if len(program.calls) > 1 and not _shares(program) and self._passes(program):

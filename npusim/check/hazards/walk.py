@@ -40,7 +40,7 @@ __all__ = ["Flag", "awaited", "raised", "shared_names", "walk"]
 Flag = tuple[str, str, int]
 Clock = dict[Pipe, int]
 Key = tuple[str, bool, int]
-"""Place, whether written, and page: only accesses that share a page need to be compared."""
+"""Buffer or tensor, whether written, and page: only accesses to the same page are compared."""
 
 
 def _flag(op: SetFlag | WaitFlag) -> Flag:
@@ -48,7 +48,7 @@ def _flag(op: SetFlag | WaitFlag) -> Flag:
 
 
 def _flag_of_all(op: CrossCoreSetFlag | CrossCoreWaitFlag) -> Flag | None:
-    """A core is one of those that a flag between all cores of its kind waits for."""
+    """A wait of mode "all" also waits for the set of its own core, so that orders its own pipes."""
     return ("all", "all", op.event) if op.mode == "all" else None
 
 
@@ -130,7 +130,7 @@ def _keys(place: str, is_write: bool, start: int, end: int, is_local: bool) -> t
 
 @dataclass(slots=True)
 class _Page:
-    """What a pipe touched in one page: of equal ranges, the latest access says it all."""
+    """What a pipe touched in one page: of equal ranges only the latest access, which suffices."""
 
     latest: int = 0
     """Sequence of the latest access."""
@@ -141,7 +141,7 @@ class _Page:
 
 @dataclass(slots=True)
 class _Lane:
-    """One pipe: what it still has to do, its vector clock, what it touched."""
+    """One pipe: what is still queued, its vector clock, what it touched."""
 
     queue: deque[int] = field(default_factory=deque)
     clock: Clock = field(default_factory=dict)
@@ -219,7 +219,7 @@ class _Walk:
                 return False
             clock = clocks.popleft()
             _join(lane.clock, clock)
-            # Whoever set the flag knew that so much of this pipe's own work was done.
+            # The flag was set after so much of this pipe's own work: its results are there.
             lane.drained = max(lane.drained, clock.get(op.pipe, 0))
         is_full_barrier = isinstance(op, Barrier) and op.on is None
         if is_full_barrier and any(other.queue for other in self.lanes.values()):
@@ -231,6 +231,7 @@ class _Walk:
         elif isinstance(op, Barrier) and op.on is not None:
             lane.drained = lane.clock[op.pipe]
         elif is_full_barrier:
+            # All clocks become their maximum: everything before comes before everything after.
             for other in self.lanes.values():
                 _join(self.scalar.clock, other.clock)
             for pipe, other in self.lanes.items():
@@ -248,19 +249,21 @@ class _Walk:
         place = global_operand(op)
         if place is not None and place.name in self.shared:
             accesses.append(_global(place, sequence, op, index))
+        # Everything clashes with writes of others, what is written here with their reads as well.
         clashing = [(key, access) for access in accesses for key in access.keys(True)]
         written = [access for access in accesses if access.is_write]
         clashing += [(key, access) for access in written for key in access.keys(False)]
         for pipe, other in self.lanes.items():
             if other is not lane:
                 self._compare(clashing, other, lane.clock.get(pipe, 0))
+        # asc-devkit, PipeBarrier(ISASI).md: the vector pipe does not wait for its own results.
         if op.pipe == "vector":
             self._compare(clashing, lane, lane.drained)
         for access in accesses:
             lane.add(access)
 
     def _compare(self, clashing: list[tuple[Key, _Access]], other: _Lane, known: int) -> None:
-        """Hold accesses against what *other* did after its *known* first micro-ops."""
+        """Check accesses against those that *other* made after its first *known* micro-ops."""
         for key, access in clashing:
             page = other.touched.get(key)
             if page is not None and page.latest > known:

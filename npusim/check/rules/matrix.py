@@ -5,7 +5,7 @@ from __future__ import annotations
 from npusim.check.rules.copies import ATOMIC_DTYPES
 from npusim.check.rules.rule import Place, Rule, names, operands
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT64, DType
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import CopyL0c, Fixpipe, Global, LoadData, LoadTable, Local, MicroOp, Mmad, ends
 
@@ -98,10 +98,10 @@ def _columns(op: Fixpipe | CopyL0c) -> int:
 
 
 def _copied_count(op: CopyL0c) -> int:
-    """Elements in the unified buffer: those of int8 lie 32 columns wide."""
+    """Elements in the unified buffer, where columns are padded to 16, those of int8 to 32."""
     columns = op.src.count // op.rows
-    wide = 2 * FRACTAL_ROWS if op.dst.dtype is INT8 else FRACTAL_ROWS
-    return op.rows * ceil_div(columns, wide) * wide
+    width = 2 * FRACTAL_ROWS if op.dst.dtype is INT8 else FRACTAL_ROWS
+    return op.rows * align_up(columns, width)
 
 
 def _scale_fits(op: Fixpipe | CopyL0c) -> bool:

@@ -19,7 +19,7 @@ CELL = "padding:1px 5px;text-align:right;border:1px solid #fff;font:11px monospa
 
 
 class Note(NamedTuple):
-    """What a cell tells beside its number."""
+    """What a cell shows in addition to its number: its fractal, by colour, and a text."""
 
     fractal: int | None
     """How many fractals lie before its own; None for padding, which is grey."""

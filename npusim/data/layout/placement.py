@@ -138,7 +138,7 @@ class Placement:
         return self.order.offsets(self.padded, self.fractal)
 
     @cached_property
-    def held(self) -> Array:
+    def stored_elements(self) -> Array:
         """Which element of the matrix, counted row by row, each place holds; -1 is padding."""
         numbers = np.arange(self.rows * self.columns).reshape(self.rows, self.columns)
         if self.order is None or self.fractal is None:

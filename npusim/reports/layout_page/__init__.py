@@ -1,7 +1,8 @@
 """One page to explore layouts in: no network, nothing installed, opened from disk.
 
-What it draws is computed by `map.js` from what :func:`facts` takes out of ``npusim.layout`` and a
-device: the order of axes and the fractal of each layout, and what a burst costs. The rest is looks.
+What it draws is computed by `map.js` from what :func:`facts` takes out of ``npusim.data.layout``
+and a device: the order of axes and the fractal of each layout, and what a burst costs. The rest is
+looks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def page(start: Placement, spec: DeviceSpec) -> str:
 
 
 def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
-    """All that the page knows of layouts and of the device."""
+    """What the page is given of layouts and of the device, as JSON."""
     return {
         "start": {
             "rows": start.rows,

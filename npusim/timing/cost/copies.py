@@ -1,4 +1,4 @@
-"""What copies between global memory and a core ask of the memory."""
+"""What copies between global memory and a core are charged: bytes moved, and cycles of the pipe."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Charge", "charge"]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a copy asks of the memory."""
+    """What a copy is charged."""
 
     nbytes: int
     """Bytes as moved, partial sectors and lines filled up."""
     hold_cycles: int
-    """The pipe is held at least this long."""
+    """Cycles for which the pipe is occupied at least, whatever the memory takes."""
     rows: int = 0
-    """Pieces of rows, of a line at most, that are turned into Nz one after the other."""
+    """Pieces of rows, each within one line, that are turned into Nz one after the other."""
 
 
 def charge(op: MicroOp, base_bytes: int, spec: DeviceSpec) -> Charge:
-    """What *op* asks of the memory when its tensor's binding begins at *base_bytes*.
+    """What *op* is charged when the binding of its tensor begins at *base_bytes*.
 
     Raises TypeError if *op* stays inside its core.
     """

@@ -1,7 +1,7 @@
 """Global memory, the L2, and the links to them that all cores share.
 
-There are four links: read and write, past the L2 and out of it. What all cores ask for in one cycle
-is looked at together when the cycle is over, so that its order makes no difference.
+There are four links: reads and writes of global memory, reads and writes of the L2. The requests of
+all cores in one cycle are served together at its end, so that their order makes no difference.
 """
 
 from npusim.timing.memory.l2 import L2, Lines, Use, touched_lines

@@ -1,4 +1,4 @@
-"""Which lines of the tensors the L2 holds."""
+"""The L2 cache: which lines of the tensors it holds, least recently used first out."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from npusim.isa import Global
 __all__ = ["L2", "SHARE_UNITS", "Found", "Lines", "Use", "touched_lines"]
 
 SHARE_UNITS = 1 << 20
-"""What a request has fetched is counted in parts of a byte: several may share a line."""
+"""Units a byte: requests that share a fetched line are charged a fraction of it each."""
 NEVER = -(2**62)
-"""Volume at which a line was touched that nobody has touched."""
+"""Last-use volume of a line that was never accessed: so early that it always misses."""
 
 Lines = slice | NDArray[np.int64]
 """Which lines of a tensor a copy touches: a run of them, or their numbers."""
 
 
 class Use(NamedTuple):
-    """Lines that one core, or several that do the same, touch in a cycle."""
+    """Lines that one core, or several equivalent ones, access in a cycle."""
 
     is_read: bool
     tensor: str
     lines: Lines
     copies: int = 1
-    """How many cores do so."""
+    """How many cores make this request."""
     different: int = 1
-    """How many of them mean lines of their own by it; all, or 1."""
+    """How many different sets of lines these cores access: one each, or 1 shared by all."""
 
 
 class Found(NamedTuple):
-    """What the L2 has of the lines of one core."""
+    """Hits and misses among the lines of one core."""
 
     hits: int
     misses: int
     fetched: int
-    """What the memory has to be asked for on its account, in parts of a byte."""
+    """Its share of what is read from global memory, in 1 / SHARE_UNITS of a byte."""
 
 
 class L2:
-    """Which lines of the tensors lie in the L2, and how many of them the memory has not got yet.
+    """Which lines of the tensors are in the L2, and how many bytes of them are dirty.
 
-    Least recently used, measured by volume: a line is still there if no more bytes than fit have
-    been brought in since it was touched, by the requests of that cycle and all later ones. Requests
-    of one and the same cycle do not see each other; those that ask for the same line at once all
-    wait for it, and it is brought in once, each of them bearing its part. What is stored stays
-    until it has to go, and is written to the memory then.
+    Replacement is least recently used, measured by volume: a line hits if at most the capacity has
+    been brought in since its last access, by the requests of that cycle and all later ones.
+    Requests of one cycle do not see each other's lines; those that miss the same line all wait for
+    it, it is fetched once, and its cost is divided among them. The cache is write-back: stored
+    bytes stay until they are evicted, and are written to global memory then.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class L2:
         self._touched: dict[str, NDArray[np.int64]] = {}
         """Tensor -> volume when each line was last touched."""
         self._readers: dict[str, NDArray[np.int64]] = {}
-        """Tensor -> how many cores wait for each line in the present cycle."""
+        """Tensor -> how many cores miss each line in the present cycle; zero between cycles."""
         self._brought: dict[str, NDArray[np.bool_]] = {}
-        """Tensor -> whether each line comes in in the present cycle."""
+        """Tensor -> whether each line is brought in in the present cycle; False between cycles."""
         self._absent: dict[str, int] = {}
-        """Tensor -> how many of its lines have never been here."""
+        """Tensor -> how many of its lines were never in the L2; kept up only if all tensors fit."""
         for tensor in tensors:
             count = ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
             if tensor.name in warm:
@@ -87,10 +87,11 @@ class L2:
             self._brought[tensor.name] = np.zeros(count, np.bool_)
         lines = sum(touched.size for touched in self._touched.values())
         self._holds_all = lines * self._line_bytes <= self._capacity
-        """Whether no line ever has to go."""
+        """Whether all tensors fit, so that nothing is ever evicted."""
 
     def touch(self, uses: Sequence[Use]) -> list[Found]:
-        """What is there of all *uses* of one cycle; afterwards it is there for the next."""
+        """Look up all *uses* of one cycle, then bring in what missed, for the cycles after it."""
+        # Shortcut: nothing is evicted and every line has come in, so everything hits.
         if self._holds_all and not any(self._absent[use.tensor] for use in uses):
             return [Found(line_count(use.lines), 0, 0) for use in uses]
         seen = [(use, self._missing(use)) for use in uses]
@@ -103,7 +104,7 @@ class L2:
                 self._readers[use.tensor][use.lines] += missing * (use.copies // use.different)
         found = [self._found(use, missing) for use, missing in seen]
         pending = 0
-        # Stores first: a line that comes in for both has to be written back.
+        # Stores first: a line that a store and a load both bring in is dirty, and counted once.
         for use, missing in sorted(seen, key=lambda each: each[0].is_read):
             nbytes = self._bring(use, missing)
             pending += nbytes
@@ -117,7 +118,7 @@ class L2:
         return found
 
     def evicted(self) -> int:
-        """Bytes that had been stored and have to go to the memory now."""
+        """Dirty bytes that are evicted now and have to be written to global memory."""
         nbytes = 0
         while self._stored and self._volume - self._stored[0][0] > self._capacity:
             nbytes += self._stored.popleft()[1]
@@ -130,13 +131,14 @@ class L2:
         misses = int(np.count_nonzero(missing))
         fetched = 0
         if misses and use.is_read:
+            # Each run of consecutive lines costs overhead; readers of a line divide its cost.
             costs = self._line_bytes + self._run_bytes * run_starts(use.lines, missing)[missing]
             readers = self._readers[use.tensor][use.lines][missing]
             fetched = int((costs * SHARE_UNITS // readers).sum())
         return Found(missing.size - misses, misses, fetched)
 
     def _bring(self, use: Use, missing: NDArray[np.bool_]) -> int:
-        """Bytes of lines that come in for *use* and for none before it in the cycle."""
+        """Bytes that *use* brings in, without lines brought in before it in the same cycle."""
         brought = self._brought[use.tensor][use.lines]
         count = int(np.count_nonzero(missing & ~brought))
         if self._holds_all:
@@ -163,9 +165,11 @@ def run_starts(lines: Lines, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
     """The lines of its tensor that *place* touches: a run, or the numbers of scattered ones."""
     first = base_bytes + place.offset_bytes
+    # Gaps shorter than a line leave no line out, so all bursts are one run of lines.
     if place.bursts == 1 or place.stride_bytes - place.burst_bytes < line_bytes:
         end = base_bytes + place.end_bytes
         return slice(first // line_bytes, ceil_div(end, line_bytes))
+    # (bursts,) -> (bursts, most lines a burst touches), masked to the lines of each burst
     starts = first + place.stride_bytes * np.arange(place.bursts)
     lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
     runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)

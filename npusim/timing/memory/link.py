@@ -1,8 +1,8 @@
-"""Links, which copies share fairly.
+"""Links: bandwidth that the copies under way share fairly.
 
-Each copy under way gets its own port's speed, or the same fraction of it as everybody else when the
-ports together exceed the link. One number says all of that, the link's *virtual time*: it advances
-by one each cycle while everybody has full speed, slower otherwise, and a copy is done when it has
+Each copy under way moves at the speed of its port; when the ports together exceed the bandwidth of
+the link, all are slowed by the same factor. One number is enough for that, the *virtual time* of
+the link: it advances by one a cycle at full speed, slower otherwise, and a copy is done when it has
 advanced by `bytes / port speed`. Arithmetic is in integers, so that times are the same on every
 machine, and equal copies stay equal whatever the order in which they came.
 """
@@ -20,35 +20,34 @@ from npusim.data.integers import ceil_div
 __all__ = ["PORT_UNITS", "Copy", "Link"]
 
 TICKS = 1 << 40
-"""How finely virtual time is counted: ticks a cycle."""
+"""Resolution of virtual time: ticks a cycle."""
 SLACK = 1 << 20
-"""About a millionth of a cycle. What is so near its end is done, lest the rounding of a speed such
-as one third let a copy that ends with a cycle end with the next."""
+"""About a millionth of a cycle. A copy this near its end is done: rounding of a speed such as one
+third must not move an end from one cycle to the next."""
 PORT_UNITS = 1 << 10
 """Port speeds are counted in 1/1024 byte a cycle."""
 
 
 class Copy(NamedTuple):
-    """What moves over a link."""
+    """A copy over a link, of one core or of several equivalent ones."""
 
     nbytes: int
-    """What one core gets."""
+    """Bytes of one core."""
     port: int
-    """The speed at which it can take them, in units."""
+    """Speed of the port of one core, in PORT_UNITS."""
     load: int
-    """What the link would move then for all cores that do this, in units."""
+    """Bandwidth that all these cores take at full speed, in PORT_UNITS."""
     stream: object
-    """Copies of the same bytes have the same one, and the same number of slices."""
+    """Equal for copies of the same bytes, which keep the same slices busy."""
     different: int = 1
-    """How many slices they keep busy, as far as there are so many."""
+    """How many different streams this one counts as, for the share of the slices in use."""
 
 
 class Link:
-    """A way that copies share, *bytes_per_cycle* wide.
+    """A link of *bytes_per_cycle*, in *slices* that work in parallel.
 
-    Of a link of several *slices* each copy keeps one busy, all those that ask for the same bytes
-    the same one; which, is left to chance. So d different copies get the share
-    `1 - (1 - 1 / slices) ** d` of it.
+    Each stream keeps one slice busy, chosen at random; copies of the same bytes are one stream. So
+    d different streams get the expected share `1 - (1 - 1 / slices) ** d` of the bandwidth.
     """
 
     def __init__(self, env: simpy.Environment, bytes_per_cycle: float, slices: int = 1) -> None:
@@ -67,13 +66,14 @@ class Link:
 
     @property
     def width(self) -> int:
-        """What it moves at most, in units."""
+        """Bandwidth, in PORT_UNITS."""
         return round(self._full)
 
     def join(self, copy: Copy, done: Callable[[], None]) -> None:
         """Move the bytes of *copy*; then call *done*."""
         self._advance()
         needs = ceil_div(copy.nbytes * PORT_UNITS * TICKS, copy.port)
+        # Copies that end together leave in the order in which they joined.
         self._count += 1
         heapq.heappush(self._waiting, (self._virtual + needs, self._count, copy, done))
         self._load += copy.load
@@ -116,6 +116,7 @@ class Link:
             event.callbacks.append(lambda _: self._leave(plan))
 
     def _leave(self, plan: int) -> None:
+        # A copy has joined since: the speed is another one, and a newer plan is under way.
         if plan != self._plan_number:
             return
         self._advance()
@@ -124,6 +125,7 @@ class Link:
             _, _, copy, done = heapq.heappop(self._waiting)
             self._remove(copy)
             left.append(done)
+        # The callbacks may join copies to this link, which must find it consistent.
         self._plan()
         for done in left:
             done()

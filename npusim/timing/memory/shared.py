@@ -1,4 +1,4 @@
-"""The memory as cores see it: requests, and when their bytes have moved."""
+"""Memory shared by all cores: takes requests, and calls back when their bytes have moved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from npusim.timing.memory.link import PORT_UNITS, Copy, Link
 __all__ = ["Request", "SharedMemory"]
 
 LAST = 9
-"""Priority of an event behind all others of its cycle; those of SimPy are 0 and 1."""
+"""Priority of an event after all others of its cycle; those of SimPy are 0 and 1."""
 Done = Callable[[int, int, int], None]
-"""Hears `(latency_cycles, gm_bytes, l2_bytes)`."""
+"""Called with `(latency_cycles, gm_bytes, l2_bytes)`."""
 
 
 class Request(NamedTuple):
@@ -33,16 +33,17 @@ class Request(NamedTuple):
     rows: int
     """Pieces of rows that are turned into Nz."""
     gm_port: int
-    """Speed of the core's port past the L2, in units."""
+    """Speed of the core's port for bytes of global memory, in PORT_UNITS."""
     l2_port: int
+    """The same for bytes in the L2."""
     copies: int
-    """How many cores do this at once."""
+    """How many equivalent cores make this request at once."""
     is_cached: bool = True
     """Whether the L2 keeps the bytes."""
     different: int = 1
     """How many of the cores ask for bytes of their own."""
     spread: int = 1
-    """In how many slices of the L2 the bytes of one core lie that it asks for at a time."""
+    """How many slices of the L2 the bytes are in that one core requests at a time."""
 
 
 class SharedMemory:
@@ -78,7 +79,7 @@ class SharedMemory:
         self._asked.append((request, done))
 
     def _serve(self) -> None:
-        """Look at the requests of a cycle together, once all of them have come."""
+        """Serve all requests of a cycle together, at its end."""
         asked, self._asked = self._asked, []
         cached = [request for request, _ in asked if request.is_cached or not request.is_read]
         found = iter(self._l2.touch([_use(request) for request in cached]))
@@ -105,7 +106,7 @@ class SharedMemory:
             self._links["l2", True].join(copy, then)
 
         def from_gm(then: Callable[[], None]) -> None:
-            # What the memory gives, a slice of the L2 hands out, while it comes.
+            # Lines from global memory pass through their slice of the L2 at the same time.
             both = _Last(then, 2) if request.is_cached else then
             port = self._row_port("gm", request.gm_port, gm_bytes, gm_rows)
             load = port * found.fetched // (gm_bytes * SHARE_UNITS) * request.copies
@@ -130,14 +131,14 @@ class SharedMemory:
         self._links["l2", False].join(copy, lambda: done(latency, 0, nbytes))
 
     def _write_back(self) -> None:
-        """What has to leave the L2 takes the way to the memory; nobody waits for it."""
+        """Write evicted bytes to global memory: they take bandwidth, but no pipe waits for them."""
         nbytes = self._l2.evicted()
         if nbytes:
             link = self._links["gm", False]
             link.join(Copy(nbytes, link.width, link.width, None), lambda: None)
 
     def _past(self, request: Request) -> Found:
-        """Of a request that goes past the L2 each core fetches its bytes, and no more."""
+        """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""
         count = line_count(request.lines)
         runs = int(np.count_nonzero(run_starts(request.lines, np.ones(count, np.bool_))))
         return Found(0, count, (request.nbytes + runs * self._run_bytes) * SHARE_UNITS)
@@ -163,7 +164,7 @@ class _Last:
 
 
 class _EndOfCycle(simpy.Event):
-    """Calls *action* when all else of this cycle has happened."""
+    """Calls *action* after all other events of this cycle."""
 
     def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
         super().__init__(env)
@@ -177,7 +178,7 @@ def _use(request: Request) -> Use:
 
 
 def _stream(request: Request) -> tuple[tuple[str, int, int], int]:
-    """What tells copies of other bytes apart, and how many slices of the L2 *request* reads."""
+    """The stream of *request*, equal for the same bytes, and how many slices of the L2 it reads."""
     lines = request.lines
     first = lines.start if isinstance(lines, slice) else int(lines[0])
     different = request.different * request.spread

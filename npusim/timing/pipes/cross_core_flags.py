@@ -1,4 +1,4 @@
-"""Flags on their way from core to core."""
+"""Flags between cores, with times: when each has risen for the cores that await it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from npusim.kernel.program import Block
 __all__ = ["CrossCoreFlags"]
 
 Raise = Callable[[CrossMode, int], None]
-"""Hears of the mode and the event of a flag that has risen."""
+"""Called with the mode and the event of a flag that has risen."""
 
 
 class CrossCoreFlags:
-    """Raises a flag for whoever may await it, once all who must set it have done so."""
+    """Raises a flag for the cores that may await it, once all cores that must set it have."""
 
     def __init__(self) -> None:
         self._hear: dict[Block, Raise] = {}
@@ -24,19 +24,19 @@ class CrossCoreFlags:
         """(block, mode, event) -> sets that have arrived."""
 
     def join(self, block: Block, hear: Raise) -> None:
-        """Let *block* take part; *hear* is called when a flag has risen for it."""
+        """Register *block*; *hear* is called when a flag has risen for it."""
         self._hear[block] = hear
 
     def arrive(self, block: Block, mode: CrossMode, event: int) -> None:
-        """A set of *block* has come to where the others see it."""
+        """A set of *block* is visible to the other cores now."""
         self._sets[block, mode, event] += 1
         count = self._sets[block, mode, event]
         hearers = [other for other in self._hear if awaits(other, mode, block)]
         if not hearers:
             return
-        # Whoever awaits this core awaits the same ones beside it.
+        # All cores that await this one await the same set of cores, so any of them will do.
         setters = [other for other in self._hear if awaits(hearers[0], mode, other)]
-        # The last of those who set it for the n-th time raises it for the n-th time.
+        # The flag rises for the n-th time with the last of the n-th sets.
         if all(self._sets[other, mode, event] >= count for other in setters):
             for other in hearers:
                 self._hear[other](mode, event)

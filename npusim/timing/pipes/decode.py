@@ -1,4 +1,4 @@
-"""Micro-ops made ready to be timed: plain numbers, sorted by pipe; cycles of the chip's clock."""
+"""Micro-ops decoded for timing: plain numbers, sorted by pipe, in cycles of the chip's clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PIPES: tuple[Pipe, ...] = get_args(Pipe)
 SCALAR = PIPES.index("scalar")
 
 WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET = range(7)
-"""What a step does to time."""
+"""Kinds of steps, by how they are timed; `Lane._work` has their fields."""
 
 Step = tuple[int, int, int, int, int]
 """A micro-op: what it does, when it is handed out, the cycles it takes, and two numbers more.
@@ -52,7 +52,7 @@ CrossFlag = tuple[CrossMode, int]
 
 
 class Stretch(NamedTuple):
-    """Micro-ops that the scalar unit hands out without a pause, and the one it does itself then."""
+    """Micro-ops that the scalar unit hands out in a row, and its own micro-op that ends them."""
 
     steps: list[list[Step]]
     """For each pipe, what it has to do."""
@@ -86,10 +86,10 @@ class CopyStep:
     gm_port: int
     l2_port: int
     spread: int
-    """In how many slices of the L2 the bytes lie that it asks for at a time."""
+    """How many slices of the L2 the bytes are in that it requests at a time."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
-    known: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
+    by_phase: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
     """Place within a line -> bytes as moved, cycles that hold the pipe, lines from that one on."""
 
 
@@ -109,7 +109,7 @@ class Decoder:
         self.cross_flags: list[CrossFlag] = []
         self.copies: list[CopyStep] = []
         self._bodies: dict[Body, Decoded] = {}
-        self._known: dict[MicroOp, Step] = {}
+        self._steps: dict[MicroOp, Step] = {}
 
     def cycles(self, core_cycles: int) -> int:
         """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
@@ -141,9 +141,9 @@ class Decoder:
         return Decoded(stretches, [np.array(found, np.int64) for found in rows])
 
     def _step(self, op: MicroOp) -> Step:
-        if op not in self._known:
-            self._known[op] = self._decoded(op)
-        return self._known[op]
+        if op not in self._steps:
+            self._steps[op] = self._decoded(op)
+        return self._steps[op]
 
     def _decoded(self, op: MicroOp) -> Step:
         place = global_operand(op)
@@ -182,7 +182,7 @@ class Decoder:
     def _check_cross_core(self, op: CrossCoreSetFlag) -> None:
         if self.spec.sync.cross_core_cycles is None:
             raise ValueError(
-                f"units: cores of {self.spec.name} must be able to meet for {op}, but "
+                f"pipes: cores of {self.spec.name} must have flags between them for {op}, but "
                 f"sync.cross_core_cycles is left out; use a chip of arch 2201 or state it"
             )
 
@@ -203,7 +203,7 @@ class Decoder:
         return len(self.copies) - 1
 
     def _spread(self, place: Global) -> int:
-        """In how many slices of the L2 the lines lie that are asked for at a time."""
+        """How many slices of the L2 the lines are in that are requested at a time."""
         pieces = ceil_div(place.burst_bytes, self._line_bytes)
         outstanding = self.spec.l2.outstanding
         rows = min(place.bursts, ceil_div(outstanding, pieces))
@@ -215,14 +215,14 @@ class Decoder:
         It begins at *address*, counted from the start of the tensor.
         """
         line, phase = divmod(address, self._line_bytes)
-        known = copy.known.get(phase)
-        if known is None:
+        asked = copy.by_phase.get(phase)
+        if asked is None:
             base = phase - copy.place.offset_bytes
             charged = charge(copy.op, base, self.spec)
             lines = touched_lines(copy.place, base, self._line_bytes)
-            known = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
-            copy.known[phase] = known
-        nbytes, rows, hold, lines = known
+            asked = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
+            copy.by_phase[phase] = asked
+        nbytes, rows, hold, lines = asked
         if isinstance(lines, slice):
             return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
         return nbytes, rows, hold, lines + line

@@ -1,4 +1,8 @@
-"""The pipes of one core while a program runs on it."""
+"""Timing of the pipes of one core while it runs a program.
+
+A pipe is simulated ahead of the global clock as far as its flags allow; it stops at a wait for a
+flag that is not set yet, at a copy, and at a barrier of all pipes.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +34,12 @@ from npusim.trace import LaneTrace
 __all__ = ["Lane"]
 
 READY, WORKLESS, COPYING, DRAINING = -1, -2, -3, -4
-"""What a pipe waits for that is no flag: nothing, the scalar unit, its copy, all other pipes."""
+"""What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
+hand out more, its copy, all other pipes."""
 
 
 class Lane:
-    """The pipes of one core, or of several that do the same at the same times."""
+    """The pipes of one core, or of several equivalent ones, which have the same times."""
 
     def __init__(
         self,
@@ -49,13 +54,13 @@ class Lane:
         self._blocks, self._bindings = blocks, blocks[0].bindings
         places = {name: {block.bindings[name] for block in blocks} for name in self._bindings}
         self._different = {name: len(meant) for name, meant in places.items()}
-        """Name of global memory -> how many of the cores mean a place of their own by it."""
+        """Name of global memory -> to how many different places the cores bind it."""
         self._opened: list[int] = []
-        """For each stretch that the scalar unit has come to, when it did."""
+        """For each stretch that the scalar unit has entered, the cycle at which it did."""
         self._part = [0] * len(PIPES)
         """For each pipe, the stretch it is in."""
         self._position = [0] * len(PIPES)
-        """How many of its steps there it has done."""
+        """For each pipe, how many steps of that stretch are done."""
         self._free = [0] * len(PIPES)
         """When each pipe can take its next micro-op."""
         self._done = [0] * len(PIPES)
@@ -63,7 +68,7 @@ class Lane:
         self._waits_for = [WORKLESS] * len(PIPES)
         """The number of a flag, or one of the reasons above."""
         self._raised: list[deque[int]] = [deque() for _ in code.decoder.flags]
-        """For each flag, when it rose, once for each time that nobody has awaited yet."""
+        """For each flag, the cycles of the sets that no wait has taken yet, oldest first."""
         self._waits_for[SCALAR] = READY
         self._runnable = [SCALAR]
         self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
@@ -77,7 +82,7 @@ class Lane:
         return len(self._code.program) - sum(len(starts) for starts, _, _ in self._times)
 
     def run(self) -> None:
-        """Go on until nothing can happen before the global clock moves."""
+        """Let all pipes run until each waits for an event of SimPy or has ended."""
         while self._runnable:
             self._walk(self._runnable.pop())
 
@@ -110,11 +115,12 @@ class Lane:
     # ---- pipes ----
 
     def _walk(self, pipe: int) -> None:
-        """Let *pipe* work until it has to wait."""
+        """Time the stretches of *pipe*, in order, until it has to wait."""
         while True:
             number = self._part[pipe]
             if number == len(self._opened) and not (pipe == SCALAR and self._open()):
                 self._waits_for[pipe] = WORKLESS
+                # It may have been the last pipe that a barrier of all pipes waits for.
                 if self._waits_for[SCALAR] == DRAINING:
                     self._wake(SCALAR)
                 return
@@ -123,6 +129,7 @@ class Lane:
             if steps and not self._work(pipe, steps, self._opened[number]):
                 return
             self._part[pipe] = number + 1
+            # The scalar unit is busy while it hands out micro-ops, also without work of its own.
             if pipe == SCALAR:
                 handed_out = self._opened[number] + stretch.cycles
                 self._free[SCALAR] = max(self._free[SCALAR], handed_out)
@@ -142,7 +149,10 @@ class Lane:
         self._runnable.append(pipe)
 
     def _work(self, pipe: int, steps: list[Step], opened: int) -> bool:
-        """Time what is left of *steps*; returns whether *pipe* is through with them."""
+        """Time what is left of *steps*; returns whether *pipe* did all of them.
+
+        Results of a pipe are there in order, and a flag rises when all results before it are.
+        """
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
         raised = self._raised
@@ -200,7 +210,7 @@ class Lane:
         return False
 
     def _is_drained(self) -> bool:
-        """Whether all other pipes are through with all that was handed out."""
+        """Whether all other pipes have done all that was handed out to them."""
         return all(
             reason == WORKLESS for pipe, reason in enumerate(self._waits_for) if pipe != SCALAR
         )
@@ -248,6 +258,8 @@ class Lane:
         def done(latency: int, gm_bytes: int, l2_bytes: int) -> None:
             self._gm_bytes += gm_bytes
             self._l2_bytes += l2_bytes
+            # The pipe is free when the bytes have moved, or its own overhead is over; the latency
+            # of the memory delays only the result, so copies behind each other hide it.
             now = int(self._env.now)
             free = max(start + hold, now)
             end = max(free, now + latency)

@@ -3,7 +3,7 @@
 Parameters are made empty and of the type that torch_npu makes them; users assign their own through
 `.data =`. What LinearWeightQuant takes, and how its parameters lie, is from its document,
 LinearWeightQuant.md; shapes of empty parameters, and LinearQuant, are
-assumed by analogy: neither was held against Ascend/pytorch.
+assumed by analogy: neither was compared with Ascend/pytorch.
 """
 
 from __future__ import annotations

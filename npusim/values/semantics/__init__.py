@@ -4,7 +4,7 @@ One function a micro-op, each on the :class:`State` of one core. Nothing here de
 arithmetic step is one IEEE operation in the element type: fp32 directly; fp16 and bf16 in fp32 and
 then rounded, which gives the same bits (an fp32 significand has more than twice their bits and
 two). Source of the rules: asc-devkit, the API pages of each instruction. What the cube computes
-stands in ``product``, what the fixpipe does to it in ``quantise``.
+stands in ``data/product``, what the fixpipe does to it in ``quantise``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
 
 
 def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> None:
-    """Add *values* `(bursts, elements)` to what lies at *place*, in *dtype*, one rounding each."""
+    """Add *values* `(bursts, elements)` to those at *place*, in *dtype*, with one rounding each."""
     there = window(place, state)
     # A copy: the bytes of a tensor need not lie where elements of the type may.
     before = there.copy().view(dtype.numpy)

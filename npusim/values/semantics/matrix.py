@@ -50,7 +50,7 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
         matrix: Array = unpack_int4(rows)
     else:
         memory = state.memories[op.src.name]
-        # Where a row runs over the end, the window is a copy that nobody keeps.
+        # Where a row runs over the end, the window is a copy that is not kept.
         is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
     tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, is_constant)
@@ -90,7 +90,7 @@ def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
     tile = state.buffers.tile(local.buffer, local.offset_bytes)
     if isinstance(tile, L0Tile) and tile.dtype is local.dtype:
         rows, columns = tile.matrix.shape
-        # Beyond the edge lie fractals of other places, which a tile does not know.
+        # Fractals beyond the edge of the tile belong to other tiles: take those from the bytes.
         if shape[0] <= rows and shape[1] <= columns and _same_fractals(tile, shape):
             return Factor(tile.matrix[: shape[0], : shape[1]], tile.is_constant)
     layout = ZZ if local.buffer == "l0a" else ZN
