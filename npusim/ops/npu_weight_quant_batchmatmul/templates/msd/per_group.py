@@ -131,7 +131,7 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
 
 
 def _digits_k(k: int, n: int) -> int:
-    """k cut into one piece, or four where it is much longer than n, or as many as make it fit."""
+    """k of a piece: all, a quarter where k is much longer than n, or less so that it fits."""
     count = 4 if k // n >= 30 else 1
     while align_up(ceil_div(k, count), PACK_K) > MAX_DIGITS_K:
         count += 1
