@@ -95,8 +95,8 @@ def check(
     )
     choices = ("float16",) if is_310p else ("float16", "bfloat16")
     name = contract.choice("dst_dtype", dst_dtype or "float16", choices, f" on {spec.series}")
-    held = "int8" if element is INT8 else "quint4x2"
-    contract.choice("src_dtype", src_dtype or held, (held,), f" for {numbers.spec.dtype} numbers")
+    kind = "int8" if element is INT8 else "quint4x2"
+    contract.choice("src_dtype", src_dtype or kind, (kind,), f" for {numbers.spec.dtype} numbers")
     columns = prod(shape) if s.spec.size == 1 else n
     return Problem(
         inputs=present(numbers, s, o),
