@@ -20,7 +20,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
 from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Queue, Slot
-from npusim.kernel.views import GmView, load
+from npusim.kernel.views import GmView, Shiftable, load
 
 __all__ = [
     "BaseTile",
@@ -103,7 +103,7 @@ class GmMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class GmTile:
+class GmTile(Shiftable):
     """A tile of a :class:`GmMatrix`, as an argument of a stage: see :func:`~.views.repeat`."""
 
     name: str

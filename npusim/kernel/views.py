@@ -17,10 +17,11 @@ everything else is the key of the body, so none can be forgotten.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up
@@ -34,24 +35,23 @@ __all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "repeat", "store"]
 __kernel_vocabulary__ = True
 
 
-@runtime_checkable
-class Shiftable(Protocol):
+class Shiftable(ABC):
     """An argument of a stage that stands for bytes of a tensor in global memory."""
 
-    @property
-    def name(self) -> str:
-        """The tensor, as programs call it."""
+    __slots__ = ()
 
-    @property
-    def offset_bytes(self) -> int:
-        """Where it begins in the tensor."""
+    name: str
+    """The tensor, as programs call it."""
+    offset_bytes: int
+    """Where it begins in the tensor."""
 
+    @abstractmethod
     def shifted_to(self, offset_bytes: int) -> Self:
         """The same, beginning at *offset_bytes*."""
 
 
 @dataclass(frozen=True, slots=True)
-class GmView:
+class GmView(Shiftable):
     """*rows* x *columns* of a row-major matrix in global memory; slicing gives a smaller view.
 
     >>> from npusim.data.dtypes import FLOAT16
