@@ -149,10 +149,12 @@ SUMS_US = {
     family: sum(row.latency_us for row in read() if row.family == family) for family in FAMILIES
 }
 """What was measured: a family that took long takes long to simulate."""
+# Small kernels above all, each with a micro-op after the other. Who starts last must not take long.
+LONGEST_FIRST = sorted(FAMILIES, key=lambda name: (name != "micro_a2", -SUMS_US[name]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(FAMILIES, key=SUMS_US.__getitem__, reverse=True))
+@pytest.mark.parametrize("family", LONGEST_FIRST)
 def test_the_shipped_rows(family: str, pytestconfig: pytest.Config) -> None:
     """What the table says of a family, in whole percent points.
 
