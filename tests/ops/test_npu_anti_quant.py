@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from chips import THREE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_calls import assert_same
@@ -15,7 +16,6 @@ from op_calls import assert_same
 from npusim import OpError, TensorSpec, devices, ops, run
 
 OP = "npu_anti_quant"
-THREE = ("ascend310p3", "ascend910b2", "ascend910_9391")
 SPEC = TensorSpec
 
 
