@@ -7,16 +7,18 @@ order of the micro-ops is certain (``check/hazards``) and that the chip has them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Literal
 
 import simpy
 
 from npusim.check.bounds import check_inside
+from npusim.check.cross_core_left_over import check_left_over
 from npusim.check.cross_core_races import check_apart
 from npusim.check.hazards import CrossCoreOrder, Orders
-from npusim.check.rules import Place, check
+from npusim.check.rules import Place, check, check_blocks
+from npusim.check.unwritten import Written
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
@@ -32,25 +34,47 @@ L2State = Literal["cold", "warm", "repeat"] | tuple[str, ...]
 """What lies in the L2 at launch: nothing, everything as far as it fits, what an earlier run of the
 same kernel has left there, or the tensors named."""
 Progress = Callable[[str, float], None]
-"""Called with the stage of a run, "values" or "time", and the share of it done, from 0 to 1."""
+"""Called with the stage of a run and the share of it that is done, from 0 to 1.
+
+The stages are "programs", which are written, "checks" of them, "values" and "time".
+"""
 EVENTS_PER_REPORT = 1000
 
 
-def verify(blocks: tuple[Block, ...], spec: DeviceSpec) -> dict[Program, Sequence[int]]:
+def verify(
+    blocks: tuple[Block, ...],
+    spec: DeviceSpec,
+    outputs: Mapping[str, int] | None = None,
+    *,
+    flags_may_stay_up: bool = False,
+    progress: Progress | None = None,
+) -> dict[Program, Sequence[int]]:
     """Check every program once; returns an order in which its micro-ops may be computed.
 
-    Raises RuleError, RaceError or DeadlockError.
+    Where *outputs* are given, tensors and their bytes, what nobody wrote must not end up in them.
+    *flags_may_stay_up* is for kernels of the vendor's, some of which set flags between cores that
+    nobody awaits any more; within a core none may stay up. *progress* hears of every block. Raises
+    RuleError, RaceError, DeadlockError, FlagError or UnwrittenError.
     """
+    check_blocks("chip", blocks)
     found = Orders()
     orders: dict[Program, Sequence[int]] = {}
+    written: dict[str, Written] = {}
     seen: set[tuple[Program, str]] = set()
-    for block in blocks:
+    for number, block in enumerate(blocks):
+        if progress:
+            progress("checks", number / len(blocks))
         if (block.program, block.kind) not in seen:
             seen.add((block.program, block.kind))
             check(block.program, Place(spec, block.kind))
-        if block.program not in orders:
-            orders[block.program] = found.of(block.program)
+        orders[block.program] = found.of_block(block)
+        if outputs is not None:
+            if block.kind not in written:
+                written[block.kind] = Written(spec.cores[block.kind], found, outputs)
+            written[block.kind].check(block, orders[block.program])
     check_apart(blocks, CrossCoreOrder(blocks, found))
+    if not flags_may_stay_up:
+        check_left_over(blocks)
     return orders
 
 
@@ -101,8 +125,8 @@ def time(
     cache = L2(spec, tensors, warm)
     if l2 == "repeat":
         _run(groups, codes, cache, spec, None)
-    lanes = _run(groups, codes, cache, spec, progress)
-    return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz)
+    lanes, memory = _run(groups, codes, cache, spec, progress)
+    return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz, memory.written_bytes)
 
 
 def _run(
@@ -111,8 +135,8 @@ def _run(
     cache: L2,
     spec: DeviceSpec,
     progress: Progress | None,
-) -> list[Lane]:
-    """Time one representative of each of *groups* from cycle 0; returns their finished lanes."""
+) -> tuple[list[Lane], SharedMemory]:
+    """Time one of each of *groups* from cycle 0; returns their lanes and the memory they used."""
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
     # Cores of one kind share their flags' numbers, so all is decoded before the first lane is made.
@@ -126,7 +150,7 @@ def _run(
     if progress:
         _watch(env, lanes, progress)
     env.run()
-    return lanes
+    return lanes, memory
 
 
 def _watch(env: simpy.Environment, lanes: list[Lane], progress: Progress) -> None:

@@ -96,8 +96,10 @@ class Browser:
             self.events.append(self._next())
 
     def evaluate(self, expression: str) -> Any:
-        """The value of *expression* on the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of *expression* on the page, or what it promises."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 

@@ -11,7 +11,7 @@ from npusim.isa import Global, LoadNd2Nz, Local, MicroOp
 from npusim.values.buffers import Buffers
 from npusim.values.semantics import Memory, State, run
 
-UNWRITTEN = 0xA5
+UNWRITTEN = 0x7B
 
 
 class CubeBench:

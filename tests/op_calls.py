@@ -186,17 +186,31 @@ def group_calls(draw: st.DrawFn) -> GroupCall:
 @st.composite
 def dynamic_calls(draw: st.DrawFn) -> DynamicCall:
     """Any call of npu_dynamic_quant that is accepted, rows of more than 5000 elements aside."""
-    device = draw(st.sampled_from(A2 + A3))
+    device = draw(st.sampled_from(A2 + A3 + INFERENCE))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     shape = draw(shapes().filter(lambda shape: len(shape) > 1))
     if draw(st.booleans()):
         shape = (*shape[:-1], 8 * draw(st.integers(14, 40)))
+    if device in INFERENCE:
+        shape = (*shape[:-1], -(-shape[-1] // 32) * 32)
+        return DynamicCall(device, rows_of_floats(rng, shape, np.float16), {})
     kind = draw(st.sampled_from((np.float16, BF16)))
-    is_smooth, dst_type = draw(st.booleans()), draw(st.sampled_from((None, "int8")))
-    smooth = floats(rng, shape[-1:], kind) if draw(st.integers(0, 5)) == 0 else None
-    if is_smooth:
-        smooth = rng.normal(0, 2, shape[-1]).astype(kind)
-    kwargs = {"smooth_scales": smooth, "dst_type": dst_type}
+    dst_type = draw(st.sampled_from((None, "int8", "quint4x2")))
+    if dst_type == "quint4x2":
+        shape = (*shape[:-1], -(-shape[-1] // 8) * 8)
+    kwargs: dict[str, Any] = {"dst_type": dst_type}
+    smooth = draw(st.sampled_from(("none", "hostile", "plain", "groups")))
+    if smooth == "hostile":
+        kwargs["smooth_scales"] = floats(rng, shape[-1:], kind)
+    elif smooth == "plain":
+        kwargs["smooth_scales"] = rng.normal(0, 2, shape[-1]).astype(kind)
+    elif smooth == "groups":
+        rows, groups = prod(shape[:-1]), draw(st.integers(1, 9))
+        kwargs["smooth_scales"] = rng.normal(0, 2, (groups, shape[-1])).astype(kind)
+        index = rng.integers(0, rows, groups, endpoint=True)
+        # In order or not: a row takes the first group that ends behind it.
+        index[-1] = rows + draw(st.integers(0, 2))
+        kwargs["group_index"] = index.astype(np.int32)
     return DynamicCall(device, rows_of_floats(rng, shape, kind), kwargs)
 
 

@@ -11,7 +11,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Program
-from npusim.trace import LaneTrace, Trace
+from npusim.trace import LaneTrace, Launch, Trace
 
 Times = tuple[MicroOp, int, int, int]
 
@@ -23,12 +23,15 @@ def lane(
     claimed: dict[str, int] | None = None,
     gm_bytes: int = 0,
     l2_bytes: int = 0,
+    l2_hit_bytes: int = 0,
+    l2_written_bytes: int = 0,
 ) -> LaneTrace:
     """A lane of (micro-op, start, free, end)."""
     ops = tuple(time[0] for time in times)
     start, free, end = (np.array([time[i] for time in times], np.int64) for i in (1, 2, 3))
     program = Program("kernel", ops, claimed or {})
-    return LaneTrace(cores, kind, program, start, free, end, gm_bytes, l2_bytes)
+    nbytes = gm_bytes, l2_bytes, (), l2_hit_bytes, l2_written_bytes
+    return LaneTrace(cores, kind, program, start, free, end, *nbytes)
 
 
 def trace(*lanes: LaneTrace) -> Trace:
@@ -46,8 +49,15 @@ class Played:
     trace: Trace | None
     device: DeviceSpec = ASCEND910B2
     op: str = "npu_made"
+    template: str | None = None
     launch_us: float = 10.0
     time_us: float | None = None
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The one kernel of the trace."""
+        cycles = self.trace.cycles if self.trace else None
+        return (Launch(self.op, 1, self.time_us, self.launch_us, cycles, 0, 0),)
 
 
 def at_1_mhz(spec: DeviceSpec) -> DeviceSpec:

@@ -47,6 +47,23 @@ def test_a_page_gives_what_it_shows_and_draws_its_pictures(page: Path, copy: Pat
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_picture_of_layouts_says_what_their_letters_say(copy: Path) -> None:
+    """Its numbers follow the capital of each name, its arrows the small letter."""
+    text = (copy / "04_nd_and_nz.md").read_text(encoding="utf-8")
+    lesson = doctest.DocTestParser().get_doctest(text, {}, "04_nd_and_nz.md", None, 0)
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(lesson, clear_globs=False)
+    said = {
+        ax.get_title(loc="left"): [text.get_text() for text in ax.texts]
+        for ax in lesson.globs["figure"].axes
+    }
+    assert said == {
+        "ND": [],
+        "Nz": ["0 →", "2 →", "4 →", "1 →", "3 →", "5 →"],
+        "Zz": ["0 →", "1 →", "2 →", "3 →", "4 →", "5 →"],
+        "Zn": ["0 ↓", "1 ↓", "2 ↓", "3 ↓", "4 ↓", "5 ↓"],
+    }
+
+
 def test_each_picture_is_small_and_shown_once() -> None:
     names = sorted(name for page in PAGES for name in shown(page))
     assert sorted(path.name for path in PICTURES.iterdir()) == names

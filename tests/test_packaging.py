@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import uv
 
 import npusim
 from npusim import devices
 
 ROOT = Path(__file__).parent.parent
 
+WHERE_DEPENDENCIES_SHOW = ["cli", "data", "devices", "exports", "reports", "run", "trace"]
+"""Folders of tests of the parts that call matplotlib, pydantic, rich, typer and ml_dtypes."""
 
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="links are kept by git, not by an sdist")
 @pytest.mark.parametrize("part", ["ops", "devices", "reports"])
 def test_the_root_shows_the_parts_by_links(part: str) -> None:
     assert (ROOT / part).is_symlink()
@@ -26,12 +33,19 @@ def test_the_public_names_exist_and_are_sorted() -> None:
     assert all(hasattr(npusim, name) for name in npusim.__all__)
 
 
-@pytest.mark.slow
-def test_the_wheel_built_from_the_sdist_holds_every_device_file(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an sdist, and with the wheel built from it."""
+    folder = tmp_path_factory.mktemp("built")
     subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", tmp_path, ROOT], check=True, capture_output=True
+        [sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, capture_output=True
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_built_from_the_sdist_holds_every_device_file(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"npusim/devices/{name}.toml" for name in devices.names()} <= set(names)
     assert {"npusim/py.typed", "npusim/ops/npu_quantize/kernel.py"} <= set(names)
@@ -40,6 +54,27 @@ def test_the_wheel_built_from_the_sdist_holds_every_device_file(tmp_path: Path) 
     assert {f"npusim/reports/layout_page/{name}" for name in page} <= set(names)
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"npusim"}
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_sdist_pass_on_the_lowest_versions(built: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def call(*words: str) -> None:
+        ran = subprocess.run(words, cwd=tree, env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
+
+    python = str(tree / ".venv" / "bin" / "python")
+    lowest = ["--resolution", "lowest-direct"]
+    call(uv.find_uv_bin(), "venv", "-q", "--python", sys.executable, str(tree / ".venv"))
+    call(uv.find_uv_bin(), "pip", "install", "-q", "--python", python, *lowest, "-e", ".[test]")
+    folders = [f"tests/{folder}" for folder in WHERE_DEPENDENCIES_SHOW]
+    # Old versions of our dependencies use what newer versions of theirs call deprecated.
+    call(python, "-m", "pytest", "-q", "-x", "-W", "ignore::DeprecationWarning", *folders)
 
 
 def test_numpy_has_one_thread_in_tests_and_what_they_start() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from commands import npusim_says
+from consoles import PAGES, ROOT, consoles, held, needs_torch
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 MAIN, TESTS, CLI, BENCHMARK = (block.strip() for block in SHELL)
@@ -61,6 +61,52 @@ def test_the_command_lines_run_as_shown(
             assert program == ".venv/bin/npusim"
             answer = npusim_says(*words)
             assert (answer.code, bool(answer.out)) == (0, True)
+
+
+def test_every_console_answers_as_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
+    pytestconfig: pytest.Config,
+) -> None:
+    """Those of PyTorch scripts are run by tests/torch/test_torch_readme.py."""
+    monkeypatch.chdir(tmp_path)
+    shown = [console for console in consoles() if not needs_torch(console)]
+    assert [console.page for console in shown] == ["README.md"]
+    for console in shown:
+        with subtests.test(console.command):
+            program, *words = shlex.split(console.command)
+            assert program == ".venv/bin/npusim"
+            answer = npusim_says(*words)
+            assert (answer.code, answer.err) == (0, "")
+            held(console, answer.out, update=pytestconfig.getoption("--update-golden"))
+
+
+def test_no_console_is_overlooked() -> None:
+    """A block in a list or with another prompt would be run by nobody."""
+    fences = sum(page.read_text(encoding="utf-8").count("```console") for page in PAGES)
+    prompts = sum(
+        len(re.findall(r"^ *\$ ", page.read_text(encoding="utf-8"), re.MULTILINE)) for page in PAGES
+    )
+    assert len(consoles()) == fences == prompts
+
+
+def test_the_table_of_errors_is_that_of_validate(pytestconfig: pytest.Config) -> None:
+    """tests/cli/test_cli_validate.py holds the golden file against what the command prints."""
+    golden = (ROOT / "tests" / "golden" / "validation.txt").read_text(encoding="utf-8")
+    numbers, _, _ = golden.partition("\n\nnot modelled")
+    shown = re.search(r"^```text\n(family .*?)\n```", README, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    if pytestconfig.getoption("--update-golden"):
+        # Consoles of the page may just have been renewed, so it is read again.
+        page = ROOT / "README.md"
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace(shown[1], numbers), encoding="utf-8")
+        return
+    assert shown[1] == numbers
+    rows = [line.split() for line in numbers.splitlines()[2:]]
+    assert f"{sum(int(row[1]) for row in rows)} kernels measured on cards" in README
+    assert f"measured times of {sum(int(row[2]) for row in rows)} kernels" in README
 
 
 def test_every_operator_and_every_chip_is_named() -> None:

@@ -8,7 +8,11 @@ from npusim.data.tensor import SLACK_BYTES, GlobalTensor
 from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, Program
 
-__all__ = ["check_inside"]
+__all__ = ["BoundsError", "check_inside"]
+
+
+class BoundsError(ValueError):
+    """A block touches global memory that is not its tensors'."""
 
 
 class _Extent(NamedTuple):
@@ -31,7 +35,10 @@ class _Extent(NamedTuple):
 
 
 def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None:
-    """Raise ValueError if a copy leaves the tensor it is bound to, slack included."""
+    """Raise BoundsError if a copy leaves the tensor it is bound to, slack included.
+
+    The same for a name that a block has not bound, or not to one of *tensors*.
+    """
     sizes = {tensor.name: tensor.nbytes for tensor in tensors}
     extents: dict[Program, dict[str, _Extent]] = {}
     bodies: dict[Body, dict[str, _Extent]] = {}
@@ -39,12 +46,18 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
         if block.program not in extents:
             extents[block.program] = _of_program(block.program, bodies)
         for name, (low, high, low_index, high_index) in extents[block.program].items():
-            bound = block.bindings[name]
+            bound = block.bindings.get(name)
+            if bound is None or bound.tensor not in sizes:
+                came = "nothing" if bound is None else bound.tensor
+                raise BoundsError(
+                    f"{block.program.name}: core {block.core} must bind {name} to one of "
+                    f"{', '.join(sizes)}, not to {came}; add it to the block's bindings"
+                )
             size = sizes[bound.tensor]
             first, end = bound.base_bytes + low, bound.base_bytes + high
             if first < 0 or end > size + SLACK_BYTES:
                 op = block.program.ops[low_index if first < 0 else high_index]
-                raise ValueError(
+                raise BoundsError(
                     f"{block.program.name}: copies on core {block.core} must stay within the "
                     f"{size} bytes of {bound.tensor}, not touch [{first}:{end}] as {op} does; "
                     f"fix the tiling or the binding"

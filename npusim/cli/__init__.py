@@ -7,13 +7,18 @@ and 2 when the command line itself was wrong.
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from npusim.check.hazards import DeadlockError, RaceError
+from npusim.check.hazards import HazardError
 from npusim.cli.call import UsageError
 from npusim.cli.compare import compare_files
 from npusim.cli.decode_scale import decode_scale
@@ -24,33 +29,86 @@ from npusim.cli.operators import list_operators
 from npusim.cli.report import write_report
 from npusim.cli.run import run_operator
 from npusim.cli.validate import validate
-from npusim.data.errors import OpError
+from npusim.data.errors import DocumentWarning, OpError
+from npusim.data.files import interruptible, reason
+from npusim.data.text import printable
 from npusim.run.inputs import InputError
 
 __all__ = ["app", "main"]
 
 
+WRONG_WORDS: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for words that it does not know: of click's, or of a click of its own."""
+
+
 class _Group(TyperGroup):
-    """Turns what npusim raises into lines on stderr and an exit code."""
+    """Turns what npusim raises and warns of into lines on stderr, and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with _told_warnings():
+                return super().invoke(ctx)
         except (InputError, UsageError) as error:
             _tell(str(error))
             raise typer.Exit(2) from None
+        except WRONG_WORDS as error:
+            error.message = printable(error.message)
+            raise  # with the usage beside it
         except BrokenPipeError:
             raise  # a reader such as head has seen enough
-        except (OpError, RaceError, DeadlockError, ValueError, TypeError, OSError) as error:
+        except OSError as error:
+            _tell(_described(error))
+            _drop_answer()
+        except (OpError, HazardError, ValueError, TypeError) as error:
             _tell(str(error))
         except MemoryError:
             _tell("the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only")
         raise typer.Exit(1)
 
 
+def _described(error: OSError) -> str:
+    what = "the answer" if error.filename is None else f"{error.filename}"
+    return (
+        f"files: {what} must be one that can be read or written, but: {reason(error)}; "
+        f"check where it goes"
+    )
+
+
+def _drop_answer() -> None:
+    """Forget what stdout did not take, or Python would try once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _told_warnings() -> Iterator[None]:
+    """Warnings about documents are lines like others, each once; the rest is Python's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", DocumentWarning)
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, DocumentWarning):
+                _tell(f"warning: {message}")
+            else:
+                usual(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        yield
+
+
 def _tell(message: str) -> None:
     for line in message.splitlines():
-        typer.echo(f"npusim: {line}", err=True)
+        typer.echo(f"npusim: {printable(line)}", err=True)
 
 
 def _show_version(asked: bool) -> None:
@@ -91,4 +149,5 @@ app.add_typer(devices_app, name="devices")
 
 def main() -> None:
     """Run the command line of this process."""
-    app(prog_name="npusim")
+    with interruptible():
+        app(prog_name="npusim")

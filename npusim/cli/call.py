@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any
 
 from npusim import ops
+from npusim.data.errors import shown
 from npusim.run.call import find
 from npusim.run.inputs import parse
 from npusim.run.user_kernel import KernelError
 
 __all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
+
+
+MAX_DIGITS = 18
+"""Every number of so many fits into 64 bits."""
 
 
 class UsageError(ValueError):
@@ -47,6 +54,10 @@ def _may_be_none(parameter: Parameter) -> bool:
     return "None" in inspect.formatannotation(parameter.annotation)
 
 
+EXAMPLES = {"dtype": "qint8", "acl_format": "29"}
+"""What an attribute without a default may be, for the words that ask for it."""
+
+
 def arguments(
     op: str, tensors: Iterable[str], attributes: Iterable[str], command: str = "run"
 ) -> dict[str, Any]:
@@ -64,7 +75,8 @@ def arguments(
         if name in words or name in found or parameter.default is not Parameter.empty:
             continue
         if not (is_tensor(parameter) and _may_be_none(parameter)):
-            option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "...")
+            option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "")
+            example = example or EXAMPLES.get(name, "1")
             raise UsageError(
                 f"{command}: {name} of {op} must be given; "
                 f"add for example {option} {name}={example}"
@@ -84,7 +96,7 @@ def _named(
         if not equals:
             example = "input=randn:8x16" if option == "-i" else "dtype=qint8"
             raise UsageError(
-                f"{command}: {option} must be NAME=VALUE, not {text!r}; write for example "
+                f"{command}: {option} must be NAME=VALUE, not {shown(text)}; write for example "
                 f"{option} {example}"
             )
         if name not in known:
@@ -93,7 +105,7 @@ def _named(
             hint = f"did you mean {near[0]}?" if near else f"use one of these, or {other}"
             raise UsageError(
                 f"{command}: {option} must name {what} of {op}, one of {', '.join(known)}, "
-                f"not {name!r}; {hint}"
+                f"not {shown(name)}; {hint}"
             )
         if name in found:
             raise UsageError(f"{command}: {option} {name} must come once; drop one of them")
@@ -104,14 +116,28 @@ def _named(
 def attribute(word: str) -> Any:
     """The value that *word* means: true, false, none, a number, or else the word itself.
 
+    Raises UsageError for a number that is too large.
+
     >>> [attribute(word) for word in ("true", "none", "-1", "0.5", "qint8")]
     [True, None, -1, 0.5, 'qint8']
     """
     names = {"true": True, "false": False, "none": None}
     if word.lower() in names:
         return names[word.lower()]
-    if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+    if re.fullmatch(r"[+-]?[0-9]+", word):
+        digits = len(word.lstrip("+-"))
+        if digits > MAX_DIGITS:
+            raise UsageError(
+                f"attributes: a whole number must have at most {MAX_DIGITS} digits, not {digits}; "
+                f"write a smaller one"
+            )
         return int(word)
     if re.fullmatch(r"[+-]?([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]{1,3})?", word, re.IGNORECASE):
-        return float(word)
+        number = float(word)
+        if math.isinf(number):
+            raise UsageError(
+                f"attributes: a number must be at most {sys.float_info.max:.6g}, not {word[:40]}; "
+                f"write a smaller one"
+            )
+        return number
     return word

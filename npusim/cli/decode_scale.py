@@ -13,6 +13,7 @@ from rich.text import Text
 
 from npusim.cli.call import UsageError
 from npusim.cli.screen import json_text, show
+from npusim.data.errors import shown
 from npusim.explain.scales import Encoded, Word, decode, encode
 
 __all__ = ["decode_scale"]
@@ -29,6 +30,10 @@ RoundMode = Annotated[
     int, typer.Option("--round-mode", help="0 cuts the scale's low bits off, 1 rounds them.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+MAX_LETTERS = 100
+"""Of a word, which has 64 bits at most; with underscores between them."""
 
 
 def decode_scale(
@@ -61,8 +66,12 @@ def decode_scale(
 def _whole(word: str) -> int:
     if not re.fullmatch(r"-?[0-9]+(_[0-9]+)*|0[xX][0-9a-fA-F]+(_[0-9a-fA-F]+)*", word):
         raise UsageError(
-            f"decode-scale: a word must be a whole number, not {word!r}; "
+            f"decode-scale: a word must be a whole number, not {shown(word)}; "
             f"write for example 70369809530880 or 0x4000_3F80_0000"
+        )
+    if len(word) > MAX_LETTERS:
+        raise UsageError(
+            f"decode-scale: a word must fit into 64 bits, not have {len(word)} digits; check it"
         )
     return int(word, 0 if word[:2].lower() == "0x" else 10)
 
@@ -74,8 +83,8 @@ def _encoded(text: str, round_mode: int) -> Encoded:
         numbers = []
     if len(numbers) not in (1, 2) or not all(math.isfinite(number) for number in numbers):
         raise UsageError(
-            f"decode-scale: --encode must be SCALE or SCALE,OFFSET, finite numbers, not {text!r}; "
-            f"write for example 0.1,-3"
+            f"decode-scale: --encode must be SCALE or SCALE,OFFSET, finite numbers, "
+            f"not {shown(text)}; write for example 0.1,-3"
         )
     return encode(numbers[0], numbers[1] if len(numbers) > 1 else None, round_mode)
 

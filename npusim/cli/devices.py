@@ -9,9 +9,10 @@ import typer
 from rich.text import Text
 
 from npusim import devices
-from npusim.cli.quantities import bytes_named, hz_named, quantity, rate_named
+from npusim.cli.quantities import bytes_named, hz_named, quantity
 from npusim.cli.screen import json_text, show, table
 from npusim.devices.schema import DeviceSpec
+from npusim.reports.style import rate_named
 
 __all__ = ["app"]
 
@@ -79,7 +80,9 @@ def show_device(
         return
     listing = table("name", "value", *(("confidence", "source") if sources else ()))
     above: str | None = ""
-    for key, value in _leaves(tree):
+    # Each alias has a row of its own where sources are shown, since each has its source.
+    aliases = {"aliases": dict.fromkeys(tree["aliases"], "")} if sources else {}
+    for key, value in _leaves(tree | aliases):
         group, _, last = key.rpartition(".")
         if group != above:
             listing.add_section()

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from npusim import devices
-from npusim.cli.call import arguments, parameters
+from npusim import devices, ops
+from npusim.cli.call import UsageError, arguments, parameters
 from npusim.cli.operators import described
 from npusim.cli.run import Attributes, Device, Inputs, Json, Operator
 from npusim.cli.screen import json_text, show, table
@@ -34,6 +34,11 @@ def explain_operator(
     -i scales=spec:1:float16 -a dtype=qint8 -a axis=-1 -a div_mode=false
     """
     parameters(op)  # an unknown operator is reported before an unknown device
+    if op not in ops.names():
+        raise UsageError(
+            f"explain: OP must be an operator, one of {', '.join(ops.names())}, not the kernel "
+            f"{op}; use npusim run for a kernel of your own"
+        )
     spec = devices.load(device)
     found = None
     if inputs or attributes:
@@ -72,6 +77,8 @@ def _call(found: Explanation) -> list[RenderableType]:
     if not found.outputs:
         lines.add_row("refused", Text(_refusal(found)))
         return [*parts, lines]
+    if found.earlier:
+        lines.add_row("launched first", Text(", ".join(found.earlier)))
     for name, spec in found.kernel_inputs.items():
         lines.add_row(f"in   {name}", Text(_describe(spec)))
     for name, spec in found.outputs.items():

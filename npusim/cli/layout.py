@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim import devices
-from npusim.cli import file
 from npusim.cli.call import UsageError
 from npusim.cli.grids import FORMATS, described, facts
 from npusim.cli.screen import json_text, show
 from npusim.data.dtypes import dtype_named
-from npusim.data.layout import NAMES, Placement, Spot
+from npusim.data.errors import shown
+from npusim.data.files import check_place, write
+from npusim.data.layout import SPELLINGS, Placement, Spot
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.timing.banks import bank_of
@@ -49,7 +50,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[where] SHAPE DTYPE LAYOUT",
-        help=f"For example 20x40 int8 FRACTAL_NZ; the layouts are {', '.join(NAMES)}.",
+        help=f"For example 20x40 int8 FRACTAL_NZ; the layouts are {SPELLINGS}. A capital is for "
+        "the order of fractals, a small letter for the inside: Z row by row, N column by column.",
     ),
 ]
 Index = Annotated[
@@ -100,14 +102,14 @@ def show_layout(
     if (words or [])[:1] == ["where"]:
         raise UsageError("layout: where must be told --index I,J or --offset BYTE; add one")
     if output is not None:
-        file.check(output, force, "layout")
+        check_place(output, force, "layout")
     elif asked == "png":
         raise UsageError("layout: a PNG must go to a file, not to the screen; add -o layout.png")
     data = _written(placement, asked, spec)
     if output is None:
         typer.echo(data.decode(), nl=False)
         return
-    file.write(output, data, "layout")
+    write(output, lambda new: new.write_bytes(data), "layout", force=force)
     show(f"wrote {output}")
 
 
@@ -128,7 +130,7 @@ def _format(form: Format | None, html: bool, as_json: bool, output: Path | None)
     if found not in FORMAT_NAMES:
         raise UsageError(
             f"layout: a file must end in one of .{', .'.join((*ENDINGS, *FORMAT_NAMES))}, "
-            f"not {output.name!r}; rename it or add --format"
+            f"not {shown(output.name)}; rename it or add --format"
         )
     return found
 
@@ -140,13 +142,13 @@ def _placement(words: list[str], asked: str) -> Placement:
     words = words[words[:1] == ["where"] :]
     if len(words) != 3:
         raise UsageError(
-            f"layout: a matrix must be given as SHAPE DTYPE LAYOUT, not {' '.join(words)!r}; "
+            f"layout: a matrix must be given as SHAPE DTYPE LAYOUT, not {shown(' '.join(words))}; "
             f"write for example 20x40 int8 FRACTAL_NZ"
         )
     shape, dtype, name = words
     if not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", shape):
         raise UsageError(
-            f"layout: a shape must be rows x columns, not {shape!r}; write for example 20x40"
+            f"layout: a shape must be rows x columns, not {shown(shape)}; write for example 20x40"
         )
     rows, columns = (int(size) for size in shape.split("x"))
     try:
@@ -219,12 +221,16 @@ def _where(
 def _found(of: Placement, index: str | None, offset: str | None) -> tuple[Spot, ...]:
     if index is not None:
         if not re.fullmatch(r"[0-9]{1,9},[0-9]{1,9}", index):
-            raise UsageError(f"layout: --index must be I,J, not {index!r}; write for example 17,33")
+            raise UsageError(
+                f"layout: --index must be I,J, not {shown(index)}; write for example 17,33"
+            )
         row, column = (int(part) for part in index.split(","))
         return (of.where(row, column),)
     assert offset is not None
     if not re.fullmatch(r"[0-9]{1,18}|0[xX][0-9a-fA-F]{1,15}", offset):
-        raise UsageError(f"layout: --offset must be a byte, not {offset!r}; write for example 1569")
+        raise UsageError(
+            f"layout: --offset must be a byte, not {shown(offset)}; write for example 1569"
+        )
     return of.at_byte(int(offset, 16 if offset[:2].lower() == "0x" else 10))
 
 

@@ -1,29 +1,40 @@
-"""A bar on stderr for runs that take their time."""
+"""How far a long run has come, on stderr: a bar, or now and then a line where no terminal is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from time import monotonic
 
+import typer
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from npusim import chip
 
-__all__ = ["bar"]
+__all__ = ["shown"]
 
 PATIENCE_S = 1.0
 """Shorter runs show no bar."""
+LINE_EVERY_S = 10.0
+"""Seconds before the first line, and between lines: a log is to be read, not to be filled."""
 
 
 @contextmanager
-def bar() -> Iterator[chip.Progress | None]:
-    """Give what a run reports its progress to: None unless stderr is a terminal."""
+def shown() -> Iterator[chip.Progress]:
+    """Give what a run reports its progress to: stages, and the share of each that is done."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
+    if console.is_terminal:
+        with _bar(console) as report:
+            yield report
+    else:
+        with _lines() as report:
+            yield report
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[chip.Progress]:
     progress = Progress(console=console, transient=True)
     begin = monotonic()
     tasks: dict[str, TaskID] = {}
@@ -41,3 +52,26 @@ def bar() -> Iterator[chip.Progress | None]:
         yield report
     finally:
         progress.stop()
+
+
+@contextmanager
+def _lines() -> Iterator[chip.Progress]:
+    begin, over = monotonic(), Event()
+    news = "at work"
+
+    def report(stage: str, share: float) -> None:
+        nonlocal news
+        news = f"{stage} {share:.0%} done"
+
+    def tell() -> None:
+        # By the clock and not by the news, which may be minutes apart.
+        while not over.wait(LINE_EVERY_S):
+            typer.echo(f"npusim: {news} after {monotonic() - begin:.0f} s", err=True)
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield report
+    finally:
+        over.set()
+        teller.join()

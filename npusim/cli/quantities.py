@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["bytes_named", "hz_named", "quantity", "rate_named"]
+from npusim.reports.style import rate_named
+
+__all__ = ["bytes_named", "hz_named", "quantity"]
 
 UNITS = (
     ("bytes_per_cycle", "bytes/cycle"),
@@ -35,17 +37,6 @@ def hz_named(clock_hz: float) -> str:
     '1.06 GHz'
     """
     return f"{clock_hz / 1e9:.6g} GHz"
-
-
-def rate_named(bytes_per_s: float) -> str:
-    """What a memory can move.
-
-    >>> rate_named(1.6e12), rate_named(2.04e11)
-    ('1.6 TB/s', '204 GB/s')
-    """
-    if bytes_per_s >= 1e12:
-        return f"{bytes_per_s / 1e12:.4g} TB/s"
-    return f"{bytes_per_s / 1e9:.4g} GB/s"
 
 
 def quantity(key: str, value: float) -> str:

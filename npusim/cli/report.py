@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 import typer
 
+from npusim.check.rules import Place, RuleError, check
 from npusim.cli import folder
-from npusim.cli.folder import FolderError
 from npusim.cli.screen import show
+from npusim.data.files import check_place, write
 from npusim.trace import record
 from npusim.trace.record import Record, RecordError
 
@@ -45,7 +43,7 @@ Output = Annotated[
 FormatOption = Annotated[
     Format, typer.Option("--format", "-f", help="A page, or its pictures alone.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Let -o replace earlier pictures.")]
+Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
 
 
 def write_report(
@@ -61,19 +59,32 @@ def write_report(
     """
     folders = [run] if other is None else [run, other]
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
+    earlier = folder.Kind("report", f"timeline{_letter(len(folders), 0)}.{kind}", _pictures)
     if kind in (Format.PNG, Format.SVG):
-        folder.check(target, force, "report", f"timeline{_letter(len(folders), 0)}.{kind}")
+        folder.check(target, force, earlier)
+    else:
+        check_place(target, force, "report")
     runs = [_timed(path) for path in folders]
     if kind == Format.HTML:
-        _whole(target, lambda path: _write_page(runs, path))
+        write(target, lambda path: _write_page(runs, path), "report", force=force)
         written = str(target)
     elif kind == Format.PDF:
-        _whole(target, lambda path: _write_pages(runs, path))
+        write(target, lambda path: _write_pages(runs, path), "report", force=force)
         written = str(target)
     else:
-        names = folder.write_with(lambda new: _write_pictures(runs, new, kind), target, "report")
+        names = folder.write_with(
+            lambda new: _write_pictures(runs, new, kind), target, earlier, force=force
+        )
         written = f"{', '.join(names)} to {target}"
     show(f"wrote {written}")
+
+
+def _pictures(_: Path) -> frozenset[str]:
+    """What an earlier report may have written into a folder."""
+    from npusim.reports.gallery import PICTURES
+
+    endings = [f"{letter}.{kind}" for letter in ("", "_a", "_b") for kind in ("png", "svg")]
+    return frozenset(f"{picture.name}{ending}" for picture in PICTURES for ending in endings)
 
 
 def _timed(path: Path) -> Record:
@@ -83,41 +94,20 @@ def _timed(path: Path) -> Record:
             f"report: the run in {path} must have been timed and have had work to do, but it has "
             f"no trace; run it with --timing on tensors that are not empty"
         )
+    for program, kind in dict.fromkeys((lane.program, lane.kind) for lane in found.trace.lanes):
+        try:
+            check(program, Place(found.device, kind))
+        except RuleError as error:
+            raise RecordError(
+                f"report: the folder {path} must hold a whole run, but trace.npz is damaged: "
+                f"{error}; write it again with npusim run -o"
+            ) from None
     return found
 
 
 def _letter(count: int, number: int) -> str:
     """The suffix of a picture's name when there are two runs: a or b."""
     return f"_{'ab'[number]}" if count > 1 else ""
-
-
-def _whole(target: Path, fill: Callable[[Path], None]) -> None:
-    """Have *fill* write a file that takes the place of *target* once it is whole."""
-    if target.is_dir():
-        raise FolderError(f"report: {target} must be a file, not a folder; name a file in it")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}-", delete=False
-        ) as beside:
-            new = Path(beside.name)
-        try:
-            fill(new)
-            new.chmod(0o666 & ~_umask())
-            new.replace(target)
-        finally:
-            new.unlink(missing_ok=True)
-    except OSError as error:
-        raise FolderError(
-            f"report: {target} must be a file that can be written, but: {error.strerror}; "
-            f"name another"
-        ) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _write_page(runs: list[Record], path: Path) -> None:
@@ -127,6 +117,11 @@ def _write_page(runs: list[Record], path: Path) -> None:
     path.write_text(report(runs), encoding="utf-8")
 
 
+def _others(run: Record, runs: list[Record]) -> list[Record]:
+    """What *run* is compared with."""
+    return [other for other in runs if other is not run]
+
+
 def _write_pages(runs: list[Record], path: Path) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -134,7 +129,7 @@ def _write_pages(runs: list[Record], path: Path) -> None:
 
     with PdfPages(path, metadata={"CreationDate": None}) as pages:
         for run in runs:
-            for _, figure in figures(run):
+            for _, figure in figures(run, _others(run, runs)):
                 pages.savefig(figure)
 
 
@@ -143,7 +138,7 @@ def _write_pictures(runs: list[Record], new: Path, kind: Format) -> list[str]:
 
     names = []
     for number, run in enumerate(runs):
-        for picture, figure in figures(run):
+        for picture, figure in figures(run, _others(run, runs)):
             names.append(f"{picture.name}{_letter(len(runs), number)}.{kind}")
             figure.savefig(new / names[-1], dpi=120)
     return names

@@ -14,7 +14,7 @@ from npusim.chip import L2State
 from npusim.cli import folder
 from npusim.cli.call import arguments
 from npusim.cli.exports import Writer, formats
-from npusim.cli.progress import bar
+from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 
@@ -37,7 +37,9 @@ spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ
 Operator = Annotated[
     str,
     typer.Argument(
-        metavar="OP", help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION."
+        metavar="OP",
+        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
+        "the file is run, with all that stands in it.",
     ),
 ]
 Device = Annotated[
@@ -120,7 +122,7 @@ def run_operator(
     chosen = formats(export, trace_time.value, output is not None, timing)
     if output is not None:
         folder.check(output, force)
-    with bar() as progress:
+    with shown() as progress:
         run = npusim.run(
             op,
             **call_arguments,
@@ -133,7 +135,9 @@ def run_operator(
         )
         typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
         exports = Writer(run, chosen, trace_time.value, progress)
-        written = [] if output is None else folder.write(run, output, typed, exports.write)
+        written = []
+        if output is not None:
+            written = folder.write(run, output, typed, exports.write, force=force)
     if exports.left_out:
         lost = ", ".join(exports.left_out)
         typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)

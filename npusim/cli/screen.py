@@ -7,13 +7,27 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
+
+from npusim.data.text import printable
 
 __all__ = ["json_text", "show", "table"]
 
 UNFOLDED_COLUMNS = 1000
 """Width where nobody looks at a screen: every row stays on its line, for grep and friends."""
+
+
+class _Shown:
+    """Something to print, in which no name can do anything to a terminal."""
+
+    def __init__(self, part: RenderableType) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._part, options):
+            yield Segment(printable(segment.text), segment.style, segment.control)
 
 
 def show(*parts: RenderableType) -> None:
@@ -22,7 +36,7 @@ def show(*parts: RenderableType) -> None:
     if not screen.is_terminal:
         screen.width = UNFOLDED_COLUMNS
     with screen.capture() as captured:
-        screen.print(*parts, sep="\n")
+        screen.print(*map(_Shown, parts), sep="\n")
     # Cells are filled up with spaces, which would only be in the way behind the last one.
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
@@ -37,4 +51,5 @@ def table(*headings: str) -> Table:
 
 def json_text(value: Any) -> str:
     """*value* as JSON text, the same bytes for the same value."""
-    return json.dumps(value, indent=2, allow_nan=False)
+    # The one control character that json leaves as it is.
+    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,8 +12,10 @@ from rich.text import Text
 from npusim.cli.quantities import bytes_named, hz_named
 from npusim.cli.screen import table
 from npusim.data.tensor import Tensor, TensorSpec
+from npusim.reports import bounds
+from npusim.reports.style import PIPES
 from npusim.run import Output, Run
-from npusim.trace import Trace
+from npusim.trace import LaneTrace, Trace
 
 __all__ = ["summary"]
 
@@ -19,7 +23,7 @@ FIRST_VALUES = 12
 
 
 def summary(run: Run) -> Group:
-    """The lines and the table that `npusim run` prints."""
+    """The lines that `npusim run` prints, and a table for each kind of core."""
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
@@ -31,16 +35,23 @@ def summary(run: Run) -> Group:
         reason = "" if run.reason is None else f": {run.reason}"
         lines.add_row("template", f"{run.template}{reason}")
     lines.add_row("time", _time(run))
+    if run.trace is not None and len(run.launches) > 1:
+        lines.add_row("", f"{run.launches[-1].time_us:.2f} us {run.op} = {_parts(run)}")
     parts: list[RenderableType] = [lines]
     if run.trace is not None:
-        facts = run.to_json()
+        lines.add_row("why", bounds.finding(run))
         lines.add_row(
             "memory",
-            f"{bytes_named(facts['gm_bytes'])} moved past the L2, "
-            f"{bytes_named(facts['l2_bytes'])} from and to the L2",
+            f"{bytes_named(run.trace.gm_bytes)} from and to global memory, "
+            f"{bytes_named(run.trace.l2_bytes)} from and to the L2",
         )
         lines.add_row("cores", _cores(run.trace))
-        parts += [Text(), _pipes(run)]
+        counts = _counts(run.trace)
+        for lane in run.trace.slowest_of_kinds:
+            parts.append(Text())
+            if len(counts) > 1:
+                parts.append(Text(_slowest(lane, counts[lane.kind]), "bold"))
+            parts.append(_pipes(lane, run.trace))
     return Group(*parts)
 
 
@@ -60,27 +71,55 @@ def _time(run: Run) -> str:
         return "not asked for"
     if run.trace is None:
         return "0 us, for no kernel ran"
-    cores_us = run.time_us - run.launch_us
+    if len(run.launches) > 1:
+        parts = " + ".join(f"{launch.time_us:.2f} us {launch.op}" for launch in run.launches)
+        return f"{run.time_us:.2f} us in {len(run.launches)} launches = {parts}"
+    return f"{run.time_us:.2f} us = {_parts(run)}"
+
+
+def _parts(run: Run) -> str:
+    """What the time of the operator's own kernel consists of."""
+    own = run.launches[-1]
+    assert own.time_us is not None
+    cores_us = own.time_us - own.launch_us
     return (
-        f"{run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion + {cores_us:.2f} us "
-        f"slowest core ({run.cycles} cycles at {hz_named(run.device.clock_hz)})"
+        f"{own.launch_us:.2f} us launch and completion + {cores_us:.2f} us slowest core "
+        f"({own.cycles} cycles at {hz_named(run.device.clock_hz)})"
     )
 
 
+def _counts(trace: Trace) -> Counter[str]:
+    """Kind of core -> how many took part."""
+    found: Counter[str] = Counter()
+    for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
+        found[lane.kind] += len(lane.cores)
+    return found
+
+
 def _cores(trace: Trace) -> str:
-    slowest, count = trace.slowest, len(trace.cores)
+    slowest, counts = trace.slowest, _counts(trace)
     name = f"core {slowest.cores[0]} ({slowest.kind})"
-    return f"{name} alone" if count == 1 else f"{count}, of which {name} is the slowest"
+    if counts.total() == 1:
+        return f"{name} alone"
+    kinds = " and ".join(f"{count} {kind}" for kind, count in counts.items())
+    every = f"{counts.total()}: {kinds}" if len(counts) > 1 else str(counts.total())
+    return f"{every}, of which {name} is the slowest"
 
 
-def _pipes(run: Run) -> RenderableType:
-    """How busy the pipes of the slowest core were."""
-    assert run.trace is not None
-    listing = table("pipe", "busy", "cycles", "micro-ops", "bytes moved")
+def _slowest(lane: LaneTrace, count: int) -> str:
+    of = f", the slowest of {count}" if count > 1 else ""
+    return f"core {lane.cores[0]}{of} ({lane.kind})"
+
+
+def _pipes(lane: LaneTrace, trace: Trace) -> RenderableType:
+    """How busy the pipes of the cores of *lane* were."""
+    listing = table("pipe", "busy", "works", "busy cycles", "micro-ops", "bytes moved")
     for column in listing.columns[1:]:
         column.justify = "right"
-    for pipe, counter in run.trace.slowest.counters().items():
-        share = 100 * counter.busy_cycles / run.trace.cycles
+    counters, works = lane.counters(), lane.work_cycles()
+    for pipe in (pipe for pipe in PIPES if pipe in counters):
+        counter = counters[pipe]
+        shares = (100 * count / trace.cycles for count in (counter.busy_cycles, works[pipe]))
         numbers = (counter.busy_cycles, counter.micro_ops, counter.nbytes)
-        listing.add_row(pipe, f"{share:.1f} %", *(str(number) for number in numbers))
+        listing.add_row(pipe, *(f"{share:.1f} %" for share in shares), *map(str, numbers))
     return listing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,14 +16,18 @@ from rich.text import Text
 from npusim import validation
 from npusim.cli import folder
 from npusim.cli.call import UsageError
-from npusim.cli.progress import bar
+from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show, table
+from npusim.data.files import content
 from npusim.validation import Family, Result, Row
 from npusim.validation.errors import SHORT_US
+from npusim.validation.pictures import PICTURES
 
 __all__ = ["validate"]
 
 RECORD = "validation.json"
+MAX_BYTES = 1 << 28
+"""Of that file: a kernel has less than a thousand."""
 
 Csv = Annotated[
     Path | None,
@@ -66,8 +71,8 @@ def validate(
     """
     rows = _chosen(validation.read(csv), family or ())
     if output is not None:
-        folder.check(output, force, "validate", RECORD)
-    with bar() as progress:
+        folder.check(output, force, KIND)
+    with shown() as progress:
         results = validation.measure(rows, jobs=jobs, progress=progress)
     families = validation.families(results)
     facts = json_text(
@@ -78,13 +83,29 @@ def validate(
     )
     written = []
     if output is not None:
-        written = folder.write_with(lambda new: _fill(new, results, facts), output, "validate")
+        written = folder.write_with(
+            lambda new: _fill(new, results, facts), output, KIND, force=force
+        )
     if as_json:
         typer.echo(facts)
         return
     show(Group(_errors(families), *_missing(families)))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
+
+
+def _made(where: Path) -> frozenset[str]:
+    """What an earlier one wrote into *where*; raises ValueError if it wrote none."""
+    try:
+        facts = json.loads(content(where / RECORD, MAX_BYTES))
+    except (OSError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or set(facts) != {"rows", "families"}:
+        raise ValueError(f"validate: {RECORD} must have rows and families; write it again")
+    return frozenset({RECORD, *PICTURES})
+
+
+KIND = folder.Kind("validate", RECORD, _made)
 
 
 def _chosen(rows: tuple[Row, ...], names: Sequence[str]) -> tuple[Row, ...]:

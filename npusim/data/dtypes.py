@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.errors import shown
 from npusim.data.integers import ceil_div
 
 __all__ = [
@@ -118,9 +119,11 @@ _FLOAT_FORMAT = {
 
 def dtype_named(name: str) -> DType:
     """The element type that torch calls *name*; raises ValueError for an unknown name."""
-    if name not in _BY_NAME:
+    if not isinstance(name, str) or name not in _BY_NAME:
         known = ", ".join(dtype.name for dtype in DTYPES)
-        raise ValueError(f"dtypes: a dtype must be one of {known}, not {name!r}; use one of these")
+        raise ValueError(
+            f"dtypes: a dtype must be one of {known}, not {shown(name)}; use one of these"
+        )
     return _BY_NAME[name]
 
 

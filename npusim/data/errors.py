@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from enum import IntEnum
 
-__all__ = ["Code", "OpError", "TrapError"]
+import numpy as np
+
+__all__ = ["Code", "DocumentWarning", "OpError", "TrapError", "callers_level", "shown"]
+
+MOST_SHOWN = 80
+"""Characters of a value that an error repeats: more would hide what the error says."""
 
 
 class Code(IntEnum):
@@ -38,5 +44,38 @@ class OpError(RuntimeError):
         """Which CANN code the card would report."""
 
 
+class DocumentWarning(UserWarning):
+    """A call that the vendor's document excludes, and that is taken all the same."""
+
+
+def callers_level() -> int:
+    """The `stacklevel` with which the caller's warning names the line outside npusim and torch."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_inside(frame.f_globals.get("__name__")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_inside(module: str | None) -> bool:
+    # What torch compiles is in no module.
+    return module is None or module.partition(".")[0] in ("npusim", "torch")
+
+
 class TrapError(Exception):
     """A kernel executed `trap`: the core stops and the host learns of it at the next sync."""
+
+
+def shown(value: object) -> str:
+    """*value* as an error names it: one short line, whatever it is.
+
+    >>> shown("qint8"), shown(np.zeros((2, 3), np.int8)), shown("a" * 100)[-5:]
+    ("'qint8'", 'an array of int8 (2, 3)', 'aa...')
+    """
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} {value.shape}"
+    try:
+        line = " ".join(repr(value).split())
+    except Exception:
+        # Not every object can tell what it is, and Python refuses to print the longest integers.
+        return f"some {type(value).__name__}"
+    return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import INT4, Array, DType, cast, dtype_named, dtype_of, pack_int4
+from npusim.data.dtypes import INT4, INT32, Array, DType, cast, dtype_named, dtype_of, pack_int4
+from npusim.data.errors import shown
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, NZ, Placement, c0, from_fractals, to_fractals
 from npusim.data.layout.html import MAX_SHOWN, table
@@ -22,6 +23,8 @@ __all__ = [
     "TensorSpec",
     "allocate",
     "allocated_bytes",
+    "is_transposed",
+    "lies_both_ways",
 ]
 
 LAYOUTS = ("ND", "FRACTAL_NZ")
@@ -52,23 +55,30 @@ class TensorSpec:
     def __post_init__(self) -> None:
         shape = self.shape
         sizes_hold = isinstance(shape, tuple) and all(
-            isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape
+            isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0
+            for size in shape
         )
         if not sizes_hold:
             raise ValueError(
-                f"TensorSpec: shape must be a tuple of sizes >= 0, not {shape!r}; "
+                f"TensorSpec: shape must be a tuple of sizes >= 0, not {shown(shape)}; "
                 f"write for example (128, 512)"
             )
-        if self.layout not in LAYOUTS:
+        if not isinstance(self.layout, str) or self.layout not in LAYOUTS:
             raise ValueError(
-                f"TensorSpec: layout must be one of {', '.join(LAYOUTS)}, not {self.layout!r}; "
-                f"use one of these"
+                f"TensorSpec: layout must be one of {', '.join(LAYOUTS)}, not "
+                f"{shown(self.layout)}; use one of these"
+            )
+        if not isinstance(self.transposed, bool):
+            raise ValueError(
+                f"TensorSpec: transposed must be True or False, not {shown(self.transposed)}; "
+                f"pass one of them"
             )
         if len(shape) < 2 and (self.layout != "ND" or self.transposed):
             raise ValueError(
                 f"TensorSpec: shape must have at least two dimensions for a transposed or "
-                f"FRACTAL_NZ tensor, not {shape!r}; pass a matrix"
+                f"FRACTAL_NZ tensor, not {shown(shape)}; pass a matrix"
             )
+        object.__setattr__(self, "shape", tuple(int(size) for size in shape))
         # One spelling for each type, so that equal specs compare equal.
         object.__setattr__(self, "dtype", dtype_named(self.dtype).name)
 
@@ -123,6 +133,15 @@ class Tensor:
     """The elements as they lie in memory, of shape `spec.storage_shape`."""
 
     def __post_init__(self) -> None:
+        for name, value, kind in (
+            ("spec", self.spec, TensorSpec),
+            ("storage", self.storage, np.ndarray),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"Tensor: {name} must be a {kind.__name__}, not {shown(value)}; "
+                    f"make it with Tensor.of(array)"
+                )
         wanted, element = self.spec.storage_shape, self.spec.element
         if self.storage.shape != wanted or self.storage.dtype != element.numpy:
             raise ValueError(
@@ -133,6 +152,11 @@ class Tensor:
     @classmethod
     def of(cls, array: Array, layout: str = "ND", transposed: bool = False) -> Tensor:
         """The elements of *array* laid out so; what fills the edges of FRACTAL_NZ is zero."""
+        if not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"Tensor.of: array must be a numpy array, not {shown(array)}; make it one with "
+                f"numpy.asarray"
+            )
         spec = TensorSpec(array.shape, array.dtype.name, layout, transposed)
         gm_matrix = array.swapaxes(-1, -2) if transposed else array
         if layout == "ND":
@@ -237,6 +261,32 @@ class Operand:
         flat = np.ascontiguousarray(array).reshape(-1)
         raw = pack_int4(flat) if dtype_of(flat) is INT4 else flat.view(np.uint8)
         return GlobalTensor(self.name, raw.size, raw)
+
+
+def is_transposed(matrix: Array | Tensor) -> bool:
+    """Whether the last two dimensions of *matrix* lie in memory the other way round, without gaps.
+
+    What lies both ways, a single row or column, counts as not transposed; but int32 may hold packed
+    int4, eight along the dimension that lies inside, and there the strides say which one that is
+    (op-plugin, is_transpose_last_two_dims).
+
+    >>> is_transposed(np.zeros((8, 1), np.int32).T), is_transposed(np.zeros((1, 8), np.int32))
+    (True, False)
+    """
+    if isinstance(matrix, Tensor):
+        return matrix.spec.transposed and not lies_both_ways(matrix.spec)
+    if not matrix.flags.c_contiguous:
+        return bool(matrix.swapaxes(-1, -2).flags.c_contiguous)
+    rows, columns = matrix.shape[-2:]
+    inner_bytes, outer_bytes = matrix.itemsize, rows * matrix.itemsize
+    is_told = matrix.dtype == np.int32 and rows != columns and matrix.size > 0
+    return is_told and matrix.strides[-2:] == (inner_bytes, outer_bytes)
+
+
+def lies_both_ways(spec: TensorSpec) -> bool:
+    """Whether a matrix in ND and its transpose are the same bytes: see :func:`is_transposed`."""
+    is_line = 1 in spec.shape[-2:] and (spec.element is not INT32 or spec.shape[-2:] == (1, 1))
+    return spec.layout == "ND" and (is_line or 0 in spec.shape)
 
 
 def allocated_bytes(nbytes: int) -> int:

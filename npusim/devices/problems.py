@@ -5,11 +5,22 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    TypeGuard,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import BaseModel
 
-from npusim.devices.schema import Confidence, DeviceSpec, Source
+from npusim.devices.names import LINE_LETTERS, has_hidden, quoted, visible
+from npusim.devices.ranges import MANY, Within, written
+from npusim.devices.schema import NUMBER, Confidence, DeviceSpec, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,11 +28,22 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
-__all__ = ["Key", "Problem", "explain", "has_key", "is_table", "split", "wrong_keys"]
+__all__ = [
+    "Key",
+    "Problem",
+    "dotted",
+    "explain",
+    "has_key",
+    "is_table",
+    "range_at",
+    "range_of",
+    "shown",
+    "split",
+    "wrong_keys",
+]
 
 Key = tuple[str, ...]
 FIELDS = ("value", "source", "confidence")
-NUMBER = '{ value = ..., source = "...", confidence = "..." }'
 
 
 class Problem(NamedTuple):
@@ -53,8 +75,16 @@ confidence='vendor file')})
         if wrong:
             problems.append(Problem(key, wrong))
         elif is_number:
-            sources[".".join(key)] = Source(_written_out(node, texts), node["confidence"])
+            source = Source(_written_out(node, texts), node["confidence"])
+            sources.update(dict.fromkeys(_sourced(key, node["value"]), source))
     return _values(tree), sources, problems
+
+
+def _sourced(key: Key, value: object) -> list[str]:
+    """The dotted keys of what comes from one source: a number, or each name of a group."""
+    if key[0] == "aliases" and isinstance(value, list):
+        return [f"aliases.{name}" for name in value]
+    return [".".join(key)]
 
 
 def is_table(node: object) -> TypeGuard[dict[str, Any]]:
@@ -89,13 +119,26 @@ def wrong_keys(tree: dict[str, Any]) -> list[Problem]:
     """What is wrong with the table of source keys of one file."""
     texts = tree.get("sources", {})
     if not isinstance(texts, dict):
-        text = f"must be a table, not {_shown(texts)}; start it with [sources]"
+        text = f"must be a table, not {shown(texts)}; start it with [sources]"
         return [Problem(("sources",), text)]
-    return [
-        Problem(("sources", key), f"must be a string, not {_shown(text)}; put it in quotes")
-        for key, text in texts.items()
-        if not isinstance(text, str)
-    ]
+    problems = []
+    for key, text in texts.items():
+        if not re.fullmatch(r"\w+", key):
+            wrong = f"must be named by letters, digits and _ alone, not {quoted(key)}; rename it"
+            problems.append(Problem(("sources", key), wrong))
+        elif not isinstance(text, str):
+            wrong = f"must be a string, not {shown(text)}; put it in quotes"
+            problems.append(Problem(("sources", key), wrong))
+        elif has_hidden(text) or len(text) > LINE_LETTERS:
+            problems.append(Problem(("sources", key), _one_line(text)))
+    return problems
+
+
+def _one_line(text: str) -> str:
+    return (
+        f"must be one line of at most {LINE_LETTERS} letters and no control characters, "
+        f"not {quoted(text)}; shorten or retype it"
+    )
 
 
 def _keys(text: str) -> tuple[list[str], str]:
@@ -113,16 +156,19 @@ def _written_out(node: dict[str, Any], texts: dict[str, str]) -> str:
 def _wrong_with(node: dict[str, Any], texts: dict[str, str]) -> str | None:
     """What is wrong with a number's own table, its value apart."""
     if set(node) != set(FIELDS):
-        return f"must have value, source and confidence, not {', '.join(node)}; write {NUMBER}"
+        came = visible(", ".join(node))
+        return f"must have value, source and confidence, not {came}; write {NUMBER}"
     source, confidence = node["source"], node["confidence"]
     if confidence not in get_args(Confidence):
         words = ", ".join(get_args(Confidence))
         return (
-            f"confidence must be one of {words}, not {_shown(confidence)}; "
+            f"confidence must be one of {words}, not {shown(confidence)}; "
             "take the word that fits the source"
         )
     if not isinstance(source, str) or not source.strip():
-        return f"source must say where the number comes from, not {_shown(source)}; write a text"
+        return f"source must say where the number comes from, not {shown(source)}; write a text"
+    if has_hidden(source) or len(source) > LINE_LETTERS:
+        return f"source {_one_line(source)}"
     unknown = [key for key in _keys(source)[0] if key not in texts]
     if unknown:
         known = ", ".join(texts) or "none so far"
@@ -136,7 +182,7 @@ def _wrong_with(node: dict[str, Any], texts: dict[str, str]) -> str | None:
 def _wrong_without(key: Key, node: object) -> str | None:
     """What is wrong with an entry that brings no source."""
     if isinstance(node, int | float) and _takes_number(_schema(key)):
-        return f"must have value, source and confidence, not {_shown(node)} alone; write {NUMBER}"
+        return f"must have value, source and confidence, not {shown(node)} alone; write {NUMBER}"
     return None
 
 
@@ -148,17 +194,26 @@ def _schema(key: Key) -> Any:
     kind: Any = DeviceSpec
     for name in key:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            field = kind.model_fields.get(name)
-            kind = field.annotation if field else None
+            kind = get_type_hints(kind, include_extras=True).get(name)
         else:
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
     return kind
 
 
+def range_of(kind: object) -> Within | None:
+    """What a number of type *kind* of the schema must lie within, or None where it takes none."""
+    found = [part for part in get_args(kind) if isinstance(part, Within)]
+    below = [range_of(part) for part in get_args(kind) if get_origin(kind) in (Union, UnionType)]
+    return next((each for each in (*found, *below) if each is not None), None)
+
+
+def range_at(key: Key) -> Within | None:
+    """What the number at *key* of a device file must lie within, or None where there is none."""
+    return range_of(_schema(key))
+
+
 def _takes_number(kind: object) -> bool:
-    if get_origin(kind) in (Annotated, Union, UnionType):
-        return any(_takes_number(part) for part in get_args(kind))
-    return kind in (int, float)
+    return range_of(kind) is not None
 
 
 def has_key(tree: dict[str, Any], key: Key) -> bool:
@@ -197,8 +252,39 @@ def _explain(detail: ErrorDetails) -> Problem:
         return Problem(key, _missing(key))
     if detail["type"] == "extra_forbidden":
         return Problem(key, _unknown(key))
+    value = detail["input"]
+    within = range_of(_schema(key))
+    # What has too many digits for a float is refused as none.
+    is_far = detail["type"] == "float_type" and type(value) is int
+    if within is not None and (is_far or detail["type"] in RANGE_ERRORS):
+        return Problem(key, _beyond(within, value))
     must, remedy = _demand(detail)
-    return Problem(key, f"{must}, not {_shown(detail['input'])}; {remedy}")
+    # A fraction where only whole numbers go is often one of a larger unit, as 1.85 is of GHz.
+    if within is not None and type(value) is float and not within.low <= value <= within.high:
+        slip = within.slip(value)
+        if slip is not None and float(slip[1]).is_integer():
+            remedy = _meant(value, slip)
+    return Problem(key, f"{must}, not {shown(value)}; {remedy}")
+
+
+RANGE_ERRORS = ("greater_than_equal", "less_than_equal")
+
+
+def _beyond(within: Within, value: float) -> str:
+    """What is wrong with a number that does not lie *within* its range."""
+    if within.low == within.high:
+        only = f"{written(within.low)} {within.unit}"
+        return f"must be {only}, {within.why}, not {shown(value)}; write {written(within.low)}"
+    slip = within.slip(value)
+    remedy = f"give a number in this range, in {within.unit}"
+    if slip is not None:
+        remedy = _meant(value, slip)
+    return f"must lie in {within}, not {shown(value)}; {remedy}"
+
+
+def _meant(value: float, slip: tuple[str, str]) -> str:
+    """What to write in place of *value*, whose unit is likely that of *slip*."""
+    return f"{shown(value)} looks like {slip[0]}: write {slip[1]}"
 
 
 def _missing(key: Key) -> str:
@@ -216,21 +302,17 @@ def _unknown(key: Key) -> str:
     known = fields if key[:-1] else ["extends", *fields, "sources"]
     near = get_close_matches(key[-1], known, n=1)
     remedy = f"did you mean {near[0]}?" if near else "rename or drop it"
-    return f"must be one of {', '.join(known)}, not {key[-1]}; {remedy}"
+    return f"must be one of {', '.join(known)}, not {visible(key[-1])}; {remedy}"
 
 
 def _demand(detail: ErrorDetails) -> tuple[str, str]:
     """What pydantic wanted and what to do about it."""
     limits = detail.get("ctx", {})
     match detail["type"]:
-        case "greater_than":
-            return f"must be greater than {limits['gt']:g}", "give a positive number"
-        case "greater_than_equal":
-            return f"must be at least {limits['ge']:g}", "give zero or a positive number"
         case "finite_number":
-            return "must be a finite number", "give the largest value that makes sense"
+            return "must be a finite number", "write one"
         case "int_type":
-            return "must be a whole number", "write digits without point, exponent or quotes"
+            return "must be a whole number", "write it without fraction and quotes"
         case "float_type":
             return "must be a number", "write it without quotes"
         case "string_type":
@@ -245,10 +327,19 @@ def _demand(detail: ErrorDetails) -> tuple[str, str]:
             return f"must pass a check ({detail['msg']})", "correct it"
 
 
-def _shown(value: object) -> str:
+def dotted(key: Key) -> str:
+    """*key* as it is written in a file, short and with nothing hidden."""
+    return visible(".".join(key))
+
+
+def shown(value: object) -> str:
     """*value* as a reader of TOML would expect to see it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict | list | tuple):
         return "a table" if isinstance(value, dict) else "a list"
-    return repr(value)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, int) and abs(value) >= MANY:
+        return "a number of very many digits"  # of more than 4300 Python prints none
+    return repr(value) if isinstance(value, int | float) else str(value)

@@ -8,19 +8,47 @@ which says of each number where it comes from. Units stand in the names: ``_byte
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from npusim.devices.names import Line, Name, visible
+from npusim.devices.ranges import (
+    BankBytes,
+    BiasTableBytes,
+    BlockBytes,
+    BytesPerCycle,
+    BytesPerSecond,
+    CopyBytes,
+    Cores,
+    CubeDepth,
+    CubeEdge,
+    Cycles,
+    CyclesPerRepeat,
+    EventIds,
+    FixpipeBytes,
+    GlobalBytes,
+    GroupBanks,
+    Groups,
+    Hz,
+    L0Bytes,
+    L0cBytes,
+    L1Bytes,
+    L2Bytes,
+    LineBytes,
+    Lines,
+    Microseconds,
+    Nanoseconds,
+    RepeatBytes,
+    ReservedBytes,
+    ReservedEventIds,
+    RunBytes,
+    Slices,
+    UbBytes,
 )
 
 __all__ = [
+    "NUMBER",
     "Banks",
     "Confidence",
     "Core",
@@ -40,6 +68,8 @@ __all__ = [
     "VectorClassName",
 ]
 
+NUMBER = '{ value = ..., source = "...", confidence = "..." }'
+"""How a number is written."""
 Pipe = Literal["scalar", "vector", "cube", "mte1", "mte2", "mte3", "fixpipe"]
 VectorClassName = Literal[
     "add",
@@ -61,6 +91,8 @@ VectorClassName = Literal[
     "transcendental",
 ]
 Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
+CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")
+"""What `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
 Confidence = Literal[
     "vendor file",  # platform files that ship with the toolkit
     "vendor doc",  # official guides, API pages, product pages
@@ -71,14 +103,12 @@ Confidence = Literal[
     "inferred",  # follows from other facts, the source says how
     "assumed",  # nothing public was found
 ]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
 class Source(NamedTuple):
     """Where one number of a device file comes from."""
 
-    text: str
+    text: Line
     confidence: Confidence
 
 
@@ -94,36 +124,46 @@ class Part(BaseModel):
     )
 
 
+def _known_way(name: str) -> str:
+    known = get_args(Memory)
+    ends = name.split("_to_")
+    if len(ends) != 2 or not set(ends) <= set(known):
+        raise ValueError(
+            f"must be named <from>_to_<to> with memories out of {', '.join(known)}; rename it"
+        )
+    return name
+
+
 class Path(Part):
     """A way between two memories, named ``<from>_to_<to>``."""
 
     pipe: Pipe
     """The pipe that moves the bytes."""
-    bytes_per_cycle: PositiveFloat
+    bytes_per_cycle: BytesPerCycle
     """Rate of one core without contention, in bytes a cycle of its own clock."""
-    startup_cycles: NonNegativeInt
+    startup_cycles: Cycles
     """Cycles a transfer holds the pipe before its first byte moves."""
 
 
 class Core(Part):
     """One kind of core; buffers that the kind does not have are left out."""
 
-    count: PositiveInt
-    clock_hz: PositiveInt
+    count: Cores
+    clock_hz: Hz
     pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML has lists, not tuples
-    ub_bytes: PositiveInt | None = None
-    ub_reserved_bytes: NonNegativeInt | None = None
+    ub_bytes: UbBytes | None = None
+    ub_reserved_bytes: ReservedBytes | None = None
     """Tail of the unified buffer that the framework keeps for itself."""
-    l1_bytes: PositiveInt | None = None
-    l1_reserved_bytes: NonNegativeInt | None = None
-    l0a_bytes: PositiveInt | None = None
-    l0b_bytes: PositiveInt | None = None
-    l0c_bytes: PositiveInt | None = None
-    bt_bytes: PositiveInt | None = None
+    l1_bytes: L1Bytes | None = None
+    l1_reserved_bytes: ReservedBytes | None = None
+    l0a_bytes: L0Bytes | None = None
+    l0b_bytes: L0Bytes | None = None
+    l0c_bytes: L0cBytes | None = None
+    bt_bytes: BiasTableBytes | None = None
     """Bias table."""
-    fb_bytes: PositiveInt | None = None
+    fb_bytes: FixpipeBytes | None = None
     """Fixpipe buffers, all four together."""
-    paths: dict[str, Path]
+    paths: dict[Annotated[str, AfterValidator(_known_way)], Path]
 
     def usable_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use; 0 where the core has no such buffer."""
@@ -134,19 +174,12 @@ class Core(Part):
     @model_validator(mode="after")
     def _paths_run_on_own_pipes(self) -> Self:
         for name, path in self.paths.items():
-            ends = name.split("_to_")
-            known = Memory.__args__  # type: ignore[attr-defined]
-            if len(ends) != 2 or not set(ends) <= set(known):
-                raise ValueError(
-                    f"paths.{name} must be named <from>_to_<to> with memories out of "
-                    f"{', '.join(known)}; rename it"
-                )
             if path.pipe not in self.pipes:
                 raise ValueError(
                     f"paths.{name}.pipe must be one of the core's pipes {', '.join(self.pipes)}, "
                     f"not {path.pipe}; add the pipe or move the path"
                 )
-            for end in ends:
+            for end in name.split("_to_"):
                 if end not in ("gm", "l2") and getattr(self, f"{end}_bytes") is None:
                     raise ValueError(
                         f"paths.{name} must end in buffers that the core has, not in {end}; "
@@ -158,84 +191,102 @@ class Core(Part):
 class GlobalMemory(Part):
     """Off-chip memory behind the L2."""
 
-    capacity_bytes: PositiveInt
+    capacity_bytes: GlobalBytes
     bus: Literal["separate", "shared"]
     """Whether writes have a bandwidth of their own, or share that of reads."""
-    read_bytes_per_s: PositiveFloat
+    read_bytes_per_s: BytesPerSecond
     """Of all cores together, as `write_bytes_per_s`."""
-    write_bytes_per_s: PositiveFloat
-    read_latency_ns: NonNegativeFloat
+    write_bytes_per_s: BytesPerSecond
+    read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
-    write_latency_ns: NonNegativeFloat
+    write_latency_ns: Nanoseconds
     """From the last byte handed over to the acknowledgement."""
-    row_ns: NonNegativeFloat
+    row_ns: Nanoseconds
     """Time of each piece of a row, up to one line, that LoadNd2Nz turns into Nz."""
-    run_bytes: NonNegativeInt
+    run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
 
 
 class L2Cache(Part):
     """The cache that all cores share."""
 
-    capacity_bytes: PositiveInt
-    line_bytes: PositiveInt
-    read_bytes_per_s: PositiveFloat
-    write_bytes_per_s: PositiveFloat
-    read_latency_ns: NonNegativeFloat
-    write_latency_ns: NonNegativeFloat
-    row_ns: NonNegativeFloat
+    capacity_bytes: L2Bytes
+    line_bytes: LineBytes
+    read_bytes_per_s: BytesPerSecond
+    write_bytes_per_s: BytesPerSecond
+    read_latency_ns: Nanoseconds
+    write_latency_ns: Nanoseconds
+    row_ns: Nanoseconds
     """The same for pieces that are in the L2."""
-    slices: PositiveInt
+    slices: Slices
     """Parts that work in parallel; the same bytes always come from the same part."""
-    outstanding: PositiveInt
+    outstanding: Lines
     """How many lines a core can have requested and not received yet."""
 
 
 class Transfer(Part):
     """What a copy between global memory and a core costs in addition to its bytes."""
 
-    issue_cycles: NonNegativeInt
+    issue_cycles: Cycles
     """A copy instruction holds its pipe at least this long."""
-    burst_cycles: NonNegativeInt
+    burst_cycles: Cycles
     """Each burst (row) of a strided copy holds the pipe at least this long."""
-    sector_bytes: PositiveInt
+    sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
-    store_granule_bytes: PositiveInt
+    store_granule_bytes: CopyBytes
     """Stores to global memory must be a multiple of this."""
-    load_granule_bytes: PositiveInt
+    load_granule_bytes: CopyBytes
     """Loads from global memory must be a multiple of this."""
+
+
+def _known_dtype(name: str) -> str:
+    if name not in CUBE_DTYPES:
+        raise ValueError(
+            f"must be one of {', '.join(CUBE_DTYPES)}, not {visible(name)}; rename or drop it"
+        )
+    return name
 
 
 class Cube(Part):
     """The matrix unit: `m` x `n` x `k` multiply-accumulates a cycle."""
 
-    m: PositiveInt
-    n: PositiveInt
-    k_per_cycle: dict[str, PositiveInt]
+    m: CubeEdge
+    n: CubeEdge
+    k_per_cycle: dict[Annotated[str, AfterValidator(_known_dtype)], CubeDepth]
     """Depth k of the tile that is multiplied in one cycle, per dtype."""
-    startup_cycles: NonNegativeInt
+    startup_cycles: Cycles
     """Cycles of an `mmad` in addition to its tiles when the pipe was idle."""
-    back_to_back_cycles: NonNegativeInt
+    back_to_back_cycles: Cycles
     """The same when `mmad` follows `mmad`."""
 
 
 class VectorClass(Part):
     """Cost of the vector instructions that behave alike."""
 
-    head_cycles: NonNegativeInt
+    head_cycles: Cycles
     """Cycles before the first repeat, when the pipe was drained."""
-    tail_cycles: NonNegativeInt
+    tail_cycles: Cycles
     """Cycles after the last repeat until the result can be read."""
-    cycles_per_repeat_16bit: PositiveFloat
-    cycles_per_repeat_32bit: PositiveFloat
+    cycles_per_repeat_16bit: CyclesPerRepeat
+    cycles_per_repeat_32bit: CyclesPerRepeat
 
 
 class Vector(Part):
     """The vector unit: 256 bytes a repeat, eight blocks of 32."""
 
-    repeat_bytes: PositiveInt
-    block_bytes: PositiveInt
+    repeat_bytes: RepeatBytes
+    block_bytes: BlockBytes
     classes: dict[VectorClassName, VectorClass]
+
+    @model_validator(mode="after")
+    def _no_class_is_missing(self) -> Self:
+        missing = [name for name in get_args(VectorClassName) if name not in self.classes]
+        if missing:
+            raise ValueError(
+                f"classes must be all of {', '.join(get_args(VectorClassName))}, not lack "
+                f"{', '.join(missing)}; add them, or take them from a shipped chip with extends"
+            )
+        return self
 
 
 class Banks(Part):
@@ -244,47 +295,47 @@ class Banks(Part):
     Address bits, from the lowest: byte in block, group, row, bank of the group.
     """
 
-    groups: PositiveInt
-    banks_per_group: PositiveInt
-    bank_bytes: PositiveInt
+    groups: Groups
+    banks_per_group: GroupBanks
+    bank_bytes: BankBytes
 
 
 class Scalar(Part):
     """The scalar unit, which also hands every micro-op to its pipe."""
 
-    dispatch_cycles: NonNegativeInt
+    dispatch_cycles: Cycles
     """Between two micro-ops handed to other pipes."""
-    load_cycles: NonNegativeInt
-    store_cycles: NonNegativeInt
-    alu_cycles: NonNegativeInt
+    load_cycles: Cycles
+    store_cycles: Cycles
+    alu_cycles: Cycles
 
 
 class Sync(Part):
     """Flags and barriers, inside a core and between cores."""
 
-    set_flag_cycles: NonNegativeInt
-    wait_flag_cycles: NonNegativeInt
-    barrier_cycles: NonNegativeInt
-    event_ids: PositiveInt
+    set_flag_cycles: Cycles
+    wait_flag_cycles: Cycles
+    barrier_cycles: Cycles
+    event_ids: EventIds
     """Flags for each pair of pipes."""
-    reserved_event_ids: NonNegativeInt
+    reserved_event_ids: ReservedEventIds
     """How many of them, from the top, the framework keeps."""
-    cross_core_cycles: NonNegativeInt | None = None
+    cross_core_cycles: Cycles | None = None
     """From a set flag until another core sees it; left out if cores cannot wait for each other."""
 
 
 class Launch(Part):
     """What a kernel costs before its first and after its last micro-op; host launch excluded."""
 
-    base_us: NonNegativeFloat
-    per_core_us: NonNegativeFloat
+    base_us: Microseconds
+    per_core_us: Microseconds
     """Added for each core that is started, up to `saturation_cores`."""
-    saturation_cores: PositiveInt
-    mix_us: NonNegativeFloat
+    saturation_cores: Cores
+    mix_us: Microseconds
     """Added when cube and vector cores start together."""
-    tiling_us: NonNegativeFloat
+    tiling_us: Microseconds
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
-    completion_us: NonNegativeFloat
+    completion_us: Microseconds
 
     def time_us(self, cores: int, is_mix: bool = False, reads_tiling: bool = False) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time."""
@@ -299,23 +350,61 @@ CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}
 Ascend C guide, NPU architecture 2002 and 2201.
 """
 
+SERIES = {"2002": ("Atlas inference",), "2201": ("Atlas A2", "Atlas A3")}
+"""The products of each architecture; the same guide."""
+
+
+class Units(NamedTuple):
+    """What every core of a kind has, whatever the chip."""
+
+    pipes: tuple[Pipe, ...]
+    buffers: tuple[str, ...]
+
+
+_VECTOR = Units(("scalar", "vector", "mte2", "mte3"), ("ub",))
+CORES = {
+    "ai_core": Units(
+        ("scalar", "vector", "cube", "mte1", "mte2", "mte3"), ("ub", "l1", "l0a", "l0b", "l0c")
+    ),
+    "vector_core": _VECTOR,
+    "aic": Units(
+        ("scalar", "cube", "mte1", "mte2", "mte3", "fixpipe"), ("l1", "l0a", "l0b", "l0c")
+    ),
+    "aiv": _VECTOR,
+}
+"""The pipes and buffers of each kind of core; Ascend C guide, abstract hardware architecture."""
+
 
 def _known_kind(kind: str) -> str:
     known = [known for kinds in CORE_KINDS.values() for known in kinds]
     if kind not in known:
-        raise ValueError(f"must be one of {', '.join(known)}, not {kind}; rename the table")
+        raise ValueError(
+            f"must be one of {', '.join(known)}, not {visible(kind)}; rename the table"
+        )
     return kind
+
+
+def _together(aliases: Any) -> Any:
+    """The names of a file's groups of aliases, each of which has a source, in one row."""
+    if not isinstance(aliases, dict):
+        return aliases
+    for group, names in aliases.items():
+        if not isinstance(names, list):
+            raise ValueError(f"{group} must be a list of names; put it in square brackets")
+    return [name for names in aliases.values() for name in names]
 
 
 class DeviceSpec(Part):
     """A chip (for Atlas A3: one die): its clock, cores, memories and costs, with their sources."""
 
-    name: str
+    name: Name
     series: Literal["Atlas inference", "Atlas A2", "Atlas A3"]
     arch: Literal["2002", "2201"]
     """NpuArch, which decides about micro-ops and data paths."""
-    aliases: tuple[str, ...] = Field(default=(), strict=False)
-    """Product names of this chip."""
+    aliases: Annotated[tuple[Name, ...], BeforeValidator(_together)] = Field(
+        default=(), strict=False
+    )
+    """What the chip is also called, its name in the toolkit first, and product names."""
     half_overflow: Literal["inf_nan", "saturate"]
     """What fp16 and bf16 results do beyond their range: torch_npu sets it when it starts."""
     cores: dict[Annotated[str, AfterValidator(_known_kind)], Core]
@@ -329,7 +418,7 @@ class DeviceSpec(Part):
     sync: Sync
     launch: Launch
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
-    """Dotted key of each number -> where it comes from."""
+    """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
 
     @property
     def vector_kinds(self) -> tuple[str, ...]:
@@ -347,16 +436,42 @@ class DeviceSpec(Part):
         return self.cores[CORE_KINDS[self.arch][0]].clock_hz
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
-        kinds = CORE_KINDS[self.arch]
+    def _cores_are_those_of_the_arch(self) -> Self:
+        kinds, series = CORE_KINDS[self.arch], SERIES[self.arch]
         if set(self.cores) != set(kinds):
             raise ValueError(
                 f"cores must be {' and '.join(kinds)} on arch {self.arch}, "
                 f"not {' and '.join(sorted(self.cores)) or 'none'}; rename the tables"
             )
-        banks = self.banks
+        if self.series not in series:
+            raise ValueError(
+                f"series must be {' or '.join(series)} on arch {self.arch}, not {self.series}; "
+                f"change one of them"
+            )
         for kind, core in self.cores.items():
-            cut = banks.groups * banks.banks_per_group * banks.bank_bytes
+            pipes, buffers = CORES[kind]
+            if sorted(core.pipes) != sorted(pipes):
+                raise ValueError(
+                    f"cores.{kind}.pipes must be {', '.join(pipes)}, "
+                    f"not {', '.join(core.pipes) or 'none'}; write these"
+                )
+            for buffer in buffers:
+                if getattr(core, f"{buffer}_bytes") is None:
+                    raise ValueError(
+                        f"cores.{kind}.{buffer}_bytes must be given, not left out; write {NUMBER}"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _buffers_fit_their_parts(self) -> Self:
+        banks = self.banks
+        cut = banks.groups * banks.banks_per_group * banks.bank_bytes
+        if banks.bank_bytes % self.vector.block_bytes:
+            raise ValueError(
+                f"banks.bank_bytes must be a multiple of vector.block_bytes = "
+                f"{self.vector.block_bytes}, not {banks.bank_bytes}; change it"
+            )
+        for kind, core in self.cores.items():
             if core.ub_bytes is not None and core.ub_bytes != cut:
                 raise ValueError(
                     f"cores.{kind}.ub_bytes must be groups x banks_per_group x bank_bytes = {cut}, "
@@ -369,6 +484,10 @@ class DeviceSpec(Part):
                         f"cores.{kind}.{kept} must be less than {buffer}_bytes = {size}, "
                         f"not {getattr(core, kept)}; make it smaller"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _units_fit_each_other(self) -> Self:
         if self.l2.line_bytes % self.transfer.sector_bytes:
             raise ValueError(
                 f"l2.line_bytes must be a multiple of transfer.sector_bytes = "
@@ -379,6 +498,18 @@ class DeviceSpec(Part):
                 f"vector.repeat_bytes must be a multiple of vector.block_bytes = "
                 f"{self.vector.block_bytes}, not {self.vector.repeat_bytes}; change one of them"
             )
+        for way in ("store", "load"):
+            unit = getattr(self.transfer, f"{way}_granule_bytes")
+            if self.arch == "2201" and unit != 1:
+                raise ValueError(
+                    f"transfer.{way}_granule_bytes must be 1 on arch 2201, whose copies move "
+                    f"bytes, not {unit}; write 1"
+                )
+            if self.vector.block_bytes % unit:
+                raise ValueError(
+                    f"transfer.{way}_granule_bytes must divide vector.block_bytes = "
+                    f"{self.vector.block_bytes}, not be {unit}; take a power of two"
+                )
         if self.sync.reserved_event_ids >= self.sync.event_ids:
             raise ValueError(
                 f"sync.reserved_event_ids must be less than sync.event_ids = "

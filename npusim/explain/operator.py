@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from npusim import devices, ops
-from npusim.data.dtypes import DTYPES
+from npusim.data.dtypes import DTYPES, INT4, INT32
 from npusim.data.errors import OpError
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 
@@ -61,6 +62,8 @@ class Explanation:
     reason: str | None
     plan: dict[str, Any] | None
     """How the work is split; None if no kernel runs."""
+    earlier: tuple[str, ...] = ()
+    """Operators that torch_npu launches first, as kernels of their own."""
 
 
 def formula(op: str) -> tuple[str, str, str]:
@@ -93,6 +96,7 @@ def _tidy(lines: list[str], indent: int) -> str:
 def explain(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Explanation:
     """Explain the call of *op* with *arguments* on *spec*."""
     operator = ops.load(op)
+    arguments = ops.in_own_terms(operator, arguments)
     lines = tuple(
         _line(operator, spec if spec.series == series else devices.load(name), arguments)
         for series, name in ONE_OF_EACH.items()
@@ -111,6 +115,7 @@ def explain(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Explanation
         plan.template if plan else None,
         plan.reason if plan else None,
         _parts(plan) if plan else None,
+        tuple(name for name, _ in operator.earlier(problem, arguments)) if plan else (),
     )
 
 
@@ -149,6 +154,10 @@ def _line(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, Any]) -
             dtype.name: {name: replace(kinds[name], dtype=dtype.name) for name in names}
             for dtype in DTYPES
         }
+        if all(kinds[name].element is INT4 and kinds[name].shape for name in names):
+            forms = {name: _packed(kinds[name]) for name in names}
+            shapes = " and ".join(str(form.shape) for form in forms.values())
+            others[f"int32 {shapes}, eight int4 each"] = forms
         dtypes[names] = _taken(operator, spec, arguments, others)
     layouts = {}
     for name, kind in kinds.items():
@@ -156,6 +165,14 @@ def _line(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, Any]) -
             others = {layout: {name: replace(kind, layout=layout)} for layout in LAYOUTS}
             layouts[name] = _taken(operator, spec, arguments, others)
     return Line(spec.series, spec.name, refusal, dtypes, layouts)
+
+
+def _packed(kind: TensorSpec) -> TensorSpec:
+    """int4 as operators take it: eight to an int32, along the dimension that lies inside."""
+    inside = len(kind.shape) - (2 if kind.transposed else 1)
+    words = ceil_div(kind.shape[inside], 8)
+    shape = (*kind.shape[:inside], words, *kind.shape[inside + 1 :])
+    return replace(kind, shape=shape, dtype=INT32.name)
 
 
 def _alike(kinds: dict[str, TensorSpec]) -> list[tuple[str, ...]]:

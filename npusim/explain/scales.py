@@ -74,7 +74,9 @@ class Encoded:
 def decode(word: int) -> Word:
     """Take *word* apart, signed or unsigned; raises ValueError beyond 64 bits."""
     if not -(1 << 63) <= word < 1 << 64:
-        raise ValueError(f"decode-scale: a word must fit into 64 bits, not be {word}; check it")
+        # Python does not write numbers of thousands of digits.
+        came = f"be {word}" if abs(word) < 1 << 128 else f"have {word.bit_length()}"
+        raise ValueError(f"decode-scale: a word must fit into 64 bits, not {came}; check it")
     bits = word & 0xFFFF_FFFF_FFFF_FFFF
     scale, offset, is_signed = (part[0] for part in fields(np.array([bits], np.uint64)))
     low = bits & 0xFFFF_FFFF

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
 from npusim.chip import Progress
+from npusim.data.files import put_new, taken
 from npusim.exports import binary, perfetto, profile, simulator, tables
 from npusim.exports.listing import Listing
 from npusim.exports.names import places
@@ -83,7 +84,10 @@ def export(
             else:
                 new.mkdir()
                 exported.left_out = _msprof(run, trace, listing, new, report)
-            new.rename(target)
+            try:
+                put_new(new, target)
+            except FileExistsError:
+                raise _there(target) from None
         exported.names.append(target.name)
     return exported
 
@@ -104,12 +108,13 @@ def _checked(run: Run, folder: Path, formats: Sequence[Format], scale: Scale) ->
             "run it with timing=True on tensors that are not empty"
         )
     for each in formats:
-        if (folder / NAMES[each]).exists():
-            raise ValueError(
-                f"exports: {folder / NAMES[each]} must be new, but is there already; "
-                f"name another folder"
-            )
+        if taken(folder / NAMES[each]) is not None:
+            raise _there(folder / NAMES[each])
     return run.trace
+
+
+def _there(target: Path) -> ValueError:
+    return ValueError(f"exports: {target} must be new, but is there already; name another folder")
 
 
 def _msprof(

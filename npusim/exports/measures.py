@@ -78,9 +78,9 @@ def measures(tally: Tally, listing: Listing, spec: DeviceSpec) -> Measures:
     for pipe, nbytes in by_pipe.items():
         busy = counters[pipe].busy_cycles if pipe in counters else 0
         found[f"{pipe}_active_bw(GB/s)"] = nbytes / (busy / spec.clock_hz) / GB if busy else 0.0
-    hit, missed = tally.lane.l2_bytes, tally.lane.gm_bytes
-    if hit + missed:
-        found["total_hit_rate(%)"] = 100 * hit / (hit + missed)
+    lane = tally.lane
+    if lane.l2_bytes:
+        found["total_hit_rate(%)"] = 100 * lane.l2_hit_bytes / lane.l2_bytes
     return found | _calculated(tally, listing, cycles)
 
 

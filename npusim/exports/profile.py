@@ -102,7 +102,7 @@ def _kinds(run: Run) -> str:
 
 def _basic(run: Run) -> list[str]:
     assert run.plan is not None
-    assert run.time_us is not None
+    assert run.launches[-1].time_us is not None
     clock = _cell(run.device.clock_hz / 1e6)
     kind = _kinds(run)
     blocks = str(run.plan.block_dim)
@@ -110,7 +110,7 @@ def _basic(run: Run) -> list[str]:
     cells = {
         "Op Name": run.op,
         "Op Type": kind,
-        "Task Duration(us)": _cell(run.time_us),
+        "Task Duration(us)": _cell(run.launches[-1].time_us),
         "Block Dim": blocks,
         "Mix Block Dim": vectors,
         "Device Id": "0",
@@ -121,19 +121,28 @@ def _basic(run: Run) -> list[str]:
 
 
 def write_details(run: Run, path: Path) -> None:
-    """Write `kernel_details.csv`: one kernel, which starts at 0 and waits for nothing."""
-    assert run.plan is not None
-    assert run.time_us is not None
+    """Write `kernel_details.csv`: a row a kernel, the first from 0 on, none waits for another."""
+    rows, start_us = [], 0.0
+    for each in (*run.earlier, run):
+        rows.append(_details(each, start_us))
+        start_us += each.time_us or 0.0
+    write_csv(path, DETAILS, rows)
+
+
+def _details(run: Run, start_us: float) -> list[Any]:
+    """The kernel of *run* itself, which starts at *start_us*."""
+    own = run.launches[-1]
+    assert own.time_us is not None
     inputs = [spec for value in run.arguments.values() for spec in _specs(value)]
     outputs = [spec for value in run.outputs.values() for spec in _specs(value)]
     cores = {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}
     row: list[Any] = [0, run.op, run.op, cores.get(_kinds(run), "AI_CORE")]
-    row += [0, f"{run.time_us:.3f}", 0, run.plan.block_dim]
+    row += [f"{start_us:.3f}" if start_us else 0, f"{own.time_us:.3f}", 0, own.block_dim]
     for specs in (inputs, outputs):
         row.append(";".join(",".join(map(str, spec.storage_shape)) for spec in specs))
         row.append(";".join(DTYPES.get(spec.dtype, spec.dtype.upper()) for spec in specs))
         row.append(";".join(spec.layout for spec in specs))
-    write_csv(path, DETAILS, [row])
+    return row
 
 
 def _specs(value: Output | Any) -> list[TensorSpec]:

@@ -14,6 +14,7 @@ one program serves every core that does the same work.
 
 from __future__ import annotations
 
+from npusim.isa.fields import misfit
 from npusim.isa.matrix import (
     BroadcastToL0c,
     CopyL0c,
@@ -35,6 +36,8 @@ from npusim.isa.micro_op import (
     global_operand,
     moved,
     reads,
+    registers_read,
+    registers_set,
     writes,
     writes_global,
 )
@@ -128,8 +131,11 @@ __all__ = [
     "added_dtype",
     "ends",
     "global_operand",
+    "misfit",
     "moved",
     "reads",
+    "registers_read",
+    "registers_set",
     "writes",
     "writes_global",
 ]

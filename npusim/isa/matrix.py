@@ -1,19 +1,20 @@
 """Micro-ops around the cube: matrices on their way from L1 through L0 and out again.
 
-A matrix in a buffer is given by its first byte and its layout (``data/layout``): Nz in L1, zZ in
-L0A, nZ in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
+A matrix in a buffer is given by its first byte and its layout (``data/layout``): Nz in L1, Zz in
+L0A, Zn in L0B, Nz of 16 x 16 in L0C. Each micro-op takes the matrix from its operand's first
 byte on and reads or writes whole fractals; `count` says how many elements that are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from npusim.data.dtypes import UINT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
+from npusim.isa.fields import BYTES, COUNT, UNSIGNED_64
 from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
 from npusim.isa.work import Product, Transfer, Work
@@ -83,7 +84,7 @@ class LoadData(MicroOp):
     """Fill L0A or L0B from an Nz matrix in L1 (LoadData).
 
     The piece of *rows* x *columns* from (*row*, *column*) on, both multiples of a fractal, of a
-    matrix of *src_rows* rows that begins at *src*. L0A gets it as zZ. L0B gets it as the nZ of its
+    matrix of *src_rows* rows that begins at *src*. L0A gets it as Zz. L0B gets it as the Zn of its
     transpose: the fractals of the one are those of the other. With *transpose* the piece is
     turned on the way, so L0A then expects `(k, m)` in L1 and L0B `(k, n)`.
     """
@@ -146,7 +147,7 @@ class LoadTable(MicroOp):
 class Mmad(MicroOp):
     """`dst (m, n) = start + a (m, k) @ b (k, n)` (Mmad).
 
-    *a* is zZ in L0A, *b* nZ in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
+    *a* is Zz in L0A, *b* Zn in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
     *bias* `(n,)` in the bias table, or from what *dst* holds. Elements beyond m, n and k take no
     part.
     """
@@ -198,7 +199,7 @@ class Fixpipe(MicroOp):
     src_rows: int
     dtype: DType
     mode: QuantMode = "none"
-    scale: Local | int | None = None
+    scale: Local | Annotated[int, UNSIGNED_64] | None = None
     dst_rows: int = 0
     atomic: bool = False
     pipe: ClassVar[Pipe] = "fixpipe"
@@ -253,7 +254,7 @@ class CopyL0c(MicroOp):
     dst: Local
     src: Local
     mode: QuantMode = "none"
-    scale: Local | int | None = None
+    scale: Local | Annotated[int, UNSIGNED_64] | None = None
     rows: int = 16
     """Rows of both, a multiple of 16."""
     pipe: ClassVar[Pipe] = "vector"
@@ -300,10 +301,10 @@ class CopyToL1(MicroOp):
 
     dst: Local
     src: Local
-    burst_bytes: int
-    bursts: int = 1
-    src_pitch_bytes: int = 0
-    dst_pitch_bytes: int = 0
+    burst_bytes: Annotated[int, COUNT]
+    bursts: Annotated[int, COUNT] = 1
+    src_pitch_bytes: Annotated[int, BYTES] = 0
+    dst_pitch_bytes: Annotated[int, BYTES] = 0
     pipe: ClassVar[Pipe] = "mte3"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", touched="read"),

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from npusim.data.dtypes import DType
-from npusim.isa.operands import Global, Local
+from npusim.isa.operands import Global, Local, Register
 
 if TYPE_CHECKING:
     from npusim.devices.schema import Pipe
@@ -29,6 +29,8 @@ __all__ = [
     "global_operand",
     "moved",
     "reads",
+    "registers_read",
+    "registers_set",
     "writes",
     "writes_global",
 ]
@@ -45,10 +47,12 @@ class Role:
     """Name of the field."""
     access: Literal["read", "written", "updated"]
     """Updated is read and written."""
-    memory: Literal["local", "global"] = "local"
-    """A buffer of the core, or global memory; an operand that may be either has a role for each."""
+    memory: Literal["local", "global", "register"] = "local"
+    """A buffer, global memory or a register; an operand that may be several has a role for each."""
     touched: str | None = None
-    """Attribute with the bytes touched: a Local, several, or None; left out, the operand itself."""
+    """Attribute with the bytes touched: a Local, several, or None; left out, the operand itself.
+
+    Of registers it has their names, a tuple."""
     added: str | None = None
     """Attribute with the type in which it adds to global memory, None where it overwrites."""
 
@@ -75,6 +79,9 @@ class MicroOp:
     _reads: ClassVar[Callable[[Any], tuple[Local, ...]]]
     _writes: ClassVar[Callable[[Any], tuple[Local, ...]]]
     _global_role: ClassVar[Role | None]
+    _registers_read: ClassVar[tuple[str, ...]]
+    """Attributes in which they are found."""
+    _registers_set: ClassVar[tuple[str, ...]]
 
     if TYPE_CHECKING:
         # At run time a field, a class variable or a property; a property here would be a default.
@@ -97,6 +104,9 @@ class MicroOp:
         cls._reads = _ranges(role.attribute for role in cls.roles if _is_local_read(role))
         cls._writes = _ranges(role.attribute for role in cls.roles if _is_local_write(role))
         cls._global_role = next((role for role in cls.roles if role.memory == "global"), None)
+        named = [role for role in cls.roles if role.memory == "register"]
+        cls._registers_read = tuple(role.attribute for role in named if role.is_read)
+        cls._registers_set = tuple(role.attribute for role in named if role.is_written)
         _DECLARED[f"{cls.__module__}.{cls.__qualname__}"] = cls
 
 
@@ -143,6 +153,27 @@ def added_dtype(op: MicroOp) -> DType | None:
         return None
     dtype: DType | None = getattr(op, role.added)
     return dtype
+
+
+def registers_read(op: MicroOp) -> tuple[Register, ...]:
+    """The registers that *op* reads and has not set itself before."""
+    return _registers(op, op._registers_read)
+
+
+def registers_set(op: MicroOp) -> tuple[Register, ...]:
+    """The registers that *op* sets."""
+    return _registers(op, op._registers_set)
+
+
+def _registers(op: MicroOp, attributes: tuple[str, ...]) -> tuple[Register, ...]:
+    found: list[Register] = []
+    for attribute in attributes:
+        operand: object = getattr(op, attribute)
+        if isinstance(operand, str):
+            found.append(operand)
+        elif isinstance(operand, tuple):
+            found += operand
+    return tuple(found)
 
 
 def moved(op: MicroOp, nbytes: int) -> MicroOp:
@@ -201,7 +232,7 @@ class Table(dict[type[MicroOp], Entry], Generic[Entry]):
 
 # ---- checking a declaration ----
 
-_OPERAND = re.compile(r"\b(Local|Global)\b")
+_OPERAND = re.compile(r"\b(Local|Global|Register)\b")
 
 
 def _check(cls: type[MicroOp]) -> None:

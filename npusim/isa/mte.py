@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from npusim.data.dtypes import UINT8, DType
 from npusim.data.integers import align_up
 from npusim.devices.schema import Pipe
+from npusim.isa.fields import BYTES
 from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
 from npusim.isa.work import Transfer, Work
@@ -20,11 +21,12 @@ class Load(MicroOp):
     """Copy bursts from global memory, *pitch_bytes* from start to start in the buffer (DataCopy).
 
     A burst that is no multiple of 32 bytes is padded with zeros up to the next one (DataCopyPad).
+    *dst* names all that is written but the padding of the last burst.
     """
 
     dst: Local
     src: Global
-    pitch_bytes: int = 0
+    pitch_bytes: Annotated[int, BYTES] = 0
     pipe: ClassVar[Pipe] = "mte2"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", "global"),
@@ -48,14 +50,14 @@ class Load(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Store(MicroOp):
-    """Copy bursts to global memory; the other way round of :class:`Load`.
+    """Copy bursts to global memory; the other way round of :class:`Load`. *src* names all of them.
 
     With *atomic* the elements are added to what is there, as that type (SetAtomicAdd).
     """
 
     dst: Global
     src: Local
-    pitch_bytes: int = 0
+    pitch_bytes: Annotated[int, BYTES] = 0
     atomic: DType | None = None
     pipe: ClassVar[Pipe] = "mte3"
     roles: ClassVar[tuple[Role, ...]] = (

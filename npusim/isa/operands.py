@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
+from npusim.isa.fields import BYTES, COUNT, OneOf, Range
 
-__all__ = ["BLOCK_BYTES", "Global", "Local", "Register"]
+__all__ = ["BLOCK_BYTES", "BUFFERS", "STRIDE", "Global", "Local", "Register"]
 
 BLOCK_BYTES = 32
 """A data block: the unit of the unified buffer and of DataCopy (asc-devkit, docs/zh/guide)."""
+
+BUFFERS = OneOf(("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb"))
+"""The unified buffer, those around the cube, the bias table and the fixpipe buffer."""
+STRIDE = Range(0, 2**16 - 1)
+"""Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 
 Register = str
 """A scalar register holds a 64-bit integer; a float loaded into one is kept as its bits."""
@@ -24,12 +31,12 @@ class Local:
     starts the next repeat *repeat_stride* blocks further (asc-devkit, docs/zh/guide).
     """
 
-    buffer: str
+    buffer: Annotated[str, BUFFERS]
     offset_bytes: int
     dtype: DType
     count: int
-    block_stride: int = 1
-    repeat_stride: int = 8
+    block_stride: Annotated[int, STRIDE] = 1
+    repeat_stride: Annotated[int, STRIDE] = 8
 
     @property
     def nbytes(self) -> int:
@@ -79,9 +86,9 @@ class Global:
 
     name: str
     offset_bytes: int
-    burst_bytes: int
-    bursts: int = 1
-    stride_bytes: int = 0
+    burst_bytes: Annotated[int, COUNT]
+    bursts: Annotated[int, COUNT] = 1
+    stride_bytes: Annotated[int, BYTES] = 0
 
     @property
     def nbytes(self) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
-from npusim.isa.micro_op import MicroOp, Role
+from npusim.isa.fields import BYTES, COUNT, SIGNED_64
+from npusim.isa.micro_op import MicroOp, Role, registers_read, registers_set
 from npusim.isa.operands import Local, Register
 from npusim.isa.work import ScalarWork, Work
 
@@ -29,7 +30,13 @@ AluOp = Literal[
     "f32_to_i32",
     "f32_div",
     "f16_add",
+    "f16_to_f32",
+    "f32_to_f16",
 ]
+
+
+CONVERSIONS: tuple[AluOp, ...] = ("f32_to_i32", "f16_to_f32", "f32_to_f16")
+"""Those of one operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,12 @@ class ScalarLoad(MicroOp):
 
     dst: Register
     src: Local
-    step_bytes: int = 0
+    step_bytes: Annotated[int, BYTES] = 0
     pipe: ClassVar[Pipe] = "scalar"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"),)
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("dst", "written", "register"),
+    )
     work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
@@ -53,9 +63,12 @@ class ScalarStore(MicroOp):
 
     dst: Local
     src: Register
-    step_bytes: int = 0
+    step_bytes: Annotated[int, BYTES] = 0
     pipe: ClassVar[Pipe] = "scalar"
-    roles: ClassVar[tuple[Role, ...]] = (Role("dst", "written"),)
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("dst", "written"),
+        Role("src", "read", "register"),
+    )
     work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
@@ -67,22 +80,28 @@ class ScalarAlu(MicroOp):
     """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
 
     `select` gives b where a is not 0, else c; `f32_to_i32` rounds the float whose bits are a, ties
-    to even; `f32_div` divides and `f16_add` adds floats given as their bits; `eq` and `lt` give 0
-    or 1; `shr` fills with zeros.
+    to even; `f32_div` divides and `f16_add` adds floats given as their bits; `f16_to_f32` and
+    `f32_to_f16` turn the bits of a float into those of the other type; `eq` and `lt` give 0 or 1;
+    `shr` fills with zeros.
     """
 
     op: AluOp
     dst: Register
-    a: Register | int
-    b: Register | int = 0
-    c: Register | int = 0
+    a: Register | Annotated[int, SIGNED_64]
+    b: Register | Annotated[int, SIGNED_64] = 0
+    c: Register | Annotated[int, SIGNED_64] = 0
     pipe: ClassVar[Pipe] = "scalar"
-    roles: ClassVar[tuple[Role, ...]] = ()
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read", "register"),
+        Role("b", "read", "register"),
+        Role("c", "read", "register"),
+        Role("dst", "written", "register"),
+    )
     work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
         more = "".join(f", {x}" for x in (self.b, self.c)[: 2 if self.op == "select" else 1])
-        return f"{self.op} {self.dst} <- {self.a}{'' if self.op == 'f32_to_i32' else more}"
+        return f"{self.op} {self.dst} <- {self.a}{'' if self.op in CONVERSIONS else more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +111,10 @@ class Trap(MicroOp):
     A kernel that has read its control data traps on a plain 1, which stops a run for time too.
     """
 
-    when: Register | int
+    when: Register | Annotated[int, SIGNED_64]
     reason: str
     pipe: ClassVar[Pipe] = "scalar"
-    roles: ClassVar[tuple[Role, ...]] = ()
+    roles: ClassVar[tuple[Role, ...]] = (Role("when", "read", "register"),)
     work: ClassVar[Work] = ScalarWork()
 
     def __str__(self) -> str:
@@ -112,12 +131,14 @@ class ScalarLoop(MicroOp):
     Rounds must be independent of each other: a register is written before it is read in each.
     """
 
-    count: int
+    count: Annotated[int, COUNT]
     body: tuple[ScalarOp, ...]
     pipe: ClassVar[Pipe] = "scalar"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("body", "read", touched="loaded"),
         Role("body", "written", touched="stored"),
+        Role("body", "read", "register", touched="used"),
+        Role("body", "written", "register", touched="left"),
     )
     # Profilers see single accesses only.
     work: ClassVar[Work] = ScalarWork(counts_bytes=False)
@@ -133,6 +154,21 @@ class ScalarLoop(MicroOp):
         """All that its rounds write, a range for each store."""
         stores = (part for part in self.body if isinstance(part, ScalarStore))
         return tuple(self.swept(part.dst, part.step_bytes) for part in stores)
+
+    @property
+    def used(self) -> tuple[Register, ...]:
+        """Registers that a round reads before it sets them."""
+        found: list[Register] = []
+        known: set[Register] = set()
+        for part in self.body:
+            found += [name for name in registers_read(part) if name not in known]
+            known.update(registers_set(part))
+        return tuple(found)
+
+    @property
+    def left(self) -> tuple[Register, ...]:
+        """Registers that hold what the last round set."""
+        return tuple(name for part in self.body for name in registers_set(part))
 
     def swept(self, first: Local, step_bytes: int) -> Local:
         """All that an operand touches in *count* rounds, when it starts at *first*."""

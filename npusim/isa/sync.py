@@ -16,7 +16,8 @@ __all__ = ["Barrier", "CrossCoreSetFlag", "CrossCoreWaitFlag", "CrossMode", "Set
 class SetFlag(MicroOp):
     """Raise flag *event* from *src* to *dst* once all earlier work of *src* is done.
 
-    Flags are counted: two sets before one wait are both kept.
+    In a program sets and waits of a flag take turns. A pipe that runs ahead may still set it again
+    before an earlier wait is over; both sets are kept.
     """
 
     src: Pipe
@@ -83,7 +84,11 @@ group  a cube core and the two vector cores beside it (mode 2): what the cube co
 class CrossCoreSetFlag(MicroOp):
     """Raise flag *event* for other cores once all earlier work of *pipe* is done.
 
-    Flags are counted, up to 15 of each (asc-devkit, CrossCoreSetFlag(ISASI).md).
+    Flags are counted. That a core counts up to 16 sets of one that it has not awaited is assumed:
+    today's page has the counter go up to 15, an older one allows 16 sets (asc-devkit,
+    CrossCoreSetFlag(ISASI).md), and the msd kernel, whose ring has two halves of up to 8
+    slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
+    16 times ahead.
     """
 
     mode: CrossMode

@@ -79,7 +79,11 @@ class BinaryScalar(MicroOp):
     a: Local
     scalar: float | Register
     pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("a", "read"), Role("dst", "written"))
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read"),
+        Role("scalar", "read", "register"),
+        Role("dst", "written"),
+    )
 
     @property
     def work(self) -> Work:
@@ -96,7 +100,10 @@ class Duplicate(MicroOp):
     dst: Local
     scalar: float | Register
     pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("dst", "written"),)
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("scalar", "read", "register"),
+        Role("dst", "written"),
+    )
     work: ClassVar[Work] = Rearrangement()
 
     def __str__(self) -> str:
@@ -165,7 +172,11 @@ class Axpy(MicroOp):
     src: Local
     scalar: float | Register
     pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "updated"))
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("scalar", "read", "register"),
+        Role("dst", "updated"),
+    )
 
     @property
     def work(self) -> Work:

@@ -164,6 +164,9 @@ from npusim.kernel.queues import (
     Queue,
     Slot,
 )
+from npusim.kernel.repeats import (
+    in_reach,
+)
 from npusim.kernel.rows import (
     pieces,
 )
@@ -249,6 +252,7 @@ __all__ = [
     "by_column",
     "by_row",
     "fill",
+    "in_reach",
     "load",
     "mixed_launch",
     "pieces",

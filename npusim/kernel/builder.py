@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
+import numpy as np
+
+from npusim.data.errors import shown
 from npusim.data.integers import align_up
 from npusim.devices.schema import Core, Pipe, Sync
 from npusim.isa import (
@@ -24,7 +29,7 @@ from npusim.isa import (
 from npusim.kernel.program import Body, Call, Line, Program
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 
-__all__ = ["MARK", "Builder"]
+__all__ = ["MARK", "Builder", "watched"]
 
 __kernel_vocabulary__ = True
 
@@ -33,6 +38,19 @@ MARK = "__kernel_vocabulary__"
 
 Reports then show the line of the kernel that called it. Every module of this package does.
 """
+
+
+_watcher: ContextVar[Callable[[], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(report: Callable[[], None]) -> Iterator[None]:
+    """Call *report* for every program that a builder completes in here."""
+    token = _watcher.set(report)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
 
 
 class Builder:
@@ -72,7 +90,7 @@ class Builder:
 
     def claim(self, buffer: str, nbytes: int) -> Slot:
         """Claim *nbytes* of *buffer*, rounded up to whole blocks; raises ProgramError."""
-        nbytes = align_up(nbytes, BLOCK_BYTES)
+        nbytes = align_up(self._whole("a claim", nbytes, 0), BLOCK_BYTES)
         room = self.room_bytes(buffer)
         if nbytes > room:
             raise ProgramError(
@@ -85,9 +103,12 @@ class Builder:
         return Slot(buffer, start, nbytes, event=-1)
 
     def queue(self, buffer: str, nbytes: int, src: Pipe, dst: Pipe, depth: int = 1) -> Queue:
-        """A queue of *depth* buffers of *nbytes* each, from pipe *src* to pipe *dst*."""
+        """A queue of *depth* buffers of *nbytes* each, from pipe *src* to pipe *dst*.
+
+        Raises ProgramError where the core has not that much room, or not that many events.
+        """
         slots = []
-        for _ in range(depth):
+        for _ in range(self._whole("the depth of a queue", depth, 1)):
             slot = self.claim(buffer, nbytes)
             slot.event = self._event(src, dst)
             slots.append(slot)
@@ -101,6 +122,16 @@ class Builder:
         Programs must write `end_stage` between what uses the ones and the others (TPipe's Reset).
         """
         self._claimed, self._taken = {}, {}
+
+    def _whole(self, what: str, number: int, least: int) -> int:
+        """*number* as an int from *least* on: one slot must not begin inside another one."""
+        is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not is_whole or number < least:
+            raise ProgramError(
+                f"{self.name}: {what} must be an integer from {least} on, not {shown(number)}; "
+                f"pass an int that fits"
+            )
+        return int(number)
 
     def _event(self, src: Pipe, dst: Pipe) -> int:
         pair = frozenset((src, dst))
@@ -196,6 +227,9 @@ class Builder:
         self._ops, self._lines = [], []
         for queue in self._queues:
             queue.rewind()
+        report = _watcher.get()
+        if report is not None:
+            report()
         return program
 
     def _drain(self) -> None:

@@ -76,9 +76,10 @@ class NdFeed(GmOperand):
                 nz = self._to_nz(piece[row : row + rows, column : column + columns])
                 strip_bytes = align_up(rows, FRACTAL_ROWS) * BLOCK_BYTES
                 offset_bytes = (column // width * rows_padded + row) * BLOCK_BYTES
-                dst = slot.of(UINT8, strip_bytes, offset_bytes)
-                src = nz.of(UINT8, strip_bytes * blocks_n)
                 pitch_bytes = rows_padded * BLOCK_BYTES
+                extent_bytes = (blocks_n - 1) * pitch_bytes + strip_bytes
+                dst = slot.of(UINT8, extent_bytes, offset_bytes)
+                src = nz.of(UINT8, strip_bytes * blocks_n)
                 # One burst a column of blocks: strip_bytes each, rows_padded blocks apart in L1.
                 self._builder.emit(
                     CopyToL1(dst, src, strip_bytes, blocks_n, strip_bytes, pitch_bytes)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from npusim.data.tensor import TensorSpec
+from npusim.isa.fields import BYTES
 from npusim.kernel.program import Binding, Block, Program
 
 __all__ = ["Kernel", "mixed_launch", "share"]
@@ -27,7 +29,7 @@ class Kernel:
     outputs: dict[str, TensorSpec] = field(default_factory=dict)
     is_mix: bool = False
     """Whether cube and vector cores start together."""
-    workspaces: dict[str, int] = field(default_factory=dict)
+    workspaces: dict[str, Annotated[int, BYTES]] = field(default_factory=dict)
     """Tensors that its cores keep between them, and their bytes."""
 
     @property

@@ -74,7 +74,7 @@ def fill(
     pitch_bytes = _pitch_bytes(view, pitch_bytes)
     whole = _in_one_copy(view, pitch_bytes, granule)
     if whole:
-        builder.load(slot.of(UINT8, row_bytes), whole, pitch_bytes)
+        builder.load(slot.of(UINT8, view.extent_bytes(pitch_bytes)), whole, pitch_bytes)
         return
     # Rows that are no whole granules are loaded one by one, each a little too far.
     for row in range(view.rows):
@@ -103,7 +103,8 @@ class Writer:
         pitch_bytes = _pitch_bytes(view, pitch_bytes)
         whole = _in_one_copy(view, pitch_bytes, self._granule)
         if whole:
-            self._builder.store(whole, slot.of(UINT8, view.row_bytes), pitch_bytes)
+            src = slot.of(UINT8, view.extent_bytes(pitch_bytes))
+            self._builder.store(whole, src, pitch_bytes)
         else:
             for row in range(view.rows):
                 self._store_row(slot, view, row, row * pitch_bytes)

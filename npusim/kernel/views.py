@@ -107,6 +107,10 @@ class GmView(Shiftable):
         """Bytes of all rows, without the gaps between them."""
         return self.rows * self.row_bytes
 
+    def extent_bytes(self, pitch_bytes: int) -> int:
+        """Bytes from its first to its last in a buffer where rows begin *pitch_bytes* apart."""
+        return (self.rows - 1) * pitch_bytes + self.row_bytes
+
     @property
     def operand(self) -> Global:
         """The view as an operand of a copy: a burst a row.
@@ -170,8 +174,8 @@ def fill(
 ) -> None:
     """Load *views*, one behind the other, into *slot*.
 
-    Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copy names the first
-    row of a view as its destination or, *with_gaps*, all of its rows and the gaps behind them.
+    Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copy names all of its
+    rows as its destination, and *with_gaps* the gap behind the last one too.
     """
     start_bytes = 0
     for view in views:
@@ -209,6 +213,7 @@ def _pitch_bytes(view: GmView, pitch: int | None) -> int:
 
 def _count(view: GmView, pitch: int | None, with_gaps: bool) -> int:
     """Elements that a copy names in the buffer."""
-    if not with_gaps:
-        return view.columns
-    return view.rows * _pitch_bytes(view, pitch) * 8 // view.dtype.bits
+    pitch_bytes = _pitch_bytes(view, pitch)
+    if with_gaps:
+        return view.rows * pitch_bytes * 8 // view.dtype.bits
+    return (view.rows - 1) * pitch_bytes * 8 // view.dtype.bits + view.columns

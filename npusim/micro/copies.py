@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from npusim.data.dtypes import FLOAT16
+from npusim.data.dtypes import FLOAT16, UINT8
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import TensorSpec
@@ -124,7 +124,8 @@ class ReadTiles:
     def _load(self, x: GmView) -> None:
         """A tile into UB as rows, or into L1 as Nz `(columns / 16, rows_padded, 16)`."""
         if self._to == "ub":
-            self.builder.load(self._slot.of(FLOAT16, x.columns), x.operand, self._pitch_bytes)
+            dst = self._slot.of(UINT8, x.extent_bytes(self._pitch_bytes))
+            self.builder.load(dst, x.operand, self._pitch_bytes)
         else:
             columns_padded = align_up(x.columns, c0(FLOAT16))
             dst = self._slot.of(FLOAT16, self._rows_padded * columns_padded)

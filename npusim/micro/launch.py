@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from npusim import chip
+from npusim.check.bounds import check_inside
+from npusim.check.rules import check_blocks
 from npusim.chip import L2State
 from npusim.data.dtypes import Array
 from npusim.data.tensor import GlobalTensor, Operand, TensorSpec, allocate
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Program
 from npusim.trace import Trace
 from npusim.values.buffers import UNWRITTEN
 
@@ -17,10 +22,12 @@ __all__ = ["compute", "task_us", "time"]
 
 
 def time(kernel: Kernel, spec: DeviceSpec, l2: L2State = "cold") -> Trace:
-    """Time *kernel*; raises RuleError, RaceError or DeadlockError if it is no right program."""
-    chip.verify(kernel.blocks, spec)
-    sizes = {name: of.nbytes for name, of in _tensors(kernel).items()} | kernel.workspaces
-    tensors = [GlobalTensor(name, nbytes) for name, nbytes in sizes.items()]
+    """Time *kernel*.
+
+    Raises RuleError, BoundsError, RaceError, DeadlockError or FlagError if it is no right program.
+    """
+    _verify(kernel, spec)
+    tensors = _sizes(kernel)
     return chip.time(kernel.blocks, tensors, spec, l2=l2)
 
 
@@ -35,7 +42,7 @@ def compute(kernel: Kernel, spec: DeviceSpec, **inputs: Array) -> dict[str, Arra
 
     It is checked as `time` checks it.
     """
-    orders = chip.verify(kernel.blocks, spec)
+    orders = _verify(kernel, spec)
     given = {name: TensorSpec(array.shape, array.dtype.name) for name, array in inputs.items()}
     if given != kernel.inputs:
         raise ValueError(
@@ -49,6 +56,18 @@ def compute(kernel: Kernel, spec: DeviceSpec, **inputs: Array) -> dict[str, Arra
         tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, UNWRITTEN, np.uint8)))
     chip.compute(kernel.blocks, [*outputs.values(), *tensors], spec, orders)
     return {name: _values(outputs[name], of) for name, of in kernel.outputs.items()}
+
+
+def _verify(kernel: Kernel, spec: DeviceSpec) -> dict[Program, Sequence[int]]:
+    check_blocks(kernel.name, kernel.blocks)
+    check_inside(kernel.blocks, _sizes(kernel))
+    return chip.verify(kernel.blocks, spec)
+
+
+def _sizes(kernel: Kernel) -> list[GlobalTensor]:
+    """Its tensors without values."""
+    sizes = {name: of.nbytes for name, of in _tensors(kernel).items()} | kernel.workspaces
+    return [GlobalTensor(name, nbytes) for name, nbytes in sizes.items()]
 
 
 def _tensors(kernel: Kernel) -> dict[str, TensorSpec]:

@@ -11,7 +11,7 @@ other, and both sides are double buffered.
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT16
+from npusim.data.dtypes import FLOAT16, UINT8
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -92,6 +92,6 @@ class ReorderTiles:
         self.rows.free(slot)
         self.nz.enque(out)
         out = self.nz.deque()
-        src = out.of(FLOAT16, c0(FLOAT16))
+        src = out.of(UINT8, y.extent_bytes(self.stride * BLOCK_BYTES))
         self.builder.store(y.operand, src, self.stride * BLOCK_BYTES)
         self.nz.free(out)

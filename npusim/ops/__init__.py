@@ -15,7 +15,8 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
-from npusim.ops._protocol import Operator, Plan, Problem, signature
+from npusim.data.errors import shown
+from npusim.ops._protocol import Operator, Plan, Problem, in_own_terms, signature
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Problem",
     "TorchFunction",
     "TorchTensor",
+    "in_own_terms",
     "load",
     "names",
     "signature",
@@ -39,11 +41,11 @@ def names() -> tuple[str, ...]:
 
 def load(name: str) -> Operator:
     """The operator called *name*; raises ValueError if there is none."""
-    if name not in names():
-        near = get_close_matches(str(name), names(), n=1)
+    if not isinstance(name, str) or name not in names():
+        near = get_close_matches(name, names(), n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]}?" if near else "; use one of these"
         raise ValueError(
-            f"ops: an operator must be one of {', '.join(names())}, not {name!r}{hint}"
+            f"ops: an operator must be one of {', '.join(names())}, not {shown(name)}{hint}"
         )
     found: Operator = import_module(f"{__name__}.{name}").OPERATOR
     return found

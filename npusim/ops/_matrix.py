@@ -12,7 +12,7 @@ from npusim.data.tensor import Operand
 from npusim.kernel.matmul import Product
 from npusim.ops._contract import Contract
 
-__all__ = ["as_fractals", "logical_shape", "product_of", "require_nd"]
+__all__ = ["as_fractals", "logical_shape", "product_of", "require_nd", "unpacked_remedy"]
 
 INT4_PER_INT32 = 8
 
@@ -23,6 +23,14 @@ def require_nd(contract: Contract, operand: Operand) -> None:
         operand.spec.layout == "ND",
         f"{operand.name} must have layout ND, not {operand.spec.layout}; "
         f"pass it through npu_format_cast(..., 2)",
+    )
+
+
+def unpacked_remedy(name: str) -> str:
+    """What to do with int32 numbers that are meant to be one int4 each."""
+    return (
+        f"an int32 of {name} holds eight int4: pack those that hold one with "
+        f"npu_convert_weight_to_int4pack"
     )
 
 
@@ -47,7 +55,7 @@ def product_of(
     contract.require(
         a[-1] == b[-2],
         f"x2 must have as many rows as x1 has columns, {a[-1]}, not {b[-2]}; "
-        f"x1 is (m, k), x2 is (k, n)",
+        f"{_inner_remedy(a, b, packed)}",
     )
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
@@ -62,6 +70,19 @@ def product_of(
         transposed_b=x2.spec.transposed,
         fractal_b=x2.spec.layout == "FRACTAL_NZ",
     )
+
+
+def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool) -> str:
+    """What to change where k of x1 and of x2, of shapes *a* and *b* in numbers, differ."""
+    if packed and a[-1] == INT4_PER_INT32 * b[-2]:
+        return unpacked_remedy("x1")
+    if packed and b[-2] == INT4_PER_INT32 * a[-1]:
+        return unpacked_remedy("x2")
+    if a[-1] == b[-1] and not packed:
+        return "pass its transpose"
+    if packed:
+        return "pass x1 as (m, k / 8), x2 as (k, n / 8) or as the transpose of (n, k / 8)"
+    return "pass x1 as (m, k), x2 as (k, n)"
 
 
 def as_fractals(operand: Operand) -> Operand:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from npusim.data.dtypes import Array
+import numpy as np
+
+from npusim.data.dtypes import DTYPES, Array
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["Operator", "Plan", "Problem", "present", "signature"]
+__all__ = ["Operator", "Plan", "Problem", "in_own_terms", "present", "signature"]
 
 ORACLE_ONLY = ("spec", "cube_order")
 """Parameters of a reference that the torch_npu function does not have."""
@@ -59,8 +61,16 @@ class Plan:
     """Tensors in global memory through which cores exchange data: name -> bytes."""
 
 
+EarlierCall = tuple[str, dict[str, Any]]
+"""An operator and its arguments."""
+
+
 def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:
     return None
+
+
+def _nothing_first(_: Any, __: dict[str, Any]) -> tuple[EarlierCall, ...]:
+    return ()
 
 
 def _no_build(_: DeviceSpec, __: Any, ___: Any) -> tuple[Block, ...]:
@@ -85,12 +95,19 @@ class Operator:
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
     """Writes the programs of a problem and its plan, one block a core."""
+    earlier: Callable[[Any, dict[str, Any]], tuple[EarlierCall, ...]] = _nothing_first
+    """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
+    whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
     reference: Callable[..., Array | Tensor | tuple[Array, ...]]
     """Computes the result on whole arrays in plain numpy. Its parameters are those of the torch_npu
     function, in its order, with its defaults; `spec` and `cube_order` are the oracle's own."""
     on_host: bool = False
     """Whether the reference's result is the result: the chip has no kernel for it, and it takes no
     time, since a Task Duration leaves the host out."""
+    flags_may_stay_up: bool = False
+    """Whether its kernel may end with flags between cores that were set and not awaited, because
+    the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
+    same is assumed: no public document says that a kernel must leave them so."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 
@@ -136,3 +153,34 @@ def signature(operator: Operator) -> inspect.Signature:
     whole = inspect.signature(operator.reference)
     own = [p for p in whole.parameters.values() if p.name not in ORACLE_ONLY]
     return whole.replace(parameters=own)
+
+
+def in_own_terms(operator: Operator, arguments: dict[str, Any]) -> dict[str, Any]:
+    """*arguments* with their dtypes by the names that *operator* knows.
+
+    A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that
+    torch_npu takes for it: `int8` for `qint8`.
+    """
+    found = dict(arguments)
+    for function in operator.torch:
+        for parameter, spellings in function.dtypes.items():
+            name = function.names.get(parameter, parameter)
+            if name in found:
+                word = _dtype_word(found[name])
+                found[name] = spellings.get(word, word) if isinstance(word, str) else word
+    return found
+
+
+def _dtype_word(value: Any) -> Any:
+    """The name of a dtype of torch or of numpy; anything else as it is."""
+    kind = type(value)
+    # torch itself is not imported: npusim does without it.
+    if (kind.__module__, kind.__name__) == ("torch", "dtype"):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, np.dtype):
+        return value.name
+    return _OF_NUMPY.get(value, value) if kind is type else value
+
+
+_OF_NUMPY = {dtype.numpy.type: dtype.name for dtype in DTYPES}
+"""numpy.float16 and the like, the classes -> the names of their dtypes."""

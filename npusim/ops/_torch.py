@@ -40,6 +40,10 @@ def _never(_: Given) -> bool:
     return False
 
 
+def _nothing(_: Given) -> str | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFunction:
     """A function of torch_npu that runs the operator."""
@@ -60,6 +64,8 @@ class TorchFunction:
     """Parameter -> what None stands for, where the operator does not take None."""
     absent: tuple[str, ...] = ()
     """Parameters that only chips after A3 take: None here."""
+    warns_eager: Callable[[Given], str | None] = _nothing
+    """What the document says against a call outside of a compiled graph; None if nothing."""
     is_done: Callable[[Given], bool] = _never
     """Whether the first tensor is the result already, so that nothing runs."""
 
@@ -88,5 +94,7 @@ def quantised(x: TorchTensor, dtype: str | None) -> Result:
 def columns_of(weight: TorchTensor) -> Any:
     """n of a `(k, n)` weight; int32 packs eight int4 along the contiguous axis."""
     columns = weight.shape[-1]
-    is_turned = weight.strides[-1] != 1 and weight.strides[-2] == 1
+    rows, (outer, inner) = weight.shape[-2], weight.strides[-2:]
+    # As npusim.data.tensor.is_transposed; a single number lies both ways.
+    is_turned = outer == 1 and inner == rows and not (rows == 1 and columns == 1)
     return columns * INT4_PER_INT32 if weight.dtype == "int32" and not is_turned else columns

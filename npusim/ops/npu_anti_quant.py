@@ -44,7 +44,7 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.ops._contract import Contract, same_shape_remedy
 from npusim.ops._protocol import Operator, present
 from npusim.ops._torch import TorchFunction, TorchTensor
 
@@ -91,12 +91,15 @@ def check(
     o = contract.optional("offset", offset, (s.element,), " like scale")
     contract.require(
         o is None or o.shape == s.shape,
-        f"offset must have the shape of scale, {s.shape}, not {o.shape if o else None}; reshape it",
+        f"offset must have the shape of scale, {s.shape}, not {o.shape if o else None}; "
+        f"{same_shape_remedy(o, s) if o else 'leave it out'}",
     )
     choices = ("float16",) if is_310p else ("float16", "bfloat16")
-    name = contract.choice("dst_dtype", dst_dtype or "float16", choices, f" on {spec.series}")
+    target = "float16" if dst_dtype is None else dst_dtype
+    name = contract.choice("dst_dtype", target, choices, f" on {spec.series}")
     kind = "int8" if element is INT8 else "quint4x2"
-    contract.choice("src_dtype", src_dtype or kind, (kind,), f" for {numbers.spec.dtype} numbers")
+    source = kind if src_dtype is None else src_dtype
+    contract.choice("src_dtype", source, (kind,), f" for {numbers.spec.dtype} numbers")
     columns = prod(shape) if s.spec.size == 1 else n
     return Problem(
         inputs=present(numbers, s, o),

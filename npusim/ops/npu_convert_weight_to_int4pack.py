@@ -56,7 +56,7 @@ def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
     strided = isinstance(weight, np.ndarray) and not weight.flags.c_contiguous
     contract.require(
         not (strided or w.spec.transposed),
-        "weight must be contiguous, not a view with gaps or a transpose; copy it",
+        "weight must be contiguous, not a view with gaps or a transpose; make it so",
     )
     contract.require(
         w.shape[1] % 8 == 0,

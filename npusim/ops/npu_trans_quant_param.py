@@ -23,6 +23,7 @@ What is accepted is what the operator's document says (torch_npu-npu_trans_quant
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -86,12 +87,14 @@ def _joint_shape(contract: Contract, s: tuple[int, ...], o: tuple[int, ...]) -> 
         contract.require(
             s[0] == 1 and o == s,
             f"scale and offset must both have shape (1, n) if scale has two dimensions, "
-            f"not {s} and {o}; reshape them",
+            f"not {s} and {o}; flatten both",
         )
         return s
+    fits = prod(o) in (1, s[0]) or (s[0] == 1 and prod(o) > 0)
     contract.require(
         len(o) == 1 and o[0] > 0 and (1 in (s[0], o[0]) or s == o),
-        f"offset must have shape (1,) or that of scale, {s}, not {o}; reshape it",
+        f"offset must have shape (1,) or that of scale, {s}, not {o}; "
+        f"{'reshape it' if fits else 'pass one number, or one for each of scale'}",
     )
     return (max(s[0], o[0]),)
 

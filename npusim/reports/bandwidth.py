@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +11,16 @@ from numpy.typing import NDArray
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import style
 from npusim.reports.picture import Picture
-from npusim.reports.subject import Subject, Timed, device_of, elapsed_us, title_start, trace_of
-from npusim.reports.traffic import duration_s, moved_far, path, path_bytes_per_s, series, work
+from npusim.reports.subject import (
+    Subject,
+    Timed,
+    device_of,
+    elapsed_us,
+    longest_us,
+    title_start,
+    trace_of,
+)
+from npusim.reports.traffic import duration_s, fetched, path, path_bytes_per_s, series, work
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ __all__ = ["BINS", "PICTURE", "Row", "bandwidth", "rows"]
 
 BINS = 200
 """Parts of the run, each of which has one height."""
+FAR = "from GM"
 FAR_ABOVE = 8
 """A limit so many times the peak is only written, so that the rest can be seen."""
 ROOM = 0.74
@@ -31,7 +39,7 @@ ROOM = 0.74
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One path."""
+    """One path, or what is read from global memory for all of them."""
 
     path: str
     pipe: str
@@ -43,11 +51,11 @@ class Row:
     limit_bytes_per_s: float | None
     """What the chip can move there; None without a chip."""
     limit: str
-    """Whose that is: of `GM` or `L2`, which share the bytes, or of the `ports` of all cores."""
+    """Whose that is: of the link of `GM` or `L2`, or of the `ports` of all cores."""
 
 
 def rows(subject: Subject) -> list[Row]:
-    """The paths that carried something, those of global memory first, by bytes.
+    """What was read from global memory, then the paths that carried something, by bytes.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -55,36 +63,45 @@ def rows(subject: Subject) -> list[Row]:
     pipes = {
         path(op): op.pipe for lane in trace.lanes for body in lane.program.bodies for op in body
     }
-    found = []
+    found = _far(trace, device)
     for way, nbytes in work(trace).path_bytes.items():
         limit, name = _limit(trace, device, way) if device else (None, "")
         heights = series(trace, trace.lanes, way, BINS)
         mean = nbytes / duration_s(trace)
         found.append(Row(way, pipes[way], nbytes, heights, mean, limit, name))
-    return sorted(found, key=lambda row: ("gm" not in row.path, -row.nbytes, row.path))
+    return sorted(
+        found, key=lambda row: (row.path != FAR, "gm" not in row.path, -row.nbytes, row.path)
+    )
+
+
+def _far(trace: Trace, device: DeviceSpec | None) -> list[Row]:
+    """What comes from global memory, most of it into the L2: lines whole, and each once."""
+    heights = fetched(trace, BINS)
+    if not heights.any():
+        return []
+    mean = trace.gm_read_bytes / duration_s(trace)
+    limit = device.gm.read_bytes_per_s if device else None
+    return [Row(FAR, "mte2", trace.gm_read_bytes, heights, mean, limit, "GM" if device else "")]
 
 
 def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
-    ports = path_bytes_per_s(device, way)
+    """What bounds the bytes on *way*: a link of the device file, or the ports of all cores."""
     if "gm" not in way.split("_to_"):
-        return ports, "ports"
-    moved = moved_far(trace, device)
+        return path_bytes_per_s(device, way), "ports"
     is_read = way.startswith("gm")
-    limits = {}
-    for name, memory in (("GM", device.gm), ("L2", device.l2)):
-        share = moved.get(name, 0) / max(1, sum(moved.values()))
-        both = memory.read_bytes_per_s if is_read else memory.write_bytes_per_s
-        ports = path_bytes_per_s(device, way.replace("gm", name.lower())) or ports
-        limits[name] = both / share if share else inf
-        limits[f"{name} ports"] = ports / share if share else inf
-    name = min(limits, key=lambda name: limits[name])
-    return limits[name], name
+    # Everything goes by way of the L2, but for what is read past it.
+    by_l2 = not is_read or trace.l2_bytes > trace.l2_written_bytes
+    name, memory = ("L2", device.l2) if by_l2 else ("GM", device.gm)
+    link = memory.read_bytes_per_s if is_read else memory.write_bytes_per_s
+    ports = path_bytes_per_s(device, way.replace("gm", name.lower()))
+    return (ports, "ports") if 0 < ports < link else (link, name)
 
 
-def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
+def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
 
-    Raises ValueError for a run that was not timed or had nothing to do.
+    The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
+    had nothing to do.
     """
     trace = trace_of(subject)
     found = rows(subject)
@@ -108,9 +125,11 @@ def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
             height = base - ROOM * row.limit_bytes_per_s / top
             ax.hlines(height, *edges[[0, -1]], color=style.INK, lw=0.8, linestyle="--", zorder=3)
         _annotate(ax, row, place)
-    ax.set_xlim(0, edges[-1])
+    ax.set_xlim(0, edges[-1] if end_us is None else end_us)
     ax.set_ylim(len(found), 0)
-    ax.set_yticks([place + 0.6 for place in range(len(found))], [row.path for row in found])
+    ax.set_yticks(
+        [place + 0.6 for place in range(len(found))], [style.plain(row.path) for row in found]
+    )
     style.bare(ax)
     style.title(ax, f"{title_start(subject)}{_finding(found)}")
     ax.set_xlabel(
@@ -124,9 +143,10 @@ def bandwidth(subject: Subject, *, ax: Axes | None = None) -> Axes:
 
 def _annotate(ax: Axes, row: Row, place: int) -> None:
     """Peak and limit, right of the lane."""
-    label = f"peak {_rate(float(row.bytes_per_s.max()))}\nmean {_rate(row.mean_bytes_per_s)}"
+    peak = style.rate_named(float(row.bytes_per_s.max()))
+    label = f"peak {peak}\nmean {style.rate_named(row.mean_bytes_per_s)}"
     if row.limit_bytes_per_s:
-        label += f"\n{row.limit} {_rate(row.limit_bytes_per_s)}"
+        label += f"\n{row.limit} {style.rate_named(row.limit_bytes_per_s)}"
     ax.text(
         *(1.01, place + 0.6, label),
         transform=ax.get_yaxis_transform(),
@@ -140,17 +160,11 @@ def _finding(found: list[Row]) -> str:
     if not found:
         return "nothing moved between memories"
     row = found[0]
-    sentence = f"{row.path} carries {_rate(row.mean_bytes_per_s)} on average"
+    sentence = f"{row.path} carries {style.rate_named(row.mean_bytes_per_s)} on average"
     if not row.limit_bytes_per_s:
         return sentence
     share = style.percent(row.mean_bytes_per_s / row.limit_bytes_per_s)
     return f"{sentence}, {share} of what {row.limit} can"
-
-
-def _rate(bytes_per_s: float) -> str:
-    if bytes_per_s >= 1e12:
-        return f"{bytes_per_s / 1e12:.3g} TB/s"
-    return f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
 def _height_inches(run: Timed) -> float | None:
@@ -162,4 +176,5 @@ PICTURE = Picture(
     heading="Bandwidth over time",
     height_inches=_height_inches,
     draw=bandwidth,
+    draw_beside=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
 )

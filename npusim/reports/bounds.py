@@ -1,8 +1,10 @@
-"""What bounds a run: where the time of each pipe of the slowest cores went.
+"""What bounds a run: its critical path, and where the time of each pipe of the slowest cores went.
 
-A pipe works, or it waits: for a flag (of which pipe, and for data or room in which buffer), for
-bytes that other cores are in the way of, for a word from another core, at a barrier, or because the
-scalar unit has not handed out its next micro-op. The parts of a pipe add up to the whole time.
+A pipe works while a micro-op holds it: for a copy that is while bytes move as fast as its port can,
+while a link shared by all cores is too narrow, while rows are turned one after the other, and while
+the copy is issued. Else it waits: for a flag (of which pipe, and for data or room in which buffer),
+for a word from another core, at a barrier, or because the scalar unit has not handed out its next
+micro-op. The parts of a pipe add up to the whole time.
 """
 
 from __future__ import annotations
@@ -10,22 +12,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, global_operand
+from npusim.devices.schema import Pipe
+from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, writes_global
 from npusim.reports import style
+from npusim.reports.causes import CAUSES, Bound, causes
 from npusim.reports.flags import matches, what
 from npusim.reports.picture import Picture
 from npusim.reports.roofline import verdict
 from npusim.reports.subject import (
     Subject,
     Timed,
-    device_of,
     elapsed_us,
     slowest_lanes,
     title_start,
     trace_of,
 )
-from npusim.reports.traffic import far, path
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 if TYPE_CHECKING:
@@ -33,9 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PICTURE", "Row", "bounds", "finding", "rows"]
 
-Cause = Literal["work", "link", "flag", "core", "barrier", "order", "issue", "over"]
-"""work; a link that is shared; a flag; another core; a barrier; setting and taking flags; not
-handed out yet; nothing left to do."""
+Cause = Literal[
+    "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "hand out", "over"
+]
+"""The first four are work: what a pipe is for, slowed by a link that all share, slowed by turning
+rows, and issuing a copy. The others are waits: for a flag, for another core, at a barrier, while
+flags are set, for its next micro-op, and at the end with nothing left to do."""
+WORKS: tuple[Cause, ...] = ("work", "link", "rows", "issue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +60,13 @@ class Row:
 
 def rows(subject: Subject) -> list[Row]:
     """The parts of each pipe that worked, by kind of core and pipe; the largest waits first."""
-    trace, device = trace_of(subject), device_of(subject)
+    trace = trace_of(subject)
     found = []
     for lane in slowest_lanes(trace):
-        parts = _parts(lane, trace, device)
+        parts = _parts(lane, trace)
         for pipe in style.PIPES:
             own = [(key, cycles) for key, cycles in parts.items() if key[0] == pipe and cycles]
-            if not any(cause == "work" for (_, cause, _), _ in own):
+            if not any(cause in WORKS for (_, cause, _), _ in own):
                 continue
             own.sort(key=lambda part: (ORDER.index(part[0][1]), -part[1], part[0][2]))
             for (_, cause, reason), cycles in own:
@@ -71,24 +76,26 @@ def rows(subject: Subject) -> list[Row]:
     return found
 
 
-ORDER: tuple[Cause, ...] = ("work", "link", "flag", "core", "barrier", "order", "issue", "over")
+ORDER: tuple[Cause, ...] = (
+    *WORKS,
+    *("flag", "core", "barrier", "order", "hand out", "over"),
+)
+_Parts = dict[tuple[Pipe, Cause, str], int]
 
 
-def _parts(
-    lane: LaneTrace, trace: Trace, device: DeviceSpec | None
-) -> dict[tuple[Pipe, Cause, str], int]:
-    parts: dict[tuple[Pipe, Cause, str], int] = {}
+def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
+    parts: _Parts = {}
     before: dict[Pipe, int] = {}
 
     def add(pipe: Pipe, cause: Cause, reason: str, cycles: int) -> None:
         parts[pipe, cause, reason] = parts.get((pipe, cause, reason), 0) + cycles
 
     carried = what(lane.ops, matches(lane.ops))
+    copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
     times = zip(lane.ops, lane.start.tolist(), lane.free.tolist(), strict=True)
-    link = f"sharing {far(trace, device)}"
     for index, (op, start, free) in enumerate(times):
         pipe = op.pipe
-        add(pipe, "issue", "not handed out yet", start - before.get(pipe, 0))
+        add(pipe, "hand out", "not handed out yet", start - before.get(pipe, 0))
         before[pipe] = free
         took = free - start
         if isinstance(op, WaitFlag):
@@ -100,74 +107,55 @@ def _parts(
             add(pipe, "barrier", "barrier", took)
         elif isinstance(op, ORDERING):
             add(pipe, "order", "raising flags", took)
-        elif global_operand(op) is not None and device is not None:
-            alone = min(took, _alone(lane, index, device, trace))
-            add(pipe, "work", "work", alone)
-            add(pipe, "link", link, took - alone)
         else:
+            for cause, reason, cycles in _held(lane, copies.get(index), writes_global(op)):
+                add(pipe, cause, reason, cycles)
+                took -= cycles
             add(pipe, "work", "work", took)
     for pipe, free in before.items():
         add(pipe, "over", "nothing left to do", trace.cycles - free)
     return parts
 
 
-def _alone(lane: LaneTrace, index: int, device: DeviceSpec, trace: Trace) -> int:
-    """Cycles that a copy would hold its pipe if its core had the memory to itself."""
-    op = lane.ops[index]
-    place, way = global_operand(op), path(op)
-    assert place is not None
-    assert way is not None
-    core = device.cores[lane.kind]
-    near = far(trace, device).lower()
-    port = core.paths.get(way.replace("gm", near)) or core.paths[way]
-    cycles = place.nbytes / port.bytes_per_cycle + port.startup_cycles
-    occupied = max(
-        cycles, device.transfer.issue_cycles, place.bursts * device.transfer.burst_cycles
-    )
-    return -int(-occupied * device.clock_hz // core.clock_hz)
+def _held(lane: LaneTrace, row: int | None, is_write: bool) -> list[tuple[Cause, str, int]]:
+    """What held a copy up beside its bytes: cause, reason and cycles."""
+    if row is None:
+        return []
+    copies = lane.copies
+    index, moved = copies.index[row], int(copies.moved[row])
+    # Its instruction can hold the pipe before its bytes are asked for, and after they have moved.
+    issue = int(copies.asked[row] - lane.start[index]) + max(0, int(lane.free[index]) - moved)
+    l2 = f"bandwidth of L2 {'writes' if is_write else 'reads'}"
+    return [
+        ("link", "bandwidth of GM", int(copies.gm_narrow[row])),
+        ("link", l2, int(copies.l2_narrow[row])),
+        ("rows", "turning rows", int(copies.turning[row])),
+        ("issue", "issuing copies", issue),
+    ]
 
 
 def finding(subject: Subject) -> str:
-    """What holds the run up, in a line: the pipe that is at it longest, and what slows it down."""
-    found = rows(subject)
-    took: dict[tuple[str, Pipe], float] = {}
-    for row in found:
-        if row.cause in ("work", "link"):
-            took[row.kind, row.pipe] = took.get((row.kind, row.pipe), 0.0) + row.share
-    kind, pipe = max(took, key=lambda key: took[key])
-    kinds = {row.kind for row in found}
-    sentence = (
-        f"{pipe}{f' of {kind}' if len(kinds) > 1 else ''} works {style.percent(took[kind, pipe])}"
-    )
-    sentence += f" of {style.time_named(elapsed_us(trace_of(subject)))}"
-    delays = [
-        row
-        for row in found
-        if (row.kind, row.pipe) == (kind, pipe) and row.cause not in ("work", "order", "over")
-    ]
-    longest = max(delays, key=lambda row: row.share, default=None)
-    if longest is not None and longest.share >= MIN_SHARE:
-        share = style.percent(longest.share)
-        sentence += (
-            f", {share} of it slowed by {longest.reason}"
-            if longest.cause == "link"
-            else f" and waits {share} for {_awaited(longest)}"
-        )
+    """What bounds the run, in a line, and what comes next; the vendor's words after it."""
+    first, *others = causes(subject)
+    total_us = first.us / first.share
+    sentence = f"bound by {first.words}: {style.percent(first.share)}"
+    sentence += f" of {style.time_named(total_us)}{_where(first, trace_of(subject))}"
+    if others and others[0].share >= MIN_SHARE:
+        sentence += f"; next {others[0].words}, {style.percent(others[0].share)}"
     words = verdict(subject)
-    return f"{words}: {sentence}" if words else sentence
+    return f"{sentence} (in msopprof's words: {words})" if words else sentence
 
 
 MIN_SHARE = 0.05
 
 
-def _awaited(row: Row) -> str:
-    """What the pipe waits for, in words."""
-    if row.cause == "issue":
-        return "its next micro-op"
-    who, _, carried = row.reason.partition(": ")
-    if not carried:
-        return who
-    return f"{carried} from {who}"
+def _where(bound: Bound, trace: Trace) -> str:
+    """The pipe that it held up longest, and of which kind of core if there are several."""
+    if not bound.where:
+        return ""
+    kind, pipe = bound.where[0]
+    kinds = {lane.kind for lane in trace.lanes}
+    return f", on {pipe} of {kind}" if len(kinds) > 1 else f", on {pipe}"
 
 
 BAR_HEIGHT = 0.7
@@ -181,7 +169,9 @@ def bounds(subject: Subject, *, ax: Axes | None = None) -> Axes:
     """
     found = rows(subject)
     ax = ax or style.new_axes()
-    depth, above = 0.0, ""
+    style.header(ax, "critical path: what the last result waited for", HEADER_HEIGHT / 2)
+    depth, above = HEADER_HEIGHT + 1, ""
+    _draw_path(ax, subject, HEADER_HEIGHT + 0.5)
     places: dict[tuple[int, Pipe], float] = {}
     ends: dict[tuple[int, Pipe], float] = {}
     for row in found:
@@ -198,40 +188,70 @@ def bounds(subject: Subject, *, ax: Axes | None = None) -> Axes:
         _draw(ax, row, left, places[key])
     ax.set_xlim(0, 100)
     ax.set_ylim(depth, 0)
-    ax.set_yticks(list(places.values()), [pipe for _, pipe in places])
+    heights = [HEADER_HEIGHT + 0.5, *places.values()]
+    ax.set_yticks(heights, ["path", *(pipe for _, pipe in places)])
     style.bare(ax)
     style.title(ax, f"{title_start(subject)}{finding(subject)}")
-    ax.set_xlabel("% of the time of the cores", size=style.TEXT_POINTS, color=style.INK, loc="left")
     _legend(ax)
     return ax
 
 
+def _draw_path(ax: Axes, subject: Subject, y: float) -> None:
+    """The causes on the critical path, each in the colour of the pipe that it held up longest."""
+    cores_us = elapsed_us(trace_of(subject))
+    left = 0.0
+    for bound in causes(subject):
+        if bound.where:
+            share = bound.us / cores_us
+            color, hatch = style.COLORS[bound.where[0][1]], ""
+            if bound.cause in LINKS:
+                color, hatch = style.tint(color, 0.6), LOOKS["link"][1]
+            elif bound.cause not in UNITS:
+                color = style.tint(color, 0.3)
+            _bar(ax, left, y, share, color, hatch)
+            percent = style.percent(share)
+            _label(ax, left, y, share, (f"{CAUSES[bound.cause].short} {percent}", percent))
+            left += 100 * share
+
+
+LINKS = ("gm", "l2 reads", "l2 writes", "rows")
+UNITS = ("port", "cube", "vector", "buffers", "scalar")
+
+
 def _draw(ax: Axes, row: Row, left: float, y: float) -> None:
-    look = LOOKS[row.cause]
+    own, hatch = LOOKS[row.cause]
     source = row.reason.partition(":")[0]
-    color = style.COLORS[row.pipe] if row.cause in ("work", "link") else look[0]
+    color = own or style.COLORS[row.pipe]
     if row.cause == "flag":
         color = style.tint(style.COLORS[source], 0.3)  # type: ignore[index]
-    if row.cause == "link":
+    if row.cause in ("link", "rows", "issue"):
         color = style.tint(color, 0.6)
+    _bar(ax, left, y, row.share, color, hatch)
+    percent = style.percent(row.share)
+    text = f"{row.reason} {percent}"
+    if row.cause in ("work", "over"):
+        text = percent if row.cause == "work" else "done" if row.share >= 0.12 else ""
+    _label(ax, left, y, row.share, (text, percent))
+
+
+def _bar(ax: Axes, left: float, y: float, share: float, color: str, hatch: str) -> None:
     ax.barh(
-        *(y, 100 * row.share, BAR_HEIGHT),
+        *(y, 100 * share, BAR_HEIGHT),
         left=left,
         color=color,
-        hatch=look[1],
+        hatch=hatch,
         edgecolor="white",
         linewidth=0.8,
         zorder=2,
     )
-    text = style.percent(row.share)
-    if row.cause not in ("work", "over"):
-        text = f"{row.reason} {text}" if row.cause != "issue" else f"not handed out {text}"
-    if row.cause == "over":
-        text = "" if row.share < 0.12 else "done"
-    for label in (text, style.percent(row.share)):
-        if label and len(label) * CHARACTER <= 100 * row.share:
+
+
+def _label(ax: Axes, left: float, y: float, share: float, labels: tuple[str, ...]) -> None:
+    """Write the first of *labels* that fits."""
+    for label in labels:
+        if label and len(label) * CHARACTER <= 100 * share:
             ax.text(
-                *(left + 50 * row.share, y, label),
+                *(left + 50 * share, y, label),
                 ha="center",
                 va="center",
                 size=style.LABEL_POINTS,
@@ -248,11 +268,13 @@ CHARACTER = 0.86
 LOOKS: dict[Cause, tuple[str, str]] = {
     "work": ("", ""),
     "link": ("", "////"),
+    "rows": ("", "////"),
+    "issue": ("", ""),
     "flag": ("", ""),
     "core": ("#CFE3D4", ".."),
     "barrier": ("#BBBBBB", ""),
     "order": ("#BBBBBB", ""),
-    "issue": ("#E9E9E9", ""),
+    "hand out": ("#E9E9E9", ""),
     "over": ("#FAFAFA", ""),
 }
 """Cause -> colour, if it has one of its own, and hatch."""
@@ -267,15 +289,16 @@ def _legend(ax: Axes) -> None:
         [
             Patch(color=dark, label="works"),
             Patch(facecolor=style.tint(dark, 0.6), hatch="////", edgecolor="white",
-                  label="shared link"),
+                  label="held up by a link or by rows"),
             Patch(color=style.tint(dark, 0.3), label="waits, in the colour of whom it waits for"),
         ],
+        "% of the time of the cores",
     )  # fmt: skip
 
 
 def _height_inches(run: Timed) -> float:
     bars = {(row.kind, row.pipe) for row in rows(run)}
-    return 0.42 * (len(bars) + len({kind for kind, _ in bars}))
+    return 0.42 * (len(bars) + len({kind for kind, _ in bars}) + 2)
 
 
 PICTURE = Picture(

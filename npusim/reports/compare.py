@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npusim.reports import style
-from npusim.reports.subject import Timed
+from npusim.reports.subject import Timed, named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +95,7 @@ def across(runs: Sequence[Timed], *, ax: Axes | None = None) -> Axes:
         size=style.TEXT_POINTS,
         color=style.INK,
     )
-    ax.set_yticks(places, [row.name for row in found])
+    ax.set_yticks(places, [style.plain(row.name) for row in found])
     ax.set_ylim(len(found) - 0.4, -0.6)
     ax.set_xlim(0, 1.12 * max(row.time_us for row in found))
     style.bare(ax)
@@ -103,10 +103,9 @@ def across(runs: Sequence[Timed], *, ax: Axes | None = None) -> Axes:
     finding = f"{style.time_named(first.time_us)} on {first.name}"
     if len(found) > 1:
         finding = f"{first.name} takes {style.time_named(first.time_us)}, {last.name} "
-        finding += f"{last.time_us / first.time_us:.1f} times as long"
+        finding += f"{last.time_us / first.time_us:.3g} times as long"
     style.title(ax, f"{runs[0].op}: {finding}")
-    ax.set_xlabel("time (us)", size=style.TEXT_POINTS, color=style.INK, loc="left")
-    style.legend_below(ax, ax.get_legend_handles_labels()[0])
+    style.legend_below(ax, ax.get_legend_handles_labels()[0], "time (us)")
     return ax
 
 
@@ -135,10 +134,10 @@ def scaling(
     grown = across_sizes[-1] / across_sizes[0]
     style.title(
         ax,
-        f"{runs[0].op} on {runs[0].device.name}: {grown:,.0f} times the {unit} take "
+        f"{named(runs[0])}: {grown:,.0f} times the {unit} take "
         f"{times[-1] / times[0]:.3g} times the time",
     )
-    ax.set_xlabel(unit, size=style.TEXT_POINTS, color=style.INK, loc="left")
+    ax.set_xlabel(style.plain(unit), size=style.TEXT_POINTS, color=style.INK, loc="left")
     ax.set_ylabel("time (us)", size=style.TEXT_POINTS, color=style.INK, loc="bottom")
     ax.legend(loc="upper left", frameon=False, fontsize=style.TEXT_POINTS, labelcolor=style.INK)
     return ax

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from npusim.reports import bandwidth, bounds, costs, occupancy, pipes, roofline, timeline
@@ -25,12 +25,13 @@ PICTURES: tuple[Picture, ...] = (
 )
 
 
-def figures(run: Timed) -> Iterator[tuple[Picture, Figure]]:
+def figures(run: Timed, runs: Sequence[Timed] = ()) -> Iterator[tuple[Picture, Figure]]:
     """The pictures that apply to *run*, each on a figure of its own.
 
-    Raises ValueError for a run that was not timed or had nothing to do.
+    *runs* are those that it is compared with: their pictures have the same axes. Raises
+    ValueError for a run that was not timed or had nothing to do.
     """
     for picture in PICTURES:
-        figure = picture.figure(run)
+        figure = picture.figure(run, runs)
         if figure is not None:
             yield picture, figure

@@ -19,8 +19,9 @@ from io import StringIO
 from npusim.reports import bounds, timeline
 from npusim.reports.gallery import figures
 from npusim.reports.payload import payload
-from npusim.reports.subject import Timed, trace_of
-from npusim.reports.tables import devices, facts, pipes, rooflines, waits
+from npusim.reports.policy import policy
+from npusim.reports.subject import Timed, longest_us, named, trace_of
+from npusim.reports.tables import bound, devices, facts, pipes, rooflines, waits
 from npusim.trace.record import Record
 
 __all__ = ["glimpse", "report"]
@@ -32,8 +33,6 @@ SECTIONS = {
     "tables": "Tables",
     "device": "The chip",
 }
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""No request leaves the page."""
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
@@ -44,11 +43,12 @@ def report(runs: Sequence[Record]) -> str:
     """
     for run in runs:
         trace_of(run)
-    names = [_name(run) for run in runs]
+    names = [named(run) for run in runs]
     sections = {
         "numbers": facts(runs),
         "timeline": _columns(
-            [_timeline(run, number) for number, run in enumerate(runs)], wide=True
+            [_timeline(run, number, longest_us(runs)) for number, run in enumerate(runs)],
+            wide=True,
         ),
         "pictures": _pictures(runs),
         "tables": _columns([_tables(run) for run in runs]),
@@ -65,15 +65,15 @@ def report(runs: Sequence[Record]) -> str:
         else f'<p class="finding"><b>{letter}</b> {escape(bounds.finding(run))}</p>'
         for letter, run in zip("AB", runs, strict=False)
     )
-    title = escape(" against ".join(names))
+    title, script = escape(" against ".join(names)), _file("page.js")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
         f'<title>npusim: {title}</title><link rel="icon" href="data:,">'
         f"<style>{_file('page.css')}</style></head><body>"
         f"<h1>{title}</h1>{found}<nav>{links}</nav>{body}"
-        f"<script>{_file('page.js')}</script></body></html>\n"
+        f"<script>{script}</script></body></html>\n"
     )
 
 
@@ -84,10 +84,6 @@ def glimpse(line: str, run: Timed | None) -> str:
         return text
     shown = (timeline.PICTURE, bounds.PICTURE)
     return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
-
-
-def _name(run: Record) -> str:
-    return f"{run.op} on {run.device.name}"
 
 
 def _file(name: str) -> str:
@@ -106,8 +102,10 @@ def _columns(parts: Sequence[str], *, wide: bool = False) -> str:
 # ---- timelines ----
 
 
-def _timeline(run: Record, number: int) -> str:
-    text = json.dumps(payload(trace_of(run), run.code), separators=(",", ":"))
+def _timeline(run: Record, number: int, end_us: float) -> str:
+    """The timeline of *run*, which can be seen up to *end_us*: alike for runs that are compared."""
+    data = payload(trace_of(run), run.code) | {"end_us": end_us}
+    text = json.dumps(data, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     return (
         f'<div class="timeline" data-source="trace{number}"><div class="bar">'
@@ -115,7 +113,7 @@ def _timeline(run: Record, number: int) -> str:
         '<button data-act="all">all</button>'
         '<input type="search" placeholder="mnemonic, buffer, tensor" aria-label="search">'
         '<button data-act="next">find next</button><span class="where"></span></div>'
-        f'<div class="view"><canvas tabindex="0" aria-label="timeline of {escape(_name(run))}">'
+        f'<div class="view"><canvas tabindex="0" aria-label="timeline of {escape(named(run))}">'
         "</canvas></div>"
         '<div class="details" aria-live="polite"></div></div>'
         f'<script type="application/octet-stream" id="trace{number}">{packed}</script>'
@@ -130,7 +128,8 @@ def _pictures(runs: Sequence[Record]) -> str:
     drawn: list[dict[str, str]] = []
     for number, run in enumerate(runs):
         drawn.append({})
-        for picture, figure in figures(run):
+        others = [other for other in runs if other is not run]
+        for picture, figure in figures(run, others):
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")
             drawn[number][picture.name] = f"<figure>{svg}</figure>"
@@ -161,4 +160,4 @@ def _svg(figure: object, salt: str) -> str:
 
 
 def _tables(run: Record) -> str:
-    return pipes(run) + waits(run) + rooflines(run)
+    return bound(run) + pipes(run) + waits(run) + rooflines(run)

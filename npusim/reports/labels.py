@@ -8,10 +8,9 @@ stand beside the cluster, in the gap that follows. Without room a cluster stays 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from npusim.reports.bars import Bar
-from npusim.reports.style import LABEL_POINTS
+from npusim.reports.style import LABEL_POINTS, points
 
 __all__ = ["Label", "Scale", "labels"]
 
@@ -114,9 +113,6 @@ def _bare_name(name: str) -> str:
     return name.partition(".")[0]
 
 
-@cache
 def _points(text: str) -> float:
     """How long *text* is."""
-    from matplotlib.textpath import TextPath
-
-    return float(TextPath((0, 0), text, size=LABEL_POINTS).get_extents().width)
+    return points(text, LABEL_POINTS)

@@ -21,6 +21,7 @@ from npusim.reports.subject import (
     Timed,
     device_of,
     elapsed_us,
+    longest_us,
     slowest_lanes,
     title_start,
     trace_of,
@@ -152,10 +153,11 @@ def _steps(lives: list[Life]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return changes, np.cumsum(total)
 
 
-def occupancy(subject: Subject, *, ax: Axes | None = None) -> Axes:
+def occupancy(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
 
-    Raises ValueError for a run that was not timed or had nothing to do.
+    The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
+    had nothing to do.
     """
     trace = trace_of(subject)
     found = rows(subject)
@@ -169,7 +171,7 @@ def occupancy(subject: Subject, *, ax: Axes | None = None) -> Axes:
         _draw(ax, row, depth + 1, elapsed_us(trace))
         places.append(depth + 0.6)
         depth += 1
-    ax.set_xlim(0, elapsed_us(trace))
+    ax.set_xlim(0, elapsed_us(trace) if end_us is None else end_us)
     ax.set_ylim(depth, 0)
     ax.set_yticks(places, [row.buffer for row in found])
     style.bare(ax)
@@ -248,4 +250,5 @@ PICTURE = Picture(
     heading="What buffers hold",
     height_inches=_height_inches,
     draw=occupancy,
+    draw_beside=lambda run, runs, ax: occupancy(run, end_us=longest_us(runs), ax=ax),
 )

@@ -31,13 +31,21 @@ function decoded(data) {
     ops.forEach((op, i) => { all[op[0]].push(i); if (!op[7]) pipes[op[0]].push(i); });
     return { name: lane.name, start, free, end, ops, shift, setter, waiters, pipes, all };
   });
-  return { ...data, lanes, total: data.cycles * us };
+  const total = data.cycles * us, end = Math.max(total, data.end_us);
+  return { ...data, lanes, total, end, full: end * 1.01 };
 }
 
 const tint = (color, share) => "#" + [1, 3, 5].map((at) =>
   Math.round(255 - share * (255 - parseInt(color.slice(at, at + 2), 16))).toString(16).padStart(2, "0")).join("");
 const time = (us) => us.toFixed(us < 10 ? 3 : us < 1000 ? 2 : 1) + " us";
-const escaped = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" }[c]));
+
+// Names come from files: they become text, never markup.
+function node(tag, ...parts) {
+  const made = document.createElement(tag);
+  made.append(...parts);
+  return made;
+}
+const lined = (lines) => lines.flatMap((parts, n) => (n ? [node("br"), ...parts] : parts));
 
 class Timeline {
   constructor(host, data) {
@@ -48,7 +56,8 @@ class Timeline {
     this.details = host.querySelector(".details");
     this.where = host.querySelector(".where");
     this.from = 0;
-    this.to = data.total * 1.01;
+    this.to = data.full;
+    this.peers = [];
     this.picked = null;
     this.over = null;
     this.rows = [];
@@ -116,15 +125,17 @@ class Timeline {
   scale() { return (this.width - LEFT) / (this.to - this.from); }
   x(us) { return LEFT + (us - this.from) * this.scale(); }
   timeAt(x) { return this.from + (x - LEFT) / this.scale(); }
-  reset() { this.from = 0; this.to = this.data.total * 1.01; this.draw(); }
+  reset() { this.from = 0; this.to = this.data.full; this.pan(0); }
   pan(us) {
-    const wide = this.to - this.from, most = Math.max(0, this.data.total * 1.01 - wide);
+    const wide = this.to - this.from, most = Math.max(0, this.data.full - wide);
     this.from = Math.min(Math.max(0, this.from + us), most);
     this.to = this.from + wide;
     this.draw();
+    // Runs that are compared are seen at one scale, whichever of them is moved.
+    for (const peer of this.peers) { peer.from = this.from; peer.to = this.to; peer.draw(); }
   }
   zoom(by, around) {
-    const full = this.data.total * 1.01;
+    const full = this.data.full;
     const wide = Math.min(full, Math.max(full / 1e6, (this.to - this.from) * by));
     const share = (around - this.from) / (this.to - this.from);
     this.from = around - share * wide;
@@ -219,23 +230,29 @@ class Timeline {
     for (let n = all.indexOf(i) - 1; n >= 0 && lane.ops[all[n]][7]; n--) found.unshift(all[n]);
     return found;
   }
-  reason(lane, i) {
-    const words = this.data.words, lines = [];
+  reason(l, i) {
+    const lane = this.data.lanes[l], words = this.data.words, lines = [];
     for (const wait of this.waited(lane, i)) {
       const set = lane.setter.get(wait), took = time(lane.free[wait] - lane.start[wait]);
       const text = words[lane.ops[wait][2]];
       if (set) {
         const producer = this.before(lane, set[0]);
-        const link = producer === null ? "" : ` by <a data-op="${producer}">${escaped(words[lane.ops[producer][1]])}</a>`;
         const carried = words[set[1]] ? `, ${words[set[1]]}` : "";
-        lines.push(`${took} for ${escaped(text)}${carried}: raised at ${time(lane.end[set[0]])}${link}`);
+        const line = [`${took} for ${text}${carried}: raised at ${time(lane.end[set[0]])}`];
+        if (producer !== null) line.push(" by ", this.link(l, producer));
+        lines.push(line);
       } else if (!text.startsWith("set_flag") && !text.startsWith("cross_core_set"))
-        lines.push(`${took} for ${escaped(text)}`);
+        lines.push([`${took} for ${text}`]);
     }
     const all = lane.all[lane.ops[i][0]], place = all.indexOf(i);
     const before = place ? lane.free[all[place - 1]] : 0, gap = lane.start[i] - before;
-    if (gap > 1e-9) lines.push(`${time(gap)} until the scalar unit handed it out`);
-    return lines.length ? lines.join("<br>") : "nothing: it followed at once";
+    if (gap > 1e-9) lines.push([`${time(gap)} until the scalar unit handed it out`]);
+    return lines.length ? lined(lines) : ["nothing: it followed at once"];
+  }
+  link(l, op) {
+    const made = node("a", this.data.words[this.data.lanes[l].ops[op][1]]);
+    made.addEventListener("click", () => this.go({ lane: l, op }));
+    return made;
   }
   before(lane, set) {
     const all = lane.all[lane.ops[set][0]];
@@ -245,9 +262,10 @@ class Timeline {
   show() {
     if (!this.picked) {
       const left = this.data.left_out;
-      this.details.innerHTML = "Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it. "
-        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."
-        + (left ? `<br>Left out: ${left} more cores, which ran like these at other times.` : "");
+      const lines = [["Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it. "
+        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."]];
+      if (left) lines.push([`Left out: ${left} more cores, which ran like these at other times.`]);
+      this.details.replaceChildren(...lined(lines));
       return;
     }
     const { lane: l, op: i } = this.picked, lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;
@@ -255,21 +273,26 @@ class Timeline {
     const held = lane.free[i] - lane.start[i];
     const moves = lane.shift[i] < 0 ? [] : words[lane.shift[i]].split(", ").filter((move) =>
       words[text].includes(move.split(" ")[0] + "+") && !move.endsWith(" + 0 bytes"));
-    const shift = moves.length ? ` <span class="soft">(here ${escaped(moves.join(", "))})</span>` : "";
+    const what = [node("code", words[text])], swatch = node("span");
+    if (moves.length) {
+      const shift = node("span", `(here ${moves.join(", ")})`);
+      shift.className = "soft";
+      what.push(" ", shift);
+    }
+    swatch.className = "swatch";
+    swatch.style.background = this.data.colors[pipe];
     const rows = [
-      ["micro-op", `<code>${escaped(words[text])}</code>${shift}`],
-      ["where", `${escaped(lane.name)}, <span class="swatch" style="background:${this.data.colors[pipe]}"></span>${this.data.pipes[pipe]}`],
-      ["when", `${time(lane.start[i])} to ${time(lane.end[i])}; holds its pipe for ${time(held)} (${Math.round(held * this.data.clock_hz / 1e6)} cycles)`],
-      ["waited for", this.reason(lane, i)],
+      ["micro-op", what],
+      ["where", [`${lane.name}, `, swatch, this.data.pipes[pipe]]],
+      ["when", [`${time(lane.start[i])} to ${time(lane.end[i])}; holds its pipe for ${time(held)} (${Math.round(held * this.data.clock_hz / 1e6)} cycles)`]],
+      ["waited for", this.reason(l, i)],
     ];
     if (way >= 0) {
       const rate = held ? `, ${(nbytes / held / 1e3).toPrecision(3)} GB/s while it holds its pipe` : "";
-      rows.push(["bytes", `${nbytes} on ${words[way]}${rate}`]);
+      rows.push(["bytes", [`${nbytes} on ${words[way]}${rate}`]]);
     }
-    if (line >= 0) rows.push(["written by", `<code>${escaped(words[line])}${words[code] ? "&nbsp; " + escaped(words[code]) : ""}</code>`]);
-    this.details.innerHTML = "<dl>" + rows.map(([name, told]) => `<dt>${name}</dt><dd>${told}</dd>`).join("") + "</dl>";
-    for (const link of this.details.querySelectorAll("a"))
-      link.addEventListener("click", () => this.go({ lane: l, op: Number(link.dataset.op) }));
+    if (line >= 0) rows.push(["written by", [node("code", words[line] + (words[code] ? `\u00a0 ${words[code]}` : ""))]]);
+    this.details.replaceChildren(node("dl", ...rows.flatMap(([name, told]) => [node("dt", name), node("dd", ...told)])));
   }
 
   // ---- drawing ----
@@ -299,7 +322,9 @@ class Timeline {
       g.restore();
     }
     this.arrows(g);
-    this.where.textContent = `${time(Math.max(0, this.from))} to ${time(Math.min(this.data.total, this.to))} of ${time(this.data.total)}`;
+    const { total, end } = this.data;
+    this.where.textContent = `${time(Math.max(0, this.from))} to ${time(Math.min(end, this.to))} of ${time(end)}`
+      + (total < end ? `; this run ends at ${time(total)}` : "");
   }
   axis(g) {
     const span = this.to - this.from, raw = span / Math.max(2, this.width / 130);
@@ -419,4 +444,7 @@ class Timeline {
 window.timelines = Promise.all([...document.querySelectorAll(".timeline")].map(async (host) => {
   const text = document.getElementById(host.dataset.source).textContent;
   return new Timeline(host, decoded(await unpacked(text)));
-}));
+})).then((all) => {
+  for (const one of all) one.peers = all.filter((other) => other !== one);
+  return all;
+});

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +27,12 @@ class Draw(Protocol):
     def __call__(self, run: Timed, /, *, ax: Axes | None = None) -> object: ...
 
 
+class DrawBeside(Protocol):
+    """Draws a run on *ax*, whose axes hold each of *runs*; it is one of them."""
+
+    def __call__(self, run: Timed, runs: Sequence[Timed], ax: Axes, /) -> object: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """A picture of one run, declared beside the function that draws it."""
@@ -38,11 +44,14 @@ class Picture:
     height_inches: Callable[[Timed], float | None]
     """Without title and axis; None where the picture does not apply to the run."""
     draw: Draw
+    draw_beside: DrawBeside | None = None
+    """The same where runs are compared; None if axes are alike for all, as those of percents."""
 
-    def figure(self, run: Timed) -> Figure | None:
+    def figure(self, run: Timed, runs: Sequence[Timed] = ()) -> Figure | None:
         """It on a figure of its own, which belongs to no window; None where it does not apply.
 
-        Raises ValueError for a run that was not timed or had nothing to do.
+        *runs* are those that it is compared with: their pictures have the same axes. Raises
+        ValueError for a run that was not timed or had nothing to do.
         """
         from matplotlib.figure import Figure
 
@@ -51,5 +60,8 @@ class Picture:
             return None
         inches = WIDTH_INCHES, FRAME_INCHES + max(height, LEAST_INCHES)
         figure = Figure(inches, layout="constrained")
-        self.draw(run, ax=figure.subplots())
+        if runs and self.draw_beside is not None:
+            self.draw_beside(run, (run, *runs), figure.subplots())
+        else:
+            self.draw(run, ax=figure.subplots())
         return figure

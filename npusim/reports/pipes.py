@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["PICTURE", "Row", "pipes", "rows"]
 
 BAR_HEIGHT = 0.64
+LABEL = "busy, % of the time of the cores"
 HEADER_HEIGHT = 0.7
 """Of the line above each kind of core; a bar's place is 1 high."""
 
@@ -99,9 +100,7 @@ def pipes(subject: Subject, *, ax: Axes | None = None) -> Axes:
         f"{title_start(subject)}{pipe} is the busiest pipe, {style.percent(share)} "
         f"of {style.time_named(elapsed_us(trace))}",
     )
-    ax.set_xlabel(
-        "busy, % of the time of the cores", size=style.TEXT_POINTS, color=style.INK, loc="left"
-    )
+    ax.set_xlabel(LABEL, size=style.TEXT_POINTS, color=style.INK, loc="left")
     return ax
 
 
@@ -122,16 +121,16 @@ def _draw(ax: Axes, found: list[Row], places: list[float]) -> None:
             clip_on=False,
             zorder=3,
         )
-        style.legend_below(ax, marks)
+        style.legend_below(ax, marks, LABEL)
     for row, y in zip(found, places, strict=True):
+        # Right of the bar and of the mark, so that neither is above the other.
         end = 100 * max(row.busy, row.mean if row.cores > 1 else 0)
-        inside = end > 92
         ax.annotate(
             style.percent(row.busy),
-            (100 * row.busy if inside else end, y),
-            xytext=(-12 if inside else 9, 0),
+            (end, y),
+            xytext=(9, 0),
             textcoords="offset points",
-            ha="right" if inside else "left",
+            ha="left",
             va="center",
             size=style.TEXT_POINTS,
             color="black",

@@ -21,8 +21,8 @@ from npusim.devices.schema import DeviceSpec
 from npusim.reports import style
 from npusim.reports.picture import Picture
 from npusim.reports.subject import (
-    Played,
     Subject,
+    Timed,
     busiest,
     device_of,
     title_start,
@@ -32,13 +32,14 @@ from npusim.reports.traffic import (
     Work,
     cube_ops_per_s,
     duration_s,
-    moved_far,
     path_bytes_per_s,
     work,
 )
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
 
 __all__ = ["PICTURES", "TITLES", "Row", "roofline", "rows", "verdict"]
@@ -89,7 +90,7 @@ class Row:
         return self.intensity * self.bytes_per_s < self.peak_ops_per_s
 
 
-def rows(subject: Played) -> list[Row]:
+def rows(subject: Timed) -> list[Row]:
     """The rows of all titles that apply, in the order of TITLES.
 
     Raises ValueError for a run that was not timed or had nothing to do.
@@ -103,7 +104,7 @@ def rows(subject: Played) -> list[Row]:
     main = "cube" if done.cube_ops else "vector"
     found = []
     for title, unit, name, nbytes, bytes_per_s in (
-        *(("GM/L2", main, *entry) for entry in _far(trace, device, done)),
+        *(("GM/L2", main, *entry) for entry in _far(trace, device)),
         *(("Memory Unit(Cube)", "cube", *entry) for entry in _cube_memories(device, done)),
         *(("Memory Unit(Vector)", "vector", *entry) for entry in _vector_memories(device, done)),
         *_pipelines(device, done),
@@ -149,17 +150,21 @@ Entry = tuple[str, int, float]
 """Name, bytes that moved, bytes a second that can."""
 
 
-def _far(trace: Trace, device: DeviceSpec, done: Work) -> list[Entry]:
-    """GM and L2; a mix of reads and writes can move as fast as the slower half allows."""
-    read = sum(nbytes for way, nbytes in done.path_bytes.items() if way.startswith("gm_"))
-    written = sum(nbytes for way, nbytes in done.path_bytes.items() if way.endswith("_gm"))
-    total = max(1, read + written)
-    slow = max(read / device.gm.read_bytes_per_s, written / device.gm.write_bytes_per_s)
-    both = device.gm.read_bytes_per_s if device.gm.bus == "shared" or not slow else total / slow
-    near = max(read / device.l2.read_bytes_per_s, written / device.l2.write_bytes_per_s)
-    moved = moved_far(trace, device)
-    fast = total / near if near else 0.0
-    return [("GM", moved.get("GM", 0), both), ("L2", moved["L2"], fast)]
+def _far(trace: Trace, device: DeviceSpec) -> list[Entry]:
+    """Global memory and the L2, each link with what moved on it and what the device file states."""
+    gm, l2 = device.gm, device.l2
+    if gm.bus == "shared":
+        far = [("GM", trace.gm_bytes, gm.read_bytes_per_s)]
+    else:
+        far = [
+            ("GM read", trace.gm_read_bytes, gm.read_bytes_per_s),
+            ("GM write", trace.gm_written_bytes, gm.write_bytes_per_s),
+        ]
+    return [
+        *far,
+        ("L2 read", trace.l2_bytes - trace.l2_written_bytes, l2.read_bytes_per_s),
+        ("L2 write", trace.l2_written_bytes, l2.write_bytes_per_s),
+    ]
 
 
 def _cube_memories(device: DeviceSpec, done: Work) -> list[Entry]:
@@ -225,10 +230,17 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#22
 """Okabe and Ito."""
 
 
-def roofline(subject: Played, *, title: str = TITLES[0], ax: Axes | None = None) -> Axes:
+def roofline(
+    subject: Timed,
+    *,
+    title: str = TITLES[0],
+    runs: Sequence[Timed] = (),
+    ax: Axes | None = None,
+) -> Axes:
     """Draw the roofs of one *title* out of TITLES.
 
-    Raises ValueError for a title that does not apply to the run, and for one without times.
+    The axes hold the roofs and points of *runs* too, so that pictures can be compared. Raises
+    ValueError for a title that does not apply to the run, and for one without times.
     """
     found = [row for row in rows(subject) if row.title == title]
     if not found:
@@ -238,10 +250,11 @@ def roofline(subject: Played, *, title: str = TITLES[0], ax: Axes | None = None)
             f"choose one of them"
         )
     ax = ax or style.new_axes()
-    low = min(min(row.intensity, row.peak_ops_per_s / row.bytes_per_s) for row in found) / 8
-    high = max(max(row.intensity, row.peak_ops_per_s / row.bytes_per_s) for row in found) * 8
-    highest = max(row.peak_ops_per_s for row in found)
-    lowest = min(min(row.ops_per_s for row in found) / 4, highest / 100)
+    held = [*found, *(row for run in runs for row in rows(run) if row.title == title)]
+    low = min(min(row.intensity, row.peak_ops_per_s / row.bytes_per_s) for row in held) / 8
+    high = max(max(row.intensity, row.peak_ops_per_s / row.bytes_per_s) for row in held) * 8
+    highest = max(row.peak_ops_per_s for row in held)
+    lowest = min(min(row.ops_per_s for row in held) / 4, highest / 100)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(low, high)
@@ -261,7 +274,7 @@ def roofline(subject: Played, *, title: str = TITLES[0], ax: Axes | None = None)
 def _draw(ax: Axes, row: Row, color: str, low: float, high: float) -> None:
     ridge = row.peak_ops_per_s / row.bytes_per_s
     heights = [min(row.peak_ops_per_s, x * row.bytes_per_s) / 1e12 for x in (low, ridge, high)]
-    label = f"{row.name}  {_rate_named(row.bytes_per_s)}, {style.percent(row.share)} reached"
+    label = f"{row.name}  {style.rate_named(row.bytes_per_s)}, {style.percent(row.share)} reached"
     ax.plot([low, ridge, high], heights, color=color, linewidth=1.6, label=label, zorder=2)
     ax.vlines(
         *(row.intensity, row.ops_per_s / 1e12, row.allowed_ops_per_s / 1e12),
@@ -289,9 +302,12 @@ def _frame(ax: Axes, row: Row) -> None:
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.text(
-        *(0.995, row.peak_ops_per_s / 1e12, f"{row.unit} peak {_ops_named(row.peak_ops_per_s)} "),
-        transform=ax.get_yaxis_transform(),
+    ax.annotate(
+        f"{row.unit} peak {_ops_named(row.peak_ops_per_s)}",
+        (0.995, row.peak_ops_per_s / 1e12),
+        xycoords=ax.get_yaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
         ha="right",
         va="bottom",
         size=style.LABEL_POINTS,
@@ -308,12 +324,6 @@ def _ops_named(ops_per_s: float) -> str:
     return f"{ops_per_s / 1e9:.3g} GOPS"
 
 
-def _rate_named(bytes_per_s: float) -> str:
-    if bytes_per_s >= 1e12:
-        return f"{bytes_per_s / 1e12:.3g} TB/s"
-    return f"{bytes_per_s / 1e9:.3g} GB/s"
-
-
 # ---- the pictures that a report shows ----
 
 
@@ -324,10 +334,11 @@ def _picture(title: str) -> Picture:
         heading=f"Roofline: {title}",
         height_inches=lambda run: HEIGHT_INCHES if _applies(run, title) else None,
         draw=partial(roofline, title=title),
+        draw_beside=lambda run, runs, ax: roofline(run, title=title, runs=runs, ax=ax),
     )
 
 
-def _applies(run: Played, title: str) -> bool:
+def _applies(run: Timed, title: str) -> bool:
     return any(row.title == title for row in rows(run))
 
 

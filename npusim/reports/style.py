@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from npusim.data.text import printable
 from npusim.devices.schema import Pipe
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ __all__ = [
     "legend_below",
     "new_axes",
     "percent",
+    "plain",
+    "points",
+    "rate_named",
     "time_named",
     "tint",
     "title",
@@ -51,6 +57,12 @@ TITLE_POINTS = 12.0
 TEXT_POINTS = 10.0
 LABEL_POINTS = 8.0
 LEGEND_POINTS = 19.0
+"""From the axis down to the legend, at the height of the axis label."""
+LINE_POINTS = 15.0
+ENTRY_POINTS = 40.0
+"""Of an entry of a legend beside its text: its patch, and the space before the next one."""
+LEGEND_SHARE = 0.85
+"""Of the width of a figure, which the axis label and the legend share."""
 LONG_TITLE = 90
 """Characters that fit above a picture of usual width."""
 
@@ -113,6 +125,17 @@ def time_named(us: float) -> str:
     return f"{us:.2f} us" if us < 10 else f"{us:.1f} us"
 
 
+def rate_named(bytes_per_s: float) -> str:
+    """What a memory can move.
+
+    >>> rate_named(1.6e12), rate_named(2.04e11)
+    ('1.6 TB/s', '204 GB/s')
+    """
+    if bytes_per_s >= 1e12:
+        return f"{bytes_per_s / 1e12:.4g} TB/s"
+    return f"{bytes_per_s / 1e9:.4g} GB/s"
+
+
 def bare(ax: Axes) -> None:
     """Leave only the bottom line of the frame, with light vertical lines behind the bars."""
     ax.spines[["top", "right", "left"]].set_visible(False)
@@ -122,27 +145,57 @@ def bare(ax: Axes) -> None:
     ax.set_axisbelow(True)
 
 
-def title(ax: Axes, text: str) -> None:
-    """Write *text* at the left above the picture; a long one goes on after its first colon."""
-    if len(text) > LONG_TITLE:
+def plain(text: str) -> str:
+    """*text* as matplotlib shows it letter by letter: what stands between dollars is no formula.
+
+    Whoever names a chip or a family of rows may use any letter.
+
+    >>> plain("from $5 to $9")
+    'from \\\\$5 to \\\\$9'
+    """
+    return printable(text).replace("$", r"\$")
+
+
+def title(ax: Axes, text: str, longest: int = LONG_TITLE) -> None:
+    """Write *text* at the left above the picture; a long one goes on after its first colon.
+
+    No line has more than *longest* characters.
+    """
+    if len(text) > longest:
         text = text.replace(": ", ":\n", 1)
-    ax.set_title(text, loc="left", size=TITLE_POINTS, color=INK)
+    lines = [part for line in text.split("\n") for part in wrap(line, longest) or [""]]
+    ax.set_title(plain("\n".join(lines)), loc="left", size=TITLE_POINTS, color=INK)
+
+
+@cache
+def points(text: str, size: float) -> float:
+    """How wide *text* is in letters of *size* points, in points."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), plain(text), size=size).get_extents().width)
 
 
 def header(ax: Axes, text: str, y: float) -> None:
     """Write *text* at the left above a group of bars, its middle at *y*."""
     place = ax.get_yaxis_transform()
-    ax.text(0, y, text, transform=place, va="center", color=INK, size=TEXT_POINTS, weight="bold")
+    ax.text(
+        0, y, plain(text), transform=place, va="center", color=INK, size=TEXT_POINTS, weight="bold"
+    )
 
 
-def legend_below(ax: Axes, marks: Sequence[Artist]) -> None:
-    """Put a legend of *marks* on the right of the line that holds the axis label."""
+def legend_below(ax: Axes, marks: Sequence[Artist], label: str) -> None:
+    """Write *label* below the axis, and a legend of *marks* beside it, or below without room."""
     from matplotlib.transforms import ScaledTranslation
 
+    ax.set_xlabel(label, size=TEXT_POINTS, color=INK, loc="left")
     figure = ax.get_figure(root=True)
     assert figure is not None
+    entries = (points(str(mark.get_label()), TEXT_POINTS) + ENTRY_POINTS for mark in marks)
+    wide = points(label, TEXT_POINTS) + sum(entries)
+    beside = wide <= LEGEND_SHARE * 72 * figure.get_figwidth()
     # As far below the axis however high the picture is.
-    lower = ScaledTranslation(0, -LEGEND_POINTS / 72, figure.dpi_scale_trans)
+    depth = LEGEND_POINTS + (0 if beside else LINE_POINTS)
+    lower = ScaledTranslation(0, -depth / 72, figure.dpi_scale_trans)
     ax.legend(
         handles=marks,
         loc="upper right",

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.trace import LaneTrace, Trace
+from npusim.trace import LaneTrace, Launch, Trace
 
 __all__ = [
-    "Played",
     "Subject",
     "Timed",
     "busiest",
     "busiest_lane",
     "device_of",
+    "earlier_us",
     "elapsed_us",
+    "kernel_named",
+    "launch_us",
+    "longest_us",
+    "named",
     "slowest_lanes",
     "title_start",
     "trace_of",
 ]
 
 
-class Played(Protocol):
+class Timed(Protocol):
     """What pictures need of a run."""
 
     @property
     def op(self) -> str:
         """The operator's name."""
+
+    @property
+    def template(self) -> str | None:
+        """Which of the operator's kernels ran, where it has several."""
 
     @property
     def device(self) -> DeviceSpec:
@@ -36,20 +45,20 @@ class Played(Protocol):
     def trace(self) -> Trace | None:
         """When each micro-op ran, if that is known."""
 
-
-class Timed(Played, Protocol):
-    """A run with the time of its launch."""
-
     @property
     def launch_us(self) -> float:
-        """What starting and ending the kernel costs around the cores' own time."""
+        """What starting and ending the kernels costs around the cores' own time."""
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernels that the call launches, the one of the trace last."""
 
     @property
     def time_us(self) -> float | None:
-        """Launch, the slowest core, completion."""
+        """Launch, the slowest core, completion; of all kernels."""
 
 
-Subject = Trace | Played
+Subject = Trace | Timed
 
 
 def trace_of(subject: Subject) -> Trace:
@@ -70,17 +79,29 @@ def device_of(subject: Subject) -> DeviceSpec | None:
 
 def slowest_lanes(trace: Trace) -> list[LaneTrace]:
     """The slowest cores of each kind, in the order of their first cores."""
-    slowest: dict[str, LaneTrace] = {}
-    for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
-        known = slowest.setdefault(lane.kind, lane)
-        if int(lane.end.max(initial=0)) > int(known.end.max(initial=0)):
-            slowest[lane.kind] = lane
-    return list(slowest.values())
+    return list(trace.slowest_of_kinds)
 
 
 def elapsed_us(trace: Trace) -> float:
     """How long the slowest core takes, in microseconds."""
     return trace.cycles / trace.clock_hz * 1e6
+
+
+def launch_us(subject: Subject) -> float:
+    """What lies around the time of the cores, of the kernel of the trace; nothing for a trace."""
+    return 0.0 if isinstance(subject, Trace) else subject.launches[-1].launch_us
+
+
+def earlier_us(subject: Subject) -> float:
+    """How long the kernels take that a call launches before that of the trace."""
+    if isinstance(subject, Trace):
+        return 0.0
+    return sum(launch.time_us or 0.0 for launch in subject.launches[:-1])
+
+
+def longest_us(runs: Sequence[Timed]) -> float:
+    """How long the slowest core of all *runs* takes: where an axis ends that is to hold them."""
+    return max(elapsed_us(trace_of(run)) for run in runs)
 
 
 def busiest(trace: Trace) -> tuple[Pipe, float]:
@@ -101,6 +122,16 @@ def busiest_lane(trace: Trace) -> tuple[LaneTrace, Pipe, float]:
     return max(found, key=lambda busy: busy[2])
 
 
+def kernel_named(run: Timed) -> str:
+    """The operator, and in brackets which of its kernels: `npu_quant_matmul (tbe opt)`."""
+    return run.op if run.template is None else f"{run.op} ({run.template})"
+
+
+def named(run: Timed) -> str:
+    """Who did it: `npu_quantize on ascend910b2`."""
+    return f"{kernel_named(run)} on {run.device.name}"
+
+
 def title_start(subject: Subject) -> str:
     """Who did it, as a title begins: `npu_quantize on ascend910b2: `, or nothing for a trace."""
-    return "" if isinstance(subject, Trace) else f"{subject.op} on {subject.device.name}: "
+    return "" if isinstance(subject, Trace) else f"{named(subject)}: "

@@ -8,10 +8,11 @@ from html import escape
 from typing import Any
 
 from npusim.reports import bounds, costs, roofline, style
+from npusim.reports.causes import Bound, causes
 from npusim.reports.subject import slowest_lanes, trace_of
 from npusim.trace.record import Record
 
-__all__ = ["devices", "facts", "pipes", "rooflines", "table", "waits"]
+__all__ = ["bound", "devices", "difference", "facts", "pipes", "rooflines", "table", "waits"]
 
 Cell = str | int | float
 
@@ -53,7 +54,7 @@ def facts(runs: Sequence[Record]) -> str:
         values = [own.get(name, ("", None)) for own in facts_of_runs]
         row: list[Cell] = [name, *(text for text, _ in values)]
         if len(runs) == 2:
-            row.append(_difference(values[0][1], values[1][1]))
+            row.append(difference(values[0][1], values[1][1]))
         rows.append(row)
     if len(runs) == 1:
         return table(["", "value"], rows)
@@ -61,12 +62,34 @@ def facts(runs: Sequence[Record]) -> str:
     return table(["", "A", "B", "B against A"], rows, same)
 
 
-def _difference(a: float | None, b: float | None) -> str:
+MANY = 2.0
+"""From this ratio on it says more than a difference in percent."""
+MANY_WHOLE = 10.0
+FROM_NOTHING = 2000.0
+"""From here on there was hardly any before: the other way round it is -100.0 %."""
+ALIKE = {"+0.0 %": "a little more", "-0.0 %": "a little less", "-100.0 %": "next to nothing"}
+"""A difference that rounding would hide, or would make of a little nothing -> as it is told."""
+
+
+def difference(a: float | None, b: float | None) -> str:
+    """How *b* is against *a*, in percent, or in times where that says more.
+
+    >>> difference(8.0, 9.0), difference(9.0, 8.0), difference(1.0, 15.0), difference(1.0, 3308.0)
+    ('+12.5 %', '-11.1 %', '15 times', 'from next to nothing')
+    """
     if a is None or b is None:
         return ""
+    if a == b:
+        return "same"
     if not a:
-        return "same" if not b else "new"
-    return "same" if a == b else f"{100 * (b - a) / a:+.1f} %"
+        return "new"
+    ratio = b / a
+    if ratio >= FROM_NOTHING:
+        return "from next to nothing"
+    if ratio >= MANY:
+        return f"{ratio:,.0f} times" if ratio >= MANY_WHOLE else f"{ratio:.1f} times"
+    percent = f"{100 * (ratio - 1):+.1f} %"
+    return ALIKE.get(percent, percent) if b else percent
 
 
 def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
@@ -85,14 +108,25 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
         found["template"] = f"{known['template']}: {known.get('reason') or ''}".rstrip(": "), None
     time_us = float(known["time_us"])
     found["time"] = style.time_named(time_us), time_us
+    if len(run.launches) > 1:
+        each = (f"{launch.op} {style.time_named(launch.time_us or 0)}" for launch in run.launches)
+        found["launches"] = ", ".join(each), float(len(run.launches))
     for row in costs.rows(run):
-        found[f"of it {row.part}"] = style.time_named(row.us), row.us
-    for name, key in (("bytes past the L2", "gm_bytes"), ("bytes of the L2", "l2_bytes")):
-        found[name] = f"{known[key]:,}", float(known[key])
+        found["pipe that works longest"] = row.pipe, None
+        found[f"of it {PARTS.get(row.part, row.part)}"] = style.time_named(row.us), row.us
+    for name, nbytes in (
+        ("bytes from and to global memory", trace.gm_bytes),
+        ("bytes from and to the L2", trace.l2_bytes),
+    ):
+        found[name] = f"{nbytes:,}", float(nbytes)
     found["cores"] = str(len(trace.cores)), float(len(trace.cores))
     found["micro-ops"] = f"{trace.micro_ops:,}", float(trace.micro_ops)
     found["cycles"] = f"{trace.cycles:,} at {trace.clock_hz / 1e9:g} GHz", float(trace.cycles)
     return found
+
+
+PARTS = {"head": "before that pipe starts", "work": "at work", "waits": "waiting"}
+"""Part of the time -> what it is called below the pipe whose time it is."""
 
 
 def _argument(value: Any) -> str:
@@ -111,15 +145,35 @@ def pipes(run: Record) -> str:
             f"{lane.cores[0]} ({lane.kind})",
             pipe,
             style.percent(counter.busy_cycles / trace.cycles),
+            style.percent(works[pipe] / trace.cycles),
             counter.busy_cycles,
             counter.micro_ops,
             counter.nbytes,
         )
         for lane in slowest_lanes(trace)
-        for pipe, counter in lane.counters().items()
+        for counters, works in [(lane.counters(), lane.work_cycles())]
+        for pipe, counter in sorted(counters.items(), key=lambda own: style.PIPES.index(own[0]))
     ]
-    head = ["core", "pipe", "busy", "cycles", "micro-ops", "bytes of GM and L2"]
+    head = ["core", "pipe", "busy", "works", "busy cycles", "micro-ops", "bytes of GM and L2"]
     return "<h3>Pipes of the slowest cores</h3>" + table(head, rows)
+
+
+def bound(run: Record) -> str:
+    """The causes on the critical path, with the numbers of the chip that each depends on."""
+    kinds = {lane.kind for lane in trace_of(run).lanes}
+    rows = [
+        [found.words, _pipes_named(found, len(kinds) > 1), style.time_named(found.us),
+         style.percent(found.share), ", ".join(found.numbers)]
+        for found in causes(run)
+    ]  # fmt: skip
+    head = ["cause", "pipes", "time", "share", "numbers of the chip"]
+    return "<h3>What bounds it</h3>" + table(head, rows)
+
+
+def _pipes_named(found: Bound, has_kinds: bool) -> str:
+    if not has_kinds:
+        return ", ".join(pipe for _, pipe in found.where)
+    return ", ".join(f"{pipe} of {kind}" for kind, pipe in found.where)
 
 
 def waits(run: Record) -> str:
@@ -130,7 +184,7 @@ def waits(run: Record) -> str:
         for row in bounds.rows(run)
     ]  # fmt: skip
     head = ["core", "pipe", "works, or waits for", "time", "share"]
-    return "<h3>What they waited for</h3>" + table(head, rows)
+    return "<h3>What they did, and what they waited for</h3>" + table(head, rows)
 
 
 def rooflines(run: Record) -> str:

@@ -22,7 +22,15 @@ from npusim.reports.flags import crossings
 from npusim.reports.flags import rows as rows_of_flags
 from npusim.reports.labels import Scale, labels
 from npusim.reports.picture import Picture
-from npusim.reports.subject import Subject, Timed, busiest, elapsed_us, title_start, trace_of
+from npusim.reports.subject import (
+    Subject,
+    Timed,
+    busiest,
+    elapsed_us,
+    longest_us,
+    title_start,
+    trace_of,
+)
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
@@ -38,6 +46,10 @@ HIGH = 0.9
 """Bars that are lower than this share of the full height are explained."""
 
 MAX_ARROWS = 60
+MARGIN = 0.012
+"""Of what is shown, right of where the run ends: an arrow to its last moment is whole."""
+HALO_POINTS = 2.0
+"""Around a label, which an arrow may cross."""
 ARROW = {
     "arrowstyle": "-|>,head_length=3.5,head_width=1.8",
     "color": style.INK,
@@ -59,12 +71,15 @@ def timeline(
     start_us: float | None = None,
     end_us: float | None = None,
     flags: bool = True,
+    name: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
 
-    *flags* off leaves the arrows out. *cores* are the first of each kind and the slowest one unless
-    given; *start_us* and *end_us* cut out a stretch. Raises ValueError for cores that did not take
+    The title begins with *name*, or with the operator and the chip of a run. *flags* off leaves the
+    arrows out. *cores* are the first of each kind and the slowest one unless
+    given; *start_us* and *end_us* cut out a stretch, or go on beyond the end, so that a shorter run
+    can be held beside a longer one. Raises ValueError for cores that did not take
     part, for an empty stretch, and for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
@@ -74,23 +89,22 @@ def timeline(
         lanes.setdefault((bar.cores, bar.pipe), []).append(bar)
     places, headers, depth = _places(lanes)
     ax = ax or style.new_axes()
-    ax.set_xlim(*shown)
+    is_whole = shown[1] >= elapsed_us(trace)
+    ax.set_xlim(shown[0], shown[1] + (MARGIN * (shown[1] - shown[0]) if is_whole else 0.0))
     ax.set_ylim(depth, 0)
     ax.set_yticks(list(places.values()), [pipe for _, pipe in places])
     style.bare(ax)
     for lane, bars in lanes.items():
         _draw_bars(ax, bars, places[lane], (shown[1] - shown[0]) / STEPS)
-        _draw_labels(ax, bars, places[lane], shown[1])
+        _draw_labels(ax, bars, places[lane], ax.get_xlim()[1])
     if flags:
         _draw_flags(ax, trace, places, shown)
     for text, y in headers:
         style.header(ax, text, y)
     pipe, share = busiest(trace)
-    style.title(
-        ax,
-        f"{title_start(subject)}{pipe} busy {style.percent(share)} "
-        f"of {style.time_named(elapsed_us(trace))}",
-    )
+    who = title_start(subject) if name is None else f"{name}: "
+    took = style.time_named(elapsed_us(trace))
+    style.title(ax, f"{who}{pipe} busy {style.percent(share)} of {took}")
     _draw_legend(ax, any(bar.share < HIGH for bars in lanes.values() for bar in bars))
     return ax
 
@@ -174,25 +188,30 @@ def _draw_flags(
 
 
 def _draw_labels(ax: Axes, bars: list[Bar], y: float, end_us: float) -> None:
+    from matplotlib.patheffects import withStroke
+
+    halo = withStroke(linewidth=HALO_POINTS, foreground="white", alpha=0.6)
     (left, top), (right, bottom) = ax.transData.transform([(0, y), (1, y + BAR_HEIGHT)])
     figure = ax.get_figure(root=True)
     assert figure is not None
     scale = Scale(right - left, abs(bottom - top), figure.dpi / 72, end_us)
     for label in labels(bars, scale):
         ax.text(
-            *(label.x_us, y, label.text),
+            *(label.x_us, y, style.plain(label.text)),
             rotation=90 if label.is_upright else 0,
             ha="center" if label.is_upright else "left",
             va="center",
             size=style.LABEL_POINTS,
             color="black",
             clip_on=True,
-            zorder=5,
+            path_effects=[halo],
+            # Above the arrows, which it would be hidden by.
+            zorder=7,
         )
 
 
 def _draw_legend(ax: Axes, has_low_bars: bool) -> None:
-    """Say what solid, light and low mean, on the line of the axis label."""
+    """Say what solid, light and low mean, below the axis."""
     from matplotlib.patches import Patch
 
     dark = style.COLORS["scalar"]
@@ -202,10 +221,7 @@ def _draw_legend(ax: Axes, has_low_bars: bool) -> None:
     ]
     if has_low_bars:
         marks.append(Patch(alpha=0, label="height: share of the time that it is held"))
-    style.legend_below(ax, marks)
-    ax.set_xlabel(
-        "time since the cores started (us)", size=style.TEXT_POINTS, color=style.INK, loc="left"
-    )
+    style.legend_below(ax, marks, "time since the cores started (us)")
 
 
 def _height_inches(run: Timed) -> float:
@@ -218,4 +234,5 @@ PICTURE = Picture(
     heading="What each pipe did when",
     height_inches=_height_inches,
     draw=timeline,
+    draw_beside=lambda run, runs, ax: timeline(run, end_us=longest_us(runs), ax=ax),
 )

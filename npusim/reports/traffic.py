@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
@@ -29,9 +30,8 @@ __all__ = [
     "Work",
     "cube_ops_per_s",
     "duration_s",
-    "far",
+    "fetched",
     "moved",
-    "moved_far",
     "path",
     "path_bytes_per_s",
     "series",
@@ -102,29 +102,6 @@ def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
             yield op, times
 
 
-def moved_far(trace: Trace, device: DeviceSpec | None = None) -> dict[str, int]:
-    """Bytes that all cores got from and gave to `GM` and `L2`.
-
-    What several cores ask for in the same cycle comes from GM once, but is counted for each of
-    them. Where that makes more than the GM of *device* can move in the time, how much it did move
-    is not known, and GM is left out.
-    """
-    moved = {
-        "GM": sum(len(lane.cores) * lane.gm_bytes for lane in trace.lanes),
-        "L2": sum(len(lane.cores) * lane.l2_bytes for lane in trace.lanes),
-    }
-    # Stores go to the L2, and what that writes back later is not of the trace.
-    if device and moved["GM"] > device.gm.read_bytes_per_s * duration_s(trace):
-        return {"L2": moved["GM"] + moved["L2"]}
-    return moved
-
-
-def far(trace: Trace, device: DeviceSpec | None = None) -> str:
-    """Where most bytes of global memory came from: `GM`, or `L2` if they lay there."""
-    moved = moved_far(trace, device)
-    return max(moved, key=lambda name: moved[name])
-
-
 def path_bytes_per_s(device: DeviceSpec, way: str) -> float:
     """What all cores of the chip can move on *way* when nothing that they share is in the way."""
     total = 0.0
@@ -152,26 +129,43 @@ def duration_s(trace: Trace) -> float:
     return trace.cycles / trace.clock_hz
 
 
-def series(
-    trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+Rates = NDArray[np.float64]
+"""Bytes a second in each of equal parts of a run, `(bins,)`."""
+_Moves = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""First cycle, end, and bytes of each, `(moves,)`."""
+
+
+def series(trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int) -> Rates:
     """Bytes a second on *way* in each of *bins* equal parts of the run, `(bins,)`.
 
     A copy moves its bytes evenly while it holds its pipe.
     """
-    times, rates = [], []
+    moves: list[_Moves] = []
     for lane in lanes:
         index = np.array([i for i, op in enumerate(lane.ops) if path(op) == way], np.int64)
-        if not index.size:
-            continue
         nbytes = np.array([moved(lane.ops[i]) for i in index], np.float64)
-        start, free = lane.start[index], np.maximum(lane.free[index], lane.start[index] + 1)
-        rate = nbytes * len(lane.cores) / (free - start)
-        times += [start, free]
-        rates += [rate, -rate]
-    if not times:
+        moves.append((lane.start[index], lane.free[index], nbytes * len(lane.cores)))
+    return _over_time(trace, moves, bins)
+
+
+def fetched(trace: Trace, bins: int) -> Rates:
+    """The same of what is read from global memory, lines whole: evenly while bytes are moved."""
+    moves: list[_Moves] = []
+    for lane in trace.lanes:
+        copies = lane.copies
+        is_far = copies.gm_bytes > 0
+        nbytes = copies.gm_bytes[is_far] * len(lane.cores)
+        moves.append((copies.asked[is_far], copies.moved[is_far], nbytes))
+    return _over_time(trace, moves, bins)
+
+
+def _over_time(trace: Trace, moves: list[_Moves], bins: int) -> Rates:
+    start, end, nbytes = (np.concatenate(parts) for parts in zip(*moves, strict=True))
+    if not start.size:
         return np.zeros(bins)
-    when, steps = np.concatenate(times), np.concatenate(rates)
+    end = np.maximum(end, start + 1)
+    rates = nbytes / (end - start)
+    when, steps = np.concatenate([start, end]), np.concatenate([rates, -rates])
     order = np.argsort(when, kind="stable")
     when, speed = when[order], np.cumsum(steps[order])
     total = np.concatenate(([0.0], np.cumsum(speed[:-1] * np.diff(when))))

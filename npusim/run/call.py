@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from inspect import Parameter, Signature
 from typing import Any, get_args
 
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2State, Progress
+from npusim.chip import Block, L2State, Progress
 from npusim.data.dtypes import Array
-from npusim.data.errors import Code, OpError, TrapError
+from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, allocate
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.builder import watched
+from npusim.kernel.program import Program
+from npusim.kernel.queues import ProgramError
 from npusim.run import user_kernel
 from npusim.run.result import Output, Run, without_values
 from npusim.values.buffers import UNWRITTEN
 
 __all__ = ["find", "run"]
+
+CORES_OF_A_GROUP = 3
+"""A cube core and its two vector cores, where both kinds are started."""
 
 
 def run(
@@ -44,8 +54,9 @@ def run(
     in a tuple. *every_core* on times each core on its own, which gives the same times more slowly;
     *byte_exact* on keeps every byte of L1 and L0, which gives the same values more slowly.
     *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up exactly
-    before it rounds, 16 by default. *progress* is called with a stage, "values" or "time", and the
-    share of it that is done.
+    before it rounds, 16 by default. *progress* hears which share of a stage is done, see
+    :data:`npusim.chip.Progress`: the programs of a million groups or batches are tens of millions
+    of micro-ops, and the host writes, checks and times some 20,000 of them a second.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -54,33 +65,70 @@ def run(
     >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
     array([[   0,    2, -128]], dtype=int8)
     """
-    _check_choice("cube_order", cube_order, get_args(CubeOrder))
+    _check_options(cube_order, progress, (values, timing, every_core, byte_exact))
     operator, spec = find(op), devices.load(device)
-    op = operator.name
-    bound = _bind(operator, args, kwargs)
+    op, bound = operator.name, _bind(operator, args, kwargs)
     problem = operator.check(spec, **bound)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
-    _check_l2(l2, problem)
     arguments = {name: without_values(value) for name, value in bound.items()}
+    _check_l2(l2, problem)
     _check_capacity(op, problem, spec)
     plan = operator.plan(spec, problem)
     if plan is None:
-        found = _without_kernel(operator, problem, bound, with_values)
-        return Run(op, spec, arguments, l2, found, None, None, timing)
-    blocks = operator.build(spec, problem, plan)
-    orders = chip.verify(blocks, spec)
+        outputs = _without_kernel(operator, problem, bound, with_values)
+        return Run(op, spec, arguments, l2, outputs, None, None, timing)
+    blocks = _written(operator, spec, problem, plan, progress)
+    orders = _verified(operator, spec, problem, blocks, progress)
     tensors, trace = _place(problem, plan, with_values), None
-    try:
+    model = chip.Model(cube_order, byte_exact)
+    with _traps_as_errors(op):
         if with_values:
-            model = chip.Model(cube_order, byte_exact)
             chip.compute(blocks, tensors, spec, orders, model, progress=progress)
         if timing:
             trace = chip.time(
                 blocks, tensors, spec, l2=l2, every_core=every_core, progress=progress
             )
+    outputs = _found(problem, tensors, with_values)
+    earlier = _earlier(operator, problem, spec, arguments, l2, timing)
+    return Run(op, spec, arguments, l2, outputs, plan, trace, timing, earlier)
+
+
+def _verified(
+    operator: ops.Operator,
+    spec: DeviceSpec,
+    problem: ops.Problem,
+    blocks: tuple[Block, ...],
+    progress: Progress | None,
+) -> dict[Program, Sequence[int]]:
+    """An order in which the micro-ops of each program may be computed, once all is checked."""
+    sizes = {name: output.nbytes for name, output in problem.outputs.items()}
+    stay_up = operator.flags_may_stay_up
+    return chip.verify(blocks, spec, sizes, flags_may_stay_up=stay_up, progress=progress)
+
+
+@contextmanager
+def _traps_as_errors(op: str) -> Iterator[None]:
+    """A kernel of *op* that stops itself is an error with CANN's code."""
+    try:
+        yield
     except TrapError as trap:
         raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
-    return Run(op, spec, arguments, l2, _found(problem, tensors, with_values), plan, trace, timing)
+
+
+def _earlier(
+    operator: ops.Operator,
+    problem: ops.Problem,
+    spec: DeviceSpec,
+    arguments: dict[str, Any],
+    l2: L2State,
+    timing: bool,
+) -> tuple[Run, ...]:
+    """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
+    found = []
+    for op, own in operator.earlier(problem, arguments):
+        state: L2State = tuple(name for name in l2 if name in own) if isinstance(l2, tuple) else l2
+        found.append(run(op, device=spec, values=False, timing=timing, l2=state, **own))
+    return tuple(found)
 
 
 def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
@@ -95,6 +143,30 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
     return user_kernel.operator(user_kernel.load(op)) if is_in_a_file else ops.load(op)
 
 
+def _written(
+    operator: ops.Operator,
+    spec: DeviceSpec,
+    problem: ops.Problem,
+    plan: ops.Plan,
+    progress: Progress | None,
+) -> tuple[Block, ...]:
+    """The programs; *progress* hears of each, as a share of one for every core that is started."""
+    if progress is None:
+        return _built(operator, spec, problem, plan)
+    most, done = plan.block_dim * (CORES_OF_A_GROUP if plan.is_mix else 1), 0
+
+    def report() -> None:
+        nonlocal done
+        done += 1
+        progress("programs", min(1.0, done / most))
+
+    progress("programs", 0.0)
+    with watched(report):
+        blocks = _built(operator, spec, problem, plan)
+    progress("programs", 1.0)
+    return blocks
+
+
 def _without_kernel(
     operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any], with_values: bool
 ) -> dict[str, Output]:
@@ -106,8 +178,31 @@ def _without_kernel(
     return dict(zip(problem.outputs, outputs, strict=True))
 
 
+def _built(
+    operator: ops.Operator, spec: DeviceSpec, problem: ops.Problem, plan: ops.Plan
+) -> tuple[Block, ...]:
+    """The program of each core; refuses a chip that does not hold an operator's tiles."""
+    try:
+        return operator.build(spec, problem, plan)
+    except ProgramError as error:
+        if isinstance(problem, user_kernel.UserProblem):
+            raise
+        must = str(error).removeprefix(f"{operator.name}: ").rpartition("; ")[0]
+        raise OpError(
+            Code.UNSUPPORTED,
+            f"{operator.name}: its kernel, tiled as the vendor tiles it, must fit {spec.name}, but "
+            f"{must}; give the chip larger buffers or more events",
+        ) from None
+
+
 def _allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
-    return [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
+    outputs = [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
+    if isinstance(problem, user_kernel.UserProblem):
+        for output in outputs:
+            if output.data is not None:
+                # Nobody clears an output; what a kernel does not store there must show.
+                output.data[:] = UNWRITTEN
+    return outputs
 
 
 def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
@@ -123,23 +218,41 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
 
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
     names = [operand.name for operand in problem.inputs]
-    known = isinstance(l2, tuple) and set(l2) <= set(names)
-    if not known and l2 not in ("cold", "warm", "repeat"):
+    known: Sequence[object] = names if isinstance(l2, tuple) else ("cold", "warm", "repeat")
+    words = l2 if isinstance(l2, tuple) else (l2,)
+    if not all(isinstance(word, str) and word in known for word in words):
         raise ValueError(
             f"run: l2 must be cold, warm, repeat or a tuple of inputs out of {', '.join(names)}, "
-            f"not {l2!r}; use one of these"
+            f"not {shown(l2)}; use one of these"
         )
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+SWITCHES = ("values", "timing", "every_core", "byte_exact")
+
+
+def _check_options(cube_order: object, progress: object, switches: tuple[object, ...]) -> None:
+    """Hold the options of a run against what they may be."""
+    orders = get_args(CubeOrder)
+    if not isinstance(cube_order, str) or cube_order not in orders:
         raise ValueError(
-            f"run: {name} must be one of {', '.join(choices)}, not {value!r}; use one of these"
+            f"run: cube_order must be one of {', '.join(orders)}, not {shown(cube_order)}; "
+            f"use one of these"
+        )
+    for name, value in zip(SWITCHES, switches, strict=True):
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(
+                f"run: {name} must be True or False, not {shown(value)}; pass one of them"
+            )
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            f"run: progress must be a function of a stage and a share, not {shown(progress)}; "
+            f"leave it out"
         )
 
 
 def _bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     op = operator.name
+    kwargs = _without_absent(operator, kwargs)
     signature = ops.signature(operator)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -148,11 +261,41 @@ def _bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any])
             parameters=[p.replace(annotation=p.empty) for p in signature.parameters.values()],
             return_annotation=signature.empty,
         )
-        raise TypeError(
-            f"{op}: arguments must fit {op}{bare}, but: {error}; fix the call"
-        ) from None
+        remedy = _binding_remedy(bare, args, kwargs)
+        raise TypeError(f"{op}: arguments must fit {op}{bare}, but: {error}; {remedy}") from None
     bound.apply_defaults()
-    return dict(bound.arguments)
+    return ops.in_own_terms(operator, dict(bound.arguments))
+
+
+def _binding_remedy(wanted: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What to change in a call whose arguments do not fit the parameters *wanted*."""
+    kinds = {name: parameter.kind for name, parameter in wanted.parameters.items()}
+    by_place = [name for name, kind in kinds.items() if kind is not Parameter.KEYWORD_ONLY]
+    if len(args) > len(by_place):
+        named = ", ".join(name for name in kinds if name not in by_place)
+        rest = f"; pass {named} by name" if named else ""
+        return f"pass at most {len(by_place)} by position{rest}"
+    for name in kwargs:
+        if name not in kinds:
+            missing = [other for other in kinds if other not in (*by_place[: len(args)], *kwargs)]
+            near = get_close_matches(name, missing, n=1)
+            return f"did you mean {near[0]}?" if near else f"leave {name} out"
+        if name in by_place[: len(args)]:
+            return f"pass {name} once"
+    return "add it"
+
+
+def _without_absent(operator: ops.Operator, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """*kwargs* without the parameters that only other chips take, which must be None."""
+    absent = {name for function in operator.torch for name in function.absent}
+    for name in sorted(absent & set(kwargs)):
+        if kwargs[name] is not None:
+            raise OpError(
+                Code.INVALID_PARAMETER,
+                f"{operator.name}: {name} must be None on the chips that are simulated, not given; "
+                f"leave it out",
+            )
+    return {name: value for name, value in kwargs.items() if name not in absent}
 
 
 def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:

@@ -16,7 +16,9 @@ last two dimensions of the shape named lie the other way round.
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from math import prod
@@ -25,6 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from npusim.data.dtypes import DTYPES, FLOAT32, INT64, UINT64, Array, DType, dtype_named
+from npusim.data.errors import shown
+from npusim.data.files import opened
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 
 __all__ = ["FileError", "InputError", "parse"]
@@ -67,7 +71,7 @@ def parse(text: str) -> Value:
         near = get_close_matches(kind, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "for example randn:8x16:float16"
         raise InputError(
-            f"inputs: a value must begin with one of {', '.join(known)}, not {text!r}; {hint}"
+            f"inputs: a value must begin with one of {', '.join(known)}, not {shown(text)}; {hint}"
         )
     shape, dtype, options = _words(kind, words)
     layout, transposed = _lie(kind, shape, options)
@@ -103,7 +107,7 @@ def _words(kind: str, words: list[str]) -> tuple[tuple[int, ...], DType, Options
             allowed = "".join(f", {name}=..." for name in names)
             raise InputError(
                 f"inputs: {kind} must be followed by a shape, a dtype{allowed} and no more, "
-                f"not {word!r}; correct it"
+                f"not {shown(word)}; correct it"
             )
         else:
             options[name] = value
@@ -119,7 +123,7 @@ def _lie(kind: str, shape: tuple[int, ...], options: Options) -> tuple[str, bool
     ):
         if word not in known:
             raise InputError(
-                f"inputs: {name} must be {' or '.join(known)}, not {word!r}; use one of these"
+                f"inputs: {name} must be {' or '.join(known)}, not {shown(word)}; use one of these"
             )
     if len(shape) < 2 and (layout, transposed) != ("ND", "false"):
         raise InputError(
@@ -134,7 +138,7 @@ def _shape(kind: str, word: str) -> tuple[int, ...]:
         return ()
     if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18}){0,63}", word):
         raise InputError(
-            f"inputs: {kind} must have a shape of sizes joined by x, not {word!r}; "
+            f"inputs: {kind} must have a shape of sizes joined by x, not {shown(word)}; "
             f"write for example {kind}:8x16, or {kind}:scalar"
         )
     return tuple(int(size) for size in word.split("x"))
@@ -148,7 +152,7 @@ def _dtype(word: str) -> DType:
         near = get_close_matches(word, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "use one of these"
         raise InputError(
-            f"inputs: a dtype must be one of {', '.join(known)}, not {word!r}; {hint}"
+            f"inputs: a dtype must be one of {', '.join(known)}, not {shown(word)}; {hint}"
         ) from None
 
 
@@ -157,7 +161,7 @@ def _whole(options: Options, name: str, default: int, least: int) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", word) or int(word) < least:
         bound = f" >= {least}" if least == 0 else ""
         raise InputError(
-            f"inputs: {name} must be a whole number{bound}, not {word!r}; "
+            f"inputs: {name} must be a whole number{bound}, not {shown(word)}; "
             f"write for example {name}=8"
         )
     return int(word)
@@ -175,7 +179,7 @@ def _fits(what: str, low: int, high: int, dtype: DType) -> None:
         came = f"{low}" if low == high else f"{low} to {high}"
         raise InputError(
             f"inputs: {what} must lie in [{lowest}, {highest}] for {dtype.name}, not {came}; "
-            f"choose a wider dtype"
+            f"choose another dtype, or other numbers"
         )
 
 
@@ -226,8 +230,14 @@ def _full(shape: tuple[int, ...], dtype: DType, options: Options) -> Array:
         number = float(options["value"])
     except ValueError:
         raise InputError(
-            f"inputs: value must be a number, not {options['value']!r}; write for example value=3"
+            f"inputs: value must be a number, not {shown(options['value'])}; "
+            f"write for example value=3"
         ) from None
+    if math.isinf(number) and "inf" not in options["value"].lower():
+        raise InputError(
+            f"inputs: value must be at most {sys.float_info.max:.6g}, not {options['value'][:40]}; "
+            f"write a smaller one, or value=inf"
+        )
     with np.errstate(over="ignore"):
         return np.full(shape, np.float64(number).astype(dtype.numpy))
 
@@ -289,7 +299,7 @@ def _saved(path: Path) -> Array:
     """The array of a file, not yet read: so that a header cannot claim more than is there."""
     who = f"inputs: {path}"
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             magic = file.read(len(MAGIC))
         if magic != MAGIC:
             raise FileError(

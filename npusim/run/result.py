@@ -12,7 +12,7 @@ from npusim.chip import L2State
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.trace import PipeCounter, Trace
+from npusim.trace import Launch, PipeCounter, Trace
 
 __all__ = ["Output", "Run", "without_values"]
 
@@ -37,6 +37,11 @@ class Run:
     """When each micro-op ran; None without timing, or when no kernel ran."""
     timed: bool
     """Whether time was asked for."""
+    earlier: tuple[Run, ...] = ()
+    """What torch_npu launches first, kernels of their own: their times are part of this one's.
+
+    Plan, trace, cycles and counters are those of the operator's own kernel.
+    """
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
@@ -62,19 +67,34 @@ class Run:
         return self.plan.reason if self.plan else None
 
     @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernels that the call launches, the operator's own last; none where none ran."""
+        first = tuple(launch for run in self.earlier for launch in run.launches)
+        return first if self.plan is None else (*first, self._own_launch(self.plan))
+
+    def _own_launch(self, plan: ops.Plan) -> Launch:
+        launch_us = self.device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling)
+        time_us = None
+        if self.cycles is not None:
+            time_us = launch_us + self.cycles / self.device.clock_hz * 1e6
+        gm_bytes = self.trace.gm_bytes if self.trace else 0
+        l2_bytes = self.trace.l2_bytes if self.trace else 0
+        return Launch(self.op, plan.block_dim, time_us, launch_us, self.cycles, gm_bytes, l2_bytes)
+
+    @property
     def launch_us(self) -> float:
-        """What starting and ending the kernel costs around the cores' own time."""
-        if self.plan is None:
-            return 0.0
-        plan = self.plan
-        return self.device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling)
+        """What starting and ending the kernels costs around the cores' own time."""
+        return sum((launch.launch_us for launch in self.launches), 0.0)
 
     @property
     def time_us(self) -> float | None:
-        """The profiler's Task Duration: launch, the slowest core, completion; host excluded."""
-        if self.cycles is None:
+        """The profiler's Task Duration: launch, the slowest core, completion; host excluded.
+
+        The sum of those of all kernels, where the call launches several: see :attr:`launches`.
+        """
+        if not self.timed:
             return None
-        return self.launch_us + self.cycles / self.device.clock_hz * 1e6
+        return sum((launch.time_us or 0.0 for launch in self.launches), 0.0)
 
     @property
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
@@ -96,16 +116,16 @@ class Run:
             "launch_us": self.launch_us,
             "cycles": self.cycles,
             "clock_hz": self.device.clock_hz,
-            "gm_bytes": sum(len(lane.cores) * lane.gm_bytes for lane in self._lanes()),
-            "l2_bytes": sum(len(lane.cores) * lane.l2_bytes for lane in self._lanes()),
+            "launches": [asdict(launch) for launch in self.launches],
+            "gm_bytes": self.trace.gm_bytes if self.trace else 0,
+            "gm_written_bytes": self.trace.gm_written_bytes if self.trace else 0,
+            "l2_bytes": self.trace.l2_bytes if self.trace else 0,
+            "l2_hit_bytes": self.trace.l2_hit_bytes if self.trace else 0,
             "counters": {
                 str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
                 for core, pipes in self.counters.items()
             },
         }
-
-    def _lanes(self) -> tuple[Any, ...]:
-        return self.trace.lanes if self.trace else ()
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the run in a line and, if it was timed, its timeline."""
@@ -116,6 +136,8 @@ class Run:
     def __repr__(self) -> str:
         found = " and ".join(_describe(output) for output in self.outputs.values())
         took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
+        several = len(self.launches) > 1 and self.time_us is not None
+        took += f" in {len(self.launches)} launches" if several else ""
         return f"<{self.op} on {self.device.name}: {found}, {took}>"
 
 

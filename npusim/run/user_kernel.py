@@ -30,10 +30,12 @@ import numpy as np
 
 import npusim
 from npusim.check.bounds import check_inside
+from npusim.check.rules import check_blocks
 from npusim.data.dtypes import DTYPES, Array, dtype_of
+from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import global_operand
+from npusim.isa import global_operand, misfit, writes_global
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Block
 from npusim.ops import Operator, Plan, Problem
@@ -53,11 +55,14 @@ class KernelError(ValueError):
 
 
 def load(text: str) -> KernelFunction:
-    """The function that *text*, `FILE.py:FUNCTION`, names; raises KernelError."""
+    """The function that *text*, `FILE.py:FUNCTION`, names; raises KernelError.
+
+    The file is run, as Python runs it: it can do whatever its reader may do.
+    """
     file, _, name = text.rpartition(":")
     if not file or not name:
         raise KernelError(
-            f"kernel: one in a file must be FILE.py:FUNCTION, not {text!r}; "
+            f"kernel: one in a file must be FILE.py:FUNCTION, not {shown(text)}; "
             f"name the function that makes it"
         )
     path = Path(file)
@@ -203,7 +208,13 @@ class UserKernel:
 
 
 def _check_parameters(name: str, function: KernelFunction) -> None:
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        raise KernelError(
+            f"{name}: a kernel's function must be one of Python, not {shown(function)}; write for "
+            f"example def {name}(spec, x, y)"
+        ) from None
     nameable = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
     if "spec" not in parameters or any(p.kind not in nameable for p in parameters.values()):
         raise KernelError(
@@ -242,6 +253,10 @@ def _check_kernel(
             f"{who}: the function must return a Kernel, not {type(kernel).__name__}; "
             f"write return Kernel(name, blocks, inputs, outputs)"
         )
+    wrong = misfit(kernel)
+    if wrong is not None:
+        raise KernelError(f"{who}: Kernel.{wrong}")
+    check_blocks(who, kernel.blocks)
     if kernel.inputs != described:
         raise KernelError(
             f"{who}: Kernel.inputs must be the tensors given, {_listed(described)}, not "
@@ -259,6 +274,7 @@ def _check_kernel(
     sizes |= kernel.workspaces
     for block in kernel.blocks:
         _check_bindings(who, block, sizes)
+        _check_stores(who, block, kernel)
     check_inside(kernel.blocks, [GlobalTensor(name, size) for name, size in sizes.items()])
 
 
@@ -291,6 +307,21 @@ def _check_bindings(who: str, block: Block, sizes: dict[str, int]) -> None:
             raise KernelError(
                 f"{who}: core {block.core} must bind {name} to one of {', '.join(sizes)}, not to "
                 f"{came}; add it to the block's bindings"
+            )
+
+
+def _check_stores(who: str, block: Block, kernel: Kernel) -> None:
+    """Raise KernelError if *block* stores to an input, which is the caller's and stays as it is."""
+    ops = (op for body in block.program.bodies for op in body)
+    for op in ops:
+        place = global_operand(op)
+        if place is None or not writes_global(op):
+            continue
+        tensor = block.bindings[place.name].tensor
+        if tensor in kernel.inputs:
+            raise KernelError(
+                f"{who}: a kernel must leave its inputs as they are, but core {block.core} writes "
+                f"{tensor} by {op}; list a tensor among Kernel.outputs and bind {place.name} to it"
             )
 
 

@@ -7,12 +7,19 @@ import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from npusim import torch as drop_in
+from npusim.data.files import FileError
+from npusim.data.text import printable
 from npusim.devices import DeviceError
 
+if TYPE_CHECKING:
+    from npusim.torch.clock import Event
+
 USAGE = (
-    "python -m npusim.torch [--device NAME] [--trace DIR] [-q] (script.py | -m module | -c code)"
+    "python -m npusim.torch [--device NAME] [--trace DIR] [--force] [-q] "
+    "(script.py | -m module | -c code)"
 )
 WITH_VALUE = ("--device", "--trace")
 
@@ -39,8 +46,8 @@ def main(argv: list[str]) -> None:
     folder = Path(options.trace) if options.trace else None
     if folder is not None:
         try:
-            trace.check(folder)
-        except trace.TraceError as error:
+            trace.check(folder, options.force)
+        except FileError as error:
             _tell(str(error))
             sys.exit(1)
     events = clock.record() if folder is not None else []
@@ -51,10 +58,23 @@ def main(argv: list[str]) -> None:
     finally:
         if folder is not None:
             clock.stop(events)
-            trace.write(events, folder, device)
+            _leave(events, folder, device, options.force)
         if not options.quiet:
             sys.stdout.flush()
             _tell(clock.summary())
+
+
+def _leave(events: list[Event], folder: Path, device: str, force: bool) -> None:
+    """Write the trace; where that fails, the exit code is 1 unless the script failed before."""
+    from npusim.torch import trace
+
+    has_failed = sys.exc_info()[0] is not None
+    try:
+        trace.write(events, folder, device, force=force)
+    except FileError as error:
+        _tell(str(error))
+        if not has_failed:
+            sys.exit(1)
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -93,13 +113,16 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default=drop_in.DEFAULT_DEVICE, help="a chip or a product line (%(default)s)"
     )
     parser.add_argument("--trace", metavar="DIR", help="write trace_view.json into DIR")
+    parser.add_argument(
+        "--force", action="store_true", help="let --trace replace an earlier trace_view.json"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing about the card")
     return parser
 
 
 def _tell(message: str) -> None:
     for line in message.splitlines():
-        print(f"npusim: {line}", file=sys.stderr, flush=True)
+        print(f"npusim: {printable(line)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

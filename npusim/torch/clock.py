@@ -54,12 +54,22 @@ class Clock:
     _graph: str | None = None
     _paid_us: float | None = None
 
+    @property
+    def is_in_graph(self) -> bool:
+        """Whether a compiled graph is running."""
+        return self._graph is not None
+
     def kernel(self, run: Run, name: str | None = None) -> None:
-        """Move on by the time of *run*.
+        """Move on by the time of *run*, kernel by kernel; *name* is that of its own.
 
         In a graph the launch is paid once: a later kernel pays only what its own costs more.
         """
-        launch_us, time_us = run.launch_us, run.time_us or 0.0
+        for earlier in run.earlier:
+            self.kernel(earlier)
+        launch_us, time_us = 0.0, 0.0
+        if run.launches:
+            own = run.launches[-1]
+            launch_us, time_us = own.launch_us, own.time_us or 0.0
         if self._paid_us is not None:
             owed_us = max(0.0, launch_us - self._paid_us)
             time_us, launch_us = time_us - launch_us + owed_us, owed_us

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["invalid_device", "mixed_devices", "not_modelled"]
+from npusim.data.errors import Code, OpError
+
+__all__ = ["as_on_card", "invalid_device", "mixed_devices", "not_modelled"]
 
 
 def invalid_device(device: object) -> RuntimeError:
@@ -22,6 +24,19 @@ def mixed_devices(op: str) -> RuntimeError:
     )
 
 
-def not_modelled(who: str, what: str) -> NotImplementedError:
+def not_modelled(
+    who: str, what: str, remedy: str = "move its tensors with .cpu()"
+) -> NotImplementedError:
     """Something that a card does and npusim does not."""
-    return NotImplementedError(f"npusim.torch: {who} must not {what}; move its tensors with .cpu()")
+    return NotImplementedError(f"npusim.torch: {who} must not {what}; {remedy}")
+
+
+def as_on_card(error: OpError, op: str, acl: str) -> OpError:
+    """The same error after the line that it begins with on a card."""
+    code = error.code
+    first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
+    if code is Code.AICORE_EXCEPTION:
+        first = f"ACL stream synchronize failed, error code:{code.value}"
+    elif code is Code.OUT_OF_MEMORY:
+        first = "NPU out of memory."
+    return OpError(code, f"{first}\n{str(error).removesuffix(f' [{code.value}]')}")

@@ -73,7 +73,11 @@ class HostOp:
         except NotImplementedError as error:
             if not str(error).startswith("Could not run"):
                 raise
-            raise not_modelled(self.name, "be run on npu, since the CPU cannot run it") from None
+            raise not_modelled(
+                self.name,
+                "be run on npu, since torch has no kernel of that name for the CPU",
+                "move the tensors of what calls it with .cpu()",
+            ) from None
         call.give_back()
         return call.up(result)
 

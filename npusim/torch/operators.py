@@ -8,17 +8,21 @@ functions there are, and which function of aclnn each calls, the operators decla
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
+from warnings import warn
 
 import torch
 
 from npusim import ops
-from npusim.data.errors import Code, OpError
+from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor
+from npusim.ops import TorchTensor
 from npusim.run import Output
 from npusim.torch import card, formats
 from npusim.torch.backend import Define
+from npusim.torch.clock import clock
+from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import inference_only
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty
@@ -72,11 +76,26 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
         first = next(iter(bound.values()))
         if schema.is_mutable:
             return first
-        found = function.outputs(described(arguments(function, bound), {}), torch)
+        known = described(arguments(function, bound), {})
+        try:
+            found = function.outputs(known, torch)
+        except (AttributeError, IndexError):
+            # Asked of a tensor that is None, or has too few dimensions.
+            name = function.name
+            raise OpError(
+                Code.INVALID_PARAMETER,
+                f"{name}: its tensors must be given with the dimensions that it takes, not be "
+                f"{_shapes(known)}; run it on npu, which says what is wrong",
+            ) from None
         outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
         return outputs if len(outputs) > 1 else outputs[0]
 
     return fake
+
+
+def _shapes(known: Mapping[str, Any]) -> str:
+    shapes = {name: value.shape for name, value in known.items() if isinstance(value, TorchTensor)}
+    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items()) or "absent"
 
 
 def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
@@ -94,6 +113,8 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
         acl = function.aclnn(known)
         for name in function.absent:
             _require_none(op, acl, name, bound[name])
+        if (text := function.warns_eager(known)) is not None and not clock.is_in_graph:
+            warn(f"{op}: {text}", DocumentWarning, stacklevel=callers_level())
         if not function.is_done(known):
             found = _run(op, acl, **own)
         elif schema.is_mutable:
@@ -118,7 +139,7 @@ def _run(op: str, acl: str, **arguments: Any) -> Any:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
         done = card.run(op, **taken)
     except OpError as error:
-        raise _as_on_card(error, op, acl) from None
+        raise as_on_card(error, op, acl) from None
     outputs = tuple(_on_npu(output) for output in done.outputs.values())
     return outputs if len(outputs) > 1 else outputs[0]
 
@@ -135,7 +156,7 @@ def _require_none(op: str, acl: str, name: str, value: Any) -> None:
     """Refuse a parameter that only other chips have."""
     if value is not None:
         text = f"{op}: {name} must be None on the chips that are simulated, not given; leave it out"
-        raise _as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
+        raise as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
 
 
 def _taken(op: str, name: str, value: Any) -> Any:
@@ -150,14 +171,3 @@ def _taken(op: str, name: str, value: Any) -> Any:
             f"{op}: {name} must lie on the npu, not on the cpu; move it with .npu()"
         )
     return argument(op, name, to_host(value), formats.get(value))
-
-
-def _as_on_card(error: OpError, op: str, acl: str) -> OpError:
-    """The same error after the line that it begins with on a card."""
-    code = error.code
-    first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
-    if code is Code.AICORE_EXCEPTION:
-        first = f"ACL stream synchronize failed, error code:{code.value}"
-    elif code is Code.OUT_OF_MEMORY:
-        first = "NPU out of memory."
-    return OpError(code, f"{first}\n{str(error).removesuffix(f' [{code.value}]')}")

@@ -38,8 +38,8 @@ MODULES: dict[str, str | None] = {
 
 PACKAGES = ("torch_npu", "torchair")
 
-LEAST_TORCH = (2, 11)
-"""The first that lets a backend in Python register its device."""
+LEAST_TORCH = (2, 13)
+"""The oldest on which the tests run."""
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -104,6 +104,6 @@ def check_torch() -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < LEAST_TORCH:
         raise ImportError(
-            f"npusim.torch: torch must be 2.11 or newer, not {version}; "
+            f"npusim.torch: torch must be 2.13 or newer, not {version}; "
             "install it with: pip install 'npusim[torch]'"
         )

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from npusim.data import files
+from npusim.data.files import check_place
 from npusim.torch.clock import Event
 
-__all__ = ["TraceError", "check", "trace_events", "write"]
+__all__ = ["check", "trace_events", "write"]
 
 FILE = "trace_view.json"
 """The name under which torch_npu.profiler leaves its trace."""
@@ -17,27 +19,22 @@ FILE = "trace_view.json"
 ROWS = ("kernels", "host operations, not simulated")
 
 
-class TraceError(ValueError):
-    """A trace cannot be written where it should be."""
+def check(folder: Path, force: bool = False) -> None:
+    """Refuse a *folder* in which no trace can be written, before a script takes its time.
+
+    An earlier trace is replaced only if *force* says so. Raises FileError.
+    """
+    check_place(folder / FILE, force, "npusim.torch")
 
 
-def check(folder: Path) -> None:
-    """Make *folder*, before a script takes its time. Raises TraceError where that fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / FILE).touch()
-    except OSError as error:
-        raise TraceError(
-            f"npusim.torch: the folder {folder} must be one that can be written, but: "
-            f"{error.strerror}; name another"
-        ) from None
-
-
-def write(events: Iterable[Event], folder: Path, device: str) -> Path:
-    """Write `trace_view.json` of *events* into *folder*, which exists; returns its path."""
+def write(events: Iterable[Event], folder: Path, device: str, *, force: bool = False) -> Path:
+    """Write `trace_view.json` of *events* into *folder*; returns its path. Raises FileError."""
     path = folder / FILE
     content = {"displayTimeUnit": "ns", "traceEvents": trace_events(events, device)}
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=1) + "\n"
+    files.write(
+        path, lambda new: new.write_text(text, encoding="utf-8"), "npusim.torch", force=force
+    )
     return path
 
 

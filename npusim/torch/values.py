@@ -42,8 +42,8 @@ def argument(op: str, name: str, tensor: torch.Tensor, acl_format: int) -> Array
         raise OpError(
             Code.INVALID_PARAMETER,
             f"{op}: {name} must be a whole tensor in FRACTAL_NZ or its transpose, not a view of "
-            f"shape {tuple(tensor.shape)} with strides {tensor.stride()}; cast it back with "
-            f"npu_format_cast(..., 2) first",
+            f"shape {tuple(tensor.shape)} with strides {tensor.stride()}; cast the whole tensor "
+            f"back with npu_format_cast(..., 2), and take the view of that",
         )
     return Tensor.of(array, "FRACTAL_NZ", transposed=is_turned)
 

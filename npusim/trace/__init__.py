@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from npusim.trace.copies import COUNT_UNITS, CopyTimes, copies_of
 from npusim.trace.lanes import ORDERING, LaneTrace, PipeCounter, Span, Trace
+from npusim.trace.launch import Launch
 
-__all__ = ["ORDERING", "LaneTrace", "PipeCounter", "Span", "Trace"]
+__all__ = [
+    "COUNT_UNITS",
+    "ORDERING",
+    "CopyTimes",
+    "LaneTrace",
+    "Launch",
+    "PipeCounter",
+    "Span",
+    "Trace",
+    "copies_of",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from npusim.devices.schema import Pipe
 from npusim.isa import ORDERING, MicroOp, global_operand
 from npusim.kernel.program import Body, Program
+from npusim.trace.copies import CopyTimes
 
 __all__ = ["ORDERING", "LaneTrace", "PipeCounter", "Span", "Trace"]
 
@@ -41,7 +44,8 @@ class PipeCounter:
     """What one pipe of one core did."""
 
     busy_cycles: int
-    """Cycles with at least one micro-op under way, as the profiler counts them."""
+    """Cycles in which the pipe is busy: a micro-op of it is under way, from its start until its
+    result is there, as the profiler counts. Flags and barriers are none."""
     micro_ops: int
     nbytes: int
 
@@ -56,12 +60,24 @@ class LaneTrace:
     start: Cycles
     free: Cycles
     end: Cycles
-    gm_bytes: int
-    """Bytes that each core moved past the L2."""
+    gm_bytes: float
+    """Bytes that were read from global memory for each core: whole lines, of which those that
+    several cores asked for in one cycle are divided among them, and what bypasses the L2."""
     l2_bytes: int
-    """Bytes that each core moved from or to lines in the L2."""
+    """Bytes that each core moved from and to the L2, also those that it had to fetch first."""
     groups: tuple[int, ...] = ()
     """Group of each core, see :attr:`Block.group`; left out, all are of group 0."""
+    l2_hit_bytes: int = 0
+    """Of `l2_bytes`, those that the L2 had, and those that were stored."""
+    l2_written_bytes: int = 0
+    """Of `l2_bytes`, those that were stored."""
+    tell_copies: Callable[[], CopyTimes] = CopyTimes.none
+    """Tells what held its copies up; nothing where only the times are known."""
+
+    @cached_property
+    def copies(self) -> CopyTimes:
+        """What held its copies up; worked out when somebody asks, which a run alone does not."""
+        return self.tell_copies()
 
     def group(self, core: int) -> int:
         """The group of *core*, which must be one of the lane's."""
@@ -74,7 +90,16 @@ class LaneTrace:
 
     def counters(self, known: dict[Body, Work] | None = None) -> dict[Pipe, PipeCounter]:
         """Counters of each pipe that did something; *known* keeps what bodies do."""
-        known = {} if known is None else known
+        own = self._work({} if known is None else known)
+        return {pipe: self._count(rows, nbytes) for pipe, (rows, nbytes) in own.items()}
+
+    def work_cycles(self) -> dict[Pipe, int]:
+        """Cycles in which each of these pipes works: a micro-op holds it, no flag or barrier."""
+        held = self.free - self.start
+        return {pipe: int(held[rows].sum()) for pipe, (rows, _) in self._work({}).items()}
+
+    def _work(self, known: dict[Body, Work]) -> Work:
+        """Pipe -> the micro-ops that do work there, and how many bytes they copy."""
         rows: dict[Pipe, list[Rows]] = {}
         nbytes: dict[Pipe, int] = {}
         count = 0
@@ -85,9 +110,7 @@ class LaneTrace:
                 rows.setdefault(pipe, []).append(places + count)
                 nbytes[pipe] = nbytes.get(pipe, 0) + moved
             count += len(call.body)
-        return {
-            pipe: self._count(np.concatenate(rows[pipe]), nbytes[pipe]) for pipe in sorted(rows)
-        }
+        return {pipe: (np.concatenate(rows[pipe]), nbytes[pipe]) for pipe in sorted(rows)}
 
     def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
         start, end = self.start[rows], self.end[rows]
@@ -119,8 +142,35 @@ class Trace:
 
     lanes: tuple[LaneTrace, ...]
     clock_hz: int
+    gm_written_bytes: int = 0
+    """What the L2 wrote back to global memory, in whole lines."""
 
     @property
+    def gm_read_bytes(self) -> int:
+        """What all cores read from global memory, each line once as often as it was fetched."""
+        return round(sum(len(lane.cores) * lane.gm_bytes for lane in self.lanes))
+
+    @property
+    def gm_bytes(self) -> int:
+        """What moved between global memory on one side, and L2 and cores on the other."""
+        return self.gm_read_bytes + self.gm_written_bytes
+
+    @property
+    def l2_bytes(self) -> int:
+        """What all cores moved from and to the L2."""
+        return sum(len(lane.cores) * lane.l2_bytes for lane in self.lanes)
+
+    @property
+    def l2_hit_bytes(self) -> int:
+        """Of them, those that the L2 had, and those that were stored."""
+        return sum(len(lane.cores) * lane.l2_hit_bytes for lane in self.lanes)
+
+    @property
+    def l2_written_bytes(self) -> int:
+        """Of them, those that were stored."""
+        return sum(len(lane.cores) * lane.l2_written_bytes for lane in self.lanes)
+
+    @cached_property
     def cycles(self) -> int:
         """Cycles from the first micro-op to the last result of the slowest core."""
         return max((int(lane.end.max()) for lane in self.lanes if lane.end.size), default=0)
@@ -129,6 +179,16 @@ class Trace:
     def slowest(self) -> LaneTrace:
         """The cores that end last; of several, those with the lowest numbers."""
         return max(self.lanes, key=lambda lane: int(lane.end.max(initial=0)))
+
+    @property
+    def slowest_of_kinds(self) -> tuple[LaneTrace, ...]:
+        """Of each kind of core those that end last, in the order of the kinds' first cores."""
+        found: dict[str, LaneTrace] = {}
+        for lane in sorted(self.lanes, key=lambda lane: lane.cores[0]):
+            known = found.setdefault(lane.kind, lane)
+            if int(lane.end.max(initial=0)) > int(known.end.max(initial=0)):
+                found[lane.kind] = lane
+        return tuple(found.values())
 
     @property
     def micro_ops(self) -> int:
@@ -175,16 +235,19 @@ class Trace:
         return "\n".join(lines) + "\n"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how busy each pipe of the slowest core was."""
+        """What a notebook shows: how busy each pipe of the slowest core of each kind was."""
         lane = self.slowest if self.lanes else None
-        counters = lane.counters() if lane else {}
-        head = "".join(f"<th>{name}</th>" for name in ("pipe", "busy", "micro-ops", "bytes"))
+        titles = ("core", "pipe", "busy", "micro-ops", "bytes")
+        head = "".join(f"<th>{name}</th>" for name in titles)
         rows = "".join(
-            f"<tr><td>{pipe}</td><td>{100 * counter.busy_cycles / self.cycles:.1f} %</td>"
+            f"<tr><td>{own.cores[0]} ({escape(own.kind)})</td><td>{escape(pipe)}</td>"
+            f"<td>{100 * counter.busy_cycles / self.cycles:.1f} %</td>"
             f"<td>{counter.micro_ops}</td><td>{counter.nbytes}</td></tr>"
-            for pipe, counter in counters.items()
+            for own in self.slowest_of_kinds
+            for pipe, counter in own.counters().items()
         )
-        slowest = f"; the slowest is core {lane.cores[0]} ({lane.kind})" if lane else ""
+        kind = escape(lane.kind) if lane else ""
+        slowest = f"; the slowest is core {lane.cores[0]} ({kind})" if lane else ""
         return (
             f"<p>{self.cycles} cycles at {self.clock_hz / 1e9:g} GHz on {len(self.cores)} "
             f"cores{slowest}</p><table><tr>{head}</tr>{rows}</table>"

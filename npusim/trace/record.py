@@ -2,40 +2,48 @@
 
 Beside the values, a folder holds `run.json` (the numbers of the run), `device.json` (every number
 of the chip with its source) and `trace.npz` (programs as JSON, and the times of each lane as start
-after start, cycles that hold the pipe, and cycles from there to the result). All are plain data:
-reading them runs nothing.
+after start, cycles that hold the pipe, and cycles from there to the result; of copies, what held
+them up). All are plain data: reading them runs nothing, believes nothing, and unpacks no more than
+must be there.
 """
 
 from __future__ import annotations
 
 import json
-import linecache
-from dataclasses import dataclass, fields, is_dataclass
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from npusim.data.dtypes import DType, dtype_named
+from npusim.data.files import content
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import MICRO_OPS, Global, Local
-from npusim.kernel.program import Body, Call, Line, Program
-from npusim.trace import LaneTrace, Trace
+from npusim.kernel.program import Line, Program
+from npusim.trace.archive import Archive, DamageError, save
+from npusim.trace.copies import ROWS as COPY_ROWS
+from npusim.trace.copies import CopyTimes, copies_of, packed, unpacked
+from npusim.trace.facts import CHECKSUM, Facts, digest, file_digest, own_digest
+from npusim.trace.lanes import LaneTrace, Trace
+from npusim.trace.launch import Launch
+from npusim.trace.programs import LaneRow, Tree, described, programs_of
 
-__all__ = ["RECORD", "VERSION", "Record", "RecordError", "read", "write"]
+__all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
-VERSION = 3
-"""Of what a folder holds; 1 had no trace, 2 no groups of cores."""
+VERSION = 5
+"""Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
+whole lines, 4 not what held copies up."""
 RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
+PROGRAMS = "programs"
+MAX_BYTES = {RECORD: 1 << 24, DEVICE: 1 << 22}
+"""Of each file: tens of times what the largest runs have."""
 
 Times = NDArray[np.int64]
-
-_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
 
 
 class RecordError(ValueError):
@@ -59,6 +67,11 @@ class Record:
         return str(self.facts["op"])
 
     @property
+    def template(self) -> str | None:
+        """As :attr:`Run.template`."""
+        return self.facts["template"]  # type: ignore[no-any-return]
+
+    @property
     def time_us(self) -> float | None:
         """As :attr:`Run.time_us`."""
         return self.facts["time_us"]  # type: ignore[no-any-return]
@@ -68,171 +81,253 @@ class Record:
         """As :attr:`Run.launch_us`."""
         return float(self.facts["launch_us"])
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """As :attr:`Run.launches`."""
+        return tuple(Launch(**launch) for launch in self.facts["launches"])
+
+
+# ---- writing ----
+
 
 def write(folder: Path, device: DeviceSpec, trace: Trace | None) -> list[str]:
-    """Write all but `run.json` into *folder*; returns the names of the files."""
+    """Write all but `run.json` into *folder*; returns the names of the files.
+
+    Raises ValueError for a trace that is too large to be read back, or has names that cannot be
+    shown.
+    """
     tree = device.model_dump(mode="json")
     (folder / DEVICE).write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
     if trace is None:
         return [DEVICE]
-    text = json.dumps(_programs(trace), separators=(",", ":")).encode()
+    text = json.dumps(described(trace), separators=(",", ":")).encode()
     arrays = {f"times{number}": _deltas(lane) for number, lane in enumerate(trace.lanes)}
-    np.savez_compressed(folder / TRACE, programs=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
+    arrays |= {
+        f"copies{number}": packed(lane.copies, lane.start)
+        for number, lane in enumerate(trace.lanes)
+    }
+    save(folder / TRACE, {PROGRAMS: text}, arrays)
     return [DEVICE, TRACE]
+
+
+def seal(folder: Path, facts: dict[str, Any]) -> str:
+    """Write `run.json`, the last file of *folder*: *facts*, and what the folder holds."""
+    files = sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
+    whole = {"version": VERSION} | facts | {"files": sorted([*files, RECORD])}
+    whole = json.loads(json.dumps(whole, allow_nan=False))
+    sums = {name: file_digest(folder / name) for name in files if name in (DEVICE, TRACE)}
+    whole[CHECKSUM] = sums | {RECORD: own_digest(whole)}
+    (folder / RECORD).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    return RECORD
+
+
+# ---- reading ----
 
 
 def read(folder: Path, who: str = "report") -> Record:
     """Read the run in *folder*; raises RecordError, in the name of *who*, if there is none."""
-    again = "write it again with npusim run -o"
-    if not (folder / RECORD).is_file():
-        raise RecordError(
-            f"{who}: the folder {folder} must hold a {RECORD}, but holds none; "
-            f"name one that npusim run -o has written"
-        )
-    name = RECORD
-    try:
-        facts = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        version = facts.get("version", 1)
+    reader = _Reader(folder, who)
+    raw, facts = reader.facts()
+    device = reader.device(facts)
+    trace, code = reader.trace(facts, device)
+    return Record(raw, device, trace, code)
+
+
+def made(folder: Path, who: str = "run") -> frozenset[str]:
+    """What npusim wrote into *folder*, as paths below it; raises RecordError if that is no run."""
+    _, facts = _Reader(folder, who).facts()
+    return frozenset(facts.files)
+
+
+class _Reader:
+    """Reads the files of one folder; every fault becomes a RecordError that names the file."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        self._folder, self._who = folder, who
+
+    def facts(self) -> tuple[dict[str, Any], Facts]:
+        """`run.json` as it stands, and held against its schema."""
+        try:
+            text = content(self._folder / RECORD, MAX_BYTES[RECORD])
+        except (FileNotFoundError, NotADirectoryError):
+            raise RecordError(
+                f"{self._who}: the folder {self._folder} must hold a {RECORD}, but holds none; "
+                f"name one that npusim run -o has written"
+            ) from None
+        except OSError as error:
+            raise self._unreadable(RECORD, error) from None
+        try:
+            raw = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            raise self._damaged(RECORD, "it is no JSON") from None
+        if not isinstance(raw, dict):
+            raise self._damaged(RECORD, "it holds no table")
+        version = raw.get("version", 1)
+        if type(version) is not int or not 0 < version < MAX_VERSION:
+            raise self._damaged(RECORD, "version must be a small number")
         if version != VERSION:
             raise RecordError(
-                f"{who}: the run in {folder} must be of version {VERSION}, not {version}; {again}"
+                f"{self._who}: the run in {self._folder} must be of version {VERSION}, not "
+                f"{version}; write it again with npusim run -o"
             )
-        name = DEVICE
-        device = DeviceSpec.model_validate_json((folder / DEVICE).read_text(encoding="utf-8"))
-        name = TRACE
-        trace, code = _read_trace(folder / TRACE, facts)
-    except (OSError, BadZipFile, ValidationError, LookupError, TypeError, AttributeError, EOFError):
-        raise _broken(who, folder, name, again) from None
-    except ValueError as error:
-        if isinstance(error, RecordError):
-            raise
-        raise _broken(who, folder, name, again) from None
-    return Record(facts, device, trace, code)
+        try:
+            facts = Facts.model_validate(raw)
+        except (ValidationError, RecursionError) as error:
+            raise self._damaged(RECORD, _first(error)) from None
+        if facts.sha256.get(RECORD) != own_digest(raw):
+            raise self._damaged(RECORD, CHANGED)
+        return raw, facts
+
+    def device(self, facts: Facts) -> DeviceSpec:
+        """`device.json`, which must be the chip of *facts*."""
+        try:
+            text = content(self._folder / DEVICE, MAX_BYTES[DEVICE])
+        except OSError as error:
+            raise self._unreadable(DEVICE, error) from None
+        if facts.sha256.get(DEVICE) != digest(text):
+            raise self._damaged(DEVICE, CHANGED)
+        try:
+            device = DeviceSpec.model_validate_json(text)
+        except ValidationError as error:
+            raise self._damaged(DEVICE, _first(error)) from None
+        for key, ours in (("device", device.name), ("clock_hz", device.clock_hz)):
+            if getattr(facts, key) != ours:
+                raise self._damaged(DEVICE, f"{key} must be that of {RECORD}")
+        return device
+
+    def trace(self, facts: Facts, device: DeviceSpec) -> tuple[Trace | None, dict[Line, str]]:
+        """`trace.npz`, which must be that of *facts*; None where nothing was timed, or ran."""
+        if facts.cycles is None or not facts.counters:
+            return None, {}
+        try:
+            if facts.sha256.get(TRACE) != file_digest(self._folder / TRACE):
+                raise self._damaged(TRACE, CHANGED)
+            with Archive(self._folder / TRACE) as archive:
+                tree = Tree.model_validate_json(archive.text(PROGRAMS))
+                count = len(tree.lanes)
+                names = {f"{what}{n}" for what in ("times", "copies") for n in range(count)}
+                archive.hold({PROGRAMS, *names})
+                trace = _trace(tree, archive, facts, device)
+        except DamageError as error:
+            raise self._damaged(TRACE, str(error)) from None
+        except ValidationError as error:
+            raise self._damaged(TRACE, _first(error)) from None
+        except OSError as error:
+            raise self._unreadable(TRACE, error) from None
+        return trace, {(file, line): text for file, line, text in tree.code}
+
+    def _unreadable(self, name: str, error: OSError) -> RecordError:
+        if isinstance(error, FileNotFoundError):
+            return self._broken(f"{name} is missing")
+        return self._broken(f"{name} cannot be read: {error.strerror}")
+
+    def _damaged(self, name: str, why: str) -> RecordError:
+        return self._broken(f"{name} is damaged: {why}")
+
+    def _broken(self, what: str) -> RecordError:
+        return RecordError(
+            f"{self._who}: the folder {self._folder} must hold a whole run, but {what}; write it "
+            f"again with npusim run -o"
+        )
 
 
-def _broken(who: str, folder: Path, name: str, again: str) -> RecordError:
-    return RecordError(
-        f"{who}: the folder {folder} must hold a whole run, but {name} is missing or broken; "
-        f"{again}"
-    )
+CHANGED = "it is not what was written"
+MAX_VERSION = 1000
+"""Anything above is damage."""
 
 
-# ---- programs ----
+def _no_constant(name: str) -> float:
+    raise ValueError(f"JSON has no {name}")
 
 
-def _programs(trace: Trace) -> dict[str, Any]:
-    """Programs and lanes; bodies that calls share stand there once."""
-    bodies: dict[Body, int] = {}
-    described: list[Any] = []
-    programs: dict[Program, Any] = {}
-    lines: dict[Line, str] = {}
-    for lane in trace.lanes:
-        if lane.program in programs:
-            continue
-        for call in lane.program.calls:
-            body = call.body
-            if body not in bodies:
-                bodies[body] = len(described)
-                described.append([list(map(_to_json, body)), list(map(_short, body.lines))])
-                lines |= {_short(line): _text(line) for line in body.lines}
-        programs[lane.program] = {
-            "name": lane.program.name,
-            "calls": [[bodies[call.body], call.shifts] for call in lane.program.calls],
-            "claimed_bytes": lane.program.claimed_bytes,
-        }
-    numbers = {program: number for number, program in enumerate(programs)}
-    return {
-        "clock_hz": trace.clock_hz,
-        "bodies": described,
-        "programs": list(programs.values()),
-        "code": [[*line, text] for line, text in lines.items()],
-        "lanes": [
-            {
-                "cores": lane.cores,
-                "groups": lane.groups,
-                "kind": lane.kind,
-                "program": numbers[lane.program],
-                "gm_bytes": int(lane.gm_bytes),
-                "l2_bytes": int(lane.l2_bytes),
-            }
-            for lane in trace.lanes
-        ],
+def _first(error: ValidationError | RecursionError) -> str:
+    """The first problem that pydantic found, in a line."""
+    if isinstance(error, RecursionError):
+        return "it is too deep"
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    text = " ".join(f"{place}: {problem['msg']}".split())[:200]
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+# ---- a trace ----
+
+
+def _trace(tree: Tree, archive: Archive, facts: Facts, device: DeviceSpec) -> Trace:
+    """The trace of *tree*, with the times of *archive*."""
+    if tree.clock_hz != device.clock_hz:
+        raise DamageError("clock_hz must be that of the chip")
+    programs = programs_of(tree)
+    _check_lanes(tree.lanes, len(programs), device)
+    assert facts.cycles is not None
+    lanes = []
+    for number, row in enumerate(tree.lanes):
+        program = programs[row.program]
+        deltas = archive.array(f"times{number}", (3, len(program)))
+        start, free, end = _times(deltas, facts.cycles)
+        own = {name: getattr(row, name) for name in LaneRow.model_fields}
+        own |= {"cores": tuple(row.cores), "groups": tuple(row.groups), "program": program}
+        del own["copy_count"]
+        found = archive.array(f"copies{number}", (COPY_ROWS, row.copy_count))
+        copies = _copies(found, program, start, free)
+        told = partial(_same, copies)
+        lanes.append(LaneTrace(start=start, free=free, end=end, tell_copies=told, **own))
+    trace = Trace(tuple(lanes), tree.clock_hz, tree.gm_written_bytes)
+    _check_facts(trace, facts)
+    return trace
+
+
+def _check_lanes(rows: list[LaneRow], programs: int, device: DeviceSpec) -> None:
+    """Raise DamageError unless every core of *rows* is one of *device*, and there once."""
+    kinds = {core: row.kind for row in rows for core in row.cores}
+    if len(kinds) != sum(len(row.cores) for row in rows):
+        raise DamageError("a core must be in one lane")
+    for row in rows:
+        if row.program >= programs:
+            raise DamageError("a lane must run a program that is there")
+        if row.groups and len(row.groups) != len(row.cores):
+            raise DamageError("each core of a lane must have its group, or none")
+        if row.kind not in device.cores:
+            raise DamageError(f"cores must be of a kind that {device.name} has, not {row.kind!r}")
+    for kind, core in device.cores.items():
+        count = sum(known == kind for known in kinds.values())
+        if count > core.count:
+            raise DamageError(f"at most {core.count} cores must be {kind}, not {count}")
+
+
+def _check_facts(trace: Trace, facts: Facts) -> None:
+    """Raise DamageError unless `run.json` says what *trace* says."""
+    counters = {
+        str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
+        for core, pipes in trace.counters().items()
     }
+    if trace.cycles != facts.cycles or counters != facts.counters:
+        raise DamageError(f"its cycles and counters must be those of {RECORD}")
+    if not facts.launches:
+        raise DamageError(f"{RECORD} must tell of its launch")
+    *earlier, own = facts.launches
+    took_us = own.launch_us + trace.cycles / trace.clock_hz * 1e6
+    took_us += sum(launch.time_us or 0.0 for launch in earlier)
+    if facts.time_us is None or not math.isclose(took_us, facts.time_us):
+        raise DamageError(f"its time must be that of {RECORD}")
 
 
-def _short(line: Line) -> Line:
-    """*line* with its file as people name it: from the package on, or without folders."""
-    file = Path(line[0])
-    above = Path(__file__).parents[2]
-    name = file.relative_to(above).as_posix() if file.is_relative_to(above) else file.name
-    return name, line[1]
+def _same(copies: CopyTimes) -> CopyTimes:
+    return copies
 
 
-def _text(line: Line) -> str:
-    return linecache.getline(*line).strip()
-
-
-def _read_trace(path: Path, facts: dict[str, Any]) -> tuple[Trace | None, dict[Line, str]]:
-    if facts["cycles"] is None or not facts["counters"]:
-        return None, {}
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        tree = json.loads(arrays["programs"].tobytes())
-        times = [_times(arrays[f"times{number}"]) for number in range(len(tree["lanes"]))]
-    bodies = [
-        Body(tuple(map(_from_json, ops)), tuple((file, line) for file, line in lines))
-        for ops, lines in tree["bodies"]
-    ]
-    programs = [
-        Program(
-            row["name"],
-            tuple(Call(bodies[body], shifts) for body, shifts in row["calls"]),
-            row["claimed_bytes"],
-        )
-        for row in tree["programs"]
-    ]
-    lanes = tuple(
-        LaneTrace(
-            tuple(row["cores"]),
-            row["kind"],
-            programs[row["program"]],
-            start,
-            free,
-            end,
-            row["gm_bytes"],
-            row["l2_bytes"],
-            tuple(row["groups"]),
-        )
-        for row, (start, free, end) in zip(tree["lanes"], times, strict=True)
-    )
-    code = {(file, line): text for file, line, text in tree["code"]}
-    return Trace(lanes, tree["clock_hz"]), code
-
-
-def _to_json(value: Any) -> Any:
-    """A micro-op, or a part of one, as lists that begin with their type."""
-    if isinstance(value, DType):
-        return ["DType", value.name]
-    if isinstance(value, tuple):
-        return ["tuple", *map(_to_json, value)]
-    if is_dataclass(value):
-        parts = (_to_json(getattr(value, field.name)) for field in fields(value))
-        return [type(value).__name__, *parts]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _from_json(value: Any) -> Any:
-    """The other way round of `_to_json`."""
-    if not isinstance(value, list):
-        return value
-    name, *parts = value
-    if name == "DType":
-        return dtype_named(parts[0])
-    if name == "tuple":
-        return tuple(map(_from_json, parts))
-    return _KNOWN[name](*map(_from_json, parts))
-
-
-# ---- times ----
+def _copies(found: Times, program: Program, start: Times, free: Times) -> CopyTimes:
+    """What held copies up; raises DamageError for times that are not within those of the copies."""
+    index = copies_of(program)
+    count = found.shape[1]
+    if not count:
+        return CopyTimes.none()
+    copies = unpacked(found, index, start, free) if count == len(index) else None
+    if copies is None:
+        raise DamageError("what held copies up must lie within their times")
+    return copies
 
 
 def _deltas(lane: LaneTrace) -> Times:
@@ -241,7 +336,14 @@ def _deltas(lane: LaneTrace) -> Times:
     return np.array([starts, lane.free - lane.start, lane.end - lane.free], np.int64)
 
 
-def _times(deltas: Times) -> tuple[Times, Times, Times]:
+def _times(deltas: Times, cycles: int) -> tuple[Times, Times, Times]:
+    """The other way round; raises DamageError for times that do not lie within *cycles*."""
+    # Steps of at most *cycles* cannot overflow before one of their sums is out of bounds.
+    if (deltas > cycles).any() or (deltas < -cycles).any() or (deltas[1:] < 0).any():
+        raise DamageError(f"times must ascend, from 0 to {cycles} cycles")
     start = np.cumsum(deltas[0])
     free = start + deltas[1]
-    return start, free, free + deltas[2]
+    end = free + deltas[2]
+    if (start < 0).any() or (end > cycles).any():
+        raise DamageError(f"times must ascend, from 0 to {cycles} cycles")
+    return start, free, end

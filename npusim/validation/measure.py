@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from npusim.data.errors import OpError
@@ -78,6 +78,9 @@ def measure(
     # Long kernels take long to simulate; the last process to end should not have begun with one.
     order = sorted(work, key=lambda place: -rows[place].latency_us)
     jobs = min(jobs or os.cpu_count() or 1, max(len(work), 1))
+    if progress is not None:
+        # The first row to end may take a minute.
+        progress("rows", 0.0)
     played = _alone(work, order) if jobs == 1 else _together(work, order, jobs)
     for done, (place, answer) in enumerate(played, 1):
         found[place] = Result(rows[place], *answer)
@@ -98,12 +101,21 @@ def _alone(work: dict[int, tuple[Timed, ...]], order: list[int]) -> Answers:
 
 
 def _together(work: dict[int, tuple[Timed, ...]], order: list[int], jobs: int) -> Answers:
+    others = active_children()
     # Spawned, not forked: the same on every system, and safe where threads run.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         places = {pool.submit(_play, work[place]): place for place in order}
         try:
             for future in as_completed(places):
                 yield places[future], future.result()
+        except Exception:
+            raise
+        except BaseException:
+            # Whoever ends this process does not want to wait for rows that are half done.
+            for process in active_children():
+                if process not in others:
+                    process.terminate()
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -19,8 +19,10 @@ from npusim.validation.measure import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["BANDS", "errors", "looks", "predicted_against_measured", "write"]
+__all__ = ["BANDS", "PICTURES", "errors", "looks", "predicted_against_measured", "write"]
 
+PICTURES = ("predicted_against_measured.png", "errors.png")
+"""Files that :func:`write` leaves."""
 BANDS = {0.25: "#F1F1F1", 0.10: "#DFDFDF"}
 """Error -> how its band is shaded, the wider one first."""
 
@@ -53,15 +55,12 @@ def write(results: Sequence[Result], folder: Path) -> list[str]:
     """Write both pictures into *folder*; returns the names of the files."""
     from matplotlib.figure import Figure
 
-    drawings = {
-        "predicted_against_measured.png": (predicted_against_measured, (9.4, 7.0)),
-        "errors.png": (errors, (10.0, 5.0)),
-    }
-    for name, (picture, inches) in drawings.items():
+    drawings = (predicted_against_measured, (9.4, 7.0)), (errors, (10.0, 5.0))
+    for name, (picture, inches) in zip(PICTURES, drawings, strict=True):
         figure = Figure(inches, layout="constrained")
         picture(results, ax=figure.subplots())
         figure.savefig(folder / name, dpi=100)
-    return list(drawings)
+    return list(PICTURES)
 
 
 def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
@@ -85,7 +84,7 @@ def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = N
             marker=marker,
             edgecolor="white",
             linewidth=0.6,
-            label=f"{name}  {own.sum()}",
+            label=style.plain(f"{name}  {own.sum()}"),
             zorder=3,
         )
     _logarithmic(ax, low, high)
@@ -123,7 +122,7 @@ def errors(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
             color=color,
             edgecolor="white",
             linewidth=0.6,
-            label=f"{name}  {len(own)}",
+            label=style.plain(f"{name}  {len(own)}"),
             zorder=2,
         )
         under += counts
@@ -215,7 +214,7 @@ def _bare_axes(ax: Axes) -> None:
 
 
 def _title(ax: Axes, text: str) -> None:
-    ax.set_title(text, loc="left", size=style.TITLE_POINTS, color=style.INK)
+    ax.set_title(style.plain(text), loc="left", size=style.TITLE_POINTS, color=style.INK)
 
 
 def _legend(ax: Axes) -> None:

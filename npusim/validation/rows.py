@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from npusim import devices
+from npusim.data.files import content
 
 __all__ = ["SHIPPED", "Row", "RowError", "read"]
 
 SHIPPED = "silicon.csv"
+MAX_BYTES = 1 << 26
+"""Of a file; a row has less than a thousand."""
 
 
 class RowError(ValueError):
@@ -66,7 +69,8 @@ def read(path: Path | None = None) -> tuple[Row, ...]:
     where = files("npusim.validation") / SHIPPED if path is None else path
     who = f"validate: {where.name}"
     try:
-        text = where.read_bytes().decode("utf-8-sig")
+        raw = where.read_bytes() if path is None else content(path, MAX_BYTES)
+        text = raw.decode("utf-8-sig")
     except OSError as error:
         raise RowError(
             f"{who}: must be a file that can be read, but: {error.strerror}; "

@@ -23,8 +23,9 @@ __all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError"]
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
 
-UNWRITTEN = 0xA5
-"""A pattern that is no small number in any type, so that reading unwritten bytes is noticed."""
+UNWRITTEN = 0x7B
+"""A pattern that is a large number in every type, so that reading unwritten bytes is noticed: 123
+in int8, 61,280 in float16, 1.3e36 in float32."""
 
 
 class OutOfBufferError(ValueError):

@@ -116,7 +116,7 @@ def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class L0Tile:
-    """*matrix* as zZ in L0A or nZ in L0B; the edges of its fractals are UNWRITTEN."""
+    """*matrix* as Zz in L0A or Zn in L0B; the edges of its fractals are UNWRITTEN."""
 
     start: int
     dtype: DType

@@ -21,6 +21,7 @@ from npusim.isa import (
 from npusim.kernel.program import Block, Body, Call, Program
 from npusim.values.buffers import Buffers
 from npusim.values.matrices import Panels
+from npusim.values.registers import renamed
 from npusim.values.semantics import Memory, State, run
 
 __all__ = ["DEFAULT_MODEL", "Model", "Player"]
@@ -139,7 +140,8 @@ class Player:
             order = self._orders[program]
             calls = program.calls
             if not isinstance(order, range):
-                calls = (Call(Body(tuple(program.ops[index] for index in order))),)
+                ops = renamed(program.ops)
+                calls = (Call(Body(tuple(ops[index] for index in order))),)
             self._reordered[program] = calls
         return self._reordered[program]
 

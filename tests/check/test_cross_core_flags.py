@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from npusim.check.cross_core_races import check_apart
-from npusim.check.hazards import CrossCoreOrder, DeadlockError, Orders, RaceError
+from npusim.check.hazards import CrossCoreOrder, DeadlockError, FlagError, Orders, RaceError
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType
 from npusim.devices.schema import Pipe
 from npusim.isa import (
@@ -117,7 +118,32 @@ def test_cores_that_wait_for_each_other_are_all_named() -> None:
     )
 
 
-def test_flags_that_nobody_awaits_are_fine() -> None:
+def test_a_core_counts_no_further_than_it_can() -> None:
+    def ahead(sets: int, waits: int = 20) -> tuple[Block, ...]:
+        """A vector core that sets a flag so often before it waits for its cube core."""
+        often = [raise_flag("mte3")] * sets
+        rest = [await_flag("mte3", 1), raise_flag("mte3")] * (20 - sets)
+        cube = [await_flag("mte2"), raise_flag("mte2", 1)] * (20 - sets)
+        cube += [await_flag("mte2")] * (waits - 20 + sets)
+        return block(0, "aic", *cube), block(1, "aiv", *often, *rest)
+
+    verify(*ahead(16))
+    text = (
+        "kernel: a core counts up to 16 sets of a flag that it has not awaited, but #16 mte3: "
+        "cross_core_set_flag group 0 on core 1 may be one more for core 0; let core 1 wait for "
+        "core 0 before"
+    )
+    with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
+        verify(*ahead(17))
+    # Whether the last ones are awaited makes no difference to that.
+    with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
+        verify(*ahead(17, waits=3))
+    # A core counts one when both that it waits for have set the flag: one of them holds it back.
+    slow = ahead(16)[1]
+    verify(ahead(16)[0], slow, replace(ahead(20)[1], core=2))
+
+
+def test_flags_between_cores_may_stay_up() -> None:
     verify(block(0, "aic", raise_flag("mte2")), block(1, "aiv", raise_flag("mte3")))
 
 

@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
+from advice import advised
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import builder
 
 from npusim import chip
-from npusim.check.hazards import DeadlockError, RaceError, order
-from npusim.check.hazards.walk import _share_a_byte
+from npusim.check.hazards import DeadlockError, FlagError, RaceError, areas, order
 from npusim.chip import Binding, Block
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
@@ -24,6 +24,8 @@ from npusim.isa import (
     Duplicate,
     Global,
     Load,
+    LoadData,
+    LoadNd2Nz,
     Local,
     MicroOp,
     ScalarLoad,
@@ -33,7 +35,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Program
+from npusim.kernel.program import Body, Call, Program
 
 
 def walk(*ops: MicroOp) -> tuple[int, ...]:
@@ -120,10 +122,12 @@ def test_a_wait_after_the_work_does_not_help() -> None:
 
 
 def test_an_older_set_is_what_a_wait_takes_first() -> None:
-    set_flag, wait_flag = sync("mte2", "vector")
-    with pytest.raises(RaceError, match=race(f"#1 {LOAD}", f"#4 {CAST}", "ub[0:256]")):
-        walk(set_flag, load(), set_flag, wait_flag, half())
-    assert walk(set_flag, load(), set_flag, wait_flag, wait_flag, half()) == tuple(range(6))
+    # mte2 runs ahead of the vector pipe, which takes the older set, and then waits for the load.
+    (raise_it, await_it), (go, start) = sync("mte2", "vector"), sync("mte3", "vector")
+    ops = (start, raise_it, await_it, half(512, 768), load(), raise_it, await_it, go)
+    with pytest.raises(RaceError, match=race(f"#4 {LOAD}", f"#6 {CAST}", "ub[0:256]")):
+        walk(*ops[:6], half(), await_it, go)
+    assert sorted(walk(*ops, half())) == list(range(9))
 
 
 def test_the_bytes_that_overlap_are_named() -> None:
@@ -178,7 +182,7 @@ def test_bursts_that_lie_between_each_other_do_not_race() -> None:
     odd = Load(Local("ub", 1024, UINT8, 32), Global("y", 32, 32, 4, 64), 32)
     wide = Load(Local("ub", 1024, UINT8, 33), Global("y", 32, 33, 4, 64), 64)
     assert walk(even, odd) == (0, 1)
-    with pytest.raises(RaceError, match=r" at gm y \[32:224\]; "):
+    with pytest.raises(RaceError, match=r" at gm y \[64:65\]; "):
         walk(even, wide)
 
 
@@ -200,7 +204,13 @@ def test_bursts_meet_when_they_share_a_byte(a: Global, b: Global) -> None:
         starts = (place.offset_bytes + place.stride_bytes * i for i in range(place.bursts))
         return {byte for start in starts for byte in range(start, start + place.burst_bytes)}
 
-    assert _share_a_byte(a, b) is bool(touched(a) & touched(b))
+    shared = areas.common(areas.of_global(a, "x"), areas.of_global(b, "x"))
+    both = touched(a) & touched(b)
+    assert (shared is not None) is bool(both)
+    if shared is not None:
+        assert shared[0] == min(both)
+        assert set(range(*shared)) <= both
+        assert shared[1] not in both
 
 
 def test_a_chain_through_three_pipes_orders_its_ends() -> None:
@@ -247,6 +257,204 @@ def test_a_flag_that_comes_back_drains_the_vector_pipe_too() -> None:
     assert len(walk(fill(), *there, *back, half())) == 6
     with pytest.raises(RaceError):
         walk(fill(), *sync("scalar", "vector"), half())
+
+
+# ---- what the advice says ----
+
+
+ADD = BinaryScalar("add", Local("ub", 0, FLOAT32, 64), Local("ub", 0, FLOAT32, 64), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ops", "last"),
+    [
+        # The course's kernel without its second flag: what the vector pipe did counts, not mte2.
+        ((load(), *sync("mte2", "vector"), ADD, store()), "not #3 vector: "),
+        # Neither writer knows of the other, so both need a flag.
+        ((load(128), fill(128, 32), store()), "not #1 vector: "),
+        ((load(128), fill(128, 32), ScalarStore(Local("ub", 128, FLOAT32, 1), "r")), "#1 vector: "),
+        # A barrier for the one and a flag for the other.
+        ((load(128), fill(128, 32), half()), "not #1 vector: "),
+        ((fill(0, 32), load(128, 128), half()), "not #1 mte2: "),
+        ((ScalarStore(Local("ub", 0, FLOAT32, 1), "r"), store()), "not #0 scalar: "),
+    ],
+    ids=str,
+)
+def test_a_program_that_follows_the_advice_is_accepted(ops: tuple[MicroOp, ...], last: str) -> None:
+    with pytest.raises(RaceError, match=last) as caught:
+        walk(*ops)
+    assert len(walk(*advised(caught.value, list(ops)))) > len(ops)
+
+
+def test_several_writers_are_all_told_of() -> None:
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not "
+        f"#1 vector: {fill(128, 32)} and #2 mte3: {store()} at ub[128:256]; set a flag from vector "
+        f"to mte3 after the first and await it before the second, and one from mte2 to mte3 after "
+        f"#0"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        walk(load(128), fill(128, 32), store())
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a barrier, not "
+        f"#1 vector: {fill(128, 32)} and #2 vector: {half()} at ub[128:256]; put a barrier of the "
+        f"vector pipe between them, and set a flag from mte2 to vector after #0 and await it "
+        f"before #2"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        walk(load(128), fill(128, 32), half())
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not "
+        f"#1 mte2: {load(128, 128)} and #2 vector: {half()} at ub[128:256]; set a flag from mte2 "
+        f"to vector after the first and await it before the second, and a barrier of the vector "
+        f"pipe after #0"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        walk(fill(0, 32), load(128, 128), half())
+
+
+# ---- what the scalar unit orders ----
+
+
+def test_what_the_scalar_unit_has_waited_for_is_over_for_all_that_it_hands_out() -> None:
+    there = sync("mte2", "scalar")
+    assert walk(load(), *there, half()) == (0, 1, 2, 3)
+    with pytest.raises(RaceError, match=race(f"#1 {LOAD}", f"#3 {CAST}", "ub[0:256]")):
+        walk(there[0], load(), there[1], half())
+    # It waits for a result of the vector pipe, so the next one may use that.
+    assert walk(fill(), *sync("vector", "scalar"), half()) == (0, 1, 2, 3)
+
+
+def test_what_the_scalar_unit_has_read_may_be_overwritten_but_what_it_writes_is_on_its_way() -> (
+    None
+):
+    word = Local("ub", 64, FLOAT32, 1)
+    assert walk(ScalarLoad("r", word), load()) == (0, 1)
+    store_it = ScalarStore(word, "r")
+    with pytest.raises(RaceError, match=r"not #0 scalar: sstore .* and #1 mte2: load "):
+        walk(store_it, load())
+    assert len(walk(store_it, *sync("scalar", "mte2"), load())) == 4
+    loop = ScalarLoop(
+        2, (ScalarLoad("r", word, 4), ScalarStore(Local("ub", 512, FLOAT32, 1), "r", 4))
+    )
+    assert walk(loop, load()) == (0, 1)
+    with pytest.raises(RaceError, match=r" at ub\[512:520\]; set a flag from scalar to mte3 "):
+        walk(loop, store(at=512))
+
+
+# ---- gaps ----
+
+
+def test_what_lies_in_the_gaps_of_a_copy_is_not_touched() -> None:
+    rows = Load(Local("ub", 0, UINT8, 32), Global("x", 0, 32, 3, 64), 64)
+    between = Duplicate(Local("ub", 32, FLOAT32, 8), 0.0)
+    assert walk(rows, between) == (0, 1)
+    with pytest.raises(RaceError, match=r" at ub\[64:96\]; "):
+        walk(rows, Duplicate(Local("ub", 32, FLOAT32, 24), 0.0))
+    out = Store(Global("y", 0, 4, 3, 64), Local("ub", 0, UINT8, 4), 64)
+    assert walk(out, Duplicate(Local("ub", 4, FLOAT32, 15), 0.0)) == (0, 1)
+    with pytest.raises(RaceError, match=r" at ub\[64:68\]; "):
+        walk(out, Duplicate(Local("ub", 4, FLOAT32, 16), 0.0))
+
+
+def test_strides_of_the_vector_pipe_are_held_against_solid_ranges_too() -> None:
+    every_other = Duplicate(Local("ub", 0, FLOAT32, 64, 2, 16), 0.0)
+    assert walk(every_other, load(32, 32)) == (0, 1)
+    with pytest.raises(RaceError, match=r" at ub\[448:480\]; "):
+        walk(every_other, load(64, 448))
+
+
+def test_rounds_of_a_loop_touch_their_elements_alone() -> None:
+    loop = ScalarLoop(3, (ScalarLoad("r", Local("ub", 0, FLOAT32, 1), 64),))
+    assert walk(load(32, 32), loop) == (0, 1)
+    with pytest.raises(RaceError, match=r" at ub\[128:132\]; "):
+        walk(load(32, 128), loop)
+
+
+def test_columns_of_fractals_lie_apart_in_l1() -> None:
+    # Two halves of the rows of one matrix of 32, each copied by itself.
+    halves = [
+        LoadNd2Nz(Local("l1", 512 * half, FLOAT16, 256), Global("x", 0, 64, 16, 64), 32)
+        for half in (0, 1)
+    ]
+    take = LoadData(Local("l0a", 0, FLOAT16, 512), Local("l1", 0, FLOAT16, 1024), 32, 16, 0, 16, 32)
+    assert walk(halves[0], take) == (0, 1)
+    with pytest.raises(RaceError, match=r" at l1\[512:1024\]; "):
+        walk(halves[1], take)
+
+
+# ---- flags ----
+
+
+def test_a_flag_that_nobody_awaits_is_refused() -> None:
+    text = (
+        "kernel: every flag that is set must be awaited, but nobody awaits these: mte2 at #1: "
+        "set_flag mte2->vector 0; vector at #2: set_flag vector->mte3 3; await each as often as "
+        "it is set, or set it less often"
+    )
+    with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
+        walk(load(), SetFlag("mte2", "vector", 0), SetFlag("vector", "mte3", 3))
+
+
+def test_a_flag_is_awaited_before_it_is_set_again() -> None:
+    set_flag, wait_flag = sync("mte2", "vector")
+    text = (
+        "kernel: a flag that is set must be awaited before it is set again, but #2 mte2: "
+        "set_flag mte2->vector 0 comes before a wait for #0; await it in between, or use another "
+        "event"
+    )
+    with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
+        walk(set_flag, load(), set_flag, wait_flag, wait_flag)
+    # Pairs may follow each other, as those of FetchEventID do, though mte2 runs ahead.
+    assert len(walk(set_flag, wait_flag, set_flag, wait_flag)) == 4
+    assert len(walk(wait_flag, set_flag, wait_flag, set_flag)) == 4
+
+
+# ---- several names for a tensor ----
+
+
+def block(*parts: MicroOp | Call, core: int = 0, **bindings: Binding) -> Block:
+    return Block(core, "aiv", Program("kernel", parts), bindings)
+
+
+def one_tensor(start: int = 0, base: int = 0) -> Block:
+    back = Load(Local("ub", 1024, UINT8, 64), Global("zz", start, 64))
+    out = Store(Global("z", 0, 256), Local("ub", 0, UINT8, 256))
+    return block(out, back, z=Binding("z", 128), zz=Binding("z", base))
+
+
+def test_two_names_for_one_tensor_race(tiny: DeviceSpec) -> None:
+    text = (
+        "kernel: micro-ops that touch the same bytes must be ordered by a flag, not #0 mte3: "
+        "store z+0 256 B <- ub[0:256] uint8 and #1 mte2: load ub[1024:1088] uint8 <- zz+32 64 B "
+        "at gm z [0:32] (z and zz name one tensor); set a flag from mte3 to mte2 after the first "
+        "and await it before the second"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        chip.verify((one_tensor(32, 64),), tiny)
+    # Their bindings say whether their ranges overlap.
+    chip.verify((one_tensor(0, 64),), tiny)
+    chip.verify((one_tensor(256, 128),), tiny)
+    with pytest.raises(RaceError, match=r" at gm z \[192:256\] "):
+        chip.verify((one_tensor(0, 320),), tiny)
+
+
+def test_names_for_one_tensor_race_from_call_to_call(tiny: DeviceSpec) -> None:
+    ops = one_tensor().program.ops
+    # Round 2 reads what round 1 has stored.
+    calls = [Call(Body(ops), {"z": 256 * turn, "zz": 256 * turn}) for turn in range(4)]
+    far = {"z": Binding("z", 4096), "zz": Binding("z", 0)}
+    chip.verify((block(*calls, **far),), tiny)
+    near = {"z": Binding("z", 256), "zz": Binding("z", 0)}
+    with pytest.raises(RaceError, match=r"not #0 mte3: .* and #3 mte2: load .* at gm z \[0:64\] "):
+        chip.verify((block(*calls, **near),), tiny)
+
+
+def test_names_for_one_tensor_that_is_read_or_written_alone_are_fine(tiny: DeviceSpec) -> None:
+    a, b = (Load(Local("ub", 512 * i, UINT8, 64), Global(n, 0, 64)) for i, n in enumerate("ab"))
+    chip.verify((block(a, b, a=Binding("z"), b=Binding("z")),), tiny)
+    out, again = (Store(Global(n, 0, 64), Local("ub", 0, UINT8, 64)) for n in "ab")
+    chip.verify((block(out, again, a=Binding("z"), b=Binding("z")),), tiny)
 
 
 # ---- deadlocks ----

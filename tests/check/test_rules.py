@@ -8,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from npusim import devices
 from npusim.check.rules import CASTS, Place, RuleError, check
 from npusim.data.dtypes import (
     BFLOAT16,
@@ -23,11 +24,15 @@ from npusim.data.dtypes import (
 )
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
+    Axpy,
     Barrier,
     Binary,
     BinaryScalar,
     Broadcast,
+    BroadcastToL0c,
     Cast,
+    Copy,
+    CopyToL1,
     Duplicate,
     Global,
     Load,
@@ -55,11 +60,13 @@ def ub(offset_bytes: int, dtype: DType, count: int, *strides: int) -> Local:
 
 
 def load(burst: int = 32, pitch: int = 32, bursts: int = 2, stride: int = 32) -> Load:
-    return Load(ub(0, UINT8, burst), Global("x", 0, burst, bursts, stride), pitch)
+    named = ub(0, UINT8, (bursts - 1) * pitch + burst)
+    return Load(named, Global("x", 0, burst, bursts, stride), pitch)
 
 
 def store(burst: int = 32, pitch: int = 32, bursts: int = 2, stride: int = 32) -> Store:
-    return Store(Global("y", 0, burst, bursts, stride), ub(0, UINT8, burst), pitch)
+    named = ub(0, UINT8, (bursts - 1) * pitch + burst)
+    return Store(Global("y", 0, burst, bursts, stride), named, pitch)
 
 
 def loop(*body: ScalarLoad | ScalarStore | ScalarAlu | Trap, count: int = 4) -> ScalarLoop:
@@ -149,9 +156,9 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     ),
     (
         "aiv",
-        load(burst=33, pitch=32),
+        load(burst=33, pitch=32, stride=64),
         "rows must lie at least the 64 bytes apart that each fills, not 32; raise the pitch",
-        load(burst=33, pitch=64),
+        load(burst=33, pitch=64, stride=64),
     ),
     (
         "ai_core",
@@ -247,37 +254,23 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     ),
     (
         "aiv",
-        loop(ScalarLoad("r", BYTE, 1), count=0),
-        "each operand must be a range within the 16384 bytes of ub, "
-        "not ub[3:3] uint8; claim it with the builder",
-        loop(ScalarLoad("r", BYTE, 1), count=1),
-    ),
-    (
-        "aiv",
-        loop(ScalarAlu("add", "r", 1, 2), count=0),
-        "a loop must run at least once and write each register before it reads it, "
-        "not 0 x with a register from outside; load it inside the loop",
-        loop(ScalarAlu("add", "r", 1, 2), count=1),
-    ),
-    (
-        "aiv",
         loop(ScalarAlu("add", "s", "r", 2)),
-        "a loop must run at least once and write each register before it reads it, "
-        "not 4 x with a register from outside; load it inside the loop",
+        "a register must be set before it is read, but nobody has set 'r'; "
+        "load it with ScalarLoad or compute it with ScalarAlu first",
         loop(ScalarLoad("r", BYTE, 1), ScalarAlu("add", "s", "r", 2)),
     ),
     (
         "aiv",
         loop(ScalarStore(BYTE, "r", 1)),
-        "a loop must run at least once and write each register before it reads it, "
-        "not 4 x with a register from outside; load it inside the loop",
+        "a register must be set before it is read, but nobody has set 'r'; "
+        "load it with ScalarLoad or compute it with ScalarAlu first",
         loop(ScalarAlu("add", "r", 1, 2), ScalarStore(BYTE, "r", 1)),
     ),
     (
         "aiv",
         loop(Trap("r", "stop")),
-        "a loop must run at least once and write each register before it reads it, "
-        "not 4 x with a register from outside; load it inside the loop",
+        "a register must be set before it is read, but nobody has set 'r'; "
+        "load it with ScalarLoad or compute it with ScalarAlu first",
         loop(ScalarLoad("r", BYTE, 1), Trap("r", "stop")),
     ),
     (
@@ -300,6 +293,162 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         "a round must not touch what another round stores, not even in part; "
         "store elsewhere, or write the rounds one by one",
         loop(ScalarLoad("r", ub(0, UINT8, 1), 1), ScalarStore(ub(4, UINT8, 1), "r", 1)),
+    ),
+    (
+        "aiv",
+        Load(ub(0, FLOAT32, 8), Global("x", 0, 256)),
+        "dst must hold the 256 bytes that are written, ub[0:256] uint8, not be ub[0:32] float32; "
+        "name more or move less",
+        Load(ub(0, FLOAT32, 64), Global("x", 0, 256)),
+    ),
+    (
+        "aiv",
+        Load(ub(0, FLOAT32, 8), Global("x", 0, 33), 0),
+        "dst must hold the 64 bytes that are written, ub[0:64] uint8, not be ub[0:32] float32; "
+        "name more or move less",
+        Load(ub(0, FLOAT32, 9), Global("x", 0, 33), 0),
+    ),
+    (
+        "aiv",
+        Store(Global("y", 0, 256), ub(0, FLOAT32, 63)),
+        "src must hold the 256 bytes that are read, ub[0:256] uint8, not be ub[0:252] float32; "
+        "name more or move less",
+        Store(Global("y", 0, 256), ub(0, FLOAT32, 64)),
+    ),
+    (
+        "aiv",
+        Store(Global("y", 0, 32, 2, 32), ub(0, UINT8, 64), 0),
+        "rows must lie at least the 32 bytes apart that each fills, not 0; raise the pitch",
+        Store(Global("y", 0, 32, 1, 32), ub(0, UINT8, 64), 0),
+    ),
+    (
+        "aiv",
+        load(stride=31),
+        "bursts must lie at least their 32 bytes apart in global memory, not 31; "
+        "raise the stride, or copy them one by one",
+        load(stride=31, bursts=1),
+    ),
+    (
+        "ai_core",
+        load(stride=32 * 65537),
+        "bursts must lie at most 2097120 bytes from end to start, not 2097152; "
+        "copy them one by one",
+        load(stride=32 * 65536),
+    ),
+    (
+        "aiv",
+        Load(ub(0, UINT8, 64, 2, 8), Global("x", 0, 64)),
+        "operands must be without strides, which vector instructions on ub alone have, not "
+        "ub[0:96] uint8 stride 2,8; take the pieces one by one",
+        Load(ub(0, UINT8, 64), Global("x", 0, 64)),
+    ),
+    (
+        "aiv",
+        ScalarLoad("r", ub(0, UINT8, 2)),
+        "what is loaded or stored must be one element of 8 to 64 bits, not 2 in ub[0:2] uint8; "
+        "take one after the other",
+        ScalarLoad("r", ub(0, UINT8, 1)),
+    ),
+    (
+        "aiv",
+        loop(ScalarLoad("r", ub(0, INT4, 1))),
+        "what is loaded or stored must be one element of 8 to 64 bits, not 1 in ub[0:1] int4; "
+        "take one after the other",
+        loop(ScalarLoad("r", ub(0, INT8, 1))),
+    ),
+    (
+        "aiv",
+        Duplicate(ub(0, FLOAT32, 128, 1, 0), 0.0),
+        "dst must have strides that bring it to each block once, not 1 and 0 for 512 bytes; "
+        "raise them, or write elsewhere and combine",
+        Duplicate(ub(0, FLOAT32, 128, 2, 1), 0.0),
+    ),
+    (
+        "aiv",
+        Duplicate(ub(0, FLOAT32, 128, 2, 4), 0.0),
+        "dst must have strides that bring it to each block once, not 2 and 4 for 512 bytes; "
+        "raise them, or write elsewhere and combine",
+        Duplicate(ub(0, FLOAT32, 128, 2, 5), 0.0),
+    ),
+    (
+        "aiv",
+        Binary("add", ub(0, FLOAT32, 10**9), *[ub(0, FLOAT32, 10**9, 0, 0)] * 2),
+        "each operand must be a range within the 16384 bytes of ub, "
+        "not ub[0:32] float32 stride 0,0; claim it with the builder",
+        Binary("add", ub(0, FLOAT32, 512), *[ub(0, FLOAT32, 512, 0, 0)] * 2),
+    ),
+    (
+        "aiv",
+        Binary("add", ub(0, FLOAT32, 128, 1, 256), *[ub(0, FLOAT32, 128)] * 2),
+        "strides must be at most 255 blocks, not those of ub[0:512] float32, ub[0:512] float32, "
+        "ub[0:8448] float32 stride 1,256; emit what in_reach makes of it",
+        Binary("add", ub(0, FLOAT32, 128, 1, 255), *[ub(0, FLOAT32, 128)] * 2),
+    ),
+    (
+        "aiv",
+        Duplicate(ub(0, FLOAT32, 16, 256), 0.0),
+        "strides must be at most 255 blocks, not those of ub[0:8224] float32 stride 256,8; "
+        "emit what in_reach makes of it",
+        # With one repeat nothing comes of the other stride.
+        Duplicate(ub(0, FLOAT32, 16, 255, 256), 0.0),
+    ),
+    (
+        "aiv",
+        Copy(ub(8192, FLOAT32, 8), ub(0, FLOAT16, 16)),
+        "operands must have the same number of elements, and at least one, not 16, 8; "
+        "cut them alike",
+        # A DataCopy, whose gaps are wider.
+        Copy(ub(8192, FLOAT32, 16), ub(0, FLOAT32, 16, 256, 8)),
+    ),
+    (
+        "aiv",
+        Cast(ub(0, INT4, 63), ub(256, FLOAT16, 63), "rint"),
+        "operands of int4 must be whole bytes, not 63, 63 elements; pad them",
+        Cast(ub(0, INT4, 64), ub(256, FLOAT16, 64), "rint"),
+    ),
+    (
+        "aiv",
+        BinaryScalar("mul", ub(0, INT32, 64), ub(0, INT32, 64), 1.5),
+        "scalar must be a number that int32 has, not 1.5; round or clip it",
+        BinaryScalar("mul", ub(0, INT32, 64), ub(0, INT32, 64), 2.0),
+    ),
+    (
+        "aiv",
+        Axpy(ub(0, FLOAT16, 64), ub(256, FLOAT16, 64), 65520.0),
+        "scalar must be a number that float16 has, not 65520.0; round or clip it",
+        Axpy(ub(0, FLOAT16, 64), ub(256, FLOAT16, 64), float("inf")),
+    ),
+    (
+        "aiv",
+        Duplicate(ub(0, INT32, 64), 2**31),
+        "scalar must be a number that int32 has, not 2147483648; round or clip it",
+        Duplicate(ub(0, INT32, 64), -(2**31)),
+    ),
+    (
+        "aiv",
+        Reduce("max", Y, X),
+        "dst must be one element, not 64; change its count",
+        Reduce("max", ub(256, FLOAT32, 1), X),
+    ),
+    (
+        "ai_core",
+        BroadcastToL0c(Local("l0c", 0, FLOAT32, 256), ub(0, FLOAT16, 16), 16),
+        "src and dst must share one of float32, int32, not float16, float32; cast first",
+        BroadcastToL0c(Local("l0c", 0, FLOAT32, 256), ub(0, FLOAT32, 16), 16),
+    ),
+    (
+        "ai_core",
+        BroadcastToL0c(Local("l0c", 0, FLOAT32, 256), ub(0, FLOAT32, 16), 24),
+        "rows and columns must be multiples of 16 and dst hold each column so often, not 256 "
+        "elements for 24 rows of 16; pad them",
+        BroadcastToL0c(Local("l0c", 0, FLOAT32, 512), ub(0, FLOAT32, 16), 32),
+    ),
+    (
+        "ai_core",
+        BroadcastToL0c(ub(0, FLOAT32, 256), ub(2048, FLOAT32, 16), 16),
+        "it must go a way that ai_core has for it, one of ub_to_l0c, not ub_to_ub; "
+        "take another buffer",
+        BroadcastToL0c(Local("l0c", 0, INT32, 256), ub(2048, INT32, 16), 16),
     ),
     (
         "aiv",
@@ -382,6 +531,36 @@ def test_casts_that_the_two_architectures_have(
 ) -> None:
     found = [mode in CASTS[arch].get((src, dst), ()) for arch in ("2201", "2002")]
     assert found == [on_2201, on_2002]
+
+
+@pytest.mark.parametrize(
+    ("kind", "many", "most"),
+    [
+        ("aiv", load(bursts=4096, burst=1), load(bursts=4095, burst=1)),
+        ("aiv", store(bursts=4096, burst=1), store(bursts=4095, burst=1)),
+        (
+            "ai_core",
+            CopyToL1(Local("l1", 0, UINT8, 2**17), ub(0, UINT8, 2**17), 32, 4096, 32, 32),
+            CopyToL1(Local("l1", 0, UINT8, 2**17), ub(0, UINT8, 2**17), 32, 4095, 32, 32),
+        ),
+    ],
+)
+def test_the_bursts_of_a_copy_fit_into_twelve_bits(kind: str, many: MicroOp, most: MicroOp) -> None:
+    spec = devices.load("ascend910b2" if kind == "aiv" else "ascend310p3")
+    refused(
+        Place(spec, kind), many, "a copy must have at most 4095 bursts, not 4096; make it several"
+    )
+    accepted(Place(spec, kind), most)
+
+
+def test_a_loop_takes_no_register_from_outside(tiny: DeviceSpec) -> None:
+    op = loop(ScalarAlu("add", "s", "r", 2), ScalarLoad("r", BYTE, 1))
+    message = (
+        f"kernel #1: {op}: a loop must set each register before it reads it, not take r from "
+        f"outside; load it inside the loop"
+    )
+    with pytest.raises(RuleError, match=f"^{re.escape(message)}$"):
+        check(Program("kernel", (ScalarLoad("r", BYTE), op)), Place(tiny, "aiv"))
 
 
 def test_the_first_bad_micro_op_is_named(tiny: DeviceSpec) -> None:

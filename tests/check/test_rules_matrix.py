@@ -55,9 +55,9 @@ VECTORS = replace(
     OUT, src=at("l0c", INT32, 1536), mode="deqf16", scale=at("fb", UINT64, 40)
 )  # fmt: skip
 PLAIN = replace(OUT, mode="none", dtype=FLOAT32, dst=Global("y", 0, 160, 20, 4096))
-TO_L1 = replace(OUT, dst=at("l1", FLOAT16, 1), dst_rows=32)
+TO_L1 = replace(OUT, dst=at("l1", FLOAT16, 2048), dst_rows=32)
 DRAIN = CopyL0c(at("ub", FLOAT16, 1024), at("l0c", INT32, 1024), "deqf16", 1, 32)
-TO_CUBE = CopyToL1(at("l1", UINT8, 64), at("ub", UINT8, 64), 64, 2, 64, 128)
+TO_CUBE = CopyToL1(at("l1", UINT8, 192), at("ub", UINT8, 128), 64, 2, 64, 128)
 ABS = Unary("abs", at("ub", FLOAT32, 64), at("ub", FLOAT32, 64, 256))
 SUM = BlockReduce("sum", at("ub", FLOAT32, 8), at("ub", FLOAT32, 64, 256))
 ADD = Store(Global("y", 0, 64), at("ub", FLOAT32, 16), atomic=FLOAT32)
@@ -122,7 +122,65 @@ BIASES = "a bias must be 40 elements of int32 in bt, given if init is bias and o
 SCALED = "mode deqf16 must come with one scale, or with uint64 for 40 columns in fb, not "
 
 REFUSED: list[tuple[str, MicroOp, str]] = [
+    # ---- operands that name less than is moved ----
+    (
+        "aic",
+        other(ND2NZ, dst=at("l1", FLOAT16, 815)),
+        "dst must hold the 1664 bytes that are written, l1[0:1664] uint8, not be l1[0:1630] "
+        "float16; name more or move less",
+    ),
+    (
+        "aic",
+        other(PIECE, src=at("l1", INT8, 4096)),
+        "src must hold the 3072 bytes that are read, l1[2560:5632] uint8, not be l1[0:4096] "
+        "int8; name more or move less",
+    ),
+    (
+        "aic",
+        other(OUT, src=at("l0c", FLOAT32, 1535)),
+        "src must hold the 6144 bytes that are read, l0c[0:6144] float32, not be l0c[0:6140] "
+        "float32; name more or move less",
+    ),
+    (
+        "aic",
+        other(TO_L1, dst=at("l1", FLOAT16, 1328)),
+        "dst must hold the 2688 bytes that are written, l1[0:2688] uint8, not be l1[0:2656] "
+        "float16; name more or move less",
+    ),
+    (
+        "ai_core",
+        other(TO_CUBE, dst=at("l1", UINT8, 160)),
+        "dst must hold the 192 bytes that are written, l1[0:192] uint8, not be l1[0:160] "
+        "uint8; name more or move less",
+    ),
+    (
+        "ai_core",
+        other(TO_CUBE, src=at("ub", UINT8, 127)),
+        "src must hold the 128 bytes that are read, ub[0:128] uint8, not be ub[0:127] "
+        "uint8; name more or move less",
+    ),
     # ---- copies ----
+    (
+        "aic",
+        other(ND2NZ, src=Global("x", 0, 63, 20, 4096)),
+        "rows must be whole elements of float16, not 63 bytes; change their size",
+    ),
+    (
+        "aic",
+        other(ND2NZ, src=Global("x", 0, 64, 20, 63)),
+        "bursts must lie at least their 64 bytes apart in global memory, not 63; "
+        "raise the stride, or copy them one by one",
+    ),
+    (
+        "aic",
+        LoadNd2Nz(at("l1", FLOAT16, 16), Global("x", 0, 32), 16400),
+        "dst_rows must be at most 16384, not 16400; make it several copies",
+    ),
+    (
+        "aic",
+        other(OUT, dst=Global("y", 0, 80, 20, 79)),
+        "rows must lie at least their 80 bytes apart in global memory, not 79; raise the stride",
+    ),
     (
         "ai_core",
         ND2NZ,

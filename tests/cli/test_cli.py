@@ -1,12 +1,16 @@
 """The command line: what goes to stdout, what to stderr, and with which exit code."""
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib.metadata import version
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic, sleep
 
 import ml_dtypes
 import numpy as np
@@ -16,11 +20,18 @@ from rich.console import Console
 
 import npusim
 from npusim import TensorSpec, chip, devices
-from npusim.cli import folder, progress
+from npusim.cli import app, folder, progress
 from npusim.cli.call import attribute
 from npusim.cli.summary import summary
+from npusim.reports import bounds, style
+from npusim.trace.record import VERSION
 
-CHIPS = ", ".join(devices.names())
+CHIPS = devices.listing()
+ALIASES = (
+    "Ascend310P3, Atlas inference, Atlas 推理系列产品, Atlas 300I Pro, Atlas 300V Pro, "
+    "Atlas 300I Duo, Ascend310P"
+)
+"""Of the ascend310p3."""
 QUANTIZE = (
     *("run", "npu_quantize", "-d", "Atlas 300I Pro", "-i", "input=arange:2x3x12"),
     *("-i", "scales=full:12:value=3", "-a", "dtype=qint8", "-a", "axis=-1", "-a", "div_mode=false"),
@@ -53,29 +64,37 @@ def test_a_run_is_summed_up() -> None:
     assert run.time_us is not None
     assert run.trace is not None
     cores_us = run.time_us - run.launch_us
+    works = run.trace.lanes[0].work_cycles()
     rows = [
-        (pipe, f"{100 * counter.busy_cycles / run.trace.cycles:.1f} %", counter)
-        for pipe, counter in run.counters[0].items()
+        (
+            pipe,
+            f"{100 * counter.busy_cycles / run.trace.cycles:.1f} %",
+            f"{100 * works[pipe] / run.trace.cycles:.1f} %",
+            counter,
+        )
+        for pipe in style.PIPES
+        if (counter := run.counters[0].get(pipe)) is not None
     ]
     code, out, err = npusim_says(*QUANTIZE)
 
     assert (code, err) == (0, "")
     assert out == (
         "operator  npu_quantize\n"
-        "chip      ascend310p3 = Ascend310P3 = Atlas inference = Atlas 300I Pro = Atlas 300V Pro"
-        " = Atlas 300I Duo\n"
+        "chip      ascend310p3 = Ascend310P3 = Atlas inference = Atlas 推理系列产品"
+        " = Atlas 300I Pro = Atlas 300V Pro = Atlas 300I Duo = Ascend310P\n"
         "output    int8 (2, 3, 12): 0 3 6 9 12 15 18 21 24 27 30 33 ...\n"
         f"time      {run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion"
         f" + {cores_us:.2f} us slowest core ({run.cycles} cycles at 1.06 GHz)\n"
-        "memory    512 bytes moved past the L2, 2.625 KiB from and to the L2\n"
+        f"why       {bounds.finding(run)}\n"
+        "memory    768 bytes from and to global memory, 3.125 KiB from and to the L2\n"
         "cores     core 0 (ai_core) alone\n"
         "\n"
-        f"pipe       busy   cycles   micro-ops   bytes moved\n"
-        f"{'─' * 50}\n"
+        f"pipe       busy    works   busy cycles   micro-ops   bytes moved\n"
+        f"{'─' * 64}\n"
         + "".join(
-            f"{pipe:6}   {busy:>6}   {counter.busy_cycles:6}   {counter.micro_ops:9}   "
-            f"{counter.nbytes:11}\n"
-            for pipe, busy, counter in rows
+            f"{pipe:6}   {busy:>6}   {own:>6}   {counter.busy_cycles:11}   "
+            f"{counter.micro_ops:9}   {counter.nbytes:11}\n"
+            for pipe, busy, own, counter in rows
         )
     )
 
@@ -93,8 +112,59 @@ def test_of_many_cores_the_slowest_is_named() -> None:
     assert code == 0
     assert "output    int8 (512, 512), without values\n" in out
     assert (
-        f"cores     15, of which core {slowest.cores[0]} ({slowest.kind}) is the slowest\n" in out
+        f"cores     15: 8 ai_core and 7 vector_core, of which core {slowest.cores[0]} "
+        f"({slowest.kind}) is the slowest\n" in out
     )
+
+
+def test_of_a_mixed_kernel_each_kind_of_core_has_its_table() -> None:
+    """The pipe that holds the run up is of a cube core, the core that ends last a vector core."""
+    x1, x2 = TensorSpec((16, 1024), "int8"), TensorSpec((1024, 2048), "int8")
+    scale, rows = TensorSpec((2048,), "bfloat16"), TensorSpec((16,), "float32")
+    run = npusim.run(
+        *("npu_quant_matmul", x1, x2, scale),
+        pertoken_scale=rows, output_dtype="bfloat16", device="ascend910b2",
+    )  # fmt: skip
+    assert run.trace is not None
+    cubes, vectors = (
+        [core for core in run.trace.cores if run.trace.kind(core) == kind]
+        for kind in ("aic", "aiv")
+    )
+    slowest = run.trace.slowest
+    code, out, _ = npusim_says(
+        *("run", "npu_quant_matmul", "-d", "ascend910b2", "-a", "output_dtype=bfloat16"),
+        *("-i", "x1=spec:16x1024:int8", "-i", "x2=spec:1024x2048:int8"),
+        *("-i", "scale=spec:2048:bfloat16", "-i", "pertoken_scale=spec:16:float32"),
+    )
+
+    assert code == 0
+    assert f"why       {bounds.finding(run)}\n" in out
+    assert (
+        f"cores     {len(cubes) + len(vectors)}: {len(cubes)} aic and {len(vectors)} aiv, of which "
+        f"core {slowest.cores[0]} ({slowest.kind}) is the slowest\n" in out
+    )
+    first, *tables = out.split("\n\n")
+    assert first.startswith("operator")
+    assert len(tables) == 2
+    for text, cores, pipes in zip(
+        tables,
+        (cubes, vectors),
+        (["mte2", "mte1", "cube", "fixpipe"], ["mte2", "vector", "mte3"]),
+        strict=True,
+    ):
+        heading, _, _, *lines = text.splitlines()
+        ends = {core: max(span.end for span in run.trace.spans(core)) for core in cores}
+        last = min(core for core in cores if ends[core] == max(ends.values()))
+        kind = run.trace.kind(last)
+        assert heading == f"core {last}, the slowest of {len(cores)} ({kind})"
+        assert [line.split()[0] for line in lines] == pipes
+        for line in lines:
+            pipe, share, _, own, _, cycles, ops, nbytes = line.split()
+            counter = run.counters[last][pipe]  # type: ignore[index]
+            assert f"{100 * counter.busy_cycles / run.trace.cycles:.1f}" == share
+            assert 0 < float(own) <= float(share)
+            found = int(cycles), int(ops), int(nbytes)
+            assert found == (counter.busy_cycles, counter.micro_ops, counter.nbytes)
 
 
 CAST = ("run", "npu_format_cast", "-d", "ascend910b2", "-a", "acl_format=29")
@@ -306,7 +376,7 @@ def test_what_has_no_default_must_be_given() -> None:
     )
     refused(
         2,
-        "run: dtype of npu_quantize must be given; add for example -a dtype=...",
+        "run: dtype of npu_quantize must be given; add for example -a dtype=qint8",
         *quantize(without="dtype="),
     )
 
@@ -446,6 +516,95 @@ def test_attributes_mean_what_they_look_like(word: str, value: object) -> None:
     assert type(attribute(word)) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "1" * 5000,
+            "attributes: a whole number must have at most 18 digits, not 5000; write a smaller one",
+        ),
+        (
+            "-" + "1" * 19,
+            "attributes: a whole number must have at most 18 digits, not 19; write a smaller one",
+        ),
+        (
+            "1e999",
+            "attributes: a number must be at most 1.79769e+308, not 1e999; write a smaller one",
+        ),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused(word: str, message: str) -> None:
+    refused(2, message, *quantize("-a", f"axis={word}", without="axis="))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "npu_dynamic_quant", "-d", "A2", "-i", "x=randn:8x64:float16:seed={}x"),
+        ("run", "npu_dynamic_quant", "-d", "A2", "-i", "x=randn:{}x64:float16"),
+        ("run", "npu_dynamic_quant", "-d", "A2", "-i", "x=randn:8x64:{}"),
+        ("run", "npu_dynamic_quant", "-d", "A2", "-i", "x={}"),
+        ("run", "npu_dynamic_quant", "-d", "A2", "-i", "{}=zeros:8"),
+        ("run", "npu_dynamic_quant", "-d", "A2", "-i", "{}"),
+        ("layout", "{}x4", "int8", "ND"),
+        ("layout", "20x40", "int8", "ND", "--offset", "{}"),
+        ("layout", "where", "20x40", "int8", "ND", "--index", "1,{}"),
+        ("decode-scale", "x{}"),
+        ("decode-scale", "--encode", "{},x"),
+        ("compare", "{}", "ones:8"),
+    ],
+)
+def test_a_long_word_is_named_by_its_beginning(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        app([word.format("9" * 5000) for word in words], prog_name="npusim")
+
+    message = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert "99999..." in message
+    assert len(message) < 400
+
+
+class Full(StringIO):
+    """A disk that takes nothing."""
+
+    def write(self, _: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_an_answer_that_nobody_takes_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with redirect_stdout(Full()), pytest.raises(SystemExit) as caught:
+        app(["ops", "--json"], prog_name="npusim")
+
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == (
+        "npusim: files: the answer must be one that can be read or written, but: No space left "
+        "on device; check where it goes\n"
+    )
+
+
+def test_a_full_disk_behind_stdout_is_told_once(tmp_path: Path) -> None:
+    # Files of this process cannot grow, as on a full disk.
+    code = (
+        "import resource, npusim.cli; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+        "npusim.cli.main()"
+    )
+    with (tmp_path / "answer").open("wb") as answer:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "ops"],
+            stdout=answer,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "npusim: files: the answer must be one that can be read or written, but: File too large; "
+        "check where it goes\n"
+    )
+
+
 # ---- folders ----
 
 
@@ -459,7 +618,9 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     assert entries(out.parent) == ["out"]
     np.testing.assert_array_equal(np.load(out / "output.npy"), reference().output)
     record = json.loads((out / "run.json").read_text())
-    assert record.pop("version") == 3
+    assert record.pop("version") == VERSION
+    assert record.pop("files") == sorted(FILES)
+    assert set(record.pop("sha256")) == {"run.json", "device.json", "trace.npz"}
     words = quantize()
     assert record.pop("typed") == {
         "op": ["npu_quantize"],
@@ -589,13 +750,45 @@ def test_a_run_reports_its_progress() -> None:
         device="ascend310p3",
         progress=lambda *news: heard.append(news),
     )
-    values = [share for stage, share in heard if stage == "values"]
-    times = [share for stage, share in heard if stage == "time"]
+    stages = ("programs", "checks", "values", "time")
+    shares = [[share for stage, share in heard if stage == wanted] for wanted in stages]
 
-    assert [stage for stage, _ in heard] == ["values"] * len(values) + ["time"] * len(times)
-    for shares in (values, times):
-        assert shares == sorted(shares)
-        assert all(0 <= share <= 1 for share in shares)
+    in_order = [stage for stage, own in zip(stages, shares, strict=True) for _ in own]
+    assert [stage for stage, _ in heard] == in_order
+    for own in shares:
+        assert own == sorted(own) != []
+        assert all(0 <= share <= 1 for share in own)
+
+
+def test_what_takes_long_before_the_first_value_is_reported_core_by_core() -> None:
+    """Batches, groups and pieces are all written before anything is computed or timed."""
+    heard: list[tuple[str, float]] = []
+    x = TensorSpec((96, 16, 16), "float16")
+    found = npusim.run("matmul", x, x, device="Atlas A2", progress=lambda *news: heard.append(news))
+
+    programs = [share for stage, share in heard if stage == "programs"]
+    assert programs[0] == 0.0
+    # Its 24 cores have programs of their own, and the last report says that all is done.
+    assert len(set(programs)) == 25
+    assert programs[-1] == 1.0
+    checks = [share for stage, share in heard if stage == "checks"]
+    assert len(checks) == found.plan.block_dim == 24
+    assert checks[-1] == 23 / 24
+
+
+def test_a_launch_of_both_kinds_of_core_is_reported_too() -> None:
+    heard: list[tuple[str, float]] = []
+    x, weight = TensorSpec((16, 256), "float16"), TensorSpec((256, 6144), "int8")
+    scale = TensorSpec((6144,), "float16")
+    npusim.run(
+        *("npu_weight_quant_batchmatmul", x, weight, scale),
+        device="Atlas A2",
+        progress=lambda *news: heard.append(news),
+    )
+    programs = [share for stage, share in heard if stage == "programs"]
+    assert len(programs) > 4
+    assert programs == sorted(programs)
+    assert programs[-1] == 1.0
 
 
 def test_who_listens_does_not_change_the_times() -> None:
@@ -607,9 +800,34 @@ def test_who_listens_does_not_change_the_times() -> None:
     assert silent.to_json() == heard.to_json()
 
 
-def test_a_bar_is_for_terminals_only() -> None:
-    with progress.bar() as report:
-        assert report is None
+def test_where_no_terminal_is_a_line_comes_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the clock: also before there is news, and where news are far apart."""
+
+    def hears(line: str, times: int) -> bool:
+        heard, deadline = "", monotonic() + 10
+        while heard.count(line) < times and monotonic() < deadline:
+            sleep(0.005)
+            heard += capsys.readouterr().err
+        return heard.count(line) >= times
+
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
+    with progress.shown() as report:
+        assert hears("npusim: at work after 0 s\n", 1)
+        report("rows", 0.3)
+        assert hears("npusim: rows 30% done after 0 s\n", 2)
+        report("rows", 1.0)
+        assert hears("npusim: rows 100% done after 0 s\n", 1)
+    capsys.readouterr()
+    sleep(0.05)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_short_run_says_nothing_but_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.shown() as report:
+        report("values", 0.5)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_bar_is_for_long_runs_only(
@@ -620,8 +838,7 @@ def test_a_bar_is_for_long_runs_only(
     )
 
     def play() -> chip.Progress:
-        with progress.bar() as report:
-            assert report is not None
+        with progress.shown() as report:
             report("values", 0.5)
             report("time", 0.25)
         return report
@@ -681,7 +898,7 @@ def test_chips_are_listed_with_all_their_names() -> None:
         "8 ai_core at 1.06 GHz, 7 vector_core at 1 GHz",
         "16 MiB",
         "204.8 GB/s",
-        "Ascend310P3, Atlas inference, Atlas 300I Pro, Atlas 300V Pro, Atlas 300I Duo",
+        ALIASES,
     ]
 
 
@@ -694,7 +911,7 @@ def test_chips_as_json() -> None:
     spec = devices.load("ascend910b2")
     assert rows["ascend910b2"] == {
         "name": "ascend910b2",
-        "aliases": ["Ascend910B2", "Atlas A2"],
+        "aliases": ["Ascend910B2", "Atlas A2", "Atlas A2 训练系列产品", "Ascend910B"],
         "series": "Atlas A2",
         "cores": {
             "aic": {"count": 24, "clock_hz": 1_800_000_000},
@@ -714,7 +931,7 @@ def test_a_chip_is_shown_with_every_number_and_its_unit() -> None:
         "name ascend310p3",
         "series Atlas inference",
         "arch 2002",
-        "aliases Ascend310P3, Atlas inference, Atlas 300I Pro, Atlas 300V Pro, Atlas 300I Duo",
+        f"aliases {ALIASES}",
         "half_overflow saturate",
     ]
     for row in (
@@ -729,7 +946,8 @@ def test_a_chip_is_shown_with_every_number_and_its_unit() -> None:
         "completion_us 0.25 us",
     ):
         assert row in lines
-    names = {key.rpartition(".")[2] for key in devices.load("ascend310p3").sources}
+    keys = [key for key in devices.load("ascend310p3").sources if not key.startswith("aliases.")]
+    names = {key.rpartition(".")[2] for key in keys}
     assert names <= {line.partition(" ")[0] for line in lines}
 
 
@@ -774,8 +992,32 @@ def test_pictures_are_not_loaded_until_they_are_drawn() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_that_a_file_of_ones_own_is_run_is_said(command: str) -> None:
+    code, out, _ = npusim_says(command, "--help")
+
+    assert code == 0
+    words = " ".join(out.replace("│", " ").split())
+    assert "a kernel of your own: the file is run, with all that stands in it." in words
+
+
 def test_without_words_there_is_help() -> None:
     code, out, err = npusim_says()
 
     assert code == 2
     assert "Usage: npusim" in out + err
+
+
+def test_a_call_that_the_document_excludes_is_warned_of_in_a_line() -> None:
+    weight = "weight=randint:64x128:int8:high=8:layout=FRACTAL_NZ"
+    code, out, err = npusim_says(
+        *("run", "npu_weight_quant_batchmatmul", "-d", "ascend910b2", "--no-timing"),
+        *("-i", "x=randn:4x64:float16", "-i", weight, "-i", "antiquant_scale=ones:128:float16"),
+        *("-i", "quant_scale=ones:128"),
+    )
+    assert code == 0
+    assert "int8" in out
+    assert err.splitlines()[-1] == (
+        "npusim: warning: npu_weight_quant_batchmatmul: the document takes quant_scale with ND "
+        "weights only, but its own example passes it with a FRACTAL_NZ one; it is taken"
+    )

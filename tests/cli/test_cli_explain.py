@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from commands import npusim_says, refused
 
+from npusim import ops
+from npusim.explain.scales import decode
+
 # ---- decode-scale ----
 
 
@@ -69,6 +72,7 @@ def test_scale_and_offset_are_packed() -> None:
         (("1", "-e", "1"), "a word or --encode must be given, and one only; write one"),
         (("one",), "a word must be a whole number, not 'one'; write for example 70369809530880 or "
                    "0x4000_3F80_0000"),
+        (("1" * 5000,), "a word must fit into 64 bits, not have 5000 digits; check it"),
         (("-e", "1,2,3"), "--encode must be SCALE or SCALE,OFFSET, finite numbers, not '1,2,3'; "
                           "write for example 0.1,-3"),
         (("-e", "nan"), "--encode must be SCALE or SCALE,OFFSET, finite numbers, not 'nan'; "
@@ -85,6 +89,9 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
         "decode-scale: a word must fit into 64 bits, not be 18446744073709551616; check it",
         *("decode-scale", str(2**64)),
     )
+    with pytest.raises(ValueError, match=r"^decode-scale: a word must fit into 64 bits, not have "
+                                         r"16610; check it$"):  # fmt: skip
+        decode(10**5000)
     refused(
         1,
         "decode-scale: round_mode must be 0 or 1, not 2; 0 cuts the scale's low bits off, "
@@ -190,7 +197,7 @@ def test_a_call_is_explained_for_each_product_line() -> None:
     code, out, err = npusim_says("explain", "npu_dynamic_quant", "-d", "Atlas A2", *CALL)
     assert (code, err) == (0, "")
     lines = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert lines["Atlas inference"].split()[2:] == ["refused", "x", "nothing"]
+    assert lines["Atlas inference"].split()[2:] == ["taken", "x", "float16", "as", "ND"]
     assert lines["Atlas A2"].split()[2:6] == ["taken", "x", "float16,", "bfloat16"]
     assert lines["chip"].split() == ["chip", "ascend910b2"]
     assert "in   x" in out
@@ -199,8 +206,19 @@ def test_a_call_is_explained_for_each_product_line() -> None:
     assert "tiling block_dim" in lines
 
 
+def test_what_is_launched_first_is_named() -> None:
+    product = ("explain", "npu_quant_matmul", "-d", "Atlas A2", "-i", "x1=spec:16x64:int8")
+    product += ("-i", "x2=spec:64x32:int8")
+    code, out, err = npusim_says(*product, "-i", "scale=spec:32:float32")
+    assert (code, err) == (0, "")
+    assert "\nlaunched first" in out
+    assert out.partition("launched first")[2].split()[0] == "npu_trans_quant_param"
+    assert "launched first" not in npusim_says(*product, "-i", "scale=spec:32:int64").out
+
+
 def test_a_refused_call_is_explained_too() -> None:
-    code, out, err = npusim_says("explain", "npu_dynamic_quant", "-d", "Atlas 300I Pro", *CALL)
+    packed = (*CALL, "-a", "dst_type=quint4x2")
+    code, out, err = npusim_says("explain", "npu_dynamic_quant", "-d", "Atlas 300I Pro", *packed)
     assert (code, err) == (0, "")
     assert "\nrefused  npu_dynamic_quant: " in out
     assert "tiling" not in out
@@ -225,3 +243,30 @@ def test_an_operator_must_exist() -> None:
     code, out, err = npusim_says("explain", "npu_quantise")
     assert (code, out) == (2, "")
     assert err.endswith("not 'npu_quantise'; did you mean npu_quantize?\n")
+
+
+INT4_CALL = (
+    *("explain", "npu_weight_quant_batchmatmul", "-i", "x=spec:16x4096:float16"),
+    *("-i", "antiquant_scale=spec:1024:float16", "-i"),
+)
+
+
+def test_int4_is_led_to_the_form_in_which_it_is_taken() -> None:
+    code, out, _ = npusim_says(*INT4_CALL, "weight=spec:4096x1024:int4")
+    told = " ".join(out.split())
+    assert code == 0
+    assert "pass them packed, eight to an int32, as (4096, 128)" in told
+    code, out, _ = npusim_says(*INT4_CALL, "weight=spec:4096x128:int32")
+    assert code == 0
+    assert "template" in out.split()
+
+
+def test_a_kernel_of_ones_own_is_run_and_not_explained(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("def add(spec, x): ...\n", encoding="utf-8")
+    refused(
+        2,
+        "explain: OP must be an operator, one of " + ", ".join(ops.names()) + ", not the kernel "
+        f"{file}:add; use npusim run for a kernel of your own",
+        *("explain", f"{file}:add"),
+    )

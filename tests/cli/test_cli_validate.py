@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from time import sleep
 from typing import NamedTuple
 
 import pytest
 from commands import npusim_says, refused
 
-from npusim.validation import calls, families, measure, read
+from npusim.cli import progress
+from npusim.validation import Row, calls, families, measure, read
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "validation.txt"
 
@@ -48,6 +54,21 @@ def csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_families_are_a_table(csv: Path) -> None:
     assert npusim_says("validate", str(csv), "-j", "1") == (0, TABLE, "")
+
+
+def test_a_long_one_says_how_far_it_is_where_no_terminal_is(
+    csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(row: Row) -> tuple[Kernel, ...]:
+        sleep(0.2)
+        return (Kernel(float(row.m or 0)),)
+
+    monkeypatch.setitem(calls.KERNELS, "npu_quantize", slow)
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.05)
+    code, out, err = npusim_says("validate", str(csv), "-j", "1")
+
+    assert (code, out) == (0, TABLE)
+    assert re.fullmatch(r"(npusim: (at work|rows \d+% done) after \d s\n)+", err)
 
 
 def test_json_has_rows_and_families(csv: Path) -> None:
@@ -166,7 +187,8 @@ def test_the_shipped_rows(family: str, pytestconfig: pytest.Config) -> None:
         return
     code, out, err = npusim_says("validate", "-f", family, "-j", "1")
 
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert re.fullmatch(r"(npusim: (at work|rows \d+% done) after \d+ s\n)*", err)
     assert said_of(family, out) == said_of(family, GOLDEN.read_text())
     assert said_of(family, out)
 
@@ -181,3 +203,37 @@ def test_the_table_names_every_shipped_family() -> None:
     numbers, _, _ = GOLDEN.read_text().partition("not modelled")
     named = [line.split()[0] for line in numbers.splitlines()[2:] if line]
     assert sorted(named) == FAMILIES
+
+
+ENDED = """
+import os, signal, threading, time
+from multiprocessing import active_children
+from npusim import validation
+from npusim.cli import main
+
+def measure(rows, **_):
+    # As soon as there are workers, and while they are at work.
+    def end():
+        while not active_children():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+    threading.Thread(target=end).start()
+    return known(rows, jobs=2)
+
+known, validation.measure = validation.measure, measure
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_signal_ends_the_workers_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ENDED)
+    words = ("validate", "--family", "qbmm_910b2_nd", "-o", str(tmp_path / "out"))
+    child = subprocess.run(
+        [sys.executable, str(script), *words], capture_output=True, text=True, timeout=60
+    )
+
+    # Its pipes are closed: nobody is left who holds them.
+    assert (child.returncode, child.stdout, child.stderr) == (128 + signal.SIGTERM, "", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +12,34 @@ import pytest
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT8
 from npusim.data.layout import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, c0, from_fractals, to_fractals
 
-LAYOUTS = {"Nz": NZ, "zZ": ZZ, "nZ": ZN}
+ROOT = Path(__file__).parents[2]
+LAYOUTS = {"Nz": NZ, "Zz": ZZ, "Zn": ZN}
 WIDTHS = {64: 4, 32: 8, 16: 16, 8: 32, 4: 64}
 """Bits of an element -> elements in 32 bytes."""
+TRANSLATIONS = {
+    "docs/course/04_nd_and_nz.md",
+    "docs/sources.md",
+    "npusim/data/layout/__init__.py",
+    "npusim/data/layout/placement.py",
+}
+"""Where the names of others are told."""
+
+
+def test_a_capital_is_for_the_fractals_and_comes_first() -> None:
+    for name, layout in LAYOUTS.items():
+        assert (layout.name, layout.outer, layout.inner) == (name, *name)
+
+
+def test_no_page_and_no_module_spells_a_layout_another_way() -> None:
+    folders = {"npusim": "*.py", "docs": "*.md", "examples": "*.py"}
+    files = [path for folder, kind in folders.items() for path in (ROOT / folder).rglob(kind)]
+    others = re.compile(r"\b(zN|zZ|nZ|nN|zn|zz|nz[ZN])\b")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in [*files, ROOT / "README.md"]
+        if others.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == TRANSLATIONS
 
 
 @pytest.mark.parametrize(

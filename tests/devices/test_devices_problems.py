@@ -23,37 +23,40 @@ CLASSES = (
 # What stands below the head of a file -> what is said about it.
 NUMBERS = {
     f"[gm]\ncapacity_bytes = {NUMBER(-1)}": (
-        "gm.capacity_bytes: must be greater than 0, not -1; give a positive number"
+        "gm.capacity_bytes: must lie in [1e9, 4e12] bytes (chips have 24 to 155 GB), not -1; "
+        "give a number in this range, in bytes"
     ),
     f"[gm]\nread_bytes_per_s = {NUMBER('0.0')}": (
-        "gm.read_bytes_per_s: must be greater than 0, not 0.0; give a positive number"
+        "gm.read_bytes_per_s: must lie in [1e8, 1e14] bytes/s (memories move 4 GB/s to 7 TB/s), "
+        "not 0.0; give a number in this range, in bytes/s"
     ),
     f"[gm]\nread_latency_ns = {NUMBER(-0.5)}": (
-        "gm.read_latency_ns: must be at least 0, not -0.5; give zero or a positive number"
+        "gm.read_latency_ns: must lie in [0, 100000] ns (memories answer within 0.3 us), not -0.5; "
+        "give a number in this range, in ns"
     ),
     f"[gm]\nread_bytes_per_s = {NUMBER('inf')}": (
-        "gm.read_bytes_per_s: must be a finite number, not inf; "
-        "give the largest value that makes sense"
+        "gm.read_bytes_per_s: must be a finite number, not inf; write one"
     ),
     f"[gm]\nread_latency_ns = {NUMBER('nan')}": (
-        "gm.read_latency_ns: must be a finite number, not nan; "
-        "give the largest value that makes sense"
+        "gm.read_latency_ns: must be a finite number, not nan; write one"
     ),
     f"[gm]\ncapacity_bytes = {NUMBER(2.5)}": (
         "gm.capacity_bytes: must be a whole number, not 2.5; "
-        "write digits without point, exponent or quotes"
+        "2.5 looks like TiB: write 2748779069440"
+    ),
+    f"[gm]\ncapacity_bytes = {NUMBER(8589934592.5)}": (
+        "gm.capacity_bytes: must be a whole number, not 8589934592.5; "
+        "write it without fraction and quotes"
     ),
     f"[gm]\ncapacity_bytes = {NUMBER('true')}": (
-        "gm.capacity_bytes: must be a whole number, not true; "
-        "write digits without point, exponent or quotes"
+        "gm.capacity_bytes: must be a whole number, not true; write it without fraction and quotes"
     ),
     '[gm]\ncapacity_bytes = "big"': (
-        "gm.capacity_bytes: must be a whole number, not 'big'; "
-        "write digits without point, exponent or quotes"
+        "gm.capacity_bytes: must be a whole number, not 'big'; write it without fraction and quotes"
     ),
     "[gm.capacity_bytes]\nbig = 3": (
         "gm.capacity_bytes: must be a whole number, not a table; "
-        "write digits without point, exponent or quotes"
+        "write it without fraction and quotes"
     ),
     f"[gm]\nread_bytes_per_s = {NUMBER(chr(34) + 'fast' + chr(34))}": (
         "gm.read_bytes_per_s: must be a number, not 'fast'; write it without quotes"
@@ -142,16 +145,16 @@ JOINT = {
         "l2.line_bytes: must be a multiple of transfer.sector_bytes = 128, not 100; "
         "change one of them"
     ),
-    f"[vector]\nblock_bytes = {NUMBER(48)}": (
-        "vector.repeat_bytes: must be a multiple of vector.block_bytes = 48, not 256; "
+    f"[vector]\nrepeat_bytes = {NUMBER(100)}": (
+        "vector.repeat_bytes: must be a multiple of vector.block_bytes = 32, not 100; "
         "change one of them"
     ),
     f"[cores.aiv]\nub_bytes = {NUMBER(262144)}": (
         "cores.aiv.ub_bytes: must be groups x banks_per_group x bank_bytes = 196608, "
         "not 262144; make banks and buffer agree"
     ),
-    f"[cores.aic]\nl1_reserved_bytes = {NUMBER(524288)}": (
-        "cores.aic.l1_reserved_bytes: must be less than l1_bytes = 524288, not 524288; "
+    f"[cores.aic]\nl1_bytes = {NUMBER(65536)}\nl1_reserved_bytes = {NUMBER(65536)}": (
+        "cores.aic.l1_reserved_bytes: must be less than l1_bytes = 65536, not 65536; "
         "make it smaller"
     ),
     f"[sync]\nreserved_event_ids = {NUMBER(8)}": (
@@ -203,7 +206,8 @@ def test_each_problem_has_its_line(chip: Path) -> None:
         chip,
         "my_chip.toml: l2.line_bytes: must have value, source and confidence, not 3 alone; "
         f"{WRITE}",
-        "my_chip.toml: gm.capacity_bytes: must be greater than 0, not 0; give a positive number",
+        "my_chip.toml: gm.capacity_bytes: must lie in [1e9, 4e12] bytes (chips have 24 to 155 GB), "
+        "not 0; give a number in this range, in bytes",
         "my_chip.toml: l2.foo: must be one of capacity_bytes, line_bytes, read_bytes_per_s, "
         "write_bytes_per_s, read_latency_ns, write_latency_ns, row_ns, slices, outstanding, "
         "not foo; rename or drop it",
@@ -236,7 +240,11 @@ def test_a_problem_of_a_base_is_told_with_the_name_of_the_base(chip: Path) -> No
     base = chip.with_name("base.toml")
     base.write_text(f"{HEAD}[l2]\nline_bytes = {NUMBER(0)}", encoding="utf-8")
     chip.write_text('extends = "./base.toml"\nname = "my_chip"', encoding="utf-8")
-    refuses(chip, "base.toml: l2.line_bytes: must be greater than 0, not 0; give a positive number")
+    refuses(
+        chip,
+        "base.toml: l2.line_bytes: must lie in [8, 8192] bytes (lines and sectors are 128 to 512 "
+        "bytes), not 0; give a number in this range, in bytes",
+    )
 
 
 # ---- extends ----
@@ -247,7 +255,7 @@ def test_an_unknown_base_lists_the_known_ones(chip: Path) -> None:
     refuses(
         chip,
         "my_chip.toml: extends: no device 'ascend910b8'; did you mean ascend910b4? "
-        f"known: {', '.join(devices.names())}; "
+        f"known: {devices.listing()}; "
         "a file of your own is given by its path, which ends in .toml",
     )
 

@@ -88,7 +88,7 @@ def test_inputs_are_those_of_the_kernel() -> None:
 
 
 def test_a_refusal_is_told_for_each_product_line() -> None:
-    given = {"x": TensorSpec((4, 64), "float16")}
+    given = {"x": TensorSpec((4, 64), "float16"), "dst_type": "quint4x2"}
     found = explain("npu_dynamic_quant", devices.load("Atlas 300I Pro"), given)
     assert (found.outputs, found.plan, found.template) == ({}, None, None)
     refusals = [line.refusal for line in found.lines]
@@ -108,3 +108,27 @@ def test_the_chip_asked_for_speaks_for_its_series() -> None:
     given = {"x": TensorSpec((4, 64), "float16")}
     found = explain("npu_dynamic_quant", devices.load("Atlas 800I A2"), given)
     assert [line.device for line in found.lines] == ["ascend310p3", "ascend910b4", "ascend910_9391"]
+
+
+def test_int4_leads_to_the_form_in_which_it_is_taken() -> None:
+    given = {
+        "x": TensorSpec((16, 4096), "float16"),
+        "weight": TensorSpec((4096, 1024), "int4"),
+        "antiquant_scale": TensorSpec((1024,), "float16"),
+    }
+    found = explain("npu_weight_quant_batchmatmul", A2, given)
+    old, line, _ = found.lines
+    assert line.refusal == (
+        "npu_weight_quant_batchmatmul: weight must be int8 or int32 on Atlas A2, not int4; pass "
+        "them packed, eight to an int32, as (4096, 128): see npu_convert_weight_to_int4pack "
+        "[161002]"
+    )
+    assert line.dtypes[("weight",)] == ("int8", "int32 (4096, 128), eight int4 each")
+    assert old.dtypes[("weight",)] == ("int8",)
+    packed = {**given, "weight": TensorSpec((4096, 128), "int32")}
+    taken = explain("npu_weight_quant_batchmatmul", A2, packed)
+    assert taken.lines[1].refusal is None
+    assert (taken.template, taken.outputs["output"].shape) == ("custom", (16, 1024))
+    turned = {**given, "weight": TensorSpec((1024, 4096), "int4").T}
+    line = explain("npu_weight_quant_batchmatmul", A2, turned).lines[1]
+    assert line.dtypes[("weight",)] == ("int8", "int32 (512, 1024), eight int4 each")

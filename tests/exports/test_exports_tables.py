@@ -138,7 +138,8 @@ Times = tuple[MicroOp, int, int, int]
 def by_hand(device: DeviceSpec, kind: str, *times: Times) -> dict[str, float]:
     ops = tuple(op for op, *_ in times)
     start, free, end = (np.array([time[i] for time in times], np.int64) for i in (1, 2, 3))
-    trace = Trace((LaneTrace((0,), kind, Program("k", ops), start, free, end, 64, 192),), 10**9)
+    lane = LaneTrace((0,), kind, Program("k", ops), start, free, end, 64, 256, (), 192)
+    trace = Trace((lane,), 10**9)
     listing = Listing(trace, "k.txt")
     return measures(tallies(trace, listing)[0], listing, device)
 
@@ -237,6 +238,19 @@ def test_the_kernel_is_told_as_the_profiler_of_torch_npu_does(tmp_path: Path) ->
     assert cells["Input Data Types"] == "INT8;INT8;FLOAT"
     assert cells["Input Formats"] == "ND;FRACTAL_NZ;ND"
     assert (cells["Output Shapes"], cells["Output Data Types"]) == ("16,96", "DT_BF16")
+
+
+def test_a_kernel_that_is_launched_first_has_the_first_row(tmp_path: Path) -> None:
+    given = TensorSpec((16, 64), "int8"), TensorSpec((64, 96), "int8"), TensorSpec((96,), "float32")
+    run = npusim.run("npu_quant_matmul", *given, device="Atlas A2")
+    profile.write_details(run, tmp_path / "kernel_details.csv")
+    header, *rows = table(tmp_path / "kernel_details.csv")
+    first, second = (dict(zip(header, row, strict=True)) for row in rows)
+
+    assert (first["Name"], second["Name"]) == ("npu_trans_quant_param", "npu_quant_matmul")
+    durations = [float(row["Duration(us)"]) for row in (first, second)]
+    assert durations == pytest.approx([launch.time_us for launch in run.launches], abs=1e-3)
+    assert float(second["Start Time(us)"]) == pytest.approx(durations[0], abs=1e-3)
 
 
 def test_values_are_told_as_their_shapes(tmp_path: Path) -> None:
@@ -430,6 +444,23 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     )
     assert (tmp_path / "perfetto.json").read_text() == "mine"
     assert not (tmp_path / "msprof").exists()
+
+
+def test_a_link_to_nowhere_stays(tmp_path: Path) -> None:
+    (tmp_path / "perfetto.json").symlink_to("elsewhere")
+    with pytest.raises(ValueError, match=r"perfetto\.json must be new, but is there already"):
+        exports.export(quantize("Atlas A2"), tmp_path, ["perfetto"])
+    assert [path.name for path in tmp_path.iterdir()] == ["perfetto.json"]
+
+
+def test_what_comes_while_a_trace_is_written_stays(tmp_path: Path) -> None:
+    def progress(*_: object) -> None:
+        (tmp_path / "perfetto.json").write_text("mine")
+
+    with pytest.raises(ValueError, match=r"perfetto\.json must be new, but is there already"):
+        exports.export(quantize("Atlas A2"), tmp_path, ["perfetto"], progress=progress)
+    assert (tmp_path / "perfetto.json").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["perfetto.json"]
 
 
 def test_columns_are_known_for_every_chip() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 from tiny import builder, tiny_spec
 
@@ -172,6 +174,30 @@ def test_a_claim_beyond_the_buffer_is_refused(tiny: DeviceSpec) -> None:
     with pytest.raises(ProgramError, match=message(text)):
         write.claim("ub", 129)
     assert write.claim("ub", 128).offset_bytes == 16000
+
+
+@pytest.mark.parametrize("nbytes", [-32, -1024, 1.5, True, "64", None, float("nan")])
+def test_a_claim_that_would_put_slots_into_each_other_is_refused(
+    nbytes: Any, tiny: DeviceSpec
+) -> None:
+    write = builder(tiny)
+    write.claim("ub", 64)
+    text = f"must be an integer from 0 on, not {nbytes!r}; pass an int that fits"
+    with pytest.raises(ProgramError, match=message(f"kernel: a claim {text}")):
+        write.claim("ub", nbytes)
+    with pytest.raises(ProgramError, match=message(f"kernel: a claim {text}")):
+        write.queue("ub", nbytes, "mte2", "vector")
+    assert write.claim("ub", np.int64(32)).offset_bytes == 64
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5, "2", None])
+def test_a_queue_without_a_buffer_is_refused(depth: Any, tiny: DeviceSpec) -> None:
+    text = (
+        f"kernel: the depth of a queue must be an integer from 1 on, not {depth!r}; "
+        f"pass an int that fits"
+    )
+    with pytest.raises(ProgramError, match=message(text)):
+        builder(tiny).queue("ub", 32, "mte2", "vector", depth)
 
 
 def test_a_kernel_alone_may_claim_every_byte(tiny: DeviceSpec) -> None:

@@ -82,6 +82,7 @@ DYNAMIC: list[Case] = [
     )
     for smooth in (None, spec(x.dtype, x.shape[-1]))
 ]  # fmt: skip
+DYNAMIC.append(("npu_dynamic_quant", COUPLED, {"x": spec("float16", 200, 9984)}))
 FORMATS: list[Case] = [
     ("npu_format_cast", chip, {"x": x, "acl_format": to})
     for chip in (SPLIT, COUPLED)

@@ -143,20 +143,20 @@ def test_load_and_store_own_the_queue(builder: Builder) -> None:
     store(builder, go, go.alloc(), y)
 
     assert str(builder.build()).splitlines() == [
-        "mte2     load ub[0:20] float32 <- x+0 2x20 B stride 20",
+        "mte2     load ub[0:52] float32 <- x+0 2x20 B stride 20",
         "mte2     set_flag mte2->vector 0",
         "vector   wait_flag mte2->vector 0",
         "vector   set_flag vector->mte2 0",
         "vector   set_flag vector->mte3 0",
         "mte3     wait_flag vector->mte3 0",
-        "mte3     store y+0 2x20 B stride 20 <- ub[64:84] float32",
+        "mte3     store y+0 2x20 B stride 20 <- ub[64:116] float32",
         "mte3     set_flag mte3->vector 0",
         "mte2     wait_flag vector->mte2 0",
         "vector   wait_flag mte3->vector 0",
     ]
 
 
-def test_a_copy_can_name_the_gaps_between_rows_too(builder: Builder) -> None:
+def test_a_copy_can_name_the_gap_behind_the_last_row_too(builder: Builder) -> None:
     x, y = GmView.of("x", FLOAT32, 4, 5), GmView.of("y", FLOAT32, 2, 5)
     come = builder.queue("ub", 4 * 64, "mte2", "vector")
     go = builder.queue("ub", 2 * 64, "vector", "mte3")

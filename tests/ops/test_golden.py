@@ -66,6 +66,14 @@ CASES = [
          np.array([0, 1], np.int32)), ALL[1:],
     ),
     Case("npu_dynamic_quant", "two_rows", (TensorSpec((2, 128), "bfloat16"),), ALL[1:]),
+    Case("npu_dynamic_quant", "patches", (TensorSpec((10, 32), "float16"),), (INFERENCE,)),
+    Case("npu_dynamic_quant", "long_rows", (TensorSpec((1, 4128), "float16"),), (INFERENCE,)),
+    # Two rows of one core, each of another group.
+    Case(
+        "npu_dynamic_quant", "groups", (TensorSpec((96, 16), "bfloat16"),), ALL[1:2],
+        {"smooth_scales": TensorSpec((96, 16), "bfloat16"), "dst_type": "quint4x2",
+         "group_index": np.arange(1, 97, dtype=np.int32)}, 1,
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

@@ -10,10 +10,25 @@ from chips import THREE
 
 from npusim import OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.cli.call import is_tensor
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    UINT64,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning"),
+    pytest.mark.filterwarnings("ignore:npu_dynamic_quant:UserWarning"),
+]
 
 F16, F32 = np.float16, np.float32
-FLOATS = (FLOAT16, FLOAT32, BFLOAT16)
+DTYPES = (FLOAT16, FLOAT32, BFLOAT16, INT8, UINT8, INT32, INT64, UINT64)
+WRONG_SHAPES = ((), (3,), (3, 5), (2, 3, 4, 5), (0, 4), (1,) * 9)
 N = 64
 """Rows and columns of every matrix, so that a transposed one has the shape of the other."""
 
@@ -22,9 +37,10 @@ def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
 
 
-HALF, INT8 = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
+HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
-PRODUCT = {"x1": INT8, "x2": INT8}
+INDEX = np.array([N], np.int32)
+PRODUCT = {"x1": BYTES, "x2": BYTES}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -38,13 +54,16 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"input": HALF, "scales": ones(N), "zero_points": ones(N, dtype=np.int8)}
         | {"dtype": "qint8"},
     ),
-    "back to floats": ("npu_anti_quant", {"x": INT8, "scale": ones(N), "offset": ones(N)}),
+    "back to floats": ("npu_anti_quant", {"x": BYTES, "scale": ones(N), "offset": ones(N)}),
     "groups": (
         "npu_group_quant",
         {"x": HALF, "scale": ones(2, N), "group_index": np.array([3, N]), "offset": ones(1)},
     ),
     "dynamic": ("npu_dynamic_quant", {"x": HALF, "smooth_scales": ones(N, dtype=F16)}),
-    "dynamic, groups": ("npu_dynamic_quant", {"x": HALF, "group_index": np.array([N])}),
+    "dynamic, groups": (
+        "npu_dynamic_quant",
+        {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
+    ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
     "int8 product": (
@@ -66,12 +85,12 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "weight": (
         "npu_weight_quant_batchmatmul",
-        {"x": HALF, "weight": INT8, "antiquant_scale": ROW16, "antiquant_offset": ROW16}
+        {"x": HALF, "weight": BYTES, "antiquant_scale": ROW16, "antiquant_offset": ROW16}
         | {"quant_scale": ROW32, "quant_offset": ROW32, "bias": ROW16},
     ),
     "weight in groups": (
         "npu_weight_quant_batchmatmul",
-        {"x": HALF, "weight": INT8, "antiquant_scale": ones(2, N, dtype=F16)}
+        {"x": HALF, "weight": BYTES, "antiquant_scale": ones(2, N, dtype=F16)}
         | {"antiquant_group_size": 32},
     ),
 }
@@ -81,6 +100,14 @@ TENSORS = [
     for name, value in given.items()
     if isinstance(value, np.ndarray)
 ]
+
+
+def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
+    """Full of what *like* holds, so that no value is refused.
+
+    64-bit words have the bit that says int8.
+    """
+    return np.full(shape, 1 << 46 if np.dtype(dtype).itemsize == 8 else min(like.max(), N), dtype)
 
 
 def forms(value: Any, layout: str, transposed: bool) -> list[Any]:
@@ -110,13 +137,11 @@ def test_every_tensor_of_every_operator_is_among_the_calls() -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_each_call_is_taken_somewhere(call: str) -> None:
-    """Else its refusals would say nothing of layouts; but for the group_index that none takes."""
+    """Else its refusals would say nothing of layouts."""
     op, given = CALLS[call]
-    taken = [isinstance(verdict(op, device, given)[0], dict) for device in THREE]
-    assert any(taken) is ("group_index" not in given or op == "npu_group_quant")
+    assert any(isinstance(verdict(op, device, given)[0], dict) for device in THREE)
 
 
-@pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning")
 @pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
 def test_the_verdict_does_not_depend_on_how_a_tensor_is_given(call: str, name: str) -> None:
     op, given = CALLS[call]
@@ -127,11 +152,10 @@ def test_the_verdict_does_not_depend_on_how_a_tensor_is_given(call: str, name: s
     else:
         # A matrix where there should be a row, in fractals.
         variants += [(value.reshape(1, -1), "FRACTAL_NZ", False)]
-    variants += [(np.ones(value.shape, dtype.numpy), "ND", False) for dtype in FLOATS]
+    variants += [(plain(value.shape, dtype.numpy, value), "ND", False) for dtype in DTYPES]
+    variants += [(plain(shape, value.dtype, value), "ND", False) for shape in WRONG_SHAPES]
     for device in THREE:
         for numbers, layout, transposed in variants:
-            if layout == "ND" and transposed and 1 in value.shape:
-                continue  # such an array lies in memory both ways
             first, *others = (
                 verdict(op, device, given | {name: form})
                 for form in forms(numbers, layout, transposed)
@@ -145,16 +169,15 @@ TAKES_FRACTALS = {
 }  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning")
 @pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
 def test_fractals_are_refused_by_name_where_only_rows_are_taken(call: str, name: str) -> None:
     op, given = CALLS[call]
-    if (op, name) in TAKES_FRACTALS or (op, name) == ("npu_dynamic_quant", "group_index"):
+    if (op, name) in TAKES_FRACTALS:
         return
     value = given[name] if given[name].ndim >= 2 else given[name].reshape(1, -1)
-    remedy = r"pass it through npu_format_cast\(\.\.\., 2\)"
-    if (op, name) == ("npu_weight_quant_batchmatmul", "x"):
-        remedy = "cast it back with npu_format_cast"
+    # Which npu_format_cast does not take.
+    is_wide = np.asarray(value).dtype in (np.int64, np.uint64)
+    remedy = "make it in ND" if is_wide else r"pass it through npu_format_cast\(\.\.\., 2\)"
     message = rf"^{op}: {name} must have layout ND, not FRACTAL_NZ; {remedy} \[161002\]$"
     for form in forms(value, "FRACTAL_NZ", False):
         with pytest.raises(OpError, match=message):

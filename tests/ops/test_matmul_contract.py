@@ -66,7 +66,8 @@ ROWS = [
         for name, shape in (("x1", (0, 16)), ("x1", (4, 0)), ("x2", (16, 0)))
     ),
     Row({"x1": ones(16, 4)},
-        "x2 must have as many rows as x1 has columns, 4, not 16; x1 is (m, k), x2 is (k, n)",
+        "x2 must have as many rows as x1 has columns, 4, not 16; "
+        "pass x1 as (m, k), x2 as (k, n)",
         {"x1": ones(16, 4).T}),
     Row({"x1": ones(3, 4, 16), "x2": ones(2, 16, 8)},
         "the batch dimensions of x1 and x2 must broadcast, not (3,) and (2,); "
@@ -81,7 +82,7 @@ ROWS = [
         "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
         {"x2": fractals(ones(16, 8))}),
     Row({"x2": fractals(ones(8, 16))},
-        "x2 must have as many rows as x1 has columns, 16, not 8; x1 is (m, k), x2 is (k, n)",
+        "x2 must have as many rows as x1 has columns, 16, not 8; pass its transpose",
         {"x2": fractals(ones(8, 16)).T}),
 ]  # fmt: skip
 

@@ -151,7 +151,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "ascend310p3",
         {"x": SPEC((4,), "int32")},
-        "x must be int8 on Atlas inference, not int32; convert it",
+        "x must be int8 on Atlas inference, not int32; pass its numbers, which int32 "
+        "holds packed, as int8",
     ),
     (
         "ascend910b2",
@@ -188,7 +189,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "ascend910b2",
         {"offset": SPEC((6,), "float32")},
-        "offset must have the shape of scale, (1,), not (6,); reshape it",
+        "offset must have the shape of scale, (1,), not (6,); pass as many numbers as scale has",
     ),
     (
         "ascend310p3",

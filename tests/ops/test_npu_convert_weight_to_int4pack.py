@@ -96,7 +96,7 @@ ROWS = [
     *(
         Row(
             {"weight": wrong},
-            "weight must be contiguous, not a view with gaps or a transpose; copy it",
+            "weight must be contiguous, not a view with gaps or a transpose; make it so",
             {"weight": ALL},
             NEW,
         )

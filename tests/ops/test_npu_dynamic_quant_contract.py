@@ -1,6 +1,7 @@
 """npu_dynamic_quant: every constraint, with the call that breaks it and the nearest that does not.
 
-Source: torch_npu-npu_dynamic_quant.md; rows without columns and what is not simulated are our own.
+Sources: torch_npu-npu_dynamic_quant.md, and for 310P the document of aclnn; rows without columns
+are our own.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import numpy as np
 import pytest
 from op_calls import (
     BF16,
-    INFERENCE,
     NEW,
+    OLD,
     Row,
     assert_accepted,
+    assert_all_same,
     assert_refused,
     on_each_line,
 )
 
-from npusim import Code, OpError, TensorSpec, run
+from npusim import Code, run
 
 OP = "npu_dynamic_quant"
 
@@ -31,10 +33,15 @@ def ones(*shape: int, dtype: Any = np.float16) -> Any:
 
 BASE = {"x": ones(6, 4)}
 NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not"
-NOT_GROUPS = (
-    "group_index must be None, not given; the kernels with smooth scales for each expert are "
-    "not simulated"
-)
+HALF_ROW = ones(6, 32)
+"""What every product line takes."""
+
+
+def ends(*rows: int, dtype: Any = np.int32) -> Any:
+    return np.array(rows, dtype)
+
+
+GROUPED = {"smooth_scales": ones(2, 4), "group_index": ends(3, 6)}
 
 ROWS = [
     # tensors
@@ -78,21 +85,83 @@ ROWS = [
             f"pass a scale for each column", {"smooth_scales": ones(4)}, NEW)
         for shape in ((), (1,), (3,), (6,), (1, 4), (6, 4))
     ),
-    # what is not simulated
+    # groups
     *(
-        Row({"group_index": index}, NOT_GROUPS, {"group_index": None}, NEW, Code.UNSUPPORTED)
-        for index in (np.array([6], np.int32), TensorSpec((2,), "int32"), [6])
+        Row({"group_index": index},
+            f"group_index must be a numpy array or a TensorSpec, not {kind}; make it one of them",
+            {}, NEW)
+        for index, kind in (([6], "list"), (6, "int"))
     ),
-    Row({"x": ones(6, 8), "dst_type": "quint4x2"},
-        "dst_type must be int8, not 'quint4x2'; the kernels that pack int4 are not simulated",
-        {"x": ones(6, 8), "dst_type": "int8"}, NEW, Code.UNSUPPORTED),
+    Row(GROUPED | {"group_index": ends(3, 6, dtype=np.int64)},
+        "group_index must be int32 on {series}, not int64; convert it", GROUPED, NEW),
+    Row(GROUPED | {"smooth_scales": None},
+        "smooth_scales must be given with a group_index, not None; pass a row for each group",
+        GROUPED, NEW),
+    *(
+        Row({"smooth_scales": ones(2, 4), "group_index": ones(*shape, dtype=np.int32)},
+            f"group_index must have shape (groups,) with 1 to 1024 of them, not {shape}; "
+            f"pass the end row of each group", GROUPED, NEW)
+        for shape in ((), (0,), (1, 2), (1025,))
+    ),
+    *(
+        Row(GROUPED | {"smooth_scales": ones(*shape)},
+            f"smooth_scales must have shape (2, 4), a row for each group, not {shape}; "
+            f"pass a scale for each group and column", GROUPED, NEW)
+        for shape in ((4,), (1, 4), (3, 4), (2, 3), (4, 2))
+    ),
+    *(
+        Row(GROUPED | {"group_index": ends(*rows)},
+            f"group_index must end with the number of rows of x, 6, not with {max(rows)}; "
+            f"pass the end row of each group", GROUPED | {"group_index": ends(0, 6)}, NEW)
+        for rows in ((3, 5), (0, 0), (-1, 4))
+    ),
     # dst_type
     *(
         Row({"dst_type": dtype},
             f"dst_type must be int8 or quint4x2, not {dtype!r}; choose one of these",
             {"dst_type": right}, NEW)
-        for dtype, right in (("int4", "int8"), ("qint8", None), (1, "int8"), (np.int8, "int8"))
+        for dtype, right in (("int4", "int8"), ("quint8", None), (1, "int8"), (int, "int8"))
     ),
+    Row({"x": ones(6, 12), "dst_type": "quint4x2"},
+        "the last dimension of x must be a multiple of 8 with dst_type='quint4x2', not 12; pad it",
+        {"x": ones(6, 16), "dst_type": "quint4x2"}, NEW),
+    # newer parameters
+    *(
+        Row({"x": HALF_ROW, "quant_mode": mode},
+            f"quant_mode must be pertoken, not {mode!r}, which only Ascend950 has; leave it out",
+            {"x": HALF_ROW, "quant_mode": "pertoken"}, code=Code.UNSUPPORTED)
+        for mode in ("pertensor", "perchannel")
+    ),
+    *(
+        Row({"x": HALF_ROW, "quant_mode": mode},
+            f"quant_mode must be pertoken, pertensor or perchannel, not {mode!r}; "
+            f"choose one of these", {"x": HALF_ROW, "quant_mode": None})
+        for mode in ("pergroup", 0)
+    ),
+    Row({"x": HALF_ROW, "dst_type_max": 448.0},
+        "dst_type_max must be 0.0, not 448.0: only Ascend950 takes another largest number; "
+        "leave it out", {"x": HALF_ROW, "dst_type_max": 0.0}, code=Code.UNSUPPORTED),
+    *(
+        Row({"x": HALF_ROW, "dst_type_max": number},
+            f"dst_type_max must be a number, not {number!r}; leave it out",
+            {"x": HALF_ROW, "dst_type_max": 0})
+        for number in ("0", True, [0.0])
+    ),
+    # 310P
+    *(
+        Row({"x": ones(6, 32).astype(kind)},
+            f"x must be float16 on {{series}}, not {kind}; convert it", {"x": HALF_ROW}, OLD)
+        for kind in ("bfloat16", "float32", "int8")
+    ),
+    *(
+        Row({"x": ones(6, columns)},
+            f"the last dimension of x must be a multiple of 32 on {{series}}, not {columns}; "
+            f"pad it", {"x": ones(6, 64)}, OLD)
+        for columns in (1, 31, 33, 48)
+    ),
+    Row({"x": HALF_ROW, "dst_type": "quint4x2"},
+        "dst_type must be int8 on {series}, not 'quint4x2'; pass 'int8'",
+        {"x": HALF_ROW, "dst_type": "int8"}, OLD),
 ]  # fmt: skip
 
 
@@ -104,15 +173,14 @@ def test_every_constraint(series: str, rows: list[Row], subtests: pytest.Subtest
             assert_accepted(OP, BASE | row.right, series)
 
 
-@pytest.mark.parametrize("device", INFERENCE)
-def test_a_310p_is_not_offered_it(device: str) -> None:
+@pytest.mark.parametrize(("name", "value"), [("smooth_scales", ones(32)), ("group_index", ends(6))])
+def test_a_310p_takes_what_it_does_not_read_and_says_so(name: str, value: Any) -> None:
     message = (
-        f"npu_dynamic_quant: the chip must be of Atlas A2 or Atlas A3, not {device} of "
-        "Atlas inference, for which torch_npu does not offer it; use npu_quantize with scales of "
-        "your own [361001]"
+        f"npu_dynamic_quant: {name} should be None on Atlas inference, where no kernel reads it; "
+        "leave it out"
     )
-    # Whatever the arguments are.
-    for call in (BASE, {"x": None}):
-        with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-            run(OP, device=device, **call)
-        assert caught.value.code is Code.UNSUPPORTED
+    with pytest.warns(UserWarning, match="^" + re.escape(message) + "$"):
+        found = run(OP, HALF_ROW, device="ascend310p3", **{name: value})
+    bare = run(OP, HALF_ROW, device="ascend310p3")
+    assert_all_same(found.output, bare.output)
+    assert found.cycles == bare.cycles

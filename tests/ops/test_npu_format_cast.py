@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_calls import BF16, INFERENCE, LINES, NEW, OLD, Array, Row, assert_refused, on_each_line
 
-from npusim import Tensor, TensorSpec, devices, ops, run
+from npusim import OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.ops.npu_format_cast.tiling import pieces_of_cores
 
 OP = "npu_format_cast"
@@ -210,9 +210,19 @@ TYPES = {
 
 
 @pytest.mark.parametrize("series", LINES)
-@pytest.mark.parametrize("dtype", ["int64", "uint8", "int4"])
-def test_types_are_those_of_the_line(dtype: str, series: str) -> None:
-    message = f"x must be {TYPES[series]} on {series}, not {dtype}; convert it"
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [
+        ("int64", "convert it"),
+        ("uint8", "convert it"),
+        (
+            "int4",
+            "pass them packed, eight to an int32, as (4, 1): see npu_convert_weight_to_int4pack",
+        ),
+    ],
+)
+def test_types_are_those_of_the_line(dtype: str, remedy: str, series: str) -> None:
+    message = f"x must be {TYPES[series]} on {series}, not {dtype}; {remedy}"
     call = BASE | {"x": TensorSpec((4, 4), dtype)}
     assert_refused(OP, call, Row({}, message, {}), series)
 
@@ -253,3 +263,18 @@ def test_a_broken_constraint_is_refused_and_the_nearest_call_is_not(
         with subtests.test(row.message):
             assert_refused(OP, BASE | row.wrong, row, series)
             run(OP, device=LINES[series], **BASE | row.right)
+
+
+def test_parameters_of_other_chips_are_taken_as_none_only() -> None:
+    x = np.zeros((16, 32), np.int8)
+    wanted = run("npu_format_cast", x, 29, device="ascend910b2").output
+    found = run(
+        "npu_format_cast", x, 29, customize_dtype=None, input_dtype=None, device="ascend910b2"
+    ).output
+    np.testing.assert_array_equal(found.storage, wanted.storage)
+    message = (
+        r"^npu_format_cast: input_dtype must be None on the chips that are simulated, not given; "
+        r"leave it out \[161002\]$"
+    )
+    with pytest.raises(OpError, match=message):
+        run("npu_format_cast", x, 29, input_dtype="int8", device="ascend910b2")

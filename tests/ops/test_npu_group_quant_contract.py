@@ -88,7 +88,8 @@ ROWS = [
         for shape in ((), (1, 4))
     ),
     Row({"scale": ones(0, 4), "group_index": ends()},
-        "scale must have at least one row, not shape (0, 4); add one",
+        "scale must have at least one row, not shape (0, 4); add one, and its end to "
+        "group_index",
         {"scale": ones(1, 4), "group_index": ends(6)}, NEW),
     Row({"scale": ones(4, 3)},
         "scale must have as many columns as x, 4, not 3; pass a scale for each column", {}, NEW),
@@ -109,13 +110,13 @@ ROWS = [
             f"dst_dtype must be int8, qint8 or quint4x2, not {dtype!r}; choose one of these",
             {"dst_dtype": right}, NEW)
         for dtype, right in (
-            ("int4", "int8"), ("quint8", "qint8"), ("int32", None), (1, "int8"), (np.int8, "int8"),
+            ("int4", "int8"), ("quint8", "qint8"), ("int32", None), (1, "int8"), (int, "int8"),
         )
     ),
     *(
         Row({"x": ones(6, columns), "scale": ones(4, columns), "dst_dtype": "quint4x2"},
             "the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
-            f"not {columns}; pad it",
+            f"not {columns}; pad x and scale",
             {"x": ones(6, 8), "scale": ones(4, 8), "dst_dtype": "quint4x2"}, NEW)
         for columns in (4, 9, 12)
     ),
@@ -136,7 +137,8 @@ def test_what_is_checked_before_the_launch(
 def test_a_310p_has_no_such_kernel(device: str) -> None:
     message = (
         f"npu_group_quant: the chip must be of Atlas A2 or Atlas A3, not {device} of "
-        "Atlas inference, which has no such kernel; use npu_quantize for each group [361001]"
+        "Atlas inference, which has no such kernel; use npu_quantize with "
+        "div_mode=False for each group [361001]"
     )
     # Whatever the arguments are.
     for call in (BASE, dict.fromkeys(BASE)):

@@ -61,21 +61,28 @@ ROWS += [
     ),
     *(
         Row({name: ones(*BASE[name].shape, dtype=kind)},
-            f"{name} must be int8 on {{series}}, not {np.dtype(kind)}; convert it", {}, OLD)
+            f"{name} must be int8 on {{series}}, not {np.dtype(kind)}; {remedy}", {}, OLD)
         for name in ("x1", "x2")
-        for kind in (I32, np.uint8, F16)
+        for kind, remedy in (
+            (I32, "pass its numbers, which int32 holds packed, as int8"),
+            (np.uint8, "convert it"), (F16, "quantise it"),
+        )
     ),
     *(
         Row({name: ones(*BASE[name].shape, dtype=kind)},
-            f"{name} must be int8 or int32 on {{series}}, not {np.dtype(kind)}; convert it", {},
+            f"{name} must be int8 or int32 on {{series}}, not {np.dtype(kind)}; {remedy}", {},
             NEW)
         for name in ("x1", "x2")
-        for kind in (I64, np.uint8, F16)
+        for kind, remedy in (
+            (I64, "convert it"), (np.uint8, "convert it"), (F16, "quantise it"),
+        )
     ),
-    Row({"x1": ones(4, 16, dtype=I32)}, "x2 must be int32 like x1, not int8; convert it", {}, NEW),
+    Row({"x1": ones(4, 16, dtype=I32)}, "x2 must be int32 like x1, not int8; "
+        "pack its numbers, as int32, with npu_convert_weight_to_int4pack", {}, NEW),
     Row({"x2": ones(16, 1, dtype=I32)},
-        "x2 must be int8 like x1, not packed int4; the kernel of int8 times int4 "
-        "(quant_batch_matmul_v4) is not simulated", {}, NEW, Code.UNSUPPORTED),
+        "x2 must be int8 like x1, not packed int4, since the kernel of int8 times int4 "
+        "(quant_batch_matmul_v4) is not simulated; pass its numbers as int8", {}, NEW,
+        Code.UNSUPPORTED),
 ]  # fmt: skip
 
 # ---- output_dtype, and what it asks of scale, offset, bias and pertoken_scale ----
@@ -119,16 +126,20 @@ ROWS += [
     *(
         Row(of_kind("scale", kind) | {"output_dtype": output},
             f"scale must be float32 or bfloat16 with output_dtype={output!r}, not {kind}; "
-            "convert it", of_kind("scale", right) | {"output_dtype": output}, NEW)
+            f"{remedy}", of_kind("scale", right) | {"output_dtype": output}, NEW)
         for output in ("bfloat16", "int32")
-        for kind, right in (("float16", "float32"), ("int64", "bfloat16"))
+        for kind, right, remedy in (
+            ("float16", "float32", "convert it"),
+            ("int64", "bfloat16", "pass the numbers that npu_trans_quant_param packed"),
+        )
     ),
     Row({"scale": WORDS} | HALF | TOKENS,
         "scale must be float32 with output_dtype='float16' and a pertoken_scale, not int64; "
-        "convert it", HALF | TOKENS, NEW),
+        "pass the numbers that npu_trans_quant_param packed", HALF | TOKENS, NEW),
     *(
         Row({"offset": ones(8)} | more,
-            f"offset must be None with output_dtype={what}; only an int8 output takes one",
+            f"offset must be None with output_dtype={what}; "
+            "leave it out, for only an int8 output takes one",
             {"offset": ones(8)}, lines)
         for more, what, lines in (
             (HALF, "'float16'", NEW + OLD), (BRAIN, "'bfloat16'", NEW), (WHOLE, "'int32'", NEW),
@@ -159,7 +170,8 @@ ROWS += [
     ),
     *(
         Row(TOKENS | {"output_dtype": output},
-            f"pertoken_scale must be None with output_dtype={output!r}; leave it out",
+            f"pertoken_scale must be None with output_dtype={output!r}; leave it out, or pass "
+            "output_dtype='float16' or 'bfloat16'",
             TOKENS | BRAIN, NEW)
         for output in ("int8", "int32")
     ),
@@ -195,9 +207,11 @@ ROWS += [
         for name, shape in (("x1", (0, 16)), ("x1", (4, 0)), ("x2", (16, 0)), ("x2", (0, 16, 8)))
     ),
     Row({"x1": ones(4, 15, dtype=I8)},
-        "x2 must have as many rows as x1 has columns, 15, not 16; x1 is (m, k), x2 is (k, n)", {}),
+        "x2 must have as many rows as x1 has columns, 15, not 16; "
+        "pass x1 as (m, k), x2 as (k, n)", {}),
     Row({"x1": ones(16, 4, dtype=I8)},
-        "x2 must have as many rows as x1 has columns, 4, not 16; x1 is (m, k), x2 is (k, n)",
+        "x2 must have as many rows as x1 has columns, 4, not 16; "
+        "pass x1 as (m, k), x2 as (k, n)",
         {"x1": ones(16, 4, dtype=I8).T}),
     Row({"x1": ones(3, 4, 16, dtype=I8), "x2": ones(2, 16, 8, dtype=I8)},
         "the batch dimensions of x1 and x2 must broadcast, not (3,) and (2,); "
@@ -270,10 +284,11 @@ ROWS += [
     Row({"x1": fractals(ones(4, 16, dtype=I8))}, f"x1 {ND}", {}),
     Row({"x2": fractals(ones(16, 8, dtype=I8))},
         "x2 in FRACTAL_NZ must be the transposed view of an (n, k) matrix on {series}, "
-        "not of (k, n); cast its transpose and pass that one's .T",
+        "not of (k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass "
+        "that one's .T",
         {"x2": fractals(ones(8, 16, dtype=I8)).T}, OLD),
     Row({"x2": fractals(ones(8, 16, dtype=I8))},
-        "x2 must have as many rows as x1 has columns, 16, not 8; x1 is (m, k), x2 is (k, n)",
+        "x2 must have as many rows as x1 has columns, 16, not 8; pass its transpose",
         {"x2": fractals(ones(16, 8, dtype=I8))}, NEW),
 ]  # fmt: skip
 
@@ -284,10 +299,12 @@ ROWS += [
     Row(PACKED | {"x1": ones(2, 4, dtype=I32).T},
         "x1 must not be transposed if it holds packed int4; make it contiguous", PACKED, NEW),
     Row(PACKED | {"x2": ones(2, 1, dtype=I32)},
-        "x2 must have as many rows as x1 has columns, 16, not 2; x1 is (m, k), x2 is (k, n)",
+        "x2 must have as many rows as x1 has columns, 16, not 2; an int32 of x1 "
+        "holds eight int4: pack those that hold one with npu_convert_weight_to_int4pack",
         PACKED | {"x2": ones(8, 2, dtype=I32).T}, NEW),
     Row(PACKED | {"x2": ones(7, 2, dtype=I32).T, "scale": ones(7)},
-        "n must be even with packed int4 matrices, not 7; pad x2",
+        "n must be even with packed int4 matrices, not 7; pad x2 by a column, and "
+        "what has a number for each",
         PACKED | {"x2": ones(6, 2, dtype=I32).T, "scale": ones(6)}, NEW),
     Row(PACKED | {"scale": ones(1), "x1": TensorSpec((4, 8192), "int32"),
                   "x2": TensorSpec((65536, 1), "int32")},
@@ -295,6 +312,25 @@ ROWS += [
         PACKED | {"scale": ones(1), "x1": TensorSpec((4, 8191), "int32"),
                   "x2": TensorSpec((65528, 1), "int32")}, NEW),
 ]  # fmt: skip
+
+# Numbers for each group of k, as torch_npu-npu_quant_matmul.md has them for int4.
+GROUPED = (
+    "with packed int4 matrices and a pertoken_scale, since the kernel with groups "
+    "(quant_batch_matmul_v4) is not simulated"
+)
+RANK = (
+    f"scale must have one dimension {GROUPED}, not shape (1, 8); pass one number, or one a column"
+)
+NO_OFFSET = f"offset must be None {GROUPED}; leave it out"
+ROWS += [
+    Row(PACKED | TOKENS | wrong, message, PACKED | TOKENS, NEW, Code.UNSUPPORTED)
+    for wrong, message in (
+        ({"scale": ones(1, 8)}, RANK),
+        ({"offset": ones(1, 8, dtype=np.float16)}, NO_OFFSET),
+        ({"scale": ones(1, 8), "offset": ones(1, 8, dtype=np.float16)}, RANK),
+        ({"offset": ones(8)}, NO_OFFSET),
+    )
+]
 
 # ---- words, groups ----
 
@@ -322,8 +358,8 @@ ROWS += [
         for size in (-1, 65536)
     ),
     Row({"group_sizes": [0, 0, 256]},
-        "group_sizes must be None or all 0, not [0, 0, 256]; the kernel with groups "
-        "(quant_batch_matmul_v4) is not simulated", {}, code=Code.UNSUPPORTED),
+        "group_sizes must be None or all 0, not [0, 0, 256], since the kernel with groups "
+        "(quant_batch_matmul_v4) is not simulated; leave it out", {}, code=Code.UNSUPPORTED),
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ def ones(*shape: int, dtype: Any = np.float32) -> Any:
 
 
 BASE = {"scale": ones(4)}
+ONE_OR_EACH = "pass one number, or one for each of scale"
 NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not"
 BITS = "0 cuts the scale's low bits off, 1 rounds them"
 
@@ -53,7 +54,8 @@ ROWS = [
     Row({"scale": ones(*[1] * 9)}, "scale must have at most 8 dimensions, not 9; reshape it", {}),
     *(
         Row({"scale": ones(*scale), "offset": ones(*offset)},
-            f"offset must have shape (1,) or that of scale, {scale}, not {offset}; reshape it",
+            f"offset must have shape (1,) or that of scale, {scale}, not {offset}; "
+            + ("reshape it" if offset in ((), (1, 4)) else ONE_OR_EACH),
             {"scale": ones(*right[0]), "offset": ones(*right[1])})
         for scale, offset, right in (
             ((4,), (3,), ((4,), (4,))),
@@ -67,7 +69,7 @@ ROWS = [
     *(
         Row({"scale": ones(*scale), "offset": ones(*offset)},
             "scale and offset must both have shape (1, n) if scale has two dimensions, "
-            f"not {scale} and {offset}; reshape them", {"scale": ones(*right)})
+            f"not {scale} and {offset}; flatten both", {"scale": ones(*right)})
         for scale, offset, right in (
             ((1, 4), (4,), (1, 4)),
             ((1, 4), (1, 1), (1, 4)),
@@ -80,7 +82,12 @@ ROWS = [
     *(
         Row({"round_mode": mode}, f"round_mode must be 0 or 1, not {mode}; {BITS}",
             {"round_mode": right})
-        for mode, right in ((-1, 0), (2, 1), (2**70, np.int64(1)))
+        for mode, right in ((-1, 0), (2, 1), (2**62, np.int64(1)))
+    ),
+    Row(
+        {"round_mode": 2**70},
+        "round_mode must fit into 64 bits, not be 1180591620717411303424; pass a smaller one",
+        {"round_mode": 1},
     ),
     *(
         Row({"round_mode": mode},

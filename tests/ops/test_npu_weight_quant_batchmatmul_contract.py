@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from op_calls import BF16, LINES, NEW, OLD, Row, on_each_line
 
-from npusim import Code, OpError, Tensor, TensorSpec, devices, ops
+from npusim import Code, DocumentWarning, OpError, Tensor, TensorSpec, devices, ops
 from npusim.data.layout import NZ, c0, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul import Problem, check
 
@@ -60,6 +60,7 @@ INT4 = {"weight": int32(64, 16)}
 INT8_NZ = {"weight": fractal(int8(64, 128))}
 INT4_NZ = {"weight": fractal(int32(128, 8)).T}
 QUANT = {"quant_scale": ones(128, dtype=FULL)}
+NUMBERS = "pass the numbers that npu_trans_quant_param packed"
 NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not {}; make it one of them"
 BIG = {"antiquant_scale": spec(1)}
 
@@ -83,20 +84,23 @@ TENSORS = [
     ),
     Row(BRAIN, "x must be float16 on {series}, not bfloat16; convert it", {}, OLD),
     Row({"weight": ones(64, 128)},
-        "weight must be int8 or int32 on {series}, not float16; convert it", INT4, NEW),
+        "weight must be int8 or int32 on {series}, not float16; quantise it", INT4, NEW),
     Row({"weight": int32(64, 16)},
-        "weight must be int8 on {series}, not int32; convert it", {}, OLD),
+        "weight must be int8 on {series}, not int32; pass its numbers, which int32 holds packed, "
+        "as int8", {}, OLD),
     Row({"antiquant_scale": ones(128, dtype=FULL)},
         "antiquant_scale must be float16 or int64 with a float16 x on {series}, not float32; "
         "convert it", PACKED, NEW),
     Row({"antiquant_scale": PACKED["antiquant_scale"]},
-        "antiquant_scale must be float16 with a float16 x on {series}, not int64; convert it",
+        "antiquant_scale must be float16 with a float16 x on {series}, not int64; "
+        f"{NUMBERS}",
         {}, OLD),
     Row(BRAIN | {"antiquant_scale": ones(128)},
         "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not float16; convert it",
         BRAIN, NEW),
     Row(BRAIN | {"antiquant_scale": PACKED["antiquant_scale"]},
-        "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not int64; convert it",
+        "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not int64; "
+        f"{NUMBERS}",
         BRAIN, NEW),
     Row({"antiquant_offset": ones(128, dtype=np.int32)},
         "antiquant_offset must be float16 with an antiquant_scale of float16, not int32; "
@@ -117,6 +121,8 @@ TENSORS = [
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
 ]  # fmt: skip
 
+RESHAPE, ONE_OR_N = "reshape it", "pass one number, or one for each column"
+EACH = "pass a number for each group and column"
 PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
 SHAPES = [
     Row({"x": ones(64)}, "x must have at least two dimensions, not 1; reshape it", {}),
@@ -127,16 +133,18 @@ SHAPES = [
     Row({"weight": int8(64, 0)},
         "weight must not be empty, not shape (64, 0); leave the call out", {}),
     Row({"x": fractal(ones(4, 64))},
-        "x must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast", {}),
+        "x must have layout ND, not FRACTAL_NZ; "
+        "pass it through npu_format_cast(..., 2)", {}),
     Row({"weight": int8(128, 64)},
-        "weight must have k = 64 rows as x has columns, not 128; pass it as (k, n)",
+        "weight must have k = 64 rows as x has columns, not 128; pass its transpose",
         {"weight": int8(128, 64).T}),
     Row({"weight": int32(8, 128)},
         "weight must have k = 64 rows as x has columns, not 8; pass it as (k, n / 8), or as the "
         "transpose of (n, k / 8)", {"weight": int32(128, 8).T}, NEW),
     Row({"weight": int32(16, 64).T},
-        "weight must have k = 64 rows as x has columns, not 512; pass it as (k, n / 8), or as the "
-        "transpose of (n, k / 8)", {"weight": np.ascontiguousarray(int32(16, 64).T)}, NEW),
+        "weight must have k = 64 rows as x has columns, not 512; an int32 of weight holds "
+        "eight int4: pack those that hold one with npu_convert_weight_to_int4pack",
+        {"weight": np.ascontiguousarray(int32(16, 64).T)}, NEW),
     Row(BIG | {"x": spec(4, 65536), "weight": spec(65536, 1, dtype="int8")},
         "k must lie in [1, 65535], not be 65536; split the weight",
         BIG | {"x": spec(4, 65535), "weight": spec(65535, 1, dtype="int8")}),
@@ -155,18 +163,29 @@ SHAPES = [
     *(
         Row({"antiquant_scale": ones(*shape)},
             "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), "
-            f"not {shape}; reshape it", {"antiquant_scale": ones(*right)}, NEW)
-        for shape, right in (
-            ((), (1,)), ((128, 1), (1, 128)), ((64,), (128,)), ((2, 128), (1, 128)),
-            ((1, 1, 128), (128,)), ((1, 2), (1, 1)),
+            f"not {shape}; {remedy}", {"antiquant_scale": ones(*right)}, NEW)
+        for shape, right, remedy in (
+            ((), (1,), RESHAPE), ((128, 1), (1, 128), RESHAPE), ((64,), (128,), ONE_OR_N),
+            ((1, 1, 128), (128,), RESHAPE), ((1, 2), (1, 1), ONE_OR_N),
+            ((3, 128), (128,), ONE_OR_N),
         )
     ),
+    Row({"antiquant_scale": ones(2, 128)},
+        "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (2, 128); "
+        "pass antiquant_group_size=32 if these are scales of groups", GROUP, NEW),
+    Row(INT4 | {"weight": int32(64, 128)},
+        "antiquant_scale must have shape (1,), (1, 1), (1024,) or (1, 1024), not (128,); "
+        "an int32 of weight holds eight int4: pack those that hold one with "
+        "npu_convert_weight_to_int4pack", INT4, NEW),
+    Row({"antiquant_scale": ones(64)},
+        "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (64,); "
+        "pass one for each column", {}, OLD),
     *(
         Row(GROUP | {"antiquant_scale": ones(*shape)},
-            f"antiquant_scale must have shape (2, 128), not {shape}; reshape it", right, NEW)
-        for shape, right in (
-            ((1,), GROUP), ((128,), GROUP), ((128, 2), PAIR_T), ((3, 128), GROUP),
-            ((1, 128), GROUP),
+            f"antiquant_scale must have shape (2, 128), not {shape}; {remedy}", right, NEW)
+        for shape, right, remedy in (
+            ((1,), GROUP, EACH), ((128,), GROUP, EACH), ((128, 2), PAIR_T, "transpose it"),
+            ((3, 128), GROUP, EACH), ((1, 128), GROUP, EACH),
         )
     ),
     Row({"antiquant_scale": fractal(ones(1, 128))},
@@ -176,22 +195,31 @@ SHAPES = [
     Row({"antiquant_offset": ones(1, 128)},
         "antiquant_offset must have the shape of antiquant_scale, (128,), not (1, 128); "
         "reshape it", {"antiquant_offset": ones(1, 128), "antiquant_scale": ones(1, 128)}),
+    Row({"antiquant_offset": ones(1)},
+        "antiquant_offset must have the shape of antiquant_scale, (128,), not (1,); "
+        "pass as many numbers as antiquant_scale has", {"antiquant_offset": ones(128)}),
+    Row(GROUP | {"antiquant_offset": ones(128, 2)},
+        "antiquant_offset must have the shape of antiquant_scale, (2, 128), not (128, 2); "
+        "transpose it", GROUP | {"antiquant_offset": ones(128, 2).T}, NEW),
     *(
         Row(QUANT | {"quant_scale": ones(*shape, dtype=FULL)},
-            f"quant_scale must have shape (1,), (128,) or (1, 128), not {shape}; reshape it",
+            f"quant_scale must have shape (1,), (128,) or (1, 128), not {shape}; {remedy}",
             {"quant_scale": ones(*right, dtype=FULL)}, NEW)
-        for shape, right in (
-            ((1, 1), (1,)), ((128, 1), (1, 128)), ((64,), (128,)),
+        for shape, right, remedy in (
+            ((1, 1), (1,), RESHAPE), ((128, 1), (1, 128), RESHAPE), ((64,), (128,), ONE_OR_N),
         )
     ),
     Row(QUANT | {"quant_offset": ones(1, dtype=FULL)},
-        "quant_offset must have the shape of quant_scale, (128,), not (1,); reshape it",
+        "quant_offset must have the shape of quant_scale, (128,), not (1,); "
+        "pass as many numbers as quant_scale has",
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
     *(
         Row({"bias": ones(*shape)},
-            f"bias must have shape (1,), (128,) or (1, 128), not {shape}; reshape it",
+            f"bias must have shape (1,), (128,) or (1, 128), not {shape}; {remedy}",
             {"bias": ones(*right)})
-        for shape, right in (((1, 1), (1,)), ((128, 1), (1, 128)), ((64,), (128,)))
+        for shape, right, remedy in (
+            ((1, 1), (1,), RESHAPE), ((128, 1), (1, 128), RESHAPE), ((64,), (128,), ONE_OR_N),
+        )
     ),
 ]  # fmt: skip
 
@@ -202,7 +230,7 @@ ATTRIBUTES = [
     *(
         Row(GROUP | {"antiquant_group_size": size},
             "antiquant_group_size must be 0, or a multiple of 32 in [32, k - 1 = 63], "
-            f"not {size}; pass 0 for one group", GROUP, NEW)
+            f"not {size}; pass 32 with scales (2, n), or 0 with one for each column", GROUP, NEW)
         for size in (-32, 1, 16, 48, 64, 96)
     ),
     Row(GROUP, "antiquant_group_size must be 0 on {series}, not 32; pass a scale for each column",
@@ -223,13 +251,17 @@ ATTRIBUTES = [
         "vendor's choice", PACKED | {"template": "fixpipe"}, NEW),
     # what quantises the output
     Row({"quant_offset": ones(128, dtype=FULL)},
-        "quant_offset must be None without quant_scale; pass both",
+        "quant_offset must be None without quant_scale; pass both, or neither",
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
+    Row({"quant_offset": ones(128, dtype=FULL)},
+        "quant_offset must be None without quant_scale; leave it out", {}, OLD),
+    Row(PACKED | {"quant_offset": ones(128, dtype=FULL)},
+        "quant_offset must be None without quant_scale; leave it out", PACKED, NEW),
     Row(PACKED | QUANT,
-        "quant_scale must be None with an int64 antiquant_scale; pass a float16 antiquant_scale",
-        PACKED, NEW),
-    Row(QUANT, "quant_scale must be None on {series}; quantise the output with npu_quantize",
-        {}, OLD),
+        "quant_scale must be None with an int64 antiquant_scale; leave it out, or pass a float16 "
+        "antiquant_scale", PACKED, NEW),
+    Row(QUANT, "quant_scale must be None on {series}; leave it out, and quantise the output with "
+        "npu_quantize", {}, OLD),
     *(
         Row({"quant_scale": np.full(128, word, np.int64)},
             f"quant_scale must come from npu_trans_quant_param if it is int64, not be {word}; "
@@ -254,70 +286,59 @@ INT4_GROUP_NZ = {
     "antiquant_scale": ones(2, 128),
     "antiquant_group_size": 64,
 }
-SIZES = "m = 4, k = 64, n = 128"
+AND_NZ = "change that, or pass weight through npu_format_cast(..., 2)"
+OR_FLOAT = "change that, or pass a float16 antiquant_scale"
 COMBINATIONS = [
     # an int64 antiquant_scale
     Row(PACKED | {"x": ones(64, 4).T},
-        f"an int64 antiquant_scale needs x that is not transposed, not {SIZES}, x transposed, "
-        "int8 ND weight transposed, per channel; pass a float16 scale", PACKED, NEW),
+        f"with an int64 antiquant_scale, x must not be transposed; {OR_FLOAT}", PACKED, NEW),
     Row(PACKED | INT4_NZ,
-        f"an int64 antiquant_scale needs an int8 weight of layout ND, not {SIZES}, "
-        "x not transposed, int4 FRACTAL_NZ weight transposed, per channel; pass a float16 scale",
-        PACKED, NEW),
+        "with an int64 antiquant_scale, weight must be int8 in ND, not int4 in FRACTAL_NZ; "
+        f"{OR_FLOAT}", PACKED, NEW),
     Row(PACKED | {"weight": int8(64, 128)},
-        f"an int64 antiquant_scale needs a transposed weight, not {SIZES}, x not transposed, "
-        "int8 ND weight not transposed, per channel; pass a float16 scale", PACKED, NEW),
+        "with an int64 antiquant_scale, weight must be the transposed view of an (n, k) matrix, "
+        f"not of (k, n); {OR_FLOAT}", PACKED, NEW),
     Row(PACKED | {"antiquant_scale": np.full(1, WORD, np.int64)},
-        f"an int64 antiquant_scale needs a scale for each column, not {SIZES}, x not transposed, "
-        "int8 ND weight transposed, per tensor; pass a float16 scale", PACKED, NEW),
+        "with an int64 antiquant_scale, antiquant_scale must have a number for each column, not "
+        f"one for all; {OR_FLOAT}", PACKED, NEW),
     Row(PACKED | {"x": ones(97, 64)},
-        "an int64 antiquant_scale needs m in [1, 96], not m = 97, k = 64, n = 128, "
-        "x not transposed, int8 ND weight transposed, per channel; pass a float16 scale",
+        f"with an int64 antiquant_scale, m must be at most 96, not 97; {OR_FLOAT}",
         PACKED | {"x": ones(96, 64)}, NEW),
     Row(PACKED | {"x": ones(4, 32), "weight": int8(128, 32).T},
-        "an int64 antiquant_scale needs k and n that are multiples of 64, not m = 4, k = 32, "
-        "n = 128, x not transposed, int8 ND weight transposed, per channel; pass a float16 scale",
+        f"with an int64 antiquant_scale, k must be a multiple of 64, not 32; {OR_FLOAT}",
         PACKED, NEW),
+    Row(PACKED | {"x": ones(64, 97).T},
+        "with an int64 antiquant_scale, x must not be transposed and m must be at most 96, not 97; "
+        f"{OR_FLOAT}", PACKED, NEW),
     # an int8 weight in FRACTAL_NZ
     Row(INT8_NZ | {"antiquant_scale": ones(1)},
-        f"an int8 FRACTAL_NZ weight needs a scale for each column, not {SIZES}, "
-        "x not transposed, int8 FRACTAL_NZ weight not transposed, per tensor; use layout ND",
-        INT8_NZ, NEW),
+        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        f"one for all; {AND_NZ}", INT8_NZ, NEW),
     Row(INT8_NZ | GROUP,
-        f"an int8 FRACTAL_NZ weight needs a scale for each column, not {SIZES}, "
-        "x not transposed, int8 FRACTAL_NZ weight not transposed, per group of 32; use layout ND",
-        GROUP, NEW),
+        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        f"one for each group of 32; {AND_NZ}", GROUP, NEW),
     Row(INT8_NZ | {"x": ones(64, 4).T},
-        f"an int8 FRACTAL_NZ weight needs x that is not transposed, not {SIZES}, x transposed, "
-        "int8 FRACTAL_NZ weight not transposed, per channel; use layout ND", INT8_NZ, NEW),
+        f"with an int8 FRACTAL_NZ weight, x must not be transposed; {AND_NZ}", INT8_NZ, NEW),
     # an int32 one
     Row(INT4_NZ | QUANT,
-        f"an int32 FRACTAL_NZ weight needs quant_scale None, not {SIZES}, x not transposed, "
-        "int4 FRACTAL_NZ weight transposed, per channel, int8 output; use layout ND",
-        INT4_NZ, NEW),
+        f"with an int32 FRACTAL_NZ weight, quant_scale must be None; {AND_NZ}", INT4_NZ, NEW),
     Row(INT4_NZ | {"antiquant_scale": ones(1)},
-        f"an int32 FRACTAL_NZ weight needs a scale for each column or group, not {SIZES}, "
-        "x not transposed, int4 FRACTAL_NZ weight transposed, per tensor; use layout ND",
-        INT4_NZ, NEW),
+        "with an int32 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        f"one for all; {AND_NZ}", INT4_NZ, NEW),
     Row({"weight": fractal(int32(64, 16))},
-        "an int32 FRACTAL_NZ weight needs a transposed weight if scaled per channel, not "
-        f"{SIZES}, x not transposed, int4 FRACTAL_NZ weight not transposed, per channel; "
-        "use layout ND", INT4_NZ, NEW),
+        "with an int32 FRACTAL_NZ weight, weight must be the transposed view of an (n, k) matrix "
+        f"for a scale for each column, not a (k, n) matrix; {AND_NZ}", INT4_NZ, NEW),
     Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)), "antiquant_group_size": 96},
-        "an int32 FRACTAL_NZ weight needs antiquant_group_size 64 or 128, not m = 4, k = 128, "
-        "n = 128, x transposed, int4 FRACTAL_NZ weight not transposed, per group of 96; "
-        "use layout ND", INT4_GROUP_NZ, NEW),
+        "with an int32 FRACTAL_NZ weight, antiquant_group_size must be 64 or 128, not 96; "
+        f"{AND_NZ}", INT4_GROUP_NZ, NEW),
     Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)).T},
-        "an int32 FRACTAL_NZ weight needs no transposed weight if scaled per group, not m = 4, "
-        "k = 128, n = 128, x transposed, int4 FRACTAL_NZ weight transposed, per group of 64; "
-        "use layout ND", INT4_GROUP_NZ, NEW),
+        "with an int32 FRACTAL_NZ weight, weight must be a (k, n) matrix for scales of groups, not "
+        f"the transposed view of an (n, k) matrix; {AND_NZ}", INT4_GROUP_NZ, NEW),
     Row(INT4_GROUP_NZ | {"x": ones(96, 4).T, "weight": fractal(int32(96, 16))},
-        "an int32 FRACTAL_NZ weight needs k that is a multiple of the group, not m = 4, k = 96, "
-        "n = 128, x transposed, int4 FRACTAL_NZ weight not transposed, per group of 64; "
-        "use layout ND", INT4_GROUP_NZ, NEW),
+        "with an int32 FRACTAL_NZ weight, k must be a multiple of antiquant_group_size, 64, not "
+        f"96; {AND_NZ}", INT4_GROUP_NZ, NEW),
     Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 4)), "antiquant_scale": ones(2, 32)},
-        "an int32 FRACTAL_NZ weight needs n that is a multiple of 64, not m = 4, k = 128, n = 32, "
-        "x transposed, int4 FRACTAL_NZ weight not transposed, per group of 64; use layout ND",
+        f"with an int32 FRACTAL_NZ weight, n must be a multiple of 64, not 32; {AND_NZ}",
         INT4_GROUP_NZ, NEW),
     # Atlas inference
     Row({"antiquant_scale": ones(1)},
@@ -328,8 +349,9 @@ COMBINATIONS = [
         "split x",
         BIG | {"x": spec(12800, 40000), "weight": spec(40000, 1, dtype="int8")}, OLD),
     Row({"weight": fractal(int8(64, 128))},
-        "no kernel takes the call, the last one, weight_nz, only if weight is FRACTAL_NZ and "
-        "transposed; change that", {"weight": fractal(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
+        "weight in FRACTAL_NZ must be the transposed view of an (n, k) matrix on {series}, not of "
+        "(k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass that "
+        "one's .T", {"weight": fractal(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
 
 
@@ -362,7 +384,7 @@ X_NZ = (
     [(INT8_NZ | QUANT, QUANT_NZ), (INT4_GROUP_NZ | {"x": ones(4, 128)}, X_NZ)],
 )
 def test_contradictions_are_warned_of(series: str, call: dict[str, Any], message: str) -> None:
-    with pytest.warns(UserWarning, match="^" + re.escape(message) + "$"):
+    with pytest.warns(DocumentWarning, match="^" + re.escape(message) + "$"):
         checked(BASE | call, series)
 
 

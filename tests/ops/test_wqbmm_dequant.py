@@ -48,7 +48,7 @@ def dequantised(p: Problem, precision: Precision, rows: int, columns: int) -> Ar
             kernel.write(MatrixTile(row, column, tile_rows, tile_columns), output, row, column)
     names = [operand.name for operand in p.inputs] + ["out"]
     block = Block(0, "aiv", builder.build(), {name: Binding(name) for name in names})
-    out = GlobalTensor("out", 2 * high * width, np.full(2 * high * width, 0xA5, np.uint8))
+    out = GlobalTensor("out", 2 * high * width, np.full(2 * high * width, 0x7B, np.uint8))
     orders = chip.verify((block,), A2)
     chip.compute((block,), [operand.place() for operand in p.inputs] + [out], A2, orders)
     assert out.data is not None

@@ -251,7 +251,7 @@ def test_the_ring_is_filled_again_and_again(
     blocks = build(A2, p, plan)
     tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
     for name, nbytes in plan.workspaces.items():
-        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0xA5, np.uint8)))
+        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0x7B, np.uint8)))
     chip.compute(blocks, tensors, A2, chip.verify(blocks, A2))
     assert tensors[0].data is not None
     raw = tensors[0].data[: p.output.nbytes].view(HALF).reshape(p.output.shape)

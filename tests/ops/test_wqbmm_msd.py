@@ -128,7 +128,7 @@ def played(p: Any, plan: Any) -> Array:
     blocks = build(A2, p, plan)
     tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
     for name, nbytes in plan.workspaces.items():
-        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0xA5, np.uint8)))
+        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0x7B, np.uint8)))
     chip.compute(blocks, tensors, A2, chip.verify(blocks, A2))
     assert tensors[0].data is not None
     raw = tensors[0].data[: p.output.nbytes].view(p.output.element.numpy)
@@ -326,3 +326,50 @@ def test_blocks_that_the_vendor_launches(
     blocks = ops.load(OP).build(spec, check(spec, **call), plan)
     assert len(blocks) == 3 * cores
     assert chip.verify(blocks, spec)
+
+
+# ---- the tile of the cube ----
+
+# Weight -> whether the vendor's common tiling serves it, which has one buffer in L0C.
+COMMON = {"ND": False, "ND.T": True, "NZ": True, "NZ.T": False}
+
+
+def spec_call(m: int, k: int, n: int, form: str) -> Call:
+    """As :func:`call_of`, without values."""
+    layout, is_turned = form[:2].replace("NZ", "FRACTAL_NZ"), form.endswith("T")
+    weight = (
+        TensorSpec((n, k), "int8", layout).T if is_turned else TensorSpec((k, n), "int8", layout)
+    )
+    scale = TensorSpec((n,), "float16")
+    return {"x": TensorSpec((m, k), "float16"), "weight": weight, "antiquant_scale": scale}
+
+
+@pytest.mark.parametrize("form", COMMON)
+@pytest.mark.parametrize("m", [1, 16, 24, 31, 32, 33, 48, 64])
+def test_the_cube_takes_256_columns_and_128_of_k_for_any_m(m: int, form: str) -> None:
+    """Digits that do not fit beside two pieces of the weight are streamed, not cut smaller."""
+    plan = tile(A2, check(A2, **spec_call(m, 4096, 11008, form)))
+    assert isinstance(plan, MulticorePlan)
+    cube, rows = plan.cube, -(-2 * m // 16) * 16
+    assert (cube.m, cube.n, cube.k, cube.steps_a, cube.steps_b) == (rows, 256, 128, 4, 4)
+    l1_bytes = A2.cores["aic"].usable_bytes("l1")
+    assert (cube.keep == "a") is (rows * 4096 + 8 * 128 * 256 <= l1_bytes)
+    assert cube.l0c_depth == (1 if COMMON[form] or 2 * rows * 256 * 4 > 131072 else 2)
+
+
+def test_more_than_256_kib_of_digits_are_streamed_beside_a_narrow_weight() -> None:
+    """However much of L1 is left: 2 x 16 rows of 8192 digits are the most that stay."""
+    kept = [
+        tile(A2, check(A2, **spec_call(m, 8192, 64, "ND.T"))).cube.keep  # type: ignore[union-attr]
+        for m in (16, 17)
+    ]
+    assert kept == ["a", None]
+
+
+def test_times_grow_smoothly_with_the_rows() -> None:
+    """Digits that no longer stay in L1 cost little: no step of a third between m 24 and 33."""
+    times_us = [
+        run(OP, **spec_call(m, 4096, 11008, "ND"), device="ascend910b2").time_us
+        for m in (24, 31, 33)
+    ]
+    assert max(times_us) < 1.1 * min(times_us)  # type: ignore[type-var, operator]

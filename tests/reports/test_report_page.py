@@ -5,23 +5,24 @@ from __future__ import annotations
 import html
 import re
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from played import CHAIN, lane, trace
+from browser import CHROMIUM, MISSING, Browser
+from played import CHAIN, MUL, lane, trace
 from records import written
+from tampering import members, replaced, retold
 from typer.testing import CliRunner
 
 import npusim
+from npusim import reports
 from npusim.cli import app
 from npusim.isa import SetFlag, WaitFlag
 from npusim.reports import payload
-from npusim.reports.tables import table
+from npusim.reports.tables import difference, table
 
-CHROMIUM = shutil.which("chromium")
 MIX = (
     *("run", "npu_weight_quant_batchmatmul", "-i", "x=spec:64x1024:float16"),
     *("-i", "weight=spec:1024x4096:int8", "-i", "antiquant_scale=spec:4096:float16"),
@@ -176,7 +177,7 @@ def test_a_page_that_fails_leaves_the_earlier_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(page, "report", full)
-    assert says("report", small, "-o", out) == (
+    assert says("report", small, "-o", out, "--force") == (
         1,
         "",
         f"npusim: report: {out} must be a file that can be written, but: No space left on device; "
@@ -191,6 +192,56 @@ def test_a_page_does_not_take_the_place_of_a_folder(small: Path, tmp_path: Path)
         "",
         f"npusim: report: {tmp_path} must be a file, not a folder; name a file in it\n",
     )
+
+
+def test_an_earlier_page_is_replaced_only_when_told(small: Path, tmp_path: Path) -> None:
+    for name, kind in (("page.html", "html"), ("pages.pdf", "pdf")):
+        out = tmp_path / name
+        out.write_text("earlier")
+        assert says("report", small, "-f", kind, "-o", out) == (
+            1,
+            "",
+            f"npusim: report: {out} must be a new file, but there is one; name another, or add "
+            f"--force to replace it\n",
+        )
+        assert out.read_text() == "earlier"
+        assert says("report", small, "-f", kind, "-o", out, "--force")[0] == 0
+        assert out.read_bytes()[:4] in (b"<!DO", b"%PDF")
+
+
+def test_only_pictures_make_room_for_pictures(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    says("report", small, "-f", "svg", "-o", out)
+    (out / "notes.txt").write_text("mine")
+    assert says("report", small, "-f", "svg", "-o", out, "--force") == (
+        1,
+        "",
+        f"npusim: report: the folder {out} must hold only what npusim wrote to be replaced, but "
+        f"holds notes.txt; move that away, or name another\n",
+    )
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "shown"),
+    [(1, "<img src=x>", "<img src=x>"), (2, 1 << 20, "ub[1048576:"), (4, -5, "")],
+)
+def test_a_program_that_no_chip_takes_is_no_run(
+    part: int, value: object, shown: str, small: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(small, tmp_path / "out"))
+    tree, arrays = members(out)
+    tree["bodies"][0][0][0][1][part] = value
+    replaced(out, tree, arrays)
+    code, said, told = says("report", out, "-o", tmp_path / "page.html")
+
+    assert (code, said, told.count("\n")) == (1, "", 1)
+    # What the rules of the chip say of it stands in the middle.
+    assert told.startswith(
+        f"npusim: report: the folder {out} must hold a whole run, but trace.npz is damaged: "
+    )
+    assert shown in told
+    assert told.endswith("; write it again with npusim run -o\n")
 
 
 # ---- what the page knows ----
@@ -232,6 +283,31 @@ def test_tables_escape_and_align() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        (1.0, 3308.0, "from next to nothing"),
+        (1.0, 1994.0, "1,994 times"),
+        (4.0, 8.0, "2.0 times"),
+        (100.0, 1994.0, "20 times"),
+        (4.0, 7.0, "+75.0 %"),
+        (8.0, 4.0, "-50.0 %"),
+        (8.0, 0.0, "-100.0 %"),
+        (1e6, 1.0, "next to nothing"),
+        (1e6, 1e6 + 1, "a little more"),
+        (1e6, 1e6 - 1, "a little less"),
+        (5.0, 5.0, "same"),
+        (0.0, 0.0, "same"),
+        (0.0, 5.0, "new"),
+        (None, 5.0, ""),
+    ],
+)
+def test_a_difference_is_told_in_percent_or_in_times(
+    a: float | None, b: float | None, told: str
+) -> None:
+    assert difference(a, b) == told
+
+
 # ---- notebooks ----
 
 
@@ -249,24 +325,20 @@ def test_a_run_shows_itself() -> None:
 
 
 def test_a_trace_shows_itself() -> None:
-    shown = trace(lane((0, 1), *CHAIN))._repr_html_()
+    shown = trace(lane((0, 1), *CHAIN), lane((2,), (MUL, 0, 10, 25), kind="aic"))._repr_html_()
 
     assert shown.startswith(
-        "<p>100 cycles at 0.001 GHz on 2 cores; the slowest is core 0 (aiv)</p>"
+        "<p>100 cycles at 0.001 GHz on 3 cores; the slowest is core 0 (aiv)</p>"
     )
-    assert "<tr><td>mte2</td><td>59.0 %</td><td>2</td><td>64</td></tr>" in shown
+    assert "<tr><td>0 (aiv)</td><td>mte2</td><td>59.0 %</td><td>2</td><td>64</td></tr>" in shown
+    assert "<tr><td>2 (aic)</td><td>vector</td><td>25.0 %</td><td>1</td><td>0</td></tr>" in shown
     assert trace()._repr_html_().startswith("<p>0 cycles at 0.001 GHz on 0 cores</p>")
 
 
 # ---- in a browser ----
 
-PROBE = """<script>
-const said = [];
-window.addEventListener("error", (e) => said.push("error " + e.message));
-window.addEventListener("unhandledrejection", (e) => said.push("error " + e.reason));
-window.addEventListener("securitypolicyviolation", (e) => said.push("request " + e.blockedURI));
-timelines.then(([t]) => {
-  const box = t.canvas.getBoundingClientRect();
+PROBE = """timelines.then(([t]) => {
+  const said = [], box = t.canvas.getBoundingClientRect();
   t.canvas.setPointerCapture = () => {};
   const send = (kind, type, x, y, more = {}) => t.canvas.dispatchEvent(new kind(type,
     { bubbles: true, cancelable: true, clientX: box.left + x, clientY: box.top + y, ...more }));
@@ -300,51 +372,134 @@ timelines.then(([t]) => {
   said.push("all " + (t.from === 0));
   const ink = t.ink.getImageData(0, 0, t.canvas.width, t.canvas.height).data;
   said.push("drawn " + ink.some((value) => value !== 0));
-}).catch((e) => said.push("error " + e.stack)).then(() => {
-  const told = document.createElement("pre");
-  told.id = "said";
-  told.textContent = said.join("\\n");
-  document.body.append(told);
-});
-</script></body>"""
+  return said;
+})"""
 
 
-@pytest.fixture
-def browse(tmp_path: Path) -> Callable[[Path], list[str]]:
-    """What PROBE says of a page."""
-
-    def said(page: Path) -> list[str]:
-        probed = tmp_path / "probed.html"
-        probed.write_text(page.read_text().replace("</body>", PROBE))
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_two_timelines_have_one_scale(tmp_path: Path) -> None:
+    """What takes half as long is half as wide, also after one of the two was zoomed."""
+    sizes = {"short": 1024, "long": 4096}
+    for name, rows in sizes.items():
         words = (
-            *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu"),
-            *("--window-size=1400,1400", "--virtual-time-budget=8000"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", probed.as_uri()),
+            *("run", "npu_quantize", "-d", "Atlas A2", "-i", f"input=spec:{rows}x2048:float16"),
+            *("-i", "scales=spec:1:float16", "-a", "dtype=qint8", "-a", "div_mode=false"),
+            *("-o", tmp_path / name),
         )
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
-        found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.DOTALL)
-        assert found, done.stdout[-500:]
-        return html.unescape(found[1]).splitlines()
-
-    return said
+        assert says(*words)[0] == 0
+    page = tmp_path / "page.html"
+    assert says("report", tmp_path / "short", tmp_path / "long", "-o", page)[0] == 0
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(page)
+        browser.call(
+            "Runtime.evaluate", awaitPromise=True,
+            expression="timelines.then((all) => { window.all = all; return 0; })",
+        )  # fmt: skip
+        ends = "[all[0].x(all[0].data.total), all[1].x(all[1].data.total), all[0].width, LEFT]"
+        short, long, width, left = browser.evaluate(ends)
+        totals = browser.evaluate("all.map((one) => one.data.total)")
+        assert 0.2 < totals[0] / totals[1] < 0.8
+        assert (short - left) / (long - left) == pytest.approx(totals[0] / totals[1])
+        assert long - left == pytest.approx((width - left) / 1.01)
+        assert browser.evaluate("all[0].where.textContent").endswith(
+            f"us; this run ends at {totals[0]:.3f} us"
+        )
+        assert "ends" not in browser.evaluate("all[1].where.textContent")
+        browser.evaluate("all[0].zoom(0.3, all[0].data.total / 2)")
+        first, second = browser.evaluate("all.map((one) => [one.from, one.to])")
+        assert first == second
+        assert first[1] - first[0] < 0.5 * totals[1]
+        browser.evaluate("all[1].reset()")
+        assert browser.evaluate("all.map((one) => [one.from, one.to])") == [
+            [0, pytest.approx(1.01 * totals[1])]
+        ] * 2  # fmt: skip
+        assert browser.complaints == []
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
-def test_the_timeline_zooms_pans_and_tells(
-    tmp_path: Path, browse: Callable[[Path], list[str]]
-) -> None:
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_the_timeline_zooms_pans_and_tells(tmp_path: Path) -> None:
     mixes = [tmp_path / chip for chip in ("ascend910b2", "ascend910b4")]
     for out in mixes:
         assert says(*MIX, "-d", out.name, "-o", out)[0] == 0
     assert says("report", *mixes, "-o", tmp_path / "page.html")[0] == 0
 
-    assert browse(tmp_path / "page.html") == [
-        "range 0 true",
-        "zoomed true true",
-        "hover mmad",
-        "picked true",
-        *("term micro-op", "term where", "term when", "term waited for", "term written by"),
-        *("line true", "flag true", "went to mte1", "panned true", "found fixpipe.none"),
-        *("all true", "drawn true"),
-    ]
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(tmp_path / "page.html")
+        assert browser.evaluate(PROBE) == [
+            "range 0 true",
+            "zoomed true true",
+            "hover mmad",
+            "picked true",
+            *("term micro-op", "term where", "term when", "term waited for", "term written by"),
+            *("line true", "flag true", "went to mte1", "panned true", "found fixpipe.none"),
+            *("all true", "drawn true"),
+        ]
+        assert browser.requests == [(tmp_path / "page.html").as_uri()]
+        assert browser.complaints == []
+
+
+EVIL = "<img src=x onerror=window.ran=1>"
+
+
+def _renamed(tree: Any) -> Any:
+    """*tree* with all of global memory under another name."""
+    if isinstance(tree, list):
+        if tree[:1] == ["Global"]:
+            return [*tree[:1], EVIL, *tree[2:]]
+        return [_renamed(part) for part in tree]
+    return {key: _renamed(part) for key, part in tree.items()} if isinstance(tree, dict) else tree
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_markup_in_a_name_is_shown_and_does_not_run(small: Path, tmp_path: Path) -> None:
+    out, page = Path(shutil.copytree(small, tmp_path / "out")), tmp_path / "page.html"
+    tree, arrays = members(out)
+    tree["code"] = [[file, number, EVIL] for file, number, _ in tree["code"]]
+    replaced(out, _renamed(tree), arrays)
+    retold(out, lambda facts: facts.update(op=EVIL, template=EVIL, reason=EVIL))
+    assert says("report", out, "-o", page)[0] == 0
+
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(page)
+        told = browser.evaluate(
+            "timelines.then(([t]) => { t.pick({ lane: 0, op: t.data.lanes[0].pipes[1][0] });"
+            " return [...t.details.querySelectorAll('dd')].map((each) => each.textContent); })"
+        )
+        assert told[0].startswith(f"load ub[960:1008] uint8 <- {EVIL}+0 ")
+        assert told[-1].endswith(EVIL)
+        assert browser.evaluate("document.querySelectorAll('.details img').length") == 0
+        assert browser.evaluate("document.querySelector('h1').textContent").startswith(EVIL)
+        # And were there such names elsewhere:
+        browser.evaluate(
+            "timelines.then(([t]) => { const evil = document.title; t.data.words.fill(evil);"
+            " t.data.pipes.fill(evil); t.data.lanes[0].name = evil;"
+            " for (const op of t.data.lanes[0].ops.keys()) t.pick({ lane: 0, op }); })"
+        )
+        assert browser.evaluate("document.querySelector('.details').textContent").count(EVIL) > 2
+        assert browser.evaluate("document.images.length") == 0
+        assert browser.evaluate("window.ran === undefined")
+        assert browser.requests == [page.as_uri()]
+        assert browser.complaints == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_markup_that_gets_into_a_page_runs_nothing(page: Path, tmp_path: Path) -> None:
+    probed = tmp_path / "probed.html"
+    probed.write_text(
+        page.read_text().replace("<h1>", f"<script>window.ran = 2</script>{EVIL}<h1>")
+    )
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(probed)
+        assert browser.evaluate("timelines.then(() => document.images.length)") == 1
+        assert browser.evaluate("window.ran === undefined")
+        refused = [text for text in browser.complaints if "Content Security Policy" in text]
+        assert len(refused) >= 2
+
+
+def test_no_script_of_a_page_makes_markup() -> None:
+    scripts = sorted(Path(reports.__file__).parent.rglob("*.js"))
+    assert [script.name for script in scripts] == ["map.js", "page.js", "page.js"]
+    for script in scripts:
+        sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function"
+        assert not re.search(sinks, script.read_text("utf-8")), script

@@ -1,21 +1,26 @@
 """Pictures: the rows behind them as data, then what is drawn, by artist."""
 
 import re
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.cbook import is_math_text
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
+from played import Played
 
 import npusim
 from npusim import TensorSpec
 from npusim.data.dtypes import FLOAT32, INT8
-from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, MicroOp, SetFlag, Store
+from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Program
-from npusim.reports import labels, pipes, style, subject, timeline
+from npusim.reports import compare, gallery, labels, pipes, style, subject, timeline
 from npusim.reports.bars import Bar
 from npusim.run import Run
 from npusim.trace import LaneTrace, Trace
@@ -265,7 +270,7 @@ def test_the_timeline_says_what_it_shows(ax: Axes) -> None:
 
     assert ax.get_title(loc="left") == "mte3 busy 45 % of 1000.0 us"
     assert ax.get_xlabel() == "time since the cores started (us)"
-    assert ax.get_xlim() == (0, 1000)
+    assert ax.get_xlim() == (0, pytest.approx(1012))
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["mte2", "vector", "mte3"]
     assert [text.get_text() for text in ax.texts] == [
         "load",
@@ -303,6 +308,101 @@ def test_a_small_run_names_its_micro_ops(small: Run, ax: Axes) -> None:
         "store ×6",
         "core 0 (ai_core)",
     ]
+
+
+def test_arrows_to_the_last_moment_are_whole_and_below_the_labels() -> None:
+    """As in a kernel that ends with a wait for what its last store leaves free."""
+    done = ("mte3", "vector", 0)
+    played = trace(
+        lane((0,), (MUL, 0, 20, 30), (STORE, 30, 60, 100), (SetFlag(*done), 60, 61, 100),
+             (WaitFlag(*done), 20, 100, 100))
+    )  # fmt: skip
+    figure = Figure((10, 3), dpi=100, layout="constrained")
+    ax = figure.subplots()
+    timeline.timeline(played, ax=ax)
+    figure.draw_without_rendering()
+
+    (arrow,) = (patch for patch in ax.patches if isinstance(patch, FancyArrowPatch))
+    assert arrow.get_path().vertices[:, 0].max() > 99  # type: ignore[index]
+    box = arrow.get_window_extent()
+    assert ax.bbox.x0 < box.x0 < box.x1 < ax.bbox.x1
+    labels = [text for text in ax.texts if text.get_text() in ("mul", "store")]
+    assert len(labels) == 2
+    for label in labels:
+        assert label.get_zorder() > arrow.get_zorder()
+        assert label.get_path_effects()
+
+
+def test_a_title_begins_with_the_name_that_was_given(small: Run, ax: Axes) -> None:
+    timeline.timeline(small, name="two buffers", ax=ax)
+    assert ax.get_title(loc="left").startswith("two buffers: vector busy ")
+
+
+def test_of_several_kernels_the_title_names_the_one() -> None:
+    played = Played(trace(lane((0,), *CHAIN)), template="msd")
+    names = {picture.name: figure.axes[0].get_title(loc="left")
+             for picture, figure in gallery.figures(played)}  # fmt: skip
+    assert len(names) > 6
+    assert {title.partition(":")[0] for title in names.values()} == {
+        "npu_made (msd) on ascend910b2"
+    }
+
+
+def texts(figure: Figure) -> dict[str, tuple[float, float, float, float]]:
+    """What can be read -> its left, lower, right and upper edge in pixels; the legend is one."""
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    shown = [text for text in ax.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    legend = ax.get_legend()
+    own = legend.findobj(Text) if legend else []
+    outside = [
+        tick.label1
+        for axis in (ax.xaxis, ax.yaxis)
+        for tick in axis.get_major_ticks()
+        if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())
+    ]
+    found = {
+        text.get_text(): text.get_window_extent().extents.tolist()
+        for text in shown
+        if text not in own and text not in outside and text.get_clip_box() is None
+    }
+    if legend:
+        found["the legend"] = legend.get_window_extent().extents.tolist()
+    return found
+
+
+def test_nothing_of_a_report_is_cut_or_written_over_the_legend() -> None:
+    run = npusim.run(
+        *("npu_weight_quant_batchmatmul", TensorSpec((16, 512), "float16")),
+        *(TensorSpec((512, 1024), "int8"), TensorSpec((1024,), "float16")),
+        template="custom",
+        device="ascend910b2",
+    )
+    for picture, figure in gallery.figures(run):
+        found = texts(figure)
+        width, height = figure.bbox.size
+        for text, (left, lower, right, upper) in found.items():
+            inside = left > -1 and lower > -1 and right < width + 1 and upper < height + 1
+            assert inside, (picture.name, text)
+        if not picture.name.startswith("roofline"):
+            over = found.pop("the legend", (0.0, 0.0, 0.0, 0.0))
+            for text, (left, lower, right, upper) in found.items():
+                apart = right < over[0] or over[2] < left or upper < over[1] or over[3] < lower
+                assert apart, (picture.name, text)
+
+
+def test_a_long_title_is_broken_and_not_cut() -> None:
+    figure = Figure((10, 3), dpi=100, layout="constrained")
+    ax = figure.subplots()
+    words = "mte2 of aic waits " * 10
+    style.title(ax, f"who: {words}")
+    figure.draw_without_rendering()
+
+    lines = ax.get_title(loc="left").split("\n")
+    assert (lines[0], " ".join(lines[1:])) == ("who:", words.strip())
+    (drawn,) = (text for text in ax.get_children()
+                if isinstance(text, Text) and text.get_text().startswith("who:"))  # fmt: skip
+    assert drawn.get_window_extent().x1 < figure.bbox.x1
 
 
 def test_a_stretch_is_shown_alone(ax: Axes) -> None:
@@ -419,11 +519,24 @@ def test_one_core_needs_no_mean(small: Run, ax: Axes) -> None:
     assert ax.get_title(loc="left").startswith("npu_quantize on ascend310p3: vector is the busiest")
 
 
-def test_the_label_of_a_full_bar_stays_inside(ax: Axes) -> None:
-    pipes.pipes(trace(lane((0,), (LOAD, 0, 50, 100))), ax=ax)
+@pytest.mark.parametrize("end", [20, 92, 96, 100])
+def test_a_share_stands_beside_its_bar_and_its_mark_and_within_the_picture(end: int) -> None:
+    played = trace(
+        lane((0,), (LOAD, 0, 10, end), (MUL, end, 99, 100)), lane((1,), (LOAD, 0, 10, end - 1))
+    )
+    figure = Figure((10, 3), dpi=100, layout="constrained")
+    ax = figure.subplots()
+    pipes.pipes(played, ax=ax)
+    figure.draw_without_rendering()
 
-    assert ax.texts[1].get_text() == "100 %"
-    assert ax.texts[1].get_horizontalalignment() == "right"
+    label = ax.texts[1]
+    assert label.get_text() == f"{end} %"
+    box = label.get_window_extent()
+    (bar, *_), (marks,) = ax.patches, ax.lines
+    middle = ax.transData.transform((marks.get_xdata()[0], 0))[0]  # type: ignore[index]
+    half = marks.get_markersize() / 2 * figure.dpi / 72
+    assert box.x0 > max(middle + half, bar.get_window_extent().x1)
+    assert box.x1 < figure.bbox.x1
 
 
 # ---- both ----
@@ -455,6 +568,27 @@ def test_pictures_fit_their_figure(draw: object, small: Run, large: Run, tmp_pat
         for index, one in enumerate(boxed):
             for other in boxed[:index]:
                 assert not one.overlaps(other), (texts[index], other)
+
+
+DOLLARS = r"$\frac$ of $a_b\x1b[2J"
+SHOWN = r"\$\frac\$ of \$a_b\x1b[2J"
+"""For matplotlib, which takes what stands between bare dollars for a formula."""
+
+
+def test_names_are_no_formulas(small: Run) -> None:
+    spec = small.device.model_copy(update={"name": DOLLARS})
+    run = replace(small, op=DOLLARS, device=spec)
+    drawn = 0
+    axes = [figure.axes[0] for _, figure in gallery.figures(run)]
+    axes += [compare.across([run, run]), compare.scaling([run, run], [1, 2], unit=DOLLARS)]
+    for ax in axes:
+        figure = ax.get_figure()
+        assert isinstance(figure, Figure)
+        figure.savefig(BytesIO(), format="svg")
+        texts = [text.get_text() for text in ax.findobj(Text)]
+        assert not any(is_math_text(text) for text in texts if "frac" in text)
+        drawn += any(SHOWN in text for text in texts)
+    assert drawn == len(axes)
 
 
 @pytest.mark.parametrize("draw", [timeline.timeline, pipes.pipes])

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from played import CHAIN, LOAD, MUL, READY, Played, X, at_1_mhz, lane, trace
-from tiny import tiny_spec
+from tiny import play, tiny_spec
 
 from npusim.isa import (
     Barrier,
@@ -17,7 +17,7 @@ from npusim.isa import (
     SetFlag,
     WaitFlag,
 )
-from npusim.reports import bounds, flags, subject, timeline
+from npusim.reports import bounds, costs, flags, subject, timeline
 
 
 @pytest.fixture
@@ -115,32 +115,32 @@ def test_the_parts_of_a_pipe_are_its_time() -> None:
         ("vector", "work", "work", 9),
         ("vector", "flag", "mte2: data in ub", 30),
         ("vector", "order", "raising flags", 2),
-        ("vector", "issue", "not handed out yet", 1),
+        ("vector", "hand out", "not handed out yet", 1),
         ("vector", "over", "nothing left to do", 58),
         ("mte3", "work", "work", 19),
         ("mte3", "flag", "vector: data in ub", 49),
-        ("mte3", "issue", "not handed out yet", 2),
+        ("mte3", "hand out", "not handed out yet", 2),
         ("mte3", "over", "nothing left to do", 30),
     ]
     for pipe in ("mte2", "vector", "mte3"):
         assert sum(row.share for row in found if row.pipe == pipe) == pytest.approx(1)
 
 
-def test_a_copy_that_takes_longer_than_alone_shares_a_link() -> None:
-    # 3200 bytes at 32 a cycle take 100 cycles; the others make it 250.
-    copy = Load(X, Global("x", 0, 3200))
-    spec = at_1_mhz(tiny_spec())
-    played = Played(trace(lane((0,), (copy, 0, 250, 260), gm_bytes=3200)), spec)
+def test_a_copy_says_what_held_it_up() -> None:
+    # Two cores load 256 bytes: 16 cycles at half of 32, of which the instruction holds the pipe 1.
+    spec = tiny_spec()
+    both = play(spec, *[(Load(X, Global("x", start, 256)),) for start in (0, 4096)])
 
-    assert told(bounds.rows(played)) == [
-        ("mte2", "work", "work", 100),
-        ("mte2", "link", "sharing GM", 150),
-        ("mte2", "over", "nothing left to do", 10),
+    assert told(bounds.rows(both)) == [
+        ("mte2", "link", "bandwidth of GM", 0.016),
+        ("mte2", "over", "nothing left to do", 0.01),
     ]
-    cached = Played(trace(lane((0,), (copy, 0, 250, 260), l2_bytes=3200)), spec)
-    assert told(bounds.rows(cached))[:2] == [
-        ("mte2", "work", "work", 50),
-        ("mte2", "link", "sharing L2", 200),
+    alone = play(spec, (Load(X, Global("x", 0, 256)),))
+    assert told(bounds.rows(alone))[:1] == [("mte2", "work", "work", 0.008)]
+    slow = play(tiny_spec(transfer__issue_cycles=20), (Load(X, Global("x", 0, 256)),))
+    assert told(bounds.rows(slow)) == [
+        ("mte2", "work", "work", 0.008),
+        ("mte2", "issue", "issuing copies", 0.012),
     ]
 
 
@@ -164,27 +164,55 @@ def test_barriers_and_other_cores_are_reasons_of_their_own() -> None:
     ]
 
 
+def test_a_pipe_works_while_it_is_held_and_is_busy_until_its_results_are_there() -> None:
+    """Loads of 10 and 9 cycles, whose results come after 30 and 29."""
+    played = trace(lane((0,), *CHAIN))
+    works = sum(row.us for row in bounds.rows(played) if (row.pipe, row.cause) == ("mte2", "work"))
+
+    assert (works, played.counters()[0]["mte2"].busy_cycles) == (19, 59)
+    head, work, waits, tail = (row.us for row in costs.rows(Played(played))[1:5])
+    assert (head, work, waits, tail) == (0, 19, 41, 40)
+
+
 def test_pipes_that_only_order_others_have_no_row() -> None:
     assert {
         row.pipe for row in bounds.rows(trace(lane((0,), (READY, 0, 1, 1), (MUL, 1, 9, 9))))
     } == {"vector"}
 
 
-def test_the_title_says_who_works_longest_and_what_stops_it(ax: Axes) -> None:
+def test_the_title_says_what_bounds_the_run_and_what_comes_next(ax: Axes) -> None:
     bounds.bounds(trace(lane((0,), *CHAIN)), ax=ax)
 
     assert ax.get_title(loc="left") == (
-        "mte2 works 19 % of 100.0 us and waits 40 % for room in ub from vector"
+        "bound by the latency of memory:\n"
+        "50 % of 100.0 us, on mte3; next the core's own port to memory, 29 %"
     )
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["mte2", "vector", "mte3"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        *("path", "mte2", "vector", "mte3"),
+    ]
     widths = np.array([patch.get_width() for patch in ax.patches])  # type: ignore[attr-defined]
-    np.testing.assert_allclose(widths[:4], [19, 40, 1, 40])
+    np.testing.assert_allclose(widths[:5], [50, 29, 10, 9, 2])
+    np.testing.assert_allclose(widths[5:9], [19, 40, 1, 40])
 
 
 def test_of_several_kinds_the_one_is_named() -> None:
-    played = trace(lane((0,), *CHAIN), lane((1,), (MUL, 0, 90, 95), kind="aic"))
+    played = trace(lane((0,), *CHAIN), lane((1,), (MUL, 0, 90, 105), kind="aic"))
 
-    assert bounds.finding(played) == "vector of aic works 90 % of 100.0 us"
+    assert bounds.finding(played) == (
+        "bound by the vector unit: 86 % of 105.0 us, on vector of aic; "
+        "next the latency of cube and vector unit, 14 %"
+    )
+
+
+def test_a_finding_has_plain_words_first_and_the_vendors_after() -> None:
+    played = trace(lane((0,), *CHAIN))
+    run = Played(played, at_1_mhz(tiny_spec()))
+
+    assert bounds.finding(run) == (
+        "bound by the latency of memory: 45 % of 110.0 us, on mte3; next the core's own port to "
+        "memory, 26 % (in msopprof's words: latency bound:pipeline caused)"
+    )
+    assert "msopprof" not in bounds.finding(played)
 
 
 def test_the_busiest_pipe_may_be_of_any_kind() -> None:

@@ -1,5 +1,6 @@
 """Tensors from words: what each form gives, and what each wrong one is told."""
 
+import os
 import re
 from pathlib import Path
 
@@ -164,14 +165,19 @@ def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
         ),
         (
             "randint:3:int8:high=300",
-            "low to high - 1 must lie in [-128, 127] for int8, not 0 to 299; choose a wider dtype",
+            "low to high - 1 must lie in [-128, 127] for int8, not 0 to 299; "
+            "choose another dtype, or other numbers",
         ),
         (
             "randint:3:uint64:low=-1:high=3",
             "low to high - 1 must lie in [0, 18446744073709551615] for uint64, not -1 to 2; "
-            "choose a wider dtype",
+            "choose another dtype, or other numbers",
         ),
         ("full:3", "full must say value=..., which it repeats; add it"),
+        (
+            "full:3:value=1e400",
+            "value must be at most 1.79769e+308, not 1e400; write a smaller one, or value=inf",
+        ),
         ("full:3:value=x", "value must be a number, not 'x'; write for example value=3"),
         (
             "full:3:int8:value=3.5",
@@ -179,11 +185,12 @@ def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
         ),
         (
             "full:3:int4:value=8",
-            "value must lie in [-8, 7] for int4, not 8; choose a wider dtype",
+            "value must lie in [-8, 7] for int4, not 8; choose another dtype, or other numbers",
         ),
         (
             "arange:300:int8",
-            "arange's numbers must lie in [-128, 127] for int8, not 0 to 299; choose a wider dtype",
+            "arange's numbers must lie in [-128, 127] for int8, not 0 to 299; "
+            "choose another dtype, or other numbers",
         ),
         (
             "randn:1048576x1048576:float16",
@@ -292,6 +299,14 @@ def test_a_file_must_be_there(tmp_path: Path) -> None:
     refused(str(file), f"{must} No such file or directory; check the path", FileError)
     file.mkdir()
     refused(str(file), f"{must} Is a directory; check the path", FileError)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "x.npy"
+    os.mkfifo(file)
+    must = f"inputs: {file}: must be a file that can be read, but:"
+    why = "it is a named pipe, not a regular file; check the path"
+    refused(str(file), f"{must} {why}", FileError)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello world", b"PK\x03\x04 a zip", b"\x80\x04."])

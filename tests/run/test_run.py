@@ -35,20 +35,47 @@ def whole(message: str) -> str:
 @pytest.mark.parametrize(
     ("op", "args", "kwargs", "cause"),
     [
-        ("npu_quantize", (), {}, "missing a required argument: 'input'"),
-        ("npu_quantize", (X, ONE), {}, "missing a required argument: 'zero_points'"),
-        ("npu_quantize", (X, ONE, None), {"axis": 0}, "missing a required argument: 'dtype'"),
-        ("npu_quantize", (*CALL, 3), {}, "too many positional arguments"),
-        ("npu_quantize", CALL, {"scale": ONE}, "got an unexpected keyword argument 'scale'"),
-        ("npu_quantize", CALL, {"input": X}, "multiple values for argument 'input'"),
-        ("npu_group_quant", (X, X, X, ONE), {}, "too many positional arguments"),
-        ("npu_trans_quant_param", (), {"offset": ONE}, "missing a required argument: 'scale'"),
+        ("npu_quantize", (), {}, "missing a required argument: 'input'; add it"),
+        ("npu_quantize", (X, ONE), {}, "missing a required argument: 'zero_points'; add it"),
+        (
+            *("npu_quantize", (X,), {"scale": ONE}),
+            "missing a required argument: 'scales'; did you mean scales?",
+        ),
+        (
+            *("npu_quantize", (X, ONE, None), {"axis": 0}),
+            "missing a required argument: 'dtype'; add it",
+        ),
+        (
+            *("npu_quantize", (*CALL, 3), {}),
+            "too many positional arguments; pass at most 6 by position",
+        ),
+        (
+            *("npu_quantize", CALL, {"scale": ONE}),
+            "got an unexpected keyword argument 'scale'; leave scale out",
+        ),
+        (
+            *("npu_quantize", CALL[:4], {"axes": 0}),
+            "got an unexpected keyword argument 'axes'; did you mean axis?",
+        ),
+        (
+            *("npu_quantize", CALL, {"input": X}),
+            "multiple values for argument 'input'; pass input once",
+        ),
+        (
+            *("npu_group_quant", (X, X, X, ONE), {}),
+            "too many positional arguments; pass at most 3 by position; pass offset, dst_dtype by "
+            "name",
+        ),
+        (
+            *("npu_trans_quant_param", (), {"offset": ONE}),
+            "missing a required argument: 'scale'; add it",
+        ),
     ],
 )
 def test_arguments_fit_the_function_of_torch_npu(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any], cause: str
 ) -> None:
-    message = f"{op}: arguments must fit {op}{SIGNATURES[op]}, but: {cause}; fix the call"
+    message = f"{op}: arguments must fit {op}{SIGNATURES[op]}, but: {cause}"
     with pytest.raises(TypeError, match=whole(message)):
         run(op, *args, device="ascend910b2", **kwargs)
 
@@ -83,12 +110,15 @@ def test_an_operator_that_does_not_exist(op: Any, hint: str) -> None:
 def test_a_device_that_does_not_exist() -> None:
     message = (
         f"devices: no device 'ascend910b22'; did you mean ascend910b2? known: "
-        f"{', '.join(devices.names())}; a file of your own is given by its path, "
+        f"{devices.listing()}; a file of your own is given by its path, "
         "which ends in .toml"
     )
     with pytest.raises(ValueError, match=whole(message)):
         run("npu_quantize", *CALL, device="ascend910b22")
-    message = "devices: a device must be a name, a path or a DeviceSpec, not None"
+    message = (
+        "devices: a device must be a name, a path or a DeviceSpec, not None; "
+        "pass for example 'Atlas A2'"
+    )
     with pytest.raises(TypeError, match=whole(message)):
         run("npu_quantize", *CALL, device=None)  # type: ignore[arg-type]
 
@@ -253,7 +283,8 @@ def test_two_runs_are_equal(op: str) -> None:
 
 KEYS = [
     "op", "device", "arguments", "l2", "output", "template", "reason", "plan", "time_us",
-    "launch_us", "cycles", "clock_hz", "gm_bytes", "l2_bytes", "counters",
+    "launch_us", "cycles", "clock_hz", "launches", "gm_bytes", "gm_written_bytes", "l2_bytes",
+    "l2_hit_bytes", "counters",
 ]  # fmt: skip
 
 
@@ -286,8 +317,9 @@ def test_json_of_one_call() -> None:
     assert told["clock_hz"] == 1_800_000_000
     moved = sum(pipe["nbytes"] for pipes in told["counters"].values() for pipe in pipes.values())
     assert moved == 320 + 4 + 80
-    # Each copy in whole sectors of 128 bytes; stores go to the L2.
-    assert (told["gm_bytes"], told["l2_bytes"]) == (384 + 128, 128)
+    # Each copy in whole sectors of 128 bytes, fetched in whole lines; stores go to the L2.
+    assert (told["gm_bytes"], told["gm_written_bytes"]) == (512 + 512, 0)
+    assert (told["l2_bytes"], told["l2_hit_bytes"]) == (384 + 128 + 128, 128)
 
 
 def test_json_of_a_call_with_nothing_to_do() -> None:
@@ -385,7 +417,7 @@ def test_the_oracles_spec_is_no_argument(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "spec" not in run("npu_trans_quant_param", ONE, device="ascend910b2").arguments
     message = (
         "npu_trans_quant_param: arguments must fit npu_trans_quant_param(scale, offset=None, "
-        "round_mode=0), but: got an unexpected keyword argument 'spec'; fix the call"
+        "round_mode=0), but: got an unexpected keyword argument 'spec'; leave spec out"
     )
     with pytest.raises(TypeError, match=whole(message)):
         run("npu_trans_quant_param", ONE, spec=None, device="ascend910b2")

@@ -19,9 +19,9 @@ from tiny import tiny_spec
 import npusim
 from npusim import DeviceSpec, Kernel, Tensor, TensorSpec
 from npusim.data.dtypes import DTYPES, FLOAT16
-from npusim.isa import Binary, Global
+from npusim.isa import Binary, Global, Load, Store
 from npusim.kernel.builder import Builder
-from npusim.kernel.program import Binding, Block
+from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError
 from npusim.reports.pipes import pipes
 from npusim.reports.timeline import timeline
@@ -322,6 +322,57 @@ def test_what_cannot_be_launched_is_refused(change: Writer, message: str) -> Non
         npusim.run(changed(change), X, X, device=tiny_spec(), timing=False)
 
 
+@pytest.mark.parametrize("turned", ["plain", "strided", "read-only"])
+def test_an_input_is_never_written(turned: str, vectors: Any) -> None:
+    x, y = (v[0, :320].copy() for v in vectors)
+    given = np.repeat(x, 2)[::2] if turned == "strided" else x.copy()
+    given.flags.writeable = turned != "read-only"
+    into_x = changed(lambda kernel: bound(kernel, z=Binding("x")))
+    message = (
+        "make: a kernel must leave its inputs as they are, but core 0 writes x by store z+0 512 B "
+        "<- ub[1024:1536] float16; list a tensor among Kernel.outputs and bind z to it"
+    )
+    for device in (tiny_spec(), "Atlas A2"):
+        with pytest.raises(KernelError, match=says(message)):
+            npusim.run(into_x, given, y, device=device)
+    assert np.array_equal(given, x)
+
+
+def test_what_nobody_wrote_is_found_before_a_run() -> None:
+    def short(spec: DeviceSpec, x: TensorSpec, y: TensorSpec) -> Kernel:
+        kernel = add(spec=spec, x=x, y=y, tile=256)
+        (block,) = kernel.blocks
+        ops = tuple(op for op in block.program.ops if not (isinstance(op, Load) and "y" in str(op)))
+        return replace(kernel, blocks=(replace(block, program=Program("short", ops)),))
+
+    message = (
+        "short: bytes must be written before they are used, but nobody wrote ub[512:640] before "
+        "#5 vector: add ub[1024:1152] float16 <- ub[0:128] float16, ub[512:640] float16 reads it, "
+        "and #10 mte3: store z+0 128 B <- ub[1024:1152] float16 stores what comes of it; load or "
+        "fill it before"
+    )
+    with pytest.raises(RuntimeError, match=says(message)):
+        npusim.run(short, X, X, device=tiny_spec(), timing=False)
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_what_a_kernel_leaves_out_of_its_output_shows(is_added: bool) -> None:
+    def half(spec: DeviceSpec, x: TensorSpec) -> Kernel:
+        write = Builder("half", spec.cores["aiv"], spec.sync)
+        here = write.claim("ub", 64).of(FLOAT16, 32)
+        write.load(here, Global("x", 0, 64))
+        write.sync("mte2", "mte3")
+        write.emit(Store(Global("z", 0, 64), here, atomic=FLOAT16 if is_added else None))
+        block = Block(0, "aiv", write.build(), {name: Binding(name) for name in "xz"})
+        return Kernel("half", (block,), {"x": x}, {"z": x})
+
+    x = np.arange(64, dtype=np.float16)
+    z = npusim.run(half, x, device="Atlas A2", timing=False).output
+    assert (z[32:] == 61280).all()
+    # Nobody has cleared what is added to.
+    assert np.array_equal(z[:32], x[:32] + np.float16(61280 if is_added else 0))
+
+
 def no_chip(x: TensorSpec) -> Kernel:
     raise NotImplementedError(x)
 
@@ -356,7 +407,9 @@ def test_types_that_no_chip_has_are_refused() -> None:
 
 def test_what_the_chip_refuses_keeps_its_own_words() -> None:
     x = np.ones(64, ml_dtypes.bfloat16)
-    with pytest.raises(ValueError, match=r"^add #\d+: .* must share one of .*; cast first$"):
+    with pytest.raises(
+        ValueError, match=r"^add #\d+ \(line \d+ of vector_add.py\): .*; cast first$"
+    ):
         npusim.run(add, x, x, device="Atlas A2")
     with pytest.raises(ProgramError, match=r"^add: a claim must fit "):
         npusim.run(add, X, X, tile=10**6, device="Atlas A2")

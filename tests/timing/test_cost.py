@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import put, tiny_spec
+from tiny import tiny_spec
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.devices.schema import DeviceSpec
@@ -54,12 +54,12 @@ from npusim.timing.cost import Charge, Cost, charge
 @pytest.fixture(scope="module")
 def classy() -> DeviceSpec:
     """Every class of vector micro-ops has a head of its own, and 16-bit repeats take 2 cycles."""
-    data = tiny_spec().model_dump()
-    for head, name in enumerate(data["vector"]["classes"], 100):
-        put(data, f"vector.classes.{name}.head_cycles", head)
-        put(data, f"vector.classes.{name}.cycles_per_repeat_16bit", 2.0)
-        put(data, f"vector.classes.{name}.cycles_per_repeat_32bit", 3.0)
-    return DeviceSpec.model_validate(data)
+    numbers: dict[str, float] = {}
+    for head, name in enumerate(tiny_spec().vector.classes, 100):
+        numbers[f"vector__classes__{name}__head_cycles"] = head
+        numbers[f"vector__classes__{name}__cycles_per_repeat_16bit"] = 2.0
+        numbers[f"vector__classes__{name}__cycles_per_repeat_32bit"] = 3.0
+    return tiny_spec(**numbers)
 
 
 def cost(op: MicroOp, spec: DeviceSpec, kind: str = "aiv") -> Cost:

@@ -20,6 +20,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.timing.memory import L2, PORT_UNITS, Copy, Lines, Link, Use, touched_lines
 from npusim.timing.memory.l2 import SHARE_UNITS, Found
+from npusim.trace import COUNT_UNITS
 
 SMALL = {"x": 2048, "y": 2048}
 """Tensors that fit into the L2 together."""
@@ -79,7 +80,7 @@ def test_unequal_ports_share_in_proportion() -> None:
     env = simpy.Environment()
     link, ends = Link(env, 30.0), []
     for name, port in (("wide", 40), ("narrow", 20)):
-        done = lambda name=name: ends.append((name, int(env.now)))  # noqa: E731
+        done = lambda _, name=name: ends.append((name, int(env.now)))  # noqa: E731
         link.join(copy(200, port), done)
     env.run()
     # 30 for 60: half speed. 200 bytes at 20 a cycle; then the narrow one has 100 left at 20.
@@ -109,7 +110,7 @@ def test_a_link_finishes_equal_copies_together_whatever_the_order() -> None:
     link, ends = Link(env, 48.0), []
     sizes = [320, 64, 320, 64, 640]
     for index, size in enumerate(sizes):
-        done = lambda index=index: ends.append((int(env.now), index))  # noqa: E731
+        done = lambda _, index=index: ends.append((int(env.now), index))  # noqa: E731
         link.join(copy(size, 32), done)
     env.run()
     times = {sizes[index]: time for time, index in ends}
@@ -121,7 +122,7 @@ def test_several_copies_in_one_are_as_many_copies_apart() -> None:
         env = simpy.Environment()
         link, times = Link(env, 50.0), []
         for nbytes, copies in groups:
-            link.join(copy(nbytes, 30, copies), lambda: times.append(int(env.now)))
+            link.join(copy(nbytes, 30, copies), lambda _: times.append(int(env.now)))
         env.run()
         return times
 
@@ -157,7 +158,7 @@ def test_a_copy_that_is_partly_there_takes_the_rest_from_memory_first(tiny: Devi
     # Two of four lines: 256 bytes at 32 (8 cycles), then 256 at 64 (4), there after 10.
     assert log(trace) == [("mte2", 0, 8, 18), ("mte2", 8, 20, 30)]
     (lane,) = trace.lanes
-    assert (lane.gm_bytes, lane.l2_bytes) == (512, 256)
+    assert (lane.gm_bytes, lane.l2_bytes, lane.l2_hit_bytes) == (512, 768, 256)
 
 
 def test_lines_count_not_bytes(tiny: DeviceSpec) -> None:
@@ -165,15 +166,16 @@ def test_lines_count_not_bytes(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(32), load(128)))
     assert log(trace) == [("mte2", 0, 4, 14), ("mte2", 4, 6, 8)]
     (lane,) = trace.lanes
-    assert (lane.gm_bytes, lane.l2_bytes) == (32, 128)
+    assert (lane.gm_bytes, lane.l2_bytes, lane.l2_hit_bytes) == (128, 160, 128)
 
 
 def test_requests_of_one_cycle_do_not_see_each_other(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(256),), (load(256),))
     # Both miss, though the lines are the same, which come in once: 8 cycles at 32.
     assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18)]
-    assert [lane.gm_bytes for lane in trace.lanes] == [256, 256]
-    assert [lane.l2_bytes for lane in trace.lanes] == [0, 0]
+    assert [lane.gm_bytes for lane in trace.lanes] == [128, 128]
+    assert [lane.l2_bytes for lane in trace.lanes] == [256, 256]
+    assert [lane.l2_hit_bytes for lane in trace.lanes] == [0, 0]
 
 
 def test_requests_of_one_cycle_both_hit_what_was_there_before(tiny: DeviceSpec) -> None:
@@ -214,21 +216,38 @@ def test_a_warm_l2_holds_the_tensors_touched_last(tiny: DeviceSpec) -> None:
 
 
 def reads(l2: L2, *lines: Lines, copies: int = 1, different: int = 1) -> list[Found]:
-    """What the L2 finds when all *lines* of x are read in one cycle; fetched in bytes."""
+    """What the L2 finds when all *lines* of x are read in one cycle; the last two in bytes."""
     found = l2.touch([Use(True, "x", each, copies, different) for each in lines])
-    return [each._replace(fetched=each.fetched / SHARE_UNITS) for each in found]
+    return [
+        each._replace(fetched=each.fetched / SHARE_UNITS, read=each.read / COUNT_UNITS)  # type: ignore[arg-type]
+        for each in found
+    ]
+
+
+def twice(nbytes: int) -> tuple[int, int]:
+    """What lines cost the link, and what is read: the same where runs of lines cost nothing."""
+    return nbytes, nbytes
+
+
+def test_shares_of_a_line_add_up_to_it(tiny: DeviceSpec) -> None:
+    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+    # Seven cores ask for three lines; 128 / 7 is no whole number.
+    found = l2.touch([Use(True, "x", slice(0, 3), copies=5), *[Use(True, "x", slice(0, 3))] * 2])
+    shares = [each.read / COUNT_UNITS for each in found]
+    assert shares == pytest.approx([3 * 128 / 7] * 3)
+    assert round(5 * shares[0] + shares[1] + shares[2], 6) == 3 * 128
 
 
 def test_the_l2_answers_by_volume(tiny: DeviceSpec) -> None:
     l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
     # 64 lines fill the L2. In the first cycle two ask for the same, which come in once.
-    assert reads(l2, slice(0, 64), slice(0, 64)) == [(0, 64, 32 * 128), (0, 64, 32 * 128)]
-    assert reads(l2, slice(0, 64)) == [(64, 0, 0)]
-    assert reads(l2, np.array([0, 100, 200])) == [(1, 2, 256)]
+    assert reads(l2, slice(0, 64), slice(0, 64)) == [(0, 64, *twice(32 * 128))] * 2
+    assert reads(l2, slice(0, 64)) == [(64, 0, 0, 0)]
+    assert reads(l2, np.array([0, 100, 200])) == [(1, 2, *twice(256))]
     # With two and 62 more since they were touched, all are there still; then one more comes in.
-    assert reads(l2, slice(300, 362)) == [(0, 62, 62 * 128)]
-    assert reads(l2, np.array([1, 100, 300, 363])) == [(3, 1, 128)]
-    assert reads(l2, np.array([1, 2])) == [(1, 1, 128)]
+    assert reads(l2, slice(300, 362)) == [(0, 62, *twice(62 * 128))]
+    assert reads(l2, np.array([1, 100, 300, 363])) == [(3, 1, *twice(128))]
+    assert reads(l2, np.array([1, 2])) == [(1, 1, *twice(128))]
 
 
 def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones(tiny: DeviceSpec) -> None:
@@ -238,8 +257,8 @@ def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones(tiny: De
         reads(l2, *lines, copies=copies, different=copies)
         return reads(l2, slice(0, 20))
 
-    assert age(copies=3, requests=1) == age(copies=1, requests=3) == [(20, 0, 0)]
-    assert age(copies=4, requests=1) == age(copies=1, requests=4) == [(0, 20, 20 * 128)]
+    assert age(copies=3, requests=1) == age(copies=1, requests=3) == [(20, 0, 0, 0)]
+    assert age(copies=4, requests=1) == age(copies=1, requests=4) == [(0, 20, *twice(20 * 128))]
 
 
 # ---- which lines a copy touches ----

@@ -62,7 +62,7 @@ def test_runs_are_told_by_what_is_missing() -> None:
     # the port takes; then 128 out of the L2 at 64.
     trace = play(spec, (load(128, 128), load(512)))
     assert log(trace) == [("mte2", 0, 5, 15), ("mte2", 5, 5 + 14 + 2, 31)]
-    assert (trace.lanes[0].gm_bytes, trace.lanes[0].l2_bytes) == (512, 128)
+    assert (trace.lanes[0].gm_bytes, trace.lanes[0].l2_bytes) == (512, 640)
 
 
 @pytest.mark.parametrize("cores", [(256, 512), (512, 256)])
@@ -106,6 +106,7 @@ def test_what_goes_past_the_l2_comes_once_for_each_core(every_core: bool, tiny: 
     trace = play(tiny, program, program, bindings=past, every_core=every_core)
     assert len(trace.lanes) == (2 if every_core else 1)
     assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+    assert (trace.gm_bytes, trace.l2_bytes) == (512, 0)
 
 
 # ---- what was stored ----
@@ -122,6 +123,9 @@ def test_what_leaves_the_l2_is_written_back_over_the_bus(bus: str, took: int) ->
         ("mte2", 0, 128, 138),
         ("mte2", 128, 128 + took, 138 + took),
     ]
+    # The store brought in two lines, which are counted when they leave.
+    assert (trace.gm_read_bytes, trace.gm_written_bytes, trace.gm_bytes) == (8192, 256, 8448)
+    assert (trace.l2_bytes, trace.l2_hit_bytes, trace.l2_written_bytes) == (8448, 256, 256)
 
 
 def test_what_fits_is_not_written_back(tiny: DeviceSpec) -> None:

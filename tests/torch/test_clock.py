@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from npusim.data.files import FileError
 from npusim.torch import streams
 from npusim.torch.clock import Clock, clock
-from npusim.torch.trace import TraceError, check, trace_events
+from npusim.torch.trace import check, trace_events, write
 
 
 def kernel(op: str, launch_us: float, time_us: float, plan: object = "plan") -> Any:
-    return SimpleNamespace(op=op, launch_us=launch_us, time_us=time_us, plan=plan, cycles=7)
+    own = SimpleNamespace(launch_us=launch_us, time_us=time_us)
+    return SimpleNamespace(op=op, launches=(own,), earlier=(), plan=plan, cycles=7)
 
 
 def test_kernels_follow_each_other() -> None:
@@ -131,11 +134,34 @@ def test_the_trace_has_a_row_for_what_is_not_simulated() -> None:
     ]
 
 
-def test_a_folder_that_cannot_be_written_is_told_before(tmp_path: Any) -> None:
+def test_a_trace_that_cannot_be_written_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    trace = tmp_path / "file" / "trace_view.json"
     message = (
-        f"npusim.torch: the folder {tmp_path}/file must be one that can be written, but: "
-        "File exists; name another"
+        f"npusim.torch: {trace} must be in a folder that can be written, not in "
+        f"{tmp_path}/file; name another"
     )
-    with pytest.raises(TraceError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(FileError, match=f"^{re.escape(message)}$"):
         check(tmp_path / "file")
+
+
+def test_an_earlier_trace_is_replaced_only_when_told(tmp_path: Path) -> None:
+    trace = tmp_path / "trace_view.json"
+    trace.write_text("earlier")
+    message = (
+        f"npusim.torch: {trace} must be a new file, but there is one; name another, or add --force "
+        f"to replace it"
+    )
+    for act in (check, lambda folder: write([], folder, "card")):
+        with pytest.raises(FileError, match=f"^{re.escape(message)}$"):
+            act(tmp_path)
+    assert trace.read_text() == "earlier"
+    check(tmp_path, force=True)
+    assert write([], tmp_path, "card", force=True) == trace
+    assert trace.read_text().startswith("{")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace_view.json"]
+
+
+def test_nothing_is_written_by_a_look(tmp_path: Path) -> None:
+    check(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []

@@ -161,6 +161,9 @@ def test_a_storage_is_made_from_its_size() -> None:
     )
     with pytest.raises(TypeError, match=exactly(message)):
         torch.UntypedStorage([1, 2], device="npu")
+    storage = torch.UntypedStorage(2, device="npu")
+    storage.copy_(torch.UntypedStorage([1, 2]))
+    assert list(storage.cpu()) == [1, 2]
 
 
 # ---- computing ----
@@ -321,15 +324,18 @@ def test_a_sparse_tensor_is_refused() -> None:
     )
     with pytest.raises(NotImplementedError, match=exactly(message)):
         numbers(2, 2).to_sparse()
+    assert numbers(2, 2).cpu().to_sparse().is_sparse
 
 
 def test_what_the_cpu_cannot_run_is_refused() -> None:
     message = (
-        "npusim.torch: aten._thnn_fused_lstm_cell.default must not be run on npu, since the CPU "
-        "cannot run it; move its tensors with .cpu()"
+        "npusim.torch: aten._thnn_fused_lstm_cell.default must not be run on npu, since torch "
+        "has no kernel of that name for the CPU; move the tensors of what calls it with .cpu()"
     )
+    layer, x = torch.nn.LSTM(4, 3).npu(), numbers(2, 4)
     with pytest.raises(NotImplementedError, match=exactly(message)):
-        torch.nn.LSTM(4, 3).npu()(numbers(2, 4))
+        layer(x)
+    assert layer.cpu()(x.cpu())[0].shape == (2, 3)
 
 
 def test_an_array_is_not_on_the_card() -> None:
@@ -339,8 +345,22 @@ def test_an_array_is_not_on_the_card() -> None:
 
 def test_an_operator_that_is_not_modelled_says_so() -> None:
     message = (
-        "module 'torch_npu' has no attribute 'npu_made_up'\nnpusim.torch: torch_npu.npu_made_up "
-        "must be modelled, but is not; do it on the CPU"
+        "module 'torch_npu' has no attribute 'npu_swiglu'\nnpusim.torch: torch_npu.npu_swiglu "
+        "must be modelled, but is not; write it with torch's own operations, which run on the host "
+        "in no simulated time"
     )
     with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_made_up
+        _ = torch_npu.npu_swiglu
+    gate, x = numbers(4, 8).chunk(2, dim=-1)
+    assert (torch.nn.functional.silu(gate) * x).device.type == "npu"
+
+
+def test_a_slip_in_a_name_is_told() -> None:
+    message = (
+        "module 'torch_npu' has no attribute 'npu_quantise'\nnpusim.torch: torch_npu.npu_quantise "
+        "must be modelled, but is not; did you mean npu_quantize?"
+    )
+    with pytest.raises(AttributeError, match=exactly(message)):
+        _ = torch_npu.npu_quantise
+    with pytest.raises(AttributeError, match=r"; write it with torch's own operations, which "):
+        _ = torch_npu.npu_dynamic_quant_v2

@@ -88,7 +88,7 @@ def test_torch_must_be_there_and_new(version: str | None, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "version", find)
     message = (
-        f"npusim.torch: torch must be 2.11 or newer, not {version or 'none'}; "
+        f"npusim.torch: torch must be 2.13 or newer, not {version or 'none'}; "
         "install it with: pip install 'npusim[torch]'"
     )
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
@@ -148,6 +148,12 @@ def test_a_script_runs_as_under_python(tmp_path: Path) -> None:
     trace = json.loads((traces / "trace_view.json").read_text())
     names = [event["name"] for event in trace["traceEvents"]]
     assert "aten.mul.Tensor" in names
+    again = python("-m", "npusim.torch", *words)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr == (
+        f"npusim: npusim.torch: {traces}/trace_view.json must be a new file, but there is one; "
+        f"name another, or add --force to replace it\n"
+    )
 
 
 @NEEDS_TORCH

@@ -6,7 +6,9 @@ the document prints.
 
 from __future__ import annotations
 
+import re
 import runpy
+import warnings
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -17,6 +19,7 @@ import printed
 import pytest
 from simulated_card import torch, torch_npu
 
+import npusim
 import npusim.torch
 from npusim.torch.clock import clock
 
@@ -146,18 +149,31 @@ IS_TAKEN = (
     r"^npu_weight_quant_batchmatmul: the document takes quant_scale with ND weights only, "
     r"but its own example passes it with a FRACTAL_NZ one; it is taken$"
 )
+IN_GRAPHS_ONLY = (
+    r"^npu_weight_quant_batchmatmul: the document of LinearWeightQuant takes weights in "
+    r"FRACTAL_NZ in graph mode only; it is taken; compile with torchair's backend, or leave the "
+    r"weight in ND$"
+)
 
 
 def test_linear_weight_quant_in_a_graph(play: Play) -> None:
-    with pytest.warns(UserWarning, match=IS_TAKEN):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         names = play("linear_weight_quant_graph")
+    assert [warning.category for warning in told] == [npusim.DocumentWarning]
+    assert re.match(IS_TAKEN, str(told[0].message))
+    # The script's own line, not one of npusim or torch.
+    assert told[0].filename.endswith("linear_weight_quant_graph.py")
     output = names["output"]
     assert (output.shape, output.dtype) == (torch.Size([8192, 256]), torch.int8)
     assert torch_npu.get_npu_format(names["eager"].weight) == 29
     away = np.abs(output.cpu().numpy() - expected_linear(names))
     assert away.max() <= 2
     assert away.mean() < 0.05
-    with pytest.warns(UserWarning, match=IS_TAKEN):
+    with (
+        pytest.warns(npusim.DocumentWarning, match=IS_TAKEN),
+        pytest.warns(npusim.DocumentWarning, match=IN_GRAPHS_ONLY),
+    ):
         assert torch.equal(output, names["eager"](names["x"]))
 
 

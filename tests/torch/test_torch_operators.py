@@ -312,6 +312,52 @@ def test_a_cast_in_place_changes_the_tensor_itself() -> None:
     assert torch.equal(x, before)
 
 
+def test_formats_have_names() -> None:
+    x = integers(32, 32).npu()
+    cast = torch_npu.npu_format_cast(x, torch_npu.Format.FRACTAL_NZ)
+    assert torch_npu.get_npu_format(cast) == torch_npu.Format.FRACTAL_NZ == NZ
+    assert torch_npu.get_npu_format(torch_npu.npu_format_cast(cast, torch_npu.Format.ND)) == 2
+    refused(
+        lambda: torch_npu.npu_format_cast(x, torch_npu.Format.NCHW),
+        "npu_format_cast: NPU function error: call aclnnNpuFormatCast failed, error code is "
+        "161002\n"
+        "npu_format_cast: acl_format must be 2 (ND) or 29 (FRACTAL_NZ), not 0; pass one of them "
+        "[161002]",
+    )
+
+
+def test_newer_parameters_are_taken_at_their_defaults() -> None:
+    x = half(4, 32).npu()
+    cast = torch_npu.npu_format_cast(x, NZ, customize_dtype=None, input_dtype=None)
+    assert torch.equal(cast, x)
+    wanted = torch_npu.npu_dynamic_quant(x)
+    found = torch_npu.npu_dynamic_quant(x, quant_mode="pertoken", dst_type_max=0.0)
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    for name in ("customize_dtype", "input_dtype"):
+        refused(
+            lambda name=name: torch_npu.npu_format_cast(x, NZ, **{name: torch.int8}),
+            "npu_format_cast: NPU function error: call aclnnNpuFormatCast failed, error code is "
+            f"161002\nnpu_format_cast: {name} must be None on the chips that are simulated, not "
+            "given; leave it out [161002]",
+        )
+    refused(
+        lambda: torch_npu.npu_dynamic_quant(x, quant_mode="pertensor"),
+        "npu_dynamic_quant: NPU function error: call aclnnDynamicQuantV4 failed, error code is "
+        "361001\nnpu_dynamic_quant: quant_mode must be pertoken, not 'pertensor', which only "
+        "Ascend950 has; leave it out [361001]",
+    )
+
+
+def test_dynamic_quantisation_packs_int4_and_takes_groups() -> None:
+    x, smooth = half(6, 32).npu(), half(2, 32).npu()
+    index = torch.tensor([2, 6], dtype=torch.int32).npu()
+    packed, scale = torch_npu.npu_dynamic_quant(x, dst_type=torch.quint4x2)
+    assert (packed.dtype, packed.shape, scale.shape) == (torch.int32, (6, 4), (6,))
+    values, scale = torch_npu.npu_dynamic_quant(x, smooth_scales=smooth, group_index=index)
+    own = torch_npu.npu_dynamic_quant(x[2:], smooth_scales=smooth[1])
+    assert torch.equal(values[2:], own[0])
+
+
 def test_a_cast_to_the_same_format_takes_no_time(weight: Any) -> None:
     before = clock.now_us
     assert torch_npu.get_npu_format(torch_npu.npu_format_cast(weight, NZ)) == NZ
@@ -387,8 +433,11 @@ def test_a_product_line_without_the_kernel() -> None:
         lambda: torch_npu.npu_group_quant(x, scale, ends),
         "npu_group_quant: NPU function error: call aclnnGroupQuant failed, error code is 361001\n"
         "npu_group_quant: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas "
-        "inference, which has no such kernel; use npu_quantize for each group [361001]",
+        "inference, which has no such kernel; use npu_quantize with div_mode=False for each group "
+        "[361001]",
     )
+    row = scale.half().reshape(16)
+    assert torch_npu.npu_quantize(x, row, None, torch.qint8, -1, False).shape == (4, 16)
 
 
 def test_a_trap_is_told_as_at_the_next_synchronise() -> None:
@@ -483,9 +532,11 @@ def test_a_part_of_a_fractal_tensor(weight: Any) -> None:
         "npu_quant_matmul: NPU function error: call aclnnQuantMatmulWeightNz failed, error code is "
         "161002\n"
         "npu_quant_matmul: x2 must be a whole tensor in FRACTAL_NZ or its transpose, not a view of "
-        "shape (32, 48) with strides (96, 1); cast it back with npu_format_cast(..., 2) first "
-        "[161002]",
+        "shape (32, 48) with strides (96, 1); cast the whole tensor back with "
+        "npu_format_cast(..., 2), and take the view of that [161002]",
     )
+    view = torch_npu.npu_format_cast(weight, 2)[:32, :48]
+    assert torch_npu.npu_quant_matmul(x, view, scale).shape == (4, 48)
 
 
 def test_what_only_later_chips_take_is_refused() -> None:
@@ -515,3 +566,140 @@ def test_more_than_the_card_holds() -> None:
     scale = torch.ones(1).npu()
     with pytest.raises(npusim.OpError, match=r"^NPU out of memory\.\nnpu_quantize: its tensors "):
         torch_npu.npu_quantize(x, scale, None, torch.qint8)
+
+
+# ---- calls that do not fit their schema ----
+
+
+def group_call() -> dict[str, Any]:
+    return {
+        "x": half(4, 16).npu(),
+        "scale": torch.rand(1, 16).npu(),
+        "group_index": torch.tensor([4]).npu(),
+    }
+
+
+def test_calls_that_do_not_fit_say_what_to_do() -> None:
+    """Torch's own words first, as on a card; then what to do, which is done."""
+    x, scale, group = half(4, 16).npu(), torch.rand(1).npu(), group_call()
+    a, b = integers(4, 32).npu(), integers(32, 16).npu()
+    quantize, grouped = torch_npu.npu_quantize, torch_npu.npu_group_quant
+    product = torch_npu.npu_quant_matmul
+    names = "x, scale, group_index, offset, dst_dtype"
+    rows: list[tuple[Any, str, Any]] = [
+        (
+            lambda: grouped(*group.values(), scale),
+            "npu_group_quant: at most 3 arguments must go by position, not 4; pass offset, "
+            "dst_dtype by name",
+            lambda: grouped(*group.values(), offset=scale),
+        ),
+        (
+            lambda: quantize(x, scale, None, None),
+            "npu_quantize: dtype must be a dtype of torch, not None; pass one, as torch.int8 is",
+            lambda: quantize(x, scale, None, torch.int8),
+        ),
+        (
+            lambda: quantize(x, scale, None, "int8"),
+            "npu_quantize: dtype must be a dtype of torch, not 'int8'; pass one, as torch.int8 is",
+            lambda: quantize(x, scale, None, torch.int8),
+        ),
+        (
+            lambda: quantize(x, scale),
+            "npu_quantize: zero_points must be given, but is not; add it",
+            lambda: quantize(x, scale, zero_points=None, dtype=torch.int8),
+        ),
+        (
+            lambda: quantize(x, scale, None, torch.int8, 1.0),
+            "npu_quantize: axis must be a whole number of 64 bits, not 1.0; pass one without "
+            "quotes or a point",
+            lambda: quantize(x, scale, None, torch.int8, 1),
+        ),
+        (
+            lambda: quantize(x, scale, None, torch.int8, div_mode="no"),
+            "npu_quantize: div_mode must be True or False, not 'no'; pass one of them",
+            lambda: quantize(x, scale, None, torch.int8, div_mode=True),
+        ),
+        (
+            lambda: quantize(x, scale, None, torch.int8, self=x),
+            "npu_quantize: self must be given once, not by position and by name; drop one of them",
+            lambda: quantize(scales=scale, zero_points=None, dtype=torch.int8, self=x),
+        ),
+        (
+            lambda: quantize(np.ones(3), scale, None, torch.int8),
+            "npu_quantize: self must be a strided tensor on npu, not an array of float64 (3,); "
+            "make it one",
+            lambda: quantize(torch.as_tensor(np.ones(3)).half().npu(), scale, None, torch.int8),
+        ),
+        (
+            lambda: product(a, b, scale, bias=np.float16),
+            "npu_quant_matmul: bias must be a strided tensor on npu, not <class 'numpy.float16'>; "
+            "make it one",
+            lambda: product(a, b, scale, bias=torch.ones(16, dtype=torch.int32).npu()),
+        ),
+        (
+            lambda: product(a, b, scale, None, None, None),
+            "npu_quant_matmul: at most 3 arguments must go by position, not 6; pass offset, "
+            "pertoken_scale, bias, output_dtype, x1_dtype, x2_dtype, pertoken_scale_dtype, "
+            "scale_dtype, group_sizes, y_scale by name",
+            lambda: product(a, b, scale, offset=None, bias=None, group_sizes=None),
+        ),
+        (
+            lambda: product(a, b, scale, group_sizes=3),
+            "npu_quant_matmul: group_sizes must be a list of whole numbers, not 3; pass one",
+            lambda: product(a, b, scale, group_sizes=[0, 0, 0]),
+        ),
+        (
+            lambda: grouped(**group, dst_type=torch.int8),
+            f"npu_group_quant: an argument must be one of {names}, not 'dst_type'; did you mean "
+            "dst_dtype?",
+            lambda: grouped(**group, dst_dtype=torch.int8),
+        ),
+        (
+            lambda: grouped(**group, rounding=0),
+            f"npu_group_quant: an argument must be one of {names}, not 'rounding'; leave it out",
+            lambda: grouped(**group),
+        ),
+    ]
+    for wrong, message, right in rows:
+        with pytest.raises((RuntimeError, TypeError)) as caught:
+            wrong()
+        first, _, last = str(caught.value).rpartition("\n")
+        assert last == message
+        assert message.partition(":")[0] in first
+        right()
+
+
+JUNK = [
+    *(None, True, 0, -1, 10**30, 0.5, 1j, "", "int8", b"x", (), [], [1], {}, set(), float("nan")),
+    *(np.float16, np.float16(1), np.int64(3), np.ones(3), np.ones(()), np.dtype("float16"), object),
+    *(torch.float16, torch.device("npu"), torch.ones(2), torch.ones(2).npu(), slice(1), lambda: 1),
+    *(torch.ones(2, device="meta"), torch.ones(2).to_sparse()),
+    torch.ones(2, dtype=torch.complex64).npu(),
+]
+
+
+def ends_badly(call: Any, op: str) -> str | None:
+    """What is said where *call* ends in neither a result nor a line of npusim; None if it does."""
+    try:
+        call()
+    except (RuntimeError, TypeError) as error:
+        last = str(error).splitlines()[-1]
+        return None if last.startswith(f"{op}: ") and " must " in last else str(error)
+    return None
+
+
+@pytest.mark.parametrize("call", {op: call for call, (op, *_) in CALLS.items()}.values())
+def test_junk_ends_in_words_of_npusim(call: str) -> None:
+    op, given, dtypes = CALLS[call]
+    good = {name: on_npu(value) for name, value in given.items()}
+    good |= {name: torch_dtype(value) for name, value in dtypes.items()}
+    function = getattr(torch_npu, op)
+    found = {}
+    for argument in getattr(torch.ops.npu, op).default._schema.arguments:
+        name = "input" if argument.name == "self" else argument.name
+        for junk in JUNK:
+            with_junk = good | {name: junk}
+            text = ends_badly(lambda with_junk=with_junk: function(**with_junk), op)
+            if text is not None:
+                found[name, str(junk)] = text
+    assert found == {}

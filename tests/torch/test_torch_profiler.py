@@ -124,8 +124,31 @@ def test_which_cores_took_part(tmp_path: Path, device: str, pertoken: bool, core
             pertoken_scale=torch.ones(16).npu() if pertoken else None,
             output_dtype=torch.float16,
         )
-    (row,) = rows(results(tmp_path), "op_statistic.csv")
-    assert (row["OP Type"], row["Core Type"], row["Count"]) == ("npu_quant_matmul", cores, "1")
+    found = rows(results(tmp_path), "op_statistic.csv")
+    told = {row["OP Type"]: (row["Core Type"], row["Count"]) for row in found}
+    assert told.pop("npu_quant_matmul") == (cores, "1")
+    # Scales a column become words by a launch of their own.
+    kinds = {"ascend910b2": "AI_VECTOR_CORE", "ascend310p3": "AI_CORE"}
+    assert told == ({} if pertoken else {"npu_trans_quant_param": (kinds[device], "1")})
+
+
+def test_both_kernels_of_a_float32_scale_follow_each_other(tmp_path: Path) -> None:
+    x1, x2 = torch.ones(16, 64, dtype=torch.int8).npu(), torch.ones(64, 32, dtype=torch.int8).npu()
+    scale = torch.ones(32).npu()
+    before = clock.now_us, clock.kernels, clock.launches
+    with profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(str(tmp_path))):
+        torch_npu.npu_quant_matmul(x1, x2, scale, output_dtype=torch.float16)
+    first, second = rows(results(tmp_path), "kernel_details.csv")
+    assert (first["Name"], second["Name"]) == ("npu_trans_quant_param", "npu_quant_matmul")
+    ended_us = float(first["Start Time(us)"]) + float(first["Duration(us)"])
+    assert float(second["Start Time(us)"]) == pytest.approx(ended_us, abs=2e-3)
+    passed_us, kernels, launches = clock.now_us - before[0], clock.kernels, clock.launches
+    assert (kernels - before[1], launches - before[2]) == (2, 2)
+    # Once each: as the two calls of someone who packs the scale himself.
+    words = torch_npu.npu_trans_quant_param(scale)
+    torch_npu.npu_quant_matmul(x1, x2, words, output_dtype=torch.float16)
+    assert (clock.kernels, clock.launches) == (kernels + 2, launches + 2)
+    assert clock.now_us - before[0] == pytest.approx(2 * passed_us)
 
 
 def test_operators_are_summed_up_the_longest_first(tmp_path: Path, inputs: Any) -> None:
@@ -241,8 +264,11 @@ def test_databases_are_refused() -> None:
         profiler._ExperimentalConfig(export_type=profiler.ExportType.Db)
 
 
-@pytest.mark.parametrize("wrong", [{"active": 0}, {"active": 1, "repeat": -1}])
-def test_a_schedule_is_of_whole_steps(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [{"active": 0}, {"active": 1, "repeat": -1}, {"active": 1.5}, {"active": 1, "wait": None}],
+)
+def test_a_schedule_is_of_whole_steps(wrong: dict[str, Any]) -> None:
     counts = {"active": 1, "wait": 1, "warmup": 0, "repeat": 0, "skip_first": 0} | wrong
     told = ", ".join(f"{name}={count}" for name, count in counts.items())
     message = (

@@ -143,12 +143,19 @@ def test_a_value_that_an_option_does_not_have() -> None:
     )
     with pytest.raises(ValueError, match=f"^{message}$"):
         CompilerConfig().debug.graph_dump.type = "svg"
+    message = re.escape(
+        "torchair: config.debug.graph_dump.path must be one of './', any path, not an array of "
+        "float32 (2,); use one of these"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        CompilerConfig().debug.graph_dump.path = torch.ones(2).numpy()
+    CompilerConfig().debug.graph_dump.path = Path("elsewhere")
 
 
 def test_another_kind_of_config_is_refused() -> None:
     message = re.escape(
         "torchair.get_npu_backend: compiler_config must be a CompilerConfig, not dict; "
-        "see torchair.configs.compiler_config"
+        "pass torchair.CompilerConfig()"
     )
     with pytest.raises(TypeError, match=f"^{message}$"):
         torchair.get_npu_backend(compiler_config={})

@@ -105,7 +105,7 @@ def test_a_strided_copy_counts_its_own_bytes_not_those_moved(tiny: DeviceSpec) -
     trace = play(tiny, (rows,))
     assert trace.counters()[0]["mte2"].nbytes == 120
     # Off their sectors, the rows move the lines they touch: 0, 1 and 3.
-    assert trace.lanes[0].gm_bytes == 128 + 128 + 128
+    assert trace.gm_bytes == trace.l2_bytes == 128 + 128 + 128
     assert [span.nbytes for span in trace.spans()] == [120]
 
 

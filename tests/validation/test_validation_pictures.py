@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,12 @@ def test_both_are_written(tmp_path: Path) -> None:
     assert names == ["predicted_against_measured.png", "errors.png"]
     for name in names:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("draw", [pictures.predicted_against_measured, pictures.errors])
+def test_a_name_of_a_family_is_no_formula(draw: Callable[..., Axes], ax: Axes) -> None:
+    draw([result(r"$\frac$ $a", 100.0, 108.0)], ax=ax)
+    assert isinstance(ax.figure, Figure)
+    ax.figure.savefig(BytesIO())
+
+    assert r"\$\frac\$ \$a  1" in legend(ax)

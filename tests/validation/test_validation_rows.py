@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -159,6 +160,16 @@ def test_a_file_that_is_no_csv_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "latin.csv"
     path.write_bytes(b"id\xe4")
     refused(path, "must be UTF-8, not byte 0xe4; save the file as UTF-8")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    refused(
+        path,
+        f"must be a file that can be read, but: it is a named pipe, not a regular file; "
+        f"check the path {str(path)!r}",
+    )
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

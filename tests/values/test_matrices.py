@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cube import CubeBench, nd2nz
@@ -118,9 +120,22 @@ def tables(draw: st.DrawFn) -> MicroOp:
     return LoadTable(Local("bt", 0, wide, 64), Local("l1", draw(OFFSETS), dtype, 64))
 
 
+def naming_all(op: MicroOp) -> MicroOp:
+    """*op* with operands that name all that it touches."""
+    for role in op.roles:
+        operand = getattr(op, role.operand)
+        if role.touched is not None and isinstance(operand, Local):
+            touched = getattr(op, role.touched)
+            if isinstance(touched, Local):
+                count = (touched.end_bytes - operand.offset_bytes) * 8 // operand.dtype.bits
+                named = replace(operand, count=max(operand.count, count))
+                op = replace(op, **{role.operand: named})  # type: ignore[type-var]
+    return op
+
+
 def sequences(dtypes: Types) -> st.SearchStrategy[list[MicroOp]]:
     kinds = [make(dtypes) for make in (loads, pieces, pieces, products, products, drains)]
-    return st.lists(st.one_of(*kinds, tables()), max_size=14)
+    return st.lists(st.one_of(*kinds, tables()).map(naming_all), max_size=14)
 
 
 TYPES: list[Types] = [*((dtype,) for dtype in OPERANDS), OPERANDS]

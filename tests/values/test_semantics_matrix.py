@@ -148,10 +148,10 @@ def test_a_piece_becomes_the_fractals_of_its_side(
     cube.run(LoadData(dst, l1(0, dtype), 128, row, column, rows, columns, turn))
     piece = matrix[row : row + rows, column : column + columns]
     if buffer == "l0a":
-        # (m, k) as zZ, turned from (k, m).
+        # (m, k) as Zz, turned from (k, m).
         expected = placed(piece.T if turn else piece, dtype, ZZ, (16, width), UNWRITTEN)
     else:
-        # (k, n) as nZ: its columns lie in L1 as rows unless it is turned.
+        # (k, n) as Zn: its columns lie in L1 as rows unless it is turned.
         expected = placed(piece if turn else piece.T, dtype, ZN, (width, 16), UNWRITTEN)
     np.testing.assert_array_equal(cube.raw(buffer, 512, expected.size), expected)
     assert (cube.raw(buffer, 0, 512) == UNWRITTEN).all()
@@ -367,7 +367,7 @@ def test_wrong_rows_of_l1_give_a_wrong_product(
     assert right is bool((expected == a[:16].astype(np.float32) @ b.astype(np.float32)).all())
 
 
-@pytest.mark.parametrize("layout", [ZN, ZZ], ids=["nZ", "zZ"])
+@pytest.mark.parametrize("layout", [ZN, ZZ], ids=["Zn", "Zz"])
 def test_l0b_in_the_layout_of_l0a_gives_a_wrong_product(
     cube: CubeBench, layout: Any, rng: np.random.Generator
 ) -> None:

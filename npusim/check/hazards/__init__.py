@@ -8,19 +8,22 @@ with neither before the other by these clocks, are a race. So are two on the vec
 starts a micro-op before the last one's results are there, with no barrier between them
 (asc-devkit, PipeBarrier(ISASI).md). On all other pipes a micro-op sees the results of those before
 it. A walk that cannot go on is a deadlock. :class:`CrossCoreOrder` does the same for the flags
-between the cores of a launch. None of it depends on how long anything takes, so a program that
-passes is free of races and deadlocks on every device.
+between the cores of a launch. What two pipes of one core do must be ordered within it: an order
+that goes by way of another core alone does not count. None of it depends on how long anything
+takes, so a program that passes is free of races and deadlocks on every device.
 """
 
 from __future__ import annotations
 
 from npusim.check.hazards.cross_core import CrossCoreOrder, Moment
-from npusim.check.hazards.errors import DeadlockError, RaceError, deadlock
+from npusim.check.hazards.errors import DeadlockError, FlagError, HazardError, RaceError, deadlock
 from npusim.check.hazards.rounds import Orders, order
 
 __all__ = [
     "CrossCoreOrder",
     "DeadlockError",
+    "FlagError",
+    "HazardError",
     "Moment",
     "Orders",
     "RaceError",

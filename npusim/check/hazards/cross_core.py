@@ -1,4 +1,4 @@
-"""Flags between the cores of a launch: whether each is set, and which accesses they order.
+"""Flags between the cores of a launch: whether each is set in time, and which accesses they order.
 
 The k-th wait for a flag takes the k-th set of each core that it awaits, as in
 ``check/cross_core_flags``.
@@ -6,11 +6,13 @@ The k-th wait for a flag takes the k-th set of each core that it awaits, as in
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 
 from npusim.check.cross_core_flags import awaits
-from npusim.check.hazards.errors import DeadlockError
+from npusim.check.hazards.errors import DeadlockError, FlagError
 from npusim.check.hazards.record import Epoch, FlagUse, Record, has_cross_core_flags, record
 from npusim.check.hazards.rounds import Orders
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
@@ -18,7 +20,16 @@ from npusim.kernel.program import Block
 
 __all__ = ["CrossCoreOrder", "Moment"]
 
-Flag = tuple[str, int]
+Flag = tuple[CrossMode, int]
+
+MOST_SETS = 16
+"""Sets of a flag that a core may not have awaited yet.
+
+Assumed: today's page has the counter go up to 15, an older one allows 16 sets (asc-devkit,
+CrossCoreSetFlag(ISASI).md), and the msd kernel, whose ring has two halves of up to 8
+slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
+16 times ahead.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +48,11 @@ class Moment:
 
 
 class CrossCoreOrder:
-    """The flags between the cores of a launch; raises DeadlockError if one is awaited for ever."""
+    """The flags between the cores of a launch.
+
+    Raises DeadlockError if one is awaited for ever, FlagError if a core may have to count further
+    than it can.
+    """
 
     def __init__(self, blocks: tuple[Block, ...], orders: Orders) -> None:
         records: dict[object, Record] = {}
@@ -60,6 +75,7 @@ class CrossCoreOrder:
         self._heard: dict[int, int] = {}
         """Number of a set -> the sets that come before it, a bit each."""
         self._go()
+        self._check_counts()
 
     def of(self, block: Block) -> list[Moment] | None:
         """The accesses of *block* to global memory; None if it has no flags between cores."""
@@ -83,6 +99,26 @@ class CrossCoreOrder:
                         moved = True
         if any(any(core.lanes.values()) for core in cores):
             raise DeadlockError(self._deadlock(sources))
+
+    def _check_counts(self) -> None:
+        """Raise FlagError if a set may come before a wait that makes room for it in the counter."""
+        for core in self._cores.values():
+            for mode, sources in self._sources(core.block).items():
+                flags = {flag for source in sources for flag in source.sets_of if flag[0] == mode}
+                for flag in sorted(flags):
+                    self._check_count(core, flag, sources)
+
+    def _check_count(self, core: _Core, flag: Flag, sources: list[_Core]) -> None:
+        # A core counts one as soon as all that it waits for have set the flag once more.
+        turns = zip(*(source.sets_of.get(flag, []) for source in sources), strict=False)
+        for ordinal, sets in enumerate(turns):
+            if ordinal < MOST_SETS:
+                continue
+            later = core.sets_after(flag, ordinal - MOST_SETS)
+            # The wait is over before one of them: the core has told of it.
+            if not any(later & (self._heard[number] | 1 << number) for number in sets):
+                source = sources[-1]
+                raise FlagError(_too_many(source, source.uses[sets[-1]].index, core))
 
     def _sources(self, block: Block) -> dict[CrossMode, list[_Core]]:
         """Mode -> the cores whose sets *block* awaits."""
@@ -139,8 +175,12 @@ class _Core:
     def __init__(self, block: Block, found: Record, first: int) -> None:
         self.block, self.record, self.first = block, found, first
         self.lanes: dict[str, deque[FlagUse]] = {}
+        self.uses: dict[int, FlagUse] = {}
+        """Its sets, by their numbers in the launch."""
         self.sets_of: dict[Flag, list[int]] = {}
         """Flag -> its sets, by their numbers in the launch."""
+        self.waits_of: dict[Flag, list[int]] = {}
+        """Flag -> its waits, by their numbers in the core."""
         self.ordinals: list[int] = []
         """For each wait how many came before it for the same flag."""
         self.done = 0
@@ -151,12 +191,35 @@ class _Core:
             self.lanes.setdefault(use.op.pipe, deque()).append(use)
             if isinstance(use.op, CrossCoreSetFlag):
                 self.sets_of.setdefault(flag, []).append(first + use.number)
+                self.uses[first + use.number] = use
             else:
+                self.waits_of.setdefault(flag, []).append(use.number)
                 self.ordinals.append(counts.get(flag, 0))
                 counts[flag] = self.ordinals[-1] + 1
         self.sets = sum(len(sets) for sets in self.sets_of.values())
         self.learnt = [0] * len(self.ordinals)
         """For each wait, the sets that come before its end, a bit each."""
+
+    def sets_after(self, flag: Flag, ordinal: int) -> int:
+        """Its sets that come after wait number *ordinal* for *flag*, a bit each."""
+        waits = self.waits_of.get(flag, [])
+        if ordinal >= len(waits):
+            return 0
+        later = 0
+        for lane in self._sets_of_lanes:
+            # What a pipe has waited for only grows, so all sets after the first one that follows.
+            at = bisect_left(lane, True, key=lambda x: bool(x[0].waits >> waits[ordinal] & 1))
+            later |= lane[at][1] if at < len(lane) else 0
+        return later
+
+    @cached_property
+    def _sets_of_lanes(self) -> list[list[tuple[FlagUse, int]]]:
+        """For each pipe its sets, each with a bit for itself and all that follow."""
+        lanes: dict[str, list[tuple[FlagUse, int]]] = {}
+        for number, use in sorted(self.uses.items(), reverse=True):
+            lane = lanes.setdefault(use.op.pipe, [])
+            lane.append((use, 1 << number | (lane[-1][1] if lane else 0)))
+        return [lane[::-1] for lane in lanes.values()]
 
     def heard(self, waits: int) -> int:
         """The sets that come before the end of *waits*, a bit each."""
@@ -166,3 +229,14 @@ class _Core:
             heard |= self.learnt[lowest.bit_length() - 1]
             waits ^= lowest
         return heard
+
+
+def _too_many(source: _Core, index: int, core: _Core) -> str:
+    """What to say of micro-op *index* of *source*, which *core* may not be able to count."""
+    block = source.block
+    op = block.program.ops[index]
+    return (
+        f"{block.program.name}: a core counts up to {MOST_SETS} sets of a flag that it has not "
+        f"awaited, but #{index} {op.pipe}: {op} on core {block.core} may be one more for core "
+        f"{core.block.core}; let core {block.core} wait for core {core.block.core} before"
+    )

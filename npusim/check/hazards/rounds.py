@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.walk import Flag, awaited, raised, shared_names, walk
 from npusim.isa import Barrier, MicroOp
-from npusim.kernel.program import Body, Call, Program
+from npusim.kernel.program import Block, Body, Call, Program
 
 __all__ = ["Orders", "order"]
 
@@ -32,17 +33,34 @@ class _Numbered:
 class Orders:
     """The orders of the programs of a launch; what was found for one serves those alike."""
 
-    _found: dict[Program, Sequence[int]] = field(default_factory=dict)
+    _found: dict[tuple[Program, Aliases], Sequence[int]] = field(default_factory=dict)
     _equal: dict[tuple[MicroOp, ...], _Numbered] = field(default_factory=dict)
     _by_body: dict[Body, _Numbered] = field(default_factory=dict)
     _passed: set[tuple[int, ...]] = field(default_factory=set)
     """Sequences of bodies that may run in program order."""
+    _touched: dict[Program, Touched] = field(default_factory=dict)
 
-    def of(self, program: Program) -> Sequence[int]:
-        """What :func:`order` says of *program*."""
-        if program not in self._found:
-            self._found[program] = self._order(program)
-        return self._found[program]
+    def of_block(self, block: Block) -> Sequence[int]:
+        """What :func:`order` says of the program of *block*, whose names may share a tensor."""
+        tensors = {bound.tensor for bound in block.bindings.values()}
+        if len(tensors) == len(block.bindings):
+            return self.of(block.program)
+        if block.program not in self._touched:
+            self._touched[block.program] = touched(block.program)
+        return self.of(block.program, aliases(block, self._touched[block.program]))
+
+    def of(self, program: Program, aliases: Aliases = NO_ALIASES) -> Sequence[int]:
+        """What :func:`order` says of *program* where its names stand for *aliases*."""
+        key = program, aliases
+        if key not in self._found:
+            self._found[key] = self._order(program, aliases)
+            # The order is the same whatever the names stand for.
+            self._found.setdefault((program, NO_ALIASES), self._found[key])
+        return self._found[key]
+
+    def number(self, body: Body) -> int:
+        """The number that *body* shares with all equal ones."""
+        return self._numbered(body).number
 
     def sequence(self, program: Program) -> tuple[int, ...]:
         """The bodies of *program*, equal ones by the same number."""
@@ -60,10 +78,11 @@ class Orders:
             self._by_body[body] = numbered
         return numbered
 
-    def _order(self, program: Program) -> Sequence[int]:
-        if len(program.calls) > 1 and not _shares(program) and self._passes(program):
+    def _order(self, program: Program, aliases: Aliases) -> Sequence[int]:
+        is_long = len(program.calls) > 1
+        if is_long and not _shares(program, aliases) and self._passes(program):
             return range(len(program))
-        found = walk(program)
+        found = walk(program, aliases)
         return range(len(found)) if found == list(range(len(found))) else tuple(found)
 
     def _passes(self, program: Program) -> bool:
@@ -110,18 +129,18 @@ def order(program: Program) -> Sequence[int]:
     rounds do not decide is walked in full.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
-    waiting pipe and its flag.
+    waiting pipe and its flag; FlagError, naming the flags that nobody awaits.
     """
     return Orders().of(program)
 
 
-def _shares(program: Program) -> bool:
+def _shares(program: Program, aliases: Aliases) -> bool:
     """Whether two pipes touch the same global memory with no barrier of all pipes between them."""
     segment: dict[Body, None] = {}
     for number, call in enumerate(program.calls, 1):
         segment[call.body] = None
         if call.ops[-1:] == EVERYTHING or number == len(program.calls):
-            if shared_names(op for body in segment for op in body):
+            if shared_names((op for body in segment for op in body), aliases):
                 return True
             segment.clear()
     return False

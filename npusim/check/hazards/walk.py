@@ -8,29 +8,32 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from npusim.check.hazards.errors import DeadlockError, RaceError, deadlock
+from npusim.check.hazards import areas
+from npusim.check.hazards.aliases import NO_ALIASES, Aliases
+from npusim.check.hazards.areas import Area
+from npusim.check.hazards.errors import (
+    Clash,
+    DeadlockError,
+    FlagError,
+    RaceError,
+    deadlock,
+    left_over,
+    race,
+    still_up,
+)
 from npusim.data.dtypes import DType
-from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
 from npusim.isa import (
-    BLOCK_BYTES,
     ORDERING,
     Barrier,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
-    Global,
-    Local,
     MicroOp,
     SetFlag,
     Table,
     WaitFlag,
     added_dtype,
     global_operand,
-    reads,
-    writes,
     writes_global,
 )
 from npusim.kernel.program import Program
@@ -38,7 +41,14 @@ from npusim.kernel.program import Program
 __all__ = ["Flag", "awaited", "raised", "shared_names", "walk"]
 
 Flag = tuple[str, str, int]
-Clock = dict[Pipe, int]
+Clock = dict[str, int]
+"""How many micro-ops of each pipe are over, at least; under SCALAR_READS those read by."""
+SCALAR_READS = "scalar reads"
+"""What the scalar unit has read it has, but what it writes is only on its way.
+
+So a micro-op that it hands out follows its reads, and its writes by a flag alone (asc-devkit,
+SetFlag/WaitFlag(ISASI).md: a DataCopy that follows a SetValue needs one from S to MTE3).
+"""
 Key = tuple[str, bool, int]
 """Buffer or tensor, whether written, and page: only accesses to the same page are compared."""
 
@@ -87,43 +97,46 @@ def awaited(op: MicroOp) -> Flag | None:
     return flag_of(op) if flag_of else None
 
 
-def shared_names(ops: Iterable[MicroOp]) -> set[str]:
-    """Names of global memory that are written, and touched by another pipe too."""
+def shared_names(ops: Iterable[MicroOp], aliases: Aliases = NO_ALIASES) -> set[str]:
+    """Names of global memory that are written, and touched by another pipe too, maybe by an alias.
+
+    Of several names for one tensor, the first stands for all.
+    """
     pipes: dict[str, set[Pipe]] = {}
     written: set[str] = set()
     for op in ops:
         place = global_operand(op)
         if place is not None:
-            pipes.setdefault(place.name, set()).add(op.pipe)
+            name, _ = aliases.place(place.name)
+            pipes.setdefault(name, set()).add(op.pipe)
             if writes_global(op):
-                written.add(place.name)
+                written.add(name)
     return {name for name in written if len(pipes[name]) > 1}
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
+class _Access(NamedTuple):
+    area: Area
     sequence: int
-    place: str
-    start: int
-    end: int
     is_write: bool
-    index: int
-    bursts: Global | None = None
-    """The pieces that are really touched, where there are gaps."""
-    strided: Local | None = None
-    """The operand, where there are gaps between its blocks."""
+    op: int
+    """Number of the micro-op."""
     adds: DType | None = None
     """The type in which it adds to what is there: two such do not race."""
 
     def keys(self, is_write: bool) -> tuple[Key, ...]:
         """Where it is found, or where writes or reads that may clash with it are."""
-        return _keys(self.place, is_write, self.start, self.end, self.bursts is None)
+        area = self.area
+        return _keys(area.place, is_write, area.start, area.end)
+
+
+GLOBAL = "gm "
+"""What the places of global memory begin with, the name of the tensor following."""
 
 
 @lru_cache(maxsize=4096)
-def _keys(place: str, is_write: bool, start: int, end: int, is_local: bool) -> tuple[Key, ...]:
+def _keys(place: str, is_write: bool, start: int, end: int) -> tuple[Key, ...]:
     """The pages of a range: of 4 KiB in a buffer, of 1 MiB in global memory."""
-    shift = 12 if is_local else 20
+    shift = 20 if place.startswith(GLOBAL) else 12
     pages = range(start >> shift, (end - 1 >> shift) + 1)
     return tuple((place, is_write, page) for page in pages)
 
@@ -134,51 +147,83 @@ class _Page:
 
     latest: int = 0
     """Sequence of the latest access."""
-    accesses: dict[tuple[int, int, Global | Local | None, DType | None], _Access] = field(
-        default_factory=dict
-    )
+    accesses: dict[tuple[Area, DType | None], _Access] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Lane:
     """One pipe: what is still queued, its vector clock, what it touched."""
 
-    queue: deque[int] = field(default_factory=deque)
+    pipe: Pipe
+    queue: deque[tuple[int, Clock]] = field(default_factory=deque)
+    """Numbers of micro-ops, each with what the scalar unit knew when it handed it out."""
     clock: Clock = field(default_factory=dict)
     drained: int = 0
     """Sequence up to which its results are there: moved on by its barriers."""
+    told: Clock = field(default_factory=dict)
+    """What the scalar unit knew when it handed out its latest micro-op."""
     touched: dict[Key, _Page] = field(default_factory=dict)
 
     def add(self, access: _Access) -> None:
         for key in access.keys(access.is_write):
             page = self.touched.setdefault(key, _Page())
             page.latest = access.sequence
-            pieces = access.bursts or access.strided
-            page.accesses[access.start, access.end, pieces, access.adds] = access
+            page.accesses[access.area, access.adds] = access
+
+    def learn(self, clock: Clock) -> None:
+        """Go on after what *clock* says is over."""
+        _join(self.clock, clock)
+        # So much of its own work is among it: the results of that are there.
+        self.drained = max(self.drained, clock.get(self.pipe, 0))
 
 
-def walk(program: Program) -> list[int]:
+def walk(program: Program, aliases: Aliases = NO_ALIASES) -> list[int]:
     """Indices of the micro-ops in an order that the chip could take, program order where it can.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
-    waiting pipe and its flag.
+    waiting pipe and its flag; FlagError, naming the flags that are left over.
     """
-    found = _Walk(program)
-    found.go()
+    found = _Walk(program, aliases)
+    try:
+        found.go()
+    except _ClashError:
+        # Once more, with the clocks of all micro-ops, which tell what to do about it.
+        found = _Walk(program, aliases, keeps_clocks=True)
+        try:
+            found.go()
+        except _ClashError as clash:
+            raise RaceError(found.explain(clash)) from None
     return found.done
 
 
+class _ClashError(Exception):
+    """Accesses that race with the latest one; ends the walk."""
+
+    def __init__(self, clashes: list[tuple[_Access, _Access]]) -> None:
+        super().__init__()
+        self.clashes = clashes
+
+
 class _Walk:
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, aliases: Aliases, keeps_clocks: bool = False) -> None:
+        self.program, self.aliases = program, aliases
         self.done: list[int] = []
         self.lanes: dict[Pipe, _Lane] = {}
         for op in program.ops:
-            self.lanes.setdefault(op.pipe, _Lane())
-        self.scalar = self.lanes.setdefault("scalar", _Lane())
-        self.shared = shared_names(program.ops)
+            if op.pipe not in self.lanes:
+                self.lanes[op.pipe] = _Lane(op.pipe)
+        self.scalar = self.lanes.setdefault("scalar", _Lane("scalar"))
+        self.shared = shared_names(program.ops, aliases)
         """Names of global memory where pipes can clash."""
         self.flags: dict[Flag, deque[Clock]] = {}
+        self.raisers: dict[Flag, deque[int]] = {}
+        """Flag -> the micro-ops that raised it and were not answered."""
+        self.up: dict[Flag, int] = {}
+        """Flag -> how many more sets than waits of it have been handed out."""
+        self.clocks: list[Clock] | None = [{}] * len(program.ops) if keeps_clocks else None
+        """What came before each micro-op, and itself."""
+        self.told: Clock = {}
+        """What every micro-op follows that the scalar unit hands out now."""
         self.next = 0
 
     def go(self) -> None:
@@ -187,13 +232,21 @@ class _Walk:
             before = len(self.done), self.next
             self._dispatch()
             for lane in self.lanes.values():
-                while lane.queue and self._step(lane, lane.queue[0]):
+                while lane.queue and self._step(lane, *lane.queue[0]):
                     lane.queue.popleft()
             if (len(self.done), self.next) == before:
-                waiting = [lane.queue[0] for lane in self.lanes.values() if lane.queue]
+                waiting = [lane.queue[0][0] for lane in self.lanes.values() if lane.queue]
                 if self.next < total:
                     waiting.append(self.next)
                 raise DeadlockError(deadlock(self.program, waiting))
+        left = [
+            list(raisers)
+            for raisers in self.raisers.values()
+            # Flags between cores are counted over all cores.
+            if raisers and isinstance(self.program.ops[raisers[0]], SetFlag)
+        ]
+        if left:
+            raise FlagError(left_over(self.program, left))
 
     def _dispatch(self) -> None:
         """The scalar unit goes through the program and hands out what is not its own."""
@@ -203,40 +256,61 @@ class _Walk:
             if op.pipe != "scalar":
                 lane = self.lanes[op.pipe]
                 # Nothing ahead of it in its pipe: it goes at once, so that program order is kept.
-                if lane.queue or not self._step(lane, self.next):
-                    lane.queue.append(self.next)
-            elif not self._step(self.scalar, self.next):
+                if lane.queue or not self._step(lane, self.next, self.told):
+                    lane.queue.append((self.next, self.told))
+            elif not self._step(self.scalar, self.next, self.told):
                 return
+            else:
+                self._tell()
+            if isinstance(op, SetFlag | WaitFlag):
+                self._pair(op, self.next)
             self.next += 1
 
-    def _step(self, lane: _Lane, index: int) -> bool:
-        """Execute one micro-op, if it need not wait."""
+    def _pair(self, op: SetFlag | WaitFlag, index: int) -> None:
+        """Hold against each other what is handed out: sets and waits of a flag take turns."""
+        # A wait lowers the flag (asc-devkit, SetFlag/WaitFlag(ISASI).md), and no page says how many
+        # sets add up. A pipe may run ahead all the same: FetchEventID gives each pair one event.
+        up = self.up.get(_flag(op), 0) + (1 if isinstance(op, SetFlag) else -1)
+        if up > 1:
+            raise FlagError(still_up(self.program, index))
+        self.up[_flag(op)] = up
+
+    def _tell(self) -> None:
+        """Note what the scalar unit knows, which what it hands out from now on follows."""
+        self.scalar.clock[SCALAR_READS] = self.scalar.clock["scalar"]
+        self.told = self.scalar.clock | {"scalar": self.scalar.drained}
+
+    def _step(self, lane: _Lane, index: int, told: Clock) -> bool:
+        """Execute one micro-op, handed out when *told* was known, if it need not wait."""
         op = self.program.ops[index]
         flag = awaited(op)
         if flag is not None:
             clocks = self.flags.get(flag)
             if not clocks:
                 return False
-            clock = clocks.popleft()
-            _join(lane.clock, clock)
-            # The flag was set after so much of this pipe's own work: its results are there.
-            lane.drained = max(lane.drained, clock.get(op.pipe, 0))
+            lane.learn(clocks.popleft())
+            self.raisers[flag].popleft()
         is_full_barrier = isinstance(op, Barrier) and op.on is None
         if is_full_barrier and any(other.queue for other in self.lanes.values()):
             return False
+        if told is not lane.told and lane is not self.scalar:
+            lane.learn(told)
+            lane.told = told
         lane.clock[op.pipe] = lane.clock.get(op.pipe, 0) + 1
+        if self.clocks is not None:
+            self.clocks[index] = dict(lane.clock)
         flag = raised(op)
         if flag is not None:
             self.flags.setdefault(flag, deque()).append(dict(lane.clock))
+            self.raisers.setdefault(flag, deque()).append(index)
         elif isinstance(op, Barrier) and op.on is not None:
             lane.drained = lane.clock[op.pipe]
         elif is_full_barrier:
             # All clocks become their maximum: everything before comes before everything after.
             for other in self.lanes.values():
                 _join(self.scalar.clock, other.clock)
-            for pipe, other in self.lanes.items():
-                _join(other.clock, self.scalar.clock)
-                other.drained = other.clock.get(pipe, 0)
+            for other in self.lanes.values():
+                other.learn(self.scalar.clock)
         else:
             self._touch(lane, op, index)
         self.done.append(index)
@@ -244,57 +318,79 @@ class _Walk:
 
     def _touch(self, lane: _Lane, op: MicroOp, index: int) -> None:
         sequence = lane.clock[op.pipe]
-        accesses = [_local(local, sequence, False, index) for local in reads(op)]
-        accesses += [_local(local, sequence, True, index) for local in writes(op)]
+        accesses = [_Access(area, sequence, False, index) for area in areas.read(op)]
+        accesses += [_Access(area, sequence, True, index) for area in areas.written(op)]
         place = global_operand(op)
-        if place is not None and place.name in self.shared:
-            accesses.append(_global(place, sequence, op, index))
+        if place is not None:
+            name, base_bytes = self.aliases.place(place.name)
+            if name in self.shared:
+                area = areas.of_global(place, f"{GLOBAL}{name} ", base_bytes)
+                is_write = writes_global(op)
+                accesses.append(_Access(area, sequence, is_write, index, added_dtype(op)))
         # Everything clashes with writes of others, what is written here with their reads as well.
         clashing = [(key, access) for access in accesses for key in access.keys(True)]
         written = [access for access in accesses if access.is_write]
         clashing += [(key, access) for access in written for key in access.keys(False)]
-        for pipe, other in self.lanes.items():
+        clashes: list[tuple[_Access, _Access]] = []
+        for other in self.lanes.values():
             if other is not lane:
-                self._compare(clashing, other, lane.clock.get(pipe, 0))
+                clashes += self._clashes(clashing, other, lane.clock.get(other.pipe, 0), lane)
         # asc-devkit, PipeBarrier(ISASI).md: the vector pipe does not wait for its own results.
         if op.pipe == "vector":
-            self._compare(clashing, lane, lane.drained)
+            clashes += self._clashes(clashing, lane, lane.drained, lane)
+        if clashes:
+            raise _ClashError(clashes)
         for access in accesses:
             lane.add(access)
 
-    def _compare(self, clashing: list[tuple[Key, _Access]], other: _Lane, known: int) -> None:
-        """Check accesses against those that *other* made after its first *known* micro-ops."""
+    def _clashes(
+        self, clashing: list[tuple[Key, _Access]], other: _Lane, known: int, lane: _Lane
+    ) -> list[tuple[_Access, _Access]]:
+        """The races of accesses with those that *other* made after its first *known* micro-ops."""
+        found: list[tuple[_Access, _Access]] = []
         for key, access in clashing:
             page = other.touched.get(key)
-            if page is not None and page.latest > known:
-                for past in page.accesses.values():
-                    if past.sequence > known:
-                        self._check(past, access)
+            if page is None or page.latest <= known:
+                continue
+            done = known
+            if other is self.scalar and not key[1]:
+                done = lane.clock.get(SCALAR_READS, 0)
+            found += [
+                (past, access)
+                for past in page.accesses.values()
+                if past.sequence > done and _is_race(past, access)
+            ]
+        return found
 
-    def _check(self, past: _Access, access: _Access) -> None:
-        start, end = max(past.start, access.start), min(past.end, access.end)
-        if start >= end or (past.adds is not None and past.adds is access.adds):
-            return
-        if past.bursts and access.bursts and not _share_a_byte(past.bursts, access.bursts):
-            return
-        if past.strided and access.strided and not _share_a_block(past.strided, access.strided):
-            return
-        first, second = sorted((past.index, access.index))
-        a, b = self.program.ops[first], self.program.ops[second]
-        must, remedy = (
-            ("a barrier", f"put a barrier of the {a.pipe} pipe between them")
-            if a.pipe == b.pipe
-            else (
-                "a flag",
-                f"set a flag from {a.pipe} to {b.pipe} after the first and await it before the "
-                f"second",
+    def explain(self, found: _ClashError) -> str:
+        """What races, and which flags and barriers put an end to it."""
+        assert self.clocks is not None
+        _, access = found.clashes[0]
+        latest: dict[Pipe, tuple[_Access, _Access]] = {}
+        for past, now in found.clashes:
+            pipe = self.program.ops[past.op].pipe
+            if pipe not in latest or latest[pipe][0].sequence < past.sequence:
+                latest[pipe] = past, now
+        # What comes before another of them needs no flag of its own.
+        last = [
+            (past, now)
+            for pipe, (past, now) in latest.items()
+            if not any(
+                self.clocks[other.op].get(pipe, 0) >= past.sequence
+                for other, _ in latest.values()
+                if other is not past
             )
-        )
-        raise RaceError(
-            f"{self.program.name}: micro-ops that touch the same bytes must be ordered by {must}, "
-            f"not #{first} {a.pipe}: {a} and #{second} {b.pipe}: {b} "
-            f"at {access.place}[{start}:{end}]; {remedy}"
-        )
+        ]
+        rank = {index: number for number, index in enumerate(self.done)}
+        last.sort(key=lambda clash: -rank[clash[0].op])
+        clashes = [Clash(past.op, self._where(past, now)) for past, now in last]
+        return race(self.program, clashes, access.op, self.aliases)
+
+    @staticmethod
+    def _where(past: _Access, now: _Access) -> str:
+        shared = areas.common(past.area, now.area)
+        assert shared is not None
+        return f"{now.area.place}[{shared[0]}:{shared[1]}]"
 
 
 def _join(into: Clock, other: Clock) -> None:
@@ -303,38 +399,11 @@ def _join(into: Clock, other: Clock) -> None:
             into[pipe] = count
 
 
-def _local(local: Local, sequence: int, is_write: bool, index: int) -> _Access:
-    start, end = local.offset_bytes, local.end_bytes
-    strided = local if local.is_strided else None
-    return _Access(sequence, local.buffer, start, end, is_write, index, strided=strided)
-
-
-def _global(place: Global, sequence: int, op: MicroOp, index: int) -> _Access:
-    start, end, is_write = place.offset_bytes, place.end_bytes, writes_global(op)
-    name = f"gm {place.name} "
-    return _Access(sequence, name, start, end, is_write, index, place, adds=added_dtype(op))
-
-
-def _share_a_byte(a: Global, b: Global) -> bool:
-    """Whether two sets of bursts share a byte."""
-    starts_a = a.offset_bytes + a.stride_bytes * np.arange(a.bursts)
-    starts_b = b.offset_bytes + b.stride_bytes * np.arange(b.bursts)
-    # The last burst of b that starts before each burst of a ends.
-    last = np.searchsorted(starts_b, starts_a + a.burst_bytes, side="left") - 1
-    return bool(np.any((last >= 0) & (starts_b[last] + b.burst_bytes > starts_a)))
-
-
-@lru_cache(maxsize=4096)
-def _share_a_block(a: Local, b: Local) -> bool:
-    """Whether two strided operands share a block of 32 bytes."""
-    return bool(np.intersect1d(_blocks(a), _blocks(b)).size)
-
-
-@lru_cache(maxsize=4096)
-def _blocks(local: Local) -> NDArray[np.int64]:
-    """The blocks that a strided operand touches, counted from the start of the buffer."""
-    count = ceil_div(local.nbytes, BLOCK_BYTES)
-    repeats, block = np.divmod(np.arange(count), 8)
-    first = local.offset_bytes // BLOCK_BYTES
-    blocks: NDArray[np.int64] = first + repeats * local.repeat_stride + block * local.block_stride
-    return blocks
+def _is_race(past: _Access, access: _Access) -> bool:
+    """Whether two accesses, one of which writes, share bytes to which they do not both add."""
+    if past.adds is not None and past.adds is access.adds:
+        return False
+    a, b = past.area, access.area
+    if a.end <= b.start or b.end <= a.start:
+        return False
+    return (a.shape is None and b.shape is None) or areas.common(a, b) is not None

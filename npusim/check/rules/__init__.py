@@ -7,32 +7,36 @@ A row's predicate gets the micro-op and the :class:`Place` it would run on; a fa
 from __future__ import annotations
 
 from npusim.check.rules import copies, matrix, scalar, sync, vector
-from npusim.check.rules.rule import Place, Rule, RuleError, operands
-from npusim.check.rules.vector import CASTS
+from npusim.check.rules.contents import check_blocks, check_program, where
+from npusim.check.rules.registers import check_registers
+from npusim.check.rules.rule import Place, Rule, RuleError, named, operands
+from npusim.check.rules.vector import CASTS, VECTOR
+from npusim.data.integers import align_up
 from npusim.devices.schema import Core
 from npusim.isa import (
+    BLOCK_BYTES,
     MICRO_OPS,
     Barrier,
-    BroadcastToL0c,
     Local,
     MicroOp,
+    Role,
     ScalarAlu,
-    ScalarLoad,
-    ScalarStore,
     Table,
     Trap,
 )
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Line, Program
 
-__all__ = ["CASTS", "Place", "RuleError", "check"]
+__all__ = ["CASTS", "Place", "RuleError", "check", "check_blocks"]
 
-UNRESTRICTED = (BroadcastToL0c, ScalarLoad, ScalarStore, ScalarAlu, Trap, Barrier)
+UNRESTRICTED = (ScalarAlu, Trap, Barrier)
 """What every core accepts that has its pipe and its operands' buffers."""
 
 
 def _in_bounds(local: Local, core: Core) -> bool:
-    size = getattr(core, f"{local.buffer}_bytes", None)
-    return size is not None and 0 <= local.offset_bytes < local.end_bytes <= size
+    size: int | None = getattr(core, f"{local.buffer}_bytes")
+    if size is None or local.nbytes > size:
+        return False  # with strides of 0 the latter end where they begin
+    return 0 <= local.offset_bytes < local.end_bytes <= size
 
 
 def _bounds_text(op: MicroOp, place: Place) -> str:
@@ -48,6 +52,43 @@ IN_BOUNDS = Rule(
     lambda op, at: all(_in_bounds(local, at.core) for local in operands(op)),
     _bounds_text,
 )
+
+
+def _outside(op: MicroOp) -> tuple[Role, Local, Local] | None:
+    """The first operand of *op* that touches more than it names: its role, it, what it touches."""
+    for role, operand in named(op):
+        touched = None if role.touched is None else getattr(op, role.touched)
+        if isinstance(touched, Local):
+            # Copies fill the last block that they begin, and claims are whole blocks.
+            unit = BLOCK_BYTES if role.is_written else 1
+            end = operand.offset_bytes + align_up(operand.nbytes, unit)
+            if touched.offset_bytes < operand.offset_bytes or touched.end_bytes > end:
+                return role, operand, touched
+    return None
+
+
+def _outside_text(op: MicroOp, _: Place) -> str:
+    found = _outside(op)
+    assert found is not None
+    role, operand, touched = found
+    return (
+        f"{role.operand} must hold the {touched.nbytes} bytes that are {role.access}, "
+        f"{touched}, not be {operand}; name more or move less"
+    )
+
+
+IN_OPERAND = Rule(MICRO_OPS, lambda op, _: _outside(op) is None, _outside_text)
+"""Of every micro-op: it touches no more than its operands name."""
+SOLID = Rule(
+    MICRO_OPS,
+    lambda op, _: type(op) in VECTOR or not any(local.is_strided for _, local in named(op)),
+    lambda op, _: (
+        f"operands must be without strides, which vector instructions on ub alone have, not "
+        f"{', '.join(str(local) for _, local in named(op))}; take the pieces one by one"
+    ),
+)
+"""The same of all others."""
+FIRST = (IN_BOUNDS, SOLID)
 """Of every micro-op, whatever else holds for it."""
 RULES = (
     *copies.RULES,
@@ -74,6 +115,13 @@ def check(program: Program, place: Place) -> None:
     Bodies that calls share are looked at once, without their shifts, on which no rule depends; a
     micro-op's number is the one of its first call.
     """
+    check_program(program)
+    if place.kind not in place.spec.cores:
+        raise RuleError(
+            f"{program.name}: a block must run on a kind of core that {place.spec.name} has, one "
+            f"of {', '.join(place.spec.cores)}, not {place.kind}; take one of these"
+        )
+    check_registers(program)
     known: set[Body] = set()
     seen: set[MicroOp] = set()
     start = 0
@@ -83,16 +131,18 @@ def check(program: Program, place: Place) -> None:
             for index, op in enumerate(call.body, start):
                 if op not in seen:
                     seen.add(op)
-                    _check(program.name, index, op, place)
+                    lines = call.body.lines
+                    line = lines[index - start] if lines else None
+                    _check(program.name, index, op, place, line)
         start += len(call.body)
 
 
-def _check(name: str, index: int, op: MicroOp, place: Place) -> None:
+def _check(name: str, index: int, op: MicroOp, place: Place, line: Line | None) -> None:
     if op.pipe not in place.core.pipes:
         raise RuleError(
-            f"{name} #{index}: {op}: its pipe must be one of {place.kind}'s, which are "
+            f"{where(name, index, line)}: {op}: its pipe must be one of {place.kind}'s, which are "
             f"{', '.join(place.core.pipes)}, not {op.pipe}; run it on another kind of core"
         )
-    for rule in (IN_BOUNDS, *ROWS[type(op)]):
+    for rule in (*FIRST, *ROWS[type(op)], IN_OPERAND):
         if not rule.holds(op, place):
-            raise RuleError(f"{name} #{index}: {op}: {rule.says(op, place)}")
+            raise RuleError(f"{where(name, index, line)}: {op}: {rule.says(op, place)}")

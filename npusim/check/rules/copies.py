@@ -22,6 +22,17 @@ __all__ = ["ATOMIC_DTYPES", "RULES"]
 
 FROM_GM = (Load, LoadNd2Nz)
 TO_GM = (Store,)
+BURSTS = 2**12 - 1
+"""The field of DataCopy for the number of bursts has 12 bits, as that of Mmad for its extents.
+
+Assumed of every copy, also that of the unified buffer to L1.
+"""
+ND2NZ_ROWS = 2**14
+"""Assumed of Nd2NzParams, for the rows of the source and of the matrix in L1."""
+GAP_BLOCKS = 2**16 - 1
+"""Assumed of DataCopyParams: the gaps between bursts are counted in blocks, in 16 bits."""
+PADDED_GAP_BYTES = 2**32 - 1
+"""Assumed of DataCopyExtParams (DataCopyPad): in global memory in bytes, in 32 bits."""
 # asc-devkit, SetAtomicAdd.md.
 ATOMIC_DTYPES = (FLOAT32, FLOAT16, INT32)
 
@@ -30,6 +41,10 @@ def _global(op: Load | LoadNd2Nz | Store) -> Global:
     place = global_operand(op)
     assert place is not None
     return place
+
+
+def _bursts(op: Load | Store | CopyToL1) -> int:
+    return op.bursts if isinstance(op, CopyToL1) else _global(op).bursts
 
 
 def _granule(op: Load | Store, place: Place) -> int:
@@ -50,19 +65,54 @@ def _path_names(op: Load | LoadNd2Nz | Store | CopyToL1) -> tuple[str, ...]:
     return (f"{src}_to_gm", f"{src}_to_l2") if dst == "gm" else (f"{src}_to_{dst}",)
 
 
+def _rows_apart(place: Global) -> bool:
+    return place.bursts == 1 or place.stride_bytes >= place.burst_bytes
+
+
+def _gap_limit(op: Load | Store, place: Place) -> int:
+    return PADDED_GAP_BYTES if _granule(op, place) == 1 else GAP_BLOCKS * BLOCK_BYTES
+
+
+def _gap(place: Global) -> int:
+    """Bytes between two bursts."""
+    return 0 if place.bursts == 1 else place.stride_bytes - place.burst_bytes
+
+
 def _padded(nbytes: int) -> int:
     return align_up(nbytes, BLOCK_BYTES)
 
 
 def _whole_blocks(op: CopyToL1) -> bool:
-    """Whether pieces are whole blocks, and do not overlap where they go."""
-    sizes = (op.burst_bytes, op.src_pitch_bytes, op.dst_pitch_bytes)
-    apart = op.bursts == 1 or op.dst_pitch_bytes >= op.burst_bytes
-    blocks = all(size >= 0 and size % BLOCK_BYTES == 0 for size in sizes)
-    return op.bursts > 0 < op.burst_bytes and blocks and apart
+    """Whether pieces are whole blocks, and do not overlap."""
+    pitches = (op.src_pitch_bytes, op.dst_pitch_bytes)
+    apart = op.bursts == 1 or min(pitches) >= op.burst_bytes
+    return apart and all(size % BLOCK_BYTES == 0 for size in (op.burst_bytes, *pitches))
 
 
 RULES = (
+    Rule(
+        (Load, Store, CopyToL1),
+        lambda op, _: _bursts(op) <= BURSTS,
+        lambda op, _: (
+            f"a copy must have at most {BURSTS} bursts, not {_bursts(op)}; make it several"
+        ),
+    ),
+    Rule(
+        (*FROM_GM, *TO_GM),
+        lambda op, _: _rows_apart(_global(op)),
+        lambda op, _: (
+            f"bursts must lie at least their {_global(op).burst_bytes} bytes apart in global "
+            f"memory, not {_global(op).stride_bytes}; raise the stride, or copy them one by one"
+        ),
+    ),
+    Rule(
+        (Load, Store),
+        lambda op, at: _gap(_global(op)) <= _gap_limit(op, at),
+        lambda op, at: (
+            f"bursts must lie at most {_gap_limit(op, at)} bytes from end to start, not "
+            f"{_gap(_global(op))}; copy them one by one"
+        ),
+    ),
     Rule(
         (*FROM_GM, *TO_GM, CopyToL1),
         lambda op, at: set(_path_names(op)) <= set(at.core.paths),
@@ -88,10 +138,10 @@ RULES = (
         ),
     ),
     Rule(
-        (Load,),
-        lambda op, _: op.src.bursts == 1 or op.pitch_bytes >= _padded(op.src.burst_bytes),
+        (Load, Store),
+        lambda op, _: _global(op).bursts == 1 or op.pitch_bytes >= _padded(_global(op).burst_bytes),
         lambda op, _: (
-            f"rows must lie at least the {_padded(op.src.burst_bytes)} bytes apart that each "
+            f"rows must lie at least the {_padded(_global(op).burst_bytes)} bytes apart that each "
             f"fills, not {op.pitch_bytes}; raise the pitch"
         ),
     ),
@@ -139,6 +189,21 @@ RULES = (
             f"rows must be filled and lie in a multiple of {FRACTAL_ROWS} rows, not "
             f"{op.src.bursts} rows of {op.src.burst_bytes} bytes in {op.dst_rows}; "
             f"round dst_rows up"
+        ),
+    ),
+    Rule(
+        (LoadNd2Nz,),
+        lambda op, _: op.dst_rows <= ND2NZ_ROWS,
+        lambda op, _: (
+            f"dst_rows must be at most {ND2NZ_ROWS}, not {op.dst_rows}; make it several copies"
+        ),
+    ),
+    Rule(
+        (LoadNd2Nz,),
+        lambda op, _: op.src.burst_bytes * 8 % op.dst.dtype.bits == 0,
+        lambda op, _: (
+            f"rows must be whole elements of {op.dst.dtype.name}, not {op.src.burst_bytes} bytes; "
+            f"change their size"
         ),
     ),
     Rule(

@@ -7,7 +7,18 @@ from npusim.check.rules.rule import Place, Rule, names, operands
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS, c0
-from npusim.isa import CopyL0c, Fixpipe, Global, LoadData, LoadTable, Local, MicroOp, Mmad, ends
+from npusim.isa import (
+    BroadcastToL0c,
+    CopyL0c,
+    Fixpipe,
+    Global,
+    LoadData,
+    LoadTable,
+    Local,
+    MicroOp,
+    Mmad,
+    ends,
+)
 
 __all__ = ["RULES"]
 
@@ -33,11 +44,13 @@ COPY_L0C_DTYPES: dict[str, tuple[tuple[DType, DType], ...]] = {
     "deqf16": ((INT32, FLOAT16),),
     "req8": ((INT32, INT8),),
 }
+# Those of L0C, see SUMS; which of them the vendor's page takes is assumed.
+BROADCAST_DTYPES = (FLOAT32, INT32)
 SCALED = ("deqf16", "req8", "qf322b8")
 L1_DTYPES = (FLOAT16, BFLOAT16, INT8)
 
 
-def _way(op: LoadData | LoadTable | Fixpipe | CopyL0c) -> str:
+def _way(op: LoadData | LoadTable | Fixpipe | CopyL0c | BroadcastToL0c) -> str:
     return "_to_".join(ends(op))
 
 
@@ -48,6 +61,7 @@ def _ways(op: MicroOp, place: Place) -> tuple[str, ...]:
         LoadTable: ("l1_to_bt", "l1_to_fb"),
         Fixpipe: ("l0c_to_gm", "l0c_to_l1"),
         CopyL0c: ("l0c_to_ub",),
+        BroadcastToL0c: ("ub_to_l0c",),
     }
     return tuple(way for way in ways[type(op)] if way in place.core.paths)
 
@@ -301,6 +315,16 @@ DRAINS = (
     Rule((Fixpipe,), lambda op, _: _destination_fits(op), _destination_text),
     Rule(
         (Fixpipe,),
+        lambda op, _: (
+            isinstance(op.dst, Local) or op.m == 1 or op.dst.stride_bytes >= op.dst.burst_bytes
+        ),
+        lambda op, _: (
+            f"rows must lie at least their {op.dst.burst_bytes} bytes apart in global memory, not "
+            f"{op.dst.stride_bytes}; raise the stride"
+        ),
+    ),
+    Rule(
+        (Fixpipe,),
         lambda op, _: isinstance(op.dst, Global) or op.dtype in L1_DTYPES,
         lambda op, _: (
             f"what goes to l1 must be one of {names(L1_DTYPES)}, not {op.dtype.name}; "
@@ -317,9 +341,32 @@ DRAINS = (
     ),
 )
 
+BROADCASTS = (
+    Rule(
+        (BroadcastToL0c,),
+        lambda op, _: op.src.dtype is op.dst.dtype and op.src.dtype in BROADCAST_DTYPES,
+        lambda op, _: (
+            f"src and dst must share one of {names(BROADCAST_DTYPES)}, not "
+            f"{op.src.dtype.name}, {op.dst.dtype.name}; cast first"
+        ),
+    ),
+    Rule(
+        (BroadcastToL0c,),
+        lambda op, _: (
+            op.rows > 0 == op.rows % FRACTAL_ROWS == op.src.count % FRACTAL_ROWS
+            and op.dst.count == op.src.count * op.rows
+        ),
+        lambda op, _: (
+            f"rows and columns must be multiples of {FRACTAL_ROWS} and dst hold each column so "
+            f"often, not {op.dst.count} elements for {op.rows} rows of {op.src.count}; "
+            f"pad them"
+        ),
+    ),
+)
+
 RULES = (
     Rule(
-        (LoadData, LoadTable, Fixpipe, CopyL0c),
+        (LoadData, LoadTable, Fixpipe, CopyL0c, BroadcastToL0c),
         lambda op, at: _way(op) in _ways(op, at),
         lambda op, at: (
             f"it must go a way that {at.kind} has for it, one of "
@@ -327,11 +374,12 @@ RULES = (
         ),
     ),
     Rule(
-        (LoadData, LoadTable, Mmad, Fixpipe, CopyL0c),
+        (LoadData, LoadTable, Mmad, Fixpipe, CopyL0c, BroadcastToL0c),
         lambda op, _: all(_aligned(local) for local in operands(op)),
         _alignment_text,
     ),
     *LOADS,
     *MMADS,
     *DRAINS,
+    *BROADCASTS,
 )

@@ -8,9 +8,9 @@ from typing import Any
 
 from npusim.data.dtypes import DType
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.isa import Local, MicroOp, reads, writes
+from npusim.isa import Local, MicroOp, Role, reads, writes
 
-__all__ = ["Place", "Rule", "RuleError", "names", "offsets", "operands", "types"]
+__all__ = ["Place", "Rule", "RuleError", "named", "names", "offsets", "operands", "types"]
 
 
 class RuleError(ValueError):
@@ -45,6 +45,18 @@ class Rule:
 def operands(op: MicroOp) -> tuple[Local, ...]:
     """All that *op* reads, then all that it writes."""
     return (*reads(op), *writes(op))
+
+
+def named(op: MicroOp) -> tuple[tuple[Role, Local], ...]:
+    """The ranges that *op* names, each with its role; `operands` are what it touches of them."""
+    found: list[tuple[Role, Local]] = []
+    for role in op.roles:
+        operand: object = getattr(op, role.operand)
+        if isinstance(operand, Local):
+            found.append((role, operand))
+        elif isinstance(operand, tuple):
+            found += [pair for part in operand for pair in named(part)]
+    return tuple(found)
 
 
 def names(dtypes: Iterable[DType]) -> str:

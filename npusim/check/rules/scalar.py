@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from npusim.check.rules.rule import Rule
-from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Trap
+from npusim.check.rules.rule import Place, Rule, named
+from npusim.isa import Local, ScalarLoad, ScalarLoop, ScalarStore
 
 __all__ = ["RULES"]
-
-
-def _loop_reads_only_what_it_wrote(op: ScalarLoop) -> bool:
-    written: set[str] = set()
-    for part in op.body:
-        used: tuple[str | int, ...] = ()
-        if isinstance(part, ScalarAlu):
-            used = (part.a, part.b, part.c)
-        elif isinstance(part, ScalarStore):
-            used = (part.src,)
-        elif isinstance(part, Trap):
-            used = (part.when,)
-        if any(isinstance(x, str) and x not in written for x in used):
-            return False
-        if isinstance(part, ScalarLoad | ScalarAlu):
-            written.add(part.dst)
-    return True
 
 
 def _rounds_stay_apart(op: ScalarLoop) -> bool:
@@ -46,13 +29,33 @@ def _rounds_stay_apart(op: ScalarLoop) -> bool:
     return True
 
 
+ELEMENT_BITS = (8, 16, 32, 64)
+
+
+def _is_element(local: Local) -> bool:
+    return local.count == 1 and local.dtype.bits in ELEMENT_BITS
+
+
+def _element_text(op: ScalarLoad | ScalarStore | ScalarLoop, _: Place) -> str:
+    bad = next(local for _, local in named(op) if not _is_element(local))
+    return (
+        f"what is loaded or stored must be one element of 8 to 64 bits, not {bad.count} in {bad}; "
+        f"take one after the other"
+    )
+
+
 RULES = (
     Rule(
+        (ScalarLoad, ScalarStore, ScalarLoop),
+        lambda op, _: all(_is_element(local) for _, local in named(op)),
+        _element_text,
+    ),
+    Rule(
         (ScalarLoop,),
-        lambda op, _: op.count > 0 and _loop_reads_only_what_it_wrote(op),
+        lambda op, _: not op.used,
         lambda op, _: (
-            f"a loop must run at least once and write each register before it reads it, "
-            f"not {op.count} x with a register from outside; load it inside the loop"
+            f"a loop must set each register before it reads it, not take {', '.join(op.used)} from "
+            f"outside; load it inside the loop"
         ),
     ),
     Rule(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import isfinite
+
+import numpy as np
+
 from npusim.check.rules.rule import Rule, names, offsets, operands, types
 from npusim.data.dtypes import (
     BFLOAT16,
@@ -27,9 +32,12 @@ from npusim.isa import (
     Local,
     MulAddDst,
     Reduce,
+    Register,
     Unary,
     reads,
+    writes,
 )
+from npusim.kernel.repeats import STRIDE_BLOCKS
 
 __all__ = ["CASTS", "RULES", "VECTOR"]
 
@@ -79,11 +87,43 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
 # asc-devkit, Add.md, Mul.md, Max.md: no bf16 arithmetic on either; Div.md: floats only.
 ARITHMETIC_DTYPES = (FLOAT32, FLOAT16, INT32)
 DIV_DTYPES = (FLOAT32, FLOAT16)
+BLOCKS_PER_REPEAT = 8
+# Copy is a DataCopy within the buffer, whose gaps have 16 bits. How often an instruction repeats is
+# not held against its 8 bits: a micro-op of more repeats stands for several instructions.
+STRIDING = tuple(kind for kind in VECTOR if kind is not Copy)
+WITH_SCALAR = (BinaryScalar, Axpy, Duplicate)
 
 
 def _whole_repeats(local: Local) -> bool:
     blocks, rest = divmod(local.nbytes, BLOCK_BYTES)
     return not rest and (blocks < 8 or blocks % 8 == 0)
+
+
+def _can_stride(local: Local) -> bool:
+    """Whether the strides fit their fields, that from repeat to repeat if there are several."""
+    repeats = local.nbytes > BLOCKS_PER_REPEAT * BLOCK_BYTES
+    return max(local.block_stride, local.repeat_stride if repeats else 0) <= STRIDE_BLOCKS
+
+
+@lru_cache(maxsize=4096)
+def _written_once(dst: Local) -> bool:
+    """Whether *dst*, strided and in whole repeats, has no block twice."""
+    blocks = dst.nbytes // BLOCK_BYTES
+    if blocks * BLOCK_BYTES > dst.end_bytes - dst.offset_bytes:
+        return False
+    places = (divmod(index, BLOCKS_PER_REPEAT) for index in range(blocks))
+    return len({a * dst.repeat_stride + b * dst.block_stride for a, b in places}) == blocks
+
+
+def _fits(scalar: float | Register, dtype: DType) -> bool:
+    """Whether *dtype* can hold *scalar*, rounded if it is a float."""
+    if isinstance(scalar, str):
+        return True
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return not isfinite(scalar) or bool(np.isfinite(np.array(scalar).astype(dtype.numpy)))
+    limits = np.iinfo(dtype.numpy)
+    return isfinite(scalar) and scalar == int(scalar) and limits.min <= scalar <= limits.max
 
 
 RULES = (
@@ -173,5 +213,43 @@ RULES = (
             f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to 8 or a multiple of 8, "
             f"not {', '.join(str(local.nbytes) for local in operands(op))} bytes; pad them"
         ),
+    ),
+    Rule(
+        STRIDING,
+        lambda op, _: all(_can_stride(local) for local in operands(op) if local.is_strided),
+        lambda op, _: (
+            f"strides must be at most {STRIDE_BLOCKS} blocks, not those of "
+            f"{', '.join(str(local) for local in operands(op))}; emit what in_reach makes of it"
+        ),
+    ),
+    Rule(
+        VECTOR,
+        lambda op, _: all(_written_once(local) for local in writes(op) if local.is_strided),
+        lambda op, _: (
+            f"dst must have strides that bring it to each block once, not {op.dst.block_stride} "
+            f"and {op.dst.repeat_stride} for {op.dst.nbytes} bytes; raise them, or write "
+            f"elsewhere and combine"
+        ),
+    ),
+    Rule(
+        VECTOR,
+        lambda op, _: all(local.count % 2 == 0 for local in operands(op) if local.dtype is INT4),
+        lambda op, _: (
+            f"operands of int4 must be whole bytes, not "
+            f"{', '.join(str(local.count) for local in operands(op))} elements; pad them"
+        ),
+    ),
+    Rule(
+        WITH_SCALAR,
+        lambda op, _: _fits(op.scalar, op.dst.dtype),
+        lambda op, _: (
+            f"scalar must be a number that {op.dst.dtype.name} has, not {op.scalar}; "
+            f"round or clip it"
+        ),
+    ),
+    Rule(
+        (Reduce,),
+        lambda op, _: op.dst.count == 1,
+        lambda op, _: f"dst must be one element, not {op.dst.count}; change its count",
     ),
 )

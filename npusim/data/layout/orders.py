@@ -89,8 +89,8 @@ class Layout:
 
 
 NZ = Layout("Nz", "N", "z")
-ZZ = Layout("zZ", "Z", "z")
-ZN = Layout("nZ", "Z", "n")
+ZZ = Layout("Zz", "Z", "z")
+ZN = Layout("Zn", "Z", "n")
 
 
 def to_fractals(matrix: Array, layout: Layout, fractal: Shape) -> Array:

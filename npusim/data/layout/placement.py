@@ -13,19 +13,25 @@ from npusim.data.integers import align_up
 from npusim.data.layout.html import Note, grid, table
 from npusim.data.layout.orders import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, Shape, c0, to_fractals
 
-__all__ = ["NAMES", "ORDERS", "Placement", "Spot"]
+__all__ = ["NAMES", "ORDERS", "SPELLINGS", "Placement", "Spot"]
 
 ORDERS: dict[str, Layout | None] = {
     "ND": None,
     "FRACTAL_NZ": NZ,
-    "zZ": ZZ,
-    "nZ": ZN,
+    "Zz": ZZ,
+    "Zn": ZN,
     "L0C": NZ,
 }
 """Name -> the order of its fractals; L0C is that of Nz with fractals of 16 x 16."""
-NAMES = {name: name for name in ORDERS} | {"zN": "FRACTAL_NZ", "Nz": "FRACTAL_NZ"}
-NAMES |= {"Zz": "zZ", "Zn": "nZ"}
+ALIASES = {"FRACTAL_NZ": ("Nz", "zN"), "Zz": ("zZ",), "Zn": ("nZ",)}
+"""Name -> what else it is called, catlass's names with the small letter first among them."""
+NAMES = {name: name for name in ORDERS}
+NAMES |= {alias: name for name, aliases in ALIASES.items() for alias in aliases}
 """Every name that a layout goes by -> the first one."""
+SPELLINGS = ", ".join(
+    f"{name} (also {', '.join(ALIASES[name])})" if name in ALIASES else name for name in ORDERS
+)
+"""The same for people, each layout once."""
 SUMS = (FLOAT32, INT32)
 """What L0C holds."""
 
@@ -76,8 +82,7 @@ class Placement:
     def __post_init__(self) -> None:
         if self.name not in NAMES:
             raise ValueError(
-                f"layout: a layout must be one of {', '.join(NAMES)}, not {self.name!r}; "
-                f"use one of these"
+                f"layout: a layout must be one of {SPELLINGS}, not {self.name!r}; use one of these"
             )
         object.__setattr__(self, "name", NAMES[self.name])
         if min(self.rows, self.columns) < 1:
@@ -101,7 +106,7 @@ class Placement:
         if self.name == "ND":
             return None
         width = FRACTAL_ROWS if self.name == "L0C" else c0(self.dtype)
-        return (width, FRACTAL_ROWS) if self.name == "nZ" else (FRACTAL_ROWS, width)
+        return (width, FRACTAL_ROWS) if self.name == "Zn" else (FRACTAL_ROWS, width)
 
     @property
     def padded(self) -> Shape:

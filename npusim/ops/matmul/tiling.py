@@ -124,7 +124,8 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
         blocks = ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1])
         return sum(pair) * ceil_div(blocks, cores)
 
-    return min(fitting, key=cost)
+    # An L0C too small for any of them is found when buffers are claimed.
+    return min(fitting or pairs, key=cost)
 
 
 def _steps(core: Core, p: Problem, bm: int, bn: int, base_k: int) -> tuple[int, int]:

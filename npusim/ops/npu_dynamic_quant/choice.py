@@ -1,16 +1,26 @@
 """Which of the vendor's kernels takes a call, and why.
 
-The first that can, in this order; the others of the table give int4, groups or zero points.
+Atlas A2 and A3: the first that can, in this order; those with groups take no other call.
 
-==========  =====  ===========================================================================
-template    key    what it does
-==========  =====  ===========================================================================
-single_row  100    loads up to 16384 elements, whole rows
-multi_row   10     loads as many rows as the buffer would hold in fp32
-db          2, 3   a row at a time, the next one on its way
-base        0, 1   a row at a time
-large       6      a row in pieces, loaded twice: for its largest number, then to quantise it
-==========  =====  ===========================================================================
+===============  =====  ======================================================================
+template         key    what it does
+===============  =====  ======================================================================
+moe              7      groups: as base, and the smooth scales of the next group when it comes
+moe_large        8      groups: as large, the last piece of a row quantised as soon as it can
+single_row       100    int8: loads up to 16384 elements, whole rows
+multi_row        10     loads as many rows as the buffer would hold in fp32
+db               2, 3   a row at a time, the next one on its way
+base             0, 1   a row at a time
+large            6      a row in pieces, loaded twice: for its largest number, then to quantise
+===============  =====  ======================================================================
+
+310P:
+
+===============  =====  ======================================================================
+aligned          10100  patches of equally many rows, the next one on its way; all in fp16
+unaligned        11000  the same, and rows that are left go to the last core
+unaligned_large  11001  rows of more than 4096: eight at a time, in pieces loaded twice
+===============  =====  ======================================================================
 
 ops-nn@e5c3fa9 quant/dynamic_quant/op_host.
 """
@@ -20,11 +30,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["BY_SCALAR", "UB_BYTES", "Choice", "Template", "choose", "max_columns"]
+from npusim.data.integers import align_up
 
-Template = Literal["single_row", "multi_row", "db", "base", "large"]
+__all__ = ["BY_SCALAR", "UB_BYTES", "Choice", "Template", "choose", "index_bytes", "max_columns"]
 
-BY_SCALAR = ("base", "large")
+Template = Literal[
+    "moe",
+    "moe_large",
+    "single_row",
+    "multi_row",
+    "db",
+    "base",
+    "large",
+    "aligned",
+    "unaligned",
+    "unaligned_large",
+]
+
+BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
 
 UB_BYTES = 196_352
@@ -65,9 +88,30 @@ def max_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
             return room // (17 if smooth else 11) // 16 * 16
 
 
-def choose(rows: int, columns: int, smooth: bool, ub_bytes: int = UB_BYTES) -> Choice:
-    """The template for *rows* of *columns*, with smooth scales or not."""
-    if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384:
+def index_bytes(groups: int) -> int:
+    """What the group_index takes of the buffer."""
+    return 4 * align_up(groups, 8)
+
+
+def choose(
+    rows: int,
+    columns: int,
+    smooth: bool,
+    ub_bytes: int = UB_BYTES,
+    *,
+    is_int4: bool = False,
+    groups: int = 0,
+) -> Choice:
+    """The template of A2 and A3 for *rows* of *columns*, with smooth scales or not.
+
+    *groups* is how many groups of rows have smooth scales of their own, 0 for none.
+    """
+    if groups:
+        limit = max_columns("moe", True, ub_bytes - index_bytes(groups))
+        if columns <= limit:
+            return Choice("moe", f"groups, and rows of at most {limit} elements fit")
+        return Choice("moe_large", f"groups, and rows of more than {limit} elements do not fit")
+    if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384 and not is_int4:
         return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
     limit = max_columns("multi_row", smooth, ub_bytes)
     if 128 <= columns <= limit and columns % 8 == 0:

@@ -1,4 +1,4 @@
-"""What npu_dynamic_quant accepts."""
+"""What npu_dynamic_quant accepts, per product line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16
-from npusim.data.errors import Code
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT4, INT8, INT32, Array, DType
+from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
@@ -16,13 +18,27 @@ from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
 
+TARGETS = {"int8": INT8, "quint4x2": INT4}
+LARGEST = {INT8: 127, INT4: 7}
+"""What the largest number of a row becomes."""
+INT4_PER_INT32 = 8
+MAX_GROUPS = 1024
+"""Of smooth scales (aclnn_dynamic_quant_v2.cpp)."""
+COLUMNS_310P = 32
+"""The kernels of 310P take rows of whole blocks of int8 (dynamic_quant_tiling_310P.cpp)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(_protocol.Problem):
-    """A checked call: `x` is `(rows, columns)` to the kernel, `smooth_scales` `(columns,)`."""
+    """A checked call: `x` is `(rows, columns)` to the kernel."""
 
     x: Operand
     smooth_scales: Operand | None
+    """`(columns,)`, or `(groups, columns)` with a group_index; None where no kernel reads them."""
+    group_index: Operand | None
+    """`(groups,)`: the row after each group's last."""
+    target: DType
+    """int8 or int4."""
 
     @property
     def rows(self) -> int:
@@ -32,6 +48,26 @@ class Problem(_protocol.Problem):
     def columns(self) -> int:
         return self.x.shape[-1]
 
+    @property
+    def groups(self) -> int:
+        """Groups of rows with smooth scales of their own; 0 without a group_index."""
+        return self.group_index.shape[0] if self.group_index is not None else 0
+
+    @property
+    def largest(self) -> int:
+        """What the largest number of a row becomes."""
+        return LARGEST[self.target]
+
+    @property
+    def group_of(self) -> Array:
+        """`(rows,)`: the group of each row, the first that ends after it; evenly for time alone."""
+        assert self.group_index is not None
+        rows, groups = np.arange(self.rows), self.groups
+        if self.group_index.array is None:
+            return np.asarray(rows * groups // self.rows)
+        ends = np.maximum.accumulate(self.group_index.array.astype(np.int64))
+        return np.asarray(np.searchsorted(ends, rows, side="right"))
+
 
 def check(
     spec: DeviceSpec,
@@ -40,48 +76,138 @@ def check(
     smooth_scales: Any = None,
     group_index: Any = None,
     dst_type: Any = None,
+    quant_mode: Any = "pertoken",
+    dst_type_max: Any = 0.0,
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("npu_dynamic_quant", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, for which "
-        f"torch_npu does not offer it; use npu_quantize with scales of your own",
-        Code.UNSUPPORTED,
-    )
-    tokens = contract.operand("x", x, (FLOAT16, BFLOAT16))
+    is_310p = spec.series == "Atlas inference"
+    tokens = contract.operand("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16))
     smooth = contract.optional("smooth_scales", smooth_scales, (tokens.element,), " like x")
-    contract.require(
-        len(tokens.shape) >= 2,
-        f"x must have at least two dimensions, not shape {tokens.shape}; reshape it",
+    index = contract.optional("group_index", group_index, (INT32,))
+    _check_rows(contract, tokens)
+    _check_modes(contract, quant_mode, dst_type_max)
+    if is_310p:
+        _warn_of_unread(contract, smooth, index)
+        smooth = index = None
+    _check_smooth(contract, tokens, smooth, index)
+    if index is not None:
+        _check_index(contract, tokens, index)
+    target, output = _check_target(contract, tokens, dst_type)
+    return Problem(
+        inputs=present(tokens, smooth, index),
+        outputs={"output": output, "scale": TensorSpec(tokens.shape[:-1], "float32")},
+        x=tokens,
+        smooth_scales=smooth,
+        group_index=index,
+        target=target,
     )
-    columns = tokens.shape[-1]
+
+
+def _check_rows(contract: Contract, x: Operand) -> None:
     contract.require(
-        columns > 0 or prod(tokens.shape[:-1]) == 0,
-        f"the last dimension of x must not be empty where x has rows, not shape {tokens.shape}; "
+        len(x.shape) >= 2,
+        f"x must have at least two dimensions, not shape {x.shape}; reshape it",
+    )
+    columns, is_310p = x.shape[-1], contract.spec.series == "Atlas inference"
+    contract.require(
+        columns > 0 or prod(x.shape[:-1]) == 0,
+        f"the last dimension of x must not be empty where x has rows, not shape {x.shape}; "
         f"drop the rows",
     )
     contract.require(
-        group_index is None,
-        "group_index must be None, not given; the kernels with smooth scales for each expert are "
-        "not simulated",
+        not is_310p or columns % COLUMNS_310P == 0,
+        f"the last dimension of x must be a multiple of {COLUMNS_310P} on {contract.spec.series}, "
+        f"not {columns}; pad it",
+    )
+
+
+def _check_modes(contract: Contract, quant_mode: Any, dst_type_max: Any) -> None:
+    """Newer parameters, which only later chips have a use for."""
+    modes = ("pertoken", "pertensor", "perchannel")
+    if quant_mode is not None:
+        contract.choice("quant_mode", quant_mode, modes)
+    contract.require(
+        quant_mode in (None, "pertoken"),
+        f"quant_mode must be pertoken, not {quant_mode!r}, which only Ascend950 has; leave it out",
         Code.UNSUPPORTED,
     )
-    if smooth is not None:
+    is_number = isinstance(dst_type_max, int | float) and not isinstance(dst_type_max, bool)
+    contract.require(
+        dst_type_max is None or is_number,
+        f"dst_type_max must be a number, not {shown(dst_type_max)}; leave it out",
+    )
+    contract.require(
+        not dst_type_max,
+        f"dst_type_max must be 0.0, not {shown(dst_type_max)}: only Ascend950 takes another "
+        f"largest number; leave it out",
+        Code.UNSUPPORTED,
+    )
+
+
+def _warn_of_unread(contract: Contract, *operands: Operand | None) -> None:
+    """310P takes these and reads none of them (op-plugin's document calls them reserved)."""
+    for operand in present(*operands):
+        contract.warn(
+            f"{operand.name} should be None on Atlas inference, where no kernel reads it; leave it "
+            f"out"
+        )
+
+
+def _check_smooth(
+    contract: Contract, x: Operand, smooth: Operand | None, index: Operand | None
+) -> None:
+    columns = x.shape[-1]
+    if smooth is None:
+        contract.require(
+            index is None,
+            "smooth_scales must be given with a group_index, not None; pass a row for each group",
+        )
+        return
+    if index is None:
         contract.require(
             smooth.shape == (columns,),
             f"smooth_scales must have shape ({columns},) like the last dimension of x, not "
             f"{smooth.shape}; pass a scale for each column",
         )
-    if dst_type is not None:
-        contract.choice("dst_type", dst_type, ("int8", "quint4x2"))
+        return
+    contract.require(
+        len(index.shape) == 1 and 1 <= index.shape[0] <= MAX_GROUPS,
+        f"group_index must have shape (groups,) with 1 to {MAX_GROUPS} of them, not {index.shape}; "
+        f"pass the end row of each group",
+    )
+    wanted = (index.shape[0], columns)
+    contract.require(
+        smooth.shape == wanted,
+        f"smooth_scales must have shape {wanted}, a row for each group, not {smooth.shape}; "
+        f"pass a scale for each group and column",
+    )
+
+
+def _check_index(contract: Contract, x: Operand, index: Operand) -> None:
+    """The kernel looks for the group of a row, and past the last entry if there is none."""
+    rows = prod(x.shape[:-1])
+    if index.array is not None:
+        most = index.array.max()
         contract.require(
-            dst_type == "int8",
-            "dst_type must be int8, not 'quint4x2'; the kernels that pack int4 are not simulated",
-            Code.UNSUPPORTED,
+            most >= rows,
+            f"group_index must end with the number of rows of x, {rows}, not with {most}; "
+            f"pass the end row of each group",
         )
-    outputs = {
-        "output": TensorSpec(tokens.shape, "int8"),
-        "scale": TensorSpec(tokens.shape[:-1], "float32"),
-    }
-    return Problem(inputs=present(tokens, smooth), outputs=outputs, x=tokens, smooth_scales=smooth)
+
+
+def _check_target(contract: Contract, x: Operand, dst_type: Any) -> tuple[DType, TensorSpec]:
+    """What comes out, and its tensor: int4 is packed eight to an int32."""
+    is_310p = contract.spec.series == "Atlas inference"
+    choices, when = tuple(TARGETS), ""
+    if is_310p:
+        choices, when = ("int8",), f" on {contract.spec.series}"
+    name = "int8" if dst_type is None else contract.choice("dst_type", dst_type, choices, when)
+    if TARGETS[name] is INT8:
+        return INT8, TensorSpec(x.shape, "int8")
+    contract.require(
+        x.shape[-1] % INT4_PER_INT32 == 0,
+        f"the last dimension of x must be a multiple of {INT4_PER_INT32} with "
+        f"dst_type='quint4x2', not {x.shape[-1]}; pad it",
+    )
+    return INT4, TensorSpec((*x.shape[:-1], x.shape[-1] // INT4_PER_INT32), "int32")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from npusim.data.dtypes import FLOAT32, INT8
+from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
@@ -25,6 +25,7 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, bindings, repeat
+from npusim.ops.npu_dynamic_quant import coupled, groups
 from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.row_steps import RowSteps, matrices
@@ -35,6 +36,10 @@ __all__ = ["build"]
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
+    if spec.arch == "2002":
+        return coupled.build(spec, p, plan)
+    if p.group_index is not None:
+        return groups.build(spec, p, plan)
     steps = RowSteps(spec, p, plan)
     kernel: RowKernel = (LongRows if plan.template == "large" else WholeRows)(steps, plan)
     programs: dict[int, Program] = {}
@@ -108,8 +113,8 @@ class WholeRows:
             self._find_factor(values, row, scale)
             # Not before it is needed, when the last piece may be on its way out.
             out = out or steps.y.alloc()
-            # (columns,) fp32 x factor -> int8
-            steps.quantise(out.of(INT8, columns, row * steps.y_pitch), values)
+            # (columns,) fp32 x factor -> int8 or int4
+            steps.quantise(out.of(output.dtype, columns, row * steps.y_pitch), values)
         assert out is not None
         steps.store(out, output)
 
@@ -135,8 +140,9 @@ class VectorDivision:
         """The M of this piece's rows `(rows,)`."""
 
     def begin(self) -> None:
-        """127 into the buffer."""
-        step(self.steps.builder, Duplicate(self.range.of(FLOAT32, 1), 127.0))
+        """127 into the buffer, 7 for int4."""
+        largest = float(self.steps.p.largest)
+        step(self.steps.builder, Duplicate(self.range.of(FLOAT32, 1), largest))
 
     def find_factor(self, values: Local, row: int, scale: GmView) -> None:
         """See :class:`WholeRows`."""
@@ -167,7 +173,7 @@ class VectorDivision:
         found, out = self.found.deque(), self.steps.scale.alloc()
         # (rows,) M -> (rows,) scales
         absmax, scales = (slot.of(FLOAT32, scale.columns) for slot in (found, out))
-        self.steps.builder.emit(BinaryScalar("mul", scales, absmax, 1 / 127))
+        self.steps.builder.emit(BinaryScalar("mul", scales, absmax, 1 / self.steps.p.largest))
         self.found.free(found)
         self.steps.store_scales(out, scale)
 
@@ -203,7 +209,7 @@ class LongRows:
         # Second pass: every part is loaded again and quantised with the factor of the row.
         for part in parts:
             values, out = self._values(x, part), steps.y.alloc()
-            steps.quantise(out.of(INT8, values.count), values)
+            steps.quantise(out.of(output.dtype, values.count), values)
             steps.store(out, output[:, part])
 
     def _values(self, x: GmView, part: slice) -> Local:

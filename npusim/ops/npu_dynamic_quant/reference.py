@@ -12,7 +12,7 @@ from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR, UB_BYTES, choose
 
 __all__ = ["reference"]
 
-LARGEST = np.float32(127)
+LARGEST_HALF = np.float32(65504)
 
 
 def reference(
@@ -21,24 +21,65 @@ def reference(
     smooth_scales: Array | None = None,
     group_index: Array | None = None,
     dst_type: str | None = None,
+    quant_mode: str | None = "pertoken",  # noqa: ARG001 (there is no other on these chips)
+    dst_type_max: float | None = 0.0,  # noqa: ARG001 (nor another largest number)
     spec: DeviceSpec | None = None,
 ) -> tuple[Array, Array]:
-    """Quantise each row of *x* `(..., columns)` to int8; returns that and scales `(...)`, float32.
+    """Quantise each row of *x* `(..., columns)`; returns that and scales `(...)`, float32.
 
-    *group_index* and *dst_type* say nothing that is simulated. *spec* decides by the size of its
-    unified buffer which template is taken; None is an Atlas A2.
+    The first has the shape of *x*, int8, or with 'quint4x2' one int32 for eight columns. *spec*
+    decides by its series, and by the size of its unified buffer, which template is taken; None is
+    an Atlas A2. On 310P *smooth_scales* and *group_index* are not read.
     """
-    del group_index, dst_type
+    if spec is not None and spec.arch == "2002":
+        return _in_half(x)
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") if spec else UB_BYTES
+    is_int4 = dst_type == "quint4x2"
+    top, rows, columns = np.float32(7 if is_int4 else 127), prod(x.shape[:-1]), x.shape[-1]
+    groups = 0 if group_index is None else group_index.shape[0]
     smooth = smooth_scales is not None
-    template = choose(prod(x.shape[:-1]), x.shape[-1], smooth, ub_bytes).template
+    choice = choose(rows, columns, smooth, ub_bytes, is_int4=is_int4, groups=groups)
     with np.errstate(all="ignore"):
         values = x.astype(np.float32)
         if smooth_scales is not None:
-            values = values * smooth_scales.astype(np.float32)
+            factors = smooth_scales.astype(np.float32)
+            if group_index is not None:
+                # The first group whose end lies behind the row.
+                behind = np.arange(rows)[:, None] < group_index[None, :]
+                factors = factors[behind.argmax(1)].reshape(x.shape)
+            values = values * factors
         largest = np.abs(values).max(-1, initial=0)
-        factor = LARGEST / largest
+        factor = top / largest
         scaled = np.rint(values * factor[..., None])
-        scale = 1 / factor if template in BY_SCALAR else largest * np.float32(1 / 127)
-        whole = np.clip(np.where(np.isnan(scaled), 0, scaled), -128, 127).astype(np.int8)
-    return whole, scale
+        scale = 1 / factor if choice.template in BY_SCALAR else largest * np.float32(1 / top)
+        low, high = (-8, 7) if is_int4 else (-128, 127)
+        whole = np.clip(np.where(np.isnan(scaled), 0, scaled), low, high).astype(np.int8)
+    return _packed(whole) if is_int4 else whole, scale
+
+
+def _packed(whole: Array) -> Array:
+    """Eight int4 numbers an int32, the first in the lowest bits."""
+    *outer, columns = whole.shape
+    nibbles = whole.reshape(*outer, columns // 8, 8).astype(np.uint32) & 0xF
+    packed: Array = (nibbles << np.arange(0, 32, 4, dtype=np.uint32)).sum(-1, dtype=np.uint32)
+    return packed.view(np.int32)
+
+
+def _in_half(x: Array) -> tuple[Array, Array]:
+    """310P: one fp16 product, rounded with ties away from zero; nothing leaves the range."""
+    with np.errstate(all="ignore"):
+        values = _saturated(x.astype(np.float32))
+        largest = np.abs(values).max(-1, initial=0)
+        factor = np.where(largest > 0, np.float32(127) / largest, np.float32(0))
+        factor = _saturated(factor.astype(np.float16).astype(np.float32))
+        scaled = _saturated((x.astype(np.float32) * factor[..., None]).astype(np.float16))
+        scaled = scaled.astype(np.float64)
+        whole = np.trunc(scaled + np.copysign(0.5, scaled))
+    scale = (largest * np.float32(1 / 127)).astype(np.float32)
+    return np.clip(whole, -128, 127).astype(np.int8), scale
+
+
+def _saturated(values: Array) -> Array:
+    """fp16 numbers on a chip without infinities: they become 65504, NaN becomes 0."""
+    finite = np.where(np.isnan(values), 0, values).astype(np.float32)
+    return np.clip(finite, -LARGEST_HALF, LARGEST_HALF)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, INT8
+from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
@@ -27,26 +27,28 @@ from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
 
-__all__ = ["RowSteps", "matrices"]
+__all__ = ["RowSteps", "float_bits", "matrices"]
 
 REPEAT_ELEMENTS = 64
 """fp32 numbers in a repeat of a vector instruction."""
 FOLDED_ELEMENTS = 8 * REPEAT_ELEMENTS
 """Rows of at most this many are not folded: another barrier would cost more (assumed)."""
 
-BITS_1, BITS_127 = (int(np.float32(number).view(np.uint32)) for number in (1, 127))
-"""Floats as the scalar unit reads them: their bits."""
+
+def float_bits(number: float) -> int:
+    """The bits of *number* in fp32, as the scalar unit reads it."""
+    return int(np.float32(number).view(np.uint32))
 
 
 def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
     """x and the output `(rows, columns)`, and the scales `(rows,)`."""
     x = GmView.of("x", p.x.element, p.rows, p.columns)
-    output = GmView.of("output", INT8, p.rows, p.columns)
+    output = GmView.of("output", p.target, p.rows, p.columns)
     return x, output, GmView.vector("scale", FLOAT32, p.rows)
 
 
 class RowSteps:
-    """The buffers of a core, and the steps that turn a row of x into int8 and its scale."""
+    """The buffers of a core, and the steps that turn a row of x into integers and its scale."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p = spec, p
@@ -55,7 +57,7 @@ class RowSteps:
         rows, width = plan.row_step, plan.column_step
         self.x_pitch = align_up(p.x.element.nbytes(width), BLOCK_BYTES)
         """Bytes from row to row of x in the buffer."""
-        self.y_pitch = align_up(INT8.nbytes(width), BLOCK_BYTES)
+        self.y_pitch = align_up(p.target.nbytes(width), BLOCK_BYTES)
         self.x = queue("ub", rows * self.x_pitch, "mte2", "vector", plan.depth)
         self.y = queue("ub", rows * self.y_pitch, "vector", "mte3")
         self.values = claim("ub", FLOAT32.nbytes(width))
@@ -82,10 +84,11 @@ class RowSteps:
         """Store *slot* to *scale* `(rows,)`."""
         store(self.builder, self.scale, slot, scale)
 
-    def load_smooth(self, slot: Slot, columns: slice) -> None:
-        """Load the smooth scales of *columns*, not yet in fp32."""
-        element = self.p.x.element
-        smooth = GmView.vector("smooth_scales", element, self.p.columns)[:, columns]
+    def load_smooth(self, slot: Slot, columns: slice, group: int = 0) -> None:
+        """Load the smooth scales of *group* for *columns*, not yet in fp32."""
+        p, element = self.p, self.p.x.element
+        every = GmView.of("smooth_scales", element, max(1, p.groups), p.columns)
+        smooth = every.row(group)[:, columns]
         # In the upper half, so that widening from the start never overtakes what it still reads.
         self.builder.load(slot.of(element, smooth.columns, self.x_pitch), smooth.operand)
 
@@ -124,20 +127,23 @@ class RowSteps:
         step(self.builder, Reduce("max", result, magnitudes.at(0, width)))
 
     def divide_twice(self, absmax: Slot, scale: GmView) -> None:
-        """By the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *scale* `(1,)`."""
+        """By the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *scale* `(1,)`.
+
+        Of int4 it is 7 / M.
+        """
         self.absmax.enque(absmax)
         absmax, out = self.absmax.deque(), self.scale.alloc()
         self.builder.emit(
             ScalarLoad("largest", absmax.of(FLOAT32, 1)),
-            ScalarAlu("f32_div", "factor", BITS_127, "largest"),
-            ScalarAlu("f32_div", "scale", BITS_1, "factor"),
+            ScalarAlu("f32_div", "factor", float_bits(self.p.largest), "largest"),
+            ScalarAlu("f32_div", "scale", float_bits(1), "factor"),
             ScalarStore(out.of(FLOAT32, 1), "scale"),
         )
         self.absmax.free(absmax)
         self.store_scales(out, scale)
 
     def quantise(self, out: Local, values: Local) -> None:
-        """*values* `(width,)` times register `factor` into *out*, as int8."""
+        """*values* `(width,)` times register `factor` into *out*, as int8 or int4."""
         step(self.builder, BinaryScalar("mul", values, values, "factor"))
-        # (width,) fp32 -> int8, by way of int32 and fp16
+        # (width,) fp32 -> int8 or int4, by way of int32 and fp16
         to_quantised(self.builder, self.spec, out, values)

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from npusim.data.integers import ceil_div
+from npusim.data.dtypes import INT4
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import share
 from npusim.ops import _protocol
-from npusim.ops.npu_dynamic_quant.choice import Template, choose, max_columns
+from npusim.ops.npu_dynamic_quant.choice import (
+    KEPT_BYTES,
+    Template,
+    choose,
+    index_bytes,
+    max_columns,
+)
 from npusim.ops.npu_dynamic_quant.contract import Problem
 
 __all__ = ["Plan", "tile"]
 
 SINGLE_ROW_ELEMENTS = 16384
 """The template single_row loads at most so many elements at a time."""
+MAX_PIECE_ROWS = 255
+"""Rows that the template moe loads at a time, at most."""
+PART_COLUMNS = 4096
+"""310P takes longer rows in parts of so many columns (dynamic_quant_tiling_310P.cpp)."""
+PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
+"""Of the rows that 310P loads together, from the same file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +55,19 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """
     smooth = p.smooth_scales is not None
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
-    choice = choose(p.rows, p.columns, smooth, ub_bytes)
+    if spec.arch == "2002":
+        return _coupled(spec, p, ub_bytes)
+    choice = choose(p.rows, p.columns, smooth, ub_bytes, is_int4=p.target is INT4, groups=p.groups)
     template = choice.template
     row_step, column_step = 1, p.columns
     if template == "single_row":
         row_step = SINGLE_ROW_ELEMENTS // p.columns
     elif template == "multi_row":
         row_step = max_columns(template, smooth, ub_bytes) // p.columns
-    elif template == "large":
-        column_step = max_columns("base", smooth, ub_bytes)
+    elif template in ("large", "moe_large"):
+        column_step = max_columns("base", smooth, ub_bytes - index_bytes(p.groups))
+    elif template == "moe":
+        row_step = _rows_of_moe(p, ub_bytes)
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
     row_step = min(row_step, rows[0])
     depth = 2 if template == "db" else 1
@@ -63,6 +80,57 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         column_step=column_step,
         depth=depth,
     )
+
+
+def _rows_of_moe(p: Problem, ub_bytes: int) -> int:
+    """Rows of a piece beside the group_index and a row's smooth scales and floats."""
+    a = align_up(p.columns, 16)
+    return min(MAX_PIECE_ROWS, (ub_bytes - KEPT_BYTES) // (index_bytes(p.groups) + 17 * a))
+
+
+def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
+    """310P: patches of *patch* rows each, dealt out to all AI cores; what is left to the last.
+
+    ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling_310P.cpp. The vector cores
+    beside the AI cores take no part (asc-devkit, GetCoreNumAiv.md).
+    """
+    cores = spec.cores["ai_core"].count
+    patch = _patch_rows(p.rows, p.columns, cores, ub_bytes)
+    patches, left = divmod(p.rows, patch)
+    rows = [patch * len(share(patches, cores, core)) for core in range(cores)]
+    rows[-1] += left
+    template: Template = "aligned" if left == 0 else "unaligned"
+    reason = f"{patch} rows at a time{', and some are left' if left else ''}"
+    if p.columns > PART_COLUMNS:
+        template, reason = "unaligned_large", f"rows of more than {PART_COLUMNS} elements"
+    return Plan(
+        block_dim=cores,
+        template=template,
+        reason=reason,
+        rows_of_core=tuple(rows),
+        row_step=patch,
+        column_step=min(p.columns, PART_COLUMNS),
+        depth=2,
+    )
+
+
+def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
+    """Rows that 310P loads together: as many as fit, in steps of eight, and no more than needed."""
+    if columns > PART_COLUMNS:
+        return PATCH_UNIT
+    a = align_up(columns, 16)
+    fitting = (ub_bytes - 2 * a - PATCH_KEPT_BYTES) // (5 * a)
+    # Unsigned in the source: beyond 746 columns it wraps round and is never the smaller one.
+    shorter = align_down(213 - 2 * a // 7, PATCH_UNIT) if a < WRAPS_FROM else fitting
+    if fitting > 64 and a >= 512:
+        patch = 64
+    elif fitting > shorter > PATCH_UNIT and a >= 64:
+        patch = shorter
+    elif fitting > 192 and a < 64:
+        patch = 192
+    else:
+        patch = align_down(fitting, PATCH_UNIT)
+    return min(patch, max(PATCH_UNIT, align_up(ceil_div(rows, cores), PATCH_UNIT)))
 
 
 def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> tuple[int, ...]:

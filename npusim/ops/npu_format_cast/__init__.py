@@ -37,14 +37,20 @@ def _is_done(given: Given) -> bool:
 
 
 TORCH = TorchFunction(
-    schema="npu_format_cast(Tensor self, int acl_format) -> Tensor",
+    schema="npu_format_cast(Tensor self, int acl_format, int? customize_dtype=None, "
+    "int? input_dtype=None) -> Tensor",
     # Assumed.
     aclnn=lambda _: "aclnnNpuFormatCast",
     outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
     names={"self": "x"},
+    absent=("customize_dtype", "input_dtype"),
     is_done=_is_done,
 )
-IN_PLACE = replace(TORCH, schema="npu_format_cast_(Tensor(a!) self, int acl_format) -> Tensor(a!)")
+IN_PLACE = replace(
+    TORCH,
+    schema="npu_format_cast_(Tensor(a!) self, int acl_format) -> Tensor(a!)",
+    absent=(),
+)
 
 
 OPERATOR = Operator(

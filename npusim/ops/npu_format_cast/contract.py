@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
+from npusim.data.errors import shown
 from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import LAYOUTS, Operand
@@ -74,7 +75,7 @@ def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:
     is_known = isinstance(acl_format, int | np.integer | str) and acl_format in FORMATS
     contract.require(
         is_known and not isinstance(acl_format, bool),
-        f"acl_format must be 2 (ND) or 29 (FRACTAL_NZ), not {acl_format!r}; pass one of them",
+        f"acl_format must be 2 (ND) or 29 (FRACTAL_NZ), not {shown(acl_format)}; pass one of them",
     )
     layout = FORMATS[acl_format]
     if found.spec.layout == "ND" and layout != "ND":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from npusim.data.errors import Code, OpError
 from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
@@ -79,6 +80,13 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     step_m = min(per_core, p.fractals_m)
     step_n = min(blocks, max(LINE_BLOCKS, (room_blocks // step_m - 1) // 2))
     step_m = min(step_m, room_blocks // (2 * step_n + 1), MAX_REPEATS * 8 // FRACTAL_ROWS)
+    if not step_m:
+        needed = DEPTH * BLOCK_BYTES * FRACTAL_ROWS * (2 * step_n + 1)
+        raise OpError(
+            Code.UNSUPPORTED,
+            f"npu_format_cast: its tiles of {step_n} fractals must fit into the unified buffer of "
+            f"{spec.name}, {room} bytes, not need {needed}; give the chip a larger one",
+        )
     columns = len(list(pieces(p.fractals_n, blocks, LEAST_BLOCKS)))
     active = ceil_div(total, per_core) * columns
     return Plan(

@@ -77,7 +77,7 @@ def check(
     contract.require(
         spec.series != "Atlas inference",
         f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; use npu_quantize for each group",
+        f"no such kernel; use npu_quantize with div_mode=False for each group",
         Code.UNSUPPORTED,
     )
     tokens = contract.operand("x", x, FLOATS)
@@ -93,7 +93,7 @@ def check(
         contract.require(
             tokens.shape[1] % 8 == 0,
             f"the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
-            f"not {tokens.shape[1]}; pad it",
+            f"not {tokens.shape[1]}; pad x and scale",
         )
         output = TensorSpec((tokens.shape[0], tokens.shape[1] // 8), "int32")
     return Problem(
@@ -118,7 +118,9 @@ def _check_shapes(
             f"{operand.shape}; reshape it",
         )
     contract.require(
-        scales.shape[0] > 0, f"scale must have at least one row, not shape {scales.shape}; add one"
+        scales.shape[0] > 0,
+        f"scale must have at least one row, not shape {scales.shape}; add one, and its end to "
+        f"group_index",
     )
     contract.require(
         scales.shape[1] == tokens.shape[1],

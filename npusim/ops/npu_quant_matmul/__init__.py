@@ -27,8 +27,9 @@ What is accepted is what torch_npu-npu_quant_matmul.md says, and op-plugin@517f2
 QuantMatmulKernelNpuOpApi.cpp:
 
 * A float32 scale for an int8 output, or for float16 without pertoken_scale, goes through
-  npu_trans_quant_param with the offset, and so loses 13 bits. int64 and uint64 scales are taken as
-  such words. The kernel never reads the offset itself: beside a packed scale it has no effect.
+  npu_trans_quant_param with the offset, and so loses 13 bits: torch_npu launches that first, and
+  its time is part of the call's. int64 and uint64 scales are taken as such words, in one launch.
+  The kernel never reads the offset itself: beside a packed scale it has no effect.
 * Packed scales may also be (1, n), as torch_npu-npu_trans_quant_param.md says of its result.
 * Words that ask for a shift (bit 36), and for int8 those without the sign bit (46), are refused.
 * int32 matrices hold int4, eight an element, the lowest bits first: x1 (m, k/8); x2 (k, n/8), or
@@ -46,7 +47,7 @@ from __future__ import annotations
 from typing import Any
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Sizes, TorchFunction, columns_of
+from npusim.ops._torch import Given, Sizes, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.contract import Problem, check
 from npusim.ops.npu_quant_matmul.kernel import build
 from npusim.ops.npu_quant_matmul.reference import reference
@@ -62,24 +63,37 @@ def _torch_outputs(given: Given, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], s
     return (((*batch, x1.shape[-2], columns_of(x2)), "int8" if dtype is None else dtype),)
 
 
+def _is_nz(x2: TorchTensor | None) -> bool:
+    return x2 is not None and x2.layout != "ND"
+
+
 TORCH = TorchFunction(
     schema="npu_quant_matmul(Tensor x1, Tensor x2, Tensor scale, *, Tensor? offset=None, "
     "Tensor? pertoken_scale=None, Tensor? bias=None, int? output_dtype=None, "
     "int? x1_dtype=None, int? x2_dtype=None, int? pertoken_scale_dtype=None, "
     "int? scale_dtype=None, SymInt[]? group_sizes=None, Tensor? y_scale=None) -> Tensor",
-    aclnn=lambda given: f"aclnnQuantMatmul{'V5' if given['x2'].layout == 'ND' else 'WeightNz'}",
+    aclnn=lambda given: f"aclnnQuantMatmul{'WeightNz' if _is_nz(given['x2']) else 'V5'}",
     outputs=_torch_outputs,
     dtypes={"output_dtype": {}},
     absent=("x1_dtype", "x2_dtype", "pertoken_scale_dtype", "scale_dtype", "y_scale"),
 )
 
 
+def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    if not p.packs_scale:
+        return ()
+    given = {"scale": arguments["scale"], "offset": arguments.get("offset")}
+    return (("npu_trans_quant_param", given),)
+
+
 OPERATOR = Operator(
     name="npu_quant_matmul",
     document=__doc__,
     check=check,
+    earlier=_earlier,
     tile=tile,
     build=build,
     reference=reference,
+    flags_may_stay_up=True,
     torch=(TORCH,),
 )

@@ -149,9 +149,10 @@ def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
     if pr.n > 5 * pr.m:
         return "column"
     by_row, by_column = (first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
-    if blocks_m % (core.count // 2) == 0 and by_column < by_row:
+    half = max(1, core.count // 2)
+    if blocks_m % half == 0 and by_column < by_row:
         return "column"
-    if blocks_n % (core.count // 2) == 0:
+    if blocks_n % half == 0:
         return "row"
     return "column" if by_column < min(by_row, 9) else "row"
 

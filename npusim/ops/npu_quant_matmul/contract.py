@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, UINT64, DType
-from npusim.data.errors import Code
+from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa.matrix import QuantMode
@@ -47,6 +47,9 @@ class Problem(_protocol.Problem):
     """Who turns int32 into the output; on 310P "fixpipe" is the copy out of L0C."""
     mode: QuantMode
     """What happens to the numbers on their way out of L0C."""
+    packs_scale: bool
+    """Whether torch_npu makes the words of a float32 scale, by a launch of npu_trans_quant_param
+    (op-plugin@517f2e7, QuantMatmulKernelNpuOpApi.cpp)."""
 
     @property
     def start(self) -> Operand | None:
@@ -72,20 +75,16 @@ def check(
     a, b = _check_matrices(contract, x1, x2)
     target = _check_target(contract, output_dtype, a.element)
     _check_group_sizes(contract, group_sizes)
-    contract.require(
-        pertoken_scale is None or (not is_310p and target in (FLOAT16, BFLOAT16)),
-        "pertoken_scale must be None "
-        + (f"on {spec.series}" if is_310p else f"with output_dtype={target.name!r}")
-        + "; leave it out",
-    )
-    t = contract.optional("pertoken_scale", pertoken_scale, (FLOAT32,))
+    t = _check_tokens(contract, pertoken_scale, target)
     what = f" with output_dtype={target.name!r}" + (" and a pertoken_scale" if t else "")
     is_vector = target is BFLOAT16 or t is not None
     scales = (FLOAT32,) if target is FLOAT16 and t else SCALES[target]
     s = contract.operand("scale", scale, scales, what)
+    if a.element is INT32 and t is not None:
+        _check_ungrouped(contract, s, offset)
     contract.require(
         offset is None or target is INT8,
-        f"offset must be None{what}; only an int8 output takes one",
+        f"offset must be None{what}; leave it out, for only an int8 output takes one",
     )
     o = contract.optional("offset", offset, (FLOAT32,))
     c = contract.optional("bias", bias, _biases(target, is_vector), what)
@@ -108,7 +107,38 @@ def check(
         product=product,
         epilogue=epilogue,
         mode=mode,
+        packs_scale=s.element is FLOAT32 and mode != "none",
     )
+
+
+def _check_tokens(contract: Contract, pertoken_scale: Any, target: DType) -> Operand | None:
+    """The scales of rows, which only floats that the vector cores make are multiplied by."""
+    series = contract.spec.series
+    contract.require(
+        pertoken_scale is None or series != "Atlas inference",
+        f"pertoken_scale must be None on {series}; leave it out",
+    )
+    contract.require(
+        pertoken_scale is None or target in (FLOAT16, BFLOAT16),
+        f"pertoken_scale must be None with output_dtype={target.name!r}; leave it out, or pass "
+        f"output_dtype='float16' or 'bfloat16'",
+    )
+    return contract.optional("pertoken_scale", pertoken_scale, (FLOAT32,))
+
+
+def _check_ungrouped(contract: Contract, scale: Operand, offset: Any) -> None:
+    """Refuse numbers for each group of k, which packed int4 with a pertoken_scale may have."""
+    when = (
+        "with packed int4 matrices and a pertoken_scale, since the kernel with groups "
+        "(quant_batch_matmul_v4) is not simulated"
+    )
+    contract.require(
+        len(scale.shape) == 1,
+        f"scale must have one dimension {when}, not shape {scale.shape}; pass one number, or one "
+        f"a column",
+        Code.UNSUPPORTED,
+    )
+    contract.require(offset is None, f"offset must be None {when}; leave it out", Code.UNSUPPORTED)
 
 
 def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Operand]:
@@ -117,17 +147,21 @@ def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Oper
     b = contract.matrix("x2", x2, kinds, layouts=LAYOUTS)
     contract.require(
         (a.element, b.element) != (INT8, INT32),
-        "x2 must be int8 like x1, not packed int4; the kernel of int8 times int4 "
-        "(quant_batch_matmul_v4) is not simulated",
+        "x2 must be int8 like x1, not packed int4, since the kernel of int8 times int4 "
+        "(quant_batch_matmul_v4) is not simulated; pass its numbers as int8",
         Code.UNSUPPORTED,
     )
     contract.require(
         a.element is b.element,
-        f"x2 must be {a.element} like x1, not {b.element}; convert it",
+        f"x2 must be {a.element} like x1, not {b.element}; pack its numbers, as int32, with "
+        f"npu_convert_weight_to_int4pack",
     )
     require_nd(contract, a)
     if a.element is INT32:
         require_nd(contract, b)
+        if 1 in a.shape[-2:]:
+            # The same bytes either way, and x1 can only be packed along k.
+            a = replace(a, spec=replace(a.spec, transposed=False))
         contract.require(
             not a.spec.transposed,
             "x1 must not be transposed if it holds packed int4; make it contiguous",
@@ -135,7 +169,8 @@ def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Oper
     contract.require(
         contract.spec.series != "Atlas inference" or b.spec.layout == "ND" or b.spec.transposed,
         f"x2 in FRACTAL_NZ must be the transposed view of an (n, k) matrix on "
-        f"{contract.spec.series}, not of (k, n); cast its transpose and pass that one's .T",
+        f"{contract.spec.series}, not of (k, n); cast the contiguous (n, k) matrix with "
+        f"npu_format_cast(..., 29), and pass that one's .T",
     )
     check_ranks(contract, a, b)
     return a, b
@@ -160,7 +195,7 @@ def _check_group_sizes(contract: Contract, group_sizes: Any) -> None:
         return
     contract.require(
         isinstance(group_sizes, list | tuple) and len(group_sizes) == 3,
-        f"group_sizes must be three integers (m, n, k), not {group_sizes!r}; pass [0, 0, 0]",
+        f"group_sizes must be three integers (m, n, k), not {shown(group_sizes)}; pass [0, 0, 0]",
     )
     sizes = [contract.integer(f"group_sizes[{i}]", size) for i, size in enumerate(group_sizes)]
     for i, size in enumerate(sizes):
@@ -170,8 +205,8 @@ def _check_group_sizes(contract: Contract, group_sizes: Any) -> None:
         )
     contract.require(
         not any(sizes),
-        f"group_sizes must be None or all 0, not {sizes}; the kernel with groups "
-        f"(quant_batch_matmul_v4) is not simulated",
+        f"group_sizes must be None or all 0, not {sizes}, since the kernel with groups "
+        f"(quant_batch_matmul_v4) is not simulated; leave it out",
         Code.UNSUPPORTED,
     )
 
@@ -187,7 +222,8 @@ def _check_product(contract: Contract, product: Product) -> None:
         )
     contract.require(
         product.element is INT8 or product.n % 2 == 0,
-        f"n must be even with packed int4 matrices, not {product.n}; pad x2",
+        f"n must be even with packed int4 matrices, not {product.n}; pad x2 by a column, and "
+        f"what has a number for each",
     )
 
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.data.tensor import is_transposed
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._products import exact_int
 
@@ -71,8 +72,7 @@ def _numbers(matrix: Array) -> Array:
     values = np.asarray(matrix)
     if values.dtype == np.int8:
         return values
-    spec = getattr(matrix, "spec", None)
-    is_turned = spec.transposed if spec else not values.flags.c_contiguous
+    is_turned = is_transposed(matrix)
     gm_matrix = values.swapaxes(-1, -2) if is_turned else values
     nibbles = (gm_matrix[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
     whole = ((nibbles ^ 8) - 8).astype(np.int8).reshape(*gm_matrix.shape[:-1], -1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from npusim.data.dtypes import INT64, UINT64
+from npusim.data.dtypes import INT4, INT64, UINT64
 from npusim.data.tensor import Operand
 from npusim.kernel.matmul import Product
 from npusim.ops._contract import Contract, listed
+from npusim.ops._matrix import INT4_PER_INT32, unpacked_remedy
 
 __all__ = ["LARGEST_INNER", "check_ranks", "check_vectors"]
 
@@ -50,6 +51,8 @@ def check_vectors(
     for operand, shapes, remedy in wanted:
         if operand is not None:
             known = listed(tuple(str(shape) for shape in shapes))
+            if product.element is INT4 and operand.shape[-1:] == (product.n // INT4_PER_INT32,):
+                remedy = unpacked_remedy("x2")
             contract.require(
                 operand.shape in shapes,
                 f"{operand.name} must have shape {known} for a product of {product.m} rows and "

@@ -7,10 +7,11 @@ from math import prod
 from typing import Any, Literal
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed
+from npusim.ops._contract import Contract, listed, same_shape_remedy
 from npusim.ops._protocol import present
 
 __all__ = ["Problem", "check"]
@@ -51,6 +52,14 @@ def check(
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("npu_quantize", spec)
+    contract.require(
+        not (isinstance(input, Tensor | TensorSpec) and input.layout == "FRACTAL_NZ")
+        or (input.dtype, dtype) != ("float32", "quint4x2")
+        or spec.series == "Atlas inference",
+        "input must have layout ND with dtype='quint4x2', not FRACTAL_NZ, whose kernel is not "
+        "simulated; pass it through npu_format_cast(..., 2)",
+        Code.UNSUPPORTED,
+    )
     x = contract.operand("input", input, _floats(spec))
     contract.require(
         len(x.shape) > 0, "input must have at least one dimension, not none; reshape it to (1,)"
@@ -75,7 +84,8 @@ def _check_multiply(
     rank = len(x.shape)
     contract.require(
         not (is_310p and axis == -2),
-        f"axis must mean the last dimension on {contract.spec.series}, not -2; pass -1",
+        f"axis must mean the last dimension on {contract.spec.series}, not -2; swap the last two "
+        f"dimensions of input and pass -1",
     )
     lowest = -1 if is_310p or rank == 1 else -2
     before = "" if lowest == -1 else " or -2 for the one before"
@@ -90,14 +100,15 @@ def _check_multiply(
     if z is not None:
         contract.require(
             z.shape == s.shape,
-            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; reshape them",
+            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; "
+            f"{same_shape_remedy(z, s)}",
         )
     output = TensorSpec(x.shape, "int8")
     if target is INT4:
         contract.require(
             x.shape[-1] % 8 == 0,
             f"the last dimension of input must be a multiple of 8 with dtype='quint4x2', "
-            f"not {x.shape[-1]}; pad it",
+            f"not {x.shape[-1]}; pad it, and scales and zero_points along it",
         )
         output = TensorSpec((*x.shape[:-1], x.shape[-1] // 8), "int32")
     s, z = s.cast_to(x.element), z.cast_to(x.element) if z else None
@@ -147,7 +158,8 @@ def _check_divide(
     if z is not None:
         contract.require(
             z.shape == s.shape,
-            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; reshape them",
+            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; "
+            f"{same_shape_remedy(z, s)}",
         )
     given = [operand for operand in (x, s, z) if operand is not None]
     halves = [operand.element is BFLOAT16 for operand in given]

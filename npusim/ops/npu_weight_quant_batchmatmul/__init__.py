@@ -60,22 +60,38 @@ Beyond it:
 * on Atlas inference an ND weight is brought into FRACTAL_NZ of its transpose beforehand, as aclnn
   does; scales for all columns or for groups, which the kernel could, are refused as the document
   says; batches are not simulated;
-* a float32 quant_scale goes through npu_trans_quant_param with quant_offset; the kernels never read
-  quant_offset. Packed words that it cannot have made are refused, and int32 offsets beyond int8;
+* a float32 quant_scale goes through npu_trans_quant_param with quant_offset: torch_npu launches
+  that first, and its time is part of the call's. The kernels never read quant_offset. Packed words
+  that it cannot have made are refused, and int32 offsets beyond int8;
+* weights in FRACTAL_NZ are for graph mode, says the document: torch's calls outside of a compiled
+  graph are taken with a warning, and `run`, which times a kernel in either mode, just takes them;
 * inner_precise counts only for int4 in groups, in msd and msd_group;
 * `template` names the kernel, `deterministic` is the runtime's switch of that name.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchFunction, columns_of
+from npusim.ops._torch import Given, TorchFunction, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem, check
 from npusim.ops.npu_weight_quant_batchmatmul.kernel import build
 from npusim.ops.npu_weight_quant_batchmatmul.reference import reference
 from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+def _warns_eager(given: Given) -> str | None:
+    weight = given["weight"]
+    if weight is None or weight.layout == "ND":
+        return None
+    return (
+        "the document of LinearWeightQuant takes weights in FRACTAL_NZ in graph mode only; it is "
+        "taken; compile with torchair's backend, or leave the weight in ND"
+    )
+
 
 TORCH = TorchFunction(
     schema="npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "
@@ -90,15 +106,25 @@ TORCH = TorchFunction(
         ),
     ),
     absent=("weight_dtype",),
+    warns_eager=_warns_eager,
 )
+
+
+def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    if not p.packs_scale:
+        return ()
+    given = {"scale": arguments["quant_scale"], "offset": arguments.get("quant_offset")}
+    return (("npu_trans_quant_param", given),)
 
 
 OPERATOR = Operator(
     name="npu_weight_quant_batchmatmul",
     document=__doc__,
     check=check,
+    earlier=_earlier,
     tile=tile,
     build=build,
     reference=reference,
+    flags_may_stay_up=True,
     torch=(TORCH,),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from npusim.data.errors import Code, OpError
+from npusim.data.errors import Code, OpError, shown
 from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_weight_quant_batchmatmul.needs import Template, unmet
 from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, Chip
@@ -43,7 +43,7 @@ def choose(
             line = "Atlas inference" if chip.arch == "2002" else "Atlas A2 and Atlas A3"
             raise OpError(
                 Code.INVALID_PARAMETER,
-                f"{OP}: template must be one of {', '.join(own)} on {line}, not {template!r}; "
+                f"{OP}: template must be one of {', '.join(own)} on {line}, not {shown(template)}; "
                 f"leave it out to get the vendor's choice",
             )
         for need in unmet(template, traits, chip):

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, INT32
+from npusim.data.errors import shown
+from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._matrix import INT4_PER_INT32, logical_shape, unpacked_remedy
 from npusim.ops._protocol import present
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, choose
 from npusim.ops.npu_weight_quant_batchmatmul.combinations import check_combination
@@ -43,6 +46,9 @@ class Problem(_protocol.Problem):
     antiquant_offset: Operand | None
     quant_scale: Operand | None
     """int64: scale and offset as the fixpipe reads them, `(1,)`, `(n,)` or `(1, n)`."""
+    packs_scale: bool
+    """Whether torch_npu makes these words, of a float32 quant_scale, by a launch of
+    npu_trans_quant_param (op-plugin@517f2e7, WeightQuantBatchMatmulV2KernelNpuOpApi.cpp)."""
     bias: Operand | None
     """`(n,)` or `(1, n)`."""
     traits: CallTraits
@@ -73,7 +79,7 @@ def check(
     m, k, n = _sizes(contract, a, b)
     group_size = _group_size(contract, antiquant_group_size, k)
     scale, offset = antiquant_operands(
-        contract, antiquant_scale, antiquant_offset, a.element, k, n, group_size
+        contract, antiquant_scale, antiquant_offset, a.element, b.element, (k, n), group_size
     )
     if group_size:
         scale, offset = (
@@ -82,13 +88,9 @@ def check(
         )
     packed = quant_operand(contract, quant_scale, quant_offset, n, scale.element)
     start = bias_operand(contract, bias, a.element, n)
-    inner = contract.integer("inner_precise", inner_precise)
-    contract.require(
-        inner in (0, 1),
-        f"inner_precise must be 0 or 1, not {inner}; 0 is precise, 1 is fast",
-    )
+    inner = _inner_precise(contract, inner_precise)
     if template is not None and not isinstance(template, str):
-        contract.fail(f"template must be a name or None, not {template!r}; leave it out")
+        contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
     if is_310p:
         b = _as_fractals(b)
     traits = _traits(a, b, (m, k, n), group_size, (scale, offset, packed, start))
@@ -105,11 +107,21 @@ def check(
         antiquant_scale=scale,
         antiquant_offset=offset,
         quant_scale=packed,
+        packs_scale=packed is not None and bool(quant_scale.dtype == "float32"),
         bias=start,
         traits=traits,
         choice=choice,
         inner_precise=inner,
     )
+
+
+def _inner_precise(contract: Contract, inner_precise: Any) -> int:
+    inner = contract.integer("inner_precise", inner_precise)
+    contract.require(
+        inner in (0, 1),
+        f"inner_precise must be 0 or 1, not {inner}; 0 is precise, 1 is fast",
+    )
+    return inner
 
 
 def _traits(
@@ -150,17 +162,18 @@ def _sizes(contract: Contract, x: Operand, weight: Operand) -> tuple[int, int, i
         )
     contract.require(
         x.spec.layout == "ND",
-        "x must have layout ND, not FRACTAL_NZ; cast it back with npu_format_cast",
+        "x must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
     )
     m, k = x.shape
     rows, n = weight.shape
-    form = "(k, n)"
+    remedy = "pass its transpose" if n == k else "pass it as (k, n)"
     if weight.element is INT32:
-        form = "(k, n / 8), or as the transpose of (n, k / 8)"
-        rows, n = (rows * 8, n) if weight.spec.transposed else (rows, n * 8)
+        rows, n = logical_shape(weight, packed=True)
+        remedy = "pass it as (k, n / 8), or as the transpose of (n, k / 8)"
+        if rows == INT4_PER_INT32 * k:
+            remedy = unpacked_remedy("weight")
     contract.require(
-        rows == k,
-        f"weight must have k = {k} rows as x has columns, not {rows}; pass it as {form}",
+        rows == k, f"weight must have k = {k} rows as x has columns, not {rows}; {remedy}"
     )
     for name, size in (("k", k), ("n", n)):
         contract.require(
@@ -179,10 +192,14 @@ def _group_size(contract: Contract, value: Any, k: int) -> int:
             f"antiquant_group_size must be 0 on {contract.spec.series}, not {size}; "
             f"pass a scale for each column",
         )
+    sizes = f", or a multiple of 32 in [32, k - 1 = {k - 1}]" if k > 32 else f" for k = {k}"
+    remedy = "pass 0, with one scale for each column"
+    if k > 32:
+        near = min(max(size // 32, 1), (k - 1) // 32) * 32
+        remedy = f"pass {near} with scales ({ceil_div(k, near)}, n), or 0 with one for each column"
     contract.require(
         size == 0 or (32 <= size <= k - 1 and size % 32 == 0),
-        f"antiquant_group_size must be 0, or a multiple of 32 in [32, k - 1 = {k - 1}], "
-        f"not {size}; pass 0 for one group",
+        f"antiquant_group_size must be 0{sizes}, not {size}; {remedy}",
     )
     return size
 

@@ -20,6 +20,7 @@ from npusim.data.layout.placement import ORDERS, SUMS
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
 from npusim.kernel.builder import Builder
+from npusim.reports.policy import policy
 
 __all__ = ["MAX_EXTENT", "facts", "page"]
 
@@ -39,6 +40,7 @@ def page(start: Placement, spec: DeviceSpec) -> str:
     parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
     for name in ("map.js", "page.js", "page.css"):
         parts[name] = here.joinpath(name).read_text(encoding="utf-8")
+    parts["policy"] = policy(*(f"\n{parts[name]}\n" for name in ("map.js", "page.js")))
     frame = here.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
 

@@ -205,7 +205,8 @@ function show_transfer() {
   const refusal = FACTS.device.nd2nz_refusal || (width === null ? odd : null);
   el("step").max = nd.rows - 1;
   el("step").value = state.step;
-  el("step-name").textContent = `${state.step} of ${nd.rows}`;
+  el("step-name").textContent =
+    refusal === null ? `${state.step}, burst ${state.step + 1} of ${nd.rows}` : "";
   for (const id of ["back", "next", "play", "step"]) el(id).disabled = refusal !== null;
   if (refusal !== null) {
     stop();
@@ -224,7 +225,7 @@ function show_costs(nd, width) {
     "turning, from memory", "turning, from L2"].map((text) => [text])];
   const device = FACTS.device;
   const parts = [
-    [`burst ${state.step}`, [bursts[state.step]]],
+    [`burst ${state.step + 1}`, [bursts[state.step]]],
     ["so far", bursts.slice(0, state.step + 1)],
     ["all", bursts],
   ];

@@ -6,7 +6,7 @@ all cores in one cycle are served together at its end, so that their order makes
 
 from npusim.timing.memory.l2 import L2, Lines, Use, touched_lines
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link
-from npusim.timing.memory.shared import Request, SharedMemory
+from npusim.timing.memory.shared import Moved, Request, SharedMemory
 
 __all__ = [
     "L2",
@@ -14,6 +14,7 @@ __all__ = [
     "Copy",
     "Lines",
     "Link",
+    "Moved",
     "Request",
     "SharedMemory",
     "Use",

@@ -13,6 +13,7 @@ from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
+from npusim.trace.copies import COUNT_UNITS
 
 __all__ = ["L2", "SHARE_UNITS", "Found", "Lines", "Use", "touched_lines"]
 
@@ -43,7 +44,9 @@ class Found(NamedTuple):
     hits: int
     misses: int
     fetched: int
-    """Its share of what is read from global memory, in 1 / SHARE_UNITS of a byte."""
+    """Its share of what reading the lines costs the link, in 1 / SHARE_UNITS of a byte."""
+    read: int
+    """Its share of the lines that are read from global memory, in 1 / COUNT_UNITS of a byte."""
 
 
 class L2:
@@ -93,12 +96,12 @@ class L2:
         """Look up all *uses* of one cycle, then bring in what missed, for the cycles after it."""
         # Shortcut: nothing is evicted and every line has come in, so everything hits.
         if self._holds_all and not any(self._absent[use.tensor] for use in uses):
-            return [Found(line_count(use.lines), 0, 0) for use in uses]
+            return [Found(line_count(use.lines), 0, 0, 0) for use in uses]
         seen = [(use, self._missing(use)) for use in uses]
         if not any(missing.any() for _, missing in seen):
             for use in uses:
                 self._touched[use.tensor][use.lines] = self._volume
-            return [Found(missing.size, 0, 0) for _, missing in seen]
+            return [Found(missing.size, 0, 0, 0) for _, missing in seen]
         for use, missing in seen:
             if use.is_read:
                 self._readers[use.tensor][use.lines] += missing * (use.copies // use.different)
@@ -129,13 +132,17 @@ class L2:
 
     def _found(self, use: Use, missing: NDArray[np.bool_]) -> Found:
         misses = int(np.count_nonzero(missing))
-        fetched = 0
+        fetched = read = 0
         if misses and use.is_read:
             # Each run of consecutive lines costs overhead; readers of a line divide its cost.
             costs = self._line_bytes + self._run_bytes * run_starts(use.lines, missing)[missing]
             readers = self._readers[use.tensor][use.lines][missing]
             fetched = int((costs * SHARE_UNITS // readers).sum())
-        return Found(missing.size - misses, misses, fetched)
+            line = self._line_bytes * COUNT_UNITS
+            # Shortcut: nobody else asks for any of them. Else shares are rounded to the nearest.
+            alone = int(readers.sum()) == misses
+            read = misses * line if alone else int(((line + readers // 2) // readers).sum())
+        return Found(missing.size - misses, misses, fetched, read)
 
     def _bring(self, use: Use, missing: NDArray[np.bool_]) -> int:
         """Bytes that *use* brings in, without lines brought in before it in the same cycle."""

@@ -54,11 +54,14 @@ class Link:
         self._env = env
         self._full = bytes_per_cycle * PORT_UNITS
         self._slices = slices
-        self._widths = [0, round(self._full / slices)]
+        # At least one unit each, so that copies end on the slowest link in the most slices too.
+        self._widths = [0, max(1, round(self._full / slices))]
         self._virtual = 0
         self._since = 0
         self._load = 0
-        self._waiting: list[tuple[int, int, Copy, Callable[[], None]]] = []
+        self._narrow = 0
+        """Cycles in which the link was too narrow for its copies."""
+        self._waiting: list[tuple[int, int, Copy, Callable[[int], None], int]] = []
         self._streams: dict[object, int] = {}
         self._different = 0
         self._count = 0
@@ -69,13 +72,17 @@ class Link:
         """Bandwidth, in PORT_UNITS."""
         return round(self._full)
 
-    def join(self, copy: Copy, done: Callable[[], None]) -> None:
-        """Move the bytes of *copy*; then call *done*."""
+    def join(self, copy: Copy, done: Callable[[int], None]) -> None:
+        """Move the bytes of *copy*; then call *done* with the cycles in which the link was too
+        narrow to move them at the speed of its port.
+        """
         self._advance()
         needs = ceil_div(copy.nbytes * PORT_UNITS * TICKS, copy.port)
         # Copies that end together leave in the order in which they joined.
         self._count += 1
-        heapq.heappush(self._waiting, (self._virtual + needs, self._count, copy, done))
+        heapq.heappush(
+            self._waiting, (self._virtual + needs, self._count, copy, done, self._narrow)
+        )
         self._load += copy.load
         before = self._streams.get(copy.stream, 0)
         self._streams[copy.stream] = before + 1
@@ -91,19 +98,22 @@ class Link:
             self._different -= copy.different
 
     def _speed(self) -> int:
-        return min(TICKS, self._width() * TICKS // max(1, self._load))
+        return max(1, min(TICKS, self._width() * TICKS // max(1, self._load)))
 
     def _width(self) -> int:
         widths = self._widths
         while len(widths) <= self._different:
             idle = (1 - 1 / self._slices) ** len(widths)
-            widths.append(round(self._full * (1 - idle)))
+            widths.append(max(1, round(self._full * (1 - idle))))
         return widths[self._different]
 
     def _advance(self) -> None:
         now = int(self._env.now)
         if self._waiting:
-            self._virtual += self._speed() * (now - self._since)
+            speed = self._speed()
+            self._virtual += speed * (now - self._since)
+            if speed < TICKS:
+                self._narrow += now - self._since
         self._since = now
 
     def _plan(self) -> None:
@@ -122,10 +132,10 @@ class Link:
         self._advance()
         left = []
         while self._waiting and self._waiting[0][0] - SLACK <= self._virtual:
-            _, _, copy, done = heapq.heappop(self._waiting)
+            _, _, copy, done, before = heapq.heappop(self._waiting)
             self._remove(copy)
-            left.append(done)
+            left.append((done, self._narrow - before))
         # The callbacks may join copies to this link, which must find it consistent.
         self._plan()
-        for done in left:
-            done()
+        for done, narrow in left:
+            done(narrow)

@@ -11,15 +11,46 @@ from simpy.events import EventPriority
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.timing.memory.l2 import L2, SHARE_UNITS, Found, Lines, Use, line_count, run_starts
+from npusim.timing.memory.l2 import (
+    L2,
+    SHARE_UNITS,
+    Found,
+    Lines,
+    Use,
+    line_count,
+    run_starts,
+)
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link
+from npusim.trace.copies import COUNT_UNITS
 
-__all__ = ["Request", "SharedMemory"]
+__all__ = ["Moved", "Request", "SharedMemory"]
 
 LAST = 9
 """Priority of an event after all others of its cycle; those of SimPy are 0 and 1."""
-Done = Callable[[int, int, int], None]
-"""Called with `(latency_cycles, gm_bytes, l2_bytes)`."""
+
+
+class Moved(NamedTuple):
+    """What the bytes of a request did on their way."""
+
+    latency: int
+    """Cycles from the last byte until the result is there."""
+    read: int
+    """Its share of what was read from global memory for it, in 1 / COUNT_UNITS of a byte."""
+    l2_bytes: int
+    """Bytes that it moved from or to the L2, as moved."""
+    l2_hit_bytes: int
+    """Of them, those that were there already, and those that were stored."""
+    l2_written_bytes: int
+    """Of them, those that were stored."""
+    gm_narrow: int
+    """Cycles in which the link of global memory was too narrow for the ports that used it."""
+    l2_narrow: int
+    """The same of the link of the L2."""
+    turning: int
+    """Cycles in which rows were turned, one after the other, more slowly than the port can."""
+
+
+Done = Callable[[Moved], None]
 
 
 class Request(NamedTuple):
@@ -50,12 +81,12 @@ class SharedMemory:
     """Takes requests at the present cycle, and calls back when their last byte has moved."""
 
     def __init__(self, env: simpy.Environment, spec: DeviceSpec, l2: L2) -> None:
-        self._env = env
+        self.env = env
         self._l2 = l2
         clock = spec.clock_hz
         reads = Link(env, spec.gm.read_bytes_per_s / clock)
         writes = Link(env, spec.gm.write_bytes_per_s / clock)
-        self._links = {
+        self.links = {
             ("gm", True): reads,
             ("gm", False): reads if spec.gm.bus == "shared" else writes,
             ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock, spec.l2.slices),
@@ -64,18 +95,20 @@ class SharedMemory:
         self._clock_hz = clock
         self._run_bytes = spec.gm.run_bytes
         self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
-        self._latency = {
+        self.latency = {
             ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
             ("l2", True): round(spec.l2.read_latency_ns * clock / 1e9),
             ("l2", False): round(spec.l2.write_latency_ns * clock / 1e9),
         }
         self._asked: list[tuple[Request, Done]] = []
         """The requests of the present cycle."""
+        self.written_bytes = 0
+        """What the L2 has written back to global memory, in whole lines."""
 
     def start(self, request: Request, done: Done) -> None:
-        """Move the bytes of *request*; then call `done(latency_cycles, gm_bytes, l2_bytes)`."""
+        """Move the bytes of *request*; then call `done(moved)`."""
         if not self._asked:
-            _EndOfCycle(self._env, self._serve)
+            _EndOfCycle(self.env, self._serve)
         self._asked.append((request, done))
 
     def _serve(self) -> None:
@@ -88,62 +121,37 @@ class SharedMemory:
                 next(found)
                 self._store(request, done)
             elif request.is_cached:
-                self._load(request, next(found), done)
+                _Load(self, request, next(found), done).begin()
             else:
-                self._load(request, self._past(request), done)
+                _Load(self, request, self._past(request), done).begin()
         self._write_back()
-
-    def _load(self, request: Request, found: Found, done: Done) -> None:
-        lines = found.hits + found.misses
-        gm_bytes, gm_rows = (
-            whole * found.misses // lines for whole in (request.nbytes, request.rows)
-        )
-        l2_bytes, l2_rows = request.nbytes - gm_bytes, request.rows - gm_rows
-
-        def from_l2(nbytes: int, rows: int, then: Callable[[], None]) -> None:
-            port = self._row_port("l2", request.l2_port, nbytes, rows)
-            copy = Copy(nbytes, port, port * request.copies, *_stream(request))
-            self._links["l2", True].join(copy, then)
-
-        def from_gm(then: Callable[[], None]) -> None:
-            # Lines from global memory pass through their slice of the L2 at the same time.
-            both = _Last(then, 2) if request.is_cached else then
-            port = self._row_port("gm", request.gm_port, gm_bytes, gm_rows)
-            load = port * found.fetched // (gm_bytes * SHARE_UNITS) * request.copies
-            self._links["gm", True].join(Copy(gm_bytes, port, load, None), both)
-            if request.is_cached:
-                from_l2(gm_bytes, gm_rows, both)
-
-        far, near = self._latency["gm", True], self._latency["l2", True]
-        if not gm_bytes:
-            from_l2(l2_bytes, l2_rows, lambda: done(near, 0, l2_bytes))
-        elif not l2_bytes:
-            from_gm(lambda: done(far, gm_bytes, 0))
-        else:
-            # The port takes one stream at a time: what was in the L2 follows what was not.
-            rest = lambda: done(far, gm_bytes, l2_bytes)  # noqa: E731
-            from_gm(lambda: from_l2(l2_bytes, l2_rows, rest))
 
     def _store(self, request: Request, done: Done) -> None:
         nbytes = request.nbytes
+        latency = self.latency["l2", False]
+
+        def stored(narrow: int) -> None:
+            done(Moved(latency, 0, nbytes, nbytes, nbytes, 0, narrow, 0))
+
         copy = Copy(nbytes, request.l2_port, request.l2_port * request.copies, None)
-        latency = self._latency["l2", False]
-        self._links["l2", False].join(copy, lambda: done(latency, 0, nbytes))
+        self.links["l2", False].join(copy, stored)
 
     def _write_back(self) -> None:
         """Write evicted bytes to global memory: they take bandwidth, but no pipe waits for them."""
         nbytes = self._l2.evicted()
         if nbytes:
-            link = self._links["gm", False]
-            link.join(Copy(nbytes, link.width, link.width, None), lambda: None)
+            self.written_bytes += nbytes
+            link = self.links["gm", False]
+            link.join(Copy(nbytes, link.width, link.width, None), lambda _: None)
 
     def _past(self, request: Request) -> Found:
         """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""
         count = line_count(request.lines)
         runs = int(np.count_nonzero(run_starts(request.lines, np.ones(count, np.bool_))))
-        return Found(0, count, (request.nbytes + runs * self._run_bytes) * SHARE_UNITS)
+        cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
+        return Found(0, count, cost, request.nbytes * COUNT_UNITS)
 
-    def _row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:
+    def row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:
         """*port*, or slower where it waits for *rows* one after the other."""
         if not rows or not nbytes:
             return port
@@ -151,16 +159,93 @@ class SharedMemory:
         return min(port, ceil_div(nbytes * PORT_UNITS, cycles))
 
 
-class _Last:
-    """Calls *then* when it has been called *times* times itself."""
+class _Load:
+    """A load on its way: from global memory, from the L2, or from the one and then the other."""
 
-    def __init__(self, then: Callable[[], None], times: int) -> None:
-        self._then, self._left = then, times
+    __slots__ = (
+        *("_done", "_far_bytes", "_first", "_found", "_is_far_turned", "_is_near_turned"),
+        *("_memory", "_request", "_since", "gm_narrow", "l2_narrow", "turning"),
+    )
 
-    def __call__(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._then()
+    def __init__(self, memory: SharedMemory, request: Request, found: Found, done: Done) -> None:
+        self._memory, self._request, self._found, self._done = memory, request, found, done
+        self._far_bytes = request.nbytes * found.misses // (found.hits + found.misses)
+        self._first: tuple[int, int, bool] | None = None
+        """Of the two links that bytes from global memory take: when the first was through, for how
+        long it was too narrow, and whether it is that of global memory."""
+        self.gm_narrow = self.l2_narrow = self.turning = 0
+
+    def begin(self) -> None:
+        """Ask for the first bytes."""
+        memory, request, found, nbytes = self._memory, self._request, self._found, self._far_bytes
+        self._since = int(memory.env.now)
+        if not nbytes:
+            self._from_l2(request.nbytes, request.rows, self._near_done)
+            return
+        rows = request.rows * found.misses // (found.hits + found.misses)
+        port = memory.row_port("gm", request.gm_port, nbytes, rows)
+        self._is_far_turned = port < request.gm_port
+        load = port * found.fetched // (nbytes * SHARE_UNITS) * request.copies
+        memory.links["gm", True].join(Copy(nbytes, port, load, None), self._far_arrived)
+        # Lines from global memory pass through their slice of the L2 at the same time.
+        if request.is_cached:
+            self._from_l2(nbytes, rows, self._passed)
+        else:
+            self._first = -1, 0, False
+
+    def _from_l2(self, nbytes: int, rows: int, then: Callable[[int], None]) -> None:
+        memory, request = self._memory, self._request
+        port = memory.row_port("l2", request.l2_port, nbytes, rows)
+        self._is_near_turned = port < request.l2_port
+        copy = Copy(nbytes, port, port * request.copies, *_stream(request))
+        memory.links["l2", True].join(copy, then)
+
+    def _far_arrived(self, narrow: int) -> None:
+        self._arrived(narrow, True)
+
+    def _passed(self, narrow: int) -> None:
+        self._arrived(narrow, False)
+
+    def _arrived(self, narrow: int, is_far: bool) -> None:
+        """Bytes from global memory are through one of their links, too narrow for some cycles."""
+        now = int(self._memory.env.now)
+        if self._first is None:
+            self._first = now, narrow, is_far
+            return
+        # The later one is what they waited for; of two that end together, the narrower one.
+        before, other, was_far = self._first
+        if before == now and other >= narrow:
+            narrow, is_far = other, was_far
+        if is_far:
+            self.gm_narrow, is_turned = narrow, self._is_far_turned
+        else:
+            self.l2_narrow, is_turned = narrow, self._is_near_turned
+        if is_turned:
+            self.turning = now - self._since - narrow
+        request = self._request
+        near_bytes = request.nbytes - self._far_bytes
+        if near_bytes:
+            # The port takes one stream at a time: what was in the L2 follows what was not.
+            found, self._since = self._found, now
+            far_rows = request.rows * found.misses // (found.hits + found.misses)
+            self._from_l2(near_bytes, request.rows - far_rows, self._near_done)
+        else:
+            self._end("gm")
+
+    def _near_done(self, narrow: int) -> None:
+        """What was in the L2 has come."""
+        self.l2_narrow += narrow
+        if self._is_near_turned:
+            self.turning += int(self._memory.env.now) - self._since - narrow
+        self._end("gm" if self._far_bytes else "l2")
+
+    def _end(self, far: str) -> None:
+        request = self._request
+        latency = self._memory.latency[far, True]
+        through = request.nbytes if request.is_cached else 0
+        hit = request.nbytes - self._far_bytes
+        held_up = self.gm_narrow, self.l2_narrow, self.turning
+        self._done(Moved(latency, self._found.read, through, hit, 0, *held_up))
 
 
 class _EndOfCycle(simpy.Event):

@@ -194,7 +194,7 @@ class Decoder:
         ways = [(memory, dst) if is_read else (src, memory) for memory in ("gm", "l2")]
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ways)
         gm_port, l2_port = (
-            round(x.bytes_per_cycle / self._ratio * PORT_UNITS) for x in (far, near)
+            max(1, round(x.bytes_per_cycle / self._ratio * PORT_UNITS)) for x in (far, near)
         )
         startup = self.cycles(far.startup_cycles)
         self.copies.append(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from npusim.check.hazards import DeadlockError, deadlock
 from npusim.isa import CrossMode
 from npusim.kernel.program import Block
-from npusim.timing.memory import Request, SharedMemory
+from npusim.timing.memory import Moved, Request, SharedMemory
 from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
 from npusim.timing.pipes.decode import (
     COPY,
@@ -29,7 +31,7 @@ from npusim.timing.pipes.decode import (
     Code,
     Step,
 )
-from npusim.trace import LaneTrace
+from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace
 
 __all__ = ["Lane"]
 
@@ -73,7 +75,9 @@ class Lane:
         self._runnable = [SCALAR]
         self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
         """For each pipe, when each micro-op started, left the pipe free and had its result."""
-        self._gm_bytes = self._l2_bytes = 0
+        self._copied: list[list[int]] = [[] for _ in PIPES]
+        """For each pipe, FACTS numbers of each of its copies, one after the other."""
+        self._read = self._l2_bytes = self._l2_hit_bytes = self._l2_written_bytes = 0
         cross_core_flags.join(blocks[0], self._raise)
 
     @property
@@ -107,9 +111,12 @@ class Lane:
             start,
             free,
             end,
-            self._gm_bytes,
+            self._read / COUNT_UNITS,
             self._l2_bytes,
             tuple(block.group for block in self._blocks),
+            self._l2_hit_bytes,
+            self._l2_written_bytes,
+            partial(_copy_times, rows, self._copied),
         )
 
     # ---- pipes ----
@@ -255,14 +262,19 @@ class Lane:
             copy.spread,
         )
 
-        def done(latency: int, gm_bytes: int, l2_bytes: int) -> None:
-            self._gm_bytes += gm_bytes
-            self._l2_bytes += l2_bytes
+        def done(moved: Moved) -> None:
+            self._read += moved.read
+            self._l2_bytes += moved.l2_bytes
+            self._l2_hit_bytes += moved.l2_hit_bytes
+            self._l2_written_bytes += moved.l2_written_bytes
             # The pipe is free when the bytes have moved, or its own overhead is over; the latency
             # of the memory delays only the result, so copies behind each other hide it.
             now = int(self._env.now)
             free = max(start + hold, now)
-            end = max(free, now + latency)
+            end = max(free, now + moved.latency)
+            # Its number on the pipe, then as in `CopyTimes`.
+            facts = moved.gm_narrow, moved.l2_narrow, moved.turning, moved.read
+            self._copied[pipe] += (len(self._times[pipe][0]), asked, now, *facts)
             for times, time in zip(self._times[pipe], (start, free, end), strict=True):
                 times.append(time)
             self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
@@ -270,8 +282,25 @@ class Lane:
             self._wake(pipe)
             self.run()
 
-        self._at(start + copy.startup, lambda: self._memory.start(request, done))
+        asked = start + copy.startup
+        self._at(asked, lambda: self._memory.start(request, done))
 
     def _at(self, cycle: int, action: Callable[[], None]) -> None:
         event = self._env.timeout(cycle - int(self._env.now))
         event.callbacks.append(lambda _: action())
+
+
+FACTS = 7
+
+
+def _copy_times(rows: list[NDArray[np.int64]], copied: list[list[int]]) -> CopyTimes:
+    """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
+    tables = [np.zeros((0, FACTS), np.int64)]
+    for numbers, found in zip(rows, copied, strict=True):
+        table = np.array(found, np.int64).reshape(-1, FACTS)
+        table[:, 0] = numbers[table[:, 0]]
+        tables.append(table)
+    table = np.concatenate(tables)
+    index, asked, moved, gm_narrow, l2_narrow, turning, read = table[table[:, 0].argsort()].T
+    times = index, asked, moved, gm_narrow, l2_narrow, turning
+    return CopyTimes(*times, read / COUNT_UNITS)

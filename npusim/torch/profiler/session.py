@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from npusim.data.errors import shown
 from npusim.torch import card
 from npusim.torch.clock import Event, clock
 from npusim.torch.trace import trace_events
@@ -28,11 +29,12 @@ def schedule(
     Raises ValueError for steps that make no cycle.
     """
     steps = {"wait": wait, "warmup": warmup, "repeat": repeat, "skip_first": skip_first}
-    if active < 1 or min(steps.values()) < 0:
-        counts = ", ".join(f"{name}={count}" for name, count in steps.items())
+    are_whole = all(isinstance(count, int) for count in (active, *steps.values()))
+    if not are_whole or active < 1 or min(steps.values()) < 0:
+        counts = ", ".join(f"{name}={shown(count)}" for name, count in steps.items())
         raise ValueError(
             f"torch_npu.profiler: active must be at least 1 and the rest at least 0, not "
-            f"active={active}, {counts}; name whole steps"
+            f"active={shown(active)}, {counts}; name whole steps"
         )
     cycle = wait + warmup + active
 

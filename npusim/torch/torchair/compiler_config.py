@@ -7,7 +7,10 @@ assumed in part).
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from npusim.data.errors import shown
 
 __all__ = ["CompilerConfig"]
 
@@ -28,10 +31,12 @@ class _Options:
         values: dict[str, tuple[Any, ...]] = vars(self)["_values"]
         if name not in values:
             self._refuse(name)
-        if value not in values[name] and str not in values[name]:
-            known = ", ".join(map(repr, values[name]))
+        allowed = values[name]
+        is_listed = isinstance(value, str | int | None) and value in allowed
+        if not is_listed and not (str in allowed and isinstance(value, str | os.PathLike)):
+            known = ", ".join("any path" if one is str else repr(one) for one in allowed)
             raise ValueError(
-                f"torchair: {self._path}.{name} must be one of {known}, not {value!r}; "
+                f"torchair: {self._path}.{name} must be one of {known}, not {shown(value)}; "
                 f"use one of these"
             )
         vars(self)[name] = value

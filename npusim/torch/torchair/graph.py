@@ -32,7 +32,7 @@ def get_npu_backend(
     if not isinstance(config, CompilerConfig):
         raise TypeError(
             f"torchair.get_npu_backend: compiler_config must be a CompilerConfig, not "
-            f"{type(config).__name__}; see torchair.configs.compiler_config"
+            f"{type(config).__name__}; pass torchair.CompilerConfig()"
         )
 
     def compile_graph(graph: torch.fx.GraphModule, _inputs: Any) -> Any:

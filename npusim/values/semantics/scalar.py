@@ -17,7 +17,8 @@ __all__ = ["scalar_alu", "scalar_load", "scalar_loop", "scalar_store", "trap"]
 
 
 def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array:
-    """`(rounds,)` elements *step_bytes* apart; floats as their bits."""
+    """`(rounds,)` elements *step_bytes* apart, or `(1,)` without a step; floats as their bits."""
+    rounds = rounds if step_bytes else 1
     swept = ScalarLoop(rounds, ()).swept(first, step_bytes)
     kind = f"u{first.dtype.numpy.itemsize}" if first.dtype.is_float else first.dtype.numpy
     window = state.buffers.view(swept.as_dtype(first.dtype)).view(kind)
@@ -31,7 +32,9 @@ def scalar_load(op: ScalarLoad, state: State, rounds: int = 1) -> None:
 
 def scalar_store(op: ScalarStore, state: State, rounds: int = 1) -> None:
     elements = _elements(op.dst, op.step_bytes, rounds, state)
-    elements[...] = state.registers[op.src].astype(elements.dtype)
+    # Without a step the last round's is what stays.
+    values = state.registers[op.src] if op.step_bytes else state.registers[op.src][-1:]
+    elements[...] = values.astype(elements.dtype)
 
 
 def _logical_shift_right(a: Array, b: Array) -> Array:
@@ -53,6 +56,16 @@ def _f16_add(a: Array, b: Array, overflow: Overflow) -> Array:
     return total.view(np.uint16).astype(np.int64)
 
 
+def _f16_to_f32(bits: Array) -> Array:
+    wide = bits.astype(np.uint16).view(np.float16).astype(np.float32)
+    return wide.view(np.uint32).astype(np.int64)
+
+
+def _f32_to_f16(bits: Array, overflow: Overflow) -> Array:
+    half = cast(bits.astype(np.uint32).view(np.float32), FLOAT16, "rint", overflow)
+    return half.view(np.uint16).astype(np.int64)
+
+
 _ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
     "add": lambda a, b, _: a + b,
     "sub": lambda a, b, _: a - b,
@@ -68,6 +81,7 @@ _ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
     "select": lambda a, b, c: np.where(a != 0, b, c),
     "f32_to_i32": lambda a, _, __: _f32_to_i32(a),
     "f32_div": lambda a, b, _: _f32_div(a, b),
+    "f16_to_f32": lambda a, _, __: _f16_to_f32(a),
 }
 
 
@@ -75,6 +89,8 @@ def scalar_alu(op: ScalarAlu, state: State) -> None:
     a, b, c = (_integer(x, state) for x in (op.a, op.b, op.c))
     if op.op == "f16_add":
         state.registers[op.dst] = _f16_add(a, b, state.overflow)
+    elif op.op == "f32_to_f16":
+        state.registers[op.dst] = _f32_to_f16(a, state.overflow)
     else:
         state.registers[op.dst] = _ALU[op.op](a, b, c)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, INT4, Array, DType, cast, pack_int4
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, Array, DType, cast, pack_int4
 from npusim.isa import (
     BLOCK_BYTES,
     Axpy,
@@ -97,7 +97,11 @@ def reduce(op: Reduce, state: State) -> None:
 
 
 def unary(op: Unary, state: State) -> None:
-    state.write(op.dst, np.abs(state.read(op.src)))
+    magnitudes = np.abs(state.read(op.src))
+    if op.dst.dtype is FLOAT16 and state.overflow == "saturate":
+        # 65504 of an infinity, 0 of NaN (asc-devkit, Memory矢量计算接口边界值汇总.md).
+        magnitudes = cast(magnitudes.astype(np.float32), FLOAT16, "rint", state.overflow)
+    state.write(op.dst, magnitudes)
 
 
 def copy(op: Copy, state: State) -> None:

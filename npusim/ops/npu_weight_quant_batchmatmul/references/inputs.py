@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, Array, cast, unpack_int4
-from npusim.data.tensor import Tensor
+from npusim.data.tensor import Tensor, is_transposed
 from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits
 
 __all__ = ["CubeOrder", "ReferenceInputs", "reference_inputs"]
@@ -86,7 +86,7 @@ def reference_inputs(
     *device* are those fields of :class:`ReferenceInputs` that the chip and the modes fix.
     """
     is_nz = isinstance(weight, Tensor) and weight.layout != "ND"
-    trans_x, trans_weight = _is_transposed(x), _is_transposed(weight)
+    trans_x, trans_weight = is_transposed(x), is_transposed(weight)
     plain, whole = np.asarray(x), np.asarray(weight)
     is_int4 = whole.dtype == np.int32
     if is_int4:
@@ -121,12 +121,6 @@ def reference_inputs(
         traits,
         **device,
     )
-
-
-def _is_transposed(matrix: Any) -> bool:
-    if isinstance(matrix, Tensor):
-        return matrix.spec.transposed
-    return not matrix.flags.c_contiguous and bool(matrix.T.flags.c_contiguous)
 
 
 def _spread(parameter: Array, n: int) -> Array:

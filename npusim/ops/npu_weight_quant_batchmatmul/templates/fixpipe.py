@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT64, DType
+from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
@@ -85,8 +86,15 @@ def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
     # Beside two strips (256, 32) of int8 in L0A, and the identity (32, 32) in L0B.
     left = (core.l0a_bytes or 0) - 2 * DEQUANTISED_K * STRIP
     right = (core.l0b_bytes or 0) - STRIP * STRIP
-    fits = (k for k in (256, 128, 64, 32, 16) if 4 * m * k <= left and 4 * n * k <= right)
-    return next(fits)
+    for k in (256, 128, 64, 32, 16):
+        if 4 * m * k <= left and 4 * n * k <= right:
+            return k
+    raise OpError(
+        Code.UNSUPPORTED,
+        f"npu_weight_quant_batchmatmul: its tiles of {m} x 16 and 16 x {n} must fit twice into "
+        f"L0A and L0B of {spec.name}, of which {left} and {right} bytes are left beside weights, "
+        "not need more; give the chip larger ones",
+    )
 
 
 def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
@@ -138,6 +139,7 @@ def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
     a, b = (max(2, half_l1 // nbytes(base * base_k)) for base in (base_m, base_n))
     if nbytes((a * base_m + b * base_n) * base_k) > core.usable_bytes("l1") - TABLE_BYTES * base_n:
         a, b = (a // 2, b) if base_m < base_n else (a, b // 2)
+    a, b = max(a, 2), max(b, 2)  # an L1 too small for that is found when buffers are claimed
     line, max_steps = max(1, LINE_BYTES // nbytes(base_k)), ceil_div(p.traits.k, base_k)
     steps_a, steps_b = (min(align_down(x // 2, min(line, x // 2)), max_steps) for x in (a, b))
     if steps_a > steps_b:
@@ -166,10 +168,15 @@ def _weight_tile_sizes(spec: DeviceSpec, p: Problem) -> tuple[int, int]:
             rows, columns = (40 if f.trans_weight else 48) if is_fp16 else 32, 512
         case _:
             rows, columns = 64, 1024
-    fitting = (
-        x for x in range(rows, 0, -unit) if Dequantiser.fits(spec, p, precision(p), x, columns)
+    for fewer in range(rows, 0, -unit):
+        if Dequantiser.fits(spec, p, precision(p), fewer, columns):
+            return fewer, columns
+    raise OpError(
+        Code.UNSUPPORTED,
+        f"npu_weight_quant_batchmatmul: its tiles of {unit} x {columns} weights must fit into the "
+        f"unified buffer of {spec.name}, {spec.cores['aiv'].usable_bytes('ub')} bytes, not need "
+        "more; give the chip a larger one",
     )
-    return next(fitting), columns
 
 
 def weight_tiles(p: Problem, plan: CustomPlan, number: int) -> list[MatrixTile]:

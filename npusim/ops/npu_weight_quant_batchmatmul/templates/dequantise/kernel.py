@@ -22,6 +22,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cube import GmMatrix
 from npusim.kernel.queues import ProgramError, Slot
+from npusim.kernel.repeats import in_reach
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.parameters import (
@@ -188,7 +189,8 @@ class Dequantiser:
     def _apply(
         self, op: Literal["add", "mul"], tile: UbTile, number: Parameter, src: Slot, dst: Slot
     ) -> None:
-        self._builder.emit(*tile.apply(op, number, src, dst))
+        for part in tile.apply(op, number, src, dst):
+            self._builder.emit(*in_reach(part))
         self._builder.barrier("vector")
 
 

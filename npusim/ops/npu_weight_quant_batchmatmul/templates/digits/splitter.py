@@ -28,6 +28,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.plane import REPEAT, Plane, by_column, spread_rows
 from npusim.kernel.queues import Slot
+from npusim.kernel.repeats import in_reach
 from npusim.kernel.views import GmView, load, store
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import Scheme
 
@@ -52,7 +53,7 @@ def reduce_by_halves(builder: Builder, op: BinaryOp, dst: Plane, src: Plane, cou
             # A micro-op for each vector of 64, all rows at once.
             for index in range(half):
                 lower, upper = src.chunk(index), src.chunk(half + index)
-                builder.emit(Binary(op, dst.chunk(index), lower, upper))
+                builder.emit(*in_reach(Binary(op, dst.chunk(index), lower, upper)))
         builder.barrier("vector")
         if count % 2:
             step(builder, Copy(dst.chunk(half), src.chunk(count - 1)))
@@ -125,7 +126,8 @@ class DigitSplitter:
         """
         # (rows, 64) -> (rows, 8) -> (rows,)
         partial = self._half.of(FLOAT32, 8 * plane.rows)
-        step(self._builder, BlockReduce(op, partial, plane.chunk(0)))
+        self._builder.emit(*in_reach(BlockReduce(op, partial, plane.chunk(0))))
+        self._builder.barrier("vector")
         slot = into or self._numbers.alloc()
         step(self._builder, BlockReduce(op, slot.of(FLOAT32, plane.rows), partial))
         return slot

@@ -2,8 +2,8 @@
 
 The digits of all rows are stacked, first digits first: a left operand `(terms x m, k)` of
 int8 or int4. The tile is that of ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_host/
-op_tiling/weight_quant_batch_matmul_v2_msd_tiling.cpp; how large a left operand may be to stay in
-L1 is taken from there for int8 and assumed for int4.
+op_tiling/weight_quant_batch_matmul_v2_compute_matmul_tiling.cpp (CalcCommonTiling); how large a
+left operand may be to stay in L1 is taken from there for int8 and assumed for int4.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ L0_BYTES = 128
 STEPS = 4
 """Pieces of L0 that are loaded into L1 at a time."""
 MAX_M, MAX_N = 128, 256
+MAX_KEPT_BYTES = 256 * 1024
+"""A left operand of more bytes is streamed (CalcCommonTiling; its branch for larger ones is dead:
+it asks for more than L1 has)."""
 
 
 def core_columns(f: CallTraits, cores: int) -> int:
@@ -38,28 +41,28 @@ def core_columns(f: CallTraits, cores: int) -> int:
 
 
 def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool) -> BaseTile:
-    """The base tile for *columns* and *k*; with *keeps*, digits stay in L1 if they fit."""
-    digits, weight = gm_digits(p.traits), gm_weight(p)
+    """The base tile for *columns* and *k*; with *keeps*, digits stay in L1 if they fit.
+
+    For ND weights `(k, n)` and NZ ones `(n, k)` the vendor looks its tile up in closed tables first
+    or asks a general tiling: they are taken to give the same tile (assumed).
+    """
+    digits, weight, f = gm_digits(p.traits), gm_weight(p), p.traits
     m = min(MAX_M, align_up(digits.rows, FRACTAL_ROWS))
-    max_n = min(MAX_N, align_up(columns, FRACTAL_ROWS))
+    n = min(MAX_N, align_up(columns, FRACTAL_ROWS))
     base_k = L0_BYTES * 8 // weight.dtype.bits
-    l0c_bytes = spec.cores["aic"].usable_bytes("l0c")
-
-    def l0c_depth(n: int) -> int:
-        return 2 if 2 * INT32.nbytes(m * align_up(n, FRACTAL_ROWS)) <= l0c_bytes else 1
-
-    # Digits stay if all of their k and two pieces of the weight fit into L1, in base tiles of up
-    # to 256 columns, or of up to 128 columns and twice the k.
-    kept = l1_bytes(digits.dtype, m, k, False)
-    for n, piece_k, steps in (
-        (max_n, base_k, STEPS),
-        (min(max_n, MAX_N // 2), 2 * base_k, STEPS // 2),
-    ):
-        streamed = l1_bytes(weight.dtype, n, piece_k * steps, weight.k_is_first)
-        fits = kept + 2 * streamed <= spec.cores["aic"].usable_bytes("l1")
-        if keeps and fits and digits.rows <= m:
-            return BaseTile(m, n, piece_k, steps, steps, l0c_depth(n), "a")
-    return BaseTile(m, max_n, base_k, STEPS, STEPS, l0c_depth(max_n))
+    # Digits stay if they are few, and all of their k and two pieces of the weight fit into L1.
+    kept_bytes = l1_bytes(digits.dtype, m, align_up(k, base_k), False)
+    streamed_bytes = 2 * l1_bytes(weight.dtype, n, base_k * STEPS, weight.k_is_first)
+    core = spec.cores["aic"]
+    stays = (
+        digits.dtype.nbytes(digits.rows * k) <= MAX_KEPT_BYTES
+        and kept_bytes + streamed_bytes <= core.usable_bytes("l1")
+        and digits.rows <= m
+    )
+    has_common_tile = f.is_nz != f.trans_weight
+    fits_twice = 2 * INT32.nbytes(m * n) <= core.usable_bytes("l0c")
+    l0c_depth = 2 if fits_twice and not has_common_tile else 1
+    return BaseTile(m, n, base_k, STEPS, STEPS, l0c_depth, "a" if keeps and stays else None)
 
 
 class DigitCube:

@@ -326,7 +326,7 @@ class _VectorCore:
     def _add_to_total(self, total: GmView) -> None:
         builder = self._builder
         builder.sync("vector", "mte3")
-        sums = self._sums.of(FLOAT32, total.columns)
+        sums = self._sums.of(FLOAT32, total.rows * total.columns)
         builder.emit(Store(total.operand, sums, total.row_bytes, FLOAT32))
 
     # ---- everything is added up ----

@@ -166,7 +166,9 @@ class _DequantisedFeed:
                 out = self._dequantise(MatrixTile(column, k + start, rows, depth))
                 blocks_k, nbytes = ceil_div(depth, c0(FLOAT16)), rows * BLOCK_BYTES
                 offset_bytes = start // c0(FLOAT16) * l1_pitch + column * BLOCK_BYTES
-                dst, src = slot.of(UINT8, nbytes, offset_bytes), out.of(UINT8, nbytes * blocks_k)
+                extent_bytes = (blocks_k - 1) * l1_pitch + nbytes
+                dst = slot.of(UINT8, extent_bytes, offset_bytes)
+                src = out.of(UINT8, nbytes * blocks_k)
                 self._builder.emit(CopyToL1(dst, src, nbytes, blocks_k, nbytes, l1_pitch))
                 self._out.free(out)
         # Only then may the next weight be loaded.

@@ -1,0 +1,107 @@
+"""What a launch consists of must be what its types say, before anything calculates with it.
+
+Blocks, programs and calls are taken to pieces here; what a field of a micro-op can hold is read off
+its annotation, see ``isa/fields``. Every other check may then rely on the types.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from weakref import WeakSet
+
+from npusim.check.rules.rule import RuleError
+from npusim.isa import MicroOp, misfit
+from npusim.kernel.program import Block, Body, Call, Line, Program
+
+__all__ = ["check_blocks", "check_program", "where"]
+
+_known: WeakSet[Program] = WeakSet()
+"""Programs that were found good; they never change."""
+
+
+def where(program: str, index: int, line: Line | None) -> str:
+    """Micro-op number *index* of *program*, and the line of the kernel that wrote it."""
+    written = ""
+    # Lines are for messages alone and checked nowhere else.
+    if type(line) is tuple and len(line) == 2 and type(line[0]) is str:
+        written = f" (line {line[1]} of {Path(line[0]).name})"
+    return f"{program} #{index}{written}"
+
+
+def check_blocks(who: str, blocks: object) -> None:
+    """Raise RuleError unless *blocks* is a tuple of blocks whose parts are all of their types."""
+    if type(blocks) is not tuple or not all(type(block) is Block for block in blocks):
+        raise RuleError(
+            f"{who}: blocks must be a tuple, each a Block, not {_shown(blocks)}; "
+            f"write for example (Block(0, kind, builder.build(), bindings),)"
+        )
+    bodies: set[Body] = set()
+    for index, block in enumerate(blocks):
+        wrong = misfit(block)
+        if wrong is not None:
+            raise RuleError(f"{who}: blocks[{index}].{wrong}")
+        _check_program(block.program, bodies)
+
+
+def check_program(program: Program) -> None:
+    """Raise RuleError, saying where, unless *program* is made of micro-ops and calls of them."""
+    _check_program(program, set())
+
+
+def _check_program(program: Program, bodies: set[Body]) -> None:
+    """The same; *bodies* are those that were found good before."""
+    if program in _known:
+        return
+    for name, kind in (("name", str), ("parts", tuple), ("claimed_bytes", dict), ("lines", tuple)):
+        if type(getattr(program, name)) is not kind:
+            raise RuleError(
+                f"Program: {name} must be a {kind.__name__}, not {_shown(getattr(program, name))}; "
+                f"take what Builder.build gives"
+            )
+    if not program.name.isprintable():
+        raise RuleError(
+            f"Program: name must be a printable string, not {program.name!r}; rename it"
+        )
+    start = 0
+    for number, part in enumerate(program.parts):
+        if not isinstance(part, Call):
+            line = program.lines[number] if number < len(program.lines) else None
+            _check_micro_op(program.name, start, part, line)
+            start += 1
+            continue
+        _check_call(f"{program.name} #{start}", part)
+        if part.body not in bodies:
+            for index, op in enumerate(part.body.ops):
+                line = part.body.lines[index] if index < len(part.body.lines) else None
+                _check_micro_op(program.name, start + index, op, line)
+            bodies.add(part.body)
+        start += len(part.body.ops)
+    _known.add(program)
+
+
+def _check_call(here: str, call: Call) -> None:
+    wrong = misfit(call)
+    for name in ("ops", "lines"):
+        if wrong is None and type(getattr(call.body, name)) is not tuple:
+            wrong = f"body.{name} must be a tuple, not {_shown(getattr(call.body, name))}; pass one"
+    if wrong is not None:
+        raise RuleError(f"{here}: Call: {wrong}")
+
+
+def _check_micro_op(name: str, index: int, op: object, line: Line | None) -> None:
+    if not isinstance(op, MicroOp):
+        raise RuleError(
+            f"{where(name, index, line)}: a program must consist of micro-ops and calls, not hold "
+            f"{_shown(op)}; emit micro-ops"
+        )
+    wrong = misfit(op)
+    if wrong is not None:
+        raise RuleError(f"{where(name, index, line)}: {type(op).__name__}: {wrong}")
+
+
+def _shown(value: object) -> str:
+    """What *value* is, or of a tuple what is in it."""
+    if type(value) is tuple:
+        kinds = dict.fromkeys(type(part).__name__ for part in value)
+        return f"a tuple of {', '.join(kinds) or 'nothing'}"
+    return repr(value) if value is None or type(value) is str else type(value).__name__

@@ -1,0 +1,53 @@
+"""Registers are set before they are read, in the order in which the scalar unit goes."""
+
+from __future__ import annotations
+
+from npusim.check.rules.contents import where
+from npusim.check.rules.rule import RuleError
+from npusim.isa import MICRO_OPS, Register, registers_read, registers_set
+from npusim.kernel.program import Body, Program
+
+__all__ = ["check_registers"]
+
+
+_WITHOUT = {kind for kind in MICRO_OPS if all(role.memory != "register" for role in kind.roles)}
+"""Micro-ops that have nothing to do with registers: most, and quick to tell."""
+
+
+def check_registers(program: Program) -> None:
+    """Raise RuleError for the first micro-op of *program* that reads a register nobody has set.
+
+    The scalar unit hands a register's contents out with the micro-op, so program order counts.
+    """
+    known: set[Register] = set()
+    uses: dict[Body, tuple[dict[Register, int], set[Register]]] = {}
+    start = 0
+    for call in program.calls:
+        body = call.body
+        if body not in uses:
+            uses[body] = _uses(body)
+        needed, left = uses[body]
+        for register, index in needed.items():
+            if register not in known:
+                line = body.lines[index] if body.lines else None
+                raise RuleError(
+                    f"{where(program.name, start + index, line)}: {body.ops[index]}: a register "
+                    f"must be set before it is read, but nobody has set {register!r}; load it with "
+                    f"ScalarLoad or compute it with ScalarAlu first"
+                )
+        known |= left
+        start += len(body)
+
+
+def _uses(body: Body) -> tuple[dict[Register, int], set[Register]]:
+    """Registers that *body* reads before it sets them, with who does; and all that it sets."""
+    needed: dict[Register, int] = {}
+    left: set[Register] = set()
+    for index, op in enumerate(body):
+        if type(op) in _WITHOUT:
+            continue
+        for register in registers_read(op):
+            if register not in left:
+                needed.setdefault(register, index)
+        left.update(registers_set(op))
+    return needed, left

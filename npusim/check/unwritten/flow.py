@@ -1,0 +1,383 @@
+"""How marks pass through each micro-op: which bytes of its result come of which it reads.
+
+An element that comes of several takes the largest of their marks. Elements that take no part in a
+result leave no mark in it: rows, columns and depths beyond those of a product, and what fills
+fractals up. What a piece in L0A and L0B, or a product in L0C, does not fill of its fractals is as
+if nobody had written it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from npusim.check.hazards import areas
+from npusim.check.unwritten.marks import NOBODY, WRITTEN, Array, Marks
+from npusim.data.dtypes import INT4, INT8, UINT8, DType
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS, NZ, ZN, ZZ, c0, from_fractals, to_fractals
+from npusim.isa import (
+    BLOCK_BYTES,
+    MICRO_OPS,
+    ORDERING,
+    Axpy,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    BroadcastToL0c,
+    Cast,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    Duplicate,
+    Fixpipe,
+    Global,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    Local,
+    MicroOp,
+    Mmad,
+    MulAddDst,
+    Reduce,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarOp,
+    ScalarStore,
+    Store,
+    Table,
+    Trap,
+    Unary,
+)
+
+__all__ = ["FLOW", "Sink", "fills"]
+
+Sink = Array | None
+"""The marks of what a micro-op lets out of its core; None if it lets nothing out."""
+SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
+
+
+def fills(op: MicroOp) -> bool:
+    """Whether *op* writes all of what it writes with what it reads, and nothing else."""
+    match op:
+        case LoadData():
+            # Edges of fractals come from beyond the piece.
+            return op.dst.count == op.rows * op.columns
+        case Mmad():
+            return op.m % FRACTAL_ROWS == 0 == op.n % FRACTAL_ROWS
+        case Reduce():
+            return op.dst.count == 1
+        case _:
+            return True
+
+
+def _of_scalar(scalar: float | str, marks: Marks) -> int:
+    return marks.registers.get(scalar, WRITTEN) if isinstance(scalar, str) else WRITTEN
+
+
+# ---- copies ----
+
+
+def _store(op: Store, marks: Marks) -> Sink:
+    where = op.src.buffer, op.src.offset_bytes
+    return marks.rows(*where, op.dst.burst_bytes, op.dst.bursts, op.pitch_bytes)
+
+
+def _copy_to_l1(op: CopyToL1, marks: Marks) -> Sink:
+    size = op.burst_bytes, op.bursts
+    src = marks.rows(op.src.buffer, op.src.offset_bytes, *size, op.src_pitch_bytes)
+    dst = marks.rows(op.dst.buffer, op.dst.offset_bytes, *size, op.dst_pitch_bytes)
+    marks.put_bytes(op.dst.buffer, dst, src)
+    return None
+
+
+def _from_outside(op: Load | LoadNd2Nz, marks: Marks) -> Sink:
+    for area in areas.written(op):
+        marks.write(area)
+    return None
+
+
+# ---- the vector pipe ----
+
+
+def _each(op: Cast | Unary | LoadTable, marks: Marks) -> Sink:
+    marks.put(op.dst, marks.elements(op.src))
+    return None
+
+
+def _copy(op: Copy, marks: Marks) -> Sink:
+    # Bytes, whatever type they are moved as.
+    src, dst = (replace(x, dtype=UINT8, count=x.nbytes) for x in (op.src, op.dst))
+    marks.put(dst, marks.elements(src))
+    return None
+
+
+def _binary(op: Binary, marks: Marks) -> Sink:
+    marks.put(op.dst, np.maximum(marks.elements(op.a), marks.elements(op.b)))
+    return None
+
+
+def _binary_scalar(op: BinaryScalar, marks: Marks) -> Sink:
+    marks.put(op.dst, np.maximum(marks.elements(op.a), _of_scalar(op.scalar, marks)))
+    return None
+
+
+def _axpy(op: Axpy, marks: Marks) -> Sink:
+    product = np.maximum(marks.elements(op.src), _of_scalar(op.scalar, marks))
+    marks.put(op.dst, np.maximum(product, marks.elements(op.dst)))
+    return None
+
+
+def _mul_add_dst(op: MulAddDst, marks: Marks) -> Sink:
+    product = np.maximum(marks.elements(op.a), marks.elements(op.b))
+    marks.put(op.dst, np.maximum(product, marks.elements(op.dst)))
+    return None
+
+
+def _duplicate(op: Duplicate, marks: Marks) -> Sink:
+    mark = _of_scalar(op.scalar, marks)
+    marks.put(op.dst, np.full(op.dst.count, mark, marks.bytes[op.dst.buffer].dtype))
+    return None
+
+
+def _broadcast(op: Broadcast, marks: Marks) -> Sink:
+    marks.put(op.dst, np.repeat(marks.elements(op.src), c0(op.dst.dtype)))
+    return None
+
+
+def _reduce(op: Reduce, marks: Marks) -> Sink:
+    marks.put(op.dst.at(0, 1), marks.elements(op.src).max(keepdims=True))
+    return None
+
+
+def _block_reduce(op: BlockReduce, marks: Marks) -> Sink:
+    marks.put(op.dst, marks.elements(op.src).reshape(-1, c0(op.src.dtype)).max(axis=1))
+    return None
+
+
+# ---- the scalar pipe ----
+
+Rounds = dict[str, Array]
+"""Register -> its mark in each round of a loop, `(rounds,)`."""
+
+
+def _one(op: ScalarLoad | ScalarStore | ScalarAlu | Trap, marks: Marks) -> Sink:
+    return _all_rounds((op,), marks, 1)
+
+
+def _scalar_loop(op: ScalarLoop, marks: Marks) -> Sink:
+    return _all_rounds(op.body, marks, op.count)
+
+
+def _all_rounds(body: tuple[ScalarOp, ...], marks: Marks, count: int) -> Sink:
+    # Rounds are independent of each other, so all of them run at once, part by part.
+    rounds = {name: np.full(count, mark) for name, mark in marks.registers.items()}
+    stopped: list[Array] = []
+    for op in body:
+        match op:
+            case ScalarLoad():
+                rounds[op.dst] = _steps(op.src, op.step_bytes, marks, count).max(axis=1)
+            case ScalarStore():
+                view = _steps(op.dst, op.step_bytes, marks, count)
+                mark = _of_rounds((op.src,), rounds, count)
+                marks.put_bytes(op.dst.buffer, view, mark[:, None])
+            case ScalarAlu():
+                rounds[op.dst] = _of_rounds((op.a, op.b, op.c), rounds, count)
+            case Trap():
+                stopped.append(_of_rounds((op.when,), rounds, count))
+    # After the loop a register holds what the last round left.
+    marks.registers = {name: int(mark[-1]) for name, mark in rounds.items() if mark[-1]}
+    return np.concatenate(stopped) if stopped else None
+
+
+def _of_rounds(operands: tuple[int | str, ...], rounds: Rounds, count: int) -> Array:
+    """The largest mark of *operands* in each round."""
+    used = [rounds[x] for x in operands if isinstance(x, str) and x in rounds]
+    found: Array = np.maximum.reduce([np.zeros(count, int), *used])
+    return found
+
+
+def _steps(local: Local, step_bytes: int, marks: Marks, count: int) -> Array:
+    return marks.rows(local.buffer, local.offset_bytes, local.nbytes, count, step_bytes)
+
+
+# ---- around the cube ----
+
+
+def _elements_of(raw: Array, dtype: DType) -> Array:
+    """`(..., bytes)` as `(..., elements)`."""
+    if dtype is INT4:
+        return np.repeat(raw, 2, axis=-1)
+    found: Array = raw.reshape(*raw.shape[:-1], -1, dtype.bits // 8).max(axis=-1)
+    return found
+
+
+def _bytes_of(marks: Array, dtype: DType) -> Array:
+    """The other way round, of one axis."""
+    if dtype is INT4:
+        found: Array = marks.reshape(-1, 2).max(axis=1)
+        return found
+    return np.repeat(marks, dtype.bits // 8)
+
+
+def _padded(matrix: Array, fractal: tuple[int, int]) -> Array:
+    """*matrix* with whole fractals, whose edges nobody has written."""
+    rows, columns = matrix.shape
+    whole = align_up(rows, fractal[0]), align_up(columns, fractal[1])
+    if whole == matrix.shape:
+        return matrix
+    padded = np.full(whole, NOBODY, matrix.dtype)
+    padded[:rows, :columns] = matrix
+    return padded
+
+
+def _put_from(local: Local, elements: Array, marks: Marks) -> None:
+    raw = _bytes_of(elements.reshape(-1), local.dtype)
+    start = local.offset_bytes
+    view = marks.bytes[local.buffer][start : start + raw.size]
+    marks.put_bytes(local.buffer, view, raw)
+
+
+def _nz(local: Local, first_block: int, nz_rows: int, size: tuple[int, int], marks: Marks) -> Array:
+    """A matrix of *size* in Nz of *nz_rows* rows, its blocks 32 bytes (in L0C 16 numbers) wide."""
+    rows, columns = size
+    width = FRACTAL_ROWS if local.buffer == "l0c" else c0(local.dtype)
+    row_bytes = local.dtype.nbytes(width)
+    blocks = ceil_div(columns, width)
+    offset = local.offset_bytes + first_block * row_bytes
+    where = local.buffer, offset, rows * row_bytes, blocks, nz_rows * row_bytes
+    # (blocks, rows, bytes) -> (rows, blocks x elements)
+    raw = marks.rows(*where).reshape(blocks, rows, row_bytes)
+    elements = _elements_of(raw, local.dtype).swapaxes(0, 1)
+    return elements.reshape(rows, -1)[:, :columns]
+
+
+def _load_data(op: LoadData, marks: Marks) -> Sink:
+    first = op.column // c0(op.src.dtype) * op.src_rows + op.row
+    piece = _nz(op.src, first, op.src_rows, (op.rows, op.columns), marks)
+    is_left = op.dst.buffer == "l0a"
+    matrix = piece.T if op.transpose is is_left else piece
+    fractal, layout = _l0(op.dst)
+    _put_from(op.dst, to_fractals(_padded(matrix, fractal), layout, fractal), marks)
+    return None
+
+
+def _l0(local: Local) -> tuple[tuple[int, int], Any]:
+    width = c0(local.dtype)
+    if local.buffer == "l0a":
+        return (FRACTAL_ROWS, width), ZZ
+    return (width, FRACTAL_ROWS), ZN
+
+
+def _factor(local: Local, shape: tuple[int, int], marks: Marks) -> Array:
+    """The matrix of *shape* that *local* begins with, in L0A or L0B."""
+    fractal, layout = _l0(local)
+    fractals = layout.array_shape(*shape, fractal)
+    nbytes = local.dtype.nbytes(int(np.prod(fractals)))
+    raw = marks.bytes[local.buffer][local.offset_bytes : local.offset_bytes + nbytes]
+    return from_fractals(_elements_of(raw, local.dtype).reshape(fractals), layout, shape)
+
+
+def _mmad(op: Mmad, marks: Marks) -> Sink:
+    rows = _factor(op.a, (op.m, op.k), marks).max(axis=1, keepdims=True)
+    columns = _factor(op.b, (op.k, op.n), marks).max(axis=0, keepdims=True)
+    total = np.maximum(rows, columns)
+    if op.init == "accumulate":
+        before = _nz(op.dst, 0, align_up(op.m, FRACTAL_ROWS), (op.m, op.n), marks)
+        total = np.maximum(total, before)
+    elif op.bias is not None:
+        total = np.maximum(total, marks.elements(op.bias)[: op.n])
+    _put_from(op.dst, to_fractals(_padded(total, SQUARE), NZ, SQUARE), marks)
+    return None
+
+
+def _of_scale(scale: Local | int | None, count: int, marks: Marks) -> Array | int:
+    if not isinstance(scale, Local):
+        return WRITTEN
+    return marks.elements(scale)[:count]
+
+
+def _fixpipe(op: Fixpipe, marks: Marks) -> Sink:
+    values = _nz(op.src, 0, op.src_rows, (op.m, op.n), marks)
+    values = np.maximum(values, _of_scale(op.scale, op.n, marks))
+    if isinstance(op.dst, Global):
+        return values
+    width = c0(op.dtype)
+    blocks = ceil_div(op.n, width)
+    # Columns are filled up with zeros: (m, blocks x width) -> (blocks, m, width) -> bytes
+    whole = np.zeros((op.m, blocks * width), values.dtype)
+    whole[:, : op.n] = values
+    raw = _bytes_of(whole.reshape(op.m, blocks, width).swapaxes(0, 1).reshape(-1), op.dtype)
+    where = op.dst.buffer, op.dst.offset_bytes, op.m * BLOCK_BYTES, blocks
+    view = marks.rows(*where, op.dst_rows * BLOCK_BYTES)
+    marks.put_bytes(op.dst.buffer, view, raw.reshape(view.shape))
+    return None
+
+
+def _copy_l0c(op: CopyL0c, marks: Marks) -> Sink:
+    # Blocks of 16 columns, one after the other: (blocks, rows, 16).
+    values = marks.elements(op.src).reshape(-1, op.rows, FRACTAL_ROWS)
+    scale = _of_scale(op.scale, values.shape[0] * FRACTAL_ROWS, marks)
+    if isinstance(scale, np.ndarray) and scale.size > 1:
+        scale = scale.reshape(-1, 1, FRACTAL_ROWS)
+    values = np.maximum(values, scale)
+    if op.dst.dtype is INT8:
+        # Two blocks of 16 columns make one of 32; the last one may lack its second half.
+        if values.shape[0] % 2:
+            values = np.concatenate([values, np.zeros_like(values[:1])])
+        marks.put(op.dst, values.reshape(-1, 2, op.rows, FRACTAL_ROWS).swapaxes(1, 2).reshape(-1))
+        return None
+    marks.put(op.dst, values.reshape(-1))
+    return None
+
+
+def _broadcast_to_l0c(op: BroadcastToL0c, marks: Marks) -> Sink:
+    row = marks.elements(op.src).reshape(-1, 1, FRACTAL_ROWS)
+    marks.put(op.dst, np.repeat(row, op.rows, axis=1).reshape(-1))
+    return None
+
+
+def _nothing(_: MicroOp, __: Marks) -> Sink:
+    return None
+
+
+FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
+    "unwritten.FLOW",
+    "how marks pass through it",
+    MICRO_OPS,
+    {
+        Load: _from_outside,
+        LoadNd2Nz: _from_outside,
+        Store: _store,
+        CopyToL1: _copy_to_l1,
+        LoadData: _load_data,
+        LoadTable: _each,
+        Mmad: _mmad,
+        Fixpipe: _fixpipe,
+        CopyL0c: _copy_l0c,
+        BroadcastToL0c: _broadcast_to_l0c,
+        Cast: _each,
+        Unary: _each,
+        Copy: _copy,
+        Binary: _binary,
+        BinaryScalar: _binary_scalar,
+        Axpy: _axpy,
+        MulAddDst: _mul_add_dst,
+        Duplicate: _duplicate,
+        Broadcast: _broadcast,
+        Reduce: _reduce,
+        BlockReduce: _block_reduce,
+        ScalarLoad: _one,
+        ScalarStore: _one,
+        ScalarAlu: _one,
+        ScalarLoop: _scalar_loop,
+        Trap: _one,
+        **dict.fromkeys(ORDERING, _nothing),
+    },
+)

@@ -1,0 +1,266 @@
+"""The critical path of a run: what its last result waited for, back to the first cycle.
+
+From the last result of the slowest core the walk goes back to whatever determined when it could be
+there: the bytes of a copy, the micro-op before it on the same pipe, the pipe that raised a flag, on
+this core or on another one, the scalar unit that handed it out. Each cycle has one cause; together
+they are the time of the slowest core. What is not on the path was waited for by nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from npusim.devices.schema import Pipe
+from npusim.isa import (
+    Arithmetic,
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    CrossMode,
+    MicroOp,
+    Ordering,
+    Product,
+    Rearrangement,
+    ScalarWork,
+    Transfer,
+    WaitFlag,
+    global_operand,
+    writes_global,
+)
+from npusim.kernel.program import Program
+from npusim.reports.flags import NOBODY, matches
+from npusim.trace import ORDERING, LaneTrace, Trace
+
+__all__ = ["Cause", "Held", "critical_path"]
+
+Cause = Literal[
+    "gm", "l2 reads", "l2 writes", "port", "rows", "memory latency", "copy issue",
+    "cube", "vector", "buffers", "scalar", "pipe latency", "hand out", "flags", "cross-core flags",
+]  # fmt: skip
+"""Why a cycle passed; `causes.CAUSES` has words for each, and what it depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Cycles of the path that one cause took on one pipe of one kind of core."""
+
+    cause: Cause
+    kind: str
+    pipe: Pipe
+    cycles: int
+
+
+def critical_path(trace: Trace) -> list[Held]:
+    """The parts of the path, largest first; their cycles add up to those of *trace*."""
+    walk = _Walk(trace)
+    walk.go()
+    found = [Held(*key, cycles) for key, cycles in walk.cycles.items() if cycles]
+    return sorted(found, key=lambda held: (-held.cycles, held.cause, held.kind, held.pipe))
+
+
+_Crossings = dict[tuple[type, CrossMode, int], list[int]]
+"""Kind, mode and event of flags between cores -> their micro-ops, in order."""
+
+
+class _Lane:
+    """A lane with what the walk asks of it."""
+
+    def __init__(self, lane: LaneTrace) -> None:
+        self.lane = lane
+        self.ops = lane.ops
+        self.start, self.free, self.end = (
+            times.tolist() for times in (lane.start, lane.free, lane.end)
+        )
+        self.before: list[int] = []
+        """For each micro-op the one before it on its pipe."""
+        self.latest: list[int] = []
+        """The one among those whose result is there last; flags and barriers have none."""
+        self.latest_of_all: list[int] = []
+        """The same among those of all pipes, flags and barriers too."""
+        self.handed: list[int] = []
+        """The last one of the scalar unit, which hands out what follows."""
+        self._look_back()
+        self.setters = matches(self.ops).tolist()
+        self.copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
+
+    def _look_back(self) -> None:
+        before: dict[Pipe, int] = {}
+        latest: dict[Pipe, int] = {}
+        last = NOBODY
+        for index, op in enumerate(self.ops):
+            pipe, end = op.pipe, self.end[index]
+            known = latest.get(pipe, NOBODY)
+            self.before.append(before.get(pipe, NOBODY))
+            self.latest.append(known)
+            self.latest_of_all.append(last)
+            self.handed.append(before.get("scalar", NOBODY))
+            before[pipe] = index
+            if end >= self.end_of(last):
+                last = index
+            if not isinstance(op, ORDERING) and end >= self.end_of(known):
+                latest[pipe] = index
+
+    def end_of(self, index: int) -> int:
+        """When the result of a micro-op is there; before everything for none."""
+        return NOBODY if index == NOBODY else int(self.end[index])
+
+
+class _Walk:
+    """Goes back from micro-op to micro-op, and counts the cycles in between."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.cycles: Counter[tuple[Cause, str, Pipe]] = Counter()
+        self._lanes: dict[int, _Lane] = {}
+        self._crossings: dict[Program, _Crossings] = {}
+        self._at = self._lane(trace.lanes.index(trace.slowest))
+        self._index = int(np.argmax(self._at.lane.end))
+        self._moment: Literal["start", "free", "end"] | None = "end"
+        """What of the micro-op is being explained; None at the first cycle."""
+        self._now = trace.cycles
+
+    def _lane(self, number: int) -> _Lane:
+        if number not in self._lanes:
+            self._lanes[number] = _Lane(self.trace.lanes[number])
+        return self._lanes[number]
+
+    def go(self) -> None:
+        """Walk to the first cycle."""
+        while self._moment is not None:
+            op = self._at.ops[self._index]
+            if self._moment == "start":
+                self._before_start()
+            elif isinstance(op, ORDERING):
+                self._ordering(op)
+            elif global_operand(op) is not None:
+                self._copy(op)
+            else:
+                self._work(op)
+
+    def _charge(self, cause: Cause, since: int) -> None:
+        """Charge what lies between *since* and now to *cause*, and go there."""
+        pipe = self._at.ops[self._index].pipe
+        self.cycles[cause, self._at.lane.kind, pipe] += self._now - since
+        self._now = since
+
+    def _to_start(self, cause: Cause) -> None:
+        self._charge(cause, self._at.start[self._index])
+        self._moment = "start"
+
+    def _before_start(self) -> None:
+        """It started when its pipe was free, or when it was handed out, whichever came later."""
+        lane, index = self._at, self._index
+        before, handed = lane.before[index], lane.handed[index]
+        if before == NOBODY or lane.free[before] < lane.start[index]:
+            before = handed
+        self._charge("hand out", 0 if before == NOBODY else lane.free[before])
+        self._moment = None if before == NOBODY else "free"
+        self._index = before
+
+    def _work(self, op: MicroOp) -> None:
+        lane, index = self._at, self._index
+        latest = lane.latest[index]
+        if self._moment == "free" or lane.end[index] == lane.free[index]:
+            self._to_start(_cause(op))
+        elif lane.end_of(latest) == lane.end[index]:
+            # Results are there in order: this one had to wait for that of an earlier micro-op.
+            self._index = latest
+        else:
+            self._charge("pipe latency", lane.free[index])
+            self._moment = "free"
+
+    def _copy(self, op: MicroOp) -> None:
+        lane, index = self._at, self._index
+        row = lane.copies.get(index)
+        free = lane.free[index]
+        facts = lane.lane.copies
+        moved = free if row is None else int(facts.moved[row])
+        if free > moved and (self._moment == "free" or lane.end[index] == free):
+            self._to_start("copy issue")
+            return
+        self._charge("memory latency", moved)
+        if row is not None:
+            link: Cause = "l2 writes" if writes_global(op) else "l2 reads"
+            self._charge("gm", moved - int(facts.gm_narrow[row]))
+            self._charge(link, self._now - int(facts.l2_narrow[row]))
+            self._charge("rows", self._now - int(facts.turning[row]))
+            self._charge("port", int(facts.asked[row]))
+            self._to_start("copy issue")
+        else:
+            self._to_start("port")
+
+    def _ordering(self, op: MicroOp) -> None:
+        lane, index = self._at, self._index
+        if isinstance(op, WaitFlag):
+            self._after(lane.setters[index])
+        elif isinstance(op, CrossCoreWaitFlag):
+            self._after_other_core(op)
+        elif isinstance(op, Barrier):
+            self._after((lane.latest if op.on else lane.latest_of_all)[index])
+        elif self._moment == "free":
+            self._to_start("flags")
+        else:
+            # A flag rises when all results before it are there.
+            self._after(lane.latest[index])
+
+    def _after(self, other: int) -> None:
+        """Go to the end of *other*, or to the own start if that came later."""
+        lane = self._at
+        if lane.end_of(other) <= lane.start[self._index]:
+            self._to_start("flags")
+            return
+        self._charge("flags", lane.end[other])
+        self._index, self._moment = other, "end"
+
+    def _after_other_core(self, op: CrossCoreWaitFlag) -> None:
+        """Go to the last of the sets that the wait takes: the k-th wait, the k-th of each core."""
+        own, start = self._at.lane, self._at.start[self._index]
+        turn = self._crossed(own)[CrossCoreWaitFlag, op.mode, op.event].index(self._index)
+        found = []
+        for number, other in enumerate(self.trace.lanes):
+            if _sets_for(other, own, op.mode):
+                sets = self._crossed(other).get((CrossCoreSetFlag, op.mode, op.event), [])
+                if turn < len(sets) and start < other.end[sets[turn]] <= self._now:
+                    found.append((int(other.end[sets[turn]]), -number, sets[turn]))
+        if not found:
+            self._to_start("cross-core flags")
+            return
+        end, number, index = max(found)
+        self._charge("cross-core flags", end)
+        self._at, self._index, self._moment = self._lane(-number), index, "end"
+
+    def _crossed(self, lane: LaneTrace) -> _Crossings:
+        if lane.program not in self._crossings:
+            found: _Crossings = defaultdict(list)
+            for index, op in enumerate(lane.ops):
+                if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
+                    found[type(op), op.mode, op.event].append(index)
+            self._crossings[lane.program] = found
+        return self._crossings[lane.program]
+
+
+def _sets_for(other: LaneTrace, own: LaneTrace, mode: CrossMode) -> bool:
+    """Whether cores of *own* wait for those of *other*, as `check.cross_core_flags.awaits` says."""
+    if mode == "all":
+        return other.kind == own.kind
+    groups = set(other.groups or (0,)) & set(own.groups or (0,))
+    return other.kind != own.kind and bool(groups)
+
+
+def _cause(op: MicroOp) -> Cause:
+    """What a micro-op that stays inside its core does while it holds its pipe."""
+    match op.work:
+        case Product():
+            return "cube"
+        case Transfer():
+            return "buffers"
+        case ScalarWork():
+            return "scalar"
+        case Arithmetic() | Rearrangement():
+            return "vector"
+        case Ordering():
+            return "flags"

@@ -1,0 +1,97 @@
+"""What held the copies of a lane up while their bytes moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.isa import global_operand
+from npusim.kernel.program import Body, Program
+
+__all__ = ["COUNT_UNITS", "CopyTimes", "copies_of", "packed", "unpacked"]
+
+COUNT_UNITS = 1 << 32
+"""Units of a byte in which shares of lines are counted: so fine that they add up to whole bytes
+once rounded."""
+
+Cycles = NDArray[np.int64]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class CopyTimes:
+    """Copies from and to global memory, in program order; `(copies,)` each.
+
+    Between `asked` and `moved` bytes move as fast as the core's port lets them, but for the cycles
+    of the three causes told apart here.
+    """
+
+    index: Rows
+    """Numbers of the copies among the micro-ops."""
+    asked: Cycles
+    """When the memory has the request."""
+    moved: Cycles
+    """When the last byte has moved."""
+    gm_narrow: Cycles
+    """Cycles in which the link of global memory was too narrow for all who used it."""
+    l2_narrow: Cycles
+    """The same of the link of the L2, of which reads and writes have one each."""
+    turning: Cycles
+    """Cycles in which rows were turned one after the other, more slowly than the port can."""
+    gm_bytes: NDArray[np.float64]
+    """As :attr:`LaneTrace.gm_bytes`, of each copy."""
+
+    @classmethod
+    def none(cls) -> CopyTimes:
+        """For a lane of which nothing of the kind is known."""
+        nothing = np.zeros(0, np.int64)
+        times = (nothing, nothing, nothing, nothing, nothing, nothing)
+        return cls(*times, np.zeros(0))
+
+
+def copies_of(program: Program) -> Rows:
+    """Numbers of the micro-ops of *program* that touch global memory, `(copies,)`."""
+    known: dict[Body, Rows] = {}
+    found = [np.zeros(0, np.int64)]
+    first = 0
+    for call in program.calls:
+        body = call.body
+        if body not in known:
+            own = [index for index, op in enumerate(body) if global_operand(op) is not None]
+            known[body] = np.array(own, np.int64)
+        found.append(known[body] + first)
+        first += len(body)
+    return np.concatenate(found)
+
+
+# ---- on disk ----
+
+ROWS = 6
+"""Of the array in which a folder keeps them."""
+
+
+def packed(copies: CopyTimes, start: Cycles) -> NDArray[np.int64]:
+    """*copies* of micro-ops that begin at *start*, `(ops,)`, as small numbers `(ROWS, copies)`."""
+    asked = copies.asked - start[copies.index]
+    moved = copies.moved - copies.asked
+    read = np.rint(copies.gm_bytes * COUNT_UNITS).astype(np.int64)
+    return np.array([asked, moved, copies.gm_narrow, copies.l2_narrow, copies.turning, read])
+
+
+def unpacked(
+    array: NDArray[np.int64], index: Rows, start: Cycles, free: Cycles
+) -> CopyTimes | None:
+    """The other way round; None for numbers that do not lie within the micro-ops' own times."""
+    waited, took, gm_narrow, l2_narrow, turning, read = array
+    room = free[index] - start[index]
+    parts = array[:5]
+    # Each part is held against the room first, so that none of the sums overflows.
+    if (array < 0).any() or (parts > room).any():
+        return None
+    if (waited + took > room).any() or (gm_narrow + l2_narrow + turning > took).any():
+        return None
+    asked = start[index] + waited
+    times = index, asked, asked + took, gm_narrow, l2_narrow, turning
+    return CopyTimes(*times, read / COUNT_UNITS)
