@@ -34,6 +34,7 @@ from npusim.check.rules import check_blocks
 from npusim.data.dtypes import DTYPES, Array, dtype_of
 from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
+from npusim.devices.names import whole
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import global_operand, misfit, writes_global
 from npusim.kernel.launch import Kernel
@@ -62,7 +63,7 @@ def load(text: str) -> KernelFunction:
     file, _, name = text.rpartition(":")
     if not file or not name:
         raise KernelError(
-            f"kernel: one in a file must be FILE.py:FUNCTION, not {shown(text)}; "
+            f"kernel: one in a file must be FILE.py:FUNCTION, not {whole(text)}; "
             f"name the function that makes it"
         )
     path = Path(file)
