@@ -26,13 +26,15 @@ class Result:
 
     @property
     def off_us(self) -> float | None:
-        """Simulated less measured time."""
-        return None if self.time_us is None else self.time_us - self.row.latency_us
+        """Simulated less measured time; 0 between the least and the median: `Row.nearest_us`."""
+        return None if self.time_us is None else self.time_us - self.row.nearest_us(self.time_us)
 
     @property
     def error(self) -> float | None:
-        """The same as a share of the measured time: 0.1 is a tenth too long."""
-        return None if self.off_us is None else self.off_us / self.row.latency_us
+        """The same as a share of the time it is held against: 0.1 is a tenth too long."""
+        if self.time_us is None or self.off_us is None:
+            return None
+        return self.off_us / self.row.nearest_us(self.time_us)
 
     def to_json(self) -> dict[str, Any]:
         """As plain numbers and strings."""
@@ -45,6 +47,7 @@ class Result:
             "device": row.device,
             **(sizes or {"shape": row.shape}),
             "measured_us": row.latency_us,
+            "measured_min_us": row.latency_min_us,
             "simulated_us": self.time_us,
             "error": self.error,
             "not_modelled": self.reason,

@@ -56,8 +56,18 @@ class Row:
     """What lay in the L2, in the words of the source."""
     variant: str = ""
     latency_min_us: float | None = None
+    """The least, where the source gives it beside the median."""
     source: str = ""
     note: str = ""
+
+    def nearest_us(self, time_us: float) -> float:
+        """What *time_us* is held against: the nearest of the times from the least to the median.
+
+        Who times a kernel in a served model tells both: the least is of the kernel by itself, the
+        median holds what other kernels and other cards do to it at the time.
+        """
+        least_us = self.latency_us if self.latency_min_us is None else self.latency_min_us
+        return min(max(time_us, least_us), self.latency_us)
 
 
 def read(path: Path | None = None) -> tuple[Row, ...]:
@@ -141,7 +151,13 @@ def _row(place: str, cells: dict[str, str]) -> Row:
             values[name] = parse(cell)
         except ValueError:
             raise RowError(f"{place}: {name} must be {must}, not {cell!r}; fix the cell") from None
-    return Row(**values)
+    row = Row(**values)
+    if row.latency_min_us is not None and row.latency_min_us > row.latency_us:
+        raise RowError(
+            f"{place}: latency_min_us must be at most latency_us, {row.latency_us:g}, "
+            f"not {row.latency_min_us:g}; fix one of them"
+        )
+    return row
 
 
 def _word(cell: str) -> str:
@@ -194,7 +210,8 @@ def _among(choices: tuple[str, ...]) -> tuple[str, Callable[[str], str]]:
 
 
 L2_STATES = (
-    "warm", "cold", "weights cold", "weights cold, activations warm", "unknown", "as noted",
+    "warm", "cold", "flushed", "weights cold", "weights cold, activations warm", "unknown",
+    "as noted",
 )  # fmt: skip
 TEXT = ("text", str)
 WORD = ("a name", _word)

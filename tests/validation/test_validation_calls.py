@@ -72,12 +72,32 @@ def test_a_weight_may_lie_in_fractals() -> None:
     assert call(shipped("c001")).args[1] == TensorSpec((2048, 4096), "int8", "FRACTAL_NZ").T
 
 
+def test_a_row_of_batches_has_them_in_both_operands() -> None:
+    x, weight = TensorSpec((3, 8, 32), "bfloat16"), TensorSpec((3, 48, 32), "bfloat16").T
+
+    assert call(replace(MATMUL, b=3, note="[N,K]")).args == (x, weight)
+    assert call(replace(QUANT, b=3)).args[:2] == (
+        *(TensorSpec((3, 8, 32), "int8"), TensorSpec((3, 32, 48), "int8")),
+    )
+    assert call(replace(MATMUL, op="npu_dynamic_quant", b=3)).args == (
+        TensorSpec((3, 8, 48), "bfloat16"),
+    )
+
+
 # ---- what the L2 holds ----
 
 
 @pytest.mark.parametrize("said", ["cold", "unknown", "as noted", ""])
 def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
     assert call(replace(MATMUL, l2=said)).l2 == "cold"
+
+
+def test_the_benchmark_that_flushes_does_so_where_it_says_cold() -> None:
+    theirs = replace(MATMUL, source="hicann/cann-bench@d59d44c")
+
+    assert call(replace(MATMUL, l2="flushed")).l2 == calls.FLUSHED
+    assert call(replace(theirs, l2="cold")).l2 == calls.FLUSHED
+    assert call(replace(theirs, l2="warm")).l2 == "repeat"
 
 
 def test_of_cold_weights_only_activations_are_warm() -> None:
@@ -196,7 +216,6 @@ def test_rows_that_nothing_can_be_held_against_say_why() -> None:
         replace(MATMUL, op="as noted: RmsNorm per call"),
         "told in passing, as a sum or for a shape that is not exact",
     )
-    absent(replace(MATMUL, b=2), "batches are not simulated")
 
 
 def test_an_operator_that_npusim_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +264,7 @@ def test_a_dtype_that_is_none_is_refused() -> None:
 def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
     written_out = {"cast", "maximum"}
     modelled = [row for row in read() if row.op in calls.KERNELS.keys() - written_out]
-    assert len(modelled) == 248
+    assert len(modelled) == 1337
     for found in (found for row in modelled for found in timed(row)):
         assert isinstance(found, Call)
         operator = ops.load(found.op)

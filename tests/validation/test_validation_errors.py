@@ -114,6 +114,7 @@ def test_a_result_is_told_in_plain_words() -> None:
         "m": 3,
         "n": 64,
         "measured_us": 10.0,
+        "measured_min_us": None,
         "simulated_us": 12.5,
         "error": 0.25,
         "not_modelled": None,
@@ -122,6 +123,14 @@ def test_a_result_is_told_in_plain_words() -> None:
     bare = Result(replace(ROW, m=None, n=None, shape="3x64"), None, "no").to_json()
     assert "m" not in bare
     assert (bare["shape"], bare["error"], bare["not_modelled"]) == ("3x64", None, "no")
+
+
+def test_between_the_least_and_the_median_a_time_is_right() -> None:
+    row = replace(ROW, latency_us=10.0, latency_min_us=8.0)
+
+    assert [(Result(row, us).off_us, Result(row, us).error) for us in (6.0, 9.0, 11.0)] == [
+        (-2.0, -0.25), (0.0, 0.0), (1.0, 0.1),
+    ]  # fmt: skip
 
 
 # ---- errors ----
