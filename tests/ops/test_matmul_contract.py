@@ -77,6 +77,15 @@ ROWS = [
             f"bias must have shape (8,) or (1, 8), not {shape}; {COLUMN}", {"bias": ones(*right)})
         for shape, right in (((1,), (8,)), ((4,), (8,)), ((4, 8), (1, 8)), ((1, 1, 8), (1, 8)))
     ),
+    # kernels
+    Row({"template": 3}, "template must be a name or None, not 3; leave it out",
+        {"template": "base"}),
+    Row({"template": "v3"},
+        "template must be one of v2, base on Atlas A2 and Atlas A3, not 'v3'; "
+        "leave it out to get the vendor's choice", {"template": "v2"}, NEW),
+    Row({"template": "v2"},
+        "template must be one of base on Atlas inference, not 'v2'; "
+        "leave it out to get the vendor's choice", {"template": "base"}, OLD),
     # layouts
     Row({"x1": fractals(ones(4, 16))},
         "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",

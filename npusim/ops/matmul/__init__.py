@@ -18,6 +18,7 @@ What is accepted:
 * torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty;
 * fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
 * x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
+* `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;
 * a bias (n,) or (1, n), from which the accumulator starts: fp16 or fp32 with fp16, which the bias
   table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16.
 """
