@@ -1,11 +1,13 @@
 """Which of the vendor's kernels takes a call, and why.
 
-========  =========================================================================================
-template  what it does
-========  =========================================================================================
-v2        MatMulV2: blocks of the output, all of k summed in L0C; its tiles are closed
-base      MatMulV3's base kernel: the same with tiles of its own
-========  =========================================================================================
+=====================  =============================================================================
+template               what it does
+=====================  =============================================================================
+single_core_split_k    MatMulV3: each core sums up chunks of k in global memory, in fp32
+deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in the cores' order
+v2                     MatMulV2: blocks of the output, all of k summed in L0C; its tiles are closed
+base                   MatMulV3's base kernel: the same with tiles of its own
+=====================  =============================================================================
 
 Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, op_api/aclnn_matmul.cpp for MatMulV2 or MatMulV3, a
 question that it hands to a closed library for most shapes. Assumed there, as the kernels of the
@@ -19,11 +21,13 @@ from typing import Literal, get_args
 
 from npusim.data.errors import Code, OpError, shown
 from npusim.devices.schema import DeviceSpec
+from npusim.ops.matmul.needs import unmet
+from npusim.ops.matmul.preferences import preferred
 from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["Choice", "Template", "choose"]
 
-Template = Literal["v2", "base"]
+Template = Literal["single_core_split_k", "deterministic_split_k", "v2", "base"]
 """By the names that callers use, in the order in which the vendor asks."""
 
 
@@ -44,15 +48,26 @@ def choose(
     if template is not None:
         for name in own:
             if name == template:
-                return Choice(name, "asked for")
+                return _asked_for(name, traits)
         line = "Atlas inference" if chip.arch == "2002" else "Atlas A2 and Atlas A3"
         raise OpError(
             Code.INVALID_PARAMETER,
             f"matmul: template must be one of {', '.join(own)} on {line}, not {shown(template)}; "
             f"leave it out to get the vendor's choice",
         )
-    reasons = ((name, _reason(name, traits, chip)) for name in own)
+    able = (name for name in own if not any(unmet(name, traits)))
+    reasons = ((name, _reason(name, traits, chip)) for name in able)
     return next(Choice(name, reason) for name, reason in reasons if reason is not None)
+
+
+def _asked_for(template: Template, traits: CallTraits) -> Choice:
+    for need in unmet(template, traits):
+        raise OpError(
+            Code.INVALID_PARAMETER,
+            f"matmul: template {template!r} can run only if {need}; "
+            f"leave it out to get the vendor's choice",
+        )
+    return Choice(template, "asked for")
 
 
 def _templates(chip: Chip) -> tuple[Template, ...]:
@@ -69,3 +84,4 @@ def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
             return "the only kernel of Atlas inference"
         case "base":
             return "x2 is FRACTAL_NZ" if f.is_nz else "x2 lies as (k, n)"
+    return preferred(template, f, chip)

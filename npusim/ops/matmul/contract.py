@@ -30,6 +30,7 @@ class Problem(_protocol.Problem):
     x2: Operand
     bias: Operand | None
     product: Product
+    traits: CallTraits
     choice: Choice
 
 
@@ -49,7 +50,8 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any
         )
     if template is not None and not isinstance(template, str):
         contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
-    choice = choose(_traits(product, c is not None), spec, template)
+    traits = _traits(product, c is not None)
+    choice = choose(traits, spec, template)
     output = TensorSpec((*product.batch, product.m, product.n), a.element.name)
     return Problem(
         inputs=present(a, b, c),
@@ -58,6 +60,7 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any
         x2=b,
         bias=c,
         product=product,
+        traits=traits,
         choice=choice,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -12,16 +11,13 @@ from npusim.data.product import CubeOrder
 from npusim.data.tensor import Tensor, is_transposed
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._products import cube_product
+from npusim.ops.matmul import k_split
 from npusim.ops.matmul.choice import Template, choose
-from npusim.ops.matmul.traits import CallTraits
+from npusim.ops.matmul.references.chunks import in_chunks, in_runs
+from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["reference"]
 
-SUMS: dict[Template, Callable[[Array, Array, Array | None, CubeOrder], Array]] = {
-    "v2": cube_product,
-    "base": cube_product,
-}
-"""The template -> how it sums: `(..., m, n)` in fp32."""
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
 
 
@@ -40,14 +36,29 @@ def reference(
     otherwise, and what becomes of results out of range; None is an Atlas A2 with 24 cube cores.
     """
     a, b = np.asarray(x1), np.asarray(x2)
-    choice = choose(_traits(x1, x2, bias), spec, template)
-    total = SUMS[choice.template](a, b, bias, cube_order)
+    traits = _traits(x1, x2, bias)
+    choice = choose(traits, spec, template)
+    total = _sums(choice.template, traits, Chip.of(spec), (a, b, bias, cube_order))
     kind = a.dtype
     if spec is not None and spec.half_overflow == "saturate":
         largest = LARGEST[kind.name]
         total = np.clip(np.where(np.isnan(total), 0, total), -largest, largest)
     with np.errstate(over="ignore"):
         return np.asarray(total.astype(kind))
+
+
+Call = tuple[Array, Array, Array | None, CubeOrder]
+"""Operands, bias and order of the cube."""
+
+
+def _sums(template: Template, f: CallTraits, chip: Chip, call: Call) -> Array:
+    """What *template* sums up: `(..., m, n)` in fp32."""
+    match template:
+        case "single_core_split_k":
+            return in_chunks(*call, k_split.single_core_chunk_k(f, chip))
+        case "deterministic_split_k":
+            return in_runs(*call, k_split.STRIP, k_split.cores_along_k(f, chip))
+    return cube_product(*call)
 
 
 def _traits(x1: Array | Tensor, x2: Array | Tensor, bias: Array | None) -> CallTraits:
