@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
+CHANNEL_24 = TensorSpec((24,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
 # One cube core, so that it has three blocks: two buffers in turn, and the first one once more.
@@ -88,6 +89,14 @@ CASES = [
     Case(
         "matmul", "two_blocks",
         (TensorSpec((2, 2, 40), "float16"), TensorSpec((40, 32), "float16")), (INFERENCE,),
+    ),
+    *(
+        Case(
+            "matmul", template,
+            (TensorSpec((20, 400), "float16"), TensorSpec((400, 24), "float16"), CHANNEL_24),
+            (A2,), {"template": template},
+        )
+        for template in ("single_core_split_k", "deterministic_split_k")
     ),
     Case("npu_quant_matmul", "fixpipe", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,)),
     Case(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from product_calls import assert_check_accepts, assert_check_refuses
 from npusim import Code, TensorSpec
 from npusim.data.layout import NZ, to_fractals
 from npusim.data.tensor import Tensor
+from npusim.ops.matmul.choice import Template
 
 OP = "matmul"
 F16, F32 = np.float16, np.float32
@@ -77,6 +78,16 @@ ROWS = [
             f"bias must have shape (8,) or (1, 8), not {shape}; {COLUMN}", {"bias": ones(*right)})
         for shape, right in (((1,), (8,)), ((4,), (8,)), ((4, 8), (1, 8)), ((1, 1, 8), (1, 8)))
     ),
+    # kernels
+    Row({"template": 3}, "template must be a name or None, not 3; leave it out",
+        {"template": "base"}),
+    Row({"template": "v3"},
+        f"template must be one of {', '.join(get_args(Template))} on Atlas A2 and Atlas A3, "
+        "not 'v3'; "
+        "leave it out to get the vendor's choice", {"template": "v2"}, NEW),
+    Row({"template": "v2"},
+        "template must be one of base on Atlas inference, not 'v2'; "
+        "leave it out to get the vendor's choice", {"template": "base"}, OLD),
     # layouts
     Row({"x1": fractals(ones(4, 16))},
         "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",

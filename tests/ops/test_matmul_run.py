@@ -113,6 +113,27 @@ def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_ki
         assert_like_reference("matmul", a, b, bias, device=device)
 
 
+# ---- kernels ----
+
+
+def test_the_layout_of_x2_names_the_kernel_unless_the_caller_does(
+    rng: np.random.Generator,
+) -> None:
+    a, b = halves(rng, (40, 70)), halves(rng, (70, 90))
+    for x2, template, reason in (
+        (b, "base", "x2 lies as (k, n)"),
+        (turned(b), "v2", "x2 lies as (n, k)"),
+        (gm_matrix(b, True, "FRACTAL_NZ"), "base", "x2 is FRACTAL_NZ"),
+    ):
+        result = run("matmul", a, x2, device=SPLIT[0])
+        assert (result.template, result.reason) == (template, reason)
+        for asked in ("v2", "base"):
+            result = assert_like_reference("matmul", a, x2, device=SPLIT[0], template=asked)
+            assert (result.template, result.reason) == (asked, "asked for")
+    result = run("matmul", a, b, device=COUPLED)
+    assert (result.template, result.reason) == ("base", "the only kernel of Atlas inference")
+
+
 # ---- numbers ----
 
 

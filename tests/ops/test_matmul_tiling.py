@@ -318,14 +318,15 @@ def flipped(shape: tuple[int, ...], dtype: str, turned: bool, layout: str = "ND"
 
 @st.composite
 def halves_calls(draw: st.DrawFn) -> Tiled:
-    """Any matmul."""
+    """Any matmul that is split into blocks of all of k."""
     spec, batch = draw(st.sampled_from(CHIPS)), draw(BATCHES)
     m, k, n = draw(SIZES), draw(DEEP), draw(SIZES)
     layout = draw(st.sampled_from(["ND", "FRACTAL_NZ"]))
     x1 = flipped((*batch, m, k), "float16", draw(st.booleans()))
     x2 = flipped((k, n), "float16", draw(st.booleans()), layout)
     bias = draw(st.sampled_from([None, TensorSpec((n,), "float16"), TensorSpec((n,), "float32")]))
-    problem = matmul.check(spec, x1, x2, bias)
+    template = draw(st.sampled_from(["v2", "base"])) if spec.arch == "2201" else "base"
+    problem = matmul.check(spec, x1, x2, bias, template=template)
     return Tiled(spec, problem, matmul.tile(spec, problem))
 
 

@@ -13,11 +13,25 @@ once, to nearest even, is our model, the same on every machine; *cube_order* tak
 F322BF16); beyond the range it becomes infinite on A2 and A3 and the largest number on 310P, where
 NaN becomes 0 (Ascend/pytorch, npu_sys_ctrl.cpp).
 
+Templates that cut k sum up chunks of it, each from zero, the first one from the bias:
+
+.. code-block:: text
+
+    single_core_split_k    s = chunk 0;  s = round32(s + chunk i)              for i = 1, 2, ...
+    deterministic_split_k  s_c the same of the chunks of core c, which are a run of all
+                           s = s_0;  s = round32(s + s_c)                      for c = 1, 2, ...
+                           y = round(s) to the type of the inputs
+
+Chunks are 384 of k, or 512 in single_core_split_k if there is no bias and the output does not
+occupy all cores. The cores of deterministic_split_k are as many as chunks, or all
+(ops-nn@e5c3fa9 matmul/mat_mul_v3).
+
 What is accepted:
 
 * torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty;
 * fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
 * x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
+* `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;
 * a bias (n,) or (1, n), from which the accumulator starts: fp16 or fp32 with fp16, which the bias
   table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16.
 """

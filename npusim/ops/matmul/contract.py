@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.matmul import Product
@@ -13,6 +14,8 @@ from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import product_of
 from npusim.ops._protocol import present
+from npusim.ops.matmul.choice import Choice, choose
+from npusim.ops.matmul.traits import CallTraits
 
 __all__ = ["Problem", "check"]
 
@@ -27,9 +30,11 @@ class Problem(_protocol.Problem):
     x2: Operand
     bias: Operand | None
     product: Product
+    traits: CallTraits
+    choice: Choice
 
 
-def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
+def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any = None) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("matmul", spec)
     has_bf16 = spec.series != "Atlas inference"
@@ -43,6 +48,10 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
             c.shape in ((n,), (1, n)),
             f"bias must have shape ({n},) or (1, {n}), not {c.shape}; pass a number a column",
         )
+    if template is not None and not isinstance(template, str):
+        contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
+    traits = _traits(product, c is not None)
+    choice = choose(traits, spec, template)
     output = TensorSpec((*product.batch, product.m, product.n), a.element.name)
     return Problem(
         inputs=present(a, b, c),
@@ -51,4 +60,17 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None) -> Problem:
         x2=b,
         bias=c,
         product=product,
+        traits=traits,
+        choice=choice,
+    )
+
+
+def _traits(p: Product, has_bias: bool) -> CallTraits:
+    """What the choice of a kernel looks at."""
+    return CallTraits(
+        *(p.m, p.k, p.n, p.element.name, p.matrices),
+        trans_x1=p.transposed_a,
+        trans_x2=p.transposed_b,
+        is_nz=p.fractal_b,
+        has_bias=has_bias,
     )

@@ -1,109 +1,16 @@
-"""The program that each core runs for matmul.
-
-A core makes blocks of the output one after the other: (rows, k) of x1 times (k, columns) of x2,
-summed in fp32 in L0C, plus the bias, rounded once to fp16 or bf16 on the way out.
-"""
+"""The programs that the cores run for matmul: those of its template."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from npusim.data.dtypes import FLOAT32
-from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, Local
-from npusim.kernel.blocks import (
-    base_tile,
-    columns_of,
-    gm_matrix_a,
-    gm_matrix_b,
-    output_of,
-    write_pieces,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import CubeWriter, Feed, GmFeed, GmTile, Tables
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.tiles import Piece, work
-from npusim.kernel.views import GmView
+from npusim.kernel.program import Block
 from npusim.ops.matmul.contract import Problem
-from npusim.ops.matmul.tiling import Plan
+from npusim.ops.matmul.tiling import Plan, module_of
 
 __all__ = ["build"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores share the bodies of their programs."""
-    kind = "ai_core" if spec.arch == "2002" else "aic"
-    kernel = (CoupledMatmul if spec.arch == "2002" else CubeMatmul)(spec, p, plan)
-    bindings = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
-    # Measured decode products with (n, k) weights find them in the L2, those with (k, n) do not.
-    past_l2 = plan.cube.bypasses_l2(p.product) and not p.product.transposed_b
-    bindings["x2"] = Binding("x2", is_cached=not past_l2)
-
-    def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:
-        bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
-        return output_of(p.product, piece, p.output.element), bias
-
-    blocks = []
-    for core, pieces in enumerate(work(plan.cube, p.product)):
-        write_pieces(kernel.builder, kernel.writer, p.product, pieces, kernel.block, arguments)
-        blocks.append(Block(core, kind, kernel.builder.build(), bindings))
-    return tuple(blocks)
-
-
-class CubeMatmul:
-    """The kernel of a cube core: the fixpipe stores."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        tile = base_tile(plan.cube)
-        self.builder = Builder("matmul", spec.cores["aic"], spec.sync, alone=True)
-        a = GmFeed(self.builder, gm_matrix_a(p.product))
-        b = GmFeed(self.builder, gm_matrix_b(p.product))
-        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k)
-        self.tables = Tables(self.builder, tile.n, None if p.bias is None else p.bias.element)
-
-    def block(self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None) -> None:
-        """`output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
-        start = None if bias is None else self.tables.take_bias(bias)
-        # (rows, k) @ (k, columns), fp32 sums that start from the bias or from zero
-        slot = self.writer.product(x1.extent, x2.extent, x1.k, bias=start)
-        self.tables.drop_bias()
-        # L0C holds (columns / 16, rows_padded, 16) in fp32.
-        rows_padded = align_up(output.rows, FRACTAL_ROWS)
-        sums = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
-        size = output.rows, output.columns, rows_padded
-        self.builder.emit(Fixpipe(output.operand, sums, *size, output.dtype, "cast"))
-        self.writer.release(slot)
-
-
-class CoupledMatmul:
-    """The kernel of a coupled core: operands and results go through the unified buffer."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        tile = base_tile(plan.cube)
-        self.builder = Builder("matmul", spec.cores["ai_core"], spec.sync)
-        a, b = gm_matrix_a(p.product), gm_matrix_b(p.product)
-        left: Feed = NdFeed(self.builder, spec, a)
-        is_nd = b.layout == "ND"
-        # FRACTAL_NZ is the layout of L1 already: mte2 copies it there directly.
-        right: Feed = NdFeed(self.builder, spec, b) if is_nd else GmFeed(self.builder, b)
-        self.writer = CubeWriter(self.builder, tile, left, right, p.product.k, "vector")
-        self.out = NdOut(self.builder, spec, tile.m, tile.n, p.output.element)
-        self.row: RowTable | None = None
-        if p.bias is not None:
-            self.row = RowTable(self.builder, spec, tile.n, p.bias.element, FLOAT32)
-
-    def block(self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None) -> None:
-        """`output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
-        rows_padded = align_up(output.rows, FRACTAL_ROWS)
-        preload = None
-        if bias is not None and self.row is not None:
-            # There is no bias table: the sums start from rows of bias in L0C.
-            preload = partial(self.row.spread, bias, rows=rows_padded)
-        slot = self.writer.product(x1.extent, x2.extent, x1.k, preload=preload)
-        # L0C (columns / 16, rows_padded, 16) fp32 -> (rows, columns) fp16
-        sums: Local = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
-        self.out.drain(sums, output, "cast")
-        self.writer.release(slot)
+    """One block a core."""
+    blocks: tuple[Block, ...] = module_of(p.choice).build(spec, p, plan)
+    return blocks

@@ -1,0 +1,68 @@
+"""When the vendor prefers one of MatMulV3's special kernels to its base kernel.
+
+Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates, op_api/
+matmul_util.cpp and aclnn_matmul.cpp for what reaches MatMulV3 at all. The latter hands most shapes
+to a closed library; whether a product has k enough to be split, `is_deep`, is computed beforehand
+and handed along. Assumed: deep products reach MatMulV3, and no others do that these kernels would
+take.
+"""
+
+from __future__ import annotations
+
+from npusim.data.integers import ceil_div
+from npusim.ops.matmul import k_split
+from npusim.ops.matmul.traits import CallTraits, Chip
+
+__all__ = ["preferred"]
+
+
+def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
+    """Why the vendor takes *template*, of which those before did not take the call; or None."""
+    match template:
+        case "single_core_split_k" if _is_deep(f) and _fills_cores(f, chip):
+            return f"k = {f.k} is long, and the cores share m = {f.m} and n = {f.n}"
+        case "deterministic_split_k" if _is_deep(f) and _leaves_cores(f, chip):
+            return f"k = {f.k} is long, and m = {f.m} and n = {f.n} occupy few cores"
+    return None
+
+
+def _is_deep(f: CallTraits) -> bool:
+    """Whether aclnn asks for a kernel that can split k (matmul_util.cpp, supportSplitK)."""
+    largest = max(f.m, f.n)
+    if f.is_nz and (f.m * f.n * f.k >= 8e9 or largest >= 50 * min(f.m, f.n)):
+        return False
+    is_half = f.element == "float16" and f.k >= 8 * largest
+    return is_half or (f.k >= 27392 and f.k >= 2 * largest)
+
+
+def _fills_cores(f: CallTraits, chip: Chip) -> bool:
+    """Whether single_core_split_k is wanted, and its rectangles occupy the cores.
+
+    Left out: k = 1536 with m or n = 384, whose rectangles are refused again, and products for
+    which no L2 tile was found, since what counts as found is not known.
+    """
+    is_turned = f.trans_x1 and not f.trans_x2 and f.k >= 11000 and 0 in (f.m % 8192, f.n % 8192)
+    is_strided = f.trans_x2 and f.k % 16384 == 0 and all(1280 <= x <= 8192 for x in (f.m, f.n))
+    if not (f.k >= 27392 or is_turned or is_strided):
+        return False
+    cut = k_split.rectangles(f, chip)
+    area, most = f.m * f.n, cut.rows * cut.columns * chip.aic
+    if cut.columns < 512 or 10 * area < 7 * most:
+        return False
+    is_middling = f.n % k_split.BASE == 0 and 896 <= f.n <= 2048
+    return not is_middling or (cut.columns > 640 and 100 * area >= 85 * most)
+
+
+def _leaves_cores(f: CallTraits, chip: Chip) -> bool:
+    """Whether deterministic_split_k is wanted.
+
+    The exceptions for k >= 27392 are left out.
+    """
+    blocks = ceil_div(f.m, k_split.BASE) * ceil_div(f.n, k_split.BASE)
+    is_plain_by_turned = not f.trans_x1 and f.trans_x2
+    is_turned_by_plain = f.trans_x1 and not f.trans_x2
+    return (
+        f.k >= 27392
+        or (f.k >= 24 * k_split.STRIP and 2 * blocks < chip.aic and not is_plain_by_turned)
+        or (is_turned_by_plain and max(f.m, f.n) <= 256 and 1000 <= f.k <= 4608)
+    )

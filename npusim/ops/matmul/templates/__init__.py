@@ -1,0 +1,1 @@
+"""The kernels of matmul, one module a template: `tile` and `build`."""

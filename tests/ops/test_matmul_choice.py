@@ -1,0 +1,95 @@
+"""Which of the vendor's kernels takes a product: each rule, and what each kernel needs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from npusim import Code, OpError, devices
+from npusim.ops.matmul.choice import choose
+from npusim.ops.matmul.traits import CallTraits
+
+B2 = devices.load("ascend910b2")
+
+
+def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
+    """A call in words: bf16, tA, tB, nz, bias."""
+    meaning: dict[str, dict[str, Any]] = {
+        "bf16": {"element": "bfloat16"},
+        "tA": {"trans_x1": True},
+        "tB": {"trans_x2": True},
+        "nz": {"is_nz": True},
+        "bias": {"has_bias": True},
+    }
+    for word in words:
+        more |= meaning[word]
+    return CallTraits(m, k, n, **more)
+
+
+@pytest.mark.parametrize(
+    ("asked", "template"),
+    [
+        # k from 27392 on and from twice m and n on; rectangles that occupy 7 of 10 cores.
+        (call(4096, 27392, 6144, "bf16"), "single_core_split_k"),
+        (call(4096, 27391, 6144, "bf16"), "base"),
+        (call(4096, 27392, 13700, "bf16"), "base"),
+        (call(2048, 27392, 2048, "bf16"), "deterministic_split_k"),
+        # 40 % of the cores, or 640 columns a core with n from 896 to 2048.
+        (call(4096, 65536, 1024, "bf16"), "deterministic_split_k"),
+        (call(5120, 65536, 1152, "bf16"), "deterministic_split_k"),
+        (call(9000, 65536, 1152, "bf16"), "single_core_split_k"),
+        # fp16 from eight times m and n on: turned x1 beside m of 8192, turned x2 of whole 32 KiB.
+        (call(1280, 16384, 2048, "tB"), "v2"),
+        (call(2048, 16384, 2048, "tB"), "v2"),
+        # Few blocks and k from 24 chunks on, unless only x2 is turned.
+        (call(128, 9216, 256), "deterministic_split_k"),
+        (call(128, 9215, 256), "base"),
+        (call(128, 9216, 256, "bf16"), "base"),
+        (call(128, 9216, 256, "tB"), "v2"),
+        (call(128, 9216, 256, "tA", "tB"), "deterministic_split_k"),
+        (call(512, 9216, 384), "base"),
+        # Few rows and columns of a turned x1.
+        (call(125, 1000, 125, "tA"), "deterministic_split_k"),
+        (call(125, 999, 124, "tA"), "base"),
+        (call(257, 4608, 64, "tA"), "base"),
+        (call(64, 4609, 64, "tA"), "base"),
+        # FRACTAL_NZ: at most 8e9 products, at most 50 times as long as wide.
+        (call(128, 9216, 256, "nz"), "deterministic_split_k"),
+        (call(5, 9216, 256, "nz"), "base"),
+        (call(4096, 65536, 8192, "nz"), "base"),
+        # Several matrices never.
+        (call(128, 9216, 256, matrices=2), "base"),
+    ],
+)  # fmt: skip
+def test_which_template_is_taken(asked: CallTraits, template: str) -> None:
+    assert choose(asked, B2).template == template
+
+
+def test_a_reason_is_given() -> None:
+    reasons = [
+        choose(asked, B2).reason
+        for asked in (call(4096, 27392, 6144, "bf16"), call(128, 9216, 256))
+    ]
+    assert reasons == [
+        "k = 27392 is long, and the cores share m = 4096 and n = 6144",
+        "k = 9216 is long, and m = 128 and n = 256 occupy few cores",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "template", "need"),
+    [
+        (call(8, 8, 8, matrices=2), name, "x1 and x2 make one matrix")
+        for name in ("single_core_split_k", "deterministic_split_k")
+    ],
+)
+def test_a_template_that_cannot_run_is_refused(asked: CallTraits, template: str, need: str) -> None:
+    text = (
+        f"matmul: template '{template}' can run only if {need}; "
+        f"leave it out to get the vendor's choice [161002]"
+    )
+    with pytest.raises(OpError, match=f"^{re.escape(text)}$") as caught:
+        choose(asked, B2, template)
+    assert caught.value.code is Code.INVALID_PARAMETER

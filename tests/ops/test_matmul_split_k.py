@@ -1,0 +1,167 @@
+"""The templates of matmul that cut k, tile by tile against whole arrays, and how they cut it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matrix_calls import assert_same_bits, gm_matrix, halves, turned, with_special
+from numpy.typing import NDArray
+from op_calls import BF16
+
+from npusim import Run, devices, run
+from npusim.devices.schema import DeviceSpec
+from npusim.ops import matmul
+from npusim.ops.matmul import k_split
+from npusim.ops.matmul.references.chunks import in_chunks, in_runs
+from npusim.ops.matmul.traits import CallTraits, Chip
+
+Array = NDArray[Any]
+A2 = devices.load("ascend910b2")
+HALF = np.float16
+
+
+def with_cores(count: int) -> DeviceSpec:
+    """An Atlas A2 of *count* cube cores."""
+    cores = A2.cores
+    aic = cores["aic"].model_copy(update={"count": count})
+    aiv = cores["aiv"].model_copy(update={"count": 2 * count})
+    return A2.model_copy(update={"cores": cores | {"aic": aic, "aiv": aiv}})
+
+
+SMALL = with_cores(3)
+
+
+def operands(
+    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, words: str
+) -> tuple[Any, ...]:
+    """x1, x2 and the bias; *words* of: tA, tB, nz, bias, special."""
+    a, b = halves(rng, (m, k), kind), halves(rng, (k, n), kind)
+    if "special" in words:
+        a, b = with_special(rng, a), with_special(rng, b)
+    x2 = gm_matrix(b, "tB" in words, "FRACTAL_NZ" if "nz" in words else "ND")
+    bias = halves(rng, (n,), np.float32) if "bias" in words else None
+    return turned(a) if "tA" in words else a, x2, bias
+
+
+def assert_as_the_reference(
+    *args: Any, template: str, spec: DeviceSpec = SMALL, **modes: Any
+) -> Run:
+    """The tiled run gives the bits of the reference."""
+    result = run("matmul", *args, template=template, device=spec, **modes)
+    with np.errstate(all="ignore"):
+        expected = matmul.reference(*args, template=template, spec=spec)
+    assert_same_bits(np.asarray(result.output), expected)
+    return result
+
+
+# ---- the order of sums ----
+
+ONES = np.ones((1, 4), HALF)
+POWERS = np.array([[2.0**12], [1], [1], [1]], HALF)
+
+
+def test_chunks_are_summed_apart_and_added_in_order() -> None:
+    """2^24, 1, 1, 1 term by term: 2^24; two by two 2^24 + 2, of which the last 1s survive."""
+    a = np.array([[2.0**12, 1, 1, 1]], HALF)
+    assert in_chunks(a, POWERS, None, "k1", 4).tolist() == [[2.0**24]]
+    assert in_chunks(a, POWERS, None, "k1", 2).tolist() == [[2.0**24 + 2]]
+    # The bias is where the first chunk begins, and there alone.
+    start = np.float32([2.0**24])
+    assert in_chunks(a[:, 1:], POWERS[1:], start, "k1", 3).tolist() == [[2.0**24]]
+    assert in_chunks(a[:, 1:], POWERS[1:], start, "k1", 1).tolist() == [[2.0**24]]
+    assert in_chunks(ONES, ONES.T, np.float32([8]), "k1", 2).tolist() == [[12.0]]
+
+
+def test_runs_of_chunks_are_added_in_the_order_of_the_cores() -> None:
+    """Four chunks by 1 core: ((2^24 + 1) + 1) + 1; by 2: (2^24 + 1) + (1 + 1)."""
+    a = np.array([[2.0**12, 1, 1, 1]], HALF)
+    sums = [in_runs(a, POWERS, None, "k1", 1, cores).item() for cores in (1, 2, 3, 4)]
+    assert sums == [2.0**24, 2.0**24 + 2, 2.0**24, 2.0**24]
+    # Three chunks by 2 cores: the first takes two of them, and the bias.
+    assert in_runs(ONES, ONES.T, np.float32([8]), "k1", 1, 2).tolist() == [[12.0]]
+    apart = in_runs(a[:, :3], POWERS[:3], np.float32([1]), "k1", 1, 2)
+    assert apart.tolist() == [[2.0**24]]
+
+
+# ---- single_core_split_k ----
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "kind", "words"),
+    [
+        (5, 1000, 40, HALF, ""),
+        (17, 400, 1111, HALF, "tB special"),
+        (130, 800, 260, HALF, "tA bias"),
+        (400, 600, 150, BF16, "tB bias special"),
+        (33, 900, 70, BF16, "nz"),
+    ],
+)
+def test_single_core(
+    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, words: str
+) -> None:
+    args = operands(rng, m, k, n, kind, words)
+    assert_as_the_reference(*args, template="single_core_split_k", timing=False)
+
+
+def test_single_core_in_every_mode(rng: np.random.Generator) -> None:
+    # Three rectangles, one a core, two strips in each.
+    args = operands(rng, 800, 600, 33, HALF, "")
+    whole = assert_as_the_reference(*args, template="single_core_split_k")
+    exact = assert_as_the_reference(
+        *args, template="single_core_split_k", byte_exact=True, every_core=True
+    )
+    assert whole.plan is not None
+    assert (whole.plan.block_dim, whole.time_us) == (3, exact.time_us)
+
+
+@pytest.mark.parametrize(
+    ("call", "cut", "chunk_k"),
+    [
+        # Rectangles of 384 x 3072 would occupy the cores: rows are shared out evenly.
+        (CallTraits(8192, 32768, 8192, has_bias=True), (1024, 2816, 24), 384),
+        # 6 x 2 of them do not; further shares of the columns are below 1024.
+        (CallTraits(2048, 32768, 2048), (352, 1024, 12), 512),
+        (CallTraits(2048, 32768, 2048, has_bias=True), (352, 1024, 12), 384),
+        # Rows of a transposed x1 come in 128.
+        (CallTraits(2048, 32768, 2048, trans_x1=True), (384, 1024, 12), 512),
+    ],
+)
+def test_how_a_single_core_cuts(call: CallTraits, cut: Any, chunk_k: int) -> None:
+    assert k_split.rectangles(call, Chip()) == cut
+    assert k_split.single_core_chunk_k(call, Chip()) == chunk_k
+
+
+# ---- deterministic_split_k ----
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "kind", "words"),
+    [
+        # One core, two, and three of which the first has one chunk more.
+        (5, 300, 40, HALF, ""),
+        (17, 500, 60, HALF, "tB special"),
+        (130, 1200, 70, HALF, "tA bias"),
+        # Strips of rows: slices are used again from the third on.
+        (1000, 500, 20, BF16, "bias special"),
+        # Strips of columns, each with all rows.
+        (416, 390, 400, HALF, "tB"),
+        (33, 900, 70, BF16, "nz"),
+    ],
+)
+def test_deterministic(
+    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, words: str
+) -> None:
+    args = operands(rng, m, k, n, kind, words)
+    assert_as_the_reference(*args, template="deterministic_split_k", timing=False)
+
+
+def test_deterministic_in_every_mode(rng: np.random.Generator) -> None:
+    args = operands(rng, 40, 1000, 33, HALF, "bias")
+    whole = assert_as_the_reference(*args, template="deterministic_split_k")
+    exact = assert_as_the_reference(
+        *args, template="deterministic_split_k", byte_exact=True, every_core=True
+    )
+    assert whole.plan is not None
+    assert (whole.plan.block_dim, whole.time_us) == (3, exact.time_us)
