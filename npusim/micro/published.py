@@ -8,12 +8,13 @@ from math import prod
 from typing import NamedTuple
 
 from npusim.chip import L2State
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cube import BaseTile
 from npusim.kernel.launch import Kernel
+from npusim.micro import broadcast
 from npusim.micro.add import add
-from npusim.micro.copies import read, read_alike
+from npusim.micro.copies import To, read, read_alike
 from npusim.micro.elementwise import cast, maximum
 from npusim.micro.product import product
 from npusim.micro.reorder import reorder
@@ -113,26 +114,23 @@ TO_L1 = Table(
         ),
     ),
 )
-# Six megabytes stay in the L2 from one run to the next.
+
+
+def _alike(to: To, tile: tuple[int, int], staggered: bool) -> Callable[[DeviceSpec], Kernel]:
+    return lambda s: read_alike(s, SMALL, tile, to, staggered=staggered, bypass=True)
+
+
+# The example switches the L2 off for these four (CACHE_MODE_DISABLE in data_copy_ub.h and
+# data_copy_l1.h). Where a staggered core starts is assumed.
 ALIKE = Table(
-    "All cores read the same 6144 x 512 fp16 (asc-devkit, 04_memory_access/data_copy)",
+    "All cores read the same 6144 x 512 fp16, past the L2 (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
     "repeat",
     (
-        Row("m0819", "into UB", 539.42, lambda s: read_alike(s, SMALL, (64, 512))),
-        Row(
-            "m0820",
-            "into UB, staggered",
-            328.88,
-            lambda s: read_alike(s, SMALL, (64, 512), staggered=True),
-        ),
-        Row("m0826", "into L1", 278.56, lambda s: read_alike(s, SMALL, (64, 512), "l1")),
-        Row(
-            "m0827",
-            "into L1, staggered",
-            221.34,
-            lambda s: read_alike(s, SMALL, (64, 512), "l1", staggered=True),
-        ),
+        Row("m0819", "into UB", 539.42, _alike("ub", (128, 64), False)),
+        Row("m0820", "into UB, staggered", 328.88, _alike("ub", (128, 64), True)),
+        Row("m0826", "into L1", 278.56, _alike("l1", (256, 64), False)),
+        Row("m0827", "into L1, staggered", 221.34, _alike("l1", (256, 64), True)),
     ),
 )
 REORDER = Table(
@@ -218,9 +216,20 @@ def _maxima() -> Iterator[Row]:
         (3, 7, 11, 13, 1013): (FLOAT32, 20.62),
     }
     for shape, (dtype, took) in measured.items():
-        count = prod(shape)
-        text = f"{_times(shape)} {dtype.name}"
-        yield Row("", text, took, partial(maximum, count=count, dtype=dtype))
+        write = partial(maximum, count=prod(shape), dtype=dtype)
+        yield Row("", f"{_times(shape)} {dtype.name}", took, write)
+
+
+def _broadcast_maxima() -> Iterator[Row]:
+    measured = {
+        ((2, 3, 5, 1024, 256), (1024, 1)): (INT32, 39.06),
+        ((255, 8193), (8193,)): (FLOAT16, 9.74),
+        ((2, 3, 17, 1024, 101), (1024, 1)): (FLOAT32, 133.06),
+        ((2049, 513), (513,)): (FLOAT32, 10.78),
+    }
+    for (shape, other), (dtype, took) in measured.items():
+        write = partial(broadcast.maximum, shape=shape, other=other, dtype=dtype)
+        yield Row("", f"{_times(shape)} and {_times(other)} {dtype.name}", took, write)
 
 
 def _times(shape: tuple[int, ...]) -> str:
@@ -232,9 +241,9 @@ def _times(shape: tuple[int, ...]) -> str:
 CASTS = Table(
     "Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "repeat", (*_casts(),)
 )
-# hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. Rows that broadcast, and
-# int64, are left out: how the vendor's kernel computes them is closed.
-MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "repeat", (*_maxima(),))
+# hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. int64 is left out: how the
+# vendor's kernel compares it is closed.
+MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "repeat", (*_maxima(), *_broadcast_maxima()))
 
 TABLES = (ADD, TO_UB, TO_L1, ALIKE, REORDER, CASTS, MAXIMA, PRODUCT)
 
