@@ -94,7 +94,7 @@ class Published:
         table, row = found
         spec = devices.load(table.device)
         kernel = row.write(spec)
-        return task_us(kernel, spec, time(kernel, spec, table.l2))
+        return row.time_us(kernel, spec, time(kernel, spec, table.l2))
 
 
 @dataclass(frozen=True, slots=True)

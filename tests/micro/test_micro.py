@@ -24,7 +24,7 @@ from npusim.micro import Kernel, broadcast, compute, task_us, time
 from npusim.micro.add import add
 from npusim.micro.copies import To, read, read_alike
 from npusim.micro.elementwise import cast, maximum
-from npusim.micro.product import product
+from npusim.micro.product import Plan, product
 from npusim.micro.reorder import reorder
 from npusim.micro.shares import cores_of, shares
 from npusim.trace import Trace
@@ -134,11 +134,39 @@ def test_product_multiplies_by_the_transpose(
 ) -> None:
     m, n, k = shape
     x, y = (rng.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (m, n))
-    kernel = product(tiny, shape, BaseTile(32, 32, 16, 2, 1, depth_a=depth, depth_b=depth), grid)
+    tile = BaseTile(32, 32, 16, 2, 1, depth_a=depth, depth_b=depth)
+    kernel = product(tiny, shape, Plan(tile=tile, grid=grid))
     assert len(kernel.blocks) == 2
     found = compute(kernel, tiny, x1=x, x2=y)["y"]
     expected = x.astype(np.float32) @ y.astype(np.float32).T
     np.testing.assert_array_equal(found, expected.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"l2_tiles": (2, 2)},
+        {"l2_tiles": (1, 2), "unit_flag": True},
+        {"unit_flag": True, "staggered": True},
+        {"dtype": FLOAT32, "transposed_b": False, "staggered": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(64, 160, 80), (70, 190, 50)], ids=str)
+def test_every_variant_of_product_multiplies(
+    shape: tuple[int, int, int],
+    options: dict[str, Any],
+    tiny: DeviceSpec,
+    rng: np.random.Generator,
+) -> None:
+    m, n, k = shape
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    given = y if options.get("transposed_b") is False else y.T
+    inputs = {"x1": x.astype(np.float16), "x2": given.astype(np.float16)}
+    kernel = product(tiny, shape, Plan(tile=BaseTile(32, 32, 16, 1, 1), grid=(1, 2), **options))
+    assert len(kernel.blocks) == 2
+    # Small integers, so that the order of sums makes no difference.
+    np.testing.assert_array_equal(compute(kernel, tiny, **inputs)["y"], x @ y)
 
 
 def test_inputs_that_do_not_fit_are_refused(tiny: DeviceSpec) -> None:
@@ -309,7 +337,8 @@ def test_big_packets_and_two_pieces_in_l1_make_a_product_faster(a2: DeviceSpec) 
     shape = 1024, 1536, 1024
     tiles = [BaseTile(128, 256, 64, depth_a=1, depth_b=1), BaseTile(128, 256, 64, 8, 4)]
     writes = [(tiles[0], (1, 1)), (tiles[0], (4, 6)), (tiles[1], (4, 6))]
-    times = [time(product(a2, shape, tile, grid), a2).cycles for tile, grid in writes]
+    plans = (Plan(tile=tile, grid=grid) for tile, grid in writes)
+    times = [time(product(a2, shape, plan), a2).cycles for plan in plans]
     assert times[0] > times[1] > times[2]
 
 
