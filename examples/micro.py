@@ -9,7 +9,7 @@ busiest core keeps each pipe busy:
 import sys
 
 from npusim import devices
-from npusim.micro import task_us, time
+from npusim.micro import time
 from npusim.micro.published import TABLES
 from npusim.trace import Trace
 
@@ -26,7 +26,7 @@ def main(words: list[str], with_pipes: bool) -> None:
         for row in chosen:
             kernel = row.write(spec)
             trace = time(kernel, spec, table.l2)
-            took = task_us(kernel, spec, trace)
+            took = row.time_us(kernel, spec, trace)
             error = took / row.measured_us - 1
             pipes = f"  {pipes_us(trace)}" if with_pipes else ""
             print(f"  {row.variant:38} {row.measured_us:12.2f} {took:13.2f} {error:+7.1%}{pipes}")

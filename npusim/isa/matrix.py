@@ -149,7 +149,7 @@ class Mmad(MicroOp):
 
     *a* is Zz in L0A, *b* Zn in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
     *bias* `(n,)` in the bias table, or from what *dst* holds. Elements beyond m, n and k take no
-    part.
+    part. For *unit_flag* see :class:`Fixpipe`.
     """
 
     dst: Local
@@ -160,6 +160,7 @@ class Mmad(MicroOp):
     k: int
     init: Init = "zero"
     bias: Local | None = None
+    unit_flag: bool = False
     pipe: ClassVar[Pipe] = "cube"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("a", "read"),
@@ -178,9 +179,10 @@ class Mmad(MicroOp):
         return Product(self.m, self.n, self.k, self.a.dtype)
 
     def __str__(self) -> str:
+        name = "mmad.unit_flag" if self.unit_flag else "mmad"
         start = f"{self.bias} + " if self.bias else ""
         sign = "+=" if self.init == "accumulate" else "="
-        return f"mmad {self.m}x{self.n}x{self.k} {self.dst} {sign} {start}{self.a} @ {self.b}"
+        return f"{name} {self.m}x{self.n}x{self.k} {self.dst} {sign} {start}{self.a} @ {self.b}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,13 @@ class Fixpipe(MicroOp):
     *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row; to L1 as Nz of
     *dst_rows* rows. *scale* is one 64-bit quantisation parameter, or one a column in the fixpipe
     buffer. With *atomic* the numbers are added to what is there, in the type of *dtype*.
+
+    With *unit_flag*, an Mmad that has it too and this one hand L0C over 512 bytes at a time: either
+    may work right behind the other (asc-devkit, Mmad.md, Fixpipe.md, the guide's page on UnitFlag).
+    A program says so with two flags in place of one: the first one directly before the micro-op
+    that goes ahead, so that the other one starts when that starts, and the second one behind it,
+    which the other pipe awaits before it goes on. Where only one of two accesses to L0C has it, or
+    the first flag is missing, they race.
     """
 
     dst: Global | Local
@@ -202,6 +211,7 @@ class Fixpipe(MicroOp):
     scale: Local | Annotated[int, UNSIGNED_64] | None = None
     dst_rows: int = 0
     atomic: bool = False
+    unit_flag: bool = False
     pipe: ClassVar[Pipe] = "fixpipe"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", touched="footprint"),
@@ -239,8 +249,8 @@ class Fixpipe(MicroOp):
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" by {self.scale}"
         sign = "+=" if self.atomic else "<-"
-        shape = f"{self.m}x{self.n}"
-        return f"fixpipe.{self.mode} {shape} {self.dst} {self.dtype.name} {sign} {self.src}{scale}"
+        name = f"fixpipe.{self.mode}{'.unit_flag' if self.unit_flag else ''}"
+        return f"{name} {self.m}x{self.n} {self.dst} {self.dtype.name} {sign} {self.src}{scale}"
 
 
 @dataclass(frozen=True, slots=True)

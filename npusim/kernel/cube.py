@@ -4,22 +4,40 @@ A *feed* loads pieces of an operand into L1 as Nz, :class:`L0Pair` loads parts o
 into L0A and L0B and multiplies them, and :class:`CubeWriter` does this for base tiles, step after
 step of k. Everything is double buffered: L1 and L0 always, L0C where the tile asks for it. Steps of
 k follow each other in ascending order, so a base tile's sum is that of the whole row and column
-(asc-devkit, the Matmul API's Norm and MDL schedules).
+(asc-devkit, the Matmul API's Norm and MDL schedules). Two options of that API are options here:
+
+* the unit flag, by which the fixpipe empties L0C behind the last Mmad of a tile, and the first one
+  of the next tile fills it behind the fixpipe (asc-devkit, the guide's page on UnitFlag);
+* the k stagger, by which cores begin at different pieces of k and go round, so that those that
+  share rows or columns read different lines at a time (asc-devkit, k_loop_mdl_reorder.h). Sums of
+  floats then are in another order on each core; those of integers do not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from math import lcm
 from typing import Literal, Protocol
 
 from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
-from npusim.isa import BLOCK_BYTES, Global, Load, LoadData, LoadNd2Nz, LoadTable, Local, Mmad
+from npusim.isa import (
+    BLOCK_BYTES,
+    Fixpipe,
+    Global,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    Local,
+    Mmad,
+)
 from npusim.kernel.builder import Builder
-from npusim.kernel.queues import Queue, Slot
+from npusim.kernel.queues import ProgramError, Queue, Slot
 from npusim.kernel.views import GmView, Shiftable, load
 
 __all__ = [
@@ -253,8 +271,13 @@ class L0Pair:
         shape: tuple[int, int, int],
         init: MmadInit = "zero",
         bias: Local | None = None,
+        before: Callable[[], None] | None = None,
+        unit_flag: bool = False,
     ) -> None:
-        """Add *a* times *b* of *shape* (m, n, k) in L0C to what *init* says *dst* begins with."""
+        """Add *a* times *b* of *shape* (m, n, k) in L0C to what *init* says *dst* begins with.
+
+        *before* writes what comes directly before the Mmad, whose *unit_flag* is as given.
+        """
         m, n, k = shape
         slot = self._left.alloc()
         # (m, k) of L1 -> L0A, (k, n) of L1 -> L0B, both by mte1; then (m, n) += in L0C.
@@ -262,7 +285,9 @@ class L0Pair:
         right = self._load_data(self._right[slot.event], b, n, k)
         self._left.enque(slot)
         slot = self._left.deque()
-        self._builder.emit(Mmad(dst, left, right, m, n, k, init, bias))
+        if before is not None:
+            before()
+        self._builder.emit(Mmad(dst, left, right, m, n, k, init, bias, unit_flag))
         self._left.free(slot)
 
     def _load_data(self, dst: Slot, x: L1Operand, extent: int, k: int) -> Local:
@@ -274,11 +299,20 @@ class CubeWriter:
     """Writes products of base tiles for one cube core, or the cube of a coupled core."""
 
     def __init__(
-        self, builder: Builder, tile: BaseTile, a: Feed, b: Feed, k: int, drain: Pipe = "fixpipe"
+        self,
+        builder: Builder,
+        tile: BaseTile,
+        a: Feed,
+        b: Feed,
+        k: int,
+        drain: Pipe = "fixpipe",
+        *,
+        unit_flag: bool = False,
     ) -> None:
         """*k* is the longest product, *drain* the pipe that reads L0C.
 
-        Buffers are claimed here; raises ProgramError where they do not fit.
+        With *unit_flag*, which only a fixpipe can have, `drain` must empty L0C. Buffers are claimed
+        here; raises ProgramError where they do not fit.
         """
         self.builder, self.tile, self.k = builder, tile, k
         # Depth 0: all of k is one piece, which stays in L1.
@@ -293,6 +327,20 @@ class CubeWriter:
         # Sums in L0C are (n / 16, m, 16), int32 or fp32.
         sums = align_up(tile.m, FRACTAL_ROWS) * align_up(tile.n, FRACTAL_ROWS)
         self._l0c = builder.queue("l0c", self.dtype.nbytes(sums), "cube", drain, tile.l0c_depth)
+        # With a unit flag that queue tells that the last Mmad, or the fixpipe, has begun with a
+        # buffer, and this one that it is over.
+        self._over: Queue | None = None
+        if unit_flag:
+            self._over = builder.queue("l0c", 0, "cube", drain, tile.l0c_depth)
+
+    def stagger(self, core: int, k: int) -> int:
+        """Where *core* begins in a product of *k*: its number modulo the pieces of k in L1.
+
+        Pieces are those of the operand that has the longer ones. Of lengths that are no multiples
+        of each other the least common one is taken (assumed).
+        """
+        step = self.tile.k * lcm(self.tile.steps_a, self.tile.steps_b)
+        return core % ceil_div(k, step) * step
 
     def fetch(self, extent: int, k: int) -> None:
         """Load the operand that stays in L1: all of [0, k) for *extent* rows or columns."""
@@ -312,34 +360,72 @@ class CubeWriter:
         *,
         bias: Local | None = None,
         preload: Callable[[Local], None] | None = None,
+        first_k: int = 0,
     ) -> Slot:
         """Multiply an (m, k) by a (k, n) tile; returns L0C, ready for the pipe that drains it.
 
-        It starts from *bias* in the bias table, from what *preload* writes into L0C, or from zero.
-        Give the slot back with `release`.
+        It starts from *bias* in the bias table, from what *preload* writes into L0C, or from zero,
+        at *first_k*, which begins a piece of both operands in L1. Give the slot back with `drain`,
+        or with `release` where another pipe than the fixpipe has read it.
         """
+        if first_k and "fixpipe" in (self._a.producer, self._b.producer):
+            raise ProgramError(
+                f"{self.builder.name}: a product of what the fixpipe writes to L1 must begin at "
+                f"k = 0, not at {first_k}; leave first_k out"
+            )
         total = self._l0c.alloc()
         dst = total.of(self.dtype, align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS))
         # 310P has no bias table: sums start from rows of bias that the vector pipe wrote to L0C.
         if preload is not None:
             preload(dst)
-        for start in range(0, k, self.tile.k):
-            count = min(self.tile.k, k - start)
-            self._a.advance(start, m, k)
-            self._b.advance(start, n, k)
-            # (m, count) @ (count, n) -> (m, n)
-            a, b = self._a.operand(start, m), self._b.operand(start, n)
+        init: MmadInit = "accumulate" if preload else "bias" if bias else "zero"
+        starts = (*range(first_k, k, self.tile.k), *range(0, first_k, self.tile.k))
+        for start in starts:
+            hand_over = None
+            if self._over is not None and start == starts[-1]:
+                hand_over = partial(self._l0c.enque, total)
+            self._step(dst, (m, n, k), start, init, bias if init == "bias" else None, hand_over)
             # Only the first step of k starts the sums; the others add to them.
-            if start > 0 or preload is not None:
-                self._l0.multiply(dst, a, b, (m, n, count), "accumulate")
-            elif bias is not None:
-                self._l0.multiply(dst, a, b, (m, n, count), "bias", bias)
-            else:
-                self._l0.multiply(dst, a, b, (m, n, count))
+            init = "accumulate"
+            if self._over is not None and start == first_k:
+                # The first Mmad follows the fixpipe, so it is over no sooner than that.
+                over = self._over.alloc()
         self._a.release()
         self._b.release()
-        self._l0c.enque(total)
+        if self._over is None:
+            self._l0c.enque(total)
+        else:
+            self._over.enque(over)
         return self._l0c.deque()
+
+    def _step(
+        self,
+        dst: Local,
+        shape: tuple[int, int, int],
+        start: int,
+        init: MmadInit,
+        bias: Local | None,
+        hand_over: Callable[[], None] | None,
+    ) -> None:
+        """Add the step of k that begins at *start* to *dst*; *shape* is that of the product."""
+        m, n, k = shape
+        count = min(self.tile.k, k - start)
+        self._a.advance(start, m, k)
+        self._b.advance(start, n, k)
+        # (m, count) @ (count, n) -> (m, n)
+        a, b = self._a.operand(start, m), self._b.operand(start, n)
+        unit_flag = self._over is not None
+        self._l0.multiply(dst, a, b, (m, n, count), init, bias, hand_over, unit_flag)
+
+    def drain(self, total: Slot, op: Fixpipe) -> None:
+        """Let *op* read L0C, and give the slot back."""
+        if self._over is None:
+            self.builder.emit(op)
+            self._l0c.free(total)
+            return
+        self._l0c.free(total)
+        self.builder.emit(replace(op, unit_flag=True))
+        self._over.free(self._over.deque())
 
     def release(self, total: Slot) -> None:
         """L0C has been read."""
@@ -354,6 +440,7 @@ class _Side:
     ) -> None:
         """L1 holds *depth* pieces of *step*, or all of *k* if *depth* is 0."""
         self._builder, self._feed, self._l0, self._step = builder, feed, l0, step
+        self.producer = feed.producer
         # A piece that the cube computes itself is requested one piece ahead: mte1 and the cube work
         # on the piece before while the fixpipe writes this one to L1.
         self._ahead = step if feed.producer == "fixpipe" else 0

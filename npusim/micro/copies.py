@@ -20,7 +20,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, LoadNd2Nz
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import Kernel
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.micro.shares import cores_of, shares
@@ -63,12 +63,18 @@ def read(
 
 
 def read_alike(
-    spec: DeviceSpec, shape: Shape, tile: Shape, to: To = "ub", *, staggered: bool = False
+    spec: DeviceSpec,
+    shape: Shape,
+    tile: Shape,
+    to: To = "ub",
+    *,
+    staggered: bool = False,
+    bypass: bool = False,
 ) -> Kernel:
     """Let every core read all of a matrix of *shape*: the same tiles in the same order.
 
-    *staggered*, each core starts with a tile of its own, evenly spread, and wraps around. Raises
-    ValueError where the matrix is not whole tiles.
+    *staggered*, each core starts with a tile of its own, evenly spread, and wraps around. *bypass*:
+    reads go past the L2. Raises ValueError where the matrix is not whole tiles.
     """
     rows, columns = shape
     if rows % tile[0] or columns % tile[1]:
@@ -80,6 +86,7 @@ def read_alike(
     places = [
         (row, column) for row in range(0, rows, tile[0]) for column in range(0, columns, tile[1])
     ]
+    bound = bindings(GmView.of("x", FLOAT16, rows, columns), is_cached=not bypass)
     programs: dict[int, Program] = {}
     blocks = []
     for core in range(cores):
@@ -88,7 +95,7 @@ def read_alike(
             for row, column in places[first:] + places[:first]:
                 kernel.tile(row, column)
             programs[first] = kernel.builder.build()
-        blocks.append(Block(core, kind, programs[first], {"x": Binding("x")}))
+        blocks.append(Block(core, kind, programs[first], bound))
     return Kernel("read_alike", tuple(blocks), {"x": TensorSpec(shape, "float16")})
 
 

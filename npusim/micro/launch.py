@@ -31,9 +31,12 @@ def time(kernel: Kernel, spec: DeviceSpec, l2: L2State = "cold") -> Trace:
     return chip.time(kernel.blocks, tensors, spec, l2=l2)
 
 
-def task_us(kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
-    """The profiler's Task Duration: launch, the slowest core, completion."""
-    launch_us = spec.launch.time_us(kernel.block_dim, kernel.is_mix)
+def task_us(kernel: Kernel, spec: DeviceSpec, trace: Trace, *, reads_tiling: bool = False) -> float:
+    """The profiler's Task Duration: launch, the slowest core, completion.
+
+    *reads_tiling* says whether its cores read a tiling from global memory before they begin.
+    """
+    launch_us = spec.launch.time_us(kernel.block_dim, kernel.is_mix, reads_tiling)
     return launch_us + trace.cycles / spec.clock_hz * 1e6
 
 

@@ -37,7 +37,7 @@ from npusim import devices, ops
 from npusim.chip import L2State
 from npusim.data.dtypes import FLOAT32, dtype_named
 from npusim.data.tensor import TensorSpec
-from npusim.micro import task_us, time
+from npusim.micro import broadcast, task_us, time
 from npusim.micro.elementwise import cast, maximum
 from npusim.micro.published import find
 from npusim.run import run
@@ -101,15 +101,15 @@ class Published:
         table, row = found
         spec = devices.load(table.device)
         kernel = row.write(spec)
-        return task_us(kernel, spec, time(kernel, spec, table.l2))
+        return row.time_us(kernel, spec, time(kernel, spec, table.l2))
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """A cast to fp32 or a maximum of *count* elements."""
+    """A cast to fp32, or a maximum, of tensors of these shapes."""
 
     op: str
-    count: int
+    shapes: tuple[tuple[int, ...], ...]
     dtype: str
     device: str
     l2: L2State
@@ -117,10 +117,13 @@ class Elementwise:
     def time_us(self) -> float:
         """Task Duration."""
         spec, dtype = devices.load(self.device), dtype_named(self.dtype)
+        first, *others = self.shapes
         if self.op == "cast":
-            kernel = cast(spec, self.count, dtype, FLOAT32)
+            kernel = cast(spec, prod(first), dtype, FLOAT32)
+        elif others == [first]:
+            kernel = maximum(spec, prod(first), dtype)
         else:
-            kernel = maximum(spec, self.count, dtype)
+            kernel = broadcast.maximum(spec, first, others[0], dtype)
         return task_us(kernel, spec, time(kernel, spec, self.l2))
 
 
@@ -200,19 +203,21 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
 
 
 def _cast(row: Row) -> tuple[Timed, ...]:
-    dtype = SHORT.get(row.x_dtype, row.x_dtype)
-    return (Elementwise("cast", prod(_shapes(row)[0]), dtype, row.device, _l2(row)),)
+    return (_elementwise(row),)
 
 
 def _maximum(row: Row) -> tuple[Timed, ...]:
-    first, *others = _shapes(row)
+    if row.x_dtype.startswith("int64"):
+        raise NotModelledError("how the vendor compares int64 is closed")
+    return (_elementwise(row),)
+
+
+def _elementwise(row: Row) -> Elementwise:
     dtype = row.x_dtype.partition("/")[0]
-    if any(other != first for other in others) or dtype == "int64":
-        raise NotModelledError("how the vendor broadcasts, and takes int64, is closed")
-    return (Elementwise("maximum", prod(first), dtype, row.device, _l2(row)),)
+    return Elementwise(row.op, _shapes(row), SHORT.get(dtype, dtype), row.device, _l2(row))
 
 
-def _shapes(row: Row) -> list[tuple[int, ...]]:
+def _shapes(row: Row) -> tuple[tuple[int, ...], ...]:
     """What stands in the column, `3x4 , 3x4` for two inputs; raises RowError."""
     texts = row.shape.split(" , ")
     if not all(re.fullmatch(r"\d+(x\d+)*", text) for text in texts):
@@ -220,7 +225,7 @@ def _shapes(row: Row) -> list[tuple[int, ...]]:
             f"validate: row {row.id}: shape must be sizes such as 3x4 , 3x4 for {row.op}, "
             f"not {row.shape!r}; fix the cell"
         )
-    return [tuple(int(size) for size in text.split("x")) for text in texts]
+    return tuple(tuple(int(size) for size in text.split("x")) for text in texts)
 
 
 KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,12 +23,14 @@ from npusim.isa import (
     BinaryScalar,
     Cast,
     Duplicate,
+    Fixpipe,
     Global,
     Load,
     LoadData,
     LoadNd2Nz,
     Local,
     MicroOp,
+    Mmad,
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
@@ -119,6 +122,38 @@ def test_a_flag_set_before_the_work_does_not_help() -> None:
 def test_a_wait_after_the_work_does_not_help() -> None:
     with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#2 {CAST}", "ub[0:256]")):
         walk(load(), SetFlag("mte2", "vector", 0), half(), WaitFlag("mte2", "vector", 0))
+
+
+def mmad(*, unit_flag: bool = True) -> Mmad:
+    l0c, l0 = Local("l0c", 0, FLOAT32, 256), Local("l0a", 0, FLOAT16, 256)
+    return Mmad(l0c, l0, replace(l0, buffer="l0b"), 16, 16, 16, unit_flag=unit_flag)
+
+
+def out(*, unit_flag: bool = True) -> Fixpipe:
+    place = Global("y", 0, 64, 16, 64)
+    return Fixpipe(place, mmad().dst, 16, 16, 16, FLOAT32, unit_flag=unit_flag)
+
+
+def test_the_unit_flag_orders_what_runs_along_behind_a_flag() -> None:
+    go, start = sync("cube", "fixpipe")
+    assert walk(mmad(), go, mmad(), start, out()) == (0, 1, 2, 3, 4)
+    go, start = sync("fixpipe", "cube")
+    assert walk(go, out(), start, mmad()) == (0, 1, 2, 3)
+
+
+def test_without_a_flag_or_with_half_a_unit_flag_there_is_a_race() -> None:
+    go, start = sync("cube", "fixpipe")
+    for ops in (
+        (mmad(), out()),
+        (go, start, mmad(), out(unit_flag=False)),
+        (go, start, mmad(unit_flag=False), out()),
+        # The flag comes before another Mmad.
+        (go, start, mmad(), mmad(), out()),
+    ):
+        last = len(ops) - 1
+        names = f"#{last - 1} cube: {ops[-2]}", f"#{last} fixpipe: {ops[-1]}"
+        with pytest.raises(RaceError, match=race(*names, "l0c[0:1024]")):
+            walk(*ops)
 
 
 def test_an_older_set_is_what_a_wait_takes_first() -> None:

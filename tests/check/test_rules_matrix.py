@@ -83,6 +83,7 @@ ACCEPTED: list[tuple[str, MicroOp]] = [
     ("aic", replace(PLAIN, atomic=True)),
     ("aic", TO_L1),
     ("aic", replace(OUT, dtype=BFLOAT16)),
+    ("aic", replace(OUT, unit_flag=True)),
     ("aic", replace(OUT, dtype=INT8, mode="qf322b8", scale=7, dst=Global("y", 0, 40, 20, 64))),
     ("ai_core", DRAIN),
     ("ai_core", replace(DRAIN, scale=at("ub", UINT64, 32))),
@@ -510,6 +511,11 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
         "aiv",
         other(SUM, dst=at("ub", FLOAT32, 7)),
         "src must be 32 bytes for each of the 7 elements of dst, not 256 in all; change its count",
+    ),
+    (
+        "ai_core",
+        other(HALVES, unit_flag=True),
+        "unit_flag must be False on arch 2002, not True; use flags alone",
     ),
     # ---- flags between cores ----
     (

@@ -20,11 +20,11 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Load, LoadNd2Nz, global_operand
 from npusim.kernel.cube import BaseTile
 from npusim.kernel.queues import ProgramError
-from npusim.micro import Kernel, compute, task_us, time
+from npusim.micro import Kernel, broadcast, compute, task_us, time
 from npusim.micro.add import add
 from npusim.micro.copies import To, read, read_alike
 from npusim.micro.elementwise import cast, maximum
-from npusim.micro.product import product
+from npusim.micro.product import Plan, product
 from npusim.micro.reorder import reorder
 from npusim.micro.shares import cores_of, shares
 from npusim.trace import Trace
@@ -90,6 +90,29 @@ def test_maximum_takes_the_larger_one(
     np.testing.assert_array_equal(found, np.where(x > y, x, y))
 
 
+@pytest.mark.parametrize(
+    ("shape", "other", "dtype"),
+    [
+        ((3, 20, 100), (20, 1), INT32),
+        ((2, 2, 40, 33), (1, 1, 40, 1), FLOAT16),
+        ((40, 64), (40, 1), FLOAT32),
+        ((5, 9, 33), (33,), FLOAT32),
+        ((70, 128), (1, 128), FLOAT16),
+    ],
+    ids=str,
+)
+def test_maximum_takes_an_operand_that_is_broadcast(
+    shape: tuple[int, ...],
+    other: tuple[int, ...],
+    dtype: DType,
+    tiny: DeviceSpec,
+    rng: np.random.Generator,
+) -> None:
+    x, y = (rng.integers(-100, 100, size).astype(dtype.numpy) for size in (shape, other))
+    found = compute(broadcast.maximum(tiny, shape, other, dtype), tiny, x1=x, x2=y)["y"]
+    np.testing.assert_array_equal(found, np.where(x > y, x, y))
+
+
 @pytest.mark.parametrize(("tile_rows", "stride"), [(16, 16), (16, 17), (24, 31)])
 def test_reorder_makes_fractals(
     tile_rows: int, stride: int, a2: DeviceSpec, rng: np.random.Generator
@@ -111,11 +134,39 @@ def test_product_multiplies_by_the_transpose(
 ) -> None:
     m, n, k = shape
     x, y = (rng.integers(-4, 5, (rows, k)).astype(np.float16) for rows in (m, n))
-    kernel = product(tiny, shape, BaseTile(32, 32, 16, 2, 1, depth_a=depth, depth_b=depth), grid)
+    tile = BaseTile(32, 32, 16, 2, 1, depth_a=depth, depth_b=depth)
+    kernel = product(tiny, shape, Plan(tile=tile, grid=grid))
     assert len(kernel.blocks) == 2
     found = compute(kernel, tiny, x1=x, x2=y)["y"]
     expected = x.astype(np.float32) @ y.astype(np.float32).T
     np.testing.assert_array_equal(found, expected.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"l2_tiles": (2, 2)},
+        {"l2_tiles": (1, 2), "unit_flag": True},
+        {"unit_flag": True, "staggered": True},
+        {"dtype": FLOAT32, "transposed_b": False, "staggered": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(64, 160, 80), (70, 190, 50)], ids=str)
+def test_every_variant_of_product_multiplies(
+    shape: tuple[int, int, int],
+    options: dict[str, Any],
+    tiny: DeviceSpec,
+    rng: np.random.Generator,
+) -> None:
+    m, n, k = shape
+    x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
+    given = y if options.get("transposed_b") is False else y.T
+    inputs = {"x1": x.astype(np.float16), "x2": given.astype(np.float16)}
+    kernel = product(tiny, shape, Plan(tile=BaseTile(32, 32, 16, 1, 1), grid=(1, 2), **options))
+    assert len(kernel.blocks) == 2
+    # Small integers, so that the order of sums makes no difference.
+    np.testing.assert_array_equal(compute(kernel, tiny, **inputs)["y"], x @ y)
 
 
 def test_inputs_that_do_not_fit_are_refused(tiny: DeviceSpec) -> None:
@@ -192,6 +243,15 @@ def test_all_cores_read_the_same_tiles_in_an_order_of_their_own_if_staggered(
     assert time(kernel, tiny).l2_bytes == 2 * 64 * 128 * 2
 
 
+def test_all_cores_read_the_same_past_the_l2_if_told_to(tiny: DeviceSpec) -> None:
+    # 4 KiB, half of the L2, for each of two cores.
+    nbytes = 2 * 16 * 128 * 2
+    kernel = read_alike(tiny, (16, 128), (16, 64))
+    assert moved(time(kernel, tiny, "warm")) == (0, nbytes)
+    past = read_alike(tiny, (16, 128), (16, 64), bypass=True)
+    assert moved(time(past, tiny, "warm")) == (nbytes, 0)
+
+
 def test_what_goes_past_the_l2_is_read_from_memory_even_if_it_lies_there(tiny: DeviceSpec) -> None:
     kernel = add(tiny, 512, 256)
     assert moved(time(kernel, tiny, "warm")) == (0, 3 * 1024)
@@ -208,6 +268,24 @@ def test_a_core_gets_at_least_four_kibibytes(count: int, cores: int, a2: DeviceS
     kernel = cast(a2, count, BFLOAT16, FLOAT32)
     assert len(kernel.blocks) == cores
     assert sum(_stored(block.program.ops) for block in kernel.blocks) == 4 * count
+
+
+@pytest.mark.parametrize(
+    ("shape", "other", "dtype", "cores"),
+    [
+        # 31 rows of 520 fit three times into 192 KiB less 256 B: 67 tiles in runs of two.
+        ((2049, 513), (513,), FLOAT32, 34),
+        # 63 rows and what Brcb takes: 30 matrices of 17 tiles in runs of 11.
+        ((30, 1024, 256), (1024, 1), INT32, 47),
+    ],
+    ids=str,
+)
+def test_a_core_gets_whole_tiles_of_what_is_broadcast(
+    shape: tuple[int, ...], other: tuple[int, ...], dtype: DType, cores: int, a2: DeviceSpec
+) -> None:
+    kernel = broadcast.maximum(a2, shape, other, dtype)
+    assert len(kernel.blocks) == cores
+    assert sum(_stored(block.program.ops) for block in kernel.blocks) == 4 * prod(shape)
 
 
 def _stored(ops: Any) -> int:
@@ -259,7 +337,8 @@ def test_big_packets_and_two_pieces_in_l1_make_a_product_faster(a2: DeviceSpec) 
     shape = 1024, 1536, 1024
     tiles = [BaseTile(128, 256, 64, depth_a=1, depth_b=1), BaseTile(128, 256, 64, 8, 4)]
     writes = [(tiles[0], (1, 1)), (tiles[0], (4, 6)), (tiles[1], (4, 6))]
-    times = [time(product(a2, shape, tile, grid), a2).cycles for tile, grid in writes]
+    plans = (Plan(tile=tile, grid=grid) for tile, grid in writes)
+    times = [time(product(a2, shape, plan), a2).cycles for plan in plans]
     assert times[0] > times[1] > times[2]
 
 
@@ -306,6 +385,16 @@ def test_small_tiles_and_rows_off_a_line_are_slower(to: To, a2: DeviceSpec) -> N
             lambda s: maximum(s, 8, INT64),
             "elementwise.maximum: dtype must be one of float16, float32, int32, bfloat16, int8, "
             "not int64; cast it first",
+        ),
+        (
+            lambda s: broadcast.maximum(s, (8, 8), (8,), BFLOAT16),
+            "broadcast.maximum: dtype must be one of float16, float32, int32, not bfloat16; "
+            "cast it first",
+        ),
+        (
+            lambda s: broadcast.maximum(s, (2, 8, 4), (2, 1, 1), FLOAT32),
+            "broadcast.maximum: the second shape must be that of a row, or of a column of the last "
+            "two axes, of (2, 8, 4), not (2, 1, 1); expand it first",
         ),
         (
             lambda s: add(s, 512, 256, cores=3),
@@ -385,4 +474,4 @@ def test_the_example_reads_its_rows_from_kernels_of_their_size(a2: DeviceSpec) -
             sizes = re.findall(r"\d+(?: x \d+)+", row.variant)
             if table.device != "ascend910b1" and sizes:
                 shape = row.write(a2).outputs["y"].shape
-                assert shape == (prod(int(size) for size in sizes[0].split(" x ")),)
+                assert prod(shape) == prod(int(size) for size in sizes[0].split(" x "))

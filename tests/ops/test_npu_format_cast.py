@@ -187,6 +187,22 @@ def test_pieces_cover_both_layouts_once(
     assert moved == TensorSpec(shape, "int8", "FRACTAL_NZ").nbytes
 
 
+@pytest.mark.parametrize(("columns", "conflicts"), [(256, 8), (240, 1)])
+def test_rows_of_a_line_meet_in_the_banks(columns: int, conflicts: int) -> None:
+    """Blocks 16 apart are in one group of banks, 8 cycles a repeat; blocks 15 apart in eight."""
+
+    def vector_cycles(rows: int) -> int:
+        x = TensorSpec((rows, columns), "float16")
+        trace = run("npu_format_cast", x, 29, device="ascend910b2", values=False).trace
+        return sum(core["vector"].busy_cycles for core in trace.counters().values())
+
+    # 16 rows more on each of 48 cores are two repeats more for each column of blocks.
+    few, more = (vector_cycles(rows) for rows in (48 * 16, 48 * 32))
+    repeats = 48 * columns // 16 * 2
+    # A bank that is read may be written in the same cycle, which then takes one more.
+    assert conflicts <= (more - few) / repeats < conflicts + 1
+
+
 @pytest.mark.parametrize("device", LINES.values())
 @pytest.mark.parametrize("shape", [(8192, 8192), (64, 16384), (16, 65536)], ids=str)
 def test_no_core_has_much_more_than_its_share(shape: tuple[int, int], device: str) -> None:

@@ -278,6 +278,33 @@ def test_a_product_from_global_memory_and_back(tiny: DeviceSpec) -> None:
     ]
 
 
+def test_with_the_unit_flag_the_fixpipe_and_the_cube_follow_each_other() -> None:
+    spec = tiny_spec(l2__write_bytes_per_s=8e9)
+    l0c = Local("l0c", 0, FLOAT32, 256)
+    l0a, l0b = Local("l0a", 0, FLOAT16, 4096), Local("l0b", 0, FLOAT16, 4096)
+    first = Mmad(l0c, l0a, l0b, 16, 16, 256, unit_flag=True)
+    second = Mmad(l0c, l0a, l0b, 16, 16, 256, "accumulate", unit_flag=True)
+    out = Fixpipe(Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast", unit_flag=True)
+    filled, read = sync("cube", "fixpipe"), sync("fixpipe", "cube")
+    full, empty = sync("cube", "fixpipe", 1), sync("fixpipe", "cube", 1)
+    drain = (filled[1], read[0], out, full[1], empty[0])
+    program = (
+        *(filled[0], first, full[0], *drain),
+        *(read[1], first, empty[1], filled[0], second, full[0], *drain),
+        *(read[1], empty[1]),
+    )
+    # An Mmad takes 2 + 16 tiles, its result is there 5 later; 512 bytes out take 64 and 4. The
+    # first one out starts with the first Mmad, and the second Mmad behind that; the third one waits
+    # for all that was there to be out, and the second one out starts with it.
+    assert log(play(spec, program, kind="aic")) == [
+        ("cube", 0, 18, 23),
+        ("fixpipe", 0, 64, 68),
+        ("cube", 18, 36, 41),
+        ("cube", 68, 86, 91),
+        ("fixpipe", 68, 132, 136),
+    ]
+
+
 def test_rows_that_become_fractals_hold_the_pipe_one_by_one() -> None:
     # The link is so wide that whole lines come in no slower than the rows are taken.
     spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)

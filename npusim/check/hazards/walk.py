@@ -28,7 +28,9 @@ from npusim.isa import (
     Barrier,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
+    Fixpipe,
     MicroOp,
+    Mmad,
     SetFlag,
     Table,
     WaitFlag,
@@ -358,9 +360,20 @@ class _Walk:
             found += [
                 (past, access)
                 for past in page.accesses.values()
-                if past.sequence > done and _is_race(past, access)
+                if past.sequence > done
+                and _is_race(past, access)
+                and not (past.sequence - 1 == known > 0 and self._hands_over(past, access))
             ]
         return found
+
+    def _hands_over(self, past: _Access, access: _Access) -> bool:
+        """Whether the unit flag of L0C orders an Mmad and a Fixpipe that run along with each other.
+
+        For a *past* one directly behind what is known to be over: the set of a flag.
+        """
+        ops = [self.program.ops[each.op] for each in (past, access)]
+        is_pair = {type(op) for op in ops} == {Mmad, Fixpipe} and past.area.place == "l0c"
+        return is_pair and all(isinstance(op, Mmad | Fixpipe) and op.unit_flag for op in ops)
 
     def explain(self, found: _ClashError) -> str:
         """What races, and which flags and barriers put an end to it."""

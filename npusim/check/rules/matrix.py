@@ -341,6 +341,14 @@ DRAINS = (
     ),
 )
 
+UNIT_FLAGS = (
+    Rule(
+        (Mmad, Fixpipe),
+        lambda op, at: not op.unit_flag or at.arch == "2201",
+        lambda _, at: f"unit_flag must be False on arch {at.arch}, not True; use flags alone",
+    ),
+)
+
 BROADCASTS = (
     Rule(
         (BroadcastToL0c,),
@@ -381,5 +389,6 @@ RULES = (
     *LOADS,
     *MMADS,
     *DRAINS,
+    *UNIT_FLAGS,
     *BROADCASTS,
 )

@@ -11,8 +11,10 @@ that is in the format already comes back as it is, and no kernel runs.
 
 The vendor's kernel is TransData, which is closed; the one here does what its name says with
 the micro-ops that there are: rows into the unified buffer, block copies there, fractals out. Its
-split over cores and buffers is assumed. A transposed view of an ND array is made contiguous first,
-by a kernel of its own that is not timed; one of a FRACTAL_NZ tensor keeps its memory's order.
+split over cores and buffers is assumed, and so is that rows lie there without a gap, whose blocks
+one below the other then meet in a group of banks. A transposed view of an ND array is made
+contiguous first, by a kernel of its own that is not timed; one of a FRACTAL_NZ tensor keeps its
+memory's order.
 
 Accepted are two to six dimensions (those of the matrix products' weights, ops-nn) of float16,
 float32, int8, int32 and, but for 310P, bfloat16. Elements below a byte come packed in int32.

@@ -26,7 +26,7 @@ from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, load
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops.npu_format_cast.contract import Problem
-from npusim.ops.npu_format_cast.tiling import DEPTH, Piece, Plan, pieces_of_cores, pitch_blocks
+from npusim.ops.npu_format_cast.tiling import DEPTH, Piece, Plan, pieces_of_cores
 
 __all__ = ["build"]
 
@@ -76,11 +76,9 @@ class FormatCast:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p = spec, p
         self.builder = Builder("npu_format_cast", spec.cores[spec.vector_kinds[0]], spec.sync)
-        nd_bytes = plan.row_step * pitch_blocks(plan.block_step) * BLOCK_BYTES
-        nz_bytes = plan.row_step * plan.block_step * BLOCK_BYTES
-        x, y = (nd_bytes, nz_bytes) if p.to_fractals else (nz_bytes, nd_bytes)
-        self.x = self.builder.queue("ub", x, "mte2", "vector", DEPTH)
-        self.y = self.builder.queue("ub", y, "vector", "mte3", DEPTH)
+        piece_bytes = plan.row_step * plan.block_step * BLOCK_BYTES
+        self.x = self.builder.queue("ub", piece_bytes, "mte2", "vector", DEPTH)
+        self.y = self.builder.queue("ub", piece_bytes, "vector", "mte3", DEPTH)
         self.writer = Writer(self.builder, spec)
 
     def program(self, pieces: tuple[tuple[GmView, GmView], ...]) -> Program:
@@ -92,7 +90,7 @@ class FormatCast:
 
     def _to_fractals(self, x: GmView, output: GmView) -> None:
         """*x* `(rows, width_bytes)` to *output* `(blocks, rows_padded x 32)`."""
-        rows_padded, pitch = align_up(x.rows, FRACTAL_ROWS), pitch_blocks(output.rows)
+        rows_padded, pitch = align_up(x.rows, FRACTAL_ROWS), output.rows
         slot = load(self.builder, self.spec, self.x, x, pitch * BLOCK_BYTES)
         out = self.y.alloc()
         self._clear_edges(slot, x.rows, x.row_bytes, pitch)
@@ -105,7 +103,7 @@ class FormatCast:
 
     def _from_fractals(self, x: GmView, output: GmView) -> None:
         """*x* `(blocks, rows_padded x 32)` to *output* `(rows, width_bytes)`."""
-        rows_padded, pitch = align_up(output.rows, FRACTAL_ROWS), pitch_blocks(x.rows)
+        rows_padded, pitch = align_up(output.rows, FRACTAL_ROWS), x.rows
         slot = load(self.builder, self.spec, self.x, x, x.row_bytes)
         out = self.y.alloc()
         # (blocks, rows_padded) blocks -> (rows_padded, pitch) blocks, a column a Copy

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from npusim.data.errors import Code, OpError
-from npusim.data.integers import ceil_div
+from npusim.data.integers import align_down, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
@@ -14,12 +14,12 @@ from npusim.kernel.rows import pieces
 from npusim.ops import _protocol
 from npusim.ops.npu_format_cast.contract import Problem
 
-__all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "pitch_blocks", "tile"]
+__all__ = ["DEPTH", "Piece", "Plan", "pieces_of_cores", "tile"]
 
 DEPTH = 2
 """Buffers of each queue: one is loaded while the other is converted."""
 LINE_BLOCKS = 16
-"""Columns are split in whole cache lines of 512 bytes."""
+"""Columns are split in whole cache lines of 512 bytes, over cores and into pieces."""
 MAX_REPEATS = 255
 """The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
 LEAST_BLOCKS = 2
@@ -52,15 +52,6 @@ class Piece:
     """Of a row in ND: less than its blocks hold at a ragged end."""
 
 
-def pitch_blocks(blocks: int) -> int:
-    """Blocks from row to row in the buffer: odd, so that the rows of a column use each bank once.
-
-    >>> pitch_blocks(16), pitch_blocks(3)
-    (17, 3)
-    """
-    return blocks | 1
-
-
 def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     """Split over all vector cores; None when there is nothing to do."""
     if p.is_done:
@@ -74,14 +65,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     per_core, lines_per_core = _share(total, lines, cores)
     blocks = min(lines_per_core * LINE_BLOCKS, p.fractals_n)
 
-    # A block once in ND and once in NZ, and one block a row for an odd pitch.
+    # A block once in ND and once in NZ.
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - spec.transfer.store_granule_bytes
-    room_blocks = room // (DEPTH * BLOCK_BYTES * FRACTAL_ROWS)
+    room_blocks = room // (2 * DEPTH * BLOCK_BYTES * FRACTAL_ROWS)
     step_m = min(per_core, p.fractals_m)
-    step_n = min(blocks, max(LINE_BLOCKS, (room_blocks // step_m - 1) // 2))
-    step_m = min(step_m, room_blocks // (2 * step_n + 1), MAX_REPEATS * 8 // FRACTAL_ROWS)
+    step_n = min(blocks, align_down(room_blocks // step_m, LINE_BLOCKS))
+    step_m = min(step_m, room_blocks // step_n, MAX_REPEATS * 8 // FRACTAL_ROWS)
     if not step_m:
-        needed = DEPTH * BLOCK_BYTES * FRACTAL_ROWS * (2 * step_n + 1)
+        needed = 2 * DEPTH * BLOCK_BYTES * FRACTAL_ROWS * step_n
         raise OpError(
             Code.UNSUPPORTED,
             f"npu_format_cast: its tiles of {step_n} fractals must fit into the unified buffer of "

@@ -48,13 +48,14 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         kernel = (CoupledQuantMatmul if spec.arch == "2002" else CubeQuantMatmul)(spec, p, plan)
         kind = "ai_core" if spec.arch == "2002" else "aic"
         return tuple(
-            Block(core, kind, kernel.program(pieces), bound) for core, pieces in enumerate(shares)
+            Block(core, kind, kernel.program(core, pieces), bound)
+            for core, pieces in enumerate(shares)
         )
     cube, epilogue = CubeQuantMatmul(spec, p, plan), Epilogue(spec, p, plan)
     return mixed_launch(
         len(shares),
         lambda group: bound | bindings(workspace_of(plan, group * plan.workspace_blocks)),
-        lambda group: cube.program(shares[group]),
+        lambda group: cube.program(group, shares[group]),
         lambda group, half: epilogue.program(shares[group], half),
     )
 
@@ -67,15 +68,21 @@ class CubeQuantMatmul:
         self.builder = Builder("npu_quant_matmul", spec.cores["aic"], spec.sync)
         a = GmFeed(self.builder, gm_matrix_a(p.product))
         b = GmFeed(self.builder, gm_matrix_b(p.product))
-        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k)
+        # ops-nn@e5c3fa9, quant_batch_matmul_v3_base.h: the configurations of the Matmul API. All
+        # stagger k; only kernels of cube cores alone use the unit flag.
+        is_alone = p.epilogue == "fixpipe"
+        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, unit_flag=is_alone)
         self.has_words = p.epilogue == "fixpipe" and p.scale is not None
         kind = None if p.start is None else INT32
         self.tables = Tables(self.builder, tile.n, kind, self.has_words)
         self.single: Local | None = None
         """The one scale in the fixpipe buffer, where all columns have the same."""
+        self.first_k = 0
+        """Where the core begins along k."""
 
-    def program(self, pieces: tuple[Piece, ...]) -> Program:
-        """Compute *pieces* one after the other."""
+    def program(self, core: int, pieces: tuple[Piece, ...]) -> Program:
+        """Compute *pieces* one after the other, as core number *core*."""
+        self.first_k = self.writer.stagger(core, self.p.product.k)
         self.single = None
         if self.has_words and self.p.scale is not None and self.p.scale.spec.size == 1:
             self.single = self.tables.take_scale(GmView.vector("scale", UINT64, 1))
@@ -85,58 +92,69 @@ class CubeQuantMatmul:
         write_pieces(self.builder, self.writer, self.p.product, pieces, stage, arguments)
         return self.builder.build()
 
-    def _output(self, _: int, piece: Piece) -> tuple[GmView | None, ...]:
-        """Where the fixpipe stores a piece, its bias and its scales."""
+    def _output(self, _: int, piece: Piece) -> tuple[GmView | int | None, ...]:
+        """Where the fixpipe stores a piece, where k begins, its bias and its scales."""
         p, scale = self.p, None
         if self.has_words and p.scale is not None and self.single is None:
             scale = columns_of(p.product, piece, p.scale)
-        return output_of(p.product, piece, p.output.element), self._bias(piece), scale
+        output = output_of(p.product, piece, p.output.element)
+        return output, self.first_k, self._bias(piece), scale
 
-    def _workspace(self, index: int, piece: Piece) -> tuple[GmView | bool | None, ...]:
-        """Where the sums of piece number *index* go, their bias, and whether there were others."""
+    def _workspace(self, index: int, piece: Piece) -> tuple[GmView | int | None, ...]:
+        """Where piece number *index* goes, where k begins, its bias, whether its place was used."""
         ring = self.plan.workspace_blocks
         block = workspace_of(self.plan, index % ring)[: piece.rows, : piece.columns]
-        return block, self._bias(piece), index >= ring
+        return block, self.first_k, self._bias(piece), index >= ring
 
     def _bias(self, piece: Piece) -> GmView | None:
         start = self.p.start
         return None if start is None else columns_of(self.p.product, piece, start)
 
-    def _multiply(self, x1: GmTile, x2: GmTile, bias: GmView | None) -> Slot:
+    def _multiply(self, x1: GmTile, x2: GmTile, first_k: int, bias: GmView | None) -> Slot:
         """The int32 sums of (rows, k) times (k, columns) in L0C."""
         start = None if bias is None else self.tables.take_bias(bias)
-        slot = self.writer.product(x1.extent, x2.extent, x1.k, bias=start)
+        slot = self.writer.product(x1.extent, x2.extent, x1.k, bias=start, first_k=first_k)
         self.tables.drop_bias()
         return slot
 
     def _store_output(
-        self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None, scales: GmView | None
+        self,
+        x1: GmTile,
+        x2: GmTile,
+        output: GmView,
+        first_k: int,
+        bias: GmView | None,
+        scales: GmView | None,
     ) -> None:
         """Make *output* `(rows, columns)`, the scales being in the fixpipe's buffer."""
-        slot = self._multiply(x1, x2, bias)
+        slot = self._multiply(x1, x2, first_k, bias)
         # (columns,) 64-bit scales in the fixpipe buffer, or the one of all columns
         scale = self.single if scales is None else self.tables.take_scale(scales)
         rows_padded, sums = _sums(slot, output)
         size = output.rows, output.columns, rows_padded
         # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) of the output's type
         op = Fixpipe(output.operand, sums, *size, output.dtype, self.p.mode, scale)
-        self.builder.emit(op)
-        self.writer.release(slot)
+        self.writer.drain(slot, op)
 
     def _store_sums(
-        self, x1: GmTile, x2: GmTile, block: GmView, bias: GmView | None, is_reused: bool
+        self,
+        x1: GmTile,
+        x2: GmTile,
+        block: GmView,
+        first_k: int,
+        bias: GmView | None,
+        is_reused: bool,
     ) -> None:
         """Write the int32 sums to *block* `(rows, columns)` of the workspace."""
-        slot = self._multiply(x1, x2, bias)
+        slot = self._multiply(x1, x2, first_k, bias)
         if is_reused:
             # Every block of the workspace has been filled: this one must have been read.
             self.builder.cross_core_wait_flag("group", "fixpipe", READ)
         rows_padded, sums = _sums(slot, block)
         # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) int32
         op = Fixpipe(block.operand, sums, block.rows, block.columns, rows_padded, INT32)
-        self.builder.emit(op)
+        self.writer.drain(slot, op)
         self.builder.cross_core_set_flag("group", "fixpipe", FILLED)
-        self.writer.release(slot)
 
 
 class CoupledQuantMatmul:
@@ -155,8 +173,8 @@ class CoupledQuantMatmul:
         words_bytes = UINT64.nbytes(align_up(tile.n, 32))
         self.words = self.builder.queue("ub", words_bytes, "mte2", "vector")
 
-    def program(self, pieces: tuple[Piece, ...]) -> Program:
-        """Compute *pieces* one after the other."""
+    def program(self, _: int, pieces: tuple[Piece, ...]) -> Program:
+        """Compute *pieces* one after the other; every core begins at k = 0."""
         p = self.p
 
         def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:

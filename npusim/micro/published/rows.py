@@ -1,0 +1,44 @@
+"""What a published time is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from npusim.chip import L2State
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.launch import Kernel
+from npusim.micro.launch import task_us
+from npusim.trace import Trace
+
+__all__ = ["Row", "Table"]
+
+
+class Row(NamedTuple):
+    """A kernel and the time published of it."""
+
+    id: str
+    """Its row among the measured times; empty for kernels that are named by their shape."""
+    variant: str
+    measured_us: float
+    write: Callable[[DeviceSpec], Kernel]
+    span: Literal["task", "core"] = "task"
+    """Whether the task was timed, or its slowest core alone (aic_time)."""
+    reads_tiling: bool = False
+    """Whether it reads its tiling from global memory before it begins."""
+
+    def time_us(self, kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
+        """The simulated time of what was measured, *trace* being that of *kernel*."""
+        if self.span == "task":
+            return task_us(kernel, spec, trace, reads_tiling=self.reads_tiling)
+        start_us = spec.launch.tiling_us if self.reads_tiling else 0.0
+        return start_us + trace.cycles / spec.clock_hz * 1e6
+
+
+class Table(NamedTuple):
+    """Rows of one source, measured on one chip."""
+
+    title: str
+    device: str
+    l2: L2State
+    rows: tuple[Row, ...]
