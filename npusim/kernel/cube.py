@@ -50,6 +50,7 @@ __all__ = [
     "GmTile",
     "L0Pair",
     "L1Operand",
+    "MmadInit",
     "Tables",
     "l1_bytes",
     "load_data",
