@@ -98,7 +98,7 @@ def elements(local: Local) -> list[Bytes]:
         at = i * size
         if local.is_strided:
             block, inside = divmod(at, 32)
-            repeat, lane = divmod(block, 8)
+            repeat, lane = divmod(block, local.repeat_blocks)
             at = 32 * (repeat * local.repeat_stride + lane * local.block_stride) + inside
         found.append(frozenset(range(local.offset_bytes + at, local.offset_bytes + at + size)))
     return found
@@ -525,12 +525,12 @@ class _Writer:
         return Local("ub", self._offset(dtype.nbytes(count)), dtype, count)
 
     def _strided(self) -> Local:
-        """A repeat or two of float32, blocks one to three apart, each block once."""
-        repeats = self.rng.randint(1, 2)
+        """Two repeats of float32, or one, blocks one to three apart, each block once."""
+        repeats, blocks = self.rng.randint(1, 2), self.rng.choice((4, 8, 8))
         apart, after = self.rng.choice(((1, 8), (1, 12), (2, 1), (2, 16), (3, 1), (3, 2)))
-        span = 32 * ((repeats - 1) * after + 7 * apart + 1)
-        count = 64 * repeats
-        return Local("ub", self._offset(span), FLOAT32, count, apart, after)
+        span = 32 * ((repeats - 1) * after + (blocks - 1) * apart + 1)
+        count = 8 * blocks * repeats
+        return Local("ub", self._offset(span), FLOAT32, count, apart, after, blocks)
 
     def _copy(self) -> tuple[Global, int, int]:
         """Rows in global memory, and how far apart and how wide they are in the buffer."""

@@ -241,16 +241,23 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     (
         "aiv",
         Duplicate(ub(0, FLOAT32, 12, 2, 16), 0.0),
-        "strided operands must be blocks of 32 bytes, up to 8 or a multiple of 8, "
-        "not 48 bytes; pad them",
+        "strided operands must be blocks of 32 bytes, up to those of a repeat or a multiple of "
+        "them, not 48 bytes; pad them",
         Duplicate(ub(0, FLOAT32, 16, 2, 16), 0.0),
     ),
     (
         "aiv",
         Duplicate(ub(0, FLOAT32, 96, 2, 16), 0.0),
-        "strided operands must be blocks of 32 bytes, up to 8 or a multiple of 8, "
-        "not 384 bytes; pad them",
-        Duplicate(ub(0, FLOAT32, 128, 2, 16), 0.0),
+        "strided operands must be blocks of 32 bytes, up to those of a repeat or a multiple of "
+        "them, not 384 bytes; pad them",
+        Duplicate(ub(0, FLOAT32, 96, 2, 16, 4), 0.0),
+    ),
+    (
+        "aiv",
+        Cast(ub(4096, FLOAT16, 256, 2, 16), ub(0, INT8, 256, 2, 8)),
+        "strided operands must have the same number of elements in a repeat, not 256, 128; "
+        "take fewer blocks a repeat of the narrower one",
+        Cast(ub(4096, FLOAT16, 256, 2, 16), ub(0, INT8, 256, 2, 8, 4)),
     ),
     (
         "aiv",

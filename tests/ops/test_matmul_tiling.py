@@ -257,6 +257,8 @@ def test_pp_takes_powers_of_two_with_the_least_traffic() -> None:
     tiled = quantised(spec, 1024, 4096, 4096, bias=bias)
     assert (tiled.plan.template, tiled.base, tiled.steps) == ("pp", (256, 256, 128), (2, 2, 4, 4))
     assert quantised(spec, 1024, 4096, 4096).plan.template == "coupled"
+    turned = TensorSpec((4096, 1024), "int8").T
+    assert quantised(spec, 1024, 4096, 4096, bias=bias, x1=turned).plan.template == "coupled"
     # One row of blocks, and a last wave of four: columns are shared out anew.
     assert quantised(spec, 16, 4096, 3072).base[:2] == (16, 192)
 

@@ -6,7 +6,7 @@ fixpipe_l0c2gm; torch_npu-npu_quant_matmul.md and torch_npu-npu_trans_quant_para
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from op_calls import BF16, assert_same
 from tiny import fewer_cores
 
 from npusim import TensorSpec, run
+from npusim.isa import Mmad
 
 OP = "npu_quant_matmul"
 ONE = np.float32([1])
@@ -99,6 +100,19 @@ def test_every_template(
         call["pertoken_scale"] = rng.normal(0, 1, m).astype(np.float32)
     args = (bytes_(rng, m, k), x2, scales(rng, n), None, bias)
     assert assert_like_reference(OP, *args, device=device, **call).template == template
+
+
+def test_pp_lets_each_mmad_end_before_the_next_one() -> None:
+    weight, scale = TensorSpec((64, 1024), "int8").T, TensorSpec((64,), "int64")
+    gaps = {}
+    for bias in (TensorSpec((64,), "int32"), None):
+        x1 = TensorSpec((1024, 1024), "int8")
+        result = run(OP, x1, weight, scale, None, bias, output_dtype="float16", device=COUPLED)
+        assert result.trace is not None
+        sums = [x for x in result.trace.spans() if x.core == 0 and isinstance(x.op, Mmad)]
+        gaps[result.template] = min(b.start - a.end for a, b in pairwise(sums))
+    # A barrier takes a cycle; without it a Mmad starts while the one before ends.
+    assert gaps["pp"] >= 1 > 0 > gaps["coupled"]
 
 
 @pytest.mark.parametrize("target", TARGETS)

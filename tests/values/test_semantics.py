@@ -421,6 +421,18 @@ def test_a_strided_source_can_be_cast_and_reduced(bench: Bench) -> None:
     assert bench.get(2048, FLOAT32, 1).tolist() == [119]
 
 
+def test_a_narrower_source_takes_fewer_blocks_a_repeat(
+    bench: Bench, rng: np.random.Generator
+) -> None:
+    # (4 columns of fractals, 3 rows, 32) int8 -> (8 columns, 3 rows, 16) fp16, a row a repeat
+    fractals = rng.integers(-128, 128, (4, 3, 32), dtype=np.int8)
+    bench.put(0, fractals.ravel())
+    src, dst = ub(0, INT8, 384, 3, 1, 4), ub(1024, FLOAT16, 384, 3, 1)
+    bench.run(Cast(dst, src))
+    expected = fractals.reshape(4, 3, 2, 16).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(bench.get(1024, FLOAT16, 384), expected.ravel())
+
+
 def test_a_reduction_into_a_strided_range_writes_its_first_element(bench: Bench) -> None:
     bench.put(0, np.arange(64, dtype=np.float32))
     bench.run(Reduce("max", ub(1024, FLOAT32, 16, 2, 16), ub(0, FLOAT32, 64)))

@@ -30,6 +30,7 @@ from npusim.isa import (
     Copy,
     Duplicate,
     Local,
+    MicroOp,
     MulAddDst,
     Reduce,
     Register,
@@ -87,7 +88,6 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
 # asc-devkit, Add.md, Mul.md, Max.md: no bf16 arithmetic on either; Div.md: floats only.
 ARITHMETIC_DTYPES = (FLOAT32, FLOAT16, INT32)
 DIV_DTYPES = (FLOAT32, FLOAT16)
-BLOCKS_PER_REPEAT = 8
 # Copy is a DataCopy within the buffer, whose gaps have 16 bits. How often an instruction repeats is
 # not held against its 8 bits: a micro-op of more repeats stands for several instructions.
 STRIDING = tuple(kind for kind in VECTOR if kind is not Copy)
@@ -96,13 +96,24 @@ WITH_SCALAR = (BinaryScalar, Axpy, Duplicate)
 
 def _whole_repeats(local: Local) -> bool:
     blocks, rest = divmod(local.nbytes, BLOCK_BYTES)
-    return not rest and (blocks < 8 or blocks % 8 == 0)
+    return not rest and (blocks < local.repeat_blocks or blocks % local.repeat_blocks == 0)
+
+
+def _in_step(op: MicroOp) -> bool:
+    """Whether all strided operands go on to their next repeat at the same element."""
+    strided = [local for local in operands(op) if local.is_strided]
+    return not any(map(_repeats, strided)) or len({x.repeat_elements for x in strided}) == 1
+
+
+def _repeats(local: Local) -> bool:
+    """Whether *local* is strided and takes several repeats."""
+    return local.is_strided and local.nbytes > local.repeat_blocks * BLOCK_BYTES
 
 
 def _can_stride(local: Local) -> bool:
     """Whether the strides fit their fields, that from repeat to repeat if there are several."""
-    repeats = local.nbytes > BLOCKS_PER_REPEAT * BLOCK_BYTES
-    return max(local.block_stride, local.repeat_stride if repeats else 0) <= STRIDE_BLOCKS
+    repeat_stride = local.repeat_stride if _repeats(local) else 0
+    return max(local.block_stride, repeat_stride) <= STRIDE_BLOCKS
 
 
 @lru_cache(maxsize=4096)
@@ -111,7 +122,7 @@ def _written_once(dst: Local) -> bool:
     blocks = dst.nbytes // BLOCK_BYTES
     if blocks * BLOCK_BYTES > dst.end_bytes - dst.offset_bytes:
         return False
-    places = (divmod(index, BLOCKS_PER_REPEAT) for index in range(blocks))
+    places = (divmod(index, dst.repeat_blocks) for index in range(blocks))
     return len({a * dst.repeat_stride + b * dst.block_stride for a, b in places}) == blocks
 
 
@@ -210,8 +221,18 @@ RULES = (
         VECTOR,
         lambda op, _: all(_whole_repeats(local) for local in operands(op) if local.is_strided),
         lambda op, _: (
-            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to 8 or a multiple of 8, "
+            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to those of a repeat or a "
+            f"multiple of them, "
             f"not {', '.join(str(local.nbytes) for local in operands(op))} bytes; pad them"
+        ),
+    ),
+    Rule(
+        ELEMENTWISE,
+        lambda op, _: _in_step(op),
+        lambda op, _: (
+            f"strided operands must have the same number of elements in a repeat, not "
+            f"{', '.join(str(local.repeat_elements) for local in operands(op))}; "
+            f"take fewer blocks a repeat of the narrower one"
         ),
     ),
     Rule(

@@ -165,7 +165,9 @@ class CoupledQuantMatmul:
         self.builder = Builder("npu_quant_matmul", spec.cores["ai_core"], spec.sync)
         a = NdFeed(self.builder, spec, gm_matrix_a(p.product))
         b = GmFeed(self.builder, gm_matrix_b(p.product))
-        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, "vector")
+        # A PIPE_M barrier stands before each Mmad of ops-nn@e5c3fa9, arch20/pp_matmul_kernel.h.
+        in_turn = plan.template == "pp"
+        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, "vector", in_turn=in_turn)
         self.out = NdOut(self.builder, spec, tile.m, tile.n, p.output.element)
         self.row: RowTable | None = None
         if p.start is not None:
