@@ -9,7 +9,8 @@
 
 The sums go through a ring of slots in global memory. All cube cores wait for each other after a
 round; the ring has two halves of `half_rounds` slots, and after each half all vector cores wait
-for each other before it is written again (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2,
+for each other before it is written again. Nothing is loaded ahead on a vector core: each load waits
+for all that its vector pipe has been given (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2,
 op_kernel/*_msd_split_k.h, op_host/op_tiling/*_msd_tiling.cpp). Assumed: a cube core's columns are
 multiples of 32; its tasks go through all blocks of its columns first; its base tile is that of
 multicore, the digits staying in L1 only where they serve several tiles of columns.
@@ -294,6 +295,7 @@ class _VectorCore:
     def _split_rows(self, x: GmView, absmax: GmView, sums: GmView | None, *digits: GmView) -> None:
         """x (rows, k of the block) -> digits of the same shape, two numbers for each row."""
         splitter = self._splitter
+        self._builder.sync("vector", "mte2")
         # (rows, k of the block) fp16 or bf16 -> fp32
         plane = splitter.load(x, x.rows)
         largest = splitter.absmax(plane)
@@ -334,9 +336,9 @@ class Epilogue:
             builder.claim("ub", tile_bytes),
             builder.claim("ub", tile_bytes),
         )
-        self._products = builder.queue("ub", tile_bytes, "mte2", "vector", 2)
+        self._products = builder.queue("ub", tile_bytes, "mte2", "vector")
         result_bytes = p.output.element.nbytes(max_rows * columns)
-        self._results = builder.queue("ub", result_bytes, "vector", "mte3", 2)
+        self._results = builder.queue("ub", result_bytes, "vector", "mte3")
 
     def write(self, row: int, rows: int, column: int, products: GmView) -> None:
         """Make *rows* rows of the output from *row* on, for the columns of *products*.
@@ -361,7 +363,9 @@ class Epilogue:
     def _tile(self, output: GmView, products: GmView, kinds: int, *views: GmView) -> None:
         """*views* are *kinds* numbers of rows `(blocks, rows)`, then parameters of columns."""
         builder, rows, pitch = self._builder, output.rows, align_up(output.columns, REPEAT)
-        of_columns = self._parameters.load(*views[kinds:])
+        self._builder.sync("vector", "mte2")
+        self._parameters.load(*views[kinds:])
+        of_columns = self._parameters.of(output.columns)
         self._spread(*views[:kinds])
         total = Plane(self._total, rows, pitch)
         step(builder, Duplicate(total.whole(), 0.0))
@@ -392,6 +396,7 @@ class Epilogue:
         for term, weight in enumerate(self._scheme.weights):
             first = (block * self._scheme.terms + term) * self._f.m
             of_term = products[first : first + rows, :]
+            builder.sync("vector", "mte2")
             slot = load(builder, self._products, of_term, pitch=pitch, with_gaps=True)
             numbers = slot.of(FLOAT32, rows * pitch)
             step(builder, Cast(numbers, slot.of(INT32, rows * pitch), "none"))
@@ -404,6 +409,7 @@ class Epilogue:
         """Numbers of rows `(blocks, rows)`, each as a block of eight."""
         builder, pitch = self._builder, self._rows_padded
         count = self._plan.k_blocks * pitch
+        builder.sync("vector", "mte2")
         slot = load(builder, self._numbers, *numbers, pitch=pitch, with_gaps=True)
         # (blocks, rows_padded) -> (blocks, rows_padded, 8)
         for index, blocks in enumerate(self._blocks):
