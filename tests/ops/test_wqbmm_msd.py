@@ -191,6 +191,14 @@ def test_columns_go_round_by_round() -> None:
     assert_as_reference(call_of(2, 32, 32032), "split_k")
 
 
+def test_a_round_is_a_strip_for_each_vector_core_and_all_cube_cores_share_it() -> None:
+    plan = tile(A2, check(A2, **spec_call(32, 28672, 8192, "ND")))
+    assert isinstance(plan, SplitKPlan)
+    assert (plan.round_n, plan.k_blocks, plan.task_n) == (48 * 128, 3, 512)
+    # 12 x 3 tasks would be two for each of 18 cube cores: 48 strips need 24 of them.
+    assert (plan.block_dim, plan.epilogue_cores_m) == (24, 1)
+
+
 @pytest.mark.parametrize("half_rounds", [1, 2, 3])
 @pytest.mark.parametrize("weight", ["ND", "int4"])
 def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> None:
