@@ -253,7 +253,12 @@ class _VectorCore:
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         self._builder = Builder(OP, spec.cores["aiv"], spec.sync)
         self._splitter = DigitSplitter(
-            self._builder, p.x.element, scheme_of(p.traits), plan.split_rows, plan.block_k
+            self._builder,
+            p.x.element,
+            scheme_of(p.traits),
+            plan.split_rows,
+            plan.block_k,
+            loads_ahead=False,
         )
         self._builder.reset_buffers()
         self._core_m = ceil_div(p.traits.m, plan.epilogue_cores_m)
@@ -297,7 +302,6 @@ class _VectorCore:
     def _split_rows(self, x: GmView, absmax: GmView, sums: GmView | None, *digits: GmView) -> None:
         """x (rows, k of the block) -> digits of the same shape, two numbers for each row."""
         splitter = self._splitter
-        self._builder.sync("vector", "mte2")
         # (rows, k of the block) fp16 or bf16 -> fp32
         plane = splitter.load(x, x.rows)
         largest = splitter.absmax(plane)
