@@ -28,6 +28,7 @@ from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
     Duplicate,
+    Fold,
     Global,
     Load,
     Local,
@@ -39,6 +40,7 @@ from npusim.isa import (
     SetFlag,
     Store,
     WaitFlag,
+    WholeReduce,
     registers_read,
     registers_set,
 )
@@ -135,7 +137,10 @@ def touches(op: MicroOp, bindings: dict[str, Binding]) -> list[Touch]:
             return [("ub", _all(x), False) for x in (op.a, op.b)] + [("ub", _all(op.dst), True)]
         case BinaryScalar():
             return [("ub", _all(op.a), False), ("ub", _all(op.dst), True)]
-        case Cast() | Copy() | Broadcast() | BlockReduce() | Reduce():
+        case Fold():
+            both = _all(op.src) | _all(op.dst)
+            return [("ub", both, False), ("ub", _all(op.dst), True)]
+        case Cast() | Copy() | Broadcast() | BlockReduce() | Reduce() | WholeReduce():
             return [("ub", _all(op.src), False), ("ub", _all(op.dst), True)]
         case ScalarLoad():
             return [("ub", _all(op.src), False)]
@@ -470,6 +475,14 @@ class _Definedness:
                 wide, each = 32 * 8 // op.src.dtype.bits, elements(op.src)
                 groups = [each[i : i + wide] for i in range(0, len(each), wide)]
                 self._each(op.dst, [[frozenset[int]().union(*group) for group in groups]])
+            case WholeReduce():
+                lanes, each = op.src.count // op.dst.count, elements(op.src)
+                groups = [each[i : i + lanes] for i in range(0, len(each), lanes)]
+                self._each(op.dst, [[frozenset[int]().union(*group) for group in groups]])
+            case Fold():
+                lanes, each = op.dst.count, elements(op.src)
+                repeats = [each[i : i + lanes] for i in range(0, len(each), lanes)]
+                self._each(op.dst, [elements(op.dst), *repeats])
             case Reduce():
                 self._put(elements(op.dst)[0], self._has(_all(op.src)))
             case ScalarLoad() | ScalarStore():
@@ -558,7 +571,7 @@ class _Writer:
     def vector(self) -> MicroOp:
         rng = self.rng
         count = rng.choice((8, 16, 40, 64))
-        match rng.randint(0, 8):
+        match rng.randint(0, 10):
             case 0:
                 return Duplicate(self._local(FLOAT32, count), 1.0)
             case 1:
@@ -578,6 +591,10 @@ class _Writer:
                 return Broadcast(self._local(FLOAT32, 64), self._local(FLOAT32, 8))
             case 7:
                 return BlockReduce("max", self._local(FLOAT32, 8), self._local(FLOAT32, 64))
+            case 8:
+                return WholeReduce("max", self._local(FLOAT32, 2), self._local(FLOAT32, 128))
+            case 9:
+                return Fold("max", self._local(FLOAT32, 16), self._local(FLOAT32, 64))
             case _:
                 return Duplicate(self._strided(), 2.0)
 
