@@ -33,6 +33,8 @@ class Product:
     """Whether x2 is stored as (n, k)."""
     fractal_b: bool
     """Whether x2 is stored as FRACTAL_NZ."""
+    fractal_a: bool = False
+    """Whether x1 is."""
 
     @property
     def unit_m(self) -> int:

@@ -119,7 +119,7 @@ def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_ki
 def test_the_layout_of_x2_names_the_kernel_unless_the_caller_does(
     rng: np.random.Generator,
 ) -> None:
-    a, b = halves(rng, (40, 70)), halves(rng, (70, 90))
+    a, b = halves(rng, (40, 64)), halves(rng, (64, 96))
     for x2, template, reason in (
         (b, "base", "x2 lies as (k, n)"),
         (turned(b), "v2", "x2 lies as (n, k)"),

@@ -122,10 +122,12 @@ def test_single_core_in_every_mode(rng: np.random.Generator) -> None:
         # Rectangles of 384 x 3072 would occupy the cores: rows are shared out evenly.
         (CallTraits(8192, 32768, 8192, has_bias=True), (1024, 2816, 24), 384),
         # 6 x 2 of them do not; further shares of the columns are below 1024.
-        (CallTraits(2048, 32768, 2048), (352, 1024, 12), 512),
-        (CallTraits(2048, 32768, 2048, has_bias=True), (352, 1024, 12), 384),
+        (CallTraits(2048, 32768, 2048), (352, 1024, 12), 384),
+        # 4 x 2 squares are less than one a core.
+        (CallTraits(1536, 32768, 768), (384, 768, 4), 512),
+        (CallTraits(1536, 32768, 768, has_bias=True), (384, 768, 4), 384),
         # Rows of a transposed x1 come in 128.
-        (CallTraits(2048, 32768, 2048, trans_x1=True), (384, 1024, 12), 512),
+        (CallTraits(2048, 32768, 2048, trans_x1=True), (384, 1024, 12), 384),
     ],
 )
 def test_how_a_single_core_cuts(call: CallTraits, cut: Any, chunk_k: int) -> None:

@@ -22,8 +22,8 @@ Templates that cut k sum up chunks of it, each from zero, the first one from the
                            s = s_0;  s = round32(s + s_c)                      for c = 1, 2, ...
                            y = round(s) to the type of the inputs
 
-Chunks are 384 of k, or 512 in single_core_split_k if there is no bias and the output does not
-occupy all cores. The cores of deterministic_split_k are as many as chunks, or all
+Chunks are 384 of k, or 512 in single_core_split_k if there is no bias and the output has fewer
+squares of 384 than the chip cores. The cores of deterministic_split_k are as many as chunks, or all
 (ops-nn@e5c3fa9 matmul/mat_mul_v3).
 
 What is accepted:

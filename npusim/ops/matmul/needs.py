@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npusim.ops.matmul.traits import CallTraits
+from npusim.ops.matmul.nz_pass import turned
+from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["unmet"]
 
 
-def unmet(template: str, f: CallTraits) -> Iterator[str]:
+def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
     rows: list[tuple[bool, str]] = []
     if template not in ("v2", "base"):
         rows.append((f.matrices == 1, "x1 and x2 make one matrix"))
+    if template == "nd2nz":
+        text = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
+        rows.append((bool(turned(f, chip)), text))
     return (text for holds, text in rows if not holds)
