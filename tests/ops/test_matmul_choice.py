@@ -31,6 +31,18 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
 @pytest.mark.parametrize(
     ("asked", "template"),
     [
+        # Up to 256 rows, k and n from 6144 on: only longer ones if x2 is turned.
+        (call(256, 6144, 6144), "al1_split_k"),
+        (call(272, 6144, 6144), "base"),
+        (call(256, 6144, 16384), "base"),
+        (call(256, 9216, 16384), "al1_split_k"),
+        (call(256, 20480, 65408, "bf16"), "al1_split_k"),
+        (call(256, 6144, 6144, "nz"), "base"),
+        (call(256, 9216, 9344, "tB", "bias"), "al1_split_k"),
+        (call(256, 9216, 9216, "tB"), "v2"),
+        (call(256, 9088, 9344, "tB"), "v2"),
+        (call(256, 20480, 32896, "tB"), "v2"),
+        (call(256, 12288, 12288, "tA"), "nd2nz"),
         # k from 27392 on and from twice m and n on; rectangles that occupy 7 of 10 cores.
         (call(4096, 27392, 6144, "bf16"), "single_core_split_k"),
         (call(4096, 27264, 6144, "bf16"), "base"),
@@ -103,11 +115,15 @@ def test_a_reason_is_given() -> None:
     ("asked", "template", "need"),
     [
         (call(8, 8, 8, matrices=2), name, "x1 and x2 make one matrix")
-        for name in ("single_core_split_k", "deterministic_split_k", "nd2nz")
+        for name in ("al1_split_k", "single_core_split_k", "deterministic_split_k", "nd2nz")
     ]
     + [
         (asked, "nd2nz", "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes")
         for asked in (call(1009, 1024, 1024), call(5, 128, 1040, "nz"))
+    ]
+    + [
+        (call(257, 64, 64), "al1_split_k", "m <= 256"),
+        (call(16, 64, 64, "tA"), "al1_split_k", "x1 is not transposed"),
     ],
 )
 def test_a_template_that_cannot_run_is_refused(asked: CallTraits, template: str, need: str) -> None:

@@ -167,3 +167,48 @@ def test_deterministic_in_every_mode(rng: np.random.Generator) -> None:
     )
     assert whole.plan is not None
     assert (whole.plan.block_dim, whole.time_us) == (3, exact.time_us)
+
+
+# ---- al1_split_k ----
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "kind", "words"),
+    [
+        # One chunk: the cube core stores the output; then two and three, in pieces of x2.
+        (17, 400, 1111, HALF, "tB special"),
+        (140, 1200, 70, HALF, "nz"),
+        (200, 1000, 160, BF16, "tB bias special"),
+        (256, 800, 7, HALF, "bias"),
+    ],
+)
+def test_rows_in_l1(
+    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, words: str
+) -> None:
+    args = operands(rng, m, k, n, kind, words)
+    assert_as_the_reference(*args, template="al1_split_k", timing=False)
+
+
+def test_rows_in_l1_in_every_mode(rng: np.random.Generator) -> None:
+    args = operands(rng, 256, 800, 260, HALF, "tB")
+    whole = assert_as_the_reference(*args, template="al1_split_k")
+    exact = assert_as_the_reference(*args, template="al1_split_k", byte_exact=True, every_core=True)
+    assert whole.plan is not None
+    assert (whole.plan.is_mix, whole.plan.block_dim) == (True, 3)
+    assert whole.time_us == exact.time_us
+
+
+@pytest.mark.parametrize(
+    ("call", "tiles"),
+    [
+        # x2 as (n, k) and k > n: 128 columns; pieces of 512 bytes leave 384 KiB for x1.
+        (CallTraits(128, 12288, 8192, trans_x2=True), (128, 128, 1536, 256)),
+        # 22 tiles of 384 or 16 of 512, with none left over, but 24 cores with 32 of 256.
+        (CallTraits(16, 12288, 8192), (384, 32, 12288, 64)),
+        # 24 tiles of 512 are one a core; L0C has room for them, the bias table has not.
+        (CallTraits(64, 12288, 12288), (512, 32, 3072, 64)),
+        (CallTraits(64, 12288, 12288, has_bias=True), (256, 64, 3520, 64)),
+    ],
+)
+def test_tiles_of_rows_in_l1(call: CallTraits, tiles: Any) -> None:
+    assert k_split.resident_tiles(call, Chip()) == tiles

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from npusim.ops.matmul.k_split import MOST_ROWS
 from npusim.ops.matmul.nz_pass import turned
 from npusim.ops.matmul.traits import CallTraits, Chip
 
@@ -22,4 +23,9 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     if template == "nd2nz":
         text = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
         rows.append((bool(turned(f, chip)), text))
+    if template == "al1_split_k":
+        rows += [
+            (f.m <= MOST_ROWS, f"m <= {MOST_ROWS}"),
+            (not f.trans_x1, "x1 is not transposed"),
+        ]
     return (text for holds, text in rows if not holds)

@@ -3,7 +3,8 @@
 Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates, op_api/
 matmul_util.cpp and aclnn_matmul.cpp for what reaches MatMulV3 at all. The latter hands most shapes
 to a closed library; whether a product has k enough to be split is computed beforehand and handed
-along. Assumed: such products reach MatMulV3, and those whose x2 does not lie as (n, k).
+along. Assumed: beside those that are listed in public such products reach MatMulV3, and those whose
+x2 does not lie as (n, k).
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ L2_TILED_BYTES = 100 * 2**20
 def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
     """Why the vendor takes *template*, of which those before did not take the call; or None."""
     is_deep = _is_deep(f)
-    if f.trans_x2 and not f.is_nz and not is_deep:
+    if f.trans_x2 and not (f.is_nz or is_deep or _is_listed(f)):
         return None
     match template:
+        case "al1_split_k" if _is_long_and_wide(f):
+            return f"m = {f.m} <= 256, and k = {f.k} and n = {f.n} are long"
         case "single_core_split_k" if _adds_in_memory(f, chip, is_deep) and _fills_cores(f, chip):
             return f"k = {f.k} is cut, and the cores share m = {f.m} and n = {f.n}"
         case "deterministic_split_k" if is_deep and _leaves_cores(f, chip):
@@ -42,6 +45,25 @@ def _is_deep(f: CallTraits) -> bool:
         return False
     is_half = f.element == "float16" and f.k >= 8 * largest
     return is_half or (f.k >= 27392 and f.k >= 2 * largest)
+
+
+def _is_listed(f: CallTraits) -> bool:
+    """Whether aclnn_matmul.cpp itself sends the product to MatMulV3: few rows, long k and n."""
+    return (
+        not (f.is_nz or f.trans_x1)
+        and f.m <= 256
+        and 9216 <= f.k <= 20480
+        and 9216 < f.n <= 32768
+        and f.k % 128 == f.n % 128 == 0
+    )
+
+
+def _is_long_and_wide(f: CallTraits) -> bool:
+    """Whether al1_split_k is wanted."""
+    is_whole = not f.is_nz and f.k % 128 == 0 and f.n % 128 == 0
+    is_long = 9216 <= f.k <= 20480 and 6144 <= f.n < 65536
+    is_wide = 6144 <= f.k < 65536 and 6144 <= f.n < 16384
+    return is_whole and (is_long or is_wide)
 
 
 def _adds_in_memory(f: CallTraits, chip: Chip, is_deep: bool) -> bool:

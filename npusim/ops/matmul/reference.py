@@ -54,6 +54,8 @@ Call = tuple[Array, Array, Array | None, CubeOrder]
 def _sums(template: Template, f: CallTraits, chip: Chip, call: Call) -> Array:
     """What *template* sums up: `(..., m, n)` in fp32."""
     match template:
+        case "al1_split_k":
+            return in_chunks(*call, k_split.resident_tiles(f, chip).chunk_k)
         case "single_core_split_k":
             return in_chunks(*call, k_split.single_core_chunk_k(f, chip))
         case "deterministic_split_k":
