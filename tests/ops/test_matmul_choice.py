@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from npusim import Code, OpError, devices
-from npusim.ops.matmul.choice import choose
+from npusim.ops.matmul.choice import Template, choose
 from npusim.ops.matmul.traits import CallTraits
 
 B2 = devices.load("ascend910b2")
@@ -31,6 +31,16 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
 @pytest.mark.parametrize(
     ("asked", "template"),
     [
+        # Many rows, little k, and ragged columns, or listed ones.
+        (call(12288, 128, 48), "bl1_aligned_output"),
+        (call(12287, 128, 48), "nd2nz"),
+        (call(12288, 136, 48), "nd2nz"),
+        (call(12288, 8, 12), "nd2nz"),
+        (call(12288, 128, 48, "tA"), "base"),
+        (call(4112, 256, 96), "bl1_full_load"),
+        (call(4096, 256, 96), "base"),
+        (call(8192, 272, 96), "nd2nz"),
+        (call(8192, 256, 112), "base"),
         # Up to 256 rows, k and n from 6144 on: only longer ones if x2 is turned.
         (call(256, 6144, 6144), "al1_split_k"),
         (call(272, 6144, 6144), "base"),
@@ -115,13 +125,16 @@ def test_a_reason_is_given() -> None:
     ("asked", "template", "need"),
     [
         (call(8, 8, 8, matrices=2), name, "x1 and x2 make one matrix")
-        for name in ("al1_split_k", "single_core_split_k", "deterministic_split_k", "nd2nz")
+        for name in get_args(Template)
+        if name not in ("v2", "base")
     ]
     + [
         (asked, "nd2nz", "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes")
         for asked in (call(1009, 1024, 1024), call(5, 128, 1040, "nz"))
     ]
     + [
+        (call(64, 257, 64), "bl1_full_load", "k <= 256"),
+        (call(64, 64, 256), "bl1_aligned_output", "n < 256"),
         (call(257, 64, 64), "al1_split_k", "m <= 256"),
         (call(16, 64, 64, "tA"), "al1_split_k", "x1 is not transposed"),
     ],

@@ -3,7 +3,9 @@
 =====================  =============================================================================
 template               what it does
 =====================  =============================================================================
+bl1_aligned_output     MatMulV3: x2 stays in L1, vector cores write the ragged rows of the output
 al1_split_k            MatMulV3: few rows, of which L1 holds long chunks of k, summed in memory
+bl1_full_load          MatMulV3: x2 stays in L1
 single_core_split_k    MatMulV3: each core sums up chunks of k in global memory, in fp32
 deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in the cores' order
 v2                     MatMulV2: blocks of the output, all of k summed in L0C; its tiles are closed
@@ -30,7 +32,14 @@ from npusim.ops.matmul.traits import CallTraits, Chip
 __all__ = ["Choice", "Template", "choose"]
 
 Template = Literal[
-    "al1_split_k", "single_core_split_k", "deterministic_split_k", "v2", "nd2nz", "base"
+    "bl1_aligned_output",
+    "al1_split_k",
+    "bl1_full_load",
+    "single_core_split_k",
+    "deterministic_split_k",
+    "v2",
+    "nd2nz",
+    "base",
 ]
 """By the names that callers use, in the order in which the vendor asks."""
 

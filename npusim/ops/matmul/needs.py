@@ -14,6 +14,9 @@ from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["unmet"]
 
+MOST_K = 256
+"""All of which is in one load, of x1 and of x2."""
+
 
 def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
@@ -28,4 +31,8 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
             (f.m <= MOST_ROWS, f"m <= {MOST_ROWS}"),
             (not f.trans_x1, "x1 is not transposed"),
         ]
+    if template in ("bl1_full_load", "bl1_aligned_output"):
+        rows.append((f.k <= MOST_K, f"k <= {MOST_K}"))
+    if template == "bl1_aligned_output":
+        rows.append((f.n < 256, "n < 256"))
     return (text for holds, text in rows if not holds)

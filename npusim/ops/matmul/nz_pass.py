@@ -10,7 +10,7 @@ from typing import Literal
 
 from npusim.ops.matmul.traits import CallTraits, Chip
 
-__all__ = ["Side", "conflicts", "turned"]
+__all__ = ["SHORT_ROWS_BYTES", "Side", "conflicts", "turned"]
 
 Side = Literal["x1", "x2"]
 WHOLE_BYTES = 256

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from npusim.data.integers import ceil_div
 from npusim.ops.matmul import k_split
-from npusim.ops.matmul.nz_pass import turned
+from npusim.ops.matmul.nz_pass import SHORT_ROWS_BYTES, turned
 from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["preferred"]
@@ -27,6 +27,10 @@ def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
     if f.trans_x2 and not (f.is_nz or is_deep or _is_listed(f)):
         return None
     match template:
+        case "bl1_aligned_output" if _is_bound_by_stores(f, chip):
+            return f"m = {f.m} is long, k = {f.k} <= 256, and rows of n = {f.n} are ragged"
+        case "bl1_full_load" if _is_tall(f, chip):
+            return f"m = {f.m} is long, k = {f.k} <= 256, and n = {f.n} is narrow"
         case "al1_split_k" if _is_long_and_wide(f):
             return f"m = {f.m} <= 256, and k = {f.k} and n = {f.n} are long"
         case "single_core_split_k" if _adds_in_memory(f, chip, is_deep) and _fills_cores(f, chip):
@@ -45,6 +49,29 @@ def _is_deep(f: CallTraits) -> bool:
         return False
     is_half = f.element == "float16" and f.k >= 8 * largest
     return is_half or (f.k >= 27392 and f.k >= 2 * largest)
+
+
+def _is_bound_by_stores(f: CallTraits, chip: Chip) -> bool:
+    """Whether bl1_aligned_output is wanted.
+
+    That it and bl1_full_load take x1 as it lies, also where base would have it turned, is assumed.
+    """
+    return (
+        f.n < 256
+        and f.n % 128 != 0
+        and 128 % f.n != 0
+        and f.k <= 256
+        and (f.k % 128 == 0 or f.k < 128)
+        and f.m >= 512 * chip.aic
+        and not f.trans_x1
+        and not (f.n < 16 and f.k < 16)
+    )
+
+
+def _is_tall(f: CallTraits, chip: Chip) -> bool:
+    """Whether bl1_full_load is wanted: n is one of the listed numbers of bytes, as elements."""
+    is_long = f.m > 16 * max(f.k, f.n) and f.k <= 256
+    return is_long and f.n in SHORT_ROWS_BYTES and "x2" not in turned(f, chip)
 
 
 def _is_listed(f: CallTraits) -> bool:
