@@ -167,6 +167,19 @@ def test_the_order_of_the_cube_can_be_changed(rng: np.random.Generator, device: 
         assert_like_reference("matmul", a, b, device=device, cube_order=order)
 
 
+# ---- time ----
+
+
+def test_what_is_read_past_the_l2_is_read_for_every_row_of_blocks() -> None:
+    # Two rows of blocks: an x2 of 36 MiB comes from global memory twice, one of 28 MiB once.
+    x1 = TensorSpec((256, 8192), "bfloat16")
+    for n, times in ((2304, 2), (1792, 1)):
+        x2 = TensorSpec((n, 8192), "bfloat16").T
+        trace = run("matmul", x1, x2, device=SPLIT[0], values=False, l2="cold").trace
+        assert trace is not None
+        assert trace.gm_read_bytes == x1.nbytes + times * x2.nbytes
+
+
 # ---- switches ----
 
 
