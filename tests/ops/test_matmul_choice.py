@@ -124,7 +124,7 @@ def test_a_reason_is_given() -> None:
 @pytest.mark.parametrize(
     ("asked", "template", "need"),
     [
-        (call(8, 8, 8, matrices=2), name, "x1 and x2 make one matrix")
+        (call(8, 8, 8, matrices=2), name, "x2 is one matrix, and x1 is one or lies as (..., m, k)")
         for name in get_args(Template)
         if name not in ("v2", "base")
     ]

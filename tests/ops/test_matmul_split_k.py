@@ -212,3 +212,13 @@ def test_rows_in_l1_in_every_mode(rng: np.random.Generator) -> None:
 )
 def test_tiles_of_rows_in_l1(call: CallTraits, tiles: Any) -> None:
     assert k_split.resident_tiles(call, Chip()) == tiles
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize("batch", [((3,), ()), ((2, 1), (1,)), ((1,), (1, 1))])
+@pytest.mark.parametrize("template", ["single_core_split_k", "deterministic_split_k", "nd2nz"])
+def test_batches_of_x1_are_rows(rng: np.random.Generator, template: str, batch: Any) -> None:
+    a, b = halves(rng, (*batch[0], 9, 500)), halves(rng, (*batch[1], 500, 20))
+    assert_as_the_reference(a, turned(b), template=template, timing=False)

@@ -262,7 +262,8 @@ def test_shares_of_few_blocks_are_rounded_down_first() -> None:
 def test_a_matrix_that_lies_the_other_way_turns_the_block(m: int, n: int, base: Any) -> None:
     assert halves(B2, m, 1024, n, turned=True, template="base").base[:2] == base
     fractal = TensorSpec((1024, n), "float16", "FRACTAL_NZ")
-    problem = matmul.check(B2, TensorSpec((1024, m), "float16").T, fractal)
+    x1 = TensorSpec((1024, m), "float16").T
+    problem = matmul.check(B2, x1, fractal, template="base")
     assert Tiled(B2, problem, matmul.tile(B2, problem)).base[:2] == (128, 256)
 
 

@@ -29,7 +29,8 @@ deterministic_split_k are as many as chunks, or all (ops-nn@e5c3fa9 matmul/mat_m
 
 What is accepted:
 
-* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty;
+* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty; where x2
+  is one matrix and x1 lies as (..., m, k) its batches are further rows (ops-nn, aclnn_matmul.cpp);
 * fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
 * x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
 * `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;

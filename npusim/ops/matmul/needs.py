@@ -22,7 +22,7 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
     rows: list[tuple[bool, str]] = []
     if template not in ("v2", "base"):
-        rows.append((f.matrices == 1, "x1 and x2 make one matrix"))
+        rows.append((f.matrices == 1, "x2 is one matrix, and x1 is one or lies as (..., m, k)"))
     if template == "nd2nz":
         text = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
         rows.append((bool(turned(f, chip)), text))

@@ -96,13 +96,14 @@ def _is_long_and_wide(f: CallTraits) -> bool:
 def _adds_in_memory(f: CallTraits, chip: Chip, is_deep: bool) -> bool:
     """Whether single_core_split_k is wanted: k is long, or the output large and in the L2.
 
-    Left out is k = 1536 with m or n = 384, whose rectangles are refused again. That nothing is
-    found to be walked in L2 tiles where all tensors fit into what is tiled for is assumed.
+    Left out is k = 1536 with m or n = 384, whose rectangles are refused again. Assumed: nothing is
+    walked in L2 tiles where all tensors fit into what is tiled for, and one chunk is not enough.
     """
     tensors_bytes = 2 * (f.m * f.k + f.k * f.n + f.m * f.n)
     if (
         tensors_bytes <= L2_TILED_BYTES * chip.l2_bytes // (192 * 2**20)
         and f.m * f.k >= 5 * k_split.STRIP**2
+        and f.k > k_split.STRIP
         and f.n >= 1024
         and f.m * f.n >= 1024 * k_split.STRIP * chip.aic
     ):

@@ -55,6 +55,7 @@ def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
         is_mix=True,
         workspaces={"padded": cores * SLOTS * cube.base_m * ROW_BYTES},
         cube=replace(cube, cores=cores),
+        past_l2=(),
     )
 
 

@@ -33,7 +33,8 @@ def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
     cube = resident_columns(spec, p, plan.cube)
     blocks = ceil_div(pr.m, BLOCKS * cube.base_m) * ceil_div(pr.n, cube.base_n)
     cores = min(blocks, spec.cores["aic"].count)
-    return replace(plan, block_dim=cores, cube=replace(cube, cores=cores))
+    # Hints to the L2 are given by other kernels only (matmul_v3_l2_cache.cpp).
+    return replace(plan, block_dim=cores, cube=replace(cube, cores=cores), past_l2=())
 
 
 def resident_columns(spec: DeviceSpec, p: Problem, cube: CubeTiles) -> CubeTiles:

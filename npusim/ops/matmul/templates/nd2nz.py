@@ -79,6 +79,7 @@ def tile(spec: DeviceSpec, p: Problem) -> TurningPlan:
         workspaces={f"{side}_nz": _nz_bytes(_matrix(p, side)) for side in tiles},
         cube=plan.cube,
         out_rows=plan.out_rows,
+        past_l2=tuple(name for name in plan.past_l2 if name not in tiles),
         turned=tiles,
     )
 
@@ -121,9 +122,7 @@ def build(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> tuple[Block, ...]:
     for side in plan.turned:
         # The cube knows the NZ of an operand by the operand's name, vector cores its rows by _nd.
         bindings |= {f"{side}_nd": Binding(side), side: Binding(f"{side}_nz")}
-    if "x2" not in plan.turned:
-        past_l2 = plan.cube.bypasses_l2(p.product) and not p.product.transposed_b
-        bindings["x2"] = Binding("x2", is_cached=not past_l2)
+    bindings |= {name: Binding(name, is_cached=False) for name in plan.past_l2}
     nz = replace(
         p.product,
         fractal_a="x1" in plan.turned,
