@@ -34,6 +34,7 @@ from npusim.kernel.tiles import Piece, work
 from npusim.kernel.views import GmView, bindings
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, workspace_of
+from npusim.ops.npu_quant_matmul.opt import OptEpilogue
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
 __all__ = ["build"]
@@ -51,7 +52,9 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
             Block(core, kind, kernel.program(core, pieces), bound)
             for core, pieces in enumerate(shares)
         )
-    cube, epilogue = CubeQuantMatmul(spec, p, plan), Epilogue(spec, p, plan)
+    cube = CubeQuantMatmul(spec, p, plan)
+    has_factors = plan.template == "tbe_opt" and p.pertoken_scale is not None
+    epilogue = (OptEpilogue if has_factors else Epilogue)(spec, p, plan)
     return mixed_launch(
         len(shares),
         lambda group: bound | bindings(workspace_of(plan, group * plan.workspace_blocks)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
@@ -11,13 +10,12 @@ from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.tiles import CubeTiles
 from npusim.ops import _protocol
 from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
+from npusim.ops.npu_quant_matmul.choice import Template
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
 from npusim.ops.npu_quant_matmul.grid import few_rows_tiles, grid_tiles
 
 __all__ = ["Plan", "tile"]
-
-Template = Literal["basic", "tbe", "tbe opt", "pp", "coupled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +43,55 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         # A quarter of the unified buffer for results of L0C; x1 becomes NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
         rows = min(cube.base_m, align_down(room // p.output.element.nbytes(cube.base_n), 16))
-        return _plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n)
+        own: Template = "pp" if is_pp(p) else "coupled"
+        why = f"m = {p.product.m}, {'with' if p.bias else 'without'} a bias"
+        return _plan(p, own, why, cube, rows, cube.base_n)
     core = spec.cores["aic"]
-    template: Template = "tbe"
-    if is_basic(spec, p):
-        cube, template = basic_tiles(spec, p), "basic"
-    else:
-        cube = few_rows_tiles(core, p) or grid_tiles(core, p)
+    template, why = _template(spec, p)
+    cube = (
+        basic_tiles(spec, p)
+        if template == "basic"
+        else few_rows_tiles(core, p) or grid_tiles(core, p)
+    )
     if p.epilogue == "fixpipe":
-        return _plan(template, cube)
+        return _plan(p, template, why, cube)
     strip = ceil_div(ceil_div(p.product.n, cube.base_n), cube.cores_n)
     if template == "tbe" and _is_opt(p, cube, strip, core.count):
-        template = "tbe opt"
-    rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe opt")
-    blocks = {"basic": 2, "tbe opt": strip}.get(template, 1)
-    return _plan(template, cube, rows, cube.base_n, blocks)
+        template, why = "tbe_opt", "few rows, and room for a row of blocks in the workspace"
+    template = p.asked or template
+    rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe_opt")
+    blocks = {"basic": 2, "tbe_opt": strip}.get(template, 1)
+    return _plan(p, template, why, cube, rows, cube.base_n, blocks)
+
+
+def _template(spec: DeviceSpec, p: Problem) -> tuple[Template, str]:
+    """Whose tiles are taken, and why."""
+    pr = p.product
+    if p.asked is not None:
+        return ("basic" if p.asked == "basic" else "tbe"), "asked for"
+    sizes = f"(m, k, n) = {(pr.m, pr.k, pr.n)}"
+    if is_basic(spec, p):
+        return "basic", f"{sizes} is none of the sizes that the basic tiling leaves out"
+    if pr.matrices > 1:
+        return "tbe", f"the basic tiling leaves out batches, here of {pr.matrices} matrices"
+    return "tbe", f"{sizes} is one of the sizes that the basic tiling leaves out"
 
 
 def _plan(
-    template: Template, cube: CubeTiles, rows: int = 0, columns: int = 0, blocks: int = 0
+    p: Problem,
+    template: Template,
+    why: str,
+    cube: CubeTiles,
+    rows: int = 0,
+    columns: int = 0,
+    blocks: int = 0,
 ) -> Plan:
     """The plan with pieces of *rows* x *columns*, and *blocks* of each core in the workspace."""
     block_bytes = INT32.nbytes(cube.base_m * cube.base_n)
     return Plan(
         block_dim=cube.cores,
-        template=template,
+        template=p.asked or template,
+        reason="asked for" if p.asked else why,
         is_mix=blocks > 0,
         workspaces={"workspace": blocks * block_bytes * cube.cores} if blocks else {},
         cube=cube,
