@@ -1,10 +1,11 @@
 """From int32 sums to the output on vector cores: float scales, scales a row, a bias, one rounding.
 
 `((f32(sum) x scale) x pertoken) + bias`, each step rounded to float32, the result to the output's
-type, ties to even. Each of the two vector cores of a group takes half of the rows of a block, some
-at a time, and goes through them as often as the vendor's kernel does (ops-nn@e5c3fa9
-matmul/quant_batch_matmul_v3/op_kernel, *_basic_epilogue.h and *_bf16_basic.h; asc-devkit,
-ascend_dequant_common_impl.h). For every piece scales and bias are loaded and widened anew; then
+type, ties to even. Each of the two vector cores of a group takes half of the rows of a block, or
+the first one all of them, some at a time, and goes through them as often as the vendor's kernel
+does (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_basic_epilogue.h and *_bf16_basic.h;
+asc-devkit, ascend_dequant_common_impl.h). For every piece scales and bias are loaded and widened
+anew; then
 
 =========================  ======================================================================
 Cast                       the sums, int32 to float32
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, BinaryScalar, Cast, Copy, Local
 from npusim.kernel.blocks import columns_of, output_of
@@ -39,6 +39,7 @@ from npusim.kernel.rows import pieces as row_pieces
 from npusim.kernel.tiles import Piece
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_quant_matmul.contract import Problem
+from npusim.ops.npu_quant_matmul.messages import Outbox, rectangles
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
 __all__ = ["FILLED", "READ", "Epilogue", "workspace_of"]
@@ -73,6 +74,7 @@ class Epilogue:
             max_rows = align_up(self._max_rows(), 8)
             self.token = queue("ub", FLOAT32.nbytes(max_rows), "mte2", "vector")
             self.token_blocks = claim("ub", FLOAT32.nbytes(8 * max_rows))
+        self.outbox = Outbox(self.builder) if plan.is_driven else None
         self._claim_more(width)
         out, planes = p.output.element, self._planes()
         # Sums and results are double buffered.
@@ -86,7 +88,7 @@ class Epilogue:
 
     def _max_rows(self) -> int:
         """Rows of a block that this core has to do with."""
-        return ceil_div(self.plan.cube.base_m, 2)
+        return ceil_div(self.plan.cube.base_m, self.plan.vector_cores)
 
     def _claim_more(self, width: int) -> None:
         """Claim what a template needs for all rows of a block, each of *width* columns."""
@@ -103,23 +105,32 @@ class Epilogue:
         if p.scale.spec.size == 1:
             self.scale.take_number(GmView.vector("scale", p.scale.element, 1), "scale")
             self.scale.drop()
-        for index, piece in enumerate(pieces):
-            own = self._own(piece, half)
-            block = workspace_of(self.plan, index % self.plan.workspace_blocks)
-            repeat(
-                self.builder,
-                self._block,
-                block[: piece.rows, : piece.columns][own, :],
-                output_of(p.product, piece, p.output.element)[own, :],
-                self._token_of(piece, own),
-                self._columns_of(piece, p.scale),
-                None if self.late is None else columns_of(p.product, piece, self.late),
-            )
+        if self.outbox is not None:
+            self.outbox.prepare()
+        for rectangle in rectangles(self.plan, pieces):
+            if self.outbox is not None:
+                self.outbox.send(half)
+            for index, piece in enumerate(rectangle):
+                self._piece(index % self.plan.workspace_blocks, piece, half)
         return self.builder.build()
+
+    def _piece(self, place: int, piece: Piece, half: int) -> None:
+        """Finish the rows of *half* of *piece*, which is at *place* in the workspace."""
+        p, own = self.p, self._own(piece, half)
+        assert p.scale is not None
+        repeat(
+            self.builder,
+            self._block,
+            workspace_of(self.plan, place)[: piece.rows, : piece.columns][own, :],
+            output_of(p.product, piece, p.output.element)[own, :],
+            self._token_of(piece, own),
+            None if p.scale.spec.size == 1 else columns_of(p.product, piece, p.scale),
+            None if self.late is None else columns_of(p.product, piece, self.late),
+        )
 
     def _own(self, piece: Piece, half: int) -> slice:
         """The rows of *piece* that vector core *half* finishes, which may be none."""
-        upper = piece.rows // 2
+        upper = piece.rows // 2 if self.plan.vector_cores == 2 else piece.rows
         return slice(0, upper) if half == 0 else slice(upper, piece.rows)
 
     def _token_of(self, piece: Piece, own: slice) -> GmView | None:
@@ -128,10 +139,6 @@ class Epilogue:
             return None
         scales = GmView.vector("pertoken_scale", FLOAT32, self.p.product.m)
         return scales[:, piece.row : piece.row + piece.rows][:, own]
-
-    def _columns_of(self, piece: Piece, scale: Operand) -> GmView | None:
-        """The scales of the columns of *piece*; None if all columns share one."""
-        return None if scale.spec.size == 1 else columns_of(self.p.product, piece, scale)
 
     def _block(
         self,
@@ -147,7 +154,8 @@ class Epilogue:
             rows = slice(row, row + count)
             own = None if token is None else token[:, rows]
             self._rows(sums[rows, :], output[rows, :], own, scale, bias)
-        self.builder.cross_core_set_flag("group", "mte2", READ)
+        if not self.plan.is_driven:
+            self.builder.cross_core_set_flag("group", "mte2", READ)
 
     def _rows(
         self,

@@ -15,7 +15,6 @@ from npusim.isa import Binary, Cast
 from npusim.kernel.chain import step
 from npusim.kernel.plane import REPEAT, Plane
 from npusim.kernel.rows import pieces as row_pieces
-from npusim.kernel.tiles import Piece
 from npusim.kernel.views import GmView, load
 from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue
 
@@ -24,12 +23,6 @@ __all__ = ["OptEpilogue"]
 
 class OptEpilogue(Epilogue):
     """The kernel of a vector core beside a cube core that never waits within a row of blocks."""
-
-    def _own(self, piece: Piece, half: int) -> slice:
-        return slice(0, piece.rows if half == 0 else 0)
-
-    def _max_rows(self) -> int:
-        return self.plan.cube.base_m
 
     def _claim_more(self, width: int) -> None:
         self.factors = self.builder.claim("ub", FLOAT32.nbytes(self._max_rows() * width))

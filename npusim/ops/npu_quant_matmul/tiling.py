@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
@@ -29,6 +29,16 @@ class Plan(_protocol.Plan):
     epilogue_columns: int
     workspace_blocks: int
     """Blocks of int32 that each cube core has in global memory for its two vector cores."""
+    vector_cores: int = 2
+    """Of those of a group, how many finish blocks; the other one answers flags (assumed)."""
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether vector cores start the cube cores, see `messages`."""
+        return self.template == "tbe" and self.is_mix
+
+
+MESSAGE_BYTES = 64
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -60,8 +70,36 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         template, why = "tbe_opt", "few rows, and room for a row of blocks in the workspace"
     template = p.asked or template
     rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe_opt")
-    blocks = {"basic": 2, "tbe_opt": strip}.get(template, 1)
-    return _plan(p, template, why, cube, rows, cube.base_n, blocks)
+    opt_blocks = min(strip, MAX_FLAGS)
+    blocks = {"basic": 2, "tbe_opt": opt_blocks}.get(template, _rectangle_blocks(cube, strip))
+    plan = _plan(p, template, why, cube, rows, cube.base_n, blocks)
+    return replace(plan, vector_cores=_vector_cores(p, cube, template))
+
+
+def _rectangle_blocks(cube: CubeTiles, strip: int) -> int:
+    """Blocks that a message starts: those of a core in a row of blocks, as far as there is room.
+
+    The vendor shrinks rectangles until the workspace has room. That it does so block by block, and
+    has no more of them than opt has flags ahead, is assumed.
+    """
+    room = MAX_WORKSPACE_BYTES // (INT32.nbytes(cube.base_m * cube.base_n) * cube.cores)
+    return max(1, min(strip, room, MAX_FLAGS))
+
+
+def _vector_cores(p: Problem, cube: CubeTiles, template: Template) -> int:
+    """How many vector cores of a group make the output: one with opt and scales of rows.
+
+    Also one for much output of short sums, for which the vendor starts only one a cube core
+    (quant_batch_matmul_v3_tiling.cpp; only with scales of rows, bfloat16 and FRACTAL_NZ).
+    """
+    pr = p.product
+    if p.pertoken_scale is None:
+        return 2
+    blocks = ceil_div(pr.m, cube.base_m) * ceil_div(pr.n, cube.base_n)
+    is_short = pr.k <= 1152 and blocks >= 682
+    is_long = 1152 < pr.k <= 1536 and pr.m >= 12544 and pr.n >= 1280
+    is_kind = p.output.dtype == "bfloat16" and pr.fractal_b
+    return 1 if template == "tbe_opt" or (is_kind and (is_short or is_long)) else 2
 
 
 def _template(spec: DeviceSpec, p: Problem) -> tuple[Template, str]:
@@ -87,13 +125,18 @@ def _plan(
     blocks: int = 0,
 ) -> Plan:
     """The plan with pieces of *rows* x *columns*, and *blocks* of each core in the workspace."""
-    block_bytes = INT32.nbytes(cube.base_m * cube.base_n)
+    workspaces = {}
+    if blocks:
+        block_bytes = INT32.nbytes(cube.base_m * cube.base_n)
+        workspaces["workspace"] = blocks * block_bytes * cube.cores
+        if (p.asked or template) == "tbe":
+            workspaces["messages"] = MESSAGE_BYTES * cube.cores
     return Plan(
         block_dim=cube.cores,
         template=p.asked or template,
         reason="asked for" if p.asked else why,
         is_mix=blocks > 0,
-        workspaces={"workspace": blocks * block_bytes * cube.cores} if blocks else {},
+        workspaces=workspaces,
         cube=cube,
         epilogue_rows=rows,
         epilogue_columns=columns,
@@ -102,6 +145,8 @@ def _plan(
 
 
 MAX_WORKSPACE_BYTES = 50 * 2**20
+MAX_FLAGS = 15
+"""Blocks that the cube core of opt is ahead at most (quant_batch_matmul_v3_pertoken_opt.h)."""
 
 
 def _is_opt(p: Problem, cube: CubeTiles, strip: int, cores: int) -> bool:
