@@ -48,7 +48,7 @@ EXAMPLES = Table(
     "Product of 8192 x 8192 x 8192 fp16 (asc-devkit, 01_matrix_compute/matmul_high_performance, "
     "matmul_basic_api_high_performance)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row("m0699", "1 core, L1 of one piece", 249467.08, _cubed(Plan(tile=NORM)), "task", True),
         Row("m0706", "2 x 12 cores", 12541.22, _cubed(Plan(tile=NORM, grid=(2, 12))), "task", True),
@@ -80,7 +80,7 @@ SHARED = Plan(tile=MDL, grid=(6, 4))
 GUIDE = Table(
     "Products of fp16 (asc-devkit, docs/zh/guide)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row(
             "m0838",
