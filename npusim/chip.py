@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Literal
 
 import simpy
 
@@ -23,16 +22,23 @@ from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
 from npusim.timing.equivalence import equivalent_cores
-from npusim.timing.memory import L2, SharedMemory
+from npusim.timing.memory import L2, L2_STATES, L2State, SharedMemory, at_launch
 from npusim.timing.pipes import Code, CrossCoreFlags, Decoder, Lane
 from npusim.trace import Trace
 from npusim.values.play import DEFAULT_MODEL, Model, Player
 
-__all__ = ["Binding", "Block", "L2State", "Model", "Progress", "compute", "time", "verify"]
+__all__ = [
+    "L2_STATES",
+    "Binding",
+    "Block",
+    "L2State",
+    "Model",
+    "Progress",
+    "compute",
+    "time",
+    "verify",
+]
 
-L2State = Literal["cold", "warm", "repeat"] | tuple[str, ...]
-"""What lies in the L2 at launch: nothing, everything as far as it fits, what an earlier run of the
-same kernel has left there, or the tensors named."""
 Progress = Callable[[str, float], None]
 """Called with the stage of a run and the share of it that is done, from 0 to 1.
 
@@ -112,19 +118,17 @@ def time(
     *progress* hears now and then which share of the micro-ops has started.
     """
     check_inside(blocks, tensors)
-    named = {"warm": tuple(tensor.name for tensor in tensors)}
-    warm = frozenset(named.get(l2, ()) if isinstance(l2, str) else l2)
     alone = tuple((block,) for block in blocks)
-    groups = alone if every_core else equivalent_cores(blocks, tensors, spec, warm)
+    groups = alone if every_core else equivalent_cores(blocks, tensors, spec)
     decoders = {block.kind: Decoder(block.kind, spec) for block in blocks}
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:
         key = first.program, first.kind
         if key not in codes:
             codes[key] = Code(first.program, decoders[first.kind])
-    cache = L2(spec, tensors, warm)
-    if l2 == "repeat":
-        _run(groups, codes, cache, spec, None)
+    bindings = [bound for block in blocks for bound in block.bindings.values()]
+    cached = {bound.tensor for bound in bindings if bound.is_cached}
+    cache = L2(spec, tensors, at_launch(spec, l2, tensors, cached))
     lanes, memory = _run(groups, codes, cache, spec, progress)
     return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz, memory.written_bytes)
 

@@ -10,7 +10,7 @@ import typer
 
 import npusim
 from npusim import devices
-from npusim.chip import L2State
+from npusim.chip import L2_STATES, L2State
 from npusim.cli import folder
 from npusim.cli.call import arguments
 from npusim.cli.exports import Writer, formats
@@ -26,6 +26,13 @@ class TimeScale(StrEnum):
 
     US = "us"
     CYCLES = "cycles"
+
+
+class ICacheState(StrEnum):
+    """What --icache may be."""
+
+    COLD = "cold"
+    WARM = "warm"
 
 
 INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
@@ -68,9 +75,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 L2Option = Annotated[
     str,
     typer.Option(
-        metavar="cold|warm|repeat|NAME,NAME",
-        help="What lies in the L2 at launch: nothing, inputs and outputs, what an earlier run of "
-        "the same left there, or the inputs named.",
+        metavar="cold|warm|repeat|flushed|NAME,NAME",
+        help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
+        "same left there, what is left of that after a kernel that filled the L2 with other bytes, "
+        "or the inputs named.",
+    ),
+]
+ICacheOption = Annotated[
+    ICacheState | None,
+    typer.Option(
+        "--icache",
+        help="Whether the instruction caches hold the kernel at launch; unless given, they do with "
+        "--l2 warm, repeat and flushed.",
     ),
 ]
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
@@ -92,9 +108,7 @@ EveryCore = Annotated[
 
 
 def _l2(word: str) -> L2State:
-    if word in ("cold", "warm", "repeat"):
-        return word  # type: ignore[return-value]
-    return tuple(word.split(","))
+    return next((state for state in L2_STATES if state == word), tuple(word.split(",")))
 
 
 def run_operator(
@@ -106,6 +120,7 @@ def run_operator(
     force: Force = False,
     as_json: Json = False,
     l2: L2Option = "cold",
+    icache: ICacheOption = None,
     values: Values = True,
     timing: Timing = True,
     every_core: EveryCore = False,
@@ -130,6 +145,7 @@ def run_operator(
             values=values,
             timing=timing,
             l2=_l2(l2),
+            icache=icache.value if icache else None,
             every_core=every_core,
             progress=progress,
         )

@@ -39,15 +39,16 @@ __all__ = [
     "L1Bytes",
     "L2Bytes",
     "LineBytes",
-    "Lines",
     "Microseconds",
     "Nanoseconds",
     "RepeatBytes",
     "ReservedBytes",
     "ReservedEventIds",
     "RunBytes",
-    "Slices",
+    "Stride",
+    "Times",
     "UbBytes",
+    "Ways",
     "Within",
     "written",
 ]
@@ -123,8 +124,9 @@ WHOLE = BeforeValidator(_whole)
 # ---- amounts ----
 
 Cores = Annotated[int, Within(1, 1024, "cores", "chips have 1 to 64 of a kind"), WHOLE]
-Slices = Annotated[int, Within(1, 1024, "slices", "L2s are taken to have 1 to 8"), WHOLE]
-Lines = Annotated[int, Within(1, 65536, "lines", "cores are taken to have 64 under way"), WHOLE]
+Stride = Annotated[int, Within(0, 1 << 24, "bytes", "strides of 32768 bytes are told"), WHOLE]
+Ways = Annotated[int, Within(1, 1024, "ways", "caches have 1 to 64"), WHOLE]
+Times = Annotated[float, Within(0.01, 100, "times", "three quarters are told")]
 Groups = Annotated[int, Within(1, 1024, "groups", "unified buffers have 8 to 16"), WHOLE]
 GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]
@@ -150,7 +152,7 @@ LineBytes = Annotated[
 ]
 GlobalBytes = Annotated[int, Within(1e9, 4e12, "bytes", "chips have 24 to 155 GB"), WHOLE]
 CopyBytes = Annotated[int, Within(1, 32, "bytes", "copies move bytes, or blocks of 32"), WHOLE]
-RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 50 bytes"), WHOLE]
+RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"), WHOLE]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE

@@ -36,15 +36,16 @@ from npusim.devices.ranges import (
     L1Bytes,
     L2Bytes,
     LineBytes,
-    Lines,
     Microseconds,
     Nanoseconds,
     RepeatBytes,
     ReservedBytes,
     ReservedEventIds,
     RunBytes,
-    Slices,
+    Stride,
+    Times,
     UbBytes,
+    Ways,
 )
 
 __all__ = [
@@ -218,10 +219,14 @@ class L2Cache(Part):
     write_latency_ns: Nanoseconds
     row_ns: Nanoseconds
     """The same for pieces that are in the L2."""
-    slices: Slices
-    """Parts that work in parallel; the same bytes always come from the same part."""
-    outstanding: Lines
-    """How many lines a core can have requested and not received yet."""
+    ways: Ways
+    """Lines that a set holds."""
+    same_line_ns: Nanoseconds
+    """From answer to answer where requests of several cores are for the same line; 0 if unknown."""
+    aliased_bytes: Stride
+    """Bursts that lie a multiple of this apart are in few parts of the L2; 0 if unknown."""
+    aliased_speed: Times
+    """How fast such bursts come out of the L2, as a multiple of the speed of others."""
 
 
 class Transfer(Part):
@@ -324,24 +329,42 @@ class Sync(Part):
     """From a set flag until another core sees it; left out if cores cannot wait for each other."""
 
 
+ICache = Literal["cold", "warm"]
+"""Whether the instruction caches hold the kernel at launch: not after other kernels, as in a model;
+yes after the same, as in a benchmark's loop."""
+
+
 class Launch(Part):
     """What a kernel costs before its first and after its last micro-op; host launch excluded."""
 
     base_us: Microseconds
     per_core_us: Microseconds
     """Added for each core that is started, up to `saturation_cores`."""
+    warm_per_core_us: Microseconds
+    """The same where the kernel's instructions are in the instruction caches."""
     saturation_cores: Cores
     mix_us: Microseconds
     """Added when cube and vector cores start together."""
     tiling_us: Microseconds
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
+    warm_tiling_us: Microseconds
+    """The same where the kernel's instructions are in the instruction caches."""
     completion_us: Microseconds
 
-    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: bool = False) -> float:
+    def time_us(
+        self,
+        cores: int,
+        is_mix: bool = False,
+        reads_tiling: bool = False,
+        icache: ICache = "cold",
+    ) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time."""
-        started = min(cores, self.saturation_cores)
-        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if reads_tiling else 0.0)
-        return self.base_us + self.per_core_us * started + extra_us + self.completion_us
+        per_core_us, tiling_us = self.per_core_us, self.tiling_us
+        if icache == "warm":
+            per_core_us, tiling_us = self.warm_per_core_us, self.warm_tiling_us
+        started_us = per_core_us * min(cores, self.saturation_cores)
+        extra_us = (self.mix_us if is_mix else 0.0) + (tiling_us if reads_tiling else 0.0)
+        return self.base_us + started_us + extra_us + self.completion_us
 
 
 CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}

@@ -12,7 +12,7 @@ from npusim.check.rules import check_blocks
 from npusim.chip import L2State
 from npusim.data.dtypes import Array
 from npusim.data.tensor import GlobalTensor, Operand, TensorSpec, allocate
-from npusim.devices.schema import DeviceSpec
+from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Program
 from npusim.trace import Trace
@@ -31,12 +31,19 @@ def time(kernel: Kernel, spec: DeviceSpec, l2: L2State = "cold") -> Trace:
     return chip.time(kernel.blocks, tensors, spec, l2=l2)
 
 
-def task_us(kernel: Kernel, spec: DeviceSpec, trace: Trace, *, reads_tiling: bool = False) -> float:
+def task_us(
+    kernel: Kernel,
+    spec: DeviceSpec,
+    trace: Trace,
+    *,
+    reads_tiling: bool = False,
+    icache: ICache = "warm",
+) -> float:
     """The profiler's Task Duration: launch, the slowest core, completion.
 
     *reads_tiling* says whether its cores read a tiling from global memory before they begin.
     """
-    launch_us = spec.launch.time_us(kernel.block_dim, kernel.is_mix, reads_tiling)
+    launch_us = spec.launch.time_us(kernel.block_dim, kernel.is_mix, reads_tiling, icache)
     return launch_us + trace.cycles / spec.clock_hz * 1e6
 
 

@@ -41,16 +41,23 @@ CAUSES: dict[Known, About] = {
         "the bandwidth of global memory",
         ("gm.read_bytes_per_s", "gm.write_bytes_per_s", "gm.run_bytes"),
     ),
-    "l2 reads": About("L2 reads", "the bandwidth of the L2 for reads", ("l2.read_bytes_per_s",)),
+    "l2 reads": About(
+        "L2 reads",
+        "the bandwidth of the L2 for reads",
+        ("l2.read_bytes_per_s", "l2.same_line_ns"),
+    ),
     "l2 writes": About(
         "L2 writes", "the bandwidth of the L2 for writes", ("l2.write_bytes_per_s",)
     ),
     "port": About(
         "own port",
         "the core's own port to memory",
-        tuple(
-            f"cores.*.paths.{path}.bytes_per_cycle"
-            for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
+        (
+            *(
+                f"cores.*.paths.{path}.bytes_per_cycle"
+                for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
+            ),
+            "l2.aliased_speed",
         ),
     ),
     "rows": About("turning rows", "turning rows into fractals", ("gm.row_ns", "l2.row_ns")),
@@ -107,7 +114,20 @@ CAUSES: dict[Known, About] = {
     "launch": About(
         "launch",
         "launch and completion",
-        tuple(f"launch.{name}_us" for name in ("base", "per_core", "mix", "tiling", "completion")),
+        tuple(
+            f"launch.{name}_us"
+            for name in (
+                *(
+                    "base",
+                    "per_core",
+                    "warm_per_core",
+                    "mix",
+                    "tiling",
+                    "warm_tiling",
+                    "completion",
+                ),
+            )
+        ),
     ),
     "earlier": About("earlier kernels", "the kernels that the call launches before", ()),
 }

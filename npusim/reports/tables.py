@@ -103,6 +103,7 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
             None,
         ),
         "L2 at launch": (str(known["l2"]), None),
+        "instructions at launch": (str(known["icache"]), None),
     }
     if known.get("template"):
         found["template"] = f"{known['template']}: {known.get('reason') or ''}".rstrip(": "), None

@@ -12,12 +12,12 @@ from typing import Any, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import Block, L2State, Progress
+from npusim.chip import L2_STATES, Block, L2State, Progress
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, allocate
-from npusim.devices.schema import DeviceSpec
+from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import watched
 from npusim.kernel.program import Program
 from npusim.kernel.queues import ProgramError
@@ -38,6 +38,7 @@ def run(
     values: bool = True,
     timing: bool = True,
     l2: L2State = "cold",
+    icache: ICache | None = None,
     every_core: bool = False,
     byte_exact: bool = False,
     cube_order: CubeOrder = "k16",
@@ -50,8 +51,11 @@ def run(
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
-    and outputs ("warm"), what an earlier run of the same left there ("repeat"), or the inputs named
-    in a tuple. *every_core* on times each core on its own, which gives the same times more slowly;
+    and outputs ("warm"), what earlier runs of the same left there ("repeat"), what is left of that
+    after a kernel that read as many other bytes as the L2 holds ("flushed"), or the inputs named in
+    a tuple; *icache* whether the instruction caches hold the kernel ("warm") or not ("cold"), which
+    they do unless told otherwise where the same kernel ran before: with "warm", "repeat" and
+    "flushed". *every_core* on times each core on its own, which gives the same times more slowly;
     *byte_exact* on keeps every byte of L1 and L0, which gives the same values more slowly.
     *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up exactly
     before it rounds, 16 by default. *progress* hears which share of a stage is done, see
@@ -72,11 +76,12 @@ def run(
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     arguments = {name: without_values(value) for name, value in bound.items()}
     _check_l2(l2, problem)
+    icache = _icache(icache, l2)
     _check_capacity(op, problem, spec)
     plan = operator.plan(spec, problem)
     if plan is None:
         outputs = _without_kernel(operator, problem, bound, with_values)
-        return Run(op, spec, arguments, l2, outputs, None, None, timing)
+        return Run(op, spec, arguments, l2, icache, outputs, None, None, timing)
     blocks = _written(operator, spec, problem, plan, progress)
     orders = _verified(operator, spec, problem, blocks, progress)
     tensors, trace = _place(problem, plan, with_values), None
@@ -89,8 +94,8 @@ def run(
                 blocks, tensors, spec, l2=l2, every_core=every_core, progress=progress
             )
     outputs = _found(problem, tensors, with_values)
-    earlier = _earlier(operator, problem, spec, arguments, l2, timing)
-    return Run(op, spec, arguments, l2, outputs, plan, trace, timing, earlier)
+    earlier = _earlier(operator, problem, spec, arguments, l2, icache, timing)
+    return Run(op, spec, arguments, l2, icache, outputs, plan, trace, timing, earlier)
 
 
 def _verified(
@@ -121,13 +126,15 @@ def _earlier(
     spec: DeviceSpec,
     arguments: dict[str, Any],
     l2: L2State,
+    icache: ICache,
     timing: bool,
 ) -> tuple[Run, ...]:
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
     found = []
     for op, own in operator.earlier(problem, arguments):
         state: L2State = tuple(name for name in l2 if name in own) if isinstance(l2, tuple) else l2
-        found.append(run(op, device=spec, values=False, timing=timing, l2=state, **own))
+        own |= {"values": False, "timing": timing, "l2": state, "icache": icache}
+        found.append(run(op, device=spec, **own))
     return tuple(found)
 
 
@@ -218,13 +225,22 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
 
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
     names = [operand.name for operand in problem.inputs]
-    known: Sequence[object] = names if isinstance(l2, tuple) else ("cold", "warm", "repeat")
+    known: Sequence[object] = names if isinstance(l2, tuple) else L2_STATES
     words = l2 if isinstance(l2, tuple) else (l2,)
     if not all(isinstance(word, str) and word in known for word in words):
         raise ValueError(
-            f"run: l2 must be cold, warm, repeat or a tuple of inputs out of {', '.join(names)}, "
-            f"not {shown(l2)}; use one of these"
+            f"run: l2 must be {', '.join(L2_STATES)} or a tuple of inputs out of "
+            f"{', '.join(names)}, not {shown(l2)}; use one of these"
         )
+
+
+def _icache(icache: ICache | None, l2: L2State) -> ICache:
+    """What the instruction caches hold: what is told, or else what goes with *l2*."""
+    if icache is None:
+        return "warm" if l2 in ("warm", "repeat", "flushed") else "cold"
+    if icache not in get_args(ICache):
+        raise ValueError(f"run: icache must be cold or warm, not {shown(icache)}; use one of these")
+    return icache
 
 
 SWITCHES = ("values", "timing", "every_core", "byte_exact")

@@ -11,7 +11,7 @@ from npusim import ops
 from npusim.chip import L2State
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor, TensorSpec
-from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.devices.schema import DeviceSpec, ICache, Pipe
 from npusim.trace import Launch, PipeCounter, Trace
 
 __all__ = ["Output", "Run", "without_values"]
@@ -29,6 +29,7 @@ class Run:
     arguments: dict[str, Any]
     """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
+    icache: ICache
     outputs: dict[str, Output]
     """All that came out, by the names that programs use: operators call the first `output`."""
     plan: ops.Plan | None
@@ -73,7 +74,9 @@ class Run:
         return first if self.plan is None else (*first, self._own_launch(self.plan))
 
     def _own_launch(self, plan: ops.Plan) -> Launch:
-        launch_us = self.device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling)
+        launch_us = self.device.launch.time_us(
+            plan.block_dim, plan.is_mix, plan.reads_tiling, self.icache
+        )
         time_us = None
         if self.cycles is not None:
             time_us = launch_us + self.cycles / self.device.clock_hz * 1e6
@@ -108,6 +111,7 @@ class Run:
             "device": self.device.name,
             "arguments": {name: _to_json(value) for name, value in self.arguments.items()},
             "l2": self.l2,
+            "icache": self.icache,
             "output": _to_json(without_values(self.output)),
             "template": self.template,
             "reason": self.reason,

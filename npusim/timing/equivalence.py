@@ -12,7 +12,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, global_operand
@@ -31,17 +30,9 @@ def equivalent_cores(
     blocks: tuple[Block, ...],
     tensors: list[GlobalTensor],
     spec: DeviceSpec,
-    warm: frozenset[str],
 ) -> tuple[tuple[Block, ...], ...]:
-    """Sort *blocks* into classes whose members all have the times of the first.
-
-    *warm* are the names of the tensors that lie in the L2 at launch.
-    """
+    """Sort *blocks* into classes whose members all have the times of the first."""
     line_bytes = spec.l2.line_bytes
-    lines_in_all = sum(ceil_div(allocated_bytes(tensor.nbytes), line_bytes) for tensor in tensors)
-    if warm and lines_in_all * line_bytes > spec.l2.capacity_bytes:
-        # Part of the inputs has been evicted, so blocks differ in how many of their lines hit.
-        return tuple((block,) for block in blocks)
     by_traits: dict[tuple[object, ...], list[Block]] = {}
     has_flags: dict[Program, bool] = {}
     for block in blocks:

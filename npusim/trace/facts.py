@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from npusim.data.files import opened
-from npusim.devices.schema import Pipe
+from npusim.devices.schema import ICache, Pipe
 from npusim.trace.programs import Count, Name
 
 __all__ = ["CHECKSUM", "Facts", "digest", "file_digest", "own_digest"]
@@ -65,6 +65,7 @@ class Facts(Part):
     device: Name
     arguments: dict[Name, Tensor | str | bool | int | float | list[JsonValue] | None]
     l2: str | list[str]
+    icache: ICache
     output: Tensor | list[Tensor]
     template: str | None
     reason: str | None

@@ -33,7 +33,7 @@ from npusim.trace.programs import LaneRow, Tree, described, programs_of
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
-VERSION = 5
+VERSION = 6
 """Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
 whole lines, 4 not what held copies up."""
 RECORD = "run.json"

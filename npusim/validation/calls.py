@@ -37,6 +37,7 @@ from npusim import devices, ops
 from npusim.chip import L2State
 from npusim.data.dtypes import FLOAT32, dtype_named
 from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import ICache
 from npusim.micro import broadcast, task_us, time
 from npusim.micro.elementwise import cast, maximum
 from npusim.micro.published import find
@@ -49,8 +50,8 @@ COPIES = 6
 """Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 FLUSHING = "hicann/cann-bench"
 """Reads 201 MB before each measured step: its src/kernel_eval/eval/perf_eval.py."""
-FLUSHED: L2State = "cold"
-"""What such a flush leaves in the L2."""
+TRACED = "docs/profiler_alignment"
+"""Its rows come from traces of a whole model, where other kernels run in between."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 """Families whose notes do not say that the weight lies as `[N, K]`."""
 
@@ -77,12 +78,14 @@ class Call:
     args: tuple[TensorSpec | str | int | bool, ...]
     device: str
     l2: L2State
+    icache: ICache
     options: dict[str, Any] = field(default_factory=dict)
 
     def time_us(self) -> float:
         """Task Duration; raises OpError if the operator refuses."""
+        states: dict[str, Any] = {"l2": self.l2, "icache": self.icache}
         found = run(
-            self.op, *self.args, device=self.device, values=False, l2=self.l2, **self.options
+            self.op, *self.args, device=self.device, values=False, **states, **self.options
         ).time_us
         assert found is not None
         return found
@@ -113,6 +116,7 @@ class Elementwise:
     dtype: str
     device: str
     l2: L2State
+    icache: ICache
 
     def time_us(self) -> float:
         """Task Duration."""
@@ -124,7 +128,7 @@ class Elementwise:
             kernel = maximum(spec, prod(first), dtype)
         else:
             kernel = broadcast.maximum(spec, first, others[0], dtype)
-        return task_us(kernel, spec, time(kernel, spec, self.l2))
+        return task_us(kernel, spec, time(kernel, spec, self.l2), icache=self.icache)
 
 
 def timed(row: Row) -> tuple[Timed, ...]:
@@ -154,7 +158,7 @@ def timed(row: Row) -> tuple[Timed, ...]:
 def _matmul(row: Row) -> tuple[Timed, ...]:
     weight = _weight(row, row.x_dtype)
     args = _rows(row, "k", row.x_dtype), weight
-    return (Call("matmul", args, row.device, _l2(row, weight, "x1")),)
+    return (Call("matmul", args, row.device, _l2(row, weight, "x1"), _icache(row)),)
 
 
 def _quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -171,7 +175,9 @@ def _quant_matmul(row: Row) -> tuple[Timed, ...]:
     if row.bias:
         options["bias"] = TensorSpec((n,), _bias_dtype(row))
     args = _rows(row, "k", "int8"), weight, TensorSpec((n,), scale)
-    return (Call("npu_quant_matmul", args, row.device, _l2(row, weight, *warm), options),)
+    return (
+        Call("npu_quant_matmul", args, row.device, _l2(row, weight, *warm), _icache(row), options),
+    )
 
 
 def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -184,18 +190,20 @@ def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
     if row.bias:
         options["bias"] = TensorSpec((n,), _bias_dtype(row))
     args = _rows(row, "k", row.x_dtype), weight, channel
-    return (Call(row.op, args, row.device, _l2(row, weight, "x"), options),)
+    return (Call(row.op, args, row.device, _l2(row, weight, "x"), _icache(row), options),)
 
 
 def _quantize(row: Row) -> tuple[Timed, ...]:
     channel = TensorSpec((_size(row, "n"),), row.x_dtype)
     x = _rows(row, "n", row.x_dtype)
-    return (Call(row.op, (x, channel, channel, "qint8", -1, False), row.device, _l2(row)),)
+    return (
+        Call(row.op, (x, channel, channel, "qint8", -1, False), row.device, _l2(row), _icache(row)),
+    )
 
 
 def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
     x = _rows(row, columns, row.x_dtype)
-    return (Call("npu_dynamic_quant", (x,), row.device, _l2(row)),)
+    return (Call("npu_dynamic_quant", (x,), row.device, _l2(row), _icache(row)),)
 
 
 def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -214,7 +222,9 @@ def _maximum(row: Row) -> tuple[Timed, ...]:
 
 def _elementwise(row: Row) -> Elementwise:
     dtype = row.x_dtype.partition("/")[0]
-    return Elementwise(row.op, _shapes(row), SHORT.get(dtype, dtype), row.device, _l2(row))
+    return Elementwise(
+        row.op, _shapes(row), SHORT.get(dtype, dtype), row.device, _l2(row), _icache(row)
+    )
 
 
 def _shapes(row: Row) -> tuple[tuple[int, ...], ...]:
@@ -294,12 +304,17 @@ def _bias_dtype(row: Row) -> str:
     return listed[-1]
 
 
+def _icache(row: Row) -> ICache:
+    """Whether the instruction caches hold the kernel: not in the trace of a model."""
+    return "cold" if TRACED in row.source else "warm"
+
+
 def _l2(row: Row, weight: TensorSpec | None = None, *activations: str) -> L2State:
     """What the L2 holds at launch; without a *weight*, all there is are activations."""
     if row.l2 == "warm":
         return "repeat"
     if row.l2 == "flushed" or (row.l2 == "cold" and row.source.startswith(FLUSHING)):
-        return FLUSHED
+        return "flushed"
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:

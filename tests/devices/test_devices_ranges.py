@@ -102,9 +102,9 @@ SLIPS = {
         "must lie in [0.5, 8192] bytes/cycle (ports of a core move 8 to 512 bytes a cycle), "
         "not 0.0001; give a number in this range, in bytes/cycle"
     ),
-    "l2.slices = 1_000_000_000": (
-        "must lie in [1, 1024] slices (L2s are taken to have 1 to 8), not 1000000000; "
-        "give a number in this range, in slices"
+    "l2.aliased_bytes = 1_000_000_000": (
+        "must lie in [0, 16777216] bytes (strides of 32768 bytes are told), not 1000000000; "
+        "give a number in this range, in bytes"
     ),
     "l2.line_bytes = 100_000_000_000_000_000_000": (
         "must lie in [8, 8192] bytes (lines and sectors are 128 to 512 bytes), "

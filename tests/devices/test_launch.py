@@ -51,6 +51,13 @@ def test_each_part_costs_the_kernels_that_have_it(device: str, op: str) -> None:
     }
 
 
+def test_warm_instruction_caches_start_cores_and_read_tilings_faster() -> None:
+    launch = devices.load("ascend910b2").launch
+    cold, warm = (launch.time_us(4, reads_tiling=True, icache=each) for each in ("cold", "warm"))
+    cores = 4 * (launch.per_core_us - launch.warm_per_core_us)
+    assert cold - warm == pytest.approx(cores + launch.tiling_us - launch.warm_tiling_us)
+
+
 def test_each_started_core_costs_up_to_a_limit() -> None:
     launch = devices.load("ascend910b2").launch
     limit = launch.saturation_cores

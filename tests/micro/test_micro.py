@@ -196,14 +196,16 @@ def test_a_matrix_that_the_l2_cannot_hold_comes_from_memory_each_time(
     whole = 64 * 256 * 2
     once = time(read(tiny, (64, 256), (16, 64), to), tiny)
     assert moved(once) == (whole, 0)
-    four_times = time(read(tiny, (64, 256), (16, 64), to, times=4), tiny)
-    assert moved(four_times) == (4 * whole, 0)
+    read_bytes, hit_bytes = moved(time(read(tiny, (64, 256), (16, 64), to, times=4), tiny))
+    assert read_bytes + hit_bytes == pytest.approx(4 * whole, abs=64)  # rounded for each copy
+    assert hit_bytes == 0
 
 
 @pytest.mark.parametrize("to", ["ub", "l1"])
 def test_slices_that_the_l2_can_hold_come_from_memory_once(to: To, tiny: DeviceSpec) -> None:
     whole = 64 * 256 * 2
     sliced = time(read(tiny, (64, 256), (16, 64), to, times=4, slices=4), tiny)
+    # Each slice is 8 KiB, as much as the L2 holds.
     assert moved(sliced) == (whole, 3 * whole)
 
 
@@ -442,6 +444,7 @@ def test_a_task_takes_its_launch_and_its_slowest_core() -> None:
     spec = tiny_spec(
         launch__base_us=1.0,
         launch__per_core_us=0.5,
+        launch__warm_per_core_us=0.25,
         launch__saturation_cores=8,
         launch__mix_us=3.0,
         launch__completion_us=0.25,
@@ -449,10 +452,12 @@ def test_a_task_takes_its_launch_and_its_slowest_core() -> None:
     kernel = cast(spec, 4096, BFLOAT16, FLOAT32)
     trace = time(kernel, spec)
     # Two cores at one gigahertz.
-    assert task_us(kernel, spec, trace) == pytest.approx(2.25 + trace.cycles / 1000)
+    assert task_us(kernel, spec, trace) == pytest.approx(1.75 + trace.cycles / 1000)
+    cold_us = task_us(kernel, spec, trace, icache="cold")
+    assert cold_us == pytest.approx(2.25 + trace.cycles / 1000)
     mixed = Kernel(kernel.name, kernel.blocks, kernel.inputs, kernel.outputs, is_mix=True)
     # One group.
-    assert task_us(mixed, spec, trace) == pytest.approx(4.75 + trace.cycles / 1000)
+    assert task_us(mixed, spec, trace) == pytest.approx(4.5 + trace.cycles / 1000)
     assert spec.launch.time_us(100) == 1.0 + 8 * 0.5 + 0.25
 
 

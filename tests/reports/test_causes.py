@@ -307,13 +307,18 @@ def decode(spec: DeviceSpec, layout: str) -> npusim.Run:
 
 
 def test_rows_are_blamed_where_a_faster_memory_moves_nothing() -> None:
+    def warm(spec: DeviceSpec) -> npusim.Run:
+        """The weight of 16 MiB, rows of 4096 B, lies in the L2."""
+        x, weight = TensorSpec((32, 4096), "float16"), TensorSpec((4096, 2048), "float16")
+        return npusim.run("matmul", x, weight, device=spec, l2="warm")
+
     spec = devices.load("ascend910b2")
-    run = decode(spec, "ND")
+    run = warm(spec)
     first = bound_by(run)
     assert (first.cause, first.where[0]) == ("rows", ("aic", "mte2"))
 
     assert run.time_us is not None
-    memory, rows = (decode(faster(spec, cause, 10), "ND").time_us for cause in ("gm", "rows"))
+    memory, rows = (warm(faster(spec, cause, 10)).time_us for cause in ("gm", "rows"))
     assert memory == pytest.approx(run.time_us, rel=1e-3)
     assert rows is not None
     assert rows < 0.9 * run.time_us
@@ -407,9 +412,9 @@ def test_what_came_out_of_the_l2_is_blamed_on_its_link() -> None:
     assert parts(warm) == {"l2 reads": 8, "memory latency": 2}
 
 
-def test_a_slice_that_is_slower_than_the_memory_is_the_one_to_blame() -> None:
-    # The line comes in once, in 8 cycles; one of four slices hands it to both cores in 16.
-    both = play(tiny_spec(l2__slices=4), (load(256),), (load(256),))
+def test_requests_for_one_line_slower_than_the_memory_are_the_ones_to_blame() -> None:
+    # The lines come in once, in 8 cycles; one every 4 cycles hands them to both cores in 16.
+    both = play(tiny_spec(l2__same_line_ns=4.0), (load(256),), (load(256),))
     assert parts(both) == {"l2 reads": 16, "memory latency": 10}
 
 

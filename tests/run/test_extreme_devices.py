@@ -153,8 +153,8 @@ def test_the_ends_of_every_range_run_or_are_refused(tmp_path: Path) -> None:
 
 
 SLOWEST = (
-    # The link moves less than a byte in a thousand cycles, a slice of it less in a million.
-    ("ascend910b2", "cores.aic.clock_hz=2e10 l2.slices=1024 l2.read_bytes_per_s=1e8 "
+    # The link moves less than a byte in a thousand cycles, a line of it less in a million.
+    ("ascend910b2", "cores.aic.clock_hz=2e10 l2.same_line_ns=100000 l2.read_bytes_per_s=1e8 "
      "gm.read_bytes_per_s=1e8 gm.write_bytes_per_s=1e8 l2.write_bytes_per_s=1e8"),
     # A cycle of the vector cores is a thousand of the others.
     ("ascend310p3", "cores.ai_core.clock_hz=2e10 cores.vector_core.clock_hz=2e7 "

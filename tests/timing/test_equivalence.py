@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiny import tiny_spec
 
 from npusim import chip
-from npusim.chip import Binding, Block, L2State
+from npusim.chip import L2_STATES, Binding, Block, L2State
 from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
@@ -59,10 +59,10 @@ def tensors_of(cores: int, apart: int = ROW) -> list[GlobalTensor]:
 
 
 def lanes(
-    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, warm: bool = False
+    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec
 ) -> list[tuple[int, ...]]:
     """The cores of each group."""
-    groups = equivalent_cores(blocks, tensors, spec, frozenset({"x", "y", "scale"} if warm else ()))
+    groups = equivalent_cores(blocks, tensors, spec)
     return [tuple(block.core for block in group) for group in groups]
 
 
@@ -135,23 +135,12 @@ def test_two_kinds_of_core_are_two_lanes(tiny_2002: DeviceSpec) -> None:
     assert_equal_times(blocks, tensors_of(4), tiny_2002)
 
 
-def test_a_warm_l2_too_small_for_the_tensors_keeps_all_apart(tiny: DeviceSpec) -> None:
+def test_an_l2_too_small_for_the_tensors_treats_all_cores_alike(tiny: DeviceSpec) -> None:
     blocks = blocks_of(kernel(), 4)
     large = [GlobalTensor("x", 16384), GlobalTensor("y", 16384), GlobalTensor("scale", 2048)]
-    assert lanes(blocks, large, tiny, warm=True) == [(0,), (1,), (2,), (3,)]
-    assert lanes(blocks, large, tiny, warm=False) == [(0, 1, 2, 3)]
-    assert_equal_times(blocks, large, tiny, "warm")
-    assert_equal_times(blocks, large, tiny, "cold")
-
-
-def test_lines_longer_than_an_allocation_count_whole_when_the_l2_is_warm() -> None:
-    # Each tensor takes 1024 bytes, but one line of 4096; two lines fill the L2, three do not fit.
-    spec = tiny_spec(l2__line_bytes=4096)
-    program = kernel(nbytes=32)
-    same = {name: Binding(name) for name in ("x", "y", "scale")}
-    blocks = tuple(Block(core, "aiv", program, same) for core in range(2))
-    tensors = [GlobalTensor(name, 512) for name in ("x", "y", "scale")]
-    assert lanes(blocks, tensors, spec, warm=True) == [(0,), (1,)]
+    assert lanes(blocks, large, tiny) == [(0, 1, 2, 3)]
+    for l2 in L2_STATES:
+        assert_equal_times(blocks, large, tiny, l2)
 
 
 def test_a_single_core_is_left_alone(tiny: DeviceSpec) -> None:
@@ -191,10 +180,10 @@ def programs(draw: st.DrawFn) -> Program:
     apart=st.sampled_from([0, 128, 500, 512, 1024, 1088, 2048]),
     capacity=st.sampled_from([1024, 4096, 65536]),
     read=st.sampled_from([32e9, 50e9, 100e9]),
-    slices=st.sampled_from([1, 3, 8]),
+    same_line_ns=st.sampled_from([0.0, 2.0, 7.0]),
     run_bytes=st.sampled_from([0, 50]),
     is_cached=st.booleans(),
-    l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
+    l2=st.sampled_from(["cold", "warm", "repeat", "flushed", ("x",), ("scale",)]),
 )
 @settings(max_examples=120)
 def test_times_of_representatives_and_of_every_core_are_equal(
@@ -202,15 +191,16 @@ def test_times_of_representatives_and_of_every_core_are_equal(
     apart: int,
     capacity: int,
     read: float,
-    slices: int,
+    same_line_ns: float,
     run_bytes: int,
     is_cached: bool,
     l2: L2State,
 ) -> None:
     spec = tiny_spec(
         l2__capacity_bytes=capacity,
-        l2__slices=slices,
-        l2__outstanding=4,
+        l2__same_line_ns=same_line_ns,
+        l2__aliased_bytes=256,
+        l2__aliased_speed=0.7,
         gm__read_bytes_per_s=read,
         gm__run_bytes=run_bytes,
     )

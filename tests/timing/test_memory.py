@@ -8,18 +8,29 @@ shares the 32 of the loads on its way to the memory. The L2 holds 8192 bytes in 
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import pytest
 import simpy
-from tiny import log, play, tiny_spec
+from tiny import L2_BYTES, log, play, tiny_spec
 
-from npusim.chip import Binding
+from npusim.chip import Binding, L2State
 from npusim.data.dtypes import UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
-from npusim.timing.memory import L2, PORT_UNITS, Copy, Lines, Link, Use, touched_lines
-from npusim.timing.memory.l2 import SHARE_UNITS, Found
+from npusim.timing.memory import (
+    L2,
+    PORT_UNITS,
+    Copy,
+    Lines,
+    Link,
+    Use,
+    touched_lines,
+    unaligned_lines,
+)
+from npusim.timing.memory.at_launch import at_launch
+from npusim.timing.memory.l2 import SHARE_UNITS, WHOLE, Found, kept
 from npusim.trace import COUNT_UNITS
 
 SMALL = {"x": 2048, "y": 2048}
@@ -35,8 +46,8 @@ def store(nbytes: int, start: int = 0, name: str = "y") -> Store:
     return Store(Global(name, start, nbytes), Local("ub", 8192, UINT8, nbytes))
 
 
-def copy(nbytes: int, port: int, copies: int = 1, stream: object = None, slices: int = 1) -> Copy:
-    return Copy(nbytes, port * PORT_UNITS, copies * port * PORT_UNITS, stream, slices)
+def copy(nbytes: int, port: int, copies: int = 1) -> Copy:
+    return Copy(nbytes, port * PORT_UNITS, copies * port * PORT_UNITS)
 
 
 # ---- links ----
@@ -185,21 +196,22 @@ def test_requests_of_one_cycle_both_hit_what_was_there_before(tiny: DeviceSpec) 
     assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 18), ("mte2", 8, 12, 14)]
 
 
-def test_a_line_stays_until_more_than_the_l2_holds_has_come_in(tiny: DeviceSpec) -> None:
-    def third(brought_in: int) -> tuple[str, int, int, int]:
-        program = (load(4096), load(brought_in, name="y"), load(128))
-        return log(play(tiny, program, sizes=BIG))[2]
+def test_a_line_stays_while_its_set_has_room(tiny: DeviceSpec) -> None:
+    def third(spec: DeviceSpec) -> tuple[str, int, int, int]:
+        program = (load(4096), load(4096, name="y"), load(4096))
+        return log(play(spec, program, sizes=BIG))[2]
 
-    # 4096 + 4096 fill the L2 exactly: 2 cycles at 64. One line more, and the first is gone.
-    assert third(4096) == ("mte2", 256, 258, 260)
-    assert third(4096 + 128) == ("mte2", 260, 264, 274)
+    # Half of the L2 came in since: with many ways all is there, 4096 bytes at 64.
+    assert third(tiny) == ("mte2", 256, 320, 322)
+    # With one way, exp(-1/2) is left, 2484 bytes: 39 cycles, and 51 for the other 1612 at 32.
+    assert third(tiny_spec(l2__ways=1)) == ("mte2", 256, 256 + 51 + 39, 356)
 
 
-def test_a_touch_keeps_a_line_in(tiny: DeviceSpec) -> None:
-    program = (load(128), load(6144, name="y"), load(128), load(6144, 8192, "y"), load(128))
-    rows = log(play(tiny, program, sizes=BIG))
-    # Hits bring nothing in, so the third and the fifth find their line: 2 cycles each.
-    assert [free - start for _, start, free, _ in rows] == [4, 192, 2, 192, 2]
+def test_a_touch_renews_a_line() -> None:
+    program = (load(4096), load(4096, name="y"), load(4096), load(4096))
+    rows = log(play(tiny_spec(l2__ways=1), program, sizes=BIG))
+    # Of 4096 bytes the third finds 2484 and brings in 1612; the fourth finds them all.
+    assert [free - start for _, start, free, _ in rows] == [128, 128, 51 + 39, 64]
 
 
 def test_hits_bring_nothing_in(tiny: DeviceSpec) -> None:
@@ -208,20 +220,21 @@ def test_hits_bring_nothing_in(tiny: DeviceSpec) -> None:
     assert [free - start for _, start, free, _ in rows] == [128, 128, 64, 64, 64, 64, 64]
 
 
-def test_a_warm_l2_holds_the_tensors_touched_last(tiny: DeviceSpec) -> None:
-    # x and y need 16896 bytes each with the allocator's slack; only the end of y fits.
-    program = (load(128), load(128, 16384 - 128, "y"))
-    rows = log(play(tiny, program, sizes=BIG, l2="warm"))
-    assert rows == [("mte2", 0, 4, 14), ("mte2", 4, 6, 8)]
+def test_a_warm_l2_holds_as_large_a_part_of_each_tensor_as_fits() -> None:
+    # x and y need 16896 bytes each with the allocator's slack: 8192 of 33792 bytes, a quarter.
+    program = (load(1024), load(1024, 0, "y"))
+    rows = log(play(tiny_spec(l2__ways=1), program, sizes=BIG, l2="warm"))
+    # 248 of 1024 bytes are there: 776 take 25 cycles at 32, and 248 take 4 at 64.
+    assert rows[0] == ("mte2", 0, 25 + 4, 39)
+    # These 776 bytes took their part of y too, an eleventh: 224 are left.
+    assert rows[1] == ("mte2", 29, 29 + 25 + 4, 68)
 
 
 def reads(l2: L2, *lines: Lines, copies: int = 1, different: int = 1) -> list[Found]:
-    """What the L2 finds when all *lines* of x are read in one cycle; the last two in bytes."""
+    """What the L2 finds when all *lines* of x are read in one cycle, in lines and in bytes."""
     found = l2.touch([Use(True, "x", each, copies, different) for each in lines])
-    return [
-        each._replace(fetched=each.fetched / SHARE_UNITS, read=each.read / COUNT_UNITS)  # type: ignore[arg-type]
-        for each in found
-    ]
+    units = WHOLE, WHOLE, SHARE_UNITS, COUNT_UNITS
+    return [Found(*(x / unit for x, unit in zip(each, units, strict=True))) for each in found]  # type: ignore[arg-type]
 
 
 def twice(nbytes: int) -> tuple[int, int]:
@@ -230,7 +243,7 @@ def twice(nbytes: int) -> tuple[int, int]:
 
 
 def test_shares_of_a_line_add_up_to_it(tiny: DeviceSpec) -> None:
-    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)], {})
     # Seven cores ask for three lines; 128 / 7 is no whole number.
     found = l2.touch([Use(True, "x", slice(0, 3), copies=5), *[Use(True, "x", slice(0, 3))] * 2])
     shares = [each.read / COUNT_UNITS for each in found]
@@ -238,27 +251,73 @@ def test_shares_of_a_line_add_up_to_it(tiny: DeviceSpec) -> None:
     assert round(5 * shares[0] + shares[1] + shares[2], 6) == 3 * 128
 
 
-def test_the_l2_answers_by_volume(tiny: DeviceSpec) -> None:
-    l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
-    # 64 lines fill the L2. In the first cycle two ask for the same, which come in once.
+def test_the_l2_answers_by_volume() -> None:
+    spec = tiny_spec(l2__ways=1)
+    l2 = L2(spec, [GlobalTensor("x", 1 << 20)], {})
+    # In the first cycle two ask for the same 64 lines, as many as the L2 has, which come in once.
     assert reads(l2, slice(0, 64), slice(0, 64)) == [(0, 64, *twice(32 * 128))] * 2
-    assert reads(l2, slice(0, 64)) == [(64, 0, 0, 0)]
-    assert reads(l2, np.array([0, 100, 200])) == [(1, 2, *twice(256))]
-    # With two and 62 more since they were touched, all are there still; then one more comes in.
-    assert reads(l2, slice(300, 362)) == [(0, 62, *twice(62 * 128))]
-    assert reads(l2, np.array([1, 100, 300, 363])) == [(3, 1, *twice(128))]
-    assert reads(l2, np.array([1, 2])) == [(1, 1, *twice(128))]
+    # They do not drive each other out. As many others leave exp(-1) of each.
+    assert reads(l2, slice(0, 10)) == [(10, 0, 0, 0)]
+    assert reads(l2, slice(64, 128)) == [(0, 64, *twice(64 * 128))]
+    share = kept(L2_BYTES, spec) / WHOLE
+    assert share == pytest.approx(math.exp(-1), abs=1e-5)
+    (found,) = reads(l2, slice(20, 30))
+    assert found == pytest.approx((10 * share, *[10 * (1 - share)], *twice(1280 * (1 - share))))
 
 
-def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones(tiny: DeviceSpec) -> None:
+@pytest.mark.parametrize("ways", [1, 2, 16])
+def test_what_is_left_is_what_a_poisson_variable_says(ways: int) -> None:
+    spec = tiny_spec(l2__ways=ways)
+    for parts in range(1, 20):
+        age = parts * L2_BYTES // 8
+        mean = ways * age / L2_BYTES
+        left = math.exp(-mean) * sum(mean**k / math.factorial(k) for k in range(ways))
+        assert kept(age, spec) / WHOLE == pytest.approx(left, abs=1e-5)
+
+
+def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones() -> None:
     def age(copies: int, requests: int) -> list[Found]:
-        l2 = L2(tiny, [GlobalTensor("x", 1 << 20)])
+        l2 = L2(tiny_spec(l2__ways=1), [GlobalTensor("x", 1 << 20)], {})
         lines = [slice(100 * request, 100 * request + 20) for request in range(requests)]
         reads(l2, *lines, copies=copies, different=copies)
         return reads(l2, slice(0, 20))
 
-    assert age(copies=3, requests=1) == age(copies=1, requests=3) == [(20, 0, 0, 0)]
-    assert age(copies=4, requests=1) == age(copies=1, requests=4) == [(0, 20, *twice(20 * 128))]
+    assert age(copies=3, requests=1) == age(copies=1, requests=3)
+
+
+def test_lines_read_in_part_from_an_odd_place_are_not_kept(tiny: DeviceSpec) -> None:
+    # From byte 48 on, no multiple of a sector of 32: the ends of each row are whole lines, and the
+    # row after it fetches the line that both share again. 200 bytes touch 2 lines, 80 the next.
+    place = Global("x", 48, 200, 2, 280)
+    lines = touched_lines(place, 0, 128)
+    unkept = unaligned_lines(place, 0, tiny, lines)
+    assert (lines, unkept.tolist() if unkept is not None else None) == (
+        slice(0, 5),
+        [True, True, True, False, True],
+    )
+    assert unaligned_lines(Global("x", 64, 200, 2, 288), 0, tiny, slice(0, 5)) is None
+    trace = play(tiny, (load(300, 16), load(300, 16)), sizes=BIG)
+    # Three lines each time; of the second, the one in the middle is there.
+    assert [row[2] - row[1] for row in log(trace)] == [12, 8 + 2]
+
+
+# ---- what lies in the L2 at launch ----
+
+
+def test_a_flush_and_the_kernel_itself_age_what_an_earlier_run_left() -> None:
+    spec = tiny_spec(l2__ways=16)
+    tensors = [GlobalTensor("x", 3584), GlobalTensor("w", 1 << 20)]
+
+    def age(state: L2State) -> int | None:
+        return at_launch(spec, state, tensors, {"x"}).get("x")
+
+    # 4096 bytes with the allocator's slack; w goes past the L2.
+    assert age("cold") is None
+    assert age(("x",)) == 0
+    assert age("repeat") == 2048
+    assert age("flushed") == L2_BYTES + 2048
+    # Where all that a kernel touches surely fits, its own turn takes nothing.
+    assert at_launch(spec, "repeat", [GlobalTensor("x", 100)], {"x"}) == {"x": 0}
 
 
 # ---- which lines a copy touches ----

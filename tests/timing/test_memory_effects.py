@@ -6,8 +6,6 @@ and 128; a load is there after 10 cycles, or 2 out of the L2, a store after 4. L
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tiny import log, play, tiny_spec
 
@@ -17,7 +15,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, LoadNd2Nz, Local, Store
 from npusim.kernel.program import Program
 
-SMALL = {"x": 2048, "y": 2048}
+SMALL = {"x": 3072, "y": 2048}
 """Tensors that fit into the L2 together."""
 BIG = {"x": 16384, "y": 16384}
 
@@ -58,10 +56,10 @@ def test_each_run_of_lines_costs_as_if_it_were_longer() -> None:
 
 def test_runs_are_told_by_what_is_missing() -> None:
     spec = tiny_spec(gm__run_bytes=32)
-    # Line 1 is there: lines 0, 2 and 3 come in, in two runs, 384 + 64 bytes at 32 for the 384 that
-    # the port takes; then 128 out of the L2 at 64.
+    # Line 1 is there: lines 0, 2 and 3 come in, in two runs, 384 + 64 bytes at 32. The port takes
+    # 384 at 32 and 128 out of the L2 at 64, 14 cycles, in which the link moves as much.
     trace = play(spec, (load(128, 128), load(512)))
-    assert log(trace) == [("mte2", 0, 5, 15), ("mte2", 5, 5 + 14 + 2, 31)]
+    assert log(trace) == [("mte2", 0, 5, 15), ("mte2", 5, 5 + 14, 29)]
     assert (trace.lanes[0].gm_bytes, trace.lanes[0].l2_bytes) == (512, 640)
 
 
@@ -138,21 +136,22 @@ def test_what_fits_is_not_written_back(tiny: DeviceSpec) -> None:
 
 
 def test_what_an_earlier_run_stored_is_there_for_the_next(tiny: DeviceSpec) -> None:
-    program = (store(256), load(4096), load(4096 - 256, 4096))
-    cold, again = (log(play(tiny, program, sizes=BIG, l2=l2)) for l2 in ("cold", "repeat"))
-    # All fits: the second run finds everything.
-    assert [row[2] - row[1] for row in again] == [8, 64, 60]
-    assert [row[2] - row[1] for row in cold] == [8, 128, 120]
+    program = (store(256), load(2048), load(1024, 2048))
+    cold, again = (log(play(tiny, program, sizes=SMALL, l2=l2)) for l2 in ("cold", "repeat"))
+    # All fits: the next run finds everything.
+    assert [row[2] - row[1] for row in again] == [8, 32, 16]
+    assert [row[2] - row[1] for row in cold] == [8, 64, 32]
 
 
 # ---- states ----
 
 
-def test_again_is_what_the_run_before_left(tiny: DeviceSpec) -> None:
-    assert log(play(tiny, (load(256),), l2="repeat")) == [("mte2", 0, 4, 6)]
-    # Three times 4096 bytes one after the other do not fit: each is gone when its turn comes.
-    loop = tuple(load(4096, start) for start in (0, 4096, 8192))
-    cold, again = (log(play(tiny, loop, sizes=BIG, l2=l2)) for l2 in ("cold", "repeat"))
+def test_again_is_what_the_runs_before_left(tiny: DeviceSpec) -> None:
+    assert log(play(tiny, (load(256),), sizes=SMALL, l2="repeat")) == [("mte2", 0, 4, 6)]
+    # 32 KiB in turn do not fit: each line is gone when its turn comes.
+    loop = tuple(load(4096, start) for start in range(0, 32768, 4096))
+    sizes = {"x": 32768}
+    cold, again = (log(play(tiny, loop, sizes=sizes, l2=l2)) for l2 in ("cold", "repeat"))
     assert cold == again
 
 
@@ -165,41 +164,39 @@ def test_only_the_tensors_named_are_warm(tiny: DeviceSpec) -> None:
     assert log(play(tiny, program, sizes=SMALL, l2=())) == log(play(tiny, program, sizes=SMALL))
 
 
-# ---- slices ----
+# ---- the same lines ----
 
 
-def test_the_same_bytes_come_from_one_slice() -> None:
-    spec = tiny_spec(l2__slices=2)
-    # One of two slices: 64 bytes a cycle for two ports of 64.
+def test_requests_for_the_same_line_are_answered_one_after_the_other() -> None:
+    spec = tiny_spec(l2__same_line_ns=2.0)
+    # A line of 128 bytes every 2 cycles: 64 a cycle for two ports of 64.
     trace = play(spec, (load(256),), (load(256),), sizes=SMALL, l2="warm")
     assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 8, 10)]
-    # Different bytes keep 3/4 of two slices busy: 96 for 128, 48 each, 5.33 cycles.
+    # Different lines do not wait for each other.
     trace = play(spec, (load(256),), (load(256, 1024),), sizes=SMALL, l2="warm")
-    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 6, 8)]
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 4, 6)]
+    # Rows of 32 bytes are requests of their own: 16 bytes a cycle.
+    trace = play(spec, (rows(4, 32, 128),), (rows(4, 32, 128),), sizes=SMALL, l2="warm")
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 18)]
 
 
-def test_a_slice_hands_out_what_the_memory_gives() -> None:
-    spec = tiny_spec(l2__slices=4)
-    # 256 bytes come in once, in 8 cycles; one of four slices hands them to two cores at 32 in 16.
-    trace = play(spec, (load(256),), (load(256),))
-    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_so_are_those_for_what_the_memory_gives(is_cached: bool) -> None:
+    spec = tiny_spec(l2__same_line_ns=8.0, gm__read_bytes_per_s=64e9)
+    own = ({"x": Binding("x", is_cached=is_cached)},) * 2
+    # 256 bytes come in 8 cycles, or 4 if both cores get them at once; a line every 8 cycles hands
+    # them to two cores at 8 each.
+    trace = play(spec, (load(256),), (load(256),), bindings=own)
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 32, 42)]
 
 
-def test_rows_far_apart_lie_in_several_slices() -> None:
-    spec = tiny_spec(l2__slices=4, l2__outstanding=2)
-    # One stream gets a quarter of 128. Two lines asked for at a time, 512 bytes apart, span 1024
-    # bytes, four times as much as two lines side by side: 1 - (3/4)^4 of 128, more than the port.
-    assert log(play(spec, (load(512),), sizes=SMALL, l2="warm")) == [("mte2", 0, 16, 18)]
-    assert log(play(spec, (rows(4, 128, 512),), sizes=SMALL, l2="warm")) == [("mte2", 0, 8, 10)]
-
-
-def test_streams_that_begin_alike_but_spread_apart_end_in_any_order() -> None:
-    spec = tiny_spec(l2__slices=4, l2__outstanding=2)
-    programs: list[tuple[Any, ...]] = [(rows(4, 128, 512),), (load(128), load(128, 1024))]
-    one = play(spec, *programs, sizes=SMALL, l2="warm")
-    other = play(spec, *programs[::-1], sizes=SMALL, l2="warm")
-    assert log(one, 0) == log(other, 1)
-    assert log(one, 1) == log(other, 0)
+def test_bursts_too_far_apart_come_more_slowly_out_of_the_l2() -> None:
+    spec = tiny_spec(l2__aliased_bytes=512, l2__aliased_speed=0.5)
+    # 512 bytes at 64, or at half of it; what the memory gives is as it was.
+    for stride, took in ((256, 8), (512, 16)):
+        trace = play(spec, (rows(4, 128, stride),), sizes=SMALL, l2="warm")
+        assert log(trace) == [("mte2", 0, took, took + 2)]
+    assert log(play(spec, (rows(4, 128, 512),), sizes=SMALL)) == [("mte2", 0, 16, 26)]
 
 
 # ---- rows that become fractals ----

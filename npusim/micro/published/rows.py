@@ -31,7 +31,7 @@ class Row(NamedTuple):
         """The simulated time of what was measured, *trace* being that of *kernel*."""
         if self.span == "task":
             return task_us(kernel, spec, trace, reads_tiling=self.reads_tiling)
-        start_us = spec.launch.tiling_us if self.reads_tiling else 0.0
+        start_us = spec.launch.warm_tiling_us if self.reads_tiling else 0.0
         return start_us + trace.cycles / spec.clock_hz * 1e6
 
 

@@ -1,9 +1,20 @@
-"""The L2 cache: which lines of the tensors it holds, least recently used first out."""
+"""The L2 cache: how much of the tensors' lines it holds, and what leaves it for others.
+
+A line may lie in any of the `ways` of one set, and sets are told by a hash of the address. The line
+that was touched longest ago leaves its set when one more comes in. Which lines share a set is not
+known, and nothing is drawn: of a line, the *share* is kept that is expected to be still there, so
+that equal cores have equal times and a run gives the same times again. After v bytes came in, a set
+has seen as many of them as a Poisson variable of mean ways x v / capacity, and the line is there if
+these are fewer than its ways.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from decimal import Context
+from functools import cache
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +26,61 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
 from npusim.trace.copies import COUNT_UNITS
 
-__all__ = ["L2", "SHARE_UNITS", "Found", "Lines", "Use", "touched_lines"]
+__all__ = [
+    "L2",
+    "NEVER",
+    "SHARE_UNITS",
+    "WHOLE",
+    "Found",
+    "Lines",
+    "Use",
+    "kept",
+    "survival",
+    "touched_lines",
+    "unaligned_lines",
+]
 
 SHARE_UNITS = 1 << 20
 """Units a byte: requests that share a fetched line are charged a fraction of it each."""
-NEVER = -(2**62)
-"""Last-use volume of a line that was never accessed: so early that it always misses."""
+WHOLE = 1 << 16
+"""A line that is there for certain; less is the share of it that is expected to be there."""
+AGES = 1 << 8
+"""Ages of lines are told apart by so many parts of the capacity."""
+NEVER = 1 << 50
+"""Age, in bytes, of a line that was never in the L2."""
 
 Lines = slice | NDArray[np.int64]
 """Which lines of a tensor a copy touches: a run of them, or their numbers."""
+
+
+@cache
+def survival(ways: int) -> NDArray[np.int64]:
+    """The share left of a line after i / AGES of the capacity came in, for i = 0, 1, ..., then 0.
+
+    Of whole numbers, which are the same on every machine.
+    """
+    bits = 256
+    exact = Context(prec=90)
+    # Poisson(x) < ways: exp(-x) times the sum of x^k / k!
+    ratio = int(exact.multiply(exact.exp(exact.divide(-ways, AGES)), 1 << bits))
+    shares: list[int] = []
+    none = 1 << bits
+    for age in count():
+        term = total = none
+        for k in range(1, ways):
+            term = term * ways * age // (AGES * k)
+            total += term
+        shares.append((total * WHOLE + (1 << bits - 1)) >> bits)
+        if not shares[-1]:
+            break
+        none = none * ratio >> bits
+    return np.array(shares)
+
+
+def kept(age_bytes: int, spec: DeviceSpec) -> int:
+    """The share, of WHOLE, left of a line after *age_bytes* came in."""
+    shares = survival(spec.l2.ways)
+    return int(shares[min(age_bytes * AGES // spec.l2.capacity_bytes, shares.size - 1)])
 
 
 class Use(NamedTuple):
@@ -36,13 +93,17 @@ class Use(NamedTuple):
     """How many cores make this request."""
     different: int = 1
     """How many different sets of lines these cores access: one each, or 1 shared by all."""
+    unkept: NDArray[np.bool_] | None = None
+    """Which of the lines are read and not kept; None if all are."""
 
 
 class Found(NamedTuple):
     """Hits and misses among the lines of one core."""
 
     hits: int
+    """Lines that were there, in 1 / WHOLE of a line."""
     misses: int
+    """The rest."""
     fetched: int
     """Its share of what reading the lines costs the link, in 1 / SHARE_UNITS of a byte."""
     read: int
@@ -50,108 +111,122 @@ class Found(NamedTuple):
 
 
 class L2:
-    """Which lines of the tensors are in the L2, and how many bytes of them are dirty.
+    """Which share of the tensors' lines is in the L2, and how many bytes of it are dirty.
 
-    Replacement is least recently used, measured by volume: a line hits if at most the capacity has
-    been brought in since its last access, by the requests of that cycle and all later ones.
     Requests of one cycle do not see each other's lines; those that miss the same line all wait for
     it, it is fetched once, and its cost is divided among them. The cache is write-back: stored
-    bytes stay until they are evicted, and are written to global memory then.
+    bytes are written to global memory when as much as the cache holds has come in after them.
     """
 
     def __init__(
-        self, spec: DeviceSpec, tensors: list[GlobalTensor], warm: frozenset[str] = frozenset()
+        self, spec: DeviceSpec, tensors: list[GlobalTensor], ages: Mapping[str, int]
     ) -> None:
+        """*ages* say how many bytes came in since a tensor was touched; the others were NEVER."""
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
         self._run_bytes = spec.gm.run_bytes
+        self._shares = survival(spec.l2.ways)
         self._volume = 0
-        """Bytes brought in so far."""
+        """Bytes brought in since launch."""
         self._stored: deque[tuple[int, int]] = deque()
         """Volume when bytes were stored, and how many."""
         self._touched: dict[str, NDArray[np.int64]] = {}
         """Tensor -> volume when each line was last touched."""
         self._readers: dict[str, NDArray[np.int64]] = {}
         """Tensor -> how many cores miss each line in the present cycle; zero between cycles."""
-        self._brought: dict[str, NDArray[np.bool_]] = {}
-        """Tensor -> whether each line is brought in in the present cycle; False between cycles."""
+        self._brought: dict[str, NDArray[np.int64]] = {}
+        """Tensor -> share of each line brought in in the present cycle; zero between cycles."""
         self._absent: dict[str, int] = {}
         """Tensor -> how many of its lines were never in the L2; kept up only if all tensors fit."""
         for tensor in tensors:
             count = ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
-            if tensor.name in warm:
-                first = self._volume
-                self._volume += count * self._line_bytes
-                self._touched[tensor.name] = np.arange(first, self._volume, self._line_bytes)
-            else:
-                self._touched[tensor.name] = np.full(count, NEVER)
-            self._absent[tensor.name] = 0 if tensor.name in warm else count
+            age = ages.get(tensor.name, NEVER)
+            self._touched[tensor.name] = np.full(count, -age)
+            self._absent[tensor.name] = count if age else 0
             self._readers[tensor.name] = np.zeros(count, np.int64)
-            self._brought[tensor.name] = np.zeros(count, np.bool_)
+            self._brought[tensor.name] = np.zeros(count, np.int64)
         lines = sum(touched.size for touched in self._touched.values())
-        self._holds_all = lines * self._line_bytes <= self._capacity
-        """Whether all tensors fit, so that nothing is ever evicted."""
+        self._holds_all = kept(lines * self._line_bytes, spec) == WHOLE and all(
+            age in (0, NEVER) for age in ages.values()
+        )
+        """Whether nothing ever leaves."""
 
     def touch(self, uses: Sequence[Use]) -> list[Found]:
         """Look up all *uses* of one cycle, then bring in what missed, for the cycles after it."""
-        # Shortcut: nothing is evicted and every line has come in, so everything hits.
+        # Shortcut: nothing leaves and every line has come in, so everything hits.
         if self._holds_all and not any(self._absent[use.tensor] for use in uses):
-            return [Found(line_count(use.lines), 0, 0, 0) for use in uses]
+            return [Found(line_count(use.lines) * WHOLE, 0, 0, 0) for use in uses]
         seen = [(use, self._missing(use)) for use in uses]
         if not any(missing.any() for _, missing in seen):
             for use in uses:
-                self._touched[use.tensor][use.lines] = self._volume
-            return [Found(missing.size, 0, 0, 0) for _, missing in seen]
+                self._keep(use)
+            return [Found(missing.size * WHOLE, 0, 0, 0) for _, missing in seen]
         for use, missing in seen:
             if use.is_read:
-                self._readers[use.tensor][use.lines] += missing * (use.copies // use.different)
+                readers = use.copies // use.different
+                self._readers[use.tensor][use.lines] += (missing > 0) * readers
         found = [self._found(use, missing) for use, missing in seen]
-        pending = 0
+        brought = {True: 0, False: 0}
         # Stores first: a line that a store and a load both bring in is dirty, and counted once.
         for use, missing in sorted(seen, key=lambda each: each[0].is_read):
-            nbytes = self._bring(use, missing)
-            pending += nbytes
-            if nbytes and not use.is_read:
-                self._stored.append((self._volume, nbytes))
+            brought[use.is_read] += self._bring(use, missing)
+        # Rounded for all requests together, so that equivalent cores may come as one.
+        stored, loaded = (brought[is_read] * self._line_bytes // WHOLE for is_read in (False, True))
+        if stored:
+            self._stored.append((self._volume, stored))
+        self._volume += stored + loaded
         for use in uses:
-            self._touched[use.tensor][use.lines] = self._volume
+            self._keep(use)
             self._readers[use.tensor][use.lines] = 0
-            self._brought[use.tensor][use.lines] = False
-        self._volume += pending
+            self._brought[use.tensor][use.lines] = 0
         return found
 
     def evicted(self) -> int:
-        """Dirty bytes that are evicted now and have to be written to global memory."""
+        """Dirty bytes that leave now and have to be written to global memory."""
         nbytes = 0
         while self._stored and self._volume - self._stored[0][0] > self._capacity:
             nbytes += self._stored.popleft()[1]
         return nbytes
 
-    def _missing(self, use: Use) -> NDArray[np.bool_]:
-        return self._volume - self._touched[use.tensor][use.lines] > self._capacity
+    def _keep(self, use: Use) -> None:
+        touched = self._touched[use.tensor]
+        if use.unkept is None:
+            touched[use.lines] = self._volume
+        else:
+            touched[use.lines] = np.where(use.unkept, touched[use.lines], self._volume)
 
-    def _found(self, use: Use, missing: NDArray[np.bool_]) -> Found:
-        misses = int(np.count_nonzero(missing))
+    def _missing(self, use: Use) -> NDArray[np.int64]:
+        """The share of each line of *use* that is not there."""
+        ages = (self._volume - self._touched[use.tensor][use.lines]) * AGES // self._capacity
+        missing: NDArray[np.int64] = WHOLE - self._shares[np.minimum(ages, self._shares.size - 1)]
+        return missing
+
+    def _found(self, use: Use, missing: NDArray[np.int64]) -> Found:
+        misses = int(missing.sum())
         fetched = read = 0
         if misses and use.is_read:
             # Each run of consecutive lines costs overhead; readers of a line divide its cost.
-            costs = self._line_bytes + self._run_bytes * run_starts(use.lines, missing)[missing]
-            readers = self._readers[use.tensor][use.lines][missing]
-            fetched = int((costs * SHARE_UNITS // readers).sum())
-            line = self._line_bytes * COUNT_UNITS
-            # Shortcut: nobody else asks for any of them. Else shares are rounded to the nearest.
-            alone = int(readers.sum()) == misses
-            read = misses * line if alone else int(((line + readers // 2) // readers).sum())
-        return Found(missing.size - misses, misses, fetched, read)
+            line, unit = self._line_bytes, SHARE_UNITS // WHOLE
+            costs = line * missing + self._run_bytes * run_starts(use.lines, missing)
+            readers = np.maximum(self._readers[use.tensor][use.lines], 1)
+            fetched = int((costs * unit // readers).sum())
+            # Shares are rounded to the nearest.
+            nbytes = missing * (line * (COUNT_UNITS // WHOLE))
+            read = int(((nbytes + readers // 2) // readers).sum())
+        return Found(missing.size * WHOLE - misses, misses, fetched, read)
 
-    def _bring(self, use: Use, missing: NDArray[np.bool_]) -> int:
-        """Bytes that *use* brings in, without lines brought in before it in the same cycle."""
+    def _bring(self, use: Use, missing: NDArray[np.int64]) -> int:
+        """Lines that *use* brings in, in 1 / WHOLE of a line, but for those brought in before it in
+        the same cycle.
+        """
+        if use.unkept is not None:
+            missing = np.where(use.unkept, 0, missing)
         brought = self._brought[use.tensor][use.lines]
-        count = int(np.count_nonzero(missing & ~brought))
+        more = int(np.maximum(missing - brought, 0).sum())
         if self._holds_all:
-            self._absent[use.tensor] -= count
-        self._brought[use.tensor][use.lines] = brought | missing
-        return count * use.different * self._line_bytes
+            self._absent[use.tensor] -= more // WHOLE
+        self._brought[use.tensor][use.lines] = np.maximum(brought, missing)
+        return more * use.different
 
 
 def line_count(lines: Lines) -> int:
@@ -159,13 +234,11 @@ def line_count(lines: Lines) -> int:
     return lines.stop - lines.start if isinstance(lines, slice) else lines.size
 
 
-def run_starts(lines: Lines, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of the *chosen* ones among *lines* do not follow another chosen one."""
+def run_starts(lines: Lines, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How far each of *lines*, *chosen* by its share of WHOLE, follows no other chosen one."""
     starts = chosen.copy()
-    if isinstance(lines, slice):
-        starts[1:] &= ~chosen[:-1]
-    else:
-        starts[1:] &= (np.diff(lines) != 1) | ~chosen[:-1]
+    follows = chosen[1:] * chosen[:-1] // WHOLE
+    starts[1:] -= follows if isinstance(lines, slice) else follows * (np.diff(lines) == 1)
     return starts
 
 
@@ -181,3 +254,28 @@ def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
     lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
     runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)
     return np.unique(runs[runs <= highs[:, None]])
+
+
+def unaligned_lines(
+    place: Global, base_bytes: int, spec: DeviceSpec, lines: Lines
+) -> NDArray[np.bool_] | None:
+    """Which of *lines*, those of a load from *place*, lie at the ends of bursts that do not begin
+    on a sector; None if there are none.
+
+    Such an end comes as a whole line, and the line is not kept for others: rows of 512 B at odd
+    addresses take twice as long, though their neighbours ask for the other parts of the same lines
+    (asc-devkit, data_copy, rows m0816 and m0823).
+    """
+    sector, line = spec.transfer.sector_bytes, spec.l2.line_bytes
+    first = base_bytes + place.offset_bytes
+    if first % sector == 0 and (place.bursts == 1 or place.stride_bytes % sector == 0):
+        return None
+    starts = first + place.stride_bytes * np.arange(place.bursts)
+    starts = starts[starts % sector != 0]
+    ends = np.concatenate([starts // line, (starts + place.burst_bytes - 1) // line])
+    if isinstance(lines, slice):
+        found = np.zeros(lines.stop - lines.start, np.bool_)
+        found[ends - lines.start] = True
+    else:
+        found = np.isin(lines, ends)
+    return found

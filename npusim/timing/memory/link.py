@@ -37,40 +37,23 @@ class Copy(NamedTuple):
     """Speed of the port of one core, in PORT_UNITS."""
     load: int
     """Bandwidth that all these cores take at full speed, in PORT_UNITS."""
-    stream: object
-    """Equal for copies of the same bytes, which keep the same slices busy."""
-    different: int = 1
-    """How many different streams this one counts as, for the share of the slices in use."""
 
 
 class Link:
-    """A link of *bytes_per_cycle*, in *slices* that work in parallel.
+    """A link of *bytes_per_cycle*."""
 
-    Each stream keeps one slice busy, chosen at random; copies of the same bytes are one stream. So
-    d different streams get the expected share `1 - (1 - 1 / slices) ** d` of the bandwidth.
-    """
-
-    def __init__(self, env: simpy.Environment, bytes_per_cycle: float, slices: int = 1) -> None:
+    def __init__(self, env: simpy.Environment, bytes_per_cycle: float) -> None:
         self._env = env
-        self._full = bytes_per_cycle * PORT_UNITS
-        self._slices = slices
-        # At least one unit each, so that copies end on the slowest link in the most slices too.
-        self._widths = [0, max(1, round(self._full / slices))]
+        self.width = round(bytes_per_cycle * PORT_UNITS)
+        """Bandwidth, in PORT_UNITS."""
         self._virtual = 0
         self._since = 0
         self._load = 0
         self._narrow = 0
         """Cycles in which the link was too narrow for its copies."""
         self._waiting: list[tuple[int, int, Copy, Callable[[int], None], int]] = []
-        self._streams: dict[object, int] = {}
-        self._different = 0
         self._count = 0
         self._plan_number = 0
-
-    @property
-    def width(self) -> int:
-        """Bandwidth, in PORT_UNITS."""
-        return round(self._full)
 
     def join(self, copy: Copy, done: Callable[[int], None]) -> None:
         """Move the bytes of *copy*; then call *done* with the cycles in which the link was too
@@ -84,28 +67,13 @@ class Link:
             self._waiting, (self._virtual + needs, self._count, copy, done, self._narrow)
         )
         self._load += copy.load
-        before = self._streams.get(copy.stream, 0)
-        self._streams[copy.stream] = before + 1
-        self._different += copy.different if not before else 0
         self._plan()
 
     def _remove(self, copy: Copy) -> None:
         self._load -= copy.load
-        left = self._streams[copy.stream] - 1
-        self._streams[copy.stream] = left
-        if not left:
-            del self._streams[copy.stream]
-            self._different -= copy.different
 
     def _speed(self) -> int:
-        return max(1, min(TICKS, self._width() * TICKS // max(1, self._load)))
-
-    def _width(self) -> int:
-        widths = self._widths
-        while len(widths) <= self._different:
-            idle = (1 - 1 / self._slices) ** len(widths)
-            widths.append(max(1, round(self._full * (1 - idle))))
-        return widths[self._different]
+        return max(1, min(TICKS, self.width * TICKS // max(1, self._load)))
 
     def _advance(self) -> None:
         now = int(self._env.now)

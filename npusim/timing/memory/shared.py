@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 from simpy.events import EventPriority
 
 from npusim.data.integers import ceil_div
@@ -14,6 +16,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.timing.memory.l2 import (
     L2,
     SHARE_UNITS,
+    WHOLE,
     Found,
     Lines,
     Use,
@@ -73,8 +76,18 @@ class Request(NamedTuple):
     """Whether the L2 keeps the bytes."""
     different: int = 1
     """How many of the cores ask for bytes of their own."""
-    spread: int = 1
-    """How many slices of the L2 the bytes are in that one core requests at a time."""
+    piece_bytes: int = 0
+    """Bytes of its requests: of a line, or of a shorter burst; 0 for stores."""
+    unkept: NDArray[np.bool_] | None = None
+    """Which of the lines the L2 does not keep though *is_cached*; None if it keeps all."""
+    is_aliased: bool = False
+    """Whether its bursts lie so far apart that few slices of the L2 have them all."""
+
+    @property
+    def first_line(self) -> tuple[str, int]:
+        """The tensor and the first of the lines, the same for requests for the same bytes."""
+        lines = self.lines
+        return self.tensor, lines.start if isinstance(lines, slice) else int(lines[0])
 
 
 class SharedMemory:
@@ -89,12 +102,14 @@ class SharedMemory:
         self.links = {
             ("gm", True): reads,
             ("gm", False): reads if spec.gm.bus == "shared" else writes,
-            ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock, spec.l2.slices),
+            ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
             ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock),
         }
         self._clock_hz = clock
         self._run_bytes = spec.gm.run_bytes
         self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
+        self._same_line_ns = spec.l2.same_line_ns
+        self._aliased_speed = spec.l2.aliased_speed
         self.latency = {
             ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
             ("l2", True): round(spec.l2.read_latency_ns * clock / 1e9),
@@ -114,16 +129,20 @@ class SharedMemory:
     def _serve(self) -> None:
         """Serve all requests of a cycle together, at its end."""
         asked, self._asked = self._asked, []
+        readers = Counter[tuple[str, int]]()
+        for request, _ in asked:
+            if request.is_read:
+                readers[request.first_line] += request.copies // request.different
         cached = [request for request, _ in asked if request.is_cached or not request.is_read]
         found = iter(self._l2.touch([_use(request) for request in cached]))
         for request, done in asked:
             if not request.is_read:
                 next(found)
                 self._store(request, done)
-            elif request.is_cached:
-                _Load(self, request, next(found), done).begin()
             else:
-                _Load(self, request, self._past(request), done).begin()
+                lines = next(found) if request.is_cached else self._past(request)
+                turn = self._turn_port(request, readers[request.first_line])
+                _Load(self, request, lines, done).begin(turn)
         self._write_back()
 
     def _store(self, request: Request, done: Done) -> None:
@@ -133,7 +152,7 @@ class SharedMemory:
         def stored(narrow: int) -> None:
             done(Moved(latency, 0, nbytes, nbytes, nbytes, 0, narrow, 0))
 
-        copy = Copy(nbytes, request.l2_port, request.l2_port * request.copies, None)
+        copy = Copy(nbytes, request.l2_port, request.l2_port * request.copies)
         self.links["l2", False].join(copy, stored)
 
     def _write_back(self) -> None:
@@ -142,14 +161,28 @@ class SharedMemory:
         if nbytes:
             self.written_bytes += nbytes
             link = self.links["gm", False]
-            link.join(Copy(nbytes, link.width, link.width, None), lambda _: None)
+            link.join(Copy(nbytes, link.width, link.width), lambda _: None)
 
     def _past(self, request: Request) -> Found:
         """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""
         count = line_count(request.lines)
-        runs = int(np.count_nonzero(run_starts(request.lines, np.ones(count, np.bool_))))
+        runs = int(run_starts(request.lines, np.full(count, WHOLE)).sum()) // WHOLE
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
-        return Found(0, count, cost, request.nbytes * COUNT_UNITS)
+        return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
+
+    def near_port(self, request: Request, nbytes: int, rows: int) -> int:
+        """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS."""
+        port = self.row_port("l2", request.l2_port, nbytes, rows)
+        return max(1, round(port * self._aliased_speed)) if request.is_aliased else port
+
+    def _turn_port(self, request: Request, readers: int) -> int | None:
+        """The speed, in PORT_UNITS, of each of *readers* that ask for the same lines at once, whose
+        requests are answered in turn; None where that does not slow them.
+        """
+        if readers == 1 or not self._same_line_ns:
+            return None
+        cycles = readers * self._same_line_ns * self._clock_hz / 1e9
+        return max(1, round(request.piece_bytes * PORT_UNITS / cycles))
 
     def row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:
         """*port*, or slower where it waits for *rows* one after the other."""
@@ -160,54 +193,68 @@ class SharedMemory:
 
 
 class _Load:
-    """A load on its way: from global memory, from the L2, or from the one and then the other."""
+    """A load on its way, part of it from global memory and part from the L2.
+
+    A core's port takes one after the other: for far bytes at speed f and near ones at speed n it
+    needs far / f + near / n. Both parts are under way all that time, mixed as their lines are, so
+    that a link too narrow for one part holds up no more than it must.
+    """
 
     __slots__ = (
-        *("_done", "_far_bytes", "_first", "_found", "_is_far_turned", "_is_near_turned"),
-        *("_memory", "_request", "_since", "gm_narrow", "l2_narrow", "turning"),
+        *("_done", "_far_bytes", "_first", "_found", "_is_in_turn", "_is_turned", "_memory"),
+        *("_request", "_since", "gm_narrow", "l2_narrow", "turning"),
     )
 
     def __init__(self, memory: SharedMemory, request: Request, found: Found, done: Done) -> None:
         self._memory, self._request, self._found, self._done = memory, request, found, done
         self._far_bytes = request.nbytes * found.misses // (found.hits + found.misses)
         self._first: tuple[int, int, bool] | None = None
-        """Of the two links that bytes from global memory take: when the first was through, for how
-        long it was too narrow, and whether it is that of global memory."""
+        """Of two links under way: when the first was through, for how long it was too narrow, and
+        whether it is that of global memory."""
+        self._is_in_turn = False
+        """Whether it is slowed by others that ask for the same lines."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
 
-    def begin(self) -> None:
-        """Ask for the first bytes."""
-        memory, request, found, nbytes = self._memory, self._request, self._found, self._far_bytes
+    def begin(self, turn_port: int | None) -> None:
+        """Ask for all bytes, at the speed *turn_port* at most."""
+        memory, request, found = self._memory, self._request, self._found
+        nbytes, far_bytes = request.nbytes, self._far_bytes
+        near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
-        if not nbytes:
-            self._from_l2(request.nbytes, request.rows, self._near_done)
-            return
-        rows = request.rows * found.misses // (found.hits + found.misses)
-        port = memory.row_port("gm", request.gm_port, nbytes, rows)
-        self._is_far_turned = port < request.gm_port
-        load = port * found.fetched // (nbytes * SHARE_UNITS) * request.copies
-        memory.links["gm", True].join(Copy(nbytes, port, load, None), self._far_arrived)
-        # Lines from global memory pass through their slice of the L2 at the same time.
+        far_rows = request.rows * found.misses // (found.hits + found.misses)
+        far_port = memory.row_port("gm", request.gm_port, far_bytes, far_rows)
+        near_port = memory.near_port(request, near_bytes, request.rows - far_rows)
+        self._is_turned = far_port < request.gm_port or near_port < request.l2_port
+        # Bytes x speeds, as whole numbers: nbytes / (far / far_port + near / near_port)
+        took = far_bytes * near_port + near_bytes * far_port
+        if not (far_bytes and request.is_cached):
+            # One link alone is under way.
+            self._first = -1, 0, not far_bytes
+        if far_bytes:
+            port = ceil_div(far_bytes * far_port * near_port, took)
+            if turn_port is not None and not request.is_cached:
+                # Past the L2 each request reaches the memory; else they are merged before.
+                self._is_in_turn |= turn_port < port
+                port = min(port, turn_port)
+            load = port * found.fetched // (far_bytes * SHARE_UNITS) * request.copies
+            memory.links["gm", True].join(Copy(far_bytes, port, load), self._far_arrived)
         if request.is_cached:
-            self._from_l2(nbytes, rows, self._passed)
-        else:
-            self._first = -1, 0, False
-
-    def _from_l2(self, nbytes: int, rows: int, then: Callable[[int], None]) -> None:
-        memory, request = self._memory, self._request
-        port = memory.row_port("l2", request.l2_port, nbytes, rows)
-        self._is_near_turned = port < request.l2_port
-        copy = Copy(nbytes, port, port * request.copies, *_stream(request))
-        memory.links["l2", True].join(copy, then)
+            # Lines from global memory pass through the L2 too.
+            port = ceil_div(nbytes * far_port * near_port, took)
+            if turn_port is not None:
+                self._is_in_turn |= turn_port < port
+                port = min(port, turn_port)
+            copy = Copy(nbytes, port, port * request.copies)
+            memory.links["l2", True].join(copy, self._near_arrived)
 
     def _far_arrived(self, narrow: int) -> None:
         self._arrived(narrow, True)
 
-    def _passed(self, narrow: int) -> None:
+    def _near_arrived(self, narrow: int) -> None:
         self._arrived(narrow, False)
 
     def _arrived(self, narrow: int, is_far: bool) -> None:
-        """Bytes from global memory are through one of their links, too narrow for some cycles."""
+        """All bytes are through one of the links, which was too narrow for some cycles."""
         now = int(self._memory.env.now)
         if self._first is None:
             self._first = now, narrow, is_far
@@ -217,31 +264,16 @@ class _Load:
         if before == now and other >= narrow:
             narrow, is_far = other, was_far
         if is_far:
-            self.gm_narrow, is_turned = narrow, self._is_far_turned
+            self.gm_narrow = narrow
         else:
-            self.l2_narrow, is_turned = narrow, self._is_near_turned
-        if is_turned:
+            self.l2_narrow = narrow
+        if self._is_in_turn:
+            # Whoever waits for others to be answered waits for the L2.
+            self.l2_narrow = now - self._since - self.gm_narrow
+        elif self._is_turned:
             self.turning = now - self._since - narrow
         request = self._request
-        near_bytes = request.nbytes - self._far_bytes
-        if near_bytes:
-            # The port takes one stream at a time: what was in the L2 follows what was not.
-            found, self._since = self._found, now
-            far_rows = request.rows * found.misses // (found.hits + found.misses)
-            self._from_l2(near_bytes, request.rows - far_rows, self._near_done)
-        else:
-            self._end("gm")
-
-    def _near_done(self, narrow: int) -> None:
-        """What was in the L2 has come."""
-        self.l2_narrow += narrow
-        if self._is_near_turned:
-            self.turning += int(self._memory.env.now) - self._since - narrow
-        self._end("gm" if self._far_bytes else "l2")
-
-    def _end(self, far: str) -> None:
-        request = self._request
-        latency = self._memory.latency[far, True]
+        latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
         through = request.nbytes if request.is_cached else 0
         hit = request.nbytes - self._far_bytes
         held_up = self.gm_narrow, self.l2_narrow, self.turning
@@ -259,12 +291,11 @@ class _EndOfCycle(simpy.Event):
 
 
 def _use(request: Request) -> Use:
-    return Use(request.is_read, request.tensor, request.lines, request.copies, request.different)
-
-
-def _stream(request: Request) -> tuple[tuple[str, int, int], int]:
-    """The stream of *request*, equal for the same bytes, and how many slices of the L2 it reads."""
-    lines = request.lines
-    first = lines.start if isinstance(lines, slice) else int(lines[0])
-    different = request.different * request.spread
-    return (request.tensor, first, different), different
+    return Use(
+        request.is_read,
+        request.tensor,
+        request.lines,
+        request.copies,
+        request.different,
+        request.unkept,
+    )

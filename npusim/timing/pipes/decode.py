@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.errors import TrapError
-from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
     ORDERING,
@@ -31,7 +30,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Body, Program
 from npusim.timing.cost import charge, cost
-from npusim.timing.memory import PORT_UNITS, Lines, touched_lines
+from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
 
 __all__ = ["PIPES", "SCALAR", "Code", "CopyStep", "Decoder", "Part", "Step", "Stretch"]
 
@@ -76,6 +75,20 @@ class Part(NamedTuple):
     """Name of global memory -> bytes added to every offset into it."""
 
 
+class Asked(NamedTuple):
+    """What a copy asks of the memory."""
+
+    nbytes: int
+    """Bytes as moved."""
+    rows: int
+    """Pieces of rows that are turned."""
+    hold_cycles: int
+    """Cycles of the chip's clock that hold the pipe at least."""
+    lines: Lines
+    unkept: NDArray[np.bool_] | None
+    """Which of the lines the L2 does not keep."""
+
+
 @dataclass(slots=True)
 class CopyStep:
     """A copy to or from global memory."""
@@ -85,12 +98,14 @@ class CopyStep:
     is_read: bool
     gm_port: int
     l2_port: int
-    spread: int
-    """How many slices of the L2 the bytes are in that it requests at a time."""
+    piece_bytes: int
+    """Bytes of its requests to global memory: of a line, or of a shorter burst."""
+    is_aliased: bool
+    """Whether its bursts lie in few slices of the L2."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
-    by_phase: dict[int, tuple[int, int, int, Lines]] = field(default_factory=dict)
-    """Place within a line -> bytes as moved, cycles that hold the pipe, lines from that one on."""
+    by_phase: dict[int, Asked] = field(default_factory=dict)
+    """Place within a line -> what is asked for, with lines from that one on."""
 
 
 class Decoder:
@@ -197,35 +212,30 @@ class Decoder:
             max(1, round(x.bytes_per_cycle / self._ratio * PORT_UNITS)) for x in (far, near)
         )
         startup = self.cycles(far.startup_cycles)
+        piece_bytes = min(place.burst_bytes, self._line_bytes)
+        apart = self.spec.l2.aliased_bytes
+        is_aliased = place.bursts > 1 and bool(apart) and place.stride_bytes % apart == 0
         self.copies.append(
-            CopyStep(op, place, is_read, gm_port, l2_port, self._spread(place), startup)
+            CopyStep(op, place, is_read, gm_port, l2_port, piece_bytes, is_aliased, startup)
         )
         return len(self.copies) - 1
 
-    def _spread(self, place: Global) -> int:
-        """How many slices of the L2 the lines are in that are requested at a time."""
-        pieces = ceil_div(place.burst_bytes, self._line_bytes)
-        outstanding = self.spec.l2.outstanding
-        rows = min(place.bursts, ceil_div(outstanding, pieces))
-        return max(1, rows * place.stride_bytes // (outstanding * self._line_bytes))
-
-    def asked(self, copy: CopyStep, address: int) -> tuple[int, int, int, Lines]:
-        """Bytes as moved, rows turned, cycles that hold the pipe, and lines of a copy.
-
-        It begins at *address*, counted from the start of the tensor.
-        """
+    def asked(self, copy: CopyStep, address: int) -> Asked:
+        """What *copy* asks of the memory, from *address* on within its tensor."""
         line, phase = divmod(address, self._line_bytes)
         asked = copy.by_phase.get(phase)
         if asked is None:
             base = phase - copy.place.offset_bytes
             charged = charge(copy.op, base, self.spec)
             lines = touched_lines(copy.place, base, self._line_bytes)
-            asked = charged.nbytes, charged.rows, self.cycles(charged.hold_cycles), lines
+            unkept = unaligned_lines(copy.place, base, self.spec, lines) if copy.is_read else None
+            hold = self.cycles(charged.hold_cycles)
+            asked = Asked(charged.nbytes, charged.rows, hold, lines, unkept)
             copy.by_phase[phase] = asked
-        nbytes, rows, hold, lines = asked
+        lines = asked.lines
         if isinstance(lines, slice):
-            return nbytes, rows, hold, slice(lines.start + line, lines.stop + line)
-        return nbytes, rows, hold, lines + line
+            return asked._replace(lines=slice(lines.start + line, lines.stop + line))
+        return asked._replace(lines=lines + line)
 
 
 ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Step]] = Table(

@@ -247,19 +247,22 @@ class Lane:
         binding = self._bindings[place.name]
         shift = self._parts[self._part[pipe]].shifts.get(place.name, 0)
         address = binding.base_bytes + shift + place.offset_bytes
-        nbytes, rows, hold, lines = self._decoder.asked(copy, address)
+        wanted = self._decoder.asked(copy, address)
+        hold = wanted.hold_cycles
         request = Request(
             copy.is_read,
             binding.tensor,
-            lines,
-            nbytes,
-            rows,
+            wanted.lines,
+            wanted.nbytes,
+            wanted.rows,
             copy.gm_port,
             copy.l2_port,
             len(self._blocks),
             binding.is_cached,
             self._different[place.name],
-            copy.spread,
+            copy.piece_bytes,
+            wanted.unkept,
+            copy.is_aliased,
         )
 
         def done(moved: Moved) -> None:
