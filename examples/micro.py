@@ -1,7 +1,7 @@
 """Small kernels against the times that are published of them, on Atlas A2 and A3.
 
-Prints variant, measured and simulated Task Duration, and the error; with pipes, also how long the
-busiest core keeps each pipe busy:
+Prints variant, measured and simulated time, and the error; with pipes, also how long a core keeps
+each pipe busy, the mean over its cores, and in brackets what the vendor's profiler says of it:
 
     python examples/micro.py [--pipes] [WORDS OF A VARIANT ...]
 """
@@ -9,8 +9,9 @@ busiest core keeps each pipe busy:
 import sys
 
 from npusim import devices
+from npusim.devices.schema import DeviceSpec
 from npusim.micro import time
-from npusim.micro.published import TABLES
+from npusim.micro.published import PIPES_US, TABLES, mean_pipes_us
 from npusim.trace import Trace
 
 
@@ -21,24 +22,24 @@ def main(words: list[str], with_pipes: bool) -> None:
         if not chosen:
             continue
         print(f"{table.title}, {table.device}, L2 {table.l2}")
-        print(f"  {'variant':38} {'measured us':>12} {'simulated us':>13} {'error':>7}")
+        print(f"  {'variant':44} {'measured us':>12} {'simulated us':>13} {'error':>7}")
         spec = devices.load(table.device)
         for row in chosen:
             kernel = row.write(spec)
             trace = time(kernel, spec, table.l2)
             took = row.time_us(kernel, spec, trace)
             error = took / row.measured_us - 1
-            pipes = f"  {pipes_us(trace)}" if with_pipes else ""
-            print(f"  {row.variant:38} {row.measured_us:12.2f} {took:13.2f} {error:+7.1%}{pipes}")
+            pipes = f"  {pipes_us(row.id, trace, spec)}" if with_pipes else ""
+            print(f"  {row.variant:44} {row.measured_us:12.2f} {took:13.2f} {error:+7.1%}{pipes}")
         print()
 
 
-def pipes_us(trace: Trace) -> str:
-    """How long the slowest core keeps its pipes busy."""
-    counters = trace.slowest.counters()
+def pipes_us(row: str, trace: Trace, spec: DeviceSpec) -> str:
+    """How long the cores keep their pipes busy, and what is published of it."""
+    published = PIPES_US.get(row, {})
     return "  ".join(
-        f"{pipe} {counter.busy_cycles / trace.clock_hz * 1e6:.2f}"
-        for pipe, counter in counters.items()
+        f"{pipe} {busy_us:.2f}" + (f" ({published[pipe]:.2f})" if pipe in published else "")
+        for pipe, busy_us in mean_pipes_us(trace, spec).items()
     )
 
 

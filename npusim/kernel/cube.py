@@ -414,6 +414,9 @@ class CubeWriter:
         """Add the step of k that begins at *start* to *dst*; *shape* is that of the product."""
         m, n, k = shape
         count = min(self.tile.k, k - start)
+        # Both pieces are given back before mte1 waits for the next one of either.
+        self._a.leave(start)
+        self._b.leave(start)
         self._a.advance(start, m, k)
         self._b.advance(start, n, k)
         # (m, count) @ (count, n) -> (m, n)
@@ -467,6 +470,11 @@ class _Side:
         self._feed.load(self._slot, 0, k, extent)
         self._builder.sync(self._feed.producer, "mte1")
         self._count = k
+
+    def leave(self, k: int) -> None:
+        """Give the piece in L1 back if position *k* begins another one."""
+        if not k % self._step:
+            self.release()
 
     def advance(self, k: int, extent: int, end: int) -> None:
         """Make sure that position *k* is in L1."""

@@ -27,9 +27,10 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.micro.shares import cores_of
 
-__all__ = ["Plan", "product"]
+__all__ = ["Plan", "Shape", "product"]
 
 Shape = tuple[int, int, int]
+"""m, n, k."""
 
 
 class Rectangle(NamedTuple):

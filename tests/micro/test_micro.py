@@ -344,6 +344,16 @@ def test_big_packets_and_two_pieces_in_l1_make_a_product_faster(a2: DeviceSpec) 
     assert times[0] > times[1] > times[2]
 
 
+def test_a_load_of_b_does_not_wait_for_that_of_a(a2: DeviceSpec) -> None:
+    """With one piece of each in L1, too: two flags, a cycle each, lie between them."""
+    kernel = product(a2, (64, 64, 256), Plan(tile=BaseTile(64, 64, 64, depth_a=1, depth_b=1)))
+    loads = [span for span in time(kernel, a2).spans() if isinstance(span.op, LoadNd2Nz)]
+    assert [span.op.src.name for span in loads] == ["x1", "x2"] * 4
+    for a, b in zip(loads[::2], loads[1::2], strict=True):
+        assert b.start <= a.free + 2
+        assert b.start < a.end
+
+
 @pytest.mark.parametrize("to", ["ub", "l1"])
 def test_small_tiles_and_rows_off_a_line_are_slower(to: To, a2: DeviceSpec) -> None:
     aligned = time(read(a2, (3072, 1024), (64, 512), to), a2).cycles

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from npusim.micro.published.copies import ADD, ALIKE, REORDER, TO_L1, TO_UB
 from npusim.micro.published.elementwise import CASTS, MAXIMA
+from npusim.micro.published.pipes import PIPES_US, mean_pipes_us
 from npusim.micro.published.products import PRODUCTS
 from npusim.micro.published.rows import Row, Table
 
-__all__ = ["TABLES", "Row", "Table", "find"]
+__all__ = ["PIPES_US", "TABLES", "Row", "Table", "find", "mean_pipes_us"]
 
 TABLES = (ADD, TO_UB, TO_L1, ALIKE, REORDER, CASTS, MAXIMA, *PRODUCTS)
 

@@ -20,7 +20,7 @@ SQUARE = 8192 * 8192
 ADD = Table(
     "Add of 8192 x 8192 fp16 (asc-devkit, 00_vector_compute/add_high_performance)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row(
             "m0654",
@@ -54,7 +54,7 @@ ADD = Table(
 TO_UB = Table(
     "Copies of 12288 x 12288 fp16 into UB (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row("m0813", "tiles of 1 x 64", 564.84, lambda s: read(s, WHOLE, (1, 64))),
         Row("m0814", "tiles of 64 x 64", 233.54, lambda s: read(s, WHOLE, (64, 64))),
@@ -72,7 +72,7 @@ TO_UB = Table(
 TO_L1 = Table(
     "Copies of 12288 x 12288 fp16 into L1, ND to Nz (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row("m0821", "tiles of 64 x 64", 300.7, lambda s: read(s, WHOLE, (64, 64), "l1")),
         Row("m0822", "tiles of 64 x 256", 230.24, lambda s: read(s, WHOLE, (64, 256), "l1")),
@@ -97,7 +97,7 @@ def _alike(to: To, tile: tuple[int, int], staggered: bool) -> Callable[[DeviceSp
 ALIKE = Table(
     "All cores read the same 6144 x 512 fp16, past the L2 (asc-devkit, 04_memory_access/data_copy)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row("m0819", "into UB", 539.42, _alike("ub", (128, 64), False)),
         Row("m0820", "into UB, staggered", 328.88, _alike("ub", (128, 64), True)),
@@ -109,7 +109,7 @@ REORDER = Table(
     "ND to Nz of 8192 x 8192 fp16 by vector cores (asc-devkit, 04_memory_access/"
     "bank_conflict_nd2nz)",
     "ascend910b1",
-    "repeat",
+    "cold",
     (
         Row(
             "m0828", "columns 144 blocks apart", 151.42, lambda s: reorder(s, 8192, 8192, 144, 144)
