@@ -21,8 +21,8 @@ What the rows leave open is settled here, once for all:
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
 
-Rows that were taken with kernels other than the vendor's library (families matmul_pto_a3 and
-qmm_catlass_910b1) are held against the library's.
+Rows that were taken with kernels other than the vendor's library, OTHER_KERNELS, are held against
+the library's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from npusim.micro.published import find
 from npusim.run import run
 from npusim.validation.rows import Row, RowError
 
-__all__ = ["KERNELS", "Call", "NotModelledError", "Timed", "timed"]
+__all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
 
 COPIES = 6
 """Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
@@ -53,7 +53,8 @@ FLUSHED: L2State = "cold"
 """What such a flush leaves in the L2."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 """Families whose notes do not say that the weight lies as `[N, K]`."""
-
+OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
+"""Families measured with kernels that their sources wrote by hand."""
 
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -93,13 +94,14 @@ class Published:
     """A kernel of `npusim.micro.published`, by the id of its row."""
 
     id: str
+    device: str
 
     def time_us(self) -> float:
         """Task Duration."""
         found = find(self.id)
         assert found is not None
         table, row = found
-        spec = devices.load(table.device)
+        spec = devices.load(self.device)
         kernel = row.write(spec)
         return row.time_us(kernel, spec, time(kernel, spec, table.l2))
 
@@ -133,7 +135,7 @@ def timed(row: Row) -> tuple[Timed, ...]:
     Raises NotModelledError, and RowError if a cell that its operator needs is empty or wrong.
     """
     if row.op.startswith("micro: ") and find(row.id):
-        return (Published(row.id),)
+        return (Published(row.id, row.device),)
     if row.op not in KERNELS:
         reasons = (reason for start, reason in ABSENT.items() if row.op.startswith(start))
         raise NotModelledError(next(reasons, f"npusim has no {row.op}"))
