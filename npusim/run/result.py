@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ class Run:
         """Which measured kernels are like it; None for one's own, or where no kernel ran."""
         return None if self._sort is None else self._sort[0]
 
-    @property
+    @cached_property
     def accuracy(self) -> Accuracy | None:
         """How far to trust :attr:`time_us`: what measured kernels of its kind say.
 

@@ -186,7 +186,9 @@ ENDED = """
 import os, signal, threading, time
 from multiprocessing import active_children
 from npusim import validation
-from npusim.cli import main
+from npusim.cli import main, progress
+
+progress.LINE_EVERY_S = 600.0  # Where much else goes on, workers may take long to start.
 
 def measure(rows, **_):
     # As soon as there are workers, and while they are at work.
