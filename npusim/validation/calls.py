@@ -38,7 +38,7 @@ from npusim.chip import L2State
 from npusim.data.dtypes import FLOAT32, dtype_named
 from npusim.data.tensor import TensorSpec
 from npusim.micro import broadcast, task_us, time
-from npusim.micro.elementwise import cast, maximum
+from npusim.micro.elementwise import add, cast, maximum
 from npusim.micro.published import find
 from npusim.run import run
 from npusim.validation.rows import Row, RowError
@@ -108,7 +108,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """A cast to fp32, or a maximum, of tensors of these shapes."""
+    """A cast to fp32, a sum or a maximum, of tensors of these shapes."""
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
@@ -122,6 +122,8 @@ class Elementwise:
         first, *others = self.shapes
         if self.op == "cast":
             kernel = cast(spec, prod(first), dtype, FLOAT32)
+        elif self.op == "add":
+            kernel = add(spec, prod(first), dtype)
         elif others == [first]:
             kernel = maximum(spec, prod(first), dtype)
         else:
@@ -208,6 +210,13 @@ def _cast(row: Row) -> tuple[Timed, ...]:
     return (_elementwise(row),)
 
 
+def _add(row: Row) -> tuple[Timed, ...]:
+    found = _elementwise(row)
+    if found.shapes[0] != found.shapes[-1] or len(found.shapes) != 2:
+        raise NotModelledError("how the vendor adds operands of different shapes is closed")
+    return (found,)
+
+
 def _maximum(row: Row) -> tuple[Timed, ...]:
     if row.x_dtype.startswith("int64"):
         raise NotModelledError("how the vendor compares int64 is closed")
@@ -237,6 +246,7 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
+    "add": _add,
     "cast": _cast,
     "maximum": _maximum,
 }
