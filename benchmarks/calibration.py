@@ -5,15 +5,16 @@
 
 Without numbers: the table of errors that the README shows, of the times in simulated.csv. With
 numbers, each is scaled alone on every chip that has it, the sample of `npusim validate` (or all
-rows, or those of a file) is simulated with it, and a table shows for each family the median of the
-error without its sign and, in brackets, with it. Best is the scale with the least mean of medians
-over families, each of which counts once. Kernels below 10 us are left out.
+rows, or those of a file) is simulated with it, and tables show for each family the median of the
+error without its sign and, in brackets, with it: in percent for kernels from 10 us on, in
+microseconds for shorter ones. Best is the scale with the least mean of medians over families, each
+of which counts once.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,8 +25,14 @@ from npusim import devices
 from npusim.cli.screen import show, table
 from npusim.cli.validate import errors
 from npusim.validation import Family, Row, families, measure, read, sample, simulated
+from npusim.validation.errors import Errors
 
 SCALES = (0.5, 0.8, 0.9, 1.1, 1.25, 2.0)
+PARTS: tuple[tuple[str, Callable[[Family], Errors], str, float], ...] = (
+    ("from 10 us", lambda family: family.long, "%", 100.0),
+    ("below 10 us", lambda family: family.short, "us", 1.0),
+)
+"""What errors are told of, with their unit and what they are multiplied by."""
 
 
 def main() -> None:
@@ -100,30 +107,26 @@ def _value(name: str, number: str) -> int | float | None:
 
 
 def _show(number: str, found: dict[float, tuple[Family, ...]], rows: Sequence[Row]) -> None:
-    listing = table(number, *(f"x {scale:g}" for scale in found))
-    for column in listing.columns[1:]:
-        column.justify = "right"
-    for own in zip(*found.values(), strict=True):
-        if own[0].long.rows:
-            listing.add_row(own[0].name, *map(_cell, own))
-    means = {scale: _mean(own) for scale, own in found.items()}
-    listing.add_row("mean of medians", *(f"{100 * mean:.2f} %" for mean in means.values()))
-    best = min(means, key=lambda scale: (means[scale], abs(scale - 1)))
     values = {devices.load(row.device).name: _value(row.device, number) for row in rows}
-    told = ", ".join(
-        f"{name} {value:g} -> {value * best:g}" for name, value in sorted(values.items()) if value
-    )
-    show(listing, f"best: x {best:g} ({told})\n")
-
-
-def _cell(family: Family) -> str:
-    assert family.long.median is not None
-    assert family.long.bias is not None
-    return f"{100 * family.long.median:.1f} % ({100 * family.long.bias:+.1f})"
-
-
-def _mean(found: Sequence[Family]) -> float:
-    return fmean(family.long.median for family in found if family.long.median is not None)
+    told = ", ".join(f"{name} {value:g}" for name, value in sorted(values.items()) if value)
+    show(f"{number}: {told}")
+    for title, part, unit, factor in PARTS:
+        listing = table(title, *(f"x {scale:g}" for scale in found))
+        for column in listing.columns[1:]:
+            column.justify = "right"
+        own = {scale: [part(family) for family in by] for scale, by in found.items()}
+        for family, *of_scales in zip(found[1.0], *own.values(), strict=True):
+            if of_scales[0].rows:
+                cells = (
+                    f"{factor * e.median:.1f} {unit} ({factor * e.bias:+.1f})" for e in of_scales
+                )
+                listing.add_row(family.name, *cells)
+        if listing.rows:
+            means = {scale: fmean(e.median for e in by if e.rows) for scale, by in own.items()}
+            cells = (f"{factor * mean:.2f} {unit}" for mean in means.values())
+            listing.add_row("mean of medians", *cells)
+            best = min(means, key=lambda scale: (means[scale], abs(scale - 1)))
+            show(listing, f"best: x {best:g}\n")
 
 
 if __name__ == "__main__":
