@@ -3,10 +3,10 @@
     nice .venv/bin/python benchmarks/simulated_times.py [--anew] [--sample] [--longest-us US]
 
 Without options the rows that have no line yet are simulated and the others kept; `--anew` forgets
-them, after a change that moves times. What is done is written every few rows, short kernels first,
-so the work may be cut short and taken up again. All of it takes hours; a kernel costs about a
-second of a processor for each 100 us that it took, so `--longest-us` says where to stop. In the end
-the picture of the README is drawn, `docs/pictures/validation.png`.
+all that was known, for after a change that moves times. What is done is written every few rows,
+short kernels first, so the work may be cut short and taken up again. All of it takes hours; a kernel
+costs about a second of a processor for each 100 us that it took, so `--longest-us` says where to
+stop. In the end the picture of the README is drawn, `docs/pictures/validation.png`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AT_ONCE = 24
 def main() -> None:
     """Simulate what is missing, and write the file."""
     parser = argparse.ArgumentParser(description="Write the simulated times of measured kernels.")
-    parser.add_argument("--anew", action="store_true", help="simulate also what has a line")
+    parser.add_argument("--anew", action="store_true", help="forget what has a line")
     parser.add_argument("--sample", action="store_true", help="only the sample of npusim validate")
     parser.add_argument("--family", action="append", help="only this family; may come often")
     parser.add_argument("--longest-us", type=float, default=float("inf"), metavar="US")
@@ -44,7 +44,8 @@ def main() -> None:
     ]
     known = simulated.times(FILE.read_text()) if FILE.exists() else {}
     if options.anew:
-        known = {name: us for name, us in known.items() if name not in {row.id for row in wanted}}
+        kept = {row.id for row in rows if options.family and row.family not in options.family}
+        known = {name: us for name, us in known.items() if name in kept}
     work = sorted((row for row in wanted if row.id not in known), key=lambda row: row.latency_us)
     for start in range(0, len(work), AT_ONCE):
         found = measure(work[start : start + AT_ONCE], jobs=options.jobs)
