@@ -175,8 +175,7 @@ def test_trace(name: str, pytestconfig: pytest.Config) -> None:
 
 
 def test_every_file_has_its_case() -> None:
-    # Errors of the shipped rows lie beside the traces.
-    assert {path.name for path in FOLDER.glob("*.txt")} == {*FILES, "validation.txt"}
+    assert {path.name for path in FOLDER.glob("*.txt")} == {*FILES}
 
 
 # ---- what the traces of products show ----
