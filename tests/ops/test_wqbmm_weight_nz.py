@@ -13,7 +13,7 @@ from op_calls import Array, assert_same
 from npusim import Run, Tensor, TensorSpec, devices, ops, run
 from npusim.data.dtypes import INT8
 from npusim.data.layout import NZ, to_fractals
-from npusim.isa import Cast, CopyToL1, Load, LoadData, Mmad
+from npusim.isa import Barrier, Cast, CopyToL1, Load, LoadData, Mmad
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import SHAPES, WeightNzPlan
 
 OP = "npu_weight_quant_batchmatmul"
@@ -166,6 +166,15 @@ def test_the_weight_is_cast_into_one_group_of_banks_and_not_loaded_ahead() -> No
     # The next k tile begins when this one lies in L1; its second part waits for mte1.
     assert copies[2].end <= loads[2].start < sums[0].end
     assert onward[len(onward) // 2 - 1].end <= loads[3].start
+
+
+@pytest.mark.parametrize(("columns", "drains"), [(256, 0), (192, 2), (96, 0)])
+def test_all_pipes_stop_before_a_narrower_last_part(columns: int, drains: int) -> None:
+    # Two k tiles; 192 columns are parts of 128 and 64.
+    trace = run(OP, device=DEVICE, **spec_of(4, 8 * columns, 512)).trace
+    assert trace is not None
+    barriers = [x.op for x in trace.spans() if x.core == 0 and isinstance(x.op, Barrier)]
+    assert [barrier.on for barrier in barriers].count(None) == drains
 
 
 def spec_of(m: int, n: int, k: int) -> dict[str, Any]:

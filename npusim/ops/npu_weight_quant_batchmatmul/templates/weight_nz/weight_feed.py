@@ -26,7 +26,8 @@ __all__ = ["WeightFeed"]
 PART_N = 128
 """Columns of the product that are dequantised at a time."""
 CAST_K = 128
-"""k of one repeat of a cast: 128 lanes. Where a part has less left, a mask leaves 32 of them."""
+"""k of one repeat of a cast: 128 lanes. Where less is left a mask leaves 32 of them; the kernel
+does so for parts that are short throughout, and of the end of longer ones it is assumed."""
 
 
 class WeightFeed:
@@ -47,7 +48,8 @@ class WeightFeed:
     ) -> None:
         """Claim room to dequantise *part_k* of k at a time, of *n* columns at most."""
         self._builder, self._spec, self._weight, self._part_k = builder, spec, weight, part_k
-        count = min(align_up(n, FRACTAL_ROWS), PART_N) * align_up(part_k, c0(INT8))
+        self._part_n = min(align_up(n, FRACTAL_ROWS), PART_N)
+        count = self._part_n * align_up(part_k, c0(INT8))
         # By turns, each k tile from the first on.
         self._int8 = [builder.claim("ub", INT8.nbytes(count)) for _ in range(2)]
         self._fp16 = [
@@ -81,9 +83,9 @@ class WeightFeed:
     def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
         """As :class:`~npusim.kernel.cube.Feed` says: *extent* columns of the product."""
         l1_pitch = l1_rows(FLOAT16, extent, self.k_is_first) * BLOCK_BYTES
-        for column, columns in pieces(extent, PART_N):
+        for column, columns in pieces(extent, self._part_n):
             rows = align_up(columns, FRACTAL_ROWS)
-            if columns < PART_N:
+            if rows < self._part_n:
                 # Before a narrower last part the kernel lets all pipes run dry.
                 self._builder.barrier()
             for number, (start, depth) in enumerate(pieces(count, self._part_k)):
@@ -125,12 +127,12 @@ class WeightFeed:
 
 def _casts(dst: Slot, src: Slot, rows: int, depth: int) -> Iterator[Cast]:
     """`(depth / 32, rows, 32)` int8 to `(depth / 16, rows, 16)` fp16: a row a repeat."""
-    for start in range(0, depth, CAST_K):
-        whole = depth - start >= CAST_K
-        width = CAST_K if whole else c0(INT8)
-        for first in range(start, start + CAST_K if whole else depth, width):
-            fp16 = _row_a_repeat(dst, FLOAT16, rows, first, width)
-            yield Cast(fp16, _row_a_repeat(src, INT8, rows, first, width))
+    wide = depth // CAST_K * CAST_K
+    parts = [(first, CAST_K) for first in range(0, wide, CAST_K)]
+    parts += [(first, c0(INT8)) for first in range(wide, depth, c0(INT8))]
+    for first, width in parts:
+        fp16 = _row_a_repeat(dst, FLOAT16, rows, first, width)
+        yield Cast(fp16, _row_a_repeat(src, INT8, rows, first, width))
 
 
 def _row_a_repeat(slot: Slot, dtype: DType, rows: int, first: int, width: int) -> Local:
