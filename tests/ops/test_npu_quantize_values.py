@@ -26,6 +26,7 @@ from op_calls import (
 from scalar_oracle import add, divide, fit, multiply, packed
 
 from npusim import TensorSpec, devices, ops, run
+from npusim.isa import Cast, Load
 
 OP = "npu_quantize"
 RANGES = {
@@ -252,3 +253,26 @@ def test_all_chips_agree() -> None:
     expected = reference(x, s, z, "qint8", -1, False)
     for device in (*A2, *A3, *INFERENCE):
         assert_same(quantize(device, x, s, z, "qint8", -1, False), expected)
+
+
+# ---- a scale for the whole tensor ----
+
+
+@pytest.mark.parametrize("kind", FLOATS["Atlas A2"], ids=lambda kind: np.dtype(kind).name)
+def test_a_scale_for_all_is_read_by_the_scalar_unit_for_each_piece(kind: Any) -> None:
+    operator, spec = ops.load(OP), devices.load("ascend910b2")
+    x, one = np.linspace(-9, 9, 3_000_000).astype(kind), np.array([3], kind)
+    problem = operator.check(spec, x, one, one, "qint8", -1, False)
+    plan: Any = operator.tile(spec, problem)
+    first = operator.build(spec, problem, plan)[0].program
+    loads = [op.src.name for op in first.ops if isinstance(op, Load)]
+    pieces = -(-plan.columns_per_core // plan.column_step)
+    assert loads == pieces * ["scales", "zero_points", "input"]
+    assert pieces > 1
+    # None of them passes through the vector pipe.
+    casts = sum(isinstance(op, Cast) for op in first.ops)
+    assert casts == pieces * (3 + (x.itemsize == 2))
+    assert_same(
+        run(OP, x, one, one, "qint8", -1, False, device=spec, timing=False).output,
+        operator.reference(x, one, one, "qint8", -1, False),
+    )

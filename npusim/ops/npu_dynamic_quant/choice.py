@@ -22,7 +22,9 @@ unaligned        11000  the same, and rows that are left go to the last core
 unaligned_large  11001  rows of more than 4096: eight at a time, in pieces loaded twice
 ===============  =====  ======================================================================
 
-ops-nn@e5c3fa9 quant/dynamic_quant/op_host.
+ops-nn@e5c3fa9 quant/dynamic_quant/op_host. Benchmarks of Atlas A2 (cann-bench) fit these rules;
+production traces of A3 (aiconfigurator-npu) look like an older kernel, a core for each row and a
+row an instruction: 4096 x 768 takes 33 to 35 us there, 34 with base, and 16 with multi_row.
 """
 
 from __future__ import annotations

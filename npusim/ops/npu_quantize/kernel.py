@@ -8,10 +8,10 @@ the next one begins (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT32, UINT8
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarLoad
+from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarAlu, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.columns import ColumnVector
@@ -19,6 +19,7 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings
+from npusim.kernel.views import load as load_typed
 from npusim.ops.npu_quantize.contract import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
 
@@ -71,21 +72,23 @@ class Quantize:
         if p.input.element.bits == 16:
             self.work = self.builder.claim("ub", FLOAT32.nbytes(pitch))
         count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
-        self.factors = [Factor(self.builder, spec, p, operand, count) for operand in p.inputs[1:]]
+        self.factors: list[Factor | Number]
+        if p.scaling == "tensor" and spec.arch == "2201" and not p.divide:
+            self.factors = [Number(self.builder, operand) for operand in p.inputs[1:]]
+        else:
+            self.factors = [Factor(self.builder, spec, p, each, count) for each in p.inputs[1:]]
         self.one_by_one = spec.arch == "2002" and not p.divide
         self.writer = Writer(self.builder, spec, one_by_one=self.one_by_one)
 
     def program(self, rows: int, columns: int, phase: int) -> Program:
         """*rows* x *columns*, the first row taking scale *phase* when scaled by row."""
         p, plan, (x, output) = self.p, self.plan, _matrices(self.p)
-        if p.scaling == "tensor":
-            for factor in self.factors:
-                factor.take_scalar(0)
+        for factor in self.factors:
+            factor.begin()
         for column, width in pieces(columns, plan.column_step, least_columns(self.spec, p)):
             here = slice(column, column + width)
-            if p.scaling == "column":
-                for factor in self.factors:
-                    factor.take_columns(here)
+            for factor in self.factors:
+                factor.begin_columns(here)
             for row, count in pieces(rows, plan.row_step):
                 piece = slice(row, row + count), here
                 self._piece(x[piece], output[piece], phase + row)
@@ -100,9 +103,8 @@ class Quantize:
         slot = load(self.builder, self.spec, self.x, x, x_pitch, one_by_one=self.one_by_one)
         out = self.y.alloc()
         for row in range(x.rows):
-            if p.scaling == "row":
-                for factor in self.factors:
-                    factor.take_scalar((phase + row) % p.period)
+            for factor in self.factors:
+                factor.begin_row((phase + row) % p.period)
             source = slot.of(x.dtype, width, row * x_pitch)
             # (width,) of one row
             self._row(source, out.of(output.dtype, width, row * y_pitch))
@@ -125,6 +127,43 @@ class Quantize:
         to_quantised(self.builder, self.spec, y, values)
 
 
+class Number:
+    """The scale or the zero point of a whole tensor, in a register.
+
+    It is loaded anew for each piece of columns, and the scalar unit reads and widens it, before
+    anything else is asked for (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel, the kernel of bf16;
+    assumed of the others too).
+    """
+
+    def __init__(self, builder: Builder, operand: Operand) -> None:
+        self.builder, self.name, self.tensor = builder, operand.name, _vector(operand)
+        self.queue = builder.queue("ub", operand.element.nbytes(1), "mte2", "scalar")
+
+    def begin(self) -> None:
+        """Nothing is taken before the first piece."""
+
+    def begin_columns(self, columns: slice) -> None:  # noqa: ARG002 (one for all columns)
+        """Load the number and widen it."""
+        slot, dtype = load_typed(self.builder, self.queue, self.tensor), self.tensor.dtype
+        self.builder.emit(ScalarLoad(self.name, slot.of(dtype, 1)))
+        if dtype is BFLOAT16:
+            # The upper half of an fp32.
+            self.builder.emit(ScalarAlu("shl", self.name, self.name, 16))
+        elif dtype is FLOAT16:
+            self.builder.emit(ScalarAlu("f16_to_f32", self.name, self.name))
+        self.queue.free(slot)
+
+    def begin_row(self, index: int) -> None:
+        """One for all rows."""
+
+    def drop(self) -> None:
+        """Nothing stays in the buffer."""
+
+    def apply(self, op: BinaryOp, values: Local) -> None:
+        """`values = values op number`."""
+        step(self.builder, BinaryScalar(op, values, values, self.name))
+
+
 class Factor:
     """The scales or the zero points: float32 along the columns, or one at a time in a register."""
 
@@ -134,6 +173,7 @@ class Factor:
         """Claim room for *count* elements of *operand* at a time."""
         self.builder, self.name, self.tensor = builder, operand.name, _vector(operand)
         self.is_row, self.is_float32 = p.scaling == "row", operand.element is FLOAT32
+        self.is_tensor = p.scaling == "tensor"
         self.is_column = p.scaling == "column"
         reader: Pipe = "scalar" if self.is_float32 and not self.is_column else "vector"
         self.vector = ColumnVector.claim(builder, operand.element, count, reader=reader, spec=spec)
@@ -142,11 +182,22 @@ class Factor:
         self.chunk = -1
         """Which chunk of numbers that is, unless it is applied along the columns."""
 
-    def take_columns(self, columns: slice) -> None:
-        """Apply the elements *columns* from now on."""
-        self._take(self.tensor[:, columns])
+    def begin(self) -> None:
+        """Take what serves all rows and columns."""
+        if self.is_tensor:
+            self._take_scalar(0)
 
-    def take_scalar(self, index: int) -> None:
+    def begin_columns(self, columns: slice) -> None:
+        """Take what serves *columns*."""
+        if self.is_column:
+            self._take(self.tensor[:, columns])
+
+    def begin_row(self, index: int) -> None:
+        """Take what serves a row, element *index*."""
+        if self.is_row:
+            self._take_scalar(index)
+
+    def _take_scalar(self, index: int) -> None:
         """Apply element *index* from now on: load it into the register of the operand's name."""
         chunk, index_in_chunk = divmod(index, SCALE_CHUNK)
         # Scales of rows are loaded a chunk at a time and read one by one.
