@@ -47,12 +47,16 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         (call(256, 6144, 16384), "base"),
         (call(256, 9216, 16384), "al1_split_k"),
         (call(256, 20480, 65408, "bf16"), "al1_split_k"),
-        (call(256, 6144, 6144, "nz"), "base"),
+        (call(256, 6144, 6144, "nz"), "v2"),
         (call(256, 9216, 9344, "tB", "bias"), "al1_split_k"),
         (call(256, 9216, 9216, "tB"), "v2"),
         (call(256, 9088, 9344, "tB"), "v2"),
         (call(256, 20480, 32896, "tB"), "v2"),
         (call(256, 12288, 12288, "tA"), "nd2nz"),
+        # FRACTAL_NZ: MatMulV3 from 1024 of m, k and n on.
+        (call(1024, 1024, 1024, "nz"), "base"),
+        (call(1023, 4096, 4096, "nz"), "v2"),
+        (call(4096, 4096, 1023, "nz", "tB"), "v2"),
         # k from 27392 on and from twice m and n on; rectangles that occupy 7 of 10 cores.
         (call(4096, 27392, 6144, "bf16"), "single_core_split_k"),
         (call(4096, 27264, 6144, "bf16"), "base"),
@@ -84,14 +88,14 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         (call(64, 4609, 64, "tA"), "base"),
         # FRACTAL_NZ: at most 8e9 products, at most 50 times as long as wide.
         (call(128, 9216, 384, "nz"), "deterministic_split_k"),
-        (call(5, 9216, 384, "nz"), "base"),
+        (call(5, 9216, 384, "nz"), "v2"),
         (call(4096, 61440, 8192, "nz"), "base"),
         # Ragged rows of what lies in ND.
         (call(512, 1040, 1024), "nd2nz"),
         (call(1009, 1024, 1024), "base"),
         (call(512, 1024, 1040), "nd2nz"),
         (call(512, 1024, 1040, "tB"), "v2"),
-        (call(512, 1024, 1040, "nz"), "base"),
+        (call(512, 1024, 1040, "nz"), "v2"),
         # Short rows of 32 to 256 and 384 bytes are good, unless there are very many.
         (call(512, 192, 48), "base"),
         (call(512, 208, 48), "nd2nz"),

@@ -123,7 +123,11 @@ def test_the_layout_of_x2_names_the_kernel_unless_the_caller_does(
     for x2, template, reason in (
         (b, "base", "x2 lies as (k, n)"),
         (turned(b), "v2", "x2 lies as (n, k)"),
-        (gm_matrix(b, True, "FRACTAL_NZ"), "base", "x2 is FRACTAL_NZ"),
+        (
+            gm_matrix(b, True, "FRACTAL_NZ"),
+            "v2",
+            "x2 is FRACTAL_NZ, and the least of m, k and n, 40, is below 1024",
+        ),
     ):
         result = run("matmul", a, x2, device=SPLIT[0])
         assert (result.template, result.reason) == (template, reason)

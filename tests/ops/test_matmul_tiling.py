@@ -340,6 +340,15 @@ def test_tiles_of_matmul_v2(m: int, n: int, base: Any, grid: Any, blocks: int) -
     assert max(tiled.blocks) == blocks
 
 
+def test_loads_of_matmul_v2_copy_as_much_of_k_of_both() -> None:
+    # 524288 bytes hold twice 431 of k of 176 and 128 rows: one line. 64 of k in L0.
+    tiled = halves(B2, 512, 4096, 1024, turned=True)
+    assert (tiled.base[2], tiled.steps) == (64, (4, 4, 8, 8))
+    # Twice 1365 of k of 32 and 64 rows: five lines. 256 of k in L0.
+    tiled = halves(B2, 32, 4096, 1024, turned=True)
+    assert (tiled.base[2], tiled.steps) == (256, (5, 5, 10, 10))
+
+
 def test_more_rows_are_split_by_base() -> None:
     usual, read_off = (
         halves(B2, 1024, 1024, 4096, turned=True, template=name) for name in ("base", "v2")
@@ -352,6 +361,7 @@ def test_more_rows_are_split_by_base() -> None:
     [
         (256, 4096, 4096, ()),
         (256, 4096, 4112, ("x2",)),
+        (128, 7168, 7168, ()),
         (768, 7168, 7168, ("x2",)),
         (769, 7168, 7168, ()),
     ],

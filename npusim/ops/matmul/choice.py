@@ -8,14 +8,16 @@ al1_split_k            MatMulV3: few rows, of which L1 holds long chunks of k, s
 bl1_full_load          MatMulV3: x2 stays in L1
 single_core_split_k    MatMulV3: each core sums up chunks of k in global memory, in fp32
 deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in the cores' order
-v2                     MatMulV2: blocks of the output, all of k summed in L0C; its tiles are closed
+v2                     MatMulV2: blocks of the output, all of k summed in L0C
 nd2nz                  MatMulV3: base, when vector cores have turned operands into FRACTAL_NZ
 base                   MatMulV3's base kernel: the same with tiles of its own
 =====================  =============================================================================
 
 Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, op_api/aclnn_matmul.cpp for MatMulV2 or MatMulV3, a
 question that it hands to a closed library for most shapes. Assumed there, as the kernels of the
-measured products are called: x2 that lies as (n, k) in ND goes to MatMulV2, all else to MatMulV3.
+measured products are called: x2 that lies as (n, k) in ND goes to MatMulV2, and so does FRACTAL_NZ
+where one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at
+608 and 768, and MatMulV3 from 1600 on); all else goes to MatMulV3.
 """
 
 from __future__ import annotations
@@ -42,6 +44,10 @@ Template = Literal[
     "base",
 ]
 """By the names that callers use, in the order in which the vendor asks."""
+
+
+LARGE = 1024
+"""m, k and n from which on MatMulV3 takes an x2 in FRACTAL_NZ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +98,17 @@ def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
     """Why the vendor takes *template*, of which those before did not take the call; or None."""
     match template:
         case "v2":
-            return "x2 lies as (n, k)" if f.trans_x2 and not f.is_nz else None
+            return _reason_for_v2(f)
         case "base" if chip.arch == "2002":
             return "the only kernel of Atlas inference"
         case "base":
             return "x2 is FRACTAL_NZ" if f.is_nz else "x2 lies as (k, n)"
     return preferred(template, f, chip)
+
+
+def _reason_for_v2(f: CallTraits) -> str | None:
+    least = min(f.m, f.k, f.n)
+    if f.is_nz:
+        small = f"x2 is FRACTAL_NZ, and the least of m, k and n, {least}, is below {LARGE}"
+        return small if least < LARGE else None
+    return "x2 lies as (n, k)" if f.trans_x2 else None

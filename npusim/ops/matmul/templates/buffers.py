@@ -9,7 +9,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core
 from npusim.ops.matmul.contract import Problem
 
-__all__ = ["l0c_depth", "longest_k", "steps"]
+__all__ = ["BIAS_BYTES", "l0c_depth", "longest_k", "steps"]
 
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""

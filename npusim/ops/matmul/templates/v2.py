@@ -13,17 +13,17 @@ each. All of it is assumed, more so between the sizes that were measured:
 * from 16 rows on, all cores take blocks of up to 128 x 256 in turn, and of 257 to 768 rows with
   more than 256 columns a third each, 128 columns at a time: three rows of eight cores;
 * all else is split as by base;
-* x2 is read past the L2 once for each row of blocks, unless it is small or there are many.
+* of 129 to 768 rows a large x2 is read past the L2, once for each row of blocks.
 """
 
 from __future__ import annotations
 
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.tiles import CubeTiles
 from npusim.ops.matmul.contract import Problem
 from npusim.ops.matmul.templates.base import diagonal_tiles
-from npusim.ops.matmul.templates.buffers import l0c_depth, longest_k, steps
+from npusim.ops.matmul.templates.buffers import BIAS_BYTES, l0c_depth, longest_k
 from npusim.ops.matmul.templates.whole_k import WholeKPlan, build, whole_k_plan
 
 __all__ = ["build", "tile"]
@@ -39,12 +39,15 @@ CORES_ALONG = 8
 KEPT_X2_BYTES = 32 * 2**20
 """An x2 of up to that is kept by the L2. Measured were 29 MB, kept, and 50 MB, not kept."""
 PAST_L2_ROWS = 768
+LINE = 256
+"""k of a line of 512 bytes, a multiple of which is loaded, and the most of it in L0."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
     """Split as the measured times say."""
     cube = _tiles(spec, p)
-    is_past = p.product.m <= PAST_L2_ROWS and p.x2.spec.nbytes > KEPT_X2_BYTES
+    has_few_rows = cube.base_m < p.product.m <= PAST_L2_ROWS
+    is_past = has_few_rows and p.x2.spec.nbytes > KEPT_X2_BYTES
     return whole_k_plan(p, cube, ("x2",) if is_past else ())
 
 
@@ -110,11 +113,10 @@ def _grid(core: Core, p: Problem, block: Block, cores: int | None = None) -> Cub
     else:
         rows = ceil_div(blocks_m, max(1, count // blocks_n))
         grid = ceil_div(blocks_m, rows), blocks_n
-    # All of half of L0, since k is the inner axis of both.
-    base_k = longest_k(p, block, 1024)
-    step_a, step_b = steps(core, p, block, base_k)
+    base_k = longest_k(p, block, LINE)
+    step = _step(core, p, block, base_k)
     return CubeTiles(
-        *(*block, base_k, step_a, step_b, 2 * step_a, 2 * step_b),
+        *(*block, base_k, step, step, 2 * step, 2 * step),
         l0c_depth=l0c_depth(core, p, block),
         cores=grid[0] * grid[1],
         schedule="grid",
@@ -123,6 +125,15 @@ def _grid(core: Core, p: Problem, block: Block, cores: int | None = None) -> Cub
         l2_n=blocks_n,
         cores_m=grid[0],
         cores_n=grid[1],
-        resident_a=step_a * base_k >= pr.k,
-        resident_b=step_b * base_k >= pr.k,
+        resident_a=step * base_k >= pr.k,
+        resident_b=step * base_k >= pr.k,
     )
+
+
+def _step(core: Core, p: Problem, block: Block, base_k: int) -> int:
+    """Pieces of k that one load copies to L1, the same of both: in whole lines what half of it
+    holds, as a published edition of the library of tilings has it (cache_tiling_calc.cc)."""
+    room = (core.l1_bytes or 0) - (BIAS_BYTES if p.bias else 0)
+    k = room * 8 // p.product.element.bits // (2 * sum(block))
+    most = ceil_div(p.product.k, base_k)
+    return min(max(1, (align_down(k, LINE) or k) // base_k), most)
