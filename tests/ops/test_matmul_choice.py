@@ -86,10 +86,11 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         (call(64, 999, 64, "tA"), "base"),
         (call(272, 4608, 64, "tA"), "nd2nz"),
         (call(64, 4609, 64, "tA"), "base"),
-        # FRACTAL_NZ: at most 8e9 products, at most 50 times as long as wide.
+        # FRACTAL_NZ: less than 50 times as long as wide, unless k is from 27392 on.
         (call(128, 9216, 384, "nz"), "deterministic_split_k"),
         (call(5, 9216, 384, "nz"), "v2"),
-        (call(4096, 61440, 8192, "nz"), "base"),
+        (call(5, 32768, 384, "nz"), "deterministic_split_k"),
+        (call(4096, 61440, 8192, "nz"), "single_core_split_k"),
         # Ragged rows of what lies in ND.
         (call(512, 1040, 1024), "nd2nz"),
         (call(1009, 1024, 1024), "base"),

@@ -222,3 +222,28 @@ def test_tiles_of_rows_in_l1(call: CallTraits, tiles: Any) -> None:
 def test_batches_of_x1_are_rows(rng: np.random.Generator, template: str, batch: Any) -> None:
     a, b = halves(rng, (*batch[0], 9, 500)), halves(rng, (*batch[1], 500, 20))
     assert_as_the_reference(a, turned(b), template=template, timing=False)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "holds"),
+    [
+        (144, 144, False),
+        (160, 144, True),
+        (160, 152, False),
+        (112, 96, False),
+        # Whole blocks of 256 bytes along one axis, and few of them along the other.
+        (272, 256, False),
+        (384, 256, True),
+        (272, 128, False),
+        (384, 128, True),
+        (1920, 16, True),
+        (2048, 16, False),
+    ],
+)
+def test_which_operand_deterministic_strips_hold(m: int, n: int, holds: bool) -> None:
+    assert k_split.holds_columns(CallTraits(m, 1000, n)) is holds
+
+
+@pytest.mark.parametrize(("k", "cores"), [(384, 1), (385, 2), (8832, 23), (9217, 24)])
+def test_cores_along_k_have_a_chunk_each(k: int, cores: int) -> None:
+    assert k_split.cores_along_k(CallTraits(16, k, 16), Chip()) == cores

@@ -45,9 +45,8 @@ def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
 def _is_deep(f: CallTraits) -> bool:
     """Whether aclnn asks for a kernel that can split k (matmul_util.cpp, supportSplitK)."""
     largest = max(f.m, f.n)
-    if f.is_nz and (f.m * f.n * f.k >= 8e9 or largest >= 50 * min(f.m, f.n)):
-        return False
-    is_half = f.element == "float16" and f.k >= 8 * largest
+    is_large = f.m * f.n * f.k >= 8 * 10**9 or largest >= 50 * min(f.m, f.n)
+    is_half = f.element == "float16" and f.k >= 8 * largest and not (f.is_nz and is_large)
     return is_half or (f.k >= 27392 and f.k >= 2 * largest)
 
 
