@@ -198,7 +198,7 @@ def test_few_rows_of_tokens_have_a_rule_of_their_own() -> None:
         # Too many columns for one block a core.
         (33, 20000, "basic", (48, 256, 128), 24),
         # Small products never take this template.
-        (16, 1024, "tbe", (16, 256, 128), 4),
+        (16, 1024, "tbe", (16, 64, 512), 16),
     ],
 )
 def test_few_rows_and_fractal_weights_without_tokens(
