@@ -151,6 +151,31 @@ def test_pieces_of_the_vector_epilogue(
 
 
 @pytest.mark.parametrize(
+    ("shape", "more", "cores"),
+    [
+        # 768 blocks of 128 x 256, and 360.
+        ((4096, 768, 6144), {}, 1),
+        ((1824, 768, 6144), {}, 2),
+        ((4096, 768, 6144), {"output_dtype": "float16"}, 2),
+        ((4096, 768, 6144), {"x2": TensorSpec((768, 6144), "int8")}, 2),
+        ((4096, 768, 6144), {"pertoken_scale": None}, 2),
+        # Longer sums, which need more rows.
+        ((4096, 1184, 6144), {}, 2),
+        ((12544, 1536, 1280), {}, 1),
+        ((12528, 1536, 1280), {}, 2),
+        # tbe_opt.
+        ((16, 64, 64), {}, 1),
+        ((16, 64, 64), {"pertoken_scale": None}, 2),
+    ],
+)
+def test_where_one_vector_core_makes_the_output(
+    shape: Any, more: dict[str, Any], cores: int
+) -> None:
+    tiled = quantised(B2, *shape, "nz", **more)
+    assert tiled.plan.vector_cores == cores
+
+
+@pytest.mark.parametrize(
     ("chip", "shape", "template"),
     [
         # Few rows and very long sums: on A2 only.
@@ -198,7 +223,7 @@ def test_few_rows_of_tokens_have_a_rule_of_their_own() -> None:
         # Too many columns for one block a core.
         (33, 20000, "basic", (48, 256, 128), 24),
         # Small products never take this template.
-        (16, 1024, "tbe", (16, 256, 128), 4),
+        (16, 1024, "tbe", (16, 64, 512), 16),
     ],
 )
 def test_few_rows_and_fractal_weights_without_tokens(

@@ -7,10 +7,11 @@ this one went on. Two micro-ops on different pipes that touch the same bytes, on
 with neither before the other by these clocks, are a race. So are two on the vector pipe, which
 starts a micro-op before the last one's results are there, with no barrier between them
 (asc-devkit, PipeBarrier(ISASI).md). On all other pipes a micro-op sees the results of those before
-it. A walk that cannot go on is a deadlock. :class:`CrossCoreOrder` does the same for the flags
-between the cores of a launch. What two pipes of one core do must be ordered within it: an order
-that goes by way of another core alone does not count. None of it depends on how long anything
-takes, so a program that passes is free of races and deadlocks on every device.
+it. The unit flag of L0C orders an Mmad and a Fixpipe behind a flag that is set directly before the
+one that goes ahead. A walk that cannot go on is a deadlock. :class:`CrossCoreOrder` does the same
+for the flags between the cores of a launch. What two pipes of one core do must be ordered within
+it: an order that goes by way of another core alone does not count. None of it depends on how long
+anything takes, so a program that passes is free of races and deadlocks on every device.
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@
     with pertoken_scale, float16 or bfloat16:
               y(f32(acc) * f32(scale) * pertoken_scale[row] + f32(bias))  vector cores
 
-From left to right, one fp32 rounding an operation, all to nearest, ties to even. *fit* saturates.
+From left to right, one fp32 rounding an operation, all to nearest, ties to even; template tbe_opt
+multiplies `f32(scale) * pertoken_scale[row]` first (see `opt`). The sign of a zero is that of the
+vendor's passes (see `epilogue`). *fit* saturates.
 *f19* cuts an fp32 number off after 19 bits; *fit9* saturates to [-256, 255] before the offset is
 added, so a large sum with offset -200 gives 55. NaN becomes 0 in int8.
 
@@ -38,6 +40,7 @@ QuantMatmulKernelNpuOpApi.cpp:
   into that by aclnn before the launch, which costs time that is not counted here.
 * Matrices must not be empty, and x1 must be ND. 310P: int8 and float16 outputs, int32 bias, no
   pertoken_scale (the document; the open source has such a kernel for x1 in FRACTAL_NZ).
+* `template` names the kernel that the vendor would not take itself, see `choice`.
 * int8 times int4, and group_sizes other than 0, need the kernels of quant_batch_matmul_v4, which
   are not simulated.
 """

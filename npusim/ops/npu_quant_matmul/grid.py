@@ -20,7 +20,8 @@ BLOCKS = (
     *((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (256, 64), (96, 320), (128, 192)),
     *((128, 256), (192, 128), (256, 128), (320, 96), (320, 64), (64, 320), (512, 64), (64, 512)),
 )
-FEW_ROWS = ((16, 256),)
+FEW_ROWS = ((16, 256), (16, 64))
+"""Blocks of up to 16 rows: the narrow one is taken where each core has one of it at most."""
 STRIP_BYTES = 65536
 """What one load copies to L1, at least."""
 LINE = 256
@@ -40,6 +41,8 @@ def grid_tiles(core: Core, p: Problem) -> CubeTiles:
     for bm, bn in FEW_ROWS if pr.m <= pr.unit_m == 16 else BLOCKS:
         m, n = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n), max_n)
         if m % pr.unit_m or n % pr.unit_n:
+            continue
+        if (bm, bn) == FEW_ROWS[1] and ceil_div(pr.n, n) > cores:
             continue
         blocks_m, blocks_n = ceil_div(pr.m, m), ceil_div(pr.n, n)
         for along_m in range(1, min(cores, blocks_m) + 1):

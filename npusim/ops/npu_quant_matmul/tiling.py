@@ -39,6 +39,7 @@ class Plan(_protocol.Plan):
 
 
 MESSAGE_BYTES = 64
+"""A line of the scalar unit's cache (assumed); see `messages`."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -90,7 +91,7 @@ def _vector_cores(p: Problem, cube: CubeTiles, template: Template) -> int:
     """How many vector cores of a group make the output: one with opt and scales of rows.
 
     Also one for much output of short sums, for which the vendor starts only one a cube core
-    (quant_batch_matmul_v3_tiling.cpp; only with scales of rows, bfloat16 and FRACTAL_NZ).
+    (op_kernel/quant_batch_matmul_v3.cpp; only with scales of rows, bfloat16 and FRACTAL_NZ).
     """
     pr = p.product
     if p.pertoken_scale is None:
