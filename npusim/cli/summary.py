@@ -37,6 +37,10 @@ def summary(run: Run) -> Group:
     lines.add_row("time", _time(run))
     if run.trace is not None and len(run.launches) > 1:
         lines.add_row("", f"{run.launches[-1].time_us:.2f} us {run.op} = {_parts(run)}")
+    if run.accuracy is not None:
+        lines.add_row("accuracy", str(run.accuracy))
+        if run.accuracy.nearest is not None:
+            lines.add_row("", f"nearest: {run.accuracy.nearest}")
     parts: list[RenderableType] = [lines]
     if run.trace is not None:
         lines.add_row("why", bounds.finding(run))

@@ -31,6 +31,7 @@ __all__ = [
     "FLOAT32",
     "INT4",
     "INT8",
+    "INT16",
     "INT32",
     "INT64",
     "UINT8",
@@ -96,19 +97,25 @@ BFLOAT16 = DType("bfloat16", np.dtype(ml_dtypes.bfloat16), 16, "DT_BF16")
 INT4 = DType("int4", np.dtype(ml_dtypes.int4), 4, "DT_INT4")
 INT8 = DType("int8", np.dtype(np.int8), 8, "DT_INT8")
 UINT8 = DType("uint8", np.dtype(np.uint8), 8, "DT_UINT8")
+INT16 = DType("int16", np.dtype(np.int16), 16, "DT_INT16")
 INT32 = DType("int32", np.dtype(np.int32), 32, "DT_INT32")
 INT64 = DType("int64", np.dtype(np.int64), 64, "DT_INT64")
 UINT64 = DType("uint64", np.dtype(np.uint64), 64, "DT_UINT64")
 
 DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT4, INT8, UINT8, INT32, INT64, UINT64)
+BUFFER_DTYPES = (*DTYPES, INT16)
+"""What a micro-op may find in a buffer; tensors have only the others."""
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"float": FLOAT32, "half": FLOAT16}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
 _INTEGER_RANGE = {
     INT4: (-8, 7),
     INT8: (-128, 127),
     UINT8: (0, 255),
+    INT16: (-(2**15), 2**15 - 1),
     INT32: (-(2**31), 2**31 - 1),
 }
+_LAST_FLOAT32 = {INT16: 2.0**15 - 1, INT32: 2.0**31 - 128}
+"""The last fp32 number in the range of an integer type."""
 # Mantissa bits, exponent of the smallest normal number, largest finite value (IEEE 754; bf16 is
 # the upper half of an fp32).
 _FLOAT_FORMAT = {
@@ -216,10 +223,10 @@ def cast(
 ) -> Array:
     """Convert *values* to *dst*, rounding by *mode*.
 
-    Sources: float32, float16, bfloat16, int8, uint8, int32 arrays (int4 as int8). int4 comes out as
-    int8 numbers in [-8, 7]; :func:`pack_int4` makes them bytes. Integer to float ignores *mode* and
-    rounds to nearest even (asc-devkit, precision_conversion.md). Raises ValueError on an unknown
-    mode.
+    Sources: float32, float16, bfloat16, int8, uint8, int16, int32 arrays (int4 as int8). int4 comes
+    out as int8 numbers in [-8, 7]; :func:`pack_int4` makes them bytes. Integer to float ignores
+    *mode* and rounds to nearest even (asc-devkit, precision_conversion.md). Raises ValueError on an
+    unknown mode.
     """
     if mode not in _ROUND_MODES:
         raise ValueError(
@@ -232,11 +239,12 @@ def cast(
         # Patterns never leave the table, so "wrap" only spares the bounds check.
         table = _table(values.dtype, dst, mode, overflow)
         return np.asarray(table.take(patterns, mode="wrap"))
-    if values.dtype == np.float32 and dst is INT32 and mode in ("rint", "floor", "ceil", "trunc"):
-        # A NaN anywhere makes both comparisons false. 2^31 − 128 is the last fp32 in range.
-        if values.size and values.min() >= -(2.0**31) and values.max() <= 2.0**31 - 128:
-            rounding = {"rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
-            return np.asarray(rounding[mode](values).astype(np.int32))
+    rounding = {"rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}.get(mode)
+    if values.dtype == np.float32 and dst in _LAST_FLOAT32 and rounding is not None:
+        first, last = _INTEGER_RANGE[dst][0], _LAST_FLOAT32[dst]
+        # A NaN anywhere makes both comparisons false.
+        if values.size and values.min() >= first and values.max() <= last:
+            return np.asarray(rounding(values).astype(dst.numpy))
     elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode == "rint":
         # Within the range numpy and ml_dtypes round once, to nearest even; a NaN fails both tests.
         largest = _FLOAT_FORMAT[dst][2]

@@ -62,9 +62,11 @@ from npusim.isa.vector import (
     Cast,
     Copy,
     Duplicate,
+    Fold,
     MulAddDst,
     Reduce,
     Unary,
+    WholeReduce,
 )
 from npusim.isa.work import (
     Arithmetic,
@@ -98,6 +100,7 @@ __all__ = [
     "CrossMode",
     "Duplicate",
     "Fixpipe",
+    "Fold",
     "Global",
     "Load",
     "LoadData",
@@ -127,6 +130,7 @@ __all__ = [
     "Trap",
     "Unary",
     "WaitFlag",
+    "WholeReduce",
     "Work",
     "added_dtype",
     "ends",

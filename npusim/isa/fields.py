@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
-from npusim.data.dtypes import DTYPES, DType
+from npusim.data.dtypes import BUFFER_DTYPES, DType
 
 __all__ = ["BYTES", "COUNT", "SIGNED_64", "UNSIGNED_64", "OneOf", "Range", "misfit"]
 
@@ -162,8 +162,8 @@ _PLAIN: dict[Any, _Form] = {
     str: _Form(lambda value: type(value) is str and value.isprintable(), "a printable string"),
     types.NoneType: _Form(lambda value: value is None, "None"),
     DType: _Form(
-        lambda value: isinstance(value, DType) and value in DTYPES,
-        f"one of the types {', '.join(dtype.name for dtype in DTYPES)}",
+        lambda value: isinstance(value, DType) and value in BUFFER_DTYPES,
+        f"one of the types {', '.join(dtype.name for dtype in BUFFER_DTYPES)}",
         remedy="use one of these",
     ),
 }

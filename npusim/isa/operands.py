@@ -16,6 +16,8 @@ BLOCK_BYTES = 32
 
 BUFFERS = OneOf(("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb"))
 """The unified buffer, those around the cube, the bias table and the fixpipe buffer."""
+REPEAT_BLOCKS = Range(1, 8)
+"""Blocks of an operand in a repeat: 256 bytes are the most that a vector instruction takes."""
 STRIDE = Range(0, 2**16 - 1)
 """Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 
@@ -27,8 +29,10 @@ Register = str
 class Local:
     """*count* elements in a buffer of the core, contiguous unless strides say otherwise.
 
-    A vector instruction reads eight blocks of 32 bytes a repeat, *block_stride* blocks apart, and
-    starts the next repeat *repeat_stride* blocks further (asc-devkit, docs/zh/guide).
+    A vector instruction reads *repeat_blocks* blocks of 32 bytes a repeat, *block_stride* blocks
+    apart, and starts the next repeat *repeat_stride* blocks further. They are eight, or as many
+    fewer as the operand is narrower than another one or as a mask leaves (asc-devkit,
+    docs/zh/guide).
     """
 
     buffer: Annotated[str, BUFFERS]
@@ -37,6 +41,7 @@ class Local:
     count: int
     block_stride: Annotated[int, STRIDE] = 1
     repeat_stride: Annotated[int, STRIDE] = 8
+    repeat_blocks: Annotated[int, REPEAT_BLOCKS] = 8
 
     @property
     def nbytes(self) -> int:
@@ -45,7 +50,12 @@ class Local:
 
     @property
     def is_strided(self) -> bool:
-        return self.block_stride != 1 or self.repeat_stride != 8
+        return self.block_stride != 1 or self.repeat_stride != self.repeat_blocks
+
+    @property
+    def repeat_elements(self) -> int:
+        """Elements of a repeat."""
+        return self.repeat_blocks * BLOCK_BYTES * 8 // self.dtype.bits
 
     @property
     def end_bytes(self) -> int:
@@ -53,8 +63,8 @@ class Local:
         if not self.is_strided:
             return self.offset_bytes + self.nbytes
         blocks = ceil_div(self.nbytes, BLOCK_BYTES)
-        repeats = ceil_div(blocks, 8)
-        last = (repeats - 1) * self.repeat_stride + (min(blocks, 8) - 1) * self.block_stride
+        repeats, first = ceil_div(blocks, self.repeat_blocks), min(blocks, self.repeat_blocks)
+        last = (repeats - 1) * self.repeat_stride + (first - 1) * self.block_stride
         return self.offset_bytes + (last + 1) * BLOCK_BYTES
 
     def at(self, start: int, count: int) -> Local:
@@ -74,6 +84,8 @@ class Local:
 
     def __str__(self) -> str:
         stride = f" stride {self.block_stride},{self.repeat_stride}" if self.is_strided else ""
+        if stride and self.repeat_blocks != REPEAT_BLOCKS.high:
+            stride += f" of {self.repeat_blocks} blocks"
         return f"{self.buffer}[{self.offset_bytes}:{self.end_bytes}] {self.dtype.name}{stride}"
 
 

@@ -21,9 +21,11 @@ __all__ = [
     "Cast",
     "Copy",
     "Duplicate",
+    "Fold",
     "MulAddDst",
     "Reduce",
     "Unary",
+    "WholeReduce",
 ]
 
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
@@ -140,6 +142,48 @@ class Reduce(MicroOp):
 
     def __str__(self) -> str:
         return f"reduce.{self.op} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeReduce(MicroOp):
+    """Each repeat of *src* becomes one element of *dst* (WholeReduceMax, WholeReduceMin).
+
+    *src* has as many repeats as *dst* has elements; a single one may be shorter than 256 bytes.
+    """
+
+    op: Literal["min", "max"]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.src.count, self.dst.dtype)
+
+    def __str__(self) -> str:
+        return f"whole_reduce.{self.op} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fold(MicroOp):
+    """`dst = dst op repeat` for one repeat of *src* after the other, each as long as *dst*.
+
+    Max or Min whose result and first source have a repeat stride of 0.
+    """
+
+    op: Literal["min", "max"]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "updated"))
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.src.count, self.dst.dtype)
+
+    def __str__(self) -> str:
+        return f"fold.{self.op} {self.dst} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ from npusim.isa import (
     CrossCoreWaitFlag,
     Duplicate,
     Fixpipe,
+    Fold,
     Global,
     Load,
     LoadData,
@@ -115,6 +116,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WaitFlag,
+    WholeReduce,
 )
 from npusim.kernel.builder import (
     Builder,
@@ -214,6 +216,7 @@ __all__ = [
     "DType",
     "Duplicate",
     "Fixpipe",
+    "Fold",
     "Global",
     "GmFeed",
     "GmMatrix",
@@ -248,6 +251,7 @@ __all__ = [
     "Trap",
     "Unary",
     "WaitFlag",
+    "WholeReduce",
     "bindings",
     "by_column",
     "by_row",

@@ -21,7 +21,8 @@ __kernel_vocabulary__ = True
 def gm_matrix_a(p: Product) -> GmMatrix:
     """x1 in memory: (m, k), or (k, m) if it is transposed."""
     rows, columns = (p.k, p.m) if p.transposed_a else (p.m, p.k)
-    return GmMatrix("x1", p.element, rows, columns, p.transposed_a)
+    layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if p.fractal_a else "ND"
+    return GmMatrix("x1", p.element, rows, columns, p.transposed_a, layout)
 
 
 def gm_matrix_b(p: Product) -> GmMatrix:

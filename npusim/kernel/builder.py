@@ -116,6 +116,19 @@ class Builder:
         self._queues.append(queue)
         return queue
 
+    @contextmanager
+    def on_top_of(self, slot: Slot) -> Iterator[None]:
+        """What is claimed of the buffer of *slot* in here begins where *slot* does, over it.
+
+        Programs must write flags that keep those who use the one from those who use the other.
+        """
+        below = self._claimed[slot.buffer]
+        self._claimed[slot.buffer] = slot.offset_bytes
+        try:
+            yield
+        finally:
+            self._claimed[slot.buffer] = max(below, self._claimed[slot.buffer])
+
     def reset_buffers(self) -> None:
         """Hand buffers and events out from the start again, for a later stage of the kernel.
 

@@ -52,11 +52,22 @@ class NdFeed(GmOperand):
 
     producer: Pipe = "mte3"
 
-    def __init__(self, builder: Builder, spec: DeviceSpec, gm_matrix: GmMatrix) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        spec: DeviceSpec,
+        gm_matrix: GmMatrix,
+        strip: tuple[int, int] | None = None,
+    ) -> None:
+        """Claim room for strips of that many rows and columns, or of up to STRIP_BYTES."""
         super().__init__(builder, gm_matrix)
-        self._spec = spec
-        self._nd = builder.queue("ub", STRIP_BYTES, "mte2", "vector", 2)
-        self._nz = builder.queue("ub", STRIP_BYTES, "vector", "mte3", 2)
+        self._spec, self._strip = spec, strip
+        nbytes = STRIP_BYTES
+        if strip is not None:
+            rows, columns = align_up(strip[0], FRACTAL_ROWS), align_up(strip[1], c0(self.dtype))
+            nbytes = self.dtype.nbytes(rows * columns)
+        self._nd = builder.queue("ub", nbytes, "mte2", "vector", 2)
+        self._nz = builder.queue("ub", nbytes, "vector", "mte3", 2)
 
     def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
         """As :class:`~npusim.kernel.cube.Feed` says, a strip that the buffer holds at a time."""
@@ -67,10 +78,12 @@ class NdFeed(GmOperand):
             matrix[k : k + count, :extent] if self.k_is_first else matrix[:extent, k : k + count]
         )
         rows_padded = l1_rows(self.dtype, piece.rows, self.k_is_first)
-        for column, columns in pieces(piece.columns, WIDEST_BLOCKS * width):
+        max_columns = self._strip[1] if self._strip else WIDEST_BLOCKS * width
+        for column, columns in pieces(piece.columns, max_columns):
             blocks_n = ceil_div(columns, width)
             # As many whole fractals of rows as a strip holds.
-            step = align_down(STRIP_BYTES // (blocks_n * BLOCK_BYTES), FRACTAL_ROWS)
+            max_rows = STRIP_BYTES // (blocks_n * BLOCK_BYTES)
+            step = self._strip[0] if self._strip else align_down(max_rows, FRACTAL_ROWS)
             for row, rows in pieces(piece.rows, step):
                 # (rows, columns) -> (blocks_n, strip_rows, C0)
                 nz = self._to_nz(piece[row : row + rows, column : column + columns])

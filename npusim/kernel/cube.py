@@ -50,6 +50,7 @@ __all__ = [
     "GmTile",
     "L0Pair",
     "L1Operand",
+    "MmadInit",
     "Tables",
     "l1_bytes",
     "load_data",
@@ -308,11 +309,13 @@ class CubeWriter:
         drain: Pipe = "fixpipe",
         *,
         unit_flag: bool = False,
+        in_turn: bool = False,
     ) -> None:
         """*k* is the longest product, *drain* the pipe that reads L0C.
 
-        With *unit_flag*, which only a fixpipe can have, `drain` must empty L0C. Buffers are claimed
-        here; raises ProgramError where they do not fit.
+        With *unit_flag*, which only a fixpipe can have, `drain` must empty L0C. Without one, each
+        Mmad may wait until the one before is over, *in_turn*. Buffers are claimed here; raises
+        ProgramError where they do not fit.
         """
         self.builder, self.tile, self.k = builder, tile, k
         # Depth 0: all of k is one piece, which stays in L1.
@@ -322,6 +325,7 @@ class CubeWriter:
         )
         self._a = _Side(builder, a, "l0a", tile.m, tile.k * tile.steps_a, k, depth_a)
         self._b = _Side(builder, b, "l0b", tile.n, tile.k * tile.steps_b, k, depth_b)
+        self._in_turn = in_turn
         self.dtype = INT32 if a.dtype in (INT8, INT4) else FLOAT32
         self._l0 = L0Pair(builder, a.dtype, tile.m, tile.n, tile.k)
         # Sums in L0C are (n / 16, m, 16), int32 or fp32.
@@ -418,7 +422,8 @@ class CubeWriter:
         # (m, count) @ (count, n) -> (m, n)
         a, b = self._a.operand(start, m), self._b.operand(start, n)
         unit_flag = self._over is not None
-        self._l0.multiply(dst, a, b, (m, n, count), init, bias, hand_over, unit_flag)
+        before = partial(self.builder.barrier, "cube") if self._in_turn else hand_over
+        self._l0.multiply(dst, a, b, (m, n, count), init, bias, before, unit_flag)
 
     def drain(self, total: Slot, op: Fixpipe) -> None:
         """Let *op* read L0C, and give the slot back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -33,6 +33,8 @@ class Product:
     """Whether x2 is stored as (n, k)."""
     fractal_b: bool
     """Whether x2 is stored as FRACTAL_NZ."""
+    fractal_a: bool = False
+    """Whether x1 is."""
 
     @property
     def unit_m(self) -> int:
@@ -48,6 +50,14 @@ class Product:
     def matrices(self) -> int:
         """How many matrices the output has."""
         return prod(self.batch)
+
+    @property
+    def as_rows(self) -> Product:
+        """The same with x1's batches as further rows, where x2 is one matrix and x1 lies so."""
+        is_one = prod(self.batch_b) == 1
+        if not is_one or (self.transposed_a and prod(self.batch_a) > 1):
+            return self
+        return replace(self, m=self.matrices * self.m, batch=(), batch_a=(), batch_b=())
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

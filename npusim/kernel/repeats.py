@@ -14,7 +14,6 @@ __kernel_vocabulary__ = True
 
 STRIDE_BLOCKS = 2**8 - 1
 """Assumed of UnaryRepeatParams and BinaryRepeatParams: strides have fields of 8 bits."""
-REPEAT_BYTES = 8 * BLOCK_BYTES
 
 
 def in_reach(op: MicroOp) -> Iterator[MicroOp]:
@@ -31,14 +30,15 @@ def in_reach(op: MicroOp) -> Iterator[MicroOp]:
     if not wide:
         yield op
         return
-    repeats = ceil_div(wide[0].nbytes, REPEAT_BYTES)
+    repeats = ceil_div(wide[0].nbytes, wide[0].repeat_blocks * BLOCK_BYTES)
     for index in range(repeats):
         parts = {name: _part(operand, index, repeats) for name, operand in operands.items()}
         yield replace(op, **parts)  # type: ignore[type-var]
 
 
 def _reaches_too_far(operand: Local) -> bool:
-    return operand.nbytes > REPEAT_BYTES and operand.repeat_stride > STRIDE_BLOCKS
+    repeats = operand.nbytes > operand.repeat_blocks * BLOCK_BYTES
+    return repeats and operand.repeat_stride > STRIDE_BLOCKS
 
 
 def _part(operand: Local, index: int, repeats: int) -> Local:
@@ -47,4 +47,6 @@ def _part(operand: Local, index: int, repeats: int) -> Local:
     if not operand.is_strided:
         return operand.at(index * count, count)
     offset_bytes = operand.offset_bytes + index * operand.repeat_stride * BLOCK_BYTES
-    return replace(operand, offset_bytes=offset_bytes, count=count, repeat_stride=8)
+    return replace(
+        operand, offset_bytes=offset_bytes, count=count, repeat_stride=operand.repeat_blocks
+    )

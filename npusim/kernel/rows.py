@@ -54,26 +54,41 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
 
 
 def load(
-    builder: Builder, spec: DeviceSpec, queue: Queue, view: GmView, pitch_bytes: int | None = None
+    builder: Builder,
+    spec: DeviceSpec,
+    queue: Queue,
+    view: GmView,
+    pitch_bytes: int | None = None,
+    *,
+    one_by_one: bool = False,
 ) -> Slot:
     """Load *view* into a slot of *queue*, and enqueue it for the consumer; see :func:`fill`.
 
     Free the slot when it has been read.
     """
     slot = queue.alloc()
-    fill(builder, spec, slot, view, pitch_bytes)
+    fill(builder, spec, slot, view, pitch_bytes, one_by_one=one_by_one)
     queue.enque(slot)
     return queue.deque()
 
 
 def fill(
-    builder: Builder, spec: DeviceSpec, slot: Slot, view: GmView, pitch_bytes: int | None = None
+    builder: Builder,
+    spec: DeviceSpec,
+    slot: Slot,
+    view: GmView,
+    pitch_bytes: int | None = None,
+    *,
+    one_by_one: bool = False,
 ) -> None:
-    """Load *view* into *slot*, its rows *pitch_bytes* apart, or at the next block of 32 bytes."""
+    """Load *view* into *slot*, its rows *pitch_bytes* apart, or at the next block of 32 bytes.
+
+    *one_by_one* loads each row by itself, where the chip could load several in one copy too.
+    """
     granule, row_bytes = spec.transfer.load_granule_bytes, view.row_bytes
     pitch_bytes = _pitch_bytes(view, pitch_bytes)
     whole = _in_one_copy(view, pitch_bytes, granule)
-    if whole:
+    if whole and not one_by_one:
         builder.load(slot.of(UINT8, view.extent_bytes(pitch_bytes)), whole, pitch_bytes)
         return
     # Rows that are no whole granules are loaded one by one, each a little too far.
@@ -83,11 +98,23 @@ def fill(
 
 
 class Writer:
-    """Stores rows that pipe *source* wrote, with overlapping tails where the chip needs them."""
+    """Stores rows that pipe *source* wrote, with overlapping tails where the chip needs them.
 
-    def __init__(self, builder: Builder, spec: DeviceSpec, source: Pipe = "vector") -> None:
+    *one_by_one* stores each row by itself when the one before has left the core, and stops all
+    pipes around the scalar unit's copy of a tail.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        spec: DeviceSpec,
+        source: Pipe = "vector",
+        *,
+        one_by_one: bool = False,
+    ) -> None:
         self._builder = builder
         self._source = source
+        self._one_by_one = one_by_one
         self._granule = spec.transfer.store_granule_bytes
         self._tails = None
         if self._granule > 1:
@@ -102,12 +129,14 @@ class Writer:
         slot = queue.deque()
         pitch_bytes = _pitch_bytes(view, pitch_bytes)
         whole = _in_one_copy(view, pitch_bytes, self._granule)
-        if whole:
+        if whole and not self._one_by_one:
             src = slot.of(UINT8, view.extent_bytes(pitch_bytes))
             self._builder.store(whole, src, pitch_bytes)
         else:
             for row in range(view.rows):
                 self._store_row(slot, view, row, row * pitch_bytes)
+                if self._one_by_one:
+                    self._builder.barrier("mte3")
         queue.free(slot)
 
     def _store_row(self, slot: Slot, view: GmView, row: int, start: int) -> None:
@@ -129,7 +158,9 @@ class Writer:
         """Store the last granule of a row, which begins *start* bytes into *slot*, once more."""
         granule = self._granule
         assert self._tails is not None
-        if self._source != "scalar":
+        if self._one_by_one:
+            self._builder.barrier()
+        elif self._source != "scalar":
             self._builder.sync(self._source, "scalar")
         # A store must begin at a block of the buffer: the scalar unit copies the bytes there.
         tail = self._tails.alloc()
@@ -138,6 +169,8 @@ class Writer:
             ScalarStore(tail.of(UINT8, 1), "byte", 1),
         )
         self._builder.emit(ScalarLoop(granule, copy))
+        if self._one_by_one:
+            self._builder.barrier()
         self._tails.enque(tail)
         tail = self._tails.deque()
         dst = _part_of_row(view, row, granule, view.row_bytes - granule)

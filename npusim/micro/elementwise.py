@@ -17,6 +17,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Cast, Local
+from npusim.isa.vector import BinaryOp
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Block, Program
@@ -24,7 +25,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, bindings, fill, repeat, store
 from npusim.micro.shares import cores_of
 
-__all__ = ["cast", "maximum"]
+__all__ = ["add", "cast", "maximum"]
 
 LEAST_BYTES = 4096
 SHARE, TILE = 512, 128
@@ -32,7 +33,7 @@ SHARE, TILE = 512, 128
 LIMITS = {8: 32767, 16: 32767, 32: 16383}
 """Bits of the widest type -> most elements of a tile."""
 WIDE: dict[DType, tuple[DType, RoundMode]] = {INT8: (FLOAT16, "none"), BFLOAT16: (FLOAT32, "rint")}
-"""Where nothing compares a type: what it is cast to, and how that is cast back."""
+"""What no instruction compares or adds: what it is cast to, and how that is cast back."""
 
 Body = Callable[[list[Local], Local, list[Local]], None]
 """Writes the micro-ops of a tile: inputs, output, work space."""
@@ -59,19 +60,38 @@ def maximum(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
             f"elementwise.maximum: dtype must be one of float16, float32, int32, bfloat16, int8, "
             f"not {dtype.name}; cast it first"
         )
+    return _of_two("maximum", "max", spec, count, dtype)
+
+
+def add(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
+    """The sum of two elements each, *count* of them.
+
+    bfloat16 is added as float32. Raises ValueError for types that neither Add nor this conversion
+    supports.
+    """
+    if dtype not in (FLOAT16, FLOAT32, INT32, BFLOAT16):
+        raise ValueError(
+            f"elementwise.add: dtype must be one of float16, float32, int32, bfloat16, "
+            f"not {dtype.name}; cast it first"
+        )
+    return _of_two("add", "add", spec, count, dtype)
+
+
+def _of_two(name: str, op: BinaryOp, spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
+    """*op* of two elements each, in a type that it takes."""
     work = (WIDE[dtype][0],) * 2 if dtype in WIDE else ()
-    tiles = ElementwiseTiles("maximum", spec, count, (dtype, dtype), dtype, work)
+    tiles = ElementwiseTiles(name, spec, count, (dtype, dtype), dtype, work)
 
     def body(inputs: list[Local], output: Local, widened: list[Local]) -> None:
         if not widened:
-            tiles.builder.emit(Binary("max", output, *inputs))
+            tiles.builder.emit(Binary(op, output, *inputs))
             return
         # The tile before may still be read from where this one writes.
         tiles.builder.barrier("vector")
         for narrow, local in zip(inputs, widened, strict=True):
             tiles.builder.emit(Cast(local, narrow))
         tiles.builder.barrier("vector")
-        tiles.builder.emit(Binary("max", widened[0], *widened))
+        tiles.builder.emit(Binary(op, widened[0], *widened))
         tiles.builder.barrier("vector")
         tiles.builder.emit(Cast(output, widened[0], WIDE[dtype][1]))
 

@@ -123,7 +123,7 @@ def busiest_lane(trace: Trace) -> tuple[LaneTrace, Pipe, float]:
 
 
 def kernel_named(run: Timed) -> str:
-    """The operator, and in brackets which of its kernels: `npu_quant_matmul (tbe opt)`."""
+    """The operator, and in brackets which of its kernels: `npu_quant_matmul (tbe_opt)`."""
     return run.op if run.template is None else f"{run.op} ({run.template})"
 
 

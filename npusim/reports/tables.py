@@ -109,6 +109,10 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
         found["template"] = f"{known['template']}: {known.get('reason') or ''}".rstrip(": "), None
     time_us = float(known["time_us"])
     found["time"] = style.time_named(time_us), time_us
+    if run.accuracy is not None:
+        found["how far to trust it"] = str(run.accuracy), None
+        if run.accuracy.nearest is not None:
+            found["nearest measured kernel"] = str(run.accuracy.nearest), None
     if len(run.launches) > 1:
         each = (f"{launch.op} {style.time_named(launch.time_us or 0)}" for launch in run.launches)
         found["launches"] = ", ".join(each), float(len(run.launches))

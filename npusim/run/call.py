@@ -72,12 +72,10 @@ def run(
     _check_options(cube_order, progress, (values, timing, every_core, byte_exact))
     operator, spec = find(op), devices.load(device)
     op, bound = operator.name, _bind(operator, args, kwargs)
-    problem = operator.check(spec, **bound)
+    problem = _checked(operator, spec, bound, l2)
+    icache = _icache(icache, l2)
     with_values = values and all(operand.array is not None for operand in problem.inputs)
     arguments = {name: without_values(value) for name, value in bound.items()}
-    _check_l2(l2, problem)
-    icache = _icache(icache, l2)
-    _check_capacity(op, problem, spec)
     plan = operator.plan(spec, problem)
     if plan is None:
         outputs = _without_kernel(operator, problem, bound, with_values)
@@ -95,7 +93,18 @@ def run(
             )
     outputs = _found(problem, tensors, with_values)
     earlier = _earlier(operator, problem, spec, arguments, l2, icache, timing)
-    return Run(op, spec, arguments, l2, icache, outputs, plan, trace, timing, earlier)
+    is_own = isinstance(problem, user_kernel.UserProblem)
+    return Run(op, spec, arguments, l2, icache, outputs, plan, trace, timing, earlier, is_own)
+
+
+def _checked(
+    operator: ops.Operator, spec: DeviceSpec, bound: dict[str, Any], l2: L2State
+) -> ops.Problem:
+    """What *operator* makes of its arguments, if they fit into the chip and *l2* fits them."""
+    problem = operator.check(spec, **bound)
+    _check_l2(l2, problem)
+    _check_capacity(operator.name, problem, spec)
+    return problem
 
 
 def _verified(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from npusim import ops
+from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
 from npusim.chip import L2State
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor, TensorSpec
@@ -43,6 +45,8 @@ class Run:
 
     Plan, trace, cycles and counters are those of the operator's own kernel.
     """
+    is_own_kernel: bool = False
+    """Whether a function of one's own wrote the kernel, and no operator of npusim."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
@@ -100,6 +104,30 @@ class Run:
         return sum((launch.time_us or 0.0 for launch in self.launches), 0.0)
 
     @property
+    def kind(self) -> Kind | None:
+        """Which measured kernels are like it; None for one's own, or where no kernel ran."""
+        return None if self._sort is None else self._sort[0]
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """How far to trust :attr:`time_us`: what measured kernels of its kind say.
+
+        None where no kernel ran or no time was asked for.
+        """
+        if self.time_us is None or self.plan is None:
+            return None
+        if self._sort is None:
+            return Accuracy(None, self.device.series, 0)
+        kind, sizes = self._sort
+        return accuracy_of(kind, self.time_us, sizes)
+
+    @property
+    def _sort(self) -> tuple[Kind, Sizes] | None:
+        if self.plan is None or self.is_own_kernel:
+            return None
+        return kind_of(self.op, self.device.series, self.arguments)
+
+    @property
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
         """Core -> pipe -> what it did."""
         return self.trace.counters() if self.trace else {}
@@ -120,6 +148,7 @@ class Run:
             "launch_us": self.launch_us,
             "cycles": self.cycles,
             "clock_hz": self.device.clock_hz,
+            "accuracy": asdict(self.accuracy) if self.accuracy else None,
             "launches": [asdict(launch) for launch in self.launches],
             "gm_bytes": self.trace.gm_bytes if self.trace else 0,
             "gm_written_bytes": self.trace.gm_written_bytes if self.trace else 0,

@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
             _leave(events, folder, device, options.force)
         if not options.quiet:
             sys.stdout.flush()
-            _tell(clock.summary())
+            _tell("\n".join((clock.summary(), *clock.accuracy())))
 
 
 def _leave(events: list[Event], folder: Path, device: str, force: bool) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from npusim.accuracy import Kind, accuracy_of
+from npusim.accuracy.kernels import SHORT_US
 from npusim.run import Run
 
 __all__ = ["Clock", "Event", "clock"]
@@ -50,6 +52,8 @@ class Clock:
     """Kernels run."""
     not_simulated: Counter[str] = field(default_factory=Counter)
     """Host operation -> how often it ran."""
+    _times_us: dict[tuple[Kind, bool], float] = field(default_factory=dict)
+    """Kind of kernel, and whether its kernels are short -> the time of all, launches included."""
     _recordings: list[list[Event]] = field(default_factory=list)
     _graph: str | None = None
     _paid_us: float | None = None
@@ -77,6 +81,8 @@ class Clock:
         if run.plan is not None:
             self.kernels += 1
             self.launches += self._graph is None
+            if run.kind is not None:
+                self._trust(run.kind, run.launches[-1].time_us or 0.0)
         event = Event(name or run.op, self.now_us, time_us, launch_us, run, self._graph)
         self.now_us += time_us
         for kept in self._recordings:
@@ -109,6 +115,21 @@ class Clock:
             f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
             f"{_counted(plain, 'host operation', 'host operations')} not simulated"
         )
+
+    def _trust(self, kind: Kind, time_us: float) -> None:
+        key = kind, time_us < SHORT_US
+        self._times_us[key] = self._times_us.get(key, 0.0) + time_us
+
+    def accuracy(self) -> list[str]:
+        """How far to trust the times, a line for each kind of kernel: those that took most first.
+
+        The kernels of a kind that take 10 us and more are told apart from shorter ones.
+        """
+        most = sorted(self._times_us.items(), key=lambda item: (-item[1], item[0]))
+        return [
+            f"{time_us:.2f} us {kind}: {accuracy_of(kind, 0.0 if is_short else SHORT_US)}"
+            for (kind, is_short), time_us in most
+        ]
 
     def record(self) -> list[Event]:
         """Start to keep events; they appear in the list until it is given to :meth:`stop`."""

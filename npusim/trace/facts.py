@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from npusim.accuracy.kernels import Span
 from npusim.data.files import opened
 from npusim.devices.schema import ICache, Pipe
 from npusim.trace.programs import Count, Name
@@ -57,6 +58,33 @@ class LaunchRow(Part):
     l2_bytes: Count
 
 
+class KnownRow(Part):
+    """A measured kernel; the fields are those of :class:`Known`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: Name
+    sizes: list[Count]
+    measured_us: Us
+    simulated_us: Us
+    error: float
+
+
+class AccuracyRow(Part):
+    """How far to trust the time; the fields are those of :class:`Accuracy`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Name | None
+    series: Name
+    rows: Count
+    span: Span | None
+    median: Annotated[float, Field(ge=0)] | None
+    p90: Annotated[float, Field(ge=0)] | None
+    bias: float | None
+    nearest: KnownRow | None
+
+
 class Facts(Part):
     """What `run.json` says: :meth:`Run.to_json`, what was typed, and which files there are."""
 
@@ -74,6 +102,7 @@ class Facts(Part):
     launch_us: Us
     cycles: Count | None
     clock_hz: Annotated[int, Field(gt=0)]
+    accuracy: AccuracyRow | None
     launches: list[LaunchRow]
     """The one of the trace last; none where none ran."""
     gm_bytes: Count

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from npusim.data.dtypes import DType, dtype_named
+from npusim.data.dtypes import BUFFER_DTYPES, DType
 from npusim.isa import MICRO_OPS, Global, Local, MicroOp
 from npusim.kernel.program import Body, Call, Line, Program
 from npusim.trace.archive import DamageError
@@ -33,6 +33,7 @@ MAX_FLOAT = 1 << 128
 SIGNED = ("step_bytes", "stride_bytes", "pitch_bytes", "block_stride", "repeat_stride")
 """Fields of micro-ops that may be below zero; what a chip takes of them is up to its rules."""
 
+_DTYPES = {dtype.name: dtype for dtype in BUFFER_DTYPES}
 _KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
 
 
@@ -210,10 +211,9 @@ def _from_json(value: Any) -> Any:
     """The other way round of `_to_json`."""
     match value:
         case ["DType", str(name)]:
-            try:
-                return dtype_named(name)
-            except ValueError:
-                raise DamageError(f"a type must be known, not {_cut(name)}") from None
+            if name not in _DTYPES:
+                raise DamageError(f"a type must be known, not {_cut(name)}")
+            return _DTYPES[name]
         case ["tuple", *parts]:
             return tuple(map(_from_json, parts))
         case [str(name), *parts] if name in _KNOWN:

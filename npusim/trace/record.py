@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from npusim.accuracy import Accuracy
 from npusim.data.files import content
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Line, Program
@@ -35,7 +36,7 @@ __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal",
 
 VERSION = 6
 """Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
-whole lines, 4 not what held copies up."""
+whole lines, 4 not what held copies up, 5 not how far to trust the time."""
 RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
@@ -85,6 +86,12 @@ class Record:
     def launches(self) -> tuple[Launch, ...]:
         """As :attr:`Run.launches`."""
         return tuple(Launch(**launch) for launch in self.facts["launches"])
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """As :attr:`Run.accuracy`."""
+        found = self.facts["accuracy"]
+        return None if found is None else Accuracy.from_json(found)
 
 
 # ---- writing ----

@@ -21,8 +21,8 @@ What the rows leave open is settled here, once for all:
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
 
-Rows that were taken with kernels other than the vendor's library (families matmul_pto_a3 and
-qmm_catlass_910b1) are held against the library's.
+Rows that were taken with kernels other than the vendor's library, OTHER_KERNELS, are held against
+the library's.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from npusim.data.dtypes import FLOAT32, dtype_named
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.micro import broadcast, task_us, time
-from npusim.micro.elementwise import cast, maximum
+from npusim.micro.elementwise import add, cast, maximum
 from npusim.micro.published import find
 from npusim.run import run
 from npusim.validation.rows import Row, RowError
 
-__all__ = ["KERNELS", "Call", "NotModelledError", "Timed", "timed"]
+__all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
 
 COPIES = 6
 """Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
@@ -54,7 +54,8 @@ TRACED = "docs/profiler_alignment"
 """Its rows come from traces of a whole model, where other kernels run in between."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 """Families whose notes do not say that the weight lies as `[N, K]`."""
-
+OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
+"""Families measured with kernels that their sources wrote by hand."""
 
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
@@ -96,20 +97,21 @@ class Published:
     """A kernel of `npusim.micro.published`, by the id of its row."""
 
     id: str
+    device: str
 
     def time_us(self) -> float:
         """Task Duration."""
         found = find(self.id)
         assert found is not None
         table, row = found
-        spec = devices.load(table.device)
+        spec = devices.load(self.device)
         kernel = row.write(spec)
         return table.time_us(row, kernel, spec, time(kernel, spec, table.l2))
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """A cast to fp32, or a maximum, of tensors of these shapes."""
+    """A cast to fp32, a sum or a maximum, of tensors of these shapes."""
 
     op: str
     shapes: tuple[tuple[int, ...], ...]
@@ -124,6 +126,8 @@ class Elementwise:
         first, *others = self.shapes
         if self.op == "cast":
             kernel = cast(spec, prod(first), dtype, FLOAT32)
+        elif self.op == "add":
+            kernel = add(spec, prod(first), dtype)
         elif others == [first]:
             kernel = maximum(spec, prod(first), dtype)
         else:
@@ -137,7 +141,7 @@ def timed(row: Row) -> tuple[Timed, ...]:
     Raises NotModelledError, and RowError if a cell that its operator needs is empty or wrong.
     """
     if row.op.startswith("micro: ") and find(row.id):
-        return (Published(row.id),)
+        return (Published(row.id, row.device),)
     if row.op not in KERNELS:
         reasons = (reason for start, reason in ABSENT.items() if row.op.startswith(start))
         raise NotModelledError(next(reasons, f"npusim has no {row.op}"))
@@ -214,6 +218,13 @@ def _cast(row: Row) -> tuple[Timed, ...]:
     return (_elementwise(row),)
 
 
+def _add(row: Row) -> tuple[Timed, ...]:
+    found = _elementwise(row)
+    if found.shapes[0] != found.shapes[-1] or len(found.shapes) != 2:
+        raise NotModelledError("how the vendor adds operands of different shapes is closed")
+    return (found,)
+
+
 def _maximum(row: Row) -> tuple[Timed, ...]:
     if row.x_dtype.startswith("int64"):
         raise NotModelledError("how the vendor compares int64 is closed")
@@ -245,6 +256,7 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
+    "add": _add,
     "cast": _cast,
     "maximum": _maximum,
 }

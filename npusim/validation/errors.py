@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.accuracy.kernels import SHORT_US
 from npusim.validation.measure import Result
 
 __all__ = ["SHORT_US", "Errors", "Family", "families", "spearman"]
-
-SHORT_US = 10.0
-"""Kernels that measured less are short."""
 
 
 @dataclass(frozen=True, slots=True)

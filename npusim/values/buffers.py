@@ -163,6 +163,7 @@ class Buffers:
             return window
         # (repeats, blocks, elements of a block)
         blocks = local.nbytes // BLOCK_BYTES
-        shape = (ceil_div(blocks, 8), min(blocks, 8), BLOCK_BYTES // dtype.itemsize)
+        repeats, inner = ceil_div(blocks, local.repeat_blocks), min(blocks, local.repeat_blocks)
+        shape = (repeats, inner, BLOCK_BYTES // dtype.itemsize)
         steps = (local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES)
         return as_strided(window, shape, (*steps, dtype.itemsize))

@@ -28,6 +28,7 @@ from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
     Duplicate,
+    Fold,
     Global,
     Load,
     Local,
@@ -39,6 +40,7 @@ from npusim.isa import (
     SetFlag,
     Store,
     WaitFlag,
+    WholeReduce,
     registers_read,
     registers_set,
 )
@@ -98,7 +100,7 @@ def elements(local: Local) -> list[Bytes]:
         at = i * size
         if local.is_strided:
             block, inside = divmod(at, 32)
-            repeat, lane = divmod(block, 8)
+            repeat, lane = divmod(block, local.repeat_blocks)
             at = 32 * (repeat * local.repeat_stride + lane * local.block_stride) + inside
         found.append(frozenset(range(local.offset_bytes + at, local.offset_bytes + at + size)))
     return found
@@ -135,7 +137,10 @@ def touches(op: MicroOp, bindings: dict[str, Binding]) -> list[Touch]:
             return [("ub", _all(x), False) for x in (op.a, op.b)] + [("ub", _all(op.dst), True)]
         case BinaryScalar():
             return [("ub", _all(op.a), False), ("ub", _all(op.dst), True)]
-        case Cast() | Copy() | Broadcast() | BlockReduce() | Reduce():
+        case Fold():
+            both = _all(op.src) | _all(op.dst)
+            return [("ub", both, False), ("ub", _all(op.dst), True)]
+        case Cast() | Copy() | Broadcast() | BlockReduce() | Reduce() | WholeReduce():
             return [("ub", _all(op.src), False), ("ub", _all(op.dst), True)]
         case ScalarLoad():
             return [("ub", _all(op.src), False)]
@@ -470,6 +475,14 @@ class _Definedness:
                 wide, each = 32 * 8 // op.src.dtype.bits, elements(op.src)
                 groups = [each[i : i + wide] for i in range(0, len(each), wide)]
                 self._each(op.dst, [[frozenset[int]().union(*group) for group in groups]])
+            case WholeReduce():
+                lanes, each = op.src.count // op.dst.count, elements(op.src)
+                groups = [each[i : i + lanes] for i in range(0, len(each), lanes)]
+                self._each(op.dst, [[frozenset[int]().union(*group) for group in groups]])
+            case Fold():
+                lanes, each = op.dst.count, elements(op.src)
+                repeats = [each[i : i + lanes] for i in range(0, len(each), lanes)]
+                self._each(op.dst, [elements(op.dst), *repeats])
             case Reduce():
                 self._put(elements(op.dst)[0], self._has(_all(op.src)))
             case ScalarLoad() | ScalarStore():
@@ -525,12 +538,12 @@ class _Writer:
         return Local("ub", self._offset(dtype.nbytes(count)), dtype, count)
 
     def _strided(self) -> Local:
-        """A repeat or two of float32, blocks one to three apart, each block once."""
-        repeats = self.rng.randint(1, 2)
+        """Two repeats of float32, or one, blocks one to three apart, each block once."""
+        repeats, blocks = self.rng.randint(1, 2), self.rng.choice((4, 8, 8))
         apart, after = self.rng.choice(((1, 8), (1, 12), (2, 1), (2, 16), (3, 1), (3, 2)))
-        span = 32 * ((repeats - 1) * after + 7 * apart + 1)
-        count = 64 * repeats
-        return Local("ub", self._offset(span), FLOAT32, count, apart, after)
+        span = 32 * ((repeats - 1) * after + (blocks - 1) * apart + 1)
+        count = 8 * blocks * repeats
+        return Local("ub", self._offset(span), FLOAT32, count, apart, after, blocks)
 
     def _copy(self) -> tuple[Global, int, int]:
         """Rows in global memory, and how far apart and how wide they are in the buffer."""
@@ -558,7 +571,7 @@ class _Writer:
     def vector(self) -> MicroOp:
         rng = self.rng
         count = rng.choice((8, 16, 40, 64))
-        match rng.randint(0, 8):
+        match rng.randint(0, 10):
             case 0:
                 return Duplicate(self._local(FLOAT32, count), 1.0)
             case 1:
@@ -578,6 +591,10 @@ class _Writer:
                 return Broadcast(self._local(FLOAT32, 64), self._local(FLOAT32, 8))
             case 7:
                 return BlockReduce("max", self._local(FLOAT32, 8), self._local(FLOAT32, 64))
+            case 8:
+                return WholeReduce("max", self._local(FLOAT32, 2), self._local(FLOAT32, 128))
+            case 9:
+                return Fold("max", self._local(FLOAT32, 16), self._local(FLOAT32, 64))
             case _:
                 return Duplicate(self._strided(), 2.0)
 

@@ -12,7 +12,7 @@ from npusim import devices
 from npusim.check.rules import CASTS, Place, RuleError, check
 from npusim.data.dtypes import (
     BFLOAT16,
-    DTYPES,
+    BUFFER_DTYPES,
     FLOAT16,
     FLOAT32,
     INT4,
@@ -34,6 +34,7 @@ from npusim.isa import (
     Copy,
     CopyToL1,
     Duplicate,
+    Fold,
     Global,
     Load,
     Local,
@@ -47,6 +48,7 @@ from npusim.isa import (
     Store,
     Trap,
     WaitFlag,
+    WholeReduce,
 )
 from npusim.kernel.program import Program
 
@@ -234,6 +236,40 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     ),
     (
         "aiv",
+        # A mask picks lanes of one block, not of two.
+        Binary("add", ub(20, FLOAT32, 4), ub(52, FLOAT32, 4), ub(84, FLOAT32, 4)),
+        "each operand must start at a multiple of 32 bytes, not at 52, 84, 20; align it",
+        Binary("add", ub(20, FLOAT32, 3), ub(52, FLOAT32, 3), ub(84, FLOAT32, 3)),
+    ),
+    (
+        "aiv",
+        Binary("add", ub(20, FLOAT32, 1), ub(52, FLOAT32, 1), ub(88, FLOAT32, 1)),
+        "each operand must start at a multiple of 32 bytes, not at 52, 88, 20; align it",
+        Binary("add", ub(20, FLOAT32, 1), ub(52, FLOAT32, 1), ub(84, FLOAT32, 1)),
+    ),
+    (
+        "aiv",
+        WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64)),
+        "src must be 256 bytes for each of the 2 elements of dst, or less for a single one, not "
+        "256 in all; change its count",
+        WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 128, 1, 300)),
+    ),
+    (
+        "aiv",
+        WholeReduce("min", ub(256, FLOAT16, 1), ub(512, FLOAT16, 129)),
+        "src must be 256 bytes for each of the 1 elements of dst, or less for a single one, not "
+        "258 in all; change its count",
+        WholeReduce("min", ub(256, FLOAT16, 1), ub(512, FLOAT16, 127)),
+    ),
+    (
+        "aiv",
+        Fold("max", X, ub(256, FLOAT32, 100)),
+        "dst must be one repeat of at most 256 bytes and src a number of such repeats, not 256 and "
+        "400 bytes; cut them so",
+        Fold("max", X, ub(256, FLOAT32, 128)),
+    ),
+    (
+        "aiv",
         Broadcast(ub(256, FLOAT32, 56), ub(0, FLOAT32, 8)),
         "dst must be 32 bytes for each of the 8 elements, not 224 in all; change its count",
         Broadcast(ub(256, FLOAT32, 64), ub(0, FLOAT32, 8)),
@@ -241,16 +277,23 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     (
         "aiv",
         Duplicate(ub(0, FLOAT32, 12, 2, 16), 0.0),
-        "strided operands must be blocks of 32 bytes, up to 8 or a multiple of 8, "
-        "not 48 bytes; pad them",
+        "strided operands must be blocks of 32 bytes, up to those of a repeat or a multiple of "
+        "them, not 48 bytes; pad them",
         Duplicate(ub(0, FLOAT32, 16, 2, 16), 0.0),
     ),
     (
         "aiv",
         Duplicate(ub(0, FLOAT32, 96, 2, 16), 0.0),
-        "strided operands must be blocks of 32 bytes, up to 8 or a multiple of 8, "
-        "not 384 bytes; pad them",
-        Duplicate(ub(0, FLOAT32, 128, 2, 16), 0.0),
+        "strided operands must be blocks of 32 bytes, up to those of a repeat or a multiple of "
+        "them, not 384 bytes; pad them",
+        Duplicate(ub(0, FLOAT32, 96, 2, 16, 4), 0.0),
+    ),
+    (
+        "aiv",
+        Cast(ub(4096, FLOAT16, 256, 2, 16), ub(0, INT8, 256, 2, 8)),
+        "strided operands must have the same number of elements in a repeat, not 256, 128; "
+        "take fewer blocks a repeat of the narrower one",
+        Cast(ub(4096, FLOAT16, 256, 2, 16), ub(0, INT8, 256, 2, 8, 4)),
     ),
     (
         "aiv",
@@ -495,7 +538,7 @@ def test_every_cast_of_the_table_is_accepted_and_no_other(
 ) -> None:
     at = Place(tiny, "aiv") if arch == "2201" else Place(tiny_2002, "ai_core")
     taken = []
-    for src, dst, mode in product(DTYPES, DTYPES, get_args(RoundMode)):
+    for src, dst, mode in product(BUFFER_DTYPES, BUFFER_DTYPES, get_args(RoundMode)):
         op = Cast(ub(1024, dst, 64), ub(0, src, 64), mode)
         try:
             accepted(at, op)

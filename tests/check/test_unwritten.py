@@ -29,6 +29,7 @@ from npusim.isa import (
     CopyToL1,
     Duplicate,
     Fixpipe,
+    Fold,
     Global,
     Load,
     LoadData,
@@ -46,6 +47,7 @@ from npusim.isa import (
     Store,
     Trap,
     Unary,
+    WholeReduce,
 )
 from npusim.kernel.program import Binding, Block, Body, Call, Program
 
@@ -167,6 +169,21 @@ def test_a_smallest_element_comes_of_all() -> None:
     least = Reduce("min", ub(512, 1), ub(0, 64))
     leaves("ub[128:256]", load(0, 128), least, store(512, 4))
     check(load(0, 256), least, store(512, 4))
+
+
+def test_a_fold_comes_of_one_lane_of_each_repeat() -> None:
+    fold, before = Fold("max", ub(512, 16), ub(0, 64)), Duplicate(ub(512, 16), 0.0)
+    # The first half of each of four repeats.
+    halves = Duplicate(Local("ub", 0, FLOAT32, 32, 2, 16), 0.0)
+    check(halves, before, fold, store(512, 32))
+    leaves("ub[32:64]", halves, before, fold, store(512, 36))
+    leaves("ub[512:576]", load(0, 256), fold, store(512, 4))
+
+
+def test_a_repeat_reduced_comes_of_all_of_it() -> None:
+    whole = WholeReduce("max", ub(1024, 2), ub(0, 128))
+    check(load(0, 256), whole, store(1024, 4))
+    leaves("ub[256:512]", load(0, 256), whole, store(1024, 8))
 
 
 def test_what_strides_leave_out_is_not_read() -> None:

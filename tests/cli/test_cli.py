@@ -85,6 +85,7 @@ def test_a_run_is_summed_up() -> None:
         "output    int8 (2, 3, 12): 0 3 6 9 12 15 18 21 24 27 30 33 ...\n"
         f"time      {run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion"
         f" + {cores_us:.2f} us slowest core ({run.cycles} cycles at 1.06 GHz)\n"
+        "accuracy  nothing measured of this kind on Atlas inference: no more than a guess\n"
         f"why       {bounds.finding(run)}\n"
         "memory    768 bytes from and to global memory, 3.125 KiB from and to the L2\n"
         "cores     core 0 (ai_core) alone\n"

@@ -17,8 +17,6 @@ from commands import npusim_says, refused
 from npusim.cli import progress
 from npusim.validation import Row, calls, families, measure, read
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "validation.txt"
-
 FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
 q1,static,npu_quantize,Atlas A3,30,4096,bfloat16,warm,40,by hand
 q2,static,npu_quantize,Atlas A3,4,32,bfloat16,warm,2.5,by hand
@@ -77,6 +75,7 @@ def test_json_has_rows_and_families(csv: Path) -> None:
 
     assert (code, err) == (0, "")
     assert json.loads(out) == {
+        "sample_of": None,
         "rows": [result.to_json() for result in results],
         "families": [found.to_json() for found in families(results)],
     }
@@ -91,9 +90,27 @@ def test_only_rows_of_the_families_asked_for_are_timed(csv: Path) -> None:
     assert [row["id"] for row in json.loads(out)["rows"]] == ["q1", "q2", "e1"]
 
 
-def test_the_shipped_rows_are_taken_without_a_file() -> None:
-    _, out, _ = npusim_says("validate", "-f", "cast_a3", "--json")
-    assert len(json.loads(out)["rows"]) == 8
+def test_of_the_shipped_rows_a_sample_is_taken_unless_all_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = "validate", "-f", "cast_a3", "-j", "1"
+    monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
+    found = json.loads(npusim_says(*words, "--json").out)
+    assert (found["sample_of"], [row["id"] for row in found["rows"]]) == (8, ["m0623", "m0629"])
+    assert npusim_says(*words).out.startswith(
+        "a sample: 2 of 8 rows, from short to long ones; --all takes all\n\nfamily "
+    )
+
+    found = json.loads(npusim_says(*words, "--json", "--all").out)
+    assert (found["sample_of"], len(found["rows"])) == (None, 8)
+    assert npusim_says(*words, "--all").out.startswith("family ")
+
+
+def test_of_a_file_of_ones_own_every_row_is_taken(
+    csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 1)
+    assert npusim_says("validate", str(csv), "-j", "1").out == TABLE
 
 
 def test_a_folder_holds_numbers_and_pictures(csv: Path, tmp_path: Path) -> None:
@@ -165,51 +182,13 @@ def test_a_file_that_is_wrong_is_refused(tmp_path: Path) -> None:
     )
 
 
-FAMILIES = sorted({row.family for row in read()})
-SUMS_US = {
-    family: sum(row.latency_us for row in read() if row.family == family) for family in FAMILIES
-}
-"""What was measured: a family that took long takes long to simulate."""
-# Small kernels above all, each with a micro-op after the other. Who starts last must not take long.
-LONGEST_FIRST = sorted(FAMILIES, key=lambda name: (name != "micro_a2", -SUMS_US[name]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", LONGEST_FIRST)
-def test_the_shipped_rows(family: str, pytestconfig: pytest.Config) -> None:
-    """What the table says of a family, in whole percent points.
-
-    A case a family, each in one process, so that several workers share them.
-    """
-    if pytestconfig.getoption("--update-golden"):
-        if family == FAMILIES[0]:
-            GOLDEN.write_text(npusim_says("validate").out)
-        return
-    code, out, err = npusim_says("validate", "-f", family, "-j", "1")
-
-    assert code == 0
-    assert re.fullmatch(r"(npusim: (at work|rows \d+% done) after \d+ s\n)*", err)
-    assert said_of(family, out) == said_of(family, GOLDEN.read_text())
-    assert said_of(family, out)
-
-
-def said_of(family: str, table: str) -> list[list[str]]:
-    """The words of each line about *family*: its numbers, then why some rows have none."""
-    lines = [line.split() for line in table.splitlines()]
-    return [line for line in lines if line[:1] == [family]]
-
-
-def test_the_table_names_every_shipped_family() -> None:
-    numbers, _, _ = GOLDEN.read_text().partition("not modelled")
-    named = [line.split()[0] for line in numbers.splitlines()[2:] if line]
-    assert sorted(named) == FAMILIES
-
-
 ENDED = """
 import os, signal, threading, time
 from multiprocessing import active_children
 from npusim import validation
-from npusim.cli import main
+from npusim.cli import main, progress
+
+progress.LINE_EVERY_S = 600.0  # Where much else goes on, workers may take long to start.
 
 def measure(rows, **_):
     # As soon as there are workers, and while they are at work.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from npusim.data.dtypes import DTYPES, FLOAT32, UINT8, DType
+from npusim.data.dtypes import BUFFER_DTYPES, FLOAT32, UINT8, DType
 from npusim.isa import (
     MICRO_OPS,
     Barrier,
@@ -91,12 +91,12 @@ STRIDE = "must be an integer from 0 to 65535"
         ),
         (
             replace(ADD, dst=replace(X, dtype="float32")),
-            f"dst.dtype must be one of the types {', '.join(x.name for x in DTYPES)}, not "
+            f"dst.dtype must be one of the types {', '.join(x.name for x in BUFFER_DTYPES)}, not "
             "'float32'; use one of these",
         ),
         (
             replace(ADD, dst=replace(X, dtype=DType("float32", np.dtype(np.float32), 32, ""))),
-            f"dst.dtype must be one of the types {', '.join(x.name for x in DTYPES)}, not "
+            f"dst.dtype must be one of the types {', '.join(x.name for x in BUFFER_DTYPES)}, not "
             "DType; use one of these",
         ),
         (Load(X, Global("x", 0, 32.0)), f"src.burst_bytes {COUNT}, not 32.0; {FIT}"),

@@ -127,6 +127,22 @@ def test_buffers_are_claimed_in_whole_blocks_from_the_low_end(tiny: DeviceSpec) 
     assert write.build().claimed_bytes == {"ub": 128}
 
 
+def test_later_buffers_may_lie_on_top_of_earlier_ones(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    write.claim("ub", 32)
+    below = write.claim("ub", 128)
+    with write.on_top_of(below):
+        inside = write.claim("ub", 64)
+        assert write.room_bytes("ub") == 16128 - 32 - 64
+    assert inside.offset_bytes == below.offset_bytes == 32
+    assert write.claim("ub", 32).offset_bytes == 160
+    # One that is larger than what it lies on keeps its place too.
+    with write.on_top_of(below):
+        write.claim("ub", 512)
+    assert write.claim("ub", 32).offset_bytes == 544
+    assert write.build().claimed_bytes == {"ub": 576}
+
+
 def test_a_slot_hands_out_ranges_of_itself(tiny: DeviceSpec) -> None:
     slot = builder(tiny).claim("ub", 64)
     assert str(slot.of(FLOAT32, 8, 32)) == "ub[32:64] float32"

@@ -21,7 +21,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Load, LoadNd2Nz, Store, global_operand
 from npusim.kernel.cube import BaseTile
 from npusim.kernel.queues import ProgramError
-from npusim.micro import Kernel, broadcast, compute, task_us, time
+from npusim.micro import Kernel, broadcast, compute, elementwise, task_us, time
 from npusim.micro.add import add
 from npusim.micro.copies import To, read, read_alike
 from npusim.micro.elementwise import cast, maximum
@@ -89,6 +89,15 @@ def test_maximum_takes_the_larger_one(
     x, y = (rng.integers(-128, 128, 9001).astype(dtype.numpy) for _ in range(2))
     found = compute(maximum(tiny, 9001, dtype), tiny, x1=x, x2=y)["y"]
     np.testing.assert_array_equal(found, np.where(x > y, x, y))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT16, FLOAT32, BFLOAT16, INT32], ids=str)
+def test_add_is_of_two_elements_each(
+    dtype: DType, tiny: DeviceSpec, rng: np.random.Generator
+) -> None:
+    x, y = (rng.integers(-100, 100, 9001).astype(dtype.numpy) for _ in range(2))
+    found = compute(elementwise.add(tiny, 9001, dtype), tiny, x1=x, x2=y)["y"]
+    np.testing.assert_array_equal(found, (x.astype(np.float64) + y).astype(dtype.numpy))
 
 
 @pytest.mark.parametrize(
@@ -422,6 +431,11 @@ def test_small_tiles_and_rows_off_a_line_are_slower(to: To, a2: DeviceSpec) -> N
             lambda s: reorder(s, 32, 192, 16, 16),
             "reorder: a matrix must be rows of 16 by columns of 128, and the stride at least the "
             "16 rows of a tile, not 32 x 192 and 16; pad them",
+        ),
+        (
+            lambda s: elementwise.add(s, 8, INT8),
+            "elementwise.add: dtype must be one of float16, float32, int32, bfloat16, not int8; "
+            "cast it first",
         ),
         (
             lambda s: maximum(s, 8, INT64),

@@ -119,7 +119,7 @@ def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_ki
 def test_the_layout_of_x2_names_the_kernel_unless_the_caller_does(
     rng: np.random.Generator,
 ) -> None:
-    a, b = halves(rng, (40, 70)), halves(rng, (70, 90))
+    a, b = halves(rng, (40, 64)), halves(rng, (64, 96))
     for x2, template, reason in (
         (b, "base", "x2 lies as (k, n)"),
         (turned(b), "v2", "x2 lies as (n, k)"),
@@ -165,6 +165,19 @@ def test_the_order_of_the_cube_can_be_changed(rng: np.random.Generator, device: 
     a, b = halves(rng, (20, 500)), halves(rng, (500, 20))
     for order in ORDERS:
         assert_like_reference("matmul", a, b, device=device, cube_order=order)
+
+
+# ---- time ----
+
+
+def test_what_is_read_past_the_l2_is_read_for_every_row_of_blocks() -> None:
+    # Two rows of blocks: an x2 of 36 MiB comes from global memory twice, one of 28 MiB once.
+    x1 = TensorSpec((256, 8192), "bfloat16")
+    for n, times in ((2304, 2), (1792, 1)):
+        x2 = TensorSpec((n, 8192), "bfloat16").T
+        trace = run("matmul", x1, x2, device=SPLIT[0], values=False, l2="cold").trace
+        assert trace is not None
+        assert trace.gm_read_bytes == x1.nbytes + times * x2.nbytes
 
 
 # ---- switches ----

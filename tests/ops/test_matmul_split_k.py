@@ -122,10 +122,12 @@ def test_single_core_in_every_mode(rng: np.random.Generator) -> None:
         # Rectangles of 384 x 3072 would occupy the cores: rows are shared out evenly.
         (CallTraits(8192, 32768, 8192, has_bias=True), (1024, 2816, 24), 384),
         # 6 x 2 of them do not; further shares of the columns are below 1024.
-        (CallTraits(2048, 32768, 2048), (352, 1024, 12), 512),
-        (CallTraits(2048, 32768, 2048, has_bias=True), (352, 1024, 12), 384),
+        (CallTraits(2048, 32768, 2048), (352, 1024, 12), 384),
+        # 4 x 2 squares are less than one a core.
+        (CallTraits(1536, 32768, 768), (384, 768, 4), 512),
+        (CallTraits(1536, 32768, 768, has_bias=True), (384, 768, 4), 384),
         # Rows of a transposed x1 come in 128.
-        (CallTraits(2048, 32768, 2048, trans_x1=True), (384, 1024, 12), 512),
+        (CallTraits(2048, 32768, 2048, trans_x1=True), (384, 1024, 12), 384),
     ],
 )
 def test_how_a_single_core_cuts(call: CallTraits, cut: Any, chunk_k: int) -> None:
@@ -165,3 +167,58 @@ def test_deterministic_in_every_mode(rng: np.random.Generator) -> None:
     )
     assert whole.plan is not None
     assert (whole.plan.block_dim, whole.time_us) == (3, exact.time_us)
+
+
+# ---- al1_split_k ----
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "kind", "words"),
+    [
+        # One chunk: the cube core stores the output; then two and three, in pieces of x2.
+        (17, 400, 1111, HALF, "tB special"),
+        (140, 1200, 70, HALF, "nz"),
+        (200, 1000, 160, BF16, "tB bias special"),
+        (256, 800, 7, HALF, "bias"),
+    ],
+)
+def test_rows_in_l1(
+    rng: np.random.Generator, m: int, k: int, n: int, kind: Any, words: str
+) -> None:
+    args = operands(rng, m, k, n, kind, words)
+    assert_as_the_reference(*args, template="al1_split_k", timing=False)
+
+
+def test_rows_in_l1_in_every_mode(rng: np.random.Generator) -> None:
+    args = operands(rng, 256, 800, 260, HALF, "tB")
+    whole = assert_as_the_reference(*args, template="al1_split_k")
+    exact = assert_as_the_reference(*args, template="al1_split_k", byte_exact=True, every_core=True)
+    assert whole.plan is not None
+    assert (whole.plan.is_mix, whole.plan.block_dim) == (True, 3)
+    assert whole.time_us == exact.time_us
+
+
+@pytest.mark.parametrize(
+    ("call", "tiles"),
+    [
+        # x2 as (n, k) and k > n: 128 columns; pieces of 512 bytes leave 384 KiB for x1.
+        (CallTraits(128, 12288, 8192, trans_x2=True), (128, 128, 1536, 256)),
+        # 22 tiles of 384 or 16 of 512, with none left over, but 24 cores with 32 of 256.
+        (CallTraits(16, 12288, 8192), (384, 32, 12288, 64)),
+        # 24 tiles of 512 are one a core; L0C has room for them, the bias table has not.
+        (CallTraits(64, 12288, 12288), (512, 32, 3072, 64)),
+        (CallTraits(64, 12288, 12288, has_bias=True), (256, 64, 3520, 64)),
+    ],
+)
+def test_tiles_of_rows_in_l1(call: CallTraits, tiles: Any) -> None:
+    assert k_split.resident_tiles(call, Chip()) == tiles
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize("batch", [((3,), ()), ((2, 1), (1,)), ((1,), (1, 1))])
+@pytest.mark.parametrize("template", ["single_core_split_k", "deterministic_split_k", "nd2nz"])
+def test_batches_of_x1_are_rows(rng: np.random.Generator, template: str, batch: Any) -> None:
+    a, b = halves(rng, (*batch[0], 9, 500)), halves(rng, (*batch[1], 500, 20))
+    assert_as_the_reference(a, turned(b), template=template, timing=False)

@@ -103,7 +103,7 @@ def test_grids_of_the_older_library(
     blocks: Any,
 ) -> None:
     tiled = quantised(B2, *shape, kind)
-    assert tiled.plan.template in ("tbe", "tbe opt")
+    assert tiled.plan.template in ("tbe", "tbe_opt")
     assert (tiled.grid, tiled.base, tiled.steps) == (grid, base, steps)
     assert (tiled.l1_kib, tiled.cube.l0c_depth) == (l1_kib, l0c_depth)
     assert tiled.blocks == blocks
@@ -130,9 +130,9 @@ def test_runs_of_the_basic_template(
 @pytest.mark.parametrize(
     ("shape", "template", "piece", "workspace_kib"),
     [
-        ((1, 4096, 4096), "tbe opt", (1, 256), 256),
-        ((16, 7168, 2048), "tbe opt", (16, 256), 128),
-        ((128, 2048, 16384), "tbe opt", (14, 256), 8448),
+        ((1, 4096, 4096), "tbe_opt", (1, 256), 256),
+        ((16, 7168, 2048), "tbe_opt", (16, 256), 128),
+        ((128, 2048, 16384), "tbe_opt", (14, 256), 8448),
         ((1024, 4096, 4096), "basic", (40, 128), 6144),
         ((4096, 4096, 4096), "basic", (20, 256), 6144),
         ((8192, 320, 256), "tbe", (20, 256), 2816),
@@ -143,7 +143,9 @@ def test_pieces_of_the_vector_epilogue(
 ) -> None:
     plan = quantised(B2, *shape, "nz").plan
     assert (plan.template, plan.epilogue_rows, plan.epilogue_columns) == (template, *piece)
-    assert plan.workspaces == {"workspace": workspace_kib * KIB}
+    # A message of 64 bytes for each of 22 cube cores.
+    messages = {"messages": 22 * 64} if template == "tbe" else {}
+    assert plan.workspaces == {"workspace": workspace_kib * KIB} | messages
     plain = quantised(B2, *shape, "nd").plan
     assert (plain.epilogue_rows, plain.workspaces) == (0, {})
 
@@ -206,12 +208,6 @@ def test_few_rows_and_fractal_weights_without_tokens(
     assert (tiled.plan.template, tiled.base, tiled.cube.cores) == (template, base, cores)
 
 
-@pytest.mark.parametrize(("m", "kept"), [(128, False), (129, True)])
-def test_weights_that_are_read_once_do_not_stay_in_l2(m: int, kept: bool) -> None:
-    tiled = halves(B2, m, 4096, 4096)
-    assert tiled.cube.bypasses_l2(tiled.problem.product) is not kept
-
-
 # ---- matmul: published choices ----
 
 
@@ -231,7 +227,7 @@ def test_weights_that_are_read_once_do_not_stay_in_l2(m: int, kept: bool) -> Non
 def test_base_tiles_of_halves(
     shape: Any, turned: bool, base: Any, steps: Any, l1_kib: int, cores: int, l2_tile: Any
 ) -> None:
-    tiled = halves(B2, *shape, turned)
+    tiled = halves(B2, *shape, turned, template="base")
     assert (tiled.base, tiled.steps[:2]) == (base, steps)
     assert (tiled.l1_kib, tiled.cube.cores) == (l1_kib, cores)
     assert (tiled.cube.l2_m, tiled.cube.l2_n) == l2_tile
@@ -243,9 +239,125 @@ def test_whole_waves_where_there_are_few() -> None:
     assert halves(B2, 640, 1024, 2048).base == (112, 256, 64)
 
 
+def test_few_rows_of_many_blocks_are_shared_out_evenly() -> None:
+    # 5 rows of 32 blocks are 6.7 waves; no fewer rows would do.
+    assert halves(B2, 520, 1024, 8192).base == (112, 256, 64)
+    assert halves(B2, 680, 1024, 8192).base == (128, 256, 64)
+
+
+def test_shares_of_few_blocks_are_rounded_down_first() -> None:
+    # 24 cores beside 8 columns of blocks: 145 // 3 = 48 rows, and not 49, which would be 64.
+    assert halves(B2, 145, 1024, 2048).base == (128, 128, 64)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "base"),
+    [
+        # 256 x 128: 32 * 3200 + 25 * 8192 rows are loaded; 128 x 256: 64 * 3200 + 13 * 8192.
+        (8192, 3200, (256, 128)),
+        (8192, 4096, (128, 256)),
+        (4096, 1024, (256, 128)),
+        (1024, 4096, (128, 256)),
+        (2048, 1024, (256, 128)),
+    ],
+)
+def test_a_matrix_that_lies_the_other_way_turns_the_block(m: int, n: int, base: Any) -> None:
+    assert halves(B2, m, 1024, n, turned=True, template="base").base[:2] == base
+    fractal = TensorSpec((1024, n), "float16", "FRACTAL_NZ")
+    x1 = TensorSpec((1024, m), "float16").T
+    problem = matmul.check(B2, x1, fractal, template="base")
+    assert Tiled(B2, problem, matmul.tile(B2, problem)).base[:2] == (128, 256)
+
+
 def test_middling_sizes_take_shorter_loads() -> None:
     assert halves(B2, 1024, 4096, 4096).steps[:2] == (8, 4)
     assert halves(B2, 1024, 4352, 4096).steps[:2] == (4, 4)
+    # One wave of 128 x 256, exactly.
+    assert halves(B2, 768, 4352, 1024).steps[:2] == (8, 4)
+
+
+@pytest.mark.parametrize("shape", [(8192, 8192, 8192), (8192, 1024, 8192), (20000, 6000, 7000)])
+def test_l2_tiles_fit_and_the_last_ones_keep_cores_busy(shape: tuple[int, int, int]) -> None:
+    cube, (m, k, n) = halves(B2, *shape).cube, shape
+    rows, columns = cube.l2_m * cube.base_m, cube.l2_n * cube.base_n
+    assert 2 * (rows * k + k * columns + rows * columns) <= 100 * 2**20
+    for extent, base, step in ((m, cube.base_m, cube.l2_m), (n, cube.base_n, cube.l2_n)):
+        assert (-(-extent // base) % step or step) >= 4
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "past"),
+    [
+        # L2 tiles of 4 x 6 blocks: x2 stays if they are more than one below another, x1 beside.
+        (512, 4096, 4096, ("x2",)),
+        (513, 4096, 4096, ()),
+        (4096, 1024, 1024, ("x1",)),
+        # One L2 tile: x2 stays if there are blocks below one another, x1 if beside.
+        (64, 64, 64, ("x1",)),
+        (256, 1024, 768, ()),
+        (1, 64, 768, ("x2",)),
+    ],
+)
+def test_what_base_keeps_in_l2(m: int, k: int, n: int, past: Any) -> None:
+    assert halves(B2, m, k, n).plan.past_l2 == past
+
+
+# ---- matmul: what was read off ----
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "base", "grid", "blocks"),
+    [
+        # An even share for each of half of the cores.
+        (1, 256, (16, 32), (1, 8), 1),
+        (32, 512, (32, 48), (1, 11), 1),
+        # Blocks of 256 columns: one each, two each for 16 or 24, else three each for 12 and fewer.
+        (1, 1024, (16, 256), (1, 4), 1),
+        (2, 4096, (16, 256), (1, 16), 1),
+        (8, 8192, (16, 256), (1, 16), 2),
+        (4, 12288, (16, 256), (1, 24), 2),
+        (1, 7168, (16, 256), (1, 10), 3),
+        # 16 cores and the squarest blocks.
+        (16, 2048, (16, 128), (1, 16), 1),
+        (32, 1024, (32, 64), (1, 16), 1),
+        (64, 2048, (64, 128), (1, 16), 1),
+        (128, 1024, (64, 128), (2, 8), 1),
+        (256, 256, (64, 64), (4, 4), 1),
+        (512, 256, (64, 128), (8, 2), 1),
+        (256, 2048, (128, 256), (2, 8), 1),
+        (2048, 256, (128, 256), (16, 1), 1),
+        # More blocks than that.
+        (64, 7168, (64, 256), (1, 14), 2),
+        (200, 7168, (112, 256), (2, 10), 3),
+        # Thirds of the rows.
+        (512, 1024, (176, 128), (3, 8), 1),
+        (608, 9680, (208, 128), (3, 8), 10),
+    ],
+)
+def test_tiles_of_matmul_v2(m: int, n: int, base: Any, grid: Any, blocks: int) -> None:
+    tiled = halves(B2, m, 4096, n, turned=True)
+    assert (tiled.plan.template, tiled.base[:2], tiled.grid) == ("v2", base, grid)
+    assert max(tiled.blocks) == blocks
+
+
+def test_more_rows_are_split_by_base() -> None:
+    usual, read_off = (
+        halves(B2, 1024, 1024, 4096, turned=True, template=name) for name in ("base", "v2")
+    )
+    assert read_off.cube == usual.cube
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "past"),
+    [
+        (256, 4096, 4096, ()),
+        (256, 4096, 4112, ("x2",)),
+        (768, 7168, 7168, ("x2",)),
+        (769, 7168, 7168, ()),
+    ],
+)
+def test_matmul_v2_reads_a_large_x2_past_the_l2(m: int, k: int, n: int, past: Any) -> None:
+    assert halves(B2, m, k, n, turned=True).plan.past_l2 == past
 
 
 # ---- 310P ----
@@ -257,6 +369,8 @@ def test_pp_takes_powers_of_two_with_the_least_traffic() -> None:
     tiled = quantised(spec, 1024, 4096, 4096, bias=bias)
     assert (tiled.plan.template, tiled.base, tiled.steps) == ("pp", (256, 256, 128), (2, 2, 4, 4))
     assert quantised(spec, 1024, 4096, 4096).plan.template == "coupled"
+    turned = TensorSpec((4096, 1024), "int8").T
+    assert quantised(spec, 1024, 4096, 4096, bias=bias, x1=turned).plan.template == "coupled"
     # One row of blocks, and a last wave of four: columns are shared out anew.
     assert quantised(spec, 16, 4096, 3072).base[:2] == (16, 192)
 

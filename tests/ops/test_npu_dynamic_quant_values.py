@@ -178,7 +178,8 @@ def test_special_numbers(template: str) -> None:
     x = np.zeros((len(SPECIAL_ROWS), COLUMNS[template]), np.float64)
     expected = np.zeros(x.shape, np.int8)
     for row, (numbers, becomes, _) in enumerate(SPECIAL_ROWS):
-        x[row, : len(numbers)], expected[row, : len(becomes)] = numbers, becomes
+        # At the end: what takes a row in parts keeps a NaN of the last one only.
+        x[row, -len(numbers) :], expected[row, -len(becomes) :] = numbers, becomes
     x = x.astype(BF16)
     result = run(OP, x, device="ascend910b2", timing=False, **grouped(x, template))
     assert result.template == template
@@ -188,6 +189,18 @@ def test_special_numbers(template: str) -> None:
         for *_, largest in SPECIAL_ROWS
     ]
     assert_all_same(result.output, (expected, np.array(scales, np.float32)))
+
+
+@pytest.mark.parametrize("template", ["large", "moe_large"])
+def test_a_nan_is_lost_when_a_part_follows(template: str) -> None:
+    x = np.zeros((1, COLUMNS[template]), np.float16)
+    x[0, [0, 1, 10239, 10240]] = [NAN, 4.0, -8.0, 2.0]
+    result = run(OP, x, device="ascend910b2", timing=False, **grouped(x, template))
+    expected = np.zeros(x.shape, np.int8)
+    # The M of the first 10240 numbers is NaN, and not larger than that of the others, which is 2.
+    expected[0, [1, 10239, 10240]] = [127, -128, 127]
+    factor = np.float32(127) / np.float32(2)
+    assert_all_same(result.output, (expected, np.array([1 / factor], np.float32)))
 
 
 @pytest.mark.parametrize("template", COLUMNS)

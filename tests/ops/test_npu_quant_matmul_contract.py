@@ -85,6 +85,23 @@ ROWS += [
         Code.UNSUPPORTED),
 ]  # fmt: skip
 
+# ---- the kernel that is named ----
+
+LEAVE = "leave it out to get the vendor's choice"
+ROWS += [
+    *(
+        Row({"template": name},
+            "template must be basic, tbe or tbe_opt on Atlas A2 and Atlas A3, not "
+            f"{shown}; {LEAVE}", {}, NEW)
+        for name, shown in (("pp", "'pp'"), ("", "''"), (1, "1"))
+    ),
+    Row({"template": "tbe"},
+        f"template must be pp or coupled on Atlas inference, not 'tbe'; {LEAVE}", {}, OLD),
+    Row({"template": "tbe_opt"},
+        "template 'tbe_opt' can run only if vector cores make the output; pass a pertoken_scale "
+        f"or output_dtype='bfloat16', or {LEAVE}", {}, NEW),
+]  # fmt: skip
+
 # ---- output_dtype, and what it asks of scale, offset, bias and pertoken_scale ----
 
 KINDS_OF = {"float32": F32, "bfloat16": BF16, "float16": F16, "int32": I32, "int64": I64}

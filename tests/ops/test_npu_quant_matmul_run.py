@@ -6,7 +6,7 @@ fixpipe_l0c2gm; torch_npu-npu_quant_matmul.md and torch_npu-npu_trans_quant_para
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from op_calls import BF16, assert_same
 from tiny import fewer_cores
 
 from npusim import TensorSpec, run
+from npusim.isa import Mmad
 
 OP = "npu_quant_matmul"
 ONE = np.float32([1])
@@ -77,7 +78,7 @@ def test_310p_stores_no_piece_below_a_block(
     [
         (SPLIT[0], (20, 128, 1200), "FRACTAL_NZ", (), "basic"),
         (SPLIT[0], (270, 128, 1100), "FRACTAL_NZ", (), "tbe"),
-        (SPLIT[0], (40, 100, 300), "ND", ("token",), "tbe opt"),
+        (SPLIT[0], (40, 100, 300), "ND", ("token",), "tbe_opt"),
         (SPLIT[2], (33, 64, 1100), "ND", ("bias",), "tbe"),
         (COUPLED, (1030, 40, 64), "ND", ("bias",), "pp"),
         (COUPLED, (60, 40, 300), "ND", (), "coupled"),
@@ -99,6 +100,69 @@ def test_every_template(
         call["pertoken_scale"] = rng.normal(0, 1, m).astype(np.float32)
     args = (bytes_(rng, m, k), x2, scales(rng, n), None, bias)
     assert assert_like_reference(OP, *args, device=device, **call).template == template
+
+
+def test_pp_lets_each_mmad_end_before_the_next_one() -> None:
+    weight, scale = TensorSpec((64, 1024), "int8").T, TensorSpec((64,), "int64")
+    gaps = {}
+    for bias in (TensorSpec((64,), "int32"), None):
+        x1 = TensorSpec((1024, 1024), "int8")
+        result = run(OP, x1, weight, scale, None, bias, output_dtype="float16", device=COUPLED)
+        assert result.trace is not None
+        sums = [x for x in result.trace.spans() if x.core == 0 and isinstance(x.op, Mmad)]
+        gaps[result.template] = min(b.start - a.end for a, b in pairwise(sums))
+    # A barrier takes a cycle; without it a Mmad starts while the one before ends.
+    assert gaps["pp"] >= 1 > 0 > gaps["coupled"]
+
+
+def test_a_template_may_be_named(rng: np.random.Generator) -> None:
+    x1, x2, scale = bytes_(rng, 70, 96), bytes_(rng, 96, 600), scales(rng, 600)
+    token = rng.normal(0, 1, 70).astype(np.float32)
+    whole = rng.integers(-999, 999, 600).astype(np.int32)
+    late = rng.normal(0, 9, 600).astype(np.float32)
+    outputs = []
+    for template in ("basic", "tbe", "tbe_opt"):
+        for each, bias, kind in (
+            (scale, whole, "float16"), (scale[:1], late, "float16"),
+            (scale.astype(BF16), None, "bfloat16"),
+        ):  # fmt: skip
+            args, call = (x1, x2, each, None, bias), {"template": template, "device": SPLIT[0]}
+            assert_like_reference(OP, *args, output_dtype="bfloat16", **call)
+            found = assert_like_reference(
+                OP, *args, pertoken_scale=token, output_dtype=kind, **call
+            )
+            assert (found.template, found.reason) == (template, "asked for")
+            outputs.append(found.output)
+    # What is multiplied first shows in some of the last bits.
+    assert_same(outputs[0], outputs[3])
+    assert np.any(outputs[3] != outputs[6])
+    found = run(OP, x1, x2, scale, template="pp", device=COUPLED, output_dtype="float16")
+    assert (found.template, found.reason) == ("pp", "asked for")
+
+
+def test_the_reason_of_the_choice_is_told() -> None:
+    def reason(m: int, k: int, n: int, *batch: int, **call: Any) -> tuple[Any, Any]:
+        x1, x2 = TensorSpec((*batch, m, k), "int8"), TensorSpec((*batch, k, n), "int8")
+        call = {"device": SPLIT[0], "timing": False} | call
+        found = run(OP, x1, x2, TensorSpec((n,), "float32"), output_dtype="bfloat16", **call)
+        return found.template, found.reason
+
+    sizes = "(m, k, n) = (1024, 2048, 1024)"
+    basic = f"{sizes} is none of the sizes that the basic tiling leaves out"
+    assert reason(1024, 2048, 1024) == ("basic", basic)
+    batches = "the basic tiling leaves out batches, here of 2 matrices"
+    assert reason(300, 64, 64, 2) == ("tbe", batches)
+    sizes = "(m, k, n) = (300, 64, 64)"
+    assert reason(300, 64, 64) == (
+        "tbe",
+        f"{sizes} is one of the sizes that the basic tiling leaves out",
+    )
+    rows = "few rows, and room for a row of blocks in the workspace"
+    assert reason(16, 64, 64) == ("tbe_opt", rows)
+    coupled: dict[str, Any] = {"device": COUPLED, "output_dtype": "float16"}
+    x1, x2 = TensorSpec((4, 32), "int8"), TensorSpec((32, 32), "int8")
+    found = run(OP, x1, x2, TensorSpec((1,), "int64"), timing=False, **coupled)
+    assert (found.template, found.reason) == ("coupled", "m = 4, without a bias")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -196,15 +196,19 @@ def test_dynamic_quant_deals_out_rows(subtests: pytest.Subtests) -> None:
         ((12, 6144), "multi_row", 6, {2}, 2),
         ((44, 1024), "multi_row", 2, {22}, 15),
         ((7, 3, 3072), "multi_row", 4, {5, 6}, 5),
-        # Rows in fours, threes or ones, as even as a common number allows.
-        ((4, 4096), "single_row", 4, {1}, 1),
-        ((100, 4096), "single_row", 34, {3, 1}, 3),
+        # Rows in fours, threes or ones: as many cores as have a piece, all with as many pieces.
+        ((4, 4096), "single_row", 1, {4}, 4),
+        ((16, 4096), "single_row", 4, {4}, 4),
+        ((100, 4096), "single_row", 25, {4}, 4),
         ((384, 4096), "single_row", 48, {8}, 4),
-        ((200, 5120), "single_row", 40, {5}, 3),
+        ((200, 5120), "single_row", 34, {6, 2}, 3),
         ((96, 10240), "single_row", 48, {2}, 1),
-        # A row at a time.
+        # As many rows as fit, but one by one.
         ((3, 100), "db", 3, {1}, 1),
-        ((133221, 373), "db", 48, {2775, 2776}, 1),
+        ((133221, 373), "db", 48, {2775, 2776}, 46),
+        ((1023, 1023), "db", 48, {21, 22}, 17),
+        ((255, 8193), "db", 48, {5, 6}, 2),
+        # A row at a time.
         ((8192, 16384), "base", 48, {170, 171}, 1),
         ((49, 20000), "large", 48, {1, 2}, 1),
     ]:
@@ -215,20 +219,15 @@ def test_dynamic_quant_deals_out_rows(subtests: pytest.Subtests) -> None:
             assert set(plan.plan.rows_of_core) == rows
             assert sum(plan.plan.rows_of_core) == prod(shape[:-1])
             assert plan.plan.row_step == piece
-            assert plan.plan.depth == 1 + (template == "db")
+            assert plan.plan.depth == 1 + (template in ("db", "large"))
 
 
-@pytest.mark.parametrize(
-    ("smooth", "columns", "step"),
-    [(False, 17745, 17744), (False, 40000, 17744), (True, 11489, 11488)],
-)
-def test_dynamic_quant_takes_as_much_of_a_long_row_as_fits(
-    smooth: bool, columns: int, step: int
-) -> None:
+@pytest.mark.parametrize(("smooth", "columns"), [(False, 17745), (False, 40000), (True, 11489)])
+def test_dynamic_quant_takes_long_rows_in_parts(smooth: bool, columns: int) -> None:
     scales = TensorSpec((columns,), "float16") if smooth else None
     x = TensorSpec((5, columns), "float16")
     plan = tiled("npu_dynamic_quant", "ascend910b2", x, smooth_scales=scales)
-    assert (plan.plan.template, plan.plan.column_step) == ("large", step)
+    assert (plan.plan.template, plan.plan.column_step) == ("large", 10240)
 
 
 @pytest.mark.parametrize("device", every(devices.names()))

@@ -9,11 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_calls import BF16, Array
+from tiny import log, play, tiny_spec
 from weight_calls import HALF, OP, Kind, assert_bits, weight_call
 
 from npusim import TensorSpec, devices, ops, run
-from npusim.ops.npu_weight_quant_batchmatmul import reference
+from npusim.data.dtypes import FLOAT16
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Load, Store
+from npusim.kernel.builder import Builder
+from npusim.kernel.cube import GmMatrix
+from npusim.ops.npu_weight_quant_batchmatmul import check, reference
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import precision
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Dequantiser
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile
+from npusim.trace import Span
 
 A2 = devices.load("ascend910b2")
 pytestmark = pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul.*it is taken")
@@ -75,7 +84,7 @@ def test_tiles_are_the_whole(
 
 
 WIDE = 3 * 24 * 256 + 300
-"""Columns of four rounds, one more than the ring has slots; the last one is for two cores."""
+"""Columns of four rounds, one more than the ring has slots: 74 tiles, the last one is short."""
 
 
 @pytest.mark.parametrize(
@@ -204,6 +213,78 @@ def test_the_vendor_takes_it_for_what_no_other_kernel_can(rng: np.random.Generat
         assert_bits(found.output, reference(**call, spec=A2))
 
 
+# ---- the steps of a vector core ----
+
+
+def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
+    call = {
+        "x": TensorSpec((1, 4), "float16"),
+        "weight": TensorSpec((4, 128), "int8"),
+        "antiquant_scale": TensorSpec((128,), "float16"),
+    }
+    p, spec = check(A2, **call, template="custom"), tiny_spec(l2__capacity_bytes=1 << 20)
+    builder = Builder("dequantise", spec.cores["aiv"], spec.sync)
+    kernel = Dequantiser(builder, p, precision(p), 4, 128)
+    kernel.write(MatrixTile(0, 0, 4, 128), GmMatrix("out", FLOAT16, 4, 128, True), 0, 0)
+    sizes = dict.fromkeys(("weight", "antiquant_scale", "out"), 4096)
+    trace = play(spec, builder.build(), sizes=sizes, l2="warm")
+    # 512 and 256 B at 64 B a cycle, 2 of latency. A head of 2, a repeat for each 256 B of fp16, and
+    # 3 of tail: the cast also takes a turn for each row that it reads and writes in one bank, the
+    # product three for the bank of the scales.
+    assert log(trace) == [
+        ("mte2", 0, 8, 10),
+        ("mte2", 8, 12, 14),
+        ("vector", 14, 22, 25),
+        ("vector", 25, 34, 37),
+        ("vector", 37, 43, 46),
+        ("mte3", 46, 78, 82),
+    ]
+
+
+def spans_of(core: int, k: int, n: int) -> list[Span]:
+    """What vector core *core* of a run does, in the order of its program."""
+    call = {
+        "x": TensorSpec((1, k), "float16"),
+        "weight": TensorSpec((k, n), "int8"),
+        "antiquant_scale": TensorSpec((1,), "float16"),
+    }
+    found = run(OP, **call, device=A2, values=False, template="custom", every_core=True)
+    assert found.trace is not None
+    return [span for span in found.trace.spans() if span.core == core]
+
+
+def names_of(spans: list[Span]) -> list[str]:
+    """Stores, and what concerns other cores, in order."""
+    found = []
+    for span in spans:
+        match span.op:
+            case Store():
+                found.append("store")
+            case CrossCoreSetFlag(_, _, event):
+                found.append(f"set {event}")
+            case CrossCoreWaitFlag(_, _, event):
+                found.append(f"wait {event}")
+    return found
+
+
+def test_a_round_is_handed_over_when_the_first_tile_of_the_next_is_made() -> None:
+    # Four rounds of 19 x 256 columns, ten tiles of the weight each: one for each of ten cores.
+    spans = spans_of(1, 9, WIDE)
+    hand_over = ["set 6", "wait 6", "set 8"]
+    assert names_of(spans) == [
+        "store",
+        *(*hand_over, "store"),
+        # The cube cores have read the first round, then the second one.
+        *(*hand_over, "wait 9", "store"),
+        *(*hand_over, "wait 9", "store"),
+        *hand_over,
+    ]
+    # The second tile has been loaded and widened before the first round is over.
+    loads = [span for span in spans if isinstance(span.op, Load) and span.op.src.name == "weight"]
+    over = next(span for span in spans if isinstance(span.op, CrossCoreWaitFlag))
+    assert loads[1].end < over.end
+
+
 # ---- the tiling ----
 
 
@@ -234,9 +315,11 @@ def test_pieces_are_those_of_the_vendor(kind: Kind, piece: tuple[int, int]) -> N
     assert (plan.tile_rows, plan.tile_columns) == piece
 
 
-def test_the_last_round_may_be_short() -> None:
+def test_rounds_are_as_even_as_whole_tiles_allow() -> None:
     plan = plan_of(1, 64, 25 * 256, Kind())
-    assert (plan.cores_n, plan.base.n, plan.rounds, plan.slots) == (24, 256, 2, 2)
+    assert (plan.cores_n, plan.base.n, plan.rounds, plan.slots) == (13, 256, 2, 2)
+    plan = plan_of(96, 64, 54 * 256, Kind())
+    assert (plan.cores_n, plan.base.n, plan.rounds) == (18, 256, 3)
 
 
 def test_many_rows_are_shared_along_m_too() -> None:

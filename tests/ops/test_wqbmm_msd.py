@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_calls import BF16, Array
+from tiny import log, play, tiny_spec
 
 from npusim import Tensor, TensorSpec, chip, devices, ops, run
+from npusim.data.dtypes import FLOAT16, INT32
 from npusim.data.tensor import GlobalTensor, allocate
+from npusim.isa import Cast, CrossCoreWaitFlag, Load
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Program
+from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
 from npusim.ops.npu_weight_quant_batchmatmul.references import channels
 from npusim.ops.npu_weight_quant_batchmatmul.references import inputs as plain
@@ -21,8 +27,10 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import (
     FOUR_BITS,
     Scheme,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd import multicore, split_k
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.multicore import MulticorePlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.split_k import SplitKPlan
+from npusim.trace import Span
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, F32 = np.float16, np.float32
@@ -183,6 +191,14 @@ def test_columns_go_round_by_round() -> None:
     assert_as_reference(call_of(2, 32, 32032), "split_k")
 
 
+def test_a_round_is_a_strip_for_each_vector_core_and_all_cube_cores_share_it() -> None:
+    plan = tile(A2, check(A2, **spec_call(32, 28672, 8192, "ND")))
+    assert isinstance(plan, SplitKPlan)
+    assert (plan.round_n, plan.k_blocks, plan.task_n) == (48 * 128, 3, 512)
+    # 12 x 3 tasks would be two for each of 18 cube cores: 48 strips need 24 of them.
+    assert (plan.block_dim, plan.epilogue_cores_m) == (24, 1)
+
+
 @pytest.mark.parametrize("half_rounds", [1, 2, 3])
 @pytest.mark.parametrize("weight", ["ND", "int4"])
 def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> None:
@@ -287,6 +303,126 @@ def test_any_call(
     assert_as_reference(call | {"template": "msd"}, form, device, byte_exact=byte_exact)
 
 
+# ---- the stages of a vector core ----
+
+
+def spec_call(m: int, k: int, n: int, form: str, **more: Any) -> Call:
+    """As :func:`call_of`, without values."""
+    layout, is_turned = form[:2].replace("NZ", "FRACTAL_NZ"), form.endswith("T")
+    weight = (
+        TensorSpec((n, k), "int8", layout).T if is_turned else TensorSpec((k, n), "int8", layout)
+    )
+    scale = TensorSpec((n,), "float16")
+    return {"x": TensorSpec((m, k), "float16"), "weight": weight, "antiquant_scale": scale} | more
+
+
+def vector_spans(call: Call) -> list[Span]:
+    """What the first vector core of a run does, in the order of its program."""
+    found = run(OP, **call, device=A2, values=False)
+    assert found.trace is not None
+    return list(found.trace.spans(1))
+
+
+def copies(epilogue: Program, *names: str) -> list[tuple[int, int]]:
+    """Start and end of what a tiny chip loads and stores, everything being in its L2."""
+    spec = tiny_spec(l2__capacity_bytes=1 << 20)
+    trace = play(spec, epilogue, sizes=dict.fromkeys(names, 4096), l2="warm")
+    return [(start, end) for pipe, start, _, end in log(trace) if pipe != "vector"]
+
+
+def test_the_next_products_come_when_those_of_this_tile_are_cast() -> None:
+    p, spec = check(A2, **spec_call(2, 32, 64, "ND")), tiny_spec()
+    builder = Builder("epilogue", spec.cores["aiv"], spec.sync)
+    epilogue = multicore.Epilogue(builder, p, max_rows=1, max_columns=64)
+    epilogue.prepare(0, 64)
+    epilogue.write()
+
+    names = "antiquant_scale", "most", "sums", "products", "output"
+    # 64 B a cycle and 2 of latency; a vector micro-op of one repeat takes 6, or 7 where two of its
+    # operands share a bank: casts end at 10, 23, 35, broadcasts at 17, 75.
+    first = [(0, 4), (2, 5), (3, 6), (4, 10), (8, 14)]
+    # Seven more: 35 + 6 + 7 + 7 + 7 + 6. Stores take 4 cycles and 4 of latency.
+    stored = (68, 76)
+    # Numbers of rows are asked for at 17, products at the ends of both casts.
+    second = [(17, 21), (19, 23), (23, 29), (35, 41)]
+    # Nine vector micro-ops after the first store began: 68 + 7 + 6 x 4 + 7 x 3 + 6.
+    expected = [*first, stored, *second, (126, 134)]
+    assert copies(builder.build(), *names) == expected
+
+
+def test_offsets_of_the_first_tile_are_made_while_the_cube_multiplies() -> None:
+    call = spec_call(64, 128, 24 * 512, "ND", antiquant_offset=TensorSpec((24 * 512,), "float16"))
+    spans = vector_spans(call)
+    waits = [span for span in spans if span.op == CrossCoreWaitFlag("group", "mte2", 2)]
+    assert len(waits) == 1
+    early = [span for span in spans if span.end < waits[0].end]
+    # (sums,) x (columns,): a product of all rows for each of 512 / 64 vectors
+    assert [str(span.op).partition(" ")[0] for span in early].count("mul") == 8
+    products = [span for span in spans if str(span.op).partition("<- ")[2].startswith("products")]
+    assert waits[0].end <= products[0].start
+    # 15 rows of 512 at a time: five tiles.
+    assert len(products) == 2 * 5
+
+
+def test_a_result_waits_for_the_store_of_the_one_before() -> None:
+    spans = vector_spans(spec_call(64, 128, 24 * 512, "ND"))
+    stores = [span for span in spans if " output" in str(span.op)]
+    slots = {str(span.op).partition("<- ")[2] for span in stores[:-1]}
+    casts = [
+        span
+        for span in spans
+        if isinstance(span.op, Cast) and span.op.mode == "round" and span.op.dst.dtype is FLOAT16
+    ]
+    assert len(stores) == len(casts) == 5
+    assert len(slots) == 1
+    for store, cast in zip(stores[:-1], casts[1:], strict=True):
+        assert store.end <= cast.start
+
+
+def test_split_k_loads_nothing_ahead() -> None:
+    p, spec = check(A2, **spec_call(1, 13728, 64, "ND")), tiny_spec()
+    plan = tile(A2, p)
+    assert isinstance(plan, SplitKPlan)
+    builder = Builder("epilogue", spec.cores["aiv"], spec.sync)
+    epilogue = split_k.Epilogue(builder, p, replace(plan, k_blocks=1), 1)
+    epilogue.write(0, 1, 0, GmView.of("products", INT32, 2, 64))
+    names = "antiquant_scale", "most", "products", "output"
+    # The scale is cast by 10; the row's number is spread by 19 and two planes are cleared by 31;
+    # each product is cast and added in 6 + 7 cycles; after the last one there are 7 + 8 + 6 more.
+    expected = [(0, 4), (10, 13), (31, 37), (50, 56), (90, 98)]
+    assert copies(builder.build(), *names) == expected
+
+
+@pytest.mark.parametrize("weight", ["ND", "int4"])
+def test_every_load_of_split_k_waits_for_the_vector_pipe(weight: str) -> None:
+    call = spec_call(40, 13728, 1024, "ND")
+    if weight == "int4":
+        call["weight"] = TensorSpec((1024, 13728 // 8), "int32").T
+    assert loads_behind_the_vector_pipe(call, "x", "products") > 2
+
+
+def test_per_group_loads_no_x_ahead() -> None:
+    call: Call = {
+        "x": TensorSpec((16, 14080), "float16"),
+        "weight": TensorSpec((14080, 512 // 8), "int32"),
+        "antiquant_scale": TensorSpec((110, 512), "float16"),
+        "antiquant_group_size": 128,
+    }
+    assert loads_behind_the_vector_pipe(call, "x") > 0
+
+
+def loads_behind_the_vector_pipe(call: Call, *names: str) -> int:
+    """How many loads of *names* come behind work of the vector pipe; all of them must."""
+    done, waited = 0, 0
+    for span in vector_spans(call):
+        if span.pipe == "vector":
+            done = max(done, span.end)
+        elif isinstance(span.op, Load) and span.op.src.name in names:
+            assert span.start >= done
+            waited += done > 0
+    return waited
+
+
 # ---- the vendor's tilings ----
 
 
@@ -332,16 +468,6 @@ def test_blocks_that_the_vendor_launches(
 
 # Weight -> whether the vendor's common tiling serves it, which has one buffer in L0C.
 COMMON = {"ND": False, "ND.T": True, "NZ": True, "NZ.T": False}
-
-
-def spec_call(m: int, k: int, n: int, form: str) -> Call:
-    """As :func:`call_of`, without values."""
-    layout, is_turned = form[:2].replace("NZ", "FRACTAL_NZ"), form.endswith("T")
-    weight = (
-        TensorSpec((n, k), "int8", layout).T if is_turned else TensorSpec((k, n), "int8", layout)
-    )
-    scale = TensorSpec((n,), "float16")
-    return {"x": TensorSpec((m, k), "float16"), "weight": weight, "antiquant_scale": scale}
 
 
 @pytest.mark.parametrize("form", COMMON)

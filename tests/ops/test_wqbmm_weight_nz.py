@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from op_calls import Array, assert_same
 
 from npusim import Run, Tensor, TensorSpec, devices, ops, run
+from npusim.data.dtypes import INT8
 from npusim.data.layout import NZ, to_fractals
+from npusim.isa import Cast, CopyToL1, Load, LoadData, Mmad
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import SHAPES, WeightNzPlan
 
 OP = "npu_weight_quant_batchmatmul"
@@ -145,6 +147,25 @@ def test_the_identity_shows_the_weight() -> None:
     }
     wanted = np.stack([(weight[0] + 0.25) * 0.5, (weight[1] - 64.0) * 2], 1)
     assert_same(weight_nz(call).output, wanted.astype(np.float16))
+
+
+def test_the_weight_is_cast_into_one_group_of_banks_and_not_loaded_ahead() -> None:
+    # Of 256 columns, 128 a core: two k tiles, each with two parts of the weight and one of x.
+    trace = run(OP, device=DEVICE, **spec_of(4, 256, 512)).trace
+    assert trace is not None
+    spans = [span for span in trace.spans() if span.core == 0]
+    loads = [x for x in spans if isinstance(x.op, Load) and x.op.src.name == "weight"]
+    casts = [x for x in spans if isinstance(x.op, Cast) and x.op.src.dtype is INT8]
+    copies = [x for x in spans if isinstance(x.op, CopyToL1)]
+    onward = [x for x in spans if isinstance(x.op, LoadData)]
+    sums = [x for x in spans if isinstance(x.op, Mmad)]
+    # A row of 128 a repeat, 8 blocks of one group; 14 cycles ahead and 18 behind.
+    assert [cast.end - cast.start for cast in casts] == [14 + 8 * 128 + 18] * 4
+    for cast, load in zip(casts, loads[1:], strict=False):
+        assert cast.end <= load.start
+    # The next k tile begins when this one lies in L1; its second part waits for mte1.
+    assert copies[2].end <= loads[2].start < sums[0].end
+    assert onward[len(onward) // 2 - 1].end <= loads[3].start
 
 
 def spec_of(m: int, n: int, k: int) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(page: Path) -> None:
     for heading in ("Numbers", "Timeline", "Pictures", "Tables", "The chip", "What bounds it"):
         assert f">{heading}</h" in text
     assert text.count("<figure>") == 10
+    assert "<td>nothing measured of this kind on Atlas inference: no more than a guess</td>" in text
     assert "vendor file" in text
     assert "[AICoreSpec] cube_freq" in text
 

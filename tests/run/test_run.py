@@ -283,8 +283,8 @@ def test_two_runs_are_equal(op: str) -> None:
 
 KEYS = [
     "op", "device", "arguments", "l2", "icache", "output", "template", "reason", "plan", "time_us",
-    "launch_us", "cycles", "clock_hz", "launches", "gm_bytes", "gm_written_bytes", "l2_bytes",
-    "l2_hit_bytes", "counters",
+    "launch_us", "cycles", "clock_hz", "accuracy", "launches", "gm_bytes", "gm_written_bytes",
+    "l2_bytes", "l2_hit_bytes", "counters",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npusim import devices
-from npusim.data.dtypes import FLOAT16, FLOAT32
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.devices.schema import Banks, DeviceSpec
 from npusim.isa import Binary, BinaryScalar, Cast, Local
 from npusim.timing.banks import repeat_cycles
@@ -106,6 +106,16 @@ def test_repeats_beyond_the_period_of_the_groups_go_on_alike() -> None:
 def test_a_cast_reads_eight_blocks_and_writes_four(chip: DeviceSpec) -> None:
     half = Local("ub", 64 * KIB, FLOAT16, 4096)
     assert cost(Cast(half, ub(0), "none"), chip, chip.cores["aiv"]).body == 64
+
+
+def test_a_cast_into_one_group_takes_a_cycle_a_block(chip: DeviceSpec) -> None:
+    # A repeat: 4 blocks of 128 int8 become 8 blocks of fp16, 128 blocks apart; or 1 becomes 2.
+    coupled = devices.load("ascend310p3")
+    for depth, body in ((128, 8 * 128), (32, 2 * 128)):
+        dst = Local("ub", 64 * KIB, FLOAT16, 128 * depth, 128, 1, depth // 16)
+        src = Local("ub", 0, INT8, 128 * depth, 128, 1, depth // 32)
+        for spec, kind in ((chip, "aiv"), (coupled, "ai_core")):
+            assert cost(Cast(dst, src), spec, spec.cores[kind]).body == body
 
 
 def test_a_conflict_shows_only_where_it_exceeds_the_units_own_pace(chip: DeviceSpec) -> None:

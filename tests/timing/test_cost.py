@@ -27,6 +27,7 @@ from npusim.isa import (
     CrossCoreWaitFlag,
     Duplicate,
     Fixpipe,
+    Fold,
     Global,
     Load,
     LoadData,
@@ -46,6 +47,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WaitFlag,
+    WholeReduce,
 )
 from npusim.timing import cost as costs
 from npusim.timing.cost import Charge, Cost, charge
@@ -88,6 +90,8 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (Duplicate(X, 1.0), "duplicate"),
         (Broadcast(Z, ub(0, FLOAT32, 8)), "broadcast"),
         (Reduce("max", Z, X), "reduce"),
+        (WholeReduce("max", Z.at(0, 1), X), "reduce"),
+        (Fold("max", Z, X), "max"),
         (Unary("abs", Z, X), "adds"),
         (Axpy(Z, X, 2.0), "muls"),
         (MulAddDst(Z, X, Y), "muladd"),
@@ -115,6 +119,9 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (Reduce("min", ub(4096, FLOAT16, 1), ub(0, FLOAT16, 640)), 5 * 2),
         (BlockReduce("max", ub(4096, FLOAT16, 40), ub(0, FLOAT16, 640)), 5 * 2),
         (BlockReduce("sum", ub(4096, FLOAT32, 16), ub(0, FLOAT32, 128)), 2 * 3),
+        (WholeReduce("max", ub(4096, FLOAT32, 5), ub(0, FLOAT32, 320)), 5 * 3),
+        # A fold walks its source; every other repeat lies in the groups of its result.
+        (Fold("max", ub(0, FLOAT16, 128), ub(256, FLOAT16, 640)), 5 * 2),
     ],
     ids=str,
 )
@@ -141,6 +148,13 @@ def test_a_conflict_in_the_buffer_lengthens_the_body(tiny: DeviceSpec) -> None:
     assert cost(Axpy(X, far, 2.0), tiny).body == 2
     assert cost(Axpy(X, ub(8192 + 256, FLOAT32, 64), 2.0), tiny).body == 1
     assert cost(MulAddDst(X, far, ub(4096, FLOAT32, 64)), tiny).body == 3
+
+
+def test_every_other_repeat_of_a_fold_meets_its_result(tiny: DeviceSpec) -> None:
+    # Groups 0 to 7 hold the result. While a repeat is written the next one is read, and these begin
+    # at groups 0, 8, 0, 8, 0.
+    assert cost(Fold("max", X, ub(256, FLOAT32, 320)), tiny).body == 2 + 1 + 2 + 1 + 2
+    assert cost(Fold("max", X, ub(512, FLOAT32, 256)), tiny).body == 1 + 2 + 1 + 2
 
 
 BYTE = Local("ub", 0, UINT8, 1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from npusim.accuracy import Kind
 from npusim.data.files import FileError
 from npusim.torch import streams
 from npusim.torch.clock import Clock, clock
@@ -17,7 +18,9 @@ from npusim.torch.trace import check, trace_events, write
 
 def kernel(op: str, launch_us: float, time_us: float, plan: object = "plan") -> Any:
     own = SimpleNamespace(launch_us=launch_us, time_us=time_us)
-    return SimpleNamespace(op=op, launches=(own,), earlier=(), plan=plan, cycles=7)
+    return SimpleNamespace(
+        op=op, launches=(own,), earlier=(), plan=plan, cycles=7, kind=Kind(op, "Atlas A2", "", "")
+    )
 
 
 def test_kernels_follow_each_other() -> None:
@@ -34,6 +37,11 @@ def test_kernels_follow_each_other() -> None:
     ]
     assert (time.now_us, time.launches, time.kernels) == (5.0, 2, 2)
     assert time.summary() == "5.00 us simulated in 2 launches; 1 host operation not simulated"
+    assert time.accuracy() == [
+        f"{spent} us {op}, Atlas A2: nothing measured of this kind on Atlas A2: "
+        f"no more than a guess"
+        for op, spent in (("a", "3.00"), ("b", "2.00"))
+    ]
 
 
 def test_a_graph_pays_the_dearest_launch_once() -> None:

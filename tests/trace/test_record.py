@@ -44,6 +44,7 @@ def test_a_run_is_read_back_as_it_was(which: int, runs: list[Run], tmp_path: Pat
     assert found.trace is not None
     assert (found.op, found.time_us, found.launch_us) == (run.op, run.time_us, run.launch_us)
     assert found.launches == run.launches
+    assert found.accuracy == run.accuracy
     assert found.device == run.device
     assert found.device.sources == run.device.sources
     assert found.trace.to_text() == run.trace.to_text()

@@ -420,7 +420,7 @@ def _first_op(tree: Any) -> Any:
         (
             lambda tree: _first_op(tree).__setitem__(0, "Exec"),
             "a micro-op must be one that is known, not ['Exec', ['Local', 'ub', 960, "
-            "['DType', 'uint8'], 48, 1, 8],...",
+            "['DType', 'uint8'], 48, 1, 8, ...",
         ),
         (
             lambda tree: _first_op(tree)[1].__setitem__(1, "\x1b[2J"),

@@ -15,6 +15,7 @@ from npusim.data.dtypes import (
     FLOAT32,
     INT4,
     INT8,
+    INT16,
     INT32,
     INT64,
     UINT8,
@@ -36,6 +37,7 @@ from npusim.isa import (
     Cast,
     Copy,
     Duplicate,
+    Fold,
     Global,
     Load,
     Local,
@@ -51,6 +53,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WaitFlag,
+    WholeReduce,
 )
 from npusim.values.buffers import Buffers, OutOfBufferError
 from npusim.values.semantics import Memory, State, run
@@ -421,6 +424,18 @@ def test_a_strided_source_can_be_cast_and_reduced(bench: Bench) -> None:
     assert bench.get(2048, FLOAT32, 1).tolist() == [119]
 
 
+def test_a_narrower_source_takes_fewer_blocks_a_repeat(
+    bench: Bench, rng: np.random.Generator
+) -> None:
+    # (4 columns of fractals, 3 rows, 32) int8 -> (8 columns, 3 rows, 16) fp16, a row a repeat
+    fractals = rng.integers(-128, 128, (4, 3, 32), dtype=np.int8)
+    bench.put(0, fractals.ravel())
+    src, dst = ub(0, INT8, 384, 3, 1, 4), ub(1024, FLOAT16, 384, 3, 1)
+    bench.run(Cast(dst, src))
+    expected = fractals.reshape(4, 3, 2, 16).transpose(0, 2, 1, 3)
+    np.testing.assert_array_equal(bench.get(1024, FLOAT16, 384), expected.ravel())
+
+
 def test_a_reduction_into_a_strided_range_writes_its_first_element(bench: Bench) -> None:
     bench.put(0, np.arange(64, dtype=np.float32))
     bench.run(Reduce("max", ub(1024, FLOAT32, 16, 2, 16), ub(0, FLOAT32, 64)))
@@ -599,6 +614,28 @@ def test_a_block_is_added_up_in_pairs(bench: Bench, dtype: DType, rng: np.random
     assert_same(bench.get(8192, dtype, 64), values.max(axis=1))
 
 
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_each_repeat_is_reduced_and_folded(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    lanes = 256 // dtype.numpy.itemsize
+    values = rng.normal(size=(6, lanes)).astype(dtype.numpy)
+    values[3, 5] = np.nan
+    bench.put(0, values)
+    bench.run(
+        WholeReduce("max", ub(4096, dtype, 6), ub(0, dtype, 6 * lanes)),
+        # Every other repeat.
+        WholeReduce("min", ub(4128, dtype, 3), ub(0, dtype, 3 * lanes, 1, 16)),
+        WholeReduce("max", ub(4160, dtype, 1), ub(0, dtype, 9)),
+        Fold("max", ub(0, dtype, lanes), ub(256, dtype, 5 * lanes)),
+    )
+    assert_same(bench.get(4096, dtype, 6), values.max(axis=1))
+    assert_same(bench.get(4128, dtype, 3), values[::2].min(axis=1))
+    assert_same(bench.get(4160, dtype, 1), values[0, :9].max(keepdims=True))
+    assert_same(bench.get(0, dtype, lanes), values.max(axis=0))
+    assert_same(bench.get(256, dtype, 5 * lanes), values[1:].ravel())
+
+
 # ---- casts in the buffer ----
 
 
@@ -608,6 +645,8 @@ def test_a_block_is_added_up_in_pairs(bench: Bench, dtype: DType, rng: np.random
         (FLOAT32, FLOAT16, "odd"),
         (FLOAT32, BFLOAT16, "rint"),
         (FLOAT32, INT32, "round"),
+        (FLOAT32, INT16, "rint"),
+        (INT16, FLOAT16, "round"),
         (FLOAT16, INT8, "floor"),
         (FLOAT16, UINT8, "rint"),
         (BFLOAT16, FLOAT32, "none"),

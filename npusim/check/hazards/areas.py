@@ -42,7 +42,6 @@ __all__ = ["Area", "common", "edges", "of_global", "of_local", "read", "written"
 Numbers = NDArray[np.int64]
 Edges = tuple[Numbers, Numbers]
 """Where the pieces of a set begin and end: ascending, apart, and not touching."""
-BLOCKS_A_REPEAT = 8
 
 
 class Shape(NamedTuple):
@@ -99,7 +98,7 @@ def of_local(local: Local) -> Area:
         return Area(local.buffer, local.offset_bytes, local.offset_bytes + local.nbytes)
     blocks = ceil_div(local.nbytes, BLOCK_BYTES)
     repeat, block = local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES
-    shape = Shape(BLOCK_BYTES, blocks, repeat, BLOCKS_A_REPEAT, block)
+    shape = Shape(BLOCK_BYTES, blocks, repeat, local.repeat_blocks, block)
     return _area(local.buffer, local.offset_bytes, shape)
 
 

@@ -14,6 +14,7 @@ from npusim.data.dtypes import (
     FLOAT32,
     INT4,
     INT8,
+    INT16,
     INT32,
     UINT8,
     DType,
@@ -29,11 +30,14 @@ from npusim.isa import (
     Cast,
     Copy,
     Duplicate,
+    Fold,
     Local,
+    MicroOp,
     MulAddDst,
     Reduce,
     Register,
     Unary,
+    WholeReduce,
     reads,
     writes,
 )
@@ -42,7 +46,7 @@ from npusim.kernel.repeats import STRIDE_BLOCKS
 __all__ = ["CASTS", "RULES", "VECTOR"]
 
 ARITHMETIC = (Binary, BinaryScalar)
-FLOATING = (Unary, Axpy, MulAddDst, BlockReduce)
+FLOATING = (Unary, Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 VECTOR = (Cast, *ARITHMETIC, *FLOATING, *MOVING)
@@ -57,6 +61,7 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
         (FLOAT32, FLOAT16): (*_INTEGRAL, "odd", "none"),
         (FLOAT32, BFLOAT16): _INTEGRAL,
         (FLOAT32, INT32): _INTEGRAL,
+        (FLOAT32, INT16): _INTEGRAL,
         (FLOAT16, FLOAT32): ("none",),
         (FLOAT16, INT32): _INTEGRAL,
         (FLOAT16, INT8): (*_INTEGRAL, "none"),
@@ -69,6 +74,7 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
         (UINT8, FLOAT16): ("none",),
         (INT32, FLOAT32): ("none",),
         (INT32, FLOAT16): ("none",),
+        (INT16, FLOAT16): _INTEGRAL,
     },
     "2002": {
         (FLOAT32, FLOAT16): ("odd", "none"),
@@ -88,21 +94,59 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
 ARITHMETIC_DTYPES = (FLOAT32, FLOAT16, INT32)
 DIV_DTYPES = (FLOAT32, FLOAT16)
 BLOCKS_PER_REPEAT = 8
-# Copy is a DataCopy within the buffer, whose gaps have 16 bits. How often an instruction repeats is
-# not held against its 8 bits: a micro-op of more repeats stands for several instructions.
-STRIDING = tuple(kind for kind in VECTOR if kind is not Copy)
+REPEAT_BYTES = BLOCKS_PER_REPEAT * BLOCK_BYTES
+# Copy is a DataCopy within the buffer, whose gaps have 16 bits; WholeReduceMax steps over rows of
+# up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). How often an instruction repeats is not
+# held against its 8 bits: a micro-op of more repeats stands for several instructions.
+STRIDING = tuple(kind for kind in VECTOR if kind not in (Copy, WholeReduce))
 WITH_SCALAR = (BinaryScalar, Axpy, Duplicate)
+
+
+def _is_repeat(local: Local, count: int) -> bool:
+    """Whether *local* has *count* whole repeats, or is one that may be shorter."""
+    if count == 1:
+        return 0 < local.nbytes <= REPEAT_BYTES
+    return local.nbytes == count * REPEAT_BYTES > 0
+
+
+def _has_parts(local: Local, count: int) -> bool:
+    return local.count > 0 == local.count % count
 
 
 def _whole_repeats(local: Local) -> bool:
     blocks, rest = divmod(local.nbytes, BLOCK_BYTES)
-    return not rest and (blocks < 8 or blocks % 8 == 0)
+    return not rest and (blocks < local.repeat_blocks or blocks % local.repeat_blocks == 0)
+
+
+def _in_step(op: MicroOp) -> bool:
+    """Whether all strided operands go on to their next repeat at the same element."""
+    strided = [local for local in operands(op) if local.is_strided]
+    return not any(map(_repeats, strided)) or len({x.repeat_elements for x in strided}) == 1
+
+
+def _repeats(local: Local) -> bool:
+    """Whether *local* is strided and takes several repeats."""
+    return local.is_strided and local.nbytes > local.repeat_blocks * BLOCK_BYTES
 
 
 def _can_stride(local: Local) -> bool:
     """Whether the strides fit their fields, that from repeat to repeat if there are several."""
-    repeats = local.nbytes > BLOCKS_PER_REPEAT * BLOCK_BYTES
-    return max(local.block_stride, local.repeat_stride if repeats else 0) <= STRIDE_BLOCKS
+    repeat_stride = local.repeat_stride if _repeats(local) else 0
+    return max(local.block_stride, repeat_stride) <= STRIDE_BLOCKS
+
+
+def _starts_well(op: MicroOp) -> bool:
+    """Whether all operands begin at a block, or, alike, at one lane of a block that a mask picks.
+
+    A mask leaves out the lanes before it (asc-devkit, docs/zh/guide), so what begins within a block
+    must end in it.
+    """
+    starts = {local.offset_bytes % BLOCK_BYTES for local in operands(op)}
+    if starts == {0}:
+        return True
+    if len(starts) > 1 or not isinstance(op, ARITHMETIC):
+        return False
+    return starts.pop() + op.dst.nbytes <= BLOCK_BYTES
 
 
 @lru_cache(maxsize=4096)
@@ -111,7 +155,7 @@ def _written_once(dst: Local) -> bool:
     blocks = dst.nbytes // BLOCK_BYTES
     if blocks * BLOCK_BYTES > dst.end_bytes - dst.offset_bytes:
         return False
-    places = (divmod(index, BLOCKS_PER_REPEAT) for index in range(blocks))
+    places = (divmod(index, dst.repeat_blocks) for index in range(blocks))
     return len({a * dst.repeat_stride + b * dst.block_stride for a, b in places}) == blocks
 
 
@@ -137,7 +181,7 @@ RULES = (
     ),
     Rule(
         VECTOR,
-        lambda op, _: all(local.offset_bytes % BLOCK_BYTES == 0 for local in operands(op)),
+        lambda op, _: _starts_well(op),
         lambda op, _: (
             f"each operand must start at a multiple of {BLOCK_BYTES} bytes, not at "
             f"{offsets(op)}; align it"
@@ -207,11 +251,39 @@ RULES = (
         ),
     ),
     Rule(
+        (WholeReduce,),
+        lambda op, _: _is_repeat(op.src, op.dst.count),
+        lambda op, _: (
+            f"src must be {REPEAT_BYTES} bytes for each of the {op.dst.count} elements of dst, or "
+            f"less for a single one, not {op.src.nbytes} in all; change its count"
+        ),
+    ),
+    Rule(
+        (Fold,),
+        lambda op, _: (
+            not op.dst.is_strided and _is_repeat(op.dst, 1) and _has_parts(op.src, op.dst.count)
+        ),
+        lambda op, _: (
+            f"dst must be one repeat of at most {REPEAT_BYTES} bytes and src a number of such "
+            f"repeats, not {op.dst.nbytes} and {op.src.nbytes} bytes; cut them so"
+        ),
+    ),
+    Rule(
         VECTOR,
         lambda op, _: all(_whole_repeats(local) for local in operands(op) if local.is_strided),
         lambda op, _: (
-            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to 8 or a multiple of 8, "
+            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to those of a repeat or a "
+            f"multiple of them, "
             f"not {', '.join(str(local.nbytes) for local in operands(op))} bytes; pad them"
+        ),
+    ),
+    Rule(
+        ELEMENTWISE,
+        lambda op, _: _in_step(op),
+        lambda op, _: (
+            f"strided operands must have the same number of elements in a repeat, not "
+            f"{', '.join(str(local.repeat_elements) for local in operands(op))}; "
+            f"take fewer blocks a repeat of the narrower one"
         ),
     ),
     Rule(

@@ -35,6 +35,7 @@ from npusim.isa import (
     CopyToL1,
     Duplicate,
     Fixpipe,
+    Fold,
     Global,
     Load,
     LoadData,
@@ -54,6 +55,7 @@ from npusim.isa import (
     Table,
     Trap,
     Unary,
+    WholeReduce,
 )
 
 __all__ = ["FLOW", "Sink", "fills"]
@@ -158,6 +160,17 @@ def _reduce(op: Reduce, marks: Marks) -> Sink:
 
 def _block_reduce(op: BlockReduce, marks: Marks) -> Sink:
     marks.put(op.dst, marks.elements(op.src).reshape(-1, c0(op.src.dtype)).max(axis=1))
+    return None
+
+
+def _whole_reduce(op: WholeReduce, marks: Marks) -> Sink:
+    marks.put(op.dst, marks.elements(op.src).reshape(op.dst.count, -1).max(axis=1))
+    return None
+
+
+def _fold(op: Fold, marks: Marks) -> Sink:
+    repeats = marks.elements(op.src).reshape(-1, op.dst.count)
+    marks.put(op.dst, np.maximum(marks.elements(op.dst), repeats.max(axis=0)))
     return None
 
 
@@ -373,6 +386,8 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         Broadcast: _broadcast,
         Reduce: _reduce,
         BlockReduce: _block_reduce,
+        WholeReduce: _whole_reduce,
+        Fold: _fold,
         ScalarLoad: _one,
         ScalarStore: _one,
         ScalarAlu: _one,

@@ -122,7 +122,7 @@ class Marks:
         at = np.arange(local.nbytes)
         if local.is_strided:
             block, inside = np.divmod(at, BLOCK_BYTES)
-            repeat, lane = np.divmod(block, 8)
+            repeat, lane = np.divmod(block, local.repeat_blocks)
             steps = repeat * local.repeat_stride + lane * local.block_stride
             at = BLOCK_BYTES * steps + inside
         places = local.offset_bytes + at

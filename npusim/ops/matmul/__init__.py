@@ -17,18 +17,20 @@ Templates that cut k sum up chunks of it, each from zero, the first one from the
 
 .. code-block:: text
 
-    single_core_split_k    s = chunk 0;  s = round32(s + chunk i)              for i = 1, 2, ...
+    single_core_split_k,
+    al1_split_k            s = chunk 0;  s = round32(s + chunk i)              for i = 1, 2, ...
     deterministic_split_k  s_c the same of the chunks of core c, which are a run of all
                            s = s_0;  s = round32(s + s_c)                      for c = 1, 2, ...
                            y = round(s) to the type of the inputs
 
-Chunks are 384 of k, or 512 in single_core_split_k if there is no bias and the output does not
-occupy all cores. The cores of deterministic_split_k are as many as chunks, or all
-(ops-nn@e5c3fa9 matmul/mat_mul_v3).
+Chunks are 384 of k, or 512 in single_core_split_k if there is no bias and the output has fewer
+squares of 384 than the chip cores, or in al1_split_k what L1 holds of x1. The cores of
+deterministic_split_k are as many as chunks, or all (ops-nn@e5c3fa9 matmul/mat_mul_v3).
 
 What is accepted:
 
-* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty;
+* torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty; where x2
+  is one matrix and x1 lies as (..., m, k) its batches are further rows (ops-nn, aclnn_matmul.cpp);
 * fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
 * x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
 * `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;

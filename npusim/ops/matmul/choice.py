@@ -3,9 +3,13 @@
 =====================  =============================================================================
 template               what it does
 =====================  =============================================================================
+bl1_aligned_output     MatMulV3: x2 stays in L1, vector cores write the ragged rows of the output
+al1_split_k            MatMulV3: few rows, of which L1 holds long chunks of k, summed in memory
+bl1_full_load          MatMulV3: x2 stays in L1
 single_core_split_k    MatMulV3: each core sums up chunks of k in global memory, in fp32
 deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in the cores' order
 v2                     MatMulV2: blocks of the output, all of k summed in L0C; its tiles are closed
+nd2nz                  MatMulV3: base, when vector cores have turned operands into FRACTAL_NZ
 base                   MatMulV3's base kernel: the same with tiles of its own
 =====================  =============================================================================
 
@@ -27,7 +31,16 @@ from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["Choice", "Template", "choose"]
 
-Template = Literal["single_core_split_k", "deterministic_split_k", "v2", "base"]
+Template = Literal[
+    "bl1_aligned_output",
+    "al1_split_k",
+    "bl1_full_load",
+    "single_core_split_k",
+    "deterministic_split_k",
+    "v2",
+    "nd2nz",
+    "base",
+]
 """By the names that callers use, in the order in which the vendor asks."""
 
 
@@ -48,20 +61,20 @@ def choose(
     if template is not None:
         for name in own:
             if name == template:
-                return _asked_for(name, traits)
+                return _asked_for(name, traits, chip)
         line = "Atlas inference" if chip.arch == "2002" else "Atlas A2 and Atlas A3"
         raise OpError(
             Code.INVALID_PARAMETER,
             f"matmul: template must be one of {', '.join(own)} on {line}, not {shown(template)}; "
             f"leave it out to get the vendor's choice",
         )
-    able = (name for name in own if not any(unmet(name, traits)))
+    able = (name for name in own if not any(unmet(name, traits, chip)))
     reasons = ((name, _reason(name, traits, chip)) for name in able)
     return next(Choice(name, reason) for name, reason in reasons if reason is not None)
 
 
-def _asked_for(template: Template, traits: CallTraits) -> Choice:
-    for need in unmet(template, traits):
+def _asked_for(template: Template, traits: CallTraits, chip: Chip) -> Choice:
+    for need in unmet(template, traits, chip):
         raise OpError(
             Code.INVALID_PARAMETER,
             f"matmul: template {template!r} can run only if {need}; "

@@ -50,9 +50,12 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any
         )
     if template is not None and not isinstance(template, str):
         contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
+    # A batch of x1 is further rows to aclnnMatmul (aclnn_matmul.cpp), if x2 is one matrix.
+    batch, m = product.batch, product.m
+    product = product.as_rows
     traits = _traits(product, c is not None)
     choice = choose(traits, spec, template)
-    output = TensorSpec((*product.batch, product.m, product.n), a.element.name)
+    output = TensorSpec((*batch, m, product.n), a.element.name)
     return Problem(
         inputs=present(a, b, c),
         outputs={"output": output},

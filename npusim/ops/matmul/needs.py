@@ -8,14 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npusim.ops.matmul.traits import CallTraits
+from npusim.ops.matmul.k_split import MOST_ROWS
+from npusim.ops.matmul.nz_pass import turned
+from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["unmet"]
 
+MOST_K = 256
+"""All of which is in one load, of x1 and of x2."""
 
-def unmet(template: str, f: CallTraits) -> Iterator[str]:
+
+def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
     rows: list[tuple[bool, str]] = []
     if template not in ("v2", "base"):
-        rows.append((f.matrices == 1, "x1 and x2 make one matrix"))
+        rows.append((f.matrices == 1, "x2 is one matrix, and x1 is one or lies as (..., m, k)"))
+    if template == "nd2nz":
+        text = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
+        rows.append((bool(turned(f, chip)), text))
+    if template == "al1_split_k":
+        rows += [
+            (f.m <= MOST_ROWS, f"m <= {MOST_ROWS}"),
+            (not f.trans_x1, "x1 is not transposed"),
+        ]
+    if template in ("bl1_full_load", "bl1_aligned_output"):
+        rows.append((f.k <= MOST_K, f"k <= {MOST_K}"))
+    if template == "bl1_aligned_output":
+        rows.append((f.n < 256, "n < 256"))
     return (text for holds, text in rows if not holds)

@@ -36,9 +36,13 @@ def reference(
     otherwise, and what becomes of results out of range; None is an Atlas A2 with 24 cube cores.
     """
     a, b = np.asarray(x1), np.asarray(x2)
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     traits = _traits(x1, x2, bias)
+    if traits.matrices == 1:
+        a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
     choice = choose(traits, spec, template)
     total = _sums(choice.template, traits, Chip.of(spec), (a, b, bias, cube_order))
+    total = total.reshape(shape)
     kind = a.dtype
     if spec is not None and spec.half_overflow == "saturate":
         largest = LARGEST[kind.name]
@@ -54,6 +58,8 @@ Call = tuple[Array, Array, Array | None, CubeOrder]
 def _sums(template: Template, f: CallTraits, chip: Chip, call: Call) -> Array:
     """What *template* sums up: `(..., m, n)` in fp32."""
     match template:
+        case "al1_split_k":
+            return in_chunks(*call, k_split.resident_tiles(f, chip).chunk_k)
         case "single_core_split_k":
             return in_chunks(*call, k_split.single_core_chunk_k(f, chip))
         case "deterministic_split_k":
@@ -63,9 +69,12 @@ def _sums(template: Template, f: CallTraits, chip: Chip, call: Call) -> Array:
 
 def _traits(x1: Array | Tensor, x2: Array | Tensor, bias: Array | None) -> CallTraits:
     """What the choice of a kernel looks at."""
-    batch = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    m, matrices = x1.shape[-2], prod(np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2]))
+    if prod(x2.shape[:-2]) == 1 and not (is_transposed(x1) and matrices > 1):
+        # The rows of all matrices of x1 are those of one.
+        m, matrices = matrices * m, 1
     return CallTraits(
-        *(x1.shape[-2], x1.shape[-1], x2.shape[-1], str(x1.dtype), prod(batch)),
+        *(m, x1.shape[-1], x2.shape[-1], str(x1.dtype), matrices),
         trans_x1=is_transposed(x1),
         trans_x2=is_transposed(x2),
         is_nz=isinstance(x2, Tensor) and x2.layout != "ND",

@@ -21,7 +21,9 @@ comes out depends on the vendor's kernel, called template, that takes the call: 
 * A row of zeros gives zeros and scale 0. So does, but for the scale, one with an infinity: its
   finite numbers become 0, and 127 / inf times inf is NaN. Its scale is infinite.
 * Where 127 / M overflows, which takes bfloat16, numbers other than 0 become 127 or -128.
-* A NaN makes its row zeros and the scale NaN: Max keeps it. On 310P it counts as 0, and an
+* A NaN makes its row zeros and the scale NaN: Max keeps it. Not so in all but the last 10240
+  columns, or what is left after the last whole 10240, of a row that large or moe_large takes: the
+  scalar unit compares their M and drops a NaN. On 310P it counts as 0, and an
   infinity as 65504 (both: asc-devkit, Memory矢量计算接口边界值汇总.md).
 
 Sources: ops-nn@e5c3fa9 quant/dynamic_quant, op_kernel and op_host. What is accepted is what the

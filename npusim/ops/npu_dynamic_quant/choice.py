@@ -6,12 +6,12 @@ Atlas A2 and A3: the first that can, in this order; those with groups take no ot
 template         key    what it does
 ===============  =====  ======================================================================
 moe              7      groups: as base, and the smooth scales of the next group when it comes
-moe_large        8      groups: as large, the last piece of a row quantised as soon as it can
-single_row       100    int8: loads up to 16384 elements, whole rows
-multi_row        10     loads as many rows as the buffer would hold in fp32
-db               2, 3   a row at a time, the next one on its way
-base             0, 1   a row at a time
-large            6      a row in pieces, loaded twice: for its largest number, then to quantise
+moe_large        8      groups: as large, the last part of a row quantised as soon as it can
+single_row       100    int8: up to 16384 elements an instruction, in whole rows
+multi_row        10     as many rows an instruction as 255 repeats hold in fp32
+db               2, 3   a row an instruction, the next rows on their way
+base             0, 1   a row an instruction, a trip to the scalar unit for each
+large            6      a row in parts, loaded twice: for its largest number, then to quantise
 ===============  =====  ======================================================================
 
 310P:
@@ -32,7 +32,17 @@ from typing import Literal
 
 from npusim.data.integers import align_up
 
-__all__ = ["BY_SCALAR", "UB_BYTES", "Choice", "Template", "choose", "index_bytes", "max_columns"]
+__all__ = [
+    "BY_SCALAR",
+    "IN_PARTS",
+    "PART_COLUMNS",
+    "UB_BYTES",
+    "Choice",
+    "Template",
+    "choose",
+    "index_bytes",
+    "max_columns",
+]
 
 Template = Literal[
     "moe",
@@ -50,6 +60,9 @@ Template = Literal[
 BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
 
+IN_PARTS, PART_COLUMNS = ("large", "moe_large"), 10240
+"""Templates that take a row in parts, of so many columns; the scalar unit compares their M."""
+
 UB_BYTES = 196_352
 """What a kernel may use of the unified buffer of A2 and A3: 192 KiB less 256 bytes."""
 KEPT_BYTES = 1024
@@ -59,7 +72,7 @@ MULTI_ROW_KEPT_BYTES = 3392
 
 SINGLE_ROW_COLUMNS = (4096, 5120, 10240)
 MAX_MULTI_ROW_ELEMENTS = 16320
-"""Elements that one vector instruction reaches in fp32: 255 repeats of 64."""
+"""What 255 repeats of 64 fp32 elements take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """npu_dynamic_quant where groups of rows have smooth scales of their own: moe and moe_large.
 
 Both look for the group of each row in group_index, entry after entry from the first one on, and
-load its smooth scales when it is another one than before. A row is worked on as by the templates
-base and large, but for what each says.
+load its smooth scales when it is another one than before.
+
+ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_moe.h, dynamic_quant_moe_large_shape.h.
 """
 
 from __future__ import annotations
@@ -12,19 +13,31 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
     Binary,
-    Duplicate,
+    BinaryScalar,
     Local,
+    Reduce,
     ScalarAlu,
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Unary,
+    WholeReduce,
 )
-from npusim.kernel.chain import step
+from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step, to_quantised
 from npusim.kernel.program import Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, bindings
+from npusim.kernel.queues import Slot
+from npusim.kernel.rows import Writer, load, pieces
+from npusim.kernel.views import GmView, bindings, store
 from npusim.ops.npu_dynamic_quant.contract import Problem
-from npusim.ops.npu_dynamic_quant.row_steps import RowSteps, float_bits, matrices
+from npusim.ops.npu_dynamic_quant.long_rows import LongRows
+from npusim.ops.npu_dynamic_quant.row_steps import (
+    FLOAT_LANES,
+    FLOATS_PER_BLOCK,
+    RowKernel,
+    float_bits,
+    matrices,
+)
 from npusim.ops.npu_dynamic_quant.tiling import Plan
 
 __all__ = ["build"]
@@ -44,8 +57,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     for core, rows in enumerate(plan.rows_of_core):
         groups = tuple(group_of[first : first + rows].tolist())
         if groups not in programs:
-            kind = GroupedLongRows if plan.template == "moe_large" else GroupedRows
-            programs[groups] = kind(RowSteps(spec, p, plan), plan).program(groups)
+            kind = MoeLarge if plan.template == "moe_large" else Moe
+            programs[groups] = kind(spec, p, plan).program(groups)
         bound = bindings(x[first:, :], output[first:, :], scale[:, first:], smooth, index)
         blocks.append(Block(core, spec.vector_cores[core], programs[groups], bound))
         first += rows
@@ -55,8 +68,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 class GroupSearch:
     """The group_index in the buffer, and how far the scalar unit has looked."""
 
-    def __init__(self, steps: RowSteps) -> None:
-        self.builder, self.count = steps.builder, steps.p.groups
+    def __init__(self, builder: Builder, count: int) -> None:
+        self.builder, self.count = builder, count
         self.index = self.builder.claim("ub", INT32.nbytes(self.count))
         self.group = 0
 
@@ -77,130 +90,174 @@ class GroupSearch:
         return is_other
 
 
-class GroupedRows:
-    """The template moe: pieces of whole rows."""
+class Moe(RowKernel):
+    """Pieces of whole rows, all buffers single."""
 
-    def __init__(self, steps: RowSteps, plan: Plan) -> None:
-        self.steps, self.row_step = steps, plan.row_step
-        builder = steps.builder
-        self.search = GroupSearch(steps)
-        self.smooth = builder.claim("ub", steps.smooth_bytes)
-        self.range = builder.claim("ub", FLOAT32.nbytes(1))
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
+        super().__init__(spec, p, plan)
+        claim, queue, rows = self.builder.claim, self.builder.queue, plan.row_step
+        row_bytes = FLOAT32.nbytes(p.columns)
+        self.search = GroupSearch(self.builder, p.groups)
+        self.x = queue("ub", rows * self.x_pitch, "mte2", "vector")
+        self.y = queue("ub", rows * self.y_pitch, "vector", "mte3")
+        self.scale = queue("ub", FLOAT32.nbytes(rows), "scalar", "mte3")
+        self.row_smooth = claim("ub", self.smooth_bytes)
+        self.values, self.work = claim("ub", row_bytes), claim("ub", row_bytes)
+        self.largest, self.absmax = claim("ub", BLOCK_BYTES), claim("ub", BLOCK_BYTES)
+        self.factor = queue("ub", BLOCK_BYTES, "vector", "scalar")
+        self.reduction = Reduction(self.builder, p.columns)
+        self.writer = Writer(self.builder, spec)
 
     def program(self, groups: Groups) -> Program:
         """Rows that belong to *groups*, piece by piece."""
-        x, output, scale = matrices(self.steps.p)
-        largest = float(self.steps.p.largest)
+        x, output, scale = matrices(self.p)
         self.search.begin()
-        step(self.steps.builder, Duplicate(self.range.of(FLOAT32, 1), largest))
-        for row, count in pieces(len(groups), self.row_step):
+        self.fill_block(self.largest, self.p.largest)
+        for row, count in pieces(len(groups), self.plan.row_step):
             here = slice(row, row + count)
             self._piece(x[here, :], output[here, :], scale[:, here], groups[here])
-        return self.steps.builder.build()
+        return self.builder.build()
 
     def _piece(self, x: GmView, output: GmView, scale: GmView, groups: Groups) -> None:
         """*output* and *scale* `(rows,)` of *x*, both `(rows, columns)`."""
-        steps, columns = self.steps, x.columns
-        slot = steps.load(x)
+        builder, columns = self.builder, x.columns
+        slot = load(builder, self.spec, self.x, x, self.x_pitch)
         # Every piece begins with the smooth scales of the group that the last one ended with.
         self._load_smooth()
-        out, scales = steps.y.alloc(), steps.scale.alloc()
+        out, scales = self.y.alloc(), self.scale.alloc()
+        values = self.values.of(FLOAT32, columns)
         for row, group in enumerate(groups):
             if self.search.advance(group):
                 self._load_smooth()
-            source = slot.of(x.dtype, columns, row * steps.x_pitch)
+            source = slot.of(x.dtype, columns, row * self.x_pitch)
             # (columns,) fp16 or bf16 -> fp32, smoothed
-            values = steps.widen(source, self.smooth)
+            self.widen(values, source, self.row_smooth)
             self._find_factor(values, scales.of(FLOAT32, 1, FLOAT32.nbytes(row)))
             # (columns,) fp32 x factor -> int8 or int4
-            steps.quantise(out.of(output.dtype, columns, row * steps.y_pitch), values)
-        steps.x.free(slot)
-        steps.store(out, output)
-        steps.store_scales(scales, scale)
+            step(builder, BinaryScalar("mul", values, values, "factor"))
+            y = out.of(output.dtype, columns, row * self.y_pitch)
+            to_quantised(builder, self.spec, y, values)
+        self.x.free(slot)
+        self.writer.store(self.y, out, output, self.y_pitch)
+        store(builder, self.scale, scales, scale)
 
     def _load_smooth(self) -> None:
         """Those of the current group, in fp32, behind a barrier of all pipes."""
-        steps, columns = self.steps, self.steps.p.columns
+        columns = self.p.columns
         # Rows before may still be multiplied by the ones that are there.
-        steps.builder.sync("vector", "mte2")
-        steps.load_smooth(self.smooth, slice(columns), self.search.group)
-        steps.builder.barrier()
-        steps.widen_smooth(self.smooth, columns)
+        self.builder.sync("vector", "mte2")
+        self.load_smooth(self.row_smooth, slice(columns), self.search.group)
+        self.builder.barrier()
+        self.widen_smooth(self.row_smooth, columns)
 
     def _find_factor(self, values: Local, scale: Local) -> None:
         """127 / M, by the vector unit, into register `factor`; its inverse to *scale* `(1,)`."""
-        steps, builder = self.steps, self.steps.builder
-        slot = steps.absmax.alloc()
-        absmax, factor = (slot.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
-        steps.find_absmax(absmax, values)
-        builder.emit(Binary("div", factor, self.range.of(FLOAT32, 1), absmax))
-        steps.absmax.enque(slot)
-        slot = steps.absmax.deque()
+        builder, work = self.builder, self.work.of(FLOAT32, values.count)
+        step(builder, Unary("abs", work, values))
+        self.reduction.find_largest(self.absmax, work)
+        slot = self.factor.alloc()
+        factor, largest, absmax = (
+            block.of(FLOAT32, FLOATS_PER_BLOCK) for block in (slot, self.largest, self.absmax)
+        )
+        builder.emit(Binary("div", factor, largest, absmax))
+        self.factor.enque(slot)
+        slot = self.factor.deque()
         builder.emit(
-            ScalarLoad("factor", factor),
+            ScalarLoad("factor", factor.at(0, 1)),
             ScalarAlu("f32_div", "scale", float_bits(1), "factor"),
             ScalarStore(scale, "scale"),
         )
-        steps.absmax.free(slot)
+        self.factor.free(slot)
 
 
-class GroupedLongRows:
-    """The template moe_large: a row in parts, smooth scales loaded with each of them.
+class Reduction:
+    """ReduceMax of a number of elements, without their index: three instructions and a scalar trip.
 
-    The last part is quantised at the end of the first pass, while it is still in the buffer.
+    Elements that do not fill a repeat take three more trips. asc-devkit, impl/basic_api/dav_c220/
+    kernel_operator_vec_reduce_impl.h, where indices lie between the values, so that the second
+    instruction has up to twice the repeats.
     """
 
-    def __init__(self, steps: RowSteps, plan: Plan) -> None:
-        self.steps, self.column_step = steps, plan.column_step
-        self.search = GroupSearch(steps)
-        self.smooth = steps.builder.queue("ub", steps.smooth_bytes, "mte2", "vector")
+    def __init__(self, builder: Builder, columns: int) -> None:
+        self.builder = builder
+        self.partial = builder.claim("ub", FLOAT32.nbytes(max(1, columns // FLOAT_LANES)))
+
+    def find_largest(self, result: Slot, values: Local) -> None:
+        """The largest of *values* `(width,)` to the first element of *result*."""
+        builder, first = self.builder, result.of(FLOAT32, 1)
+        repeats, left = divmod(values.count, FLOAT_LANES)
+        if repeats > 1:
+            # (repeats x 64,) -> (repeats,) -> (1,)
+            partial = self.partial.of(FLOAT32, repeats)
+            step(builder, WholeReduce("max", partial, values.at(0, repeats * FLOAT_LANES)))
+            step(builder, Reduce("max", partial.at(0, 1), partial))
+            self._last_step(first, partial.at(0, 1))
+        else:
+            self._last_step(first, values.at(0, min(FLOAT_LANES, values.count)))
+        if repeats and left:
+            builder.emit(ScalarLoad("whole", first))
+            self._last_step(first, values.at(repeats * FLOAT_LANES, left))
+            second = result.of(FLOAT32, 1, FLOAT32.nbytes(1))
+            builder.emit(
+                ScalarLoad("rest", first), ScalarStore(first, "whole"), ScalarStore(second, "rest")
+            )
+            builder.sync("scalar", "vector")
+            self._last_step(first, result.of(FLOAT32, 2))
+
+    def _last_step(self, result: Local, values: Local) -> None:
+        """The largest of one repeat to *result*, by way of the scalar unit."""
+        builder, partial = self.builder, self.partial.of(FLOAT32, 1)
+        step(builder, WholeReduce("max", partial, values))
+        builder.sync("vector", "scalar")
+        builder.emit(ScalarLoad("found", partial), ScalarStore(result, "found"))
+        builder.sync("scalar", "vector")
+
+
+class MoeLarge(LongRows):
+    """A row in parts, loaded twice but for the last one; all buffers single.
+
+    Smooth scales come with every part. The last part is quantised at the end of the first pass,
+    while it is still in the buffer.
+    """
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
+        super().__init__(spec, p, plan, depth=1)
+        self.search = GroupSearch(self.builder, p.groups)
+        self.smooth_part = self.builder.queue("ub", self.smooth_bytes, "mte2", "vector")
 
     def program(self, groups: Groups) -> Program:
         """Rows that belong to *groups*, one after the other."""
-        x, output, scale = matrices(self.steps.p)
+        x, output, scale = matrices(self.p)
         self.search.begin()
         for row, group in enumerate(groups):
             self.search.advance(group)
             here = slice(row, row + 1)
             self._row(x[here, :], output[here, :], scale[:, here])
-        return self.steps.builder.build()
+        return self.builder.build()
 
     def _row(self, x: GmView, output: GmView, scale: GmView) -> None:
         """*output* and *scale* `(1,)` of *x*, both `(1, columns)`."""
-        steps = self.steps
-        parts = [
-            slice(start, start + width) for start, width in pieces(x.columns, self.column_step)
-        ]
-        slot = steps.absmax.alloc()
-        # M so far, and that of a part in the block behind it.
-        absmax, of_part = (slot.of(FLOAT32, 1, start) for start in (0, BLOCK_BYTES))
+        columns = pieces(x.columns, self.plan.column_step)
+        parts = [slice(start, start + width) for start, width in columns]
         for part in parts:
-            values = self._values(x, part)
-            steps.find_absmax(of_part if part.start else absmax, values)
-            if part.start:
-                step(steps.builder, Binary("max", absmax, absmax, of_part))
-        steps.divide_twice(slot, scale)
-        self._quantise(output, parts[-1], values)
+            values = self._values(x[:, part], part)
+            self.find_largest(values, is_first=part is parts[0])
+        self.divide(scale)
+        self.quantise(values, output[:, parts[-1]])
         # Second pass: the others are loaded again.
         for part in parts[:-1]:
-            self._quantise(output, part, self._values(x, part))
-
-    def _quantise(self, output: GmView, part: slice, values: Local) -> None:
-        """*values* `(width,)` with the factor of the row to *part* of *output*."""
-        steps, out = self.steps, self.steps.y.alloc()
-        steps.quantise(out.of(output.dtype, values.count), values)
-        steps.store(out, output[:, part])
+            self.quantise(self._values(x[:, part], part), output[:, part])
 
     def _values(self, x: GmView, part: slice) -> Local:
         """Columns *part* of a row in fp32, smoothed."""
-        steps, x = self.steps, x[:, part]
-        smooth = self.smooth.alloc()
-        steps.load_smooth(smooth, part, self.search.group)
-        self.smooth.enque(smooth)
-        slot = steps.load(x)
-        smooth = self.smooth.deque()
-        steps.widen_smooth(smooth, x.columns)
-        values = steps.widen(slot.of(x.dtype, x.columns), smooth)
-        steps.x.free(slot)
-        self.smooth.free(smooth)
+        smooth = self.smooth_part.alloc()
+        self.load_smooth(smooth, part, self.search.group)
+        self.smooth_part.enque(smooth)
+        slot = load(self.builder, self.spec, self.x, x)
+        smooth = self.smooth_part.deque()
+        self.widen_smooth(smooth, x.columns)
+        values = self.values.of(FLOAT32, x.columns)
+        self.widen(values, slot.of(x.dtype, x.columns), smooth)
+        self.x.free(slot)
+        self.smooth_part.free(smooth)
         return values

@@ -8,7 +8,14 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
-from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR, UB_BYTES, choose
+from npusim.ops.npu_dynamic_quant.choice import (
+    BY_SCALAR,
+    IN_PARTS,
+    PART_COLUMNS,
+    UB_BYTES,
+    Template,
+    choose,
+)
 
 __all__ = ["reference"]
 
@@ -48,13 +55,25 @@ def reference(
                 behind = np.arange(rows)[:, None] < group_index[None, :]
                 factors = factors[behind.argmax(1)].reshape(x.shape)
             values = values * factors
-        largest = np.abs(values).max(-1, initial=0)
+        largest = _largest(np.abs(values), choice.template)
         factor = top / largest
         scaled = np.rint(values * factor[..., None])
         scale = 1 / factor if choice.template in BY_SCALAR else largest * np.float32(1 / top)
         low, high = (-8, 7) if is_int4 else (-128, 127)
         whole = np.clip(np.where(np.isnan(scaled), 0, scaled), low, high).astype(np.int8)
     return _packed(whole) if is_int4 else whole, scale
+
+
+def _largest(magnitudes: Array, template: Template) -> Array:
+    """M of each row of *magnitudes* `(..., columns)`."""
+    if template not in IN_PARTS:
+        return np.asarray(magnitudes.max(-1, initial=0))
+    parts = range(0, magnitudes.shape[-1], PART_COLUMNS)
+    first, *others = (magnitudes[..., start : start + PART_COLUMNS].max(-1) for start in parts)
+    for part in others:
+        # A NaN is not larger: it is lost unless it is in the last part.
+        first = np.where(first > part, first, part)
+    return np.asarray(first)
 
 
 def _packed(whole: Array) -> Array:

@@ -1,38 +1,55 @@
-"""What the kernels of npu_dynamic_quant have in common: buffers, and the steps that a row takes."""
+"""What the kernels of npu_dynamic_quant have in common: their buffers, and steps that rows take."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32
-from npusim.data.integers import align_up, ceil_div
-from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT16
+from npusim.data.integers import align_up
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
     Binary,
-    BinaryScalar,
+    Cast,
+    Copy,
+    Duplicate,
+    Fold,
+    Global,
     Local,
-    Reduce,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarStore,
     Unary,
+    WholeReduce,
 )
 from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step, to_float32, to_quantised
+from npusim.kernel.chain import step, to_float32
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load
-from npusim.kernel.views import GmView, store
-from npusim.ops.npu_dynamic_quant.choice import BY_SCALAR
+from npusim.kernel.views import GmView
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan
 
-__all__ = ["RowSteps", "float_bits", "matrices"]
+__all__ = [
+    "FLOATS_PER_BLOCK",
+    "FLOAT_LANES",
+    "RowKernel",
+    "burst",
+    "everywhere",
+    "find_absmax",
+    "float_bits",
+    "fold",
+    "lanes_of",
+    "matrices",
+    "repeat_block",
+    "round_by_int16",
+]
 
-REPEAT_ELEMENTS = 64
-"""fp32 numbers in a repeat of a vector instruction."""
-FOLDED_ELEMENTS = 8 * REPEAT_ELEMENTS
-"""Rows of at most this many are not folded: another barrier would cost more (assumed)."""
+FLOATS_PER_BLOCK, FLOAT_LANES = 8, 64
+"""fp32 numbers in a block of 32 bytes, and in a repeat."""
+REPEAT_BYTES = 256
+"""What a repeat of a vector instruction reads of a contiguous operand."""
+
+
+def lanes_of(local: Local) -> int:
+    """Elements of *local* in a repeat."""
+    return REPEAT_BYTES * 8 // local.dtype.bits
 
 
 def float_bits(number: float) -> int:
@@ -47,42 +64,101 @@ def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
     return x, output, GmView.vector("scale", FLOAT32, p.rows)
 
 
-class RowSteps:
-    """The buffers of a core, and the steps that turn a row of x into integers and its scale."""
+def burst(view: GmView) -> Global:
+    """All of *view*, whose rows follow each other in global memory, as one burst."""
+    return Global(view.name, view.offset_bytes, view.nbytes)
+
+
+def everywhere(block: Local, count: int) -> Local:
+    """The numbers of *block*, 32 bytes, again and again: *count* elements in whole repeats."""
+    return Local(block.buffer, block.offset_bytes, block.dtype, count, 0, 0)
+
+
+# ---- the largest number of a row ----
+
+
+def fold(builder: Builder, row: Local) -> Local:
+    """Bring the largest numbers of *row* `(width,)` into its first repeat, which is returned."""
+    lanes = lanes_of(row)
+    repeats, left = divmod(row.count, lanes)
+    if repeats == 0:
+        return row
+    first = row.at(0, lanes)
+    if left:
+        head, tail = row.at(0, left), row.at(repeats * lanes, left)
+        step(builder, Binary("max", head, head, tail))
+    if repeats > 1:
+        step(builder, Fold("max", first, row.at(lanes, (repeats - 1) * lanes)))
+    return first
+
+
+def find_absmax(builder: Builder, result: Local, work: Local, values: Local) -> None:
+    """The largest magnitude of *values* `(width,)` to *result* `(1,)`, by way of *work*."""
+    step(builder, Unary("abs", work, values))
+    step(builder, WholeReduce("max", result, fold(builder, work)))
+
+
+# ---- one number for many elements ----
+
+
+def repeat_block(builder: Builder, dst: Local, block: Local) -> None:
+    """Fill the row *dst* `(width,)` with the numbers of *block*, again and again.
+
+    The kernels fill all rows with one Copy, whose mask counts the elements of a row; a Copy a row
+    without a barrier between them takes as long.
+    """
+    lanes = lanes_of(dst)
+    whole = dst.count // lanes * lanes
+    for part in (dst.at(0, whole), dst.at(whole, dst.count - whole)):
+        if part.count:
+            builder.emit(Copy(part, everywhere(block, part.count)))
+
+
+# ---- fp32 to integers ----
+
+
+def round_by_int16(builder: Builder, values: Local, where: Slot | None = None) -> Local:
+    """*values* as integers in fp16, ties to even, by way of int16 in their place.
+
+    The result lies in *where*, or in the place of *values* too.
+    """
+    count, start = values.count, where or values
+    whole = Local(values.buffer, values.offset_bytes, INT16, count)
+    halves = Local(start.buffer, start.offset_bytes, FLOAT16, count)
+    step(builder, Cast(whole, values, "rint"))
+    step(builder, Cast(halves, whole, "round"))
+    return halves
+
+
+class RowKernel:
+    """What all templates of A2 and A3 share: the program of a core, and smooth scales.
+
+    Templates claim their buffers in the order of the vendor's kernels: where they lie decides which
+    banks an instruction meets.
+    """
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p = spec, p
+        self.spec, self.p, self.plan = spec, p, plan
         self.builder = Builder("npu_dynamic_quant", spec.cores[spec.vector_kinds[0]], spec.sync)
-        queue, claim = self.builder.queue, self.builder.claim
-        rows, width = plan.row_step, plan.column_step
-        self.x_pitch = align_up(p.x.element.nbytes(width), BLOCK_BYTES)
-        """Bytes from row to row of x in the buffer."""
-        self.y_pitch = align_up(p.target.nbytes(width), BLOCK_BYTES)
-        self.x = queue("ub", rows * self.x_pitch, "mte2", "vector", plan.depth)
-        self.y = queue("ub", rows * self.y_pitch, "vector", "mte3")
-        self.values = claim("ub", FLOAT32.nbytes(width))
-        self.magnitudes = claim("ub", FLOAT32.nbytes(width))
-        self.absmax = queue("ub", 2 * BLOCK_BYTES, "vector", "scalar")
-        """What the scalar unit reads: M, and 127 / M a block later if the vector unit divides."""
-        writer: Pipe = "scalar" if plan.template in BY_SCALAR else "vector"
-        self.scale = queue("ub", FLOAT32.nbytes(rows), writer, "mte3")
+        self.x_pitch = align_up(p.x.element.nbytes(plan.column_step), BLOCK_BYTES)
+        """Bytes from row to row of x in the buffer, where each begins at a block."""
+        self.y_pitch = align_up(p.target.nbytes(plan.column_step), BLOCK_BYTES)
         self.smooth_bytes = 2 * self.x_pitch
         """Smooth scales become fp32 in place, from 16-bit numbers in the upper half."""
-        self.writer = Writer(self.builder, spec)
+        self.smooth: Slot | None = None
+        """Smooth scales that stay in the buffer, if there are any."""
 
-    # ---- in and out ----
+    def claim_smooth(self) -> None:
+        """Room for smooth scales that stay in the buffer, if there are any."""
+        if self.p.smooth_scales is not None:
+            self.smooth = self.builder.claim("ub", self.smooth_bytes)
 
-    def load(self, x: GmView) -> Slot:
-        """Load *x* `(rows, width)` into the buffer."""
-        return load(self.builder, self.spec, self.x, x, self.x_pitch)
-
-    def store(self, out: Slot, output: GmView) -> None:
-        """Store *out* to *output* `(rows, width)`."""
-        self.writer.store(self.y, out, output, self.y_pitch)
-
-    def store_scales(self, slot: Slot, scale: GmView) -> None:
-        """Store *slot* to *scale* `(rows,)`."""
-        store(self.builder, self.scale, slot, scale)
+    def keep_smooth(self) -> None:
+        """Load them, and widen them once."""
+        if self.smooth is not None:
+            self.load_smooth(self.smooth, slice(self.p.columns))
+            self.builder.sync("mte2", "vector")
+            self.widen_smooth(self.smooth, self.p.columns)
 
     def load_smooth(self, slot: Slot, columns: slice, group: int = 0) -> None:
         """Load the smooth scales of *group* for *columns*, not yet in fp32."""
@@ -97,53 +173,12 @@ class RowSteps:
         narrow = slot.of(self.p.x.element, width, self.x_pitch)
         to_float32(self.builder, slot.of(FLOAT32, width), narrow)
 
-    # ---- arithmetic ----
-
-    def widen(self, x: Local, smooth: Slot | None) -> Local:
+    def widen(self, values: Local, x: Local, smooth: Slot | None) -> None:
         """*x* `(width,)` in fp32, times the smooth scales."""
-        values = self.values.of(FLOAT32, x.count)
         to_float32(self.builder, values, x)
         if smooth is not None:
             step(self.builder, Binary("mul", values, values, smooth.of(FLOAT32, x.count)))
-        return values
 
-    def find_absmax(self, result: Local, values: Local) -> None:
-        """The largest magnitude of *values* `(width,)` into *result* `(1,)`.
-
-        A reduction takes seven times as long as Max (asc-devkit, vector throughput table), so long
-        rows are folded in halves first (inferred: cann-bench's 361 us for 8192 x 16384 on 910B2
-        leave no room for reductions of whole rows).
-        """
-        width = values.count
-        magnitudes = self.magnitudes.of(FLOAT32, width)
-        step(self.builder, Unary("abs", magnitudes, values))
-        while width > FOLDED_ELEMENTS:
-            # (width,) -> (half,): whole repeats stay below, so that the next fold is aligned.
-            half = align_up(ceil_div(width, 2), REPEAT_ELEMENTS)
-            lower, upper = magnitudes.at(0, width - half), magnitudes.at(half, width - half)
-            step(self.builder, Binary("max", lower, lower, upper))
-            width = half
-        # (width,) -> (1,)
-        step(self.builder, Reduce("max", result, magnitudes.at(0, width)))
-
-    def divide_twice(self, absmax: Slot, scale: GmView) -> None:
-        """By the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *scale* `(1,)`.
-
-        Of int4 it is 7 / M.
-        """
-        self.absmax.enque(absmax)
-        absmax, out = self.absmax.deque(), self.scale.alloc()
-        self.builder.emit(
-            ScalarLoad("largest", absmax.of(FLOAT32, 1)),
-            ScalarAlu("f32_div", "factor", float_bits(self.p.largest), "largest"),
-            ScalarAlu("f32_div", "scale", float_bits(1), "factor"),
-            ScalarStore(out.of(FLOAT32, 1), "scale"),
-        )
-        self.absmax.free(absmax)
-        self.store_scales(out, scale)
-
-    def quantise(self, out: Local, values: Local) -> None:
-        """*values* `(width,)` times register `factor` into *out*, as int8 or int4."""
-        step(self.builder, BinaryScalar("mul", values, values, "factor"))
-        # (width,) fp32 -> int8 or int4, by way of int32 and fp16
-        to_quantised(self.builder, self.spec, out, values)
+    def fill_block(self, slot: Slot, number: float) -> None:
+        """*number* eight times, for :func:`everywhere`."""
+        step(self.builder, Duplicate(slot.of(FLOAT32, FLOATS_PER_BLOCK), number))

@@ -8,9 +8,12 @@ from npusim.data.dtypes import INT4
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import share
+from npusim.kernel.rows import balanced
 from npusim.ops import _protocol
 from npusim.ops.npu_dynamic_quant.choice import (
+    IN_PARTS,
     KEPT_BYTES,
+    PART_COLUMNS,
     Template,
     choose,
     index_bytes,
@@ -23,8 +26,8 @@ __all__ = ["Plan", "tile"]
 SINGLE_ROW_ELEMENTS = 16384
 """The template single_row loads at most so many elements at a time."""
 MAX_PIECE_ROWS = 255
-"""Rows that the template moe loads at a time, at most."""
-PART_COLUMNS = 4096
+"""Rows that db and moe load at a time, at most."""
+COUPLED_PART_COLUMNS = 4096
 """310P takes longer rows in parts of so many columns (dynamic_quant_tiling_310P.cpp)."""
 PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
 """Of the rows that 310P loads together, from the same file."""
@@ -38,7 +41,7 @@ class Plan(_protocol.Plan):
     reason: str
     rows_of_core: tuple[int, ...]
     row_step: int
-    """Rows that are loaded together, and worked on one after the other."""
+    """Rows that are loaded together."""
     column_step: int
     """Columns that are loaded together: all, but for rows too long for the buffer."""
     depth: int
@@ -48,10 +51,8 @@ class Plan(_protocol.Plan):
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does; only as many cores as have work are started.
 
-    ops-nn@e5c3fa9 quant/dynamic_quant/op_host. Assumed: single_row does not load ahead; a piece of
-    large has as many columns as a row of base may have. Inferred: rows that are loaded together are
-    worked on one after the other, since on one core of an Atlas A3 nine rows of 512 take a third of
-    a microsecond a row longer than six (aiconfigurator-npu).
+    ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling.cpp. Assumed: parts of moe_large
+    are those of large.
     """
     smooth = p.smooth_scales is not None
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
@@ -59,33 +60,34 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         return _coupled(spec, p, ub_bytes)
     choice = choose(p.rows, p.columns, smooth, ub_bytes, is_int4=p.target is INT4, groups=p.groups)
     template = choice.template
-    row_step, column_step = 1, p.columns
-    if template == "single_row":
-        row_step = SINGLE_ROW_ELEMENTS // p.columns
-    elif template == "multi_row":
-        row_step = max_columns(template, smooth, ub_bytes) // p.columns
-    elif template in ("large", "moe_large"):
-        column_step = max_columns("base", smooth, ub_bytes - index_bytes(p.groups))
-    elif template == "moe":
-        row_step = _rows_of_moe(p, ub_bytes)
+    row_step = min(p.rows, _row_step(template, p, ub_bytes))
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
-    row_step = min(row_step, rows[0])
-    depth = 2 if template == "db" else 1
     return Plan(
         block_dim=len(rows),
         template=template,
         reason=choice.reason,
         rows_of_core=rows,
-        row_step=row_step,
-        column_step=column_step,
-        depth=depth,
+        row_step=min(row_step, rows[0]),
+        column_step=min(p.columns, PART_COLUMNS) if template in IN_PARTS else p.columns,
+        depth=2 if template in ("db", "large") else 1,
     )
 
 
-def _rows_of_moe(p: Problem, ub_bytes: int) -> int:
-    """Rows of a piece beside the group_index and a row's smooth scales and floats."""
-    a = align_up(p.columns, 16)
-    return min(MAX_PIECE_ROWS, (ub_bytes - KEPT_BYTES) // (index_bytes(p.groups) + 17 * a))
+def _row_step(template: Template, p: Problem, ub_bytes: int) -> int:
+    """Rows that are loaded together, if a core has so many."""
+    a, smooth, room = align_up(p.columns, 16), p.smooth_scales is not None, ub_bytes - KEPT_BYTES
+    match template:
+        case "single_row":
+            return SINGLE_ROW_ELEMENTS // p.columns
+        case "multi_row":
+            return max_columns(template, smooth, ub_bytes) // p.columns
+        case "db":
+            return min(MAX_PIECE_ROWS, room // ((17 if smooth else 11) * a))
+        case "moe":
+            # Beside the group_index, a row's smooth scales and floats.
+            return min(MAX_PIECE_ROWS, room // (index_bytes(p.groups) + 17 * a))
+        case _:
+            return 1
 
 
 def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
@@ -101,22 +103,22 @@ def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
     rows[-1] += left
     template: Template = "aligned" if left == 0 else "unaligned"
     reason = f"{patch} rows at a time{', and some are left' if left else ''}"
-    if p.columns > PART_COLUMNS:
-        template, reason = "unaligned_large", f"rows of more than {PART_COLUMNS} elements"
+    if p.columns > COUPLED_PART_COLUMNS:
+        template, reason = "unaligned_large", f"rows of more than {COUPLED_PART_COLUMNS} elements"
     return Plan(
         block_dim=cores,
         template=template,
         reason=reason,
         rows_of_core=tuple(rows),
         row_step=patch,
-        column_step=min(p.columns, PART_COLUMNS),
+        column_step=min(p.columns, COUPLED_PART_COLUMNS),
         depth=2,
     )
 
 
 def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
     """Rows that 310P loads together: as many as fit, in steps of eight, and no more than needed."""
-    if columns > PART_COLUMNS:
+    if columns > COUPLED_PART_COLUMNS:
         return PATCH_UNIT
     a = align_up(columns, 16)
     fitting = (ub_bytes - 2 * a - PATCH_KEPT_BYTES) // (5 * a)
@@ -136,7 +138,9 @@ def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
 def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> tuple[int, ...]:
     """Rows of each core that is started: never more than those of the first one."""
     if template == "single_row":
-        each = ceil_div(rows, cores)
+        # Whole pieces, as many on each core; what is left to the last one.
+        count = ceil_div(rows, row_step)
+        each = ceil_div(count, balanced(count, cores)) * row_step
         full = (each,) * ((rows - 1) // each)
         return (*full, rows - sum(full))
     if template == "multi_row":

@@ -17,6 +17,7 @@ from npusim.ops import _protocol, npu_trans_quant_param
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import as_fractals, product_of, require_nd
 from npusim.ops._protocol import present
+from npusim.ops.npu_quant_matmul.choice import Template, asked_for
 from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks, check_vectors
 
 __all__ = ["Problem", "check"]
@@ -47,6 +48,8 @@ class Problem(_protocol.Problem):
     """Who turns int32 into the output; on 310P "fixpipe" is the copy out of L0C."""
     mode: QuantMode
     """What happens to the numbers on their way out of L0C."""
+    asked: Template | None
+    """The kernel that the caller names."""
     packs_scale: bool
     """Whether torch_npu makes the words of a float32 scale, by a launch of npu_trans_quant_param
     (op-plugin@517f2e7, QuantMatmulKernelNpuOpApi.cpp)."""
@@ -68,6 +71,7 @@ def check(
     pertoken_scale: Any = None,
     output_dtype: Any = None,
     group_sizes: Any = None,
+    template: Any = None,
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("npu_quant_matmul", spec)
@@ -107,6 +111,7 @@ def check(
         product=product,
         epilogue=epilogue,
         mode=mode,
+        asked=asked_for(contract, template, epilogue),
         packs_scale=s.element is FLOAT32 and mode != "none",
     )
 

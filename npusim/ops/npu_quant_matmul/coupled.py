@@ -20,9 +20,13 @@ LONGEST = 256
 
 
 def is_pp(p: Problem) -> bool:
-    """Whether the vendor uses PpMatmul; else its choice is closed, and the same rule is used."""
+    """Whether the vendor uses PpMatmul; else its choice is closed, and the same rule is used.
+
+    What PpMatmul reads and writes is FRACTAL_NZ, which TransData makes of an ND x1 before it and
+    turns into ND after it. Here the kernel does both itself.
+    """
     pr = p.product
-    return pr.m >= 1024 and p.bias is not None
+    return pr.m >= 1024 and p.bias is not None and not pr.transposed_a
 
 
 def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:

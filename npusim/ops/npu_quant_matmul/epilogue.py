@@ -1,30 +1,45 @@
 """From int32 sums to the output on vector cores: float scales, scales a row, a bias, one rounding.
 
 `((f32(sum) x scale) x pertoken) + bias`, each step rounded to float32, the result to the output's
-type, ties to even (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel/basic_epilogue.h). Each of
-the two vector cores of a group takes half of the rows of a block, some at a time.
+type, ties to even. Each of the two vector cores of a group takes half of the rows of a block, or
+the first one all of them, some at a time, and goes through them as often as the vendor's kernel
+does (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_basic_epilogue.h and *_bf16_basic.h;
+asc-devkit, ascend_dequant_common_impl.h). For every piece scales and bias are loaded and widened
+anew; then
+
+=========================  ======================================================================
+Cast                       the sums, int32 to float32
+Mul, Muls                  by the scales of the columns, 64 columns of all rows at a time
+Adds 0                     into the plane of the result; only if a pass follows that is no Cast
+Brcb, Copy                 the scales of the rows become a plane of their own
+Mul                        plane by plane
+Add                        the bias, row by row
+Cast                       to the output's type
+=========================  ======================================================================
+
+Adding 0, which is also done to float32 scales of columns as they are widened, rounds nothing, but
+makes -0 a 0: without scales of rows and without a bias a float32 scale of -0 is all that it
+changes. That a bias alone needs the plane of the result too is assumed, as is that one scale for
+all columns goes the same way.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BinaryScalar, Cast, Local
+from npusim.isa import Binary, BinaryScalar, Cast, Copy, Local
 from npusim.kernel.blocks import columns_of, output_of
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.columns import ColumnVector
-from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, spread_rows
+from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
 from npusim.kernel.program import Program
-from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.rows import pieces as row_pieces
 from npusim.kernel.tiles import Piece
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_quant_matmul.contract import Problem
+from npusim.ops.npu_quant_matmul.messages import Outbox, rectangles
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
 __all__ = ["FILLED", "READ", "Epilogue", "workspace_of"]
@@ -47,52 +62,76 @@ class Epilogue:
         self.p, self.plan = p, plan
         self.builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
         assert p.scale is not None
-        self.operands: dict[str, Operand] = {"scale": p.scale}
-        """Scales and bias of columns: `(n,)`, one number, or `(matrices, 1, n)`."""
-        if p.bias is not None and p.start is None:
-            self.operands["bias"] = p.bias
-        columns_padded = align_up(plan.cube.base_n, REPEAT)
         queue, claim = self.builder.queue, self.builder.claim
-        self.vectors = {
-            name: ColumnVector.claim(self.builder, operand.element, columns_padded)
-            for name, operand in self.operands.items()
-        }
-        self.token: Queue | None = None
+        width = align_up(plan.cube.base_n, REPEAT)
+        self.scale = ColumnVector.claim(self.builder, p.scale.element, width)
+        self.widened = claim("ub", FLOAT32.nbytes(width))
+        self.late = p.bias if p.start is None else None
+        """A bias that is added here, after the scales."""
+        if self.late is not None:
+            self.bias = ColumnVector.claim(self.builder, self.late.element, width)
         if p.pertoken_scale is not None:
-            max_rows = align_up(ceil_div(plan.cube.base_m, 2), 8)
+            max_rows = align_up(self._max_rows(), 8)
             self.token = queue("ub", FLOAT32.nbytes(max_rows), "mte2", "vector")
             self.token_blocks = claim("ub", FLOAT32.nbytes(8 * max_rows))
-        out = p.output.element
+        self.outbox = Outbox(self.builder) if plan.is_driven else None
+        self._claim_more(width)
+        out, planes = p.output.element, self._planes()
         # Sums and results are double buffered.
-        row_bytes = 2 * INT32.nbytes(columns_padded) + 2 * out.nbytes(columns_padded)
+        row_bytes = width * (2 * INT32.bits + 2 * out.bits + planes * FLOAT32.bits) // 8
         fitting = self.builder.room_bytes("ub") // row_bytes
         self.step = max(1, min(fitting, plan.epilogue_rows))
-        count = self.step * columns_padded
+        count = self.step * width
         self.sums = queue("ub", INT32.nbytes(count), "mte2", "vector", 2)
         self.results = queue("ub", out.nbytes(count), "vector", "mte3", 2)
+        self.planes = [claim("ub", FLOAT32.nbytes(count)) for _ in range(planes)]
+
+    def _max_rows(self) -> int:
+        """Rows of a block that this core has to do with."""
+        return ceil_div(self.plan.cube.base_m, self.plan.vector_cores)
+
+    def _claim_more(self, width: int) -> None:
+        """Claim what a template needs for all rows of a block, each of *width* columns."""
+
+    def _planes(self) -> int:
+        """Planes of float32: of scaled sums, of the result, of the scales of the rows."""
+        has_token = self.p.pertoken_scale is not None
+        return 1 + (has_token or self.late is not None) + has_token
 
     def program(self, pieces: tuple[Piece, ...], half: int) -> Program:
         """Finish *pieces*, of each the first or the second *half* of the rows."""
-        for name, operand in self.operands.items():
-            if operand.spec.size == 1:
-                single = GmView.vector(name, operand.element, 1)
-                self.vectors[name].take_number(single, name)
-                self.vectors[name].drop()
-        for index, piece in enumerate(pieces):
-            # Vector core 0 takes the upper rows, vector core 1 the rest, which may be none.
-            upper = ceil_div(piece.rows, 2)
-            own = slice(0, upper) if half == 0 else slice(upper, piece.rows)
-            block = workspace_of(self.plan, index % self.plan.workspace_blocks)
-            output = output_of(self.p.product, piece, self.p.output.element)
-            repeat(
-                self.builder,
-                self._block,
-                block[: piece.rows, : piece.columns][own, :],
-                output[own, :],
-                self._token_of(piece, own),
-                *(self._columns_of(piece, operand) for operand in self.operands.values()),
-            )
+        p = self.p
+        assert p.scale is not None
+        if p.scale.spec.size == 1:
+            self.scale.take_number(GmView.vector("scale", p.scale.element, 1), "scale")
+            self.scale.drop()
+        if self.outbox is not None:
+            self.outbox.prepare()
+        for rectangle in rectangles(self.plan, pieces):
+            if self.outbox is not None:
+                self.outbox.send(half)
+            for index, piece in enumerate(rectangle):
+                self._piece(index % self.plan.workspace_blocks, piece, half)
         return self.builder.build()
+
+    def _piece(self, place: int, piece: Piece, half: int) -> None:
+        """Finish the rows of *half* of *piece*, which is at *place* in the workspace."""
+        p, own = self.p, self._own(piece, half)
+        assert p.scale is not None
+        repeat(
+            self.builder,
+            self._block,
+            workspace_of(self.plan, place)[: piece.rows, : piece.columns][own, :],
+            output_of(p.product, piece, p.output.element)[own, :],
+            self._token_of(piece, own),
+            None if p.scale.spec.size == 1 else columns_of(p.product, piece, p.scale),
+            None if self.late is None else columns_of(p.product, piece, self.late),
+        )
+
+    def _own(self, piece: Piece, half: int) -> slice:
+        """The rows of *piece* that vector core *half* finishes, which may be none."""
+        upper = piece.rows // 2 if self.plan.vector_cores == 2 else piece.rows
+        return slice(0, upper) if half == 0 else slice(upper, piece.rows)
 
     def _token_of(self, piece: Piece, own: slice) -> GmView | None:
         """The scales of those rows of *piece*."""
@@ -101,70 +140,91 @@ class Epilogue:
         scales = GmView.vector("pertoken_scale", FLOAT32, self.p.product.m)
         return scales[:, piece.row : piece.row + piece.rows][:, own]
 
-    def _columns_of(self, piece: Piece, operand: Operand) -> GmView | None:
-        """The numbers of the columns of *piece*; None if all columns share one."""
-        return None if operand.spec.size == 1 else columns_of(self.p.product, piece, operand)
-
     def _block(
-        self, sums: GmView, output: GmView, token: GmView | None, *vectors: GmView | None
+        self,
+        sums: GmView,
+        output: GmView,
+        token: GmView | None,
+        scale: GmView | None,
+        bias: GmView | None,
     ) -> None:
         """Make *output* `(rows, columns)` of int32 *sums*; the half of a row may be none."""
-        builder = self.builder
-        builder.cross_core_wait_flag("group", "mte2", FILLED)
-        numbers = {
-            name: None if vector is None else self.vectors[name].take(vector)
-            for name, vector in zip(self.operands, vectors, strict=True)
-        }
-        token_slot = self._load_token(token) if token is not None and output.rows else None
+        self.builder.cross_core_wait_flag("group", "mte2", FILLED)
         for row, count in row_pieces(output.rows, self.step):
             rows = slice(row, row + count)
-            self._rows(sums[rows, :], output[rows, :], row, numbers)
-        if token_slot is not None and self.token is not None:
-            self.token.free(token_slot)
-        for vector in self.vectors.values():
-            vector.drop()
-        builder.cross_core_set_flag("group", "mte2", READ)
-
-    def _load_token(self, token: GmView) -> Slot | None:
-        """Spread the scales *token* `(rows,)`, each into a block of eight."""
-        assert self.token is not None
-        slot = load(self.builder, self.token, token)
-        # (rows,) -> (rows, 8)
-        count = align_up(token.columns, 8)
-        spread_rows(self.builder, self.token_blocks.of(FLOAT32, 8 * count), slot.of(FLOAT32, count))
-        return slot
+            own = None if token is None else token[:, rows]
+            self._rows(sums[rows, :], output[rows, :], own, scale, bias)
+        if not self.plan.is_driven:
+            self.builder.cross_core_set_flag("group", "mte2", READ)
 
     def _rows(
-        self, sums: GmView, output: GmView, row: int, numbers: dict[str, Local | None]
+        self,
+        sums: GmView,
+        output: GmView,
+        token: GmView | None,
+        scale: GmView | None,
+        bias: GmView | None,
     ) -> None:
-        """Make *output* `(count, columns)`, which begins at *row* of the block."""
+        """Make some rows of a block, *output* `(count, columns)`; *token* is `(count,)`."""
+        builder = self.builder
+        shape = output.rows, align_up(output.columns, REPEAT)
+        slot = load(builder, self.sums, sums, pitch=shape[1])
+        late = None if bias is None else self.bias.take(bias)
+        numbers = None if scale is None else self._widen(scale)
+        # (count, columns_padded), int32 -> float32
+        plane = Plane(self.planes[0], *shape)
+        step(builder, Cast(plane.whole(), slot.of(INT32, shape[0] * shape[1]), "none"))
+        self._scale(plane, numbers)
+        self.sums.free(slot)
+        if len(self.planes) > 1:
+            scaled, plane = plane, Plane(self.planes[1], *shape)
+            step(builder, BinaryScalar("add", plane.whole(), scaled.whole(), 0.0))
+        if token is not None:
+            factors = self._spread(token, Plane(self.planes[2], *shape))
+            step(builder, Binary("mul", plane.whole(), plane.whole(), factors.whole()))
+        self._finish(plane, output, late)
+        if late is not None:
+            self.bias.drop()
+
+    def _widen(self, scale: GmView) -> Local:
+        """The scales of the columns as float32: cast, or by adding 0."""
+        numbers = self.scale.take(scale)
+        if scale.dtype is FLOAT32:
+            widened = self.widened.of(FLOAT32, scale.columns)
+            step(self.builder, BinaryScalar("add", widened, numbers, 0.0))
+            numbers = widened
+        self.scale.drop()
+        return numbers
+
+    def _scale(self, plane: Plane, numbers: Local | None) -> None:
+        """Multiply *plane* by the scales of the columns, or the one in the register "scale"."""
+        if numbers is not None:
+            by_row(self.builder, "mul", plane, numbers)
+        else:
+            step(self.builder, BinaryScalar("mul", plane.whole(), plane.whole(), "scale"))
+
+    def _spread(self, token: GmView, plane: Plane) -> Plane:
+        """Load *token* `(rows,)` and fill each row of *plane* with its number."""
+        slot = load(self.builder, self.token, token)
+        count = align_up(token.columns, 8)
+        blocks = self.token_blocks.of(FLOAT32, 8 * count)
+        # (rows,) -> (rows, 8) -> (rows, columns)
+        spread_rows(self.builder, blocks, slot.of(FLOAT32, count))
+        self.token.free(slot)
+        for index in plane.pieces:
+            self.builder.emit(Copy(plane.piece(index), plane.blocks_piece(blocks, index, 1)))
+        self.builder.barrier("vector")
+        return plane
+
+    def _finish(self, plane: Plane, output: GmView, late: Local | None) -> None:
+        """Add the bias *late*, row by row, and store *plane* as *output*."""
         builder, out = self.builder, output.dtype
-        columns_padded = align_up(output.columns, REPEAT)
-        slot = load(builder, self.sums, sums, pitch=columns_padded)
-        # (count, columns_padded), int32 and then, in place, float32
-        plane = Plane(slot, output.rows, columns_padded)
-        step(builder, Cast(plane.whole(), plane.whole(INT32), "none"))
-        # (count, columns_padded) x (columns,)
-        self._apply("mul", "scale", plane, numbers)
-        if self.token is not None:
-            # A block of eight for each row.
-            blocks = self.token_blocks.of(FLOAT32, 8 * output.rows, FLOAT32.nbytes(8 * row))
-            by_column(builder, "mul", plane, blocks)
-        if "bias" in numbers:
-            self._apply("add", "bias", plane, numbers)
+        if late is not None:
+            for row in range(plane.rows):
+                here = plane.row(row, output.columns)
+                builder.emit(Binary("add", here, here, late))
+            builder.barrier("vector")
         result = self.results.alloc()
         # (count, columns_padded) fp32 -> the output's type, ties to even
-        step(builder, Cast(result.of(out, output.rows * columns_padded), plane.whole(), "rint"))
-        self.sums.free(slot)
-        store(builder, self.results, result, output, pitch=columns_padded)
-
-    def _apply(
-        self, op: Literal["mul", "add"], name: str, plane: Plane, numbers: dict[str, Local | None]
-    ) -> None:
-        """`plane = plane op numbers`, of each column, or the one in the register *name*."""
-        per_column = numbers[name]
-        if per_column is not None:
-            by_row(self.builder, op, plane, per_column)
-        else:
-            whole = plane.whole()
-            step(self.builder, BinaryScalar(op, whole, whole, name))
+        step(builder, Cast(result.of(out, plane.rows * plane.columns), plane.whole(), "rint"))
+        store(builder, self.results, result, output, pitch=plane.columns)

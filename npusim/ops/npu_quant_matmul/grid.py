@@ -3,8 +3,8 @@
 A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
 of blocks and takes the one that its estimator likes best. The estimator is not followed here: of
 the same blocks those are kept with which the busiest core loads least, give or take a tenth, and
-of these the largest is used, on the fewest cores. Several matrices are shared out to groups of
-cores first (assumed).
+of these the largest is used, on the fewest cores, the squarest of equally large ones. Several
+matrices are shared out to groups of cores first (assumed).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def grid_tiles(core: Core, p: Problem) -> CubeTiles:
             columns = ceil_div(blocks_n, min(blocks_n, cores // along_m))
             load = rows * m + columns * n
             used = ceil_div(blocks_m, rows), ceil_div(blocks_n, columns)
-            choices.append((-m * n, load, used[0] * used[1], -m, used, (m, n)))
+            choices.append((-m * n, load, used[0] * used[1], m + n, -m, used, (m, n)))
     least = min(load for _, load, *_ in choices)
     *_, (cores_m, cores_n), (bm, bn) = min(x for x in choices if x[1] <= 1.1 * least)
     rows, columns = ceil_div(ceil_div(pr.m, bm), cores_m), ceil_div(ceil_div(pr.n, bn), cores_n)

@@ -1,9 +1,10 @@
 """The programs that cores run for npu_quant_matmul.
 
 Where the fixpipe computes the output, cube cores work alone. With float scales or scales a row, a
-cube core writes int32 blocks into a workspace, two of them in turn, and its two vector cores make
-the output of one while the next one is multiplied (ops-nn@e5c3fa9, matmul/quant_batch_matmul_v3,
-quant_batch_matmul_v3_bf16_basic.h, _pertoken_basic.h).
+cube core writes int32 blocks into a workspace, two of them in turn (as many as a row has in tbe_opt
+and tbe), and its two vector cores make the output of one while the next one is multiplied
+(ops-nn@e5c3fa9, matmul/quant_batch_matmul_v3, quant_batch_matmul_v3_bf16_basic.h,
+_pertoken_basic.h). In tbe the vector cores start it, see `messages`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from npusim.kernel.tiles import Piece, work
 from npusim.kernel.views import GmView, bindings
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, workspace_of
+from npusim.ops.npu_quant_matmul.messages import Inbox, message_of, rectangles
+from npusim.ops.npu_quant_matmul.opt import OptEpilogue
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
 __all__ = ["build"]
@@ -51,10 +54,18 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
             Block(core, kind, kernel.program(core, pieces), bound)
             for core, pieces in enumerate(shares)
         )
-    cube, epilogue = CubeQuantMatmul(spec, p, plan), Epilogue(spec, p, plan)
+    cube = CubeQuantMatmul(spec, p, plan)
+    has_factors = plan.template == "tbe_opt" and p.pertoken_scale is not None
+    epilogue = (OptEpilogue if has_factors else Epilogue)(spec, p, plan)
+
+    def workspaces(group: int) -> tuple[GmView, ...]:
+        """Where the blocks of a group begin, and the messages to its cube core."""
+        blocks = workspace_of(plan, group * plan.workspace_blocks)
+        return (blocks, message_of(plan, group)) if plan.is_driven else (blocks,)
+
     return mixed_launch(
         len(shares),
-        lambda group: bound | bindings(workspace_of(plan, group * plan.workspace_blocks)),
+        lambda group: bound | bindings(*workspaces(group)),
         lambda group: cube.program(group, shares[group]),
         lambda group, half: epilogue.program(shares[group], half),
     )
@@ -79,6 +90,7 @@ class CubeQuantMatmul:
         """The one scale in the fixpipe buffer, where all columns have the same."""
         self.first_k = 0
         """Where the core begins along k."""
+        self.inbox = Inbox(self.builder) if plan.is_driven else None
 
     def program(self, core: int, pieces: tuple[Piece, ...]) -> Program:
         """Compute *pieces* one after the other, as core number *core*."""
@@ -89,7 +101,10 @@ class CubeQuantMatmul:
         is_fixpipe = self.p.epilogue == "fixpipe"
         stage = self._store_output if is_fixpipe else self._store_sums
         arguments = self._output if is_fixpipe else self._workspace
-        write_pieces(self.builder, self.writer, self.p.product, pieces, stage, arguments)
+        for rectangle in rectangles(self.plan, pieces):
+            if self.inbox is not None:
+                self.inbox.receive()
+            write_pieces(self.builder, self.writer, self.p.product, rectangle, stage, arguments)
         return self.builder.build()
 
     def _output(self, _: int, piece: Piece) -> tuple[GmView | int | None, ...]:
@@ -104,7 +119,7 @@ class CubeQuantMatmul:
         """Where piece number *index* goes, where k begins, its bias, whether its place was used."""
         ring = self.plan.workspace_blocks
         block = workspace_of(self.plan, index % ring)[: piece.rows, : piece.columns]
-        return block, self.first_k, self._bias(piece), index >= ring
+        return block, self.first_k, self._bias(piece), index >= ring and not self.plan.is_driven
 
     def _bias(self, piece: Piece) -> GmView | None:
         start = self.p.start
@@ -165,7 +180,9 @@ class CoupledQuantMatmul:
         self.builder = Builder("npu_quant_matmul", spec.cores["ai_core"], spec.sync)
         a = NdFeed(self.builder, spec, gm_matrix_a(p.product))
         b = GmFeed(self.builder, gm_matrix_b(p.product))
-        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, "vector")
+        # A PIPE_M barrier stands before each Mmad of ops-nn@e5c3fa9, arch20/pp_matmul_kernel.h.
+        in_turn = plan.template == "pp"
+        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, "vector", in_turn=in_turn)
         self.out = NdOut(self.builder, spec, tile.m, tile.n, p.output.element)
         self.row: RowTable | None = None
         if p.start is not None:

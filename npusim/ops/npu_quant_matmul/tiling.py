@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
@@ -11,13 +10,12 @@ from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.tiles import CubeTiles
 from npusim.ops import _protocol
 from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
+from npusim.ops.npu_quant_matmul.choice import Template
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
 from npusim.ops.npu_quant_matmul.grid import few_rows_tiles, grid_tiles
 
 __all__ = ["Plan", "tile"]
-
-Template = Literal["basic", "tbe", "tbe opt", "pp", "coupled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +29,16 @@ class Plan(_protocol.Plan):
     epilogue_columns: int
     workspace_blocks: int
     """Blocks of int32 that each cube core has in global memory for its two vector cores."""
+    vector_cores: int = 2
+    """Of those of a group, how many finish blocks; the other one answers flags (assumed)."""
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether vector cores start the cube cores, see `messages`."""
+        return self.template == "tbe" and self.is_mix
+
+
+MESSAGE_BYTES = 64
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -45,33 +53,90 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         # A quarter of the unified buffer for results of L0C; x1 becomes NZ in one half.
         room = spec.cores["ai_core"].usable_bytes("ub") // 4
         rows = min(cube.base_m, align_down(room // p.output.element.nbytes(cube.base_n), 16))
-        return _plan("pp" if is_pp(p) else "coupled", cube, rows, cube.base_n)
+        own: Template = "pp" if is_pp(p) else "coupled"
+        why = f"m = {p.product.m}, {'with' if p.bias else 'without'} a bias"
+        return _plan(p, own, why, cube, rows, cube.base_n)
     core = spec.cores["aic"]
-    template: Template = "tbe"
-    if is_basic(spec, p):
-        cube, template = basic_tiles(spec, p), "basic"
-    else:
-        cube = few_rows_tiles(core, p) or grid_tiles(core, p)
+    template, why = _template(spec, p)
+    cube = (
+        basic_tiles(spec, p)
+        if template == "basic"
+        else few_rows_tiles(core, p) or grid_tiles(core, p)
+    )
     if p.epilogue == "fixpipe":
-        return _plan(template, cube)
+        return _plan(p, template, why, cube)
     strip = ceil_div(ceil_div(p.product.n, cube.base_n), cube.cores_n)
     if template == "tbe" and _is_opt(p, cube, strip, core.count):
-        template = "tbe opt"
-    rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe opt")
-    blocks = {"basic": 2, "tbe opt": strip}.get(template, 1)
-    return _plan(template, cube, rows, cube.base_n, blocks)
+        template, why = "tbe_opt", "few rows, and room for a row of blocks in the workspace"
+    template = p.asked or template
+    rows = _epilogue_rows(spec.cores["aiv"], p, cube, template == "tbe_opt")
+    opt_blocks = min(strip, MAX_FLAGS)
+    blocks = {"basic": 2, "tbe_opt": opt_blocks}.get(template, _rectangle_blocks(cube, strip))
+    plan = _plan(p, template, why, cube, rows, cube.base_n, blocks)
+    return replace(plan, vector_cores=_vector_cores(p, cube, template))
+
+
+def _rectangle_blocks(cube: CubeTiles, strip: int) -> int:
+    """Blocks that a message starts: those of a core in a row of blocks, as far as there is room.
+
+    The vendor shrinks rectangles until the workspace has room. That it does so block by block, and
+    has no more of them than opt has flags ahead, is assumed.
+    """
+    room = MAX_WORKSPACE_BYTES // (INT32.nbytes(cube.base_m * cube.base_n) * cube.cores)
+    return max(1, min(strip, room, MAX_FLAGS))
+
+
+def _vector_cores(p: Problem, cube: CubeTiles, template: Template) -> int:
+    """How many vector cores of a group make the output: one with opt and scales of rows.
+
+    Also one for much output of short sums, for which the vendor starts only one a cube core
+    (quant_batch_matmul_v3_tiling.cpp; only with scales of rows, bfloat16 and FRACTAL_NZ).
+    """
+    pr = p.product
+    if p.pertoken_scale is None:
+        return 2
+    blocks = ceil_div(pr.m, cube.base_m) * ceil_div(pr.n, cube.base_n)
+    is_short = pr.k <= 1152 and blocks >= 682
+    is_long = 1152 < pr.k <= 1536 and pr.m >= 12544 and pr.n >= 1280
+    is_kind = p.output.dtype == "bfloat16" and pr.fractal_b
+    return 1 if template == "tbe_opt" or (is_kind and (is_short or is_long)) else 2
+
+
+def _template(spec: DeviceSpec, p: Problem) -> tuple[Template, str]:
+    """Whose tiles are taken, and why."""
+    pr = p.product
+    if p.asked is not None:
+        return ("basic" if p.asked == "basic" else "tbe"), "asked for"
+    sizes = f"(m, k, n) = {(pr.m, pr.k, pr.n)}"
+    if is_basic(spec, p):
+        return "basic", f"{sizes} is none of the sizes that the basic tiling leaves out"
+    if pr.matrices > 1:
+        return "tbe", f"the basic tiling leaves out batches, here of {pr.matrices} matrices"
+    return "tbe", f"{sizes} is one of the sizes that the basic tiling leaves out"
 
 
 def _plan(
-    template: Template, cube: CubeTiles, rows: int = 0, columns: int = 0, blocks: int = 0
+    p: Problem,
+    template: Template,
+    why: str,
+    cube: CubeTiles,
+    rows: int = 0,
+    columns: int = 0,
+    blocks: int = 0,
 ) -> Plan:
     """The plan with pieces of *rows* x *columns*, and *blocks* of each core in the workspace."""
-    block_bytes = INT32.nbytes(cube.base_m * cube.base_n)
+    workspaces = {}
+    if blocks:
+        block_bytes = INT32.nbytes(cube.base_m * cube.base_n)
+        workspaces["workspace"] = blocks * block_bytes * cube.cores
+        if (p.asked or template) == "tbe":
+            workspaces["messages"] = MESSAGE_BYTES * cube.cores
     return Plan(
         block_dim=cube.cores,
-        template=template,
+        template=p.asked or template,
+        reason="asked for" if p.asked else why,
         is_mix=blocks > 0,
-        workspaces={"workspace": blocks * block_bytes * cube.cores} if blocks else {},
+        workspaces=workspaces,
         cube=cube,
         epilogue_rows=rows,
         epilogue_columns=columns,
@@ -80,6 +145,8 @@ def _plan(
 
 
 MAX_WORKSPACE_BYTES = 50 * 2**20
+MAX_FLAGS = 15
+"""Blocks that the cube core of opt is ahead at most (quant_batch_matmul_v3_pertoken_opt.h)."""
 
 
 def _is_opt(p: Problem, cube: CubeTiles, strip: int, cores: int) -> bool:

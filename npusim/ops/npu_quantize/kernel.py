@@ -1,7 +1,9 @@
 """The program that each core runs for npu_quantize.
 
 A core has a rectangle of the matrix and works on pieces that fit the buffer, row by row: widen
-to float32, divide by or multiply with the scales, add the zero points, round and narrow.
+to float32, divide by or multiply with the scales, add the zero points, round and narrow. On 310P
+ascend_quant_v2 (div_mode=False) loads and stores each row by itself, and lets a store end before
+the next one begins (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant_v2{,_fp16}.h).
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class Quantize:
             self.work = self.builder.claim("ub", FLOAT32.nbytes(pitch))
         count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
         self.factors = [Factor(self.builder, spec, p, operand, count) for operand in p.inputs[1:]]
-        self.writer = Writer(self.builder, spec)
+        self.one_by_one = spec.arch == "2002" and not p.divide
+        self.writer = Writer(self.builder, spec, one_by_one=self.one_by_one)
 
     def program(self, rows: int, columns: int, phase: int) -> Program:
         """*rows* x *columns*, the first row taking scale *phase* when scaled by row."""
@@ -94,7 +97,7 @@ class Quantize:
         """*x* to *output*, both `(rows, width)`; the first row takes scale *phase*."""
         p, width, pitch = self.p, x.columns, pitch_columns(self.p, x.columns)
         x_pitch, y_pitch = x.dtype.nbytes(pitch), output.dtype.nbytes(pitch)
-        slot = load(self.builder, self.spec, self.x, x, x_pitch)
+        slot = load(self.builder, self.spec, self.x, x, x_pitch, one_by_one=self.one_by_one)
         out = self.y.alloc()
         for row in range(x.rows):
             if p.scaling == "row":

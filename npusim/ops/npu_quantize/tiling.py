@@ -84,8 +84,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         row_step = max(1, min((room - width * fixed) // (width * moving), rows_per_core))
     parts = pieces(p.columns, columns_per_core, least_columns(spec, p))
     active = ceil_div(p.rows, rows_per_core) * len(list(parts))
-    # ascend_quant_v2 starts every vector core of A2 and A3; those without work return at once.
-    block_dim = cores if spec.arch == "2201" and not p.divide else active
+    # ascend_quant_v2 starts every vector core; those without work return at once.
+    block_dim = active if p.divide else cores
     return Plan(
         block_dim=block_dim,
         rows_per_core=rows_per_core,

@@ -11,6 +11,7 @@ them (whole sectors, whole lines where a burst starts off one), which the links 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from npusim.devices.schema import Core, DeviceSpec, VectorClassName
@@ -32,6 +33,7 @@ from npusim.isa import (
     CrossCoreWaitFlag,
     Duplicate,
     Fixpipe,
+    Fold,
     Load,
     LoadData,
     LoadNd2Nz,
@@ -51,6 +53,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WaitFlag,
+    WholeReduce,
 )
 from npusim.timing.cost import matrix
 from npusim.timing.cost.copies import Charge, charge
@@ -97,6 +100,12 @@ def _vector(
     return cycles
 
 
+def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
+    """As the Max or Min that it is, whose result and first source stay where they are."""
+    here = replace(op.dst, count=op.src.count, repeat_stride=0)
+    return cost(Binary(op.op, here, here, op.src), spec, core)
+
+
 def _loop(op: ScalarLoop, spec: DeviceSpec, core: Core) -> Cost:
     return Cost(op.count * sum(cost(part, spec, core).body for part in op.body))
 
@@ -138,6 +147,8 @@ COST: Table[CostOf] = Table(
         Duplicate: _vector("duplicate"),
         Broadcast: _vector("broadcast", expands=True),
         Reduce: _vector("reduce", reduces=True),
+        WholeReduce: _vector("reduce", reduces=True),
+        Fold: _fold,
         BlockReduce: _vector("block_reduce", reduces=True),
         Copy: _vector("copy"),
         ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),

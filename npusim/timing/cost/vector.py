@@ -49,6 +49,10 @@ def vector(
     # 8-bit and 4-bit elements run at the rate of 16-bit ones (asc-devkit, vector throughput table).
     widest_bits = max(16, dst.dtype.bits, *(source.dtype.bits for source in sources))
     elements = spec.vector.repeat_bytes * 8 // widest_bits
+    # Strided operands may end a repeat early, as a mask does.
+    for local in (*sources, dst):
+        if local.is_strided:
+            elements = min(elements, local.repeat_elements)
     count = sources[0].count if reduces else dst.count
     repeats = ceil_div(count, elements)
     is_narrow = widest_bits == 16

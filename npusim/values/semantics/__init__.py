@@ -31,6 +31,7 @@ from npusim.isa import (
     CrossCoreWaitFlag,
     Duplicate,
     Fixpipe,
+    Fold,
     Load,
     LoadData,
     LoadNd2Nz,
@@ -49,6 +50,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WaitFlag,
+    WholeReduce,
 )
 from npusim.values.semantics import copies, matrix, scalar, vector
 from npusim.values.semantics.state import Memory, State
@@ -92,6 +94,8 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         Broadcast: vector.broadcast,
         Reduce: vector.reduce,
         BlockReduce: vector.block_reduce,
+        WholeReduce: vector.whole_reduce,
+        Fold: vector.fold,
         Copy: vector.copy,
         ScalarLoad: scalar.scalar_load,
         ScalarStore: scalar.scalar_store,

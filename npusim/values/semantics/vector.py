@@ -18,10 +18,12 @@ from npusim.isa import (
     Cast,
     Copy,
     Duplicate,
+    Fold,
     Local,
     MulAddDst,
     Reduce,
     Unary,
+    WholeReduce,
 )
 from npusim.values.semantics.state import State
 
@@ -34,9 +36,11 @@ __all__ = [
     "convert",
     "copy",
     "duplicate",
+    "fold",
     "mul_add_dst",
     "reduce",
     "unary",
+    "whole_reduce",
 ]
 
 
@@ -94,6 +98,17 @@ def broadcast(op: Broadcast, state: State) -> None:
 def reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
     state.buffers.view(op.dst).flat[0] = extreme(state.read(op.src))
+
+
+def whole_reduce(op: WholeReduce, state: State) -> None:
+    extreme = np.min if op.op == "min" else np.max
+    state.write(op.dst, extreme(state.read(op.src).reshape(op.dst.count, -1), axis=1))
+
+
+def fold(op: Fold, state: State) -> None:
+    extreme = np.min if op.op == "min" else np.max
+    repeats = state.read(op.src).reshape(-1, op.dst.count)
+    state.write(op.dst, extreme([state.read(op.dst), extreme(repeats, axis=0)], axis=0))
 
 
 def unary(op: Unary, state: State) -> None:

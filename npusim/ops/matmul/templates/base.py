@@ -1,4 +1,8 @@
-"""The template base: how MatMulV3 splits a product over cores and buffers."""
+"""The template base: how MatMulV3 splits a product over cores and buffers.
+
+Source: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp and matmul_v3_l2_cache.cpp. Left
+out, so that such shapes are split by rule too: the runtime knowledge base.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +11,45 @@ from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.kernel.tiles import CubeTiles, whole_edges
 from npusim.ops.matmul.contract import Problem
-from npusim.ops.matmul.templates.whole_k import WholeKPlan, build
+from npusim.ops.matmul.templates.buffers import l0c_depth, longest_k, steps
+from npusim.ops.matmul.templates.l2_tiles import l2_tile
+from npusim.ops.matmul.templates.whole_k import WholeKPlan, build, whole_k_plan
 
-__all__ = ["build", "tile"]
+__all__ = ["build", "diagonal_tiles", "tile"]
 
+Block = tuple[int, int]
+"""Rows and columns."""
 
 K_BYTES = 128
-L2_TILED_BYTES = 100 * 2**20
-"""Tensors that take more than this together are walked in L2 tiles cut for it; else in 4 x 6."""
-PIECE_BYTES = 32768
-"""Half of L0A or L0B."""
+"""k of a piece in L0, at most."""
+FULL_BLOCK = 128 * 256
+"""Numbers of a large block."""
+LARGE = 12 * 256
+"""Rows or columns from which on an axis counts as large."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
-    """Split as ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp, does.
+    """Split as the vendor does."""
+    if spec.arch == "2002":
+        return _coupled_plan(spec, p)
+    cube = diagonal_tiles(spec, p)
+    return whole_k_plan(p, cube, _past_l2(p, cube))
 
-    Left out, so that such shapes take the base tiling too: the runtime knowledge base, full-load
-    and split-K templates, the pass that turns operands into NZ first, and the closed choice for
-    m <= 128 with a transposed x2.
-    """
-    is_2002 = spec.arch == "2002"
-    core = spec.cores["ai_core" if is_2002 else "aic"]
-    bm, bn = _base(core, p)
-    if is_2002:
-        bn = whole_edges(bn, p.product.n, p.output.element)
-    pr, size = p.product, p.product.element.bits // 8
-    base_k = min(_base_k(size, max(bm, bn)), align_up(pr.k, 16))
-    step_a, step_b = (3, 3) if is_2002 else _steps(core, p, bm, bn, base_k)
-    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
-    if is_2002:
-        l2_m, l2_n = max(1, core.count // 2), 2
-    else:
-        l2_m, l2_n = _l2_tile(p, bm, bn)
-    cores = min(core.count, blocks_m * blocks_n * pr.matrices)
-    if is_2002 and p.output.element.nbytes(pr.n) < BLOCK_BYTES:
-        # A store spills into the next row, which must come later.
-        cores = 1
-    cube = CubeTiles(
-        *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b),
-        l0c_depth=2
-        if 2 * 4 * bm * bn <= (core.l0c_bytes or 0) and (not p.bias or bn <= 128)
-        else 1,
-        cores=cores,
+
+def diagonal_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    """Blocks of one size, dealt out to the cores along the diagonals of L2 tiles."""
+    core, pr = spec.cores["aic"], p.product
+    block = _block(core, p)
+    base_k = longest_k(p, block, K_BYTES * 8 // pr.element.bits)
+    step_a, step_b = steps(core, p, block, base_k)
+    if step_a == 8 and _is_middling(p, block):
+        step_a = 4
+    blocks_m, blocks_n = ceil_div(pr.m, block[0]), ceil_div(pr.n, block[1])
+    l2_m, l2_n = l2_tile(spec, pr, block)
+    return CubeTiles(
+        *(*block, base_k, step_a, step_b, 2 * step_a, 2 * step_b),
+        l0c_depth=l0c_depth(core, p, block),
+        cores=min(core.count, blocks_m * blocks_n * pr.matrices),
         schedule="round_robin",
         order="diagonal",
         l2_m=min(l2_m, blocks_m),
@@ -56,66 +57,84 @@ def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
         resident_a=step_a * base_k >= pr.k,
         resident_b=step_b * base_k >= pr.k,
     )
-    # Of the unified buffer of 310P one quarter holds results, double buffered in another one.
-    rows = align_down(core.usable_bytes("ub") // 4 // (size * bn), 16) if is_2002 else 0
-    return WholeKPlan(
-        block_dim=cores,
-        template=p.choice.template,
-        reason=p.choice.reason,
-        cube=cube,
-        out_rows=min(bm, rows),
-    )
 
 
-def _base_k(size: int, longest: int) -> int:
-    """As much of k as half of L0 holds of *longest* rows, a whole part of what a load copies."""
-    base = K_BYTES // size
-    while base > 16 and base * longest * size > PIECE_BYTES:
-        base //= 2
-    return base
+def _past_l2(p: Problem, cube: CubeTiles) -> tuple[str, ...]:
+    """The operands that the L2 does not keep, because no block reads them a second time.
+
+    Of several matrices it keeps both (assumed). That it does not keep an output larger than itself
+    makes no difference here: stores always pass through it.
+    """
+    pr = p.product
+    if pr.matrices > 1:
+        return ()
+    blocks_m, blocks_n = ceil_div(pr.m, cube.base_m), ceil_div(pr.n, cube.base_n)
+    tiles_m, tiles_n = ceil_div(blocks_m, cube.l2_m), ceil_div(blocks_n, cube.l2_n)
+    keeps_x1, keeps_x2 = tiles_n > 1, tiles_m > 1
+    if tiles_m * tiles_n == 1:
+        keeps_x1, keeps_x2 = blocks_n > 1, blocks_m > 1 or blocks_n > cube.cores
+    kept = {"x1": keeps_x1, "x2": keeps_x2}
+    return tuple(name for name, is_kept in kept.items() if not is_kept)
 
 
-def _base(core: Core, p: Problem) -> tuple[int, int]:
+def _block(core: Core, p: Problem) -> Block:
     """Rows and columns of a block."""
     pr, cores = p.product, core.count
-    bm, bn = (256, 128) if pr.transposed_a and pr.transposed_b else (128, 256)
+    bm, bn = _large_block(p)
     blocks = ceil_div(pr.m, bm) * ceil_div(pr.n, bn) * pr.matrices
+    waves = ceil_div(blocks, cores)
     if blocks < cores or pr.m < 256 or pr.n < 256:
-        bm, bn = _small(core, p)
-    elif (bm, bn) == (128, 256) and not pr.transposed_a and ceil_div(blocks, cores) < 4:
+        bm, bn = _fitted(core, *_small_block(core, p))
+    elif (bm, bn) == (128, 256) and not pr.transposed_a and waves < 4:
         # Whole waves: as many rows of blocks as the cores can take beside each other.
-        rows = ceil_div(blocks, cores) * cores // (ceil_div(pr.n, bn) * pr.matrices)
+        rows = waves * cores // (ceil_div(pr.n, bn) * pr.matrices)
         bm = align_up(ceil_div(pr.m, rows), 16)
+    elif (bm, bn) == (128, 256) and not pr.transposed_a and pr.m <= 672:
+        bm = align_up(ceil_div(pr.m, ceil_div(pr.m, bm)), 16)
     return min(bm, align_up(pr.m, 16)), min(bn, align_up(pr.n, 16))
 
 
-def _small(core: Core, p: Problem) -> tuple[int, int]:
+def _large_block(p: Problem) -> Block:
+    """The block for many: 128 x 256, or the other way round if that loads less."""
+    pr = p.product
+    if pr.transposed_a == pr.transposed_b:
+        is_tall = pr.transposed_a
+    elif pr.fractal_b:
+        is_tall = False
+    elif min(pr.m, pr.n) >= LARGE:
+        tall = ceil_div(pr.m, 256) * pr.n + ceil_div(pr.n, 128) * pr.m
+        is_tall = tall < ceil_div(pr.m, 128) * pr.n + ceil_div(pr.n, 256) * pr.m
+    else:
+        # Where one axis is large it is the longer one.
+        is_tall = pr.m > pr.n
+    return (256, 128) if is_tall else (128, 256)
+
+
+def _small_block(core: Core, p: Problem) -> Block:
     """For few blocks: the pair with the least sum of rows and columns a wave."""
     pr = p.product
     cores = max(1, core.count // pr.matrices)
+
+    def share(extent: int, beside: int, most: int) -> int:
+        """Of *extent* what a core gets where *beside* blocks already occupy some."""
+        return min(align_up(max(1, extent // max(1, cores // beside)), 16), most)
+
     pairs = []
-    if pr.transposed_b and not pr.transposed_a and pr.m <= 128 and not p.bias:
-        # Closed; assumed: even shares of at most 256 columns, so that rows of 512 bytes fit L1.
-        waves = ceil_div(pr.n, cores * 256)
-        pairs.append((align_up(pr.m, 16), align_up(ceil_div(pr.n, waves * cores), 16)))
-    elif pr.transposed_b:
+    if pr.transposed_b:
         for m, n in ((64, 64), (128, 128), (128, 256)):
             m, n = min(m, align_up(pr.m, 16)), min(n, align_up(pr.n, 16))
-            pairs.append((m, align_up(ceil_div(pr.n, max(1, cores // ceil_div(pr.m, m))), 16)))
-            pairs.append((align_up(ceil_div(pr.m, max(1, cores // ceil_div(pr.n, n))), 16), n))
+            pairs.append((m, share(pr.n, ceil_div(pr.m, m), 512)))
+            pairs.append((share(pr.m, ceil_div(pr.n, n), 512), n))
             pairs.append((m, n))
     else:
         for n, max_m in ((256, 128), (128, 128), (512, 64)):
             n = min(n, align_up(pr.n, 16))
-            beside = max(1, cores // ceil_div(pr.n, n))
-            pairs.append((min(align_up(ceil_div(pr.m, beside), 16), max_m), n))
+            pairs.append((share(pr.m, ceil_div(pr.n, n), max_m), n))
     # L0 takes 16 of k of at most 512 rows; the bias table has room for 256 columns.
     most_n = 256 if p.bias else 512
-    fitting = [
-        (m, n) for m, n in pairs if m <= 512 and n <= most_n and 4 * m * n <= (core.l0c_bytes or 0)
-    ]
+    fitting = [(m, n) for m, n in pairs if n <= most_n and 4 * m * n <= (core.l0c_bytes or 0)]
 
-    def cost(pair: tuple[int, int]) -> int:
+    def cost(pair: Block) -> int:
         blocks = ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1])
         return sum(pair) * ceil_div(blocks, cores)
 
@@ -123,60 +142,48 @@ def _small(core: Core, p: Problem) -> tuple[int, int]:
     return min(fitting or pairs, key=cost)
 
 
-def _steps(core: Core, p: Problem, bm: int, bn: int, base_k: int) -> tuple[int, int]:
-    """Pieces of k that one load copies to L1, of x1 and of x2."""
-    size = p.product.element.bits // 8
-    # The kernel is of the cube alone, so the 256 bytes of messages with vector cores are free.
-    room = core.l1_bytes or 0
-    bias = align_up(p.bias.element.nbytes(bn), 64) if p.bias else 0
-    a, b = (max(2, room // 2 // (base * base_k * size)) for base in (bm, bn))
-    if (a * bm + b * bn) * base_k * size > room - bias:
-        a, b = (max(2, a // 2), b) if bm < bn else (a, max(2, b // 2))
-    steps = ceil_div(p.product.k, base_k)
-    step_a, step_b = (min(_whole_rows(x // 2, base_k * size), steps) for x in (a, b))
-    if step_a > step_b:
-        step_a = step_a // step_b * step_b
-    else:
-        step_b = step_b // step_a * step_a
-    if _is_middling(p) and step_a == 8:
-        step_a = 4
-    return step_a, step_b
+def _fitted(core: Core, bm: int, bn: int) -> Block:
+    """Sides between 128 and 256 give way until the block fits L0C."""
+    room = (core.l0c_bytes or 0) // 4
+    if 128 < bm < 256:
+        bn = min(bn, 128)
+    if 128 < bn < 256:
+        bm = min(bm, 128)
+    return (bm, bn) if bm * bn <= room else (align_down(room // bn, 16), bn)
 
 
-def _whole_rows(step: int, row_bytes: int) -> int:
-    """The largest number of steps whose rows are whole lines of 512 bytes, or of 256."""
-    for line in (512, 256):
-        for less in range(step, 0, -1):
-            if less * row_bytes % line == 0:
-                return less
-    return step
-
-
-def _is_middling(p: Problem) -> bool:
+def _is_middling(p: Problem, block: Block) -> bool:
     """Sizes for which the vendor halves the step: multiples of 256, k no power of two."""
     pr = p.product
     if min(pr.m, pr.n) < 768 or any(extent % 256 for extent in (pr.m, pr.n, pr.k)):
         return False
-    return bool(pr.k & (pr.k - 1)) and bool(pr.m % 16384) and bool(pr.n % 16384)
+    is_full = block[0] * block[1] == FULL_BLOCK and pr.m * pr.n > 24 * FULL_BLOCK
+    return is_full and bool(pr.k & (pr.k - 1)) and bool(pr.m % 16384) and bool(pr.n % 16384)
 
 
-def _l2_tile(p: Problem, bm: int, bn: int) -> tuple[int, int]:
-    """Blocks of an L2 tile: the first cut, columns before rows, that divides and fits."""
-    pr, size = p.product, p.product.element.bits // 8
-
-    def nbytes(m: int, n: int) -> int:
-        return (m * pr.k + pr.k * n + m * n) * size
-
-    if nbytes(pr.m, pr.n) <= L2_TILED_BYTES:
-        return 4, 6
+def _coupled_plan(spec: DeviceSpec, p: Problem) -> WholeKPlan:
+    """310P: loads of three pieces of k, and so many rows of a block out of L0C at a time."""
+    core, pr = spec.cores["ai_core"], p.product
+    bm, bn = _block(core, p)
+    bn = whole_edges(bn, pr.n, p.output.element)
     blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
-    for n in _divisors(blocks_n):
-        for m in _divisors(blocks_m):
-            if nbytes(m * bm, n * bn) <= L2_TILED_BYTES:
-                return m, n
-    return 4, 6
-
-
-def _divisors(number: int) -> list[int]:
-    """Those of *number*, the largest first."""
-    return [x for x in range(number, 0, -1) if number % x == 0]
+    base_k = longest_k(p, (bm, bn), K_BYTES * 8 // pr.element.bits)
+    cores = min(core.count, blocks_m * blocks_n * pr.matrices)
+    if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
+        # A store spills into the next row, which must come later.
+        cores = 1
+    cube = CubeTiles(
+        *(bm, bn, base_k, 3, 3, 6, 6),
+        l0c_depth=l0c_depth(core, p, (bm, bn)),
+        cores=cores,
+        schedule="round_robin",
+        order="diagonal",
+        l2_m=min(max(1, core.count // 2), blocks_m),
+        l2_n=min(2, blocks_n),
+        resident_a=3 * base_k >= pr.k,
+        resident_b=3 * base_k >= pr.k,
+    )
+    # Of the unified buffer one quarter holds results, double buffered in another one.
+    rows = align_down(core.usable_bytes("ub") // 4 // pr.element.nbytes(bn), 16)
+    past_l2 = ("x2",) if cube.bypasses_l2(pr) and not pr.transposed_b else ()
+    return whole_k_plan(p, cube, past_l2, min(bm, rows))

@@ -1,11 +1,128 @@
-"""The template v2: MatMulV2, whose program is that of base; only its tiles differ.
+"""The template v2: how MatMulV2 splits a product over cores and buffers.
 
-They are closed, but for those of base where nothing else is known.
+Its tiling is closed. What follows is read off times of products of bfloat16 whose x2 lies as (n, k)
+(hudingyi688/aiconfigurator-npu@90d7765, MatMulV2.csv: 24 cores, k and n powers of two from 256 to
+16384, and 7168 and 12288), by how they grow with k: a core's rows of x1 and x2 take a fixed time
+each. All of it is assumed, more so between the sizes that were measured:
+
+* a power of two of cores, 16 of 24, makes one block each where that is enough: 32, 64 or 128 rows
+  by 32 to 256 columns, as many blocks as there are cores for, the squarest of them;
+* of up to 32 rows and 512 columns each core of half of them takes an even share of the columns;
+* below 16 rows, wider ones are cut into 256 columns a block: one a core, or the same number for all
+  cores, or for a power of two of them, or else as many as half of the cores leave;
+* from 16 rows on, all cores take blocks of up to 128 x 256 in turn, and of 257 to 768 rows with
+  more than 256 columns a third each, 128 columns at a time: three rows of eight cores;
+* all else is split as by base;
+* x2 is read past the L2 once for each row of blocks, unless it is small or there are many.
 """
 
 from __future__ import annotations
 
-from npusim.ops.matmul.templates.base import tile
-from npusim.ops.matmul.templates.whole_k import build
+from npusim.data.integers import align_up, ceil_div
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.tiles import CubeTiles
+from npusim.ops.matmul.contract import Problem
+from npusim.ops.matmul.templates.base import diagonal_tiles
+from npusim.ops.matmul.templates.buffers import l0c_depth, longest_k, steps
+from npusim.ops.matmul.templates.whole_k import WholeKPlan, build, whole_k_plan
 
 __all__ = ["build", "tile"]
+
+Block = tuple[int, int]
+"""Rows and columns."""
+
+ROWS = 32, 64, 128
+COLUMNS = 32, 64, 128, 256
+"""What blocks may have, of the products that are one block a core."""
+CORES_ALONG = 8
+"""Cores beside each other where rows are cut in thirds."""
+KEPT_X2_BYTES = 32 * 2**20
+"""An x2 of up to that is kept by the L2. Measured were 29 MB, kept, and 50 MB, not kept."""
+PAST_L2_ROWS = 768
+
+
+def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
+    """Split as the measured times say."""
+    cube = _tiles(spec, p)
+    is_past = p.product.m <= PAST_L2_ROWS and p.x2.spec.nbytes > KEPT_X2_BYTES
+    return whole_k_plan(p, cube, ("x2",) if is_past else ())
+
+
+def _tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    core, pr = spec.cores["aic"], p.product
+    if pr.matrices > 1:
+        return diagonal_tiles(spec, p)
+    if pr.m <= 32 and pr.n <= 512:
+        shares = max(1, core.count // 2)
+        return _grid(core, p, (align_up(pr.m, 16), align_up(ceil_div(pr.n, shares), 16)))
+    if pr.m < 16:
+        return _few_rows(core, p)
+    thirds = max(1, core.count // CORES_ALONG)
+    if min(pr.m, pr.n) > 256:
+        if pr.m <= 256 * thirds:
+            return _grid(core, p, (align_up(ceil_div(pr.m, thirds), 16), 128))
+        return diagonal_tiles(spec, p)
+    block = _one_each(core, p)
+    if block is None:
+        rows = align_up(ceil_div(pr.m, ceil_div(pr.m, 128)), 16)
+        block = rows, min(256, align_up(pr.n, 16))
+    return _grid(core, p, block)
+
+
+def _one_each(core: Core, p: Problem) -> Block | None:
+    """The block of which there are most for a power of two of cores, of these the squarest."""
+    pr, most = p.product, _power_of_two(core)
+
+    def sizes(of: tuple[int, ...], extent: int) -> list[int]:
+        """The least, and those of which more than half is used."""
+        return [min(x, align_up(extent, 16)) for x in of if x == of[0] or x < 2 * extent]
+
+    pairs = {}
+    for m in sizes(ROWS, pr.m):
+        for n in sizes(COLUMNS, pr.n):
+            blocks = ceil_div(pr.m, m) * ceil_div(pr.n, n)
+            if blocks <= most:
+                pairs[blocks, -(m + n), n] = m, n
+    return pairs[max(pairs)] if pairs else None
+
+
+def _few_rows(core: Core, p: Problem) -> CubeTiles:
+    """Below 16 rows: 256 columns a block."""
+    blocks, cores = ceil_div(p.product.n, 256), core.count
+    if blocks > cores and blocks % cores:
+        power = _power_of_two(core)
+        cores = power if blocks % power == 0 else max(1, cores // 2)
+    return _grid(core, p, (16, 256), cores)
+
+
+def _power_of_two(core: Core) -> int:
+    """The largest that the chip has cores for."""
+    return 1 << (core.count.bit_length() - 1)
+
+
+def _grid(core: Core, p: Problem, block: Block, cores: int | None = None) -> CubeTiles:
+    """A rectangle of blocks for each of at most *cores*: the shorter side is not shared out."""
+    pr, count = p.product, cores or core.count
+    blocks_m, blocks_n = ceil_div(pr.m, block[0]), ceil_div(pr.n, block[1])
+    if blocks_m <= blocks_n:
+        columns = ceil_div(blocks_n, max(1, count // blocks_m))
+        grid = blocks_m, ceil_div(blocks_n, columns)
+    else:
+        rows = ceil_div(blocks_m, max(1, count // blocks_n))
+        grid = ceil_div(blocks_m, rows), blocks_n
+    # All of half of L0, since k is the inner axis of both.
+    base_k = longest_k(p, block, 1024)
+    step_a, step_b = steps(core, p, block, base_k)
+    return CubeTiles(
+        *(*block, base_k, step_a, step_b, 2 * step_a, 2 * step_b),
+        l0c_depth=l0c_depth(core, p, block),
+        cores=grid[0] * grid[1],
+        schedule="grid",
+        order="row",
+        l2_m=blocks_m,
+        l2_n=blocks_n,
+        cores_m=grid[0],
+        cores_n=grid[1],
+        resident_a=step_a * base_k >= pr.k,
+        resident_b=step_b * base_k >= pr.k,
+    )

@@ -31,7 +31,7 @@ from npusim.kernel.views import GmView
 from npusim.ops.matmul.contract import Problem
 from npusim.ops.matmul.templates.plan import Plan
 
-__all__ = ["WholeKPlan", "build"]
+__all__ = ["WholeKPlan", "build", "whole_k_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,22 @@ class WholeKPlan(Plan):
     cube: CubeTiles
     out_rows: int
     """Rows of a block that the unified buffer holds at a time; 0 where the fixpipe stores."""
+    past_l2: tuple[str, ...]
+    """The operands that the L2 does not keep."""
+
+
+def whole_k_plan(
+    p: Problem, cube: CubeTiles, past_l2: tuple[str, ...] = (), out_rows: int = 0
+) -> WholeKPlan:
+    """The plan with these tiles, for the kernel that was chosen."""
+    return WholeKPlan(
+        block_dim=cube.cores,
+        template=p.choice.template,
+        reason=p.choice.reason,
+        cube=cube,
+        out_rows=out_rows,
+        past_l2=past_l2,
+    )
 
 
 def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
@@ -48,9 +64,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
     kind = "ai_core" if spec.arch == "2002" else "aic"
     kernel = (CoupledMatmul if spec.arch == "2002" else CubeMatmul)(spec, p, plan)
     bindings = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
-    # Measured decode products with (n, k) weights find them in the L2, those with (k, n) do not.
-    past_l2 = plan.cube.bypasses_l2(p.product) and not p.product.transposed_b
-    bindings["x2"] = Binding("x2", is_cached=not past_l2)
+    bindings |= {name: Binding(name, is_cached=False) for name in plan.past_l2}
 
     def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:
         bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
@@ -71,7 +85,9 @@ class CubeMatmul:
         self.builder = Builder("matmul", spec.cores["aic"], spec.sync, alone=True)
         a = GmFeed(self.builder, gm_matrix_a(p.product))
         b = GmFeed(self.builder, gm_matrix_b(p.product))
-        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k)
+        # ops-nn@e5c3fa9, mat_mul_base_kernel.h: the configuration of the Matmul API has the unit
+        # flag, and no k stagger. The closed kernel of v2 is assumed to have it, too.
+        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, unit_flag=True)
         self.tables = Tables(self.builder, tile.n, None if p.bias is None else p.bias.element)
 
     def block(self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None) -> None:
@@ -84,8 +100,7 @@ class CubeMatmul:
         rows_padded = align_up(output.rows, FRACTAL_ROWS)
         sums = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
         size = output.rows, output.columns, rows_padded
-        self.builder.emit(Fixpipe(output.operand, sums, *size, output.dtype, "cast"))
-        self.writer.release(slot)
+        self.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, "cast"))
 
 
 class CoupledMatmul:

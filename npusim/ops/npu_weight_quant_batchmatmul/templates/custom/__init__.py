@@ -7,9 +7,10 @@
     cube cores     x (m, k) @ slot (k, columns) + bias -> output (m, columns)
 
 All vector cores finish a round together: each stores its tiles, all wait for each other, then each
-sets the flag of its cube core. Cube cores free slots in the same way, so vector cores are ahead by
-at most as many rounds as the ring has slots (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/
-op_kernel, *_custom.h, *_common.h, *_custom_weight_nz.h).
+sets the flag of its cube core. They do so when they have made the first tile of the next round, and
+its store waits for it. Cube cores say in the same way what they have read: vector cores are ahead
+by two rounds at most (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel, *_custom.h,
+*_common.h, *_custom_weight_nz.h).
 """
 
 from __future__ import annotations

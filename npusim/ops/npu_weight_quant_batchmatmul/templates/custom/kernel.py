@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from npusim.data.dtypes import FLOAT32, UINT64
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
@@ -10,7 +12,7 @@ from npusim.isa import Fixpipe, Local, QuantMode
 from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile, Tables
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
@@ -29,6 +31,8 @@ __all__ = ["build"]
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 """Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
+MAX_ROUNDS_AHEAD = 2
+"""Vector cores store a round after cube cores have read the one so many before."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
@@ -58,26 +62,44 @@ class _VectorKernel:
     def program(self, core: int) -> Program:
         """The program of vector core number *core*."""
         plan, builder = self._plan, self._builder
+        # As many tiles for each core as the busiest one needs: the last cores may have none.
+        runs = [ceil_div(len(tiles), 2 * plan.block_dim) for tiles in self._rounds]
         shares = [
-            [tiles[index] for index in share(len(tiles), 2 * plan.block_dim, core)]
-            for tiles in self._rounds
+            tiles[core * run : (core + 1) * run]
+            for tiles, run in zip(self._rounds, runs, strict=True)
         ]
         if any(shares):
             self._dequantiser.load_registers()
         # A round: (k, round_n) of the weight, its tiles shared out over all vector cores
         for number, tiles in enumerate(shares):
-            # The slot was used before: all cube cores must have read it.
-            if number >= plan.slots:
-                repeat(builder, builder.cross_core_wait_flag, "group", "mte3", READ)
             offset_bytes, start = number % plan.slots * self._slot_bytes, number * plan.round_n
+            between = self._between(number)
             for tile in tiles:
                 # (k, n) goes to (k, n - start), (n, k) to (n - start, k).
                 row, column = tile.row - start, tile.column
                 if self._ring.k_is_first:
                     row, column = tile.row, tile.column - start
-                self._dequantiser.write(tile, self._ring, row, column, offset_bytes)
-            repeat(builder, sync_all, builder, "mte3", "mte3", VECTORS_DONE, FILLED)
+                self._dequantiser.write(tile, self._ring, row, column, offset_bytes, between)
+                between = None
+            if between is not None:
+                repeat(builder, between)
+        repeat(builder, self._hand_over)
         return builder.build()
+
+    def _between(self, number: int) -> Callable[[], None] | None:
+        """What comes before the first store of round *number*, when its first tile is made."""
+        if number == 0:
+            return None
+        return self._hand_over if number < MAX_ROUNDS_AHEAD else self._hand_over_and_wait
+
+    def _hand_over(self) -> None:
+        """Wait until all vector cores have stored the round before, then tell the cube core."""
+        sync_all(self._builder, "mte3", "scalar", VECTORS_DONE, FILLED)
+
+    def _hand_over_and_wait(self) -> None:
+        """After that wait until all cube cores have read the round `MAX_ROUNDS_AHEAD` before."""
+        self._hand_over()
+        self._builder.cross_core_wait_flag("group", "scalar", READ)
 
 
 class _CubeKernel:

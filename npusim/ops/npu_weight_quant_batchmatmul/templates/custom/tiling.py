@@ -75,13 +75,16 @@ def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
     """Split so that the busiest cube core loads least, in base tiles of at most 128 x 256.
 
     The vendor's grid comes from MultiCoreMatmulTiling or a closed table. The rule here is assumed,
-    and so is that every vector core takes part that finds a tile in a round.
+    and so is that every vector core takes part that finds a tile in a round. Cube cores take part
+    as whole base tiles make use of them, as in a published edition of the tiling library
+    (cache_tiling.cc): 54 tiles along n are three rounds of 18 cores, not 24, 24 and 6 tiles.
     """
     core, f = spec.cores["aic"], p.traits
     cores_m, base_m, base_n = min(_grids(core.count, f.m, f.n))[-1]
     blocks_n = ceil_div(f.n, base_n)
     cores_n = min(core.count // cores_m, blocks_n)
     rounds = ceil_div(blocks_n, cores_n)
+    cores_n = ceil_div(blocks_n, rounds)
     tile_rows, tile_columns = _weight_tile_sizes(spec, p)
     plan = CustomPlan(
         template=p.choice.template,

@@ -3,11 +3,12 @@
 The weight is cast to fp16, exactly; each step then rounds to the type that a template computes
 in (see :class:`Precision`). ND stays ND, in either orientation; FRACTAL_NZ becomes FRACTAL_NZ of
 16-bit numbers: its columns of fractals, 32 int8 or 64 int4 fp32, are split to 16 by block strides
-(ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/tool.h and *_custom*.h).
+(ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/tool.h, *_common.h and *_custom*.h).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 from typing import Literal
@@ -17,7 +18,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Cast
+from npusim.isa import Cast, Copy
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cube import GmMatrix
@@ -71,7 +72,8 @@ class Dequantiser:
         self._out = builder.queue("ub", precision.out.nbytes(count), "vector", "mte3", 2)
         is_fp16 = precision.out is FLOAT16
         self._fp32 = None if is_fp16 else builder.claim("ub", FLOAT32.nbytes(count))
-        self._fp16 = builder.claim("ub", FLOAT16.nbytes(count)) if self._is_nz else None
+        has_fp16 = is_fp16 or self._is_nz
+        self._fp16 = builder.claim("ub", FLOAT16.nbytes(count)) if has_fp16 else None
         k, n = (rows, columns) if weight.k_is_first else (columns, rows)
         self._groups, self._n = _max_groups(p.traits.group_size, k), n
         self._offset = self._parameter(p.antiquant_offset, precision.offset)
@@ -108,11 +110,18 @@ class Dequantiser:
             parameter.load_register()
 
     def write(
-        self, tile: MatrixTile, output: GmMatrix, row: int, column: int, offset_bytes: int = 0
+        self,
+        tile: MatrixTile,
+        output: GmMatrix,
+        row: int,
+        column: int,
+        offset_bytes: int = 0,
+        before_store: Callable[[], None] | None = None,
     ) -> None:
         """Dequantise *tile* of the weight to (*row*, *column*) of *output*, and on.
 
-        *output* begins *offset_bytes* into its tensor.
+        *output* begins *offset_bytes* into its tensor. *before_store* writes what is to happen
+        between the last step of the tile and its store; it must always write the same.
         """
         f, weight = self._p.traits, self._weight
         spans = (tile.row, tile.rows), (tile.column, tile.columns)
@@ -129,11 +138,17 @@ class Dequantiser:
             tile_view(weight, tile),
             dst.shifted_to(dst.offset_bytes + offset_bytes),
             group_ends,
+            before_store,
             *(x.view(n, columns, k // size, len(group_ends)) for x in self._per_tile),
         )
 
     def _dequantise(
-        self, weight: GmView, output: GmView, group_ends: tuple[int, ...], *numbers: GmView
+        self,
+        weight: GmView,
+        output: GmView,
+        group_ends: tuple[int, ...],
+        before_store: Callable[[], None] | None,
+        *numbers: GmView,
     ) -> None:
         """(rows, columns) of the weight -> as many floats; of FRACTAL_NZ columns of fractals."""
         # ND rows are filled up, columns of fractals are whole repeats already.
@@ -146,6 +161,8 @@ class Dequantiser:
         self._compute(UbTile(self._weight, weight, group_ends), raw, out)
         for parameter in self._per_tile:
             parameter.release()
+        if before_store is not None:
+            before_store()
         pitch = align_up(output.columns, ROW)
         store(self._builder, self._out, out, output, pitch=pitch, with_gaps=self._is_nz)
 
@@ -153,7 +170,7 @@ class Dequantiser:
         """All steps of a tile, *raw* to *out*; *raw* is freed as soon as it has been read."""
         builder, precision, count = self._builder, self._precision, tile.count
         # (count,) int8 or int4 -> fp16, exactly
-        fp16 = self._fp16 or self._upper_half(count) or out
+        fp16 = self._fp16 or self._upper_half(count)
         step(builder, Cast(fp16.of(FLOAT16, count), raw.of(self._weight.dtype, count)))
         self._raw.free(raw)
         value = fp16
@@ -161,10 +178,12 @@ class Dequantiser:
             # Fractals cannot be split in place; the result's buffer is not in use yet.
             value = out if self._is_nz else fp16
             self._apply("add", tile, self._offset, fp16, value)
-        # fp16 all the way: the product with the scale is the result.
+        # fp16 all the way: the product with the scale is the result, which ND makes in place.
         if self._fp32 is None:
             assert self._scale is not None
-            self._apply("mul", tile, self._scale, value, out)
+            self._apply("mul", tile, self._scale, value, out if self._is_nz else fp16)
+            if not self._is_nz:
+                step(builder, Copy(out.of(FLOAT16, count), fp16.of(FLOAT16, count)))
             return
         # (count,) fp16 -> fp32, fractals split if they are not yet
         fp32 = self._fp32
@@ -178,10 +197,9 @@ class Dequantiser:
         # (count,) fp32 -> bf16
         step(builder, Cast(out.of(precision.out, count), fp32.of(FLOAT32, count), "rint"))
 
-    def _upper_half(self, count: int) -> Slot | None:
+    def _upper_half(self, count: int) -> Slot:
         """That of the fp32 numbers: cast from there, none overtakes what is still to be read."""
-        if self._fp32 is None:
-            return None
+        assert self._fp32 is not None
         # fp32 (count,) is twice as long: fp16 (count,) fills its second half.
         nbytes = FLOAT16.nbytes(count)
         return Slot("ub", self._fp32.offset_bytes + nbytes, nbytes, event=-1)

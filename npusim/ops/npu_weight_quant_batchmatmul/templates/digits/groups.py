@@ -86,12 +86,19 @@ def group_views(f: CallTraits) -> tuple[GmView, ...]:
 class GroupSplitter:
     """Writes groups of x in digits."""
 
-    def __init__(self, builder: Builder, p: Problem, max_groups: int) -> None:
-        """Claim room for *max_groups* at a time."""
+    def __init__(
+        self, builder: Builder, p: Problem, max_groups: int, *, loads_ahead: bool = True
+    ) -> None:
+        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`DigitSplitter`."""
         self._builder, self._f = builder, p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         self._splitter = DigitSplitter(
-            builder, p.x.element, scheme_of(p.traits), max_groups, p.traits.group_size
+            builder,
+            p.x.element,
+            scheme_of(p.traits),
+            max_groups,
+            p.traits.group_size,
+            loads_ahead=loads_ahead,
         )
 
     def write(self, row: int, group: int, groups: int) -> None:

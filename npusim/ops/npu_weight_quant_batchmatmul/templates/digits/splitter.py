@@ -65,12 +65,26 @@ class DigitSplitter:
     """The buffers of a vector core for planes of some size, and what it does to the planes."""
 
     def __init__(
-        self, builder: Builder, x: DType, scheme: Scheme, max_rows: int, columns: int
+        self,
+        builder: Builder,
+        x: DType,
+        scheme: Scheme,
+        max_rows: int,
+        columns: int,
+        *,
+        loads_ahead: bool = True,
     ) -> None:
-        """Claim room for *max_rows* x *columns*, a multiple of 64."""
+        """Claim room for *max_rows* x *columns*, a multiple of 64.
+
+        *loads_ahead* says whether x of the next plane is loaded as soon as that of this one has
+        been widened, or only when `split` is done.
+        """
         self._builder, self._scheme, self._columns = builder, scheme, columns
         size = max_rows * columns
         self._raw = builder.queue("ub", x.nbytes(size), "mte2", "vector")
+        self._loads_ahead = loads_ahead
+        self._held: list[Slot] = []
+        """x of the plane under way, if the next one is not to be loaded yet."""
         self._plane = builder.claim("ub", FLOAT32.nbytes(size))
         self._work = builder.claim("ub", FLOAT32.nbytes(size))
         # A block for each row also finds room here, before there are halves.
@@ -91,7 +105,10 @@ class DigitSplitter:
         slot = load(builder, self._raw, x, pitch=size // x.rows, with_gaps=True)
         plane = Plane(self._plane, rows, columns)
         step(builder, Cast(plane.whole(), slot.of(x.dtype, size), "none"))
-        self._raw.free(slot)
+        if self._loads_ahead:
+            self._raw.free(slot)
+        else:
+            self._held.append(slot)
         # Zeros change neither the largest magnitude nor the sum.
         if count < columns:
             for row in range(rows):
@@ -171,3 +188,5 @@ class DigitSplitter:
             step(builder, Binary("sub", whole, whole, rounded.whole()))
             step(builder, BinaryScalar("mul", whole, whole, factor))
             rounded = self.store_digit(plane, digit)
+        while self._held:
+            self._raw.free(self._held.pop())

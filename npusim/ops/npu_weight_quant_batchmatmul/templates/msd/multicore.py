@@ -8,27 +8,28 @@
     vector cores  the first of each pair: both digits combined, scaled, y
 
 Each stage begins when the one before is over: all vector cores wait for each other and then let
-their cube core go on, which lets its own vector cores go on (ops-nn@e5c3fa9 matmul/
+their cube core go on, which lets its own vector cores go on. Meanwhile the first of each pair loads
+its parameters and forms the offsets of its first tile (ops-nn@e5c3fa9 matmul/
 weight_quant_batch_matmul_v2, op_kernel/*_msd_multicore.h, op_host/op_tiling/*_msd_tiling.cpp).
-Assumed: the epilogue takes at most 1024 columns at a time, and two of its pieces are under way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryScalar, Cast, Local, ScalarAlu, ScalarLoad
+from npusim.isa import Binary, BinaryScalar, Cast, Copy, Local, ScalarAlu, ScalarLoad
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import BaseTile
 from npusim.kernel.launch import mixed_launch
-from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, multiply_add, spread_rows
+from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, spread_rows
 from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import balanced, pieces
@@ -58,8 +59,13 @@ ALL_SPLIT, DIGITS_READY, PRODUCTS_READY = range(3)
 
 # ---- how the work is split ----
 
-EPILOGUE_ELEMENTS, EPILOGUE_COLUMNS = 7712, 1024
-"""What a vector core turns into y at a time, at most."""
+EPILOGUE_ELEMENTS, NARROW_COLUMNS = 7712, 1024
+"""What a vector core turns into y at a time, at most, where it has no more columns than that."""
+EPILOGUE_BYTES, BYTES_PER_ELEMENT, BYTES_PER_COLUMN, BYTES_OF_ROWS = 186 * 1024, 22, 20, 256
+"""What it is cut from where there are more: int32 and fp32 of both digits, offsets and y; the
+parameters and their fp32; the numbers of rows."""
+MAX_EPILOGUE_COLUMNS = 4096
+"""Assumed: columns of which not even a row fits, as on a chip of few cores, come in pieces."""
 PRELOADS = 3
 FEWER_PRELOADS = {(1, 5568, 6656): 1, (16, 8192, 7168): 2}
 """(m, k, n) of transposed weights without bias for which the vendor settled on fewer."""
@@ -90,7 +96,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     core_n = core_columns(f, spec.cores["aic"].count)
     cube_cores = ceil_div(f.n, core_n)
     cube = digits_tile(spec, p, f.k, min(core_n, f.n), keeps=True)
-    columns = min(core_n, f.n, EPILOGUE_COLUMNS)
+    columns = min(core_n, f.n, MAX_EPILOGUE_COLUMNS)
     return MulticorePlan(
         template=p.choice.template,
         form=p.choice.form,
@@ -104,7 +110,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
         core_n=core_n,
         cube=cube,
         preloads=_preloads(f, cube),
-        epilogue_rows=min(f.m, EPILOGUE_ELEMENTS // align_up(columns, REPEAT)),
+        epilogue_rows=min(f.m, _epilogue_rows(align_up(columns, REPEAT))),
         epilogue_columns=columns,
     )
 
@@ -112,6 +118,14 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
 def _preloads(f: CallTraits, cube: BaseTile) -> int:
     fewer = FEWER_PRELOADS if f.trans_weight and not f.has_bias else {}
     return fewer.get((f.m, f.k, f.n), min(PRELOADS, f.k // (cube.k * cube.steps_b)))
+
+
+def _epilogue_rows(columns: int) -> int:
+    """Rows of *columns* that a vector core turns into y at a time."""
+    if columns <= NARROW_COLUMNS:
+        return EPILOGUE_ELEMENTS // columns
+    room_bytes = EPILOGUE_BYTES - BYTES_PER_COLUMN * columns - BYTES_OF_ROWS
+    return align_down(room_bytes // BYTES_PER_ELEMENT, 32) // columns
 
 
 def _product_view(f: CallTraits) -> GmView:
@@ -171,10 +185,12 @@ class _VectorCore:
         sync_all(builder, "mte3", "mte2", event=ALL_SPLIT, group_event=DIGITS_READY)
         if group < plan.cube_cores:
             builder.end_stage()
-            builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
             if half == 0:
                 column = group * plan.core_n
-                self._epilogue.write(column, min(plan.core_n, f.n - column))
+                self._epilogue.prepare(column, min(plan.core_n, f.n - column))
+            builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            if half == 0:
+                self._epilogue.write()
         return builder.build()
 
 
@@ -244,13 +260,14 @@ class RowSplitter:
     def _row_sum(self, plane: Plane) -> Plane:
         """Vectors of 64 added up; a tail of 32 comes last, with zeros beside it."""
         splitter, vectors, whole = self._splitter, len(plane.chunks), self._f.k // REPEAT
+        into = splitter.work(plane)
         # (1, k) as vectors of 64 -> (1, 64): by halves if it is long, else one after the other
         if self._f.k >= HALVED_K:
-            total = splitter.add_halves(plane, whole)
-            following = range(whole, vectors)
+            # The row itself is needed again: its copy is halved.
+            step(self._builder, Copy(into.whole(), plane.whole()))
+            total, following = splitter.add_halves(into, whole), range(whole, vectors)
         else:
             total, following = plane, range(1, vectors)
-        into = splitter.work(plane)
         for index in following:
             dst, numbers = into.chunk(0), plane.chunk(index)
             step(self._builder, Binary("add", dst, total.chunk(0), numbers))
@@ -280,12 +297,20 @@ class RowSplitter:
 
 # ---- the last stage: products of digits to y ----
 
-CALL_ROWS = 64
-"""Rows of the output for which parameters are loaded once."""
+
+class _Tile(NamedTuple):
+    """Some rows and columns of the output."""
+
+    rows: slice
+    columns: slice
 
 
 class Epilogue:
-    """Combines the products of both digits, scales them, and stores y."""
+    """Combines the products of both digits, scales them, and stores y.
+
+    Every queue has one slot: the products of a tile leave theirs by their cast, so those of the
+    next one are loaded meanwhile, but the next tile's result waits for this one's store.
+    """
 
     def __init__(self, builder: Builder, p: Problem, max_rows: int, max_columns: int) -> None:
         """Claim room for *max_rows* x *max_columns* at a time."""
@@ -298,84 +323,100 @@ class Epilogue:
         numbers_bytes = 2 * FLOAT32.nbytes(self._rows_padded)
         self._numbers = builder.queue("ub", numbers_bytes, "mte2", "vector")
         self._blocks = builder.claim("ub", 8 * numbers_bytes)
-        self._products = builder.queue("ub", 2 * INT32.nbytes(count), "mte2", "vector", 2)
+        self._products = [
+            builder.queue("ub", INT32.nbytes(count), "mte2", "vector") for _ in range(2)
+        ]
+        self._planes = [builder.claim("ub", FLOAT32.nbytes(count)) for _ in range(2)]
+        self._offsets = builder.claim("ub", FLOAT32.nbytes(count)) if p.traits.has_offset else None
         result_bytes = p.output.element.nbytes(count)
-        self._results = builder.queue("ub", result_bytes, "vector", "mte3", 2)
+        self._results = builder.queue("ub", result_bytes, "vector", "mte3")
+        self._tiles: list[_Tile] = []
 
-    def write(self, column: int, count: int) -> None:
-        """Make all rows of *count* columns from *column* on."""
-        f = self._f
-        products, absmax, sums = _product_view(f), absmax_view(f).row(0), sums_view(f).row(0)
-        for left, width in pieces(count, self._max_columns):
-            columns = slice(column + left, column + left + width)
-            for top, height in pieces(f.m, align_up(CALL_ROWS, self._max_rows)):
-                rows = slice(top, top + height)
-                repeat(
-                    self._builder,
-                    self._rows,
-                    self._output[rows, columns],
-                    products[rows, columns],
-                    products[f.m + top : f.m + top + height, columns],
-                    absmax[:, rows],
-                    sums[:, rows],
-                    *self._parameters.views(columns),
-                )
+    def prepare(self, column: int, count: int) -> None:
+        """Take all rows of *count* columns from *column* on, and do what needs no product."""
+        self._tiles = [
+            _Tile(slice(top, top + rows), slice(column + left, column + left + columns))
+            for left, columns in pieces(count, self._max_columns)
+            for top, rows in pieces(self._f.m, self._max_rows)
+        ]
+        self._prepare(self._tiles[0])
 
-    def _rows(
-        self,
-        output: GmView,
-        first: GmView,
-        second: GmView,
-        absmax: GmView,
-        sums: GmView,
-        *parameters: GmView,
-    ) -> None:
-        """Up to 64 rows, or a few more, of one run of columns."""
-        of_columns = self._parameters.load(*parameters)
-        for top, height in pieces(output.rows, self._max_rows):
-            rows = slice(top, top + height)
-            # (rows,) -> (rows, 8) for both
-            of_rows = self._spread(absmax[:, rows], sums[:, rows])
-            self._tile(output[rows, :], first[rows, :], second[rows, :], of_columns, *of_rows)
+    def write(self) -> None:
+        """Make what `prepare` took."""
+        products, m = _product_view(self._f), self._f.m
+        for index, tile in enumerate(self._tiles):
+            if index > 0:
+                self._prepare(tile)
+            rows, columns = tile
+            repeat(
+                self._builder,
+                self._tile,
+                self._output[rows, columns],
+                products[rows, columns],
+                products[m + rows.start : m + rows.stop, columns],
+            )
 
-    def _spread(self, absmax: GmView, sums: GmView) -> tuple[Local, Local]:
-        """Largest magnitudes and sums of rows, each as a block of eight."""
-        count = self._rows_padded
-        slot = load(self._builder, self._numbers, absmax, sums, pitch=count)
+    def _prepare(self, tile: _Tile) -> None:
+        """Load the parameters of new columns, the numbers of rows, and form their offsets."""
+        columns = self._parameters.views(tile.columns)
+        if tile.rows.start == 0:
+            repeat(self._builder, self._parameters.load, *columns)
+        absmax, sums = absmax_view(self._f).row(0), sums_view(self._f).row(0)
+        width = columns[0].columns
+        repeat(self._builder, self._spread, width, absmax[:, tile.rows], sums[:, tile.rows])
+
+    def _spread(self, columns: int, absmax: GmView, sums: GmView) -> None:
+        """Largest magnitudes and sums of rows, each as a block of eight; sums times offsets."""
+        builder, count = self._builder, self._rows_padded
+        slot = load(builder, self._numbers, absmax, sums, pitch=count)
+        # (rows,) -> (rows, 8) for both
         blocks = self._blocks.of(FLOAT32, 2 * 8 * count)
-        spread_rows(self._builder, blocks, slot.of(FLOAT32, 2 * count))
+        spread_rows(builder, blocks, slot.of(FLOAT32, 2 * count))
         self._numbers.free(slot)
-        return blocks.at(0, 8 * count), blocks.at(8 * count, 8 * count)
+        if self._offsets is None:
+            return
+        # (rows, 1) x (columns,) -> (rows, columns)
+        plane = Plane(self._offsets, absmax.columns, align_up(columns, REPEAT))
+        offset, of_rows = self._parameters.of(columns)["antiquant_offset"], self._of_rows(1)
+        for index in plane.pieces:
+            numbers, vector = (
+                plane.blocks_piece(of_rows, index, 1),
+                plane.vector_piece(offset, index),
+            )
+            builder.emit(Binary("mul", plane.piece(index), vector, numbers))
+        builder.barrier("vector")
 
-    def _tile(
-        self,
-        output: GmView,
-        first: GmView,
-        second: GmView,
-        of_columns: dict[str, Local],
-        absmax: Local,
-        sums: Local,
-    ) -> None:
-        builder, pitch = self._builder, align_up(output.columns, REPEAT)
-        count = output.rows * pitch
-        # (2, rows, columns) int32 -> float32, in place
-        slot = load(builder, self._products, first, second, pitch=pitch, with_gaps=True)
-        step(builder, Cast(slot.of(FLOAT32, 2 * count), slot.of(INT32, 2 * count), "none"))
-        plane = Plane(slot, output.rows, pitch)
-        total, rest = plane.whole(), slot.of(FLOAT32, count, FLOAT32.nbytes(count))
+    def _of_rows(self, index: int) -> Local:
+        """Blocks of the largest magnitudes (0) or the sums (1) of rows, `(rows, 8)`."""
+        size = 8 * self._rows_padded
+        return self._blocks.of(FLOAT32, size, FLOAT32.nbytes(index * size))
+
+    def _tile(self, output: GmView, first: GmView, second: GmView) -> None:
+        """Products of both digits (rows, columns) -> y."""
+        builder, rows, pitch = self._builder, output.rows, align_up(output.columns, REPEAT)
+        of_columns = self._parameters.of(output.columns)
         # c = (first / F1 + second / F2) * absmax of the row
-        step(builder, BinaryScalar("mul", total, total, UNDO_FIRST))
-        step(builder, BinaryScalar("mul", rest, rest, UNDO_SECOND))
+        plane = self._undone(0, first, UNDO_FIRST)
+        total, rest = plane.whole(), self._undone(1, second, UNDO_SECOND).whole()
         step(builder, Binary("add", total, total, rest))
-        by_column(builder, "mul", plane, absmax)
+        by_column(builder, "mul", plane, self._of_rows(0))
         # y = (sum of the row * offset + c) * scale + bias
-        if "antiquant_offset" in of_columns:
-            multiply_add(builder, plane, sums, of_columns["antiquant_offset"])
+        if self._offsets is not None:
+            step(builder, Binary("add", total, self._offsets.of(FLOAT32, rows * pitch), total))
         by_row(builder, "mul", plane, of_columns["antiquant_scale"])
         if "bias" in of_columns:
             by_row(builder, "add", plane, of_columns["bias"])
         # (rows, columns) fp32 -> the type of y, ties away from zero
         result = self._results.alloc()
-        step(builder, Cast(result.of(output.dtype, count), total, "round"))
-        self._products.free(slot)
+        step(builder, Cast(result.of(output.dtype, rows * pitch), total, "round"))
         store(builder, self._results, result, output, pitch, with_gaps=True)
+
+    def _undone(self, digit: int, products: GmView, undo: float) -> Plane:
+        """The products of a digit, without its factor: (rows, columns) int32 -> float32."""
+        queue, pitch = self._products[digit], align_up(products.columns, REPEAT)
+        plane = Plane(self._planes[digit], products.rows, pitch)
+        slot = load(self._builder, queue, products, pitch=pitch, with_gaps=True)
+        step(self._builder, Cast(plane.whole(), slot.of(INT32, products.rows * pitch), "none"))
+        queue.free(slot)
+        step(self._builder, BinaryScalar("mul", plane.whole(), plane.whole(), undo))
+        return plane

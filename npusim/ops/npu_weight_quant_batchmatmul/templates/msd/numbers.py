@@ -44,16 +44,19 @@ class ColumnParameters:
         """Those of *columns* in global memory."""
         return tuple(view[:, columns] for view in self._views)
 
-    def load(self, *views: GmView) -> dict[str, Local]:
-        """Load *views* `(columns,)`; name -> float32 `(columns,)`."""
+    def load(self, *views: GmView) -> None:
+        """Load *views* `(columns,)`, which `of` names afterwards."""
         slot, start_bytes = load(self._builder, self._raw, *views), 0
-        found: dict[str, Local] = {}
-        for view, floats in zip(views, self._floats, strict=True):
+        for view, numbers in zip(views, self.of(views[0].columns).values(), strict=True):
             raw = slot.of(view.dtype, view.columns, start_bytes)
-            numbers = floats.of(FLOAT32, view.columns)
             is_float32 = view.dtype is FLOAT32
             step(self._builder, Copy(numbers, raw) if is_float32 else Cast(numbers, raw, "none"))
-            found[view.name] = numbers
             start_bytes += align_up(view.row_bytes, BLOCK_BYTES)
         self._raw.free(slot)
-        return found
+
+    def of(self, columns: int) -> dict[str, Local]:
+        """Name -> the first *columns* of what was loaded, float32."""
+        return {
+            view.name: floats.of(FLOAT32, columns)
+            for view, floats in zip(self._views, self._floats, strict=True)
+        }

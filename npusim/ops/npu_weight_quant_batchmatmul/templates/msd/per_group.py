@@ -270,7 +270,7 @@ class _VectorCore:
         self._f, self._plan = p.traits, plan
         self._builder = Builder(p.choice.template, spec.cores["aiv"], spec.sync)
         self._max_groups = min(plan.digits_k, p.traits.k) // p.traits.group_size
-        self._splitter = GroupSplitter(self._builder, p, self._max_groups)
+        self._splitter = GroupSplitter(self._builder, p, self._max_groups, loads_ahead=False)
         self._builder.reset_buffers()
         self._sums = _StripSums(self._builder, p, plan)
 

@@ -9,10 +9,12 @@
 
 The sums go through a ring of slots in global memory. All cube cores wait for each other after a
 round; the ring has two halves of `half_rounds` slots, and after each half all vector cores wait
-for each other before it is written again (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2,
-op_kernel/*_msd_split_k.h, op_host/op_tiling/*_msd_tiling.cpp). Assumed: a cube core's columns are
-multiples of 32; its tasks go through all blocks of its columns first; its base tile is that of
-multicore, the digits staying in L1 only where they serve several tiles of columns.
+for each other before it is written again. Nothing is loaded ahead on a vector core: each load waits
+for all that its vector pipe has been given (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2,
+op_kernel/*_msd_split_k.h, op_host/op_tiling/*_msd_tiling.cpp). Assumed: as many cores start as
+share the tasks of a round evenly, and its strips; a task's columns are multiples of 32, and tasks
+go through all blocks of some columns first; the base tile is that of multicore, the digits staying
+in L1 only where they serve several tiles of columns.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from npusim.kernel.cube import BaseTile
 from npusim.kernel.launch import mixed_launch, share
 from npusim.kernel.plane import REPEAT, Plane, by_row, multiply_add, spread_rows
 from npusim.kernel.program import Block, Program
-from npusim.kernel.rows import pieces
+from npusim.kernel.rows import balanced, pieces
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import digit_views, scheme_of
@@ -103,18 +105,19 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     # k in blocks, n in rounds, a round in tasks of cube cores and strips of vector cores
     block_k = _block_k(f)
     k_blocks = ceil_div(f.k, block_k)
-    core_n = core_columns(f, spec.cores["aic"].count)
-    groups = ceil_div(f.n, core_n)
+    cubes, vectors = spec.cores["aic"].count, spec.cores["aiv"].count
     # Rows of a round of int32 sums: of all blocks, all digits.
     sum_rows = k_blocks * scheme_of(f).terms * f.m
     max_round_n = align_down(ROUND_BYTES // INT32.nbytes(sum_rows), 256)
-    round_n = min(max_round_n, STRIP_N * 2 * groups, f.n)
+    round_n = min(max_round_n, STRIP_N * vectors, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sum_rows * round_n), MAX_HALF_ROUNDS))
     if ceil_div(f.n, round_n) > MAX_FLAGS:
         # More rounds than a flag counts to: the halves of the ring must be small enough.
         half_rounds = min(half_rounds, MAX_FLAGS // 2)
-    task_n = align_up(ceil_div(round_n, groups), 32) if f.trans_weight else core_n
-    task_n = min(task_n, round_n)
+    even_n = align_up(ceil_div(round_n, cubes), 32)
+    task_n = min(even_n if f.trans_weight else core_columns(f, cubes), round_n)
+    tasks, strips = ceil_div(round_n, task_n) * k_blocks, ceil_div(round_n, STRIP_N)
+    block_dim = max(balanced(tasks, cubes), ceil_div(strips, 2))
     streamed = digits_tile(spec, p, block_k, task_n, keeps=False)
     # Digits that are multiplied by several tiles of the weight stay in L1.
     keeps = task_n > streamed.n
@@ -122,7 +125,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         template=p.choice.template,
         form=p.choice.form,
         reason=p.choice.reason,
-        block_dim=groups,
+        block_dim=block_dim,
         is_mix=True,
         workspaces=workspace_bytes(
             *digit_views(f),
@@ -138,7 +141,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         task_n=task_n,
         cube=digits_tile(spec, p, block_k, task_n, keeps) if keeps else streamed,
         preloads=PRELOADS,
-        epilogue_cores_m=2 * groups // ceil_div(round_n, STRIP_N),
+        epilogue_cores_m=2 * block_dim // strips,
     )
 
 
@@ -250,7 +253,12 @@ class _VectorCore:
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         self._builder = Builder(OP, spec.cores["aiv"], spec.sync)
         self._splitter = DigitSplitter(
-            self._builder, p.x.element, scheme_of(p.traits), plan.split_rows, plan.block_k
+            self._builder,
+            p.x.element,
+            scheme_of(p.traits),
+            plan.split_rows,
+            plan.block_k,
+            loads_ahead=False,
         )
         self._builder.reset_buffers()
         self._core_m = ceil_div(p.traits.m, plan.epilogue_cores_m)
@@ -334,9 +342,9 @@ class Epilogue:
             builder.claim("ub", tile_bytes),
             builder.claim("ub", tile_bytes),
         )
-        self._products = builder.queue("ub", tile_bytes, "mte2", "vector", 2)
+        self._products = builder.queue("ub", tile_bytes, "mte2", "vector")
         result_bytes = p.output.element.nbytes(max_rows * columns)
-        self._results = builder.queue("ub", result_bytes, "vector", "mte3", 2)
+        self._results = builder.queue("ub", result_bytes, "vector", "mte3")
 
     def write(self, row: int, rows: int, column: int, products: GmView) -> None:
         """Make *rows* rows of the output from *row* on, for the columns of *products*.
@@ -361,7 +369,9 @@ class Epilogue:
     def _tile(self, output: GmView, products: GmView, kinds: int, *views: GmView) -> None:
         """*views* are *kinds* numbers of rows `(blocks, rows)`, then parameters of columns."""
         builder, rows, pitch = self._builder, output.rows, align_up(output.columns, REPEAT)
-        of_columns = self._parameters.load(*views[kinds:])
+        self._builder.sync("vector", "mte2")
+        self._parameters.load(*views[kinds:])
+        of_columns = self._parameters.of(output.columns)
         self._spread(*views[:kinds])
         total = Plane(self._total, rows, pitch)
         step(builder, Duplicate(total.whole(), 0.0))
@@ -392,6 +402,7 @@ class Epilogue:
         for term, weight in enumerate(self._scheme.weights):
             first = (block * self._scheme.terms + term) * self._f.m
             of_term = products[first : first + rows, :]
+            builder.sync("vector", "mte2")
             slot = load(builder, self._products, of_term, pitch=pitch, with_gaps=True)
             numbers = slot.of(FLOAT32, rows * pitch)
             step(builder, Cast(numbers, slot.of(INT32, rows * pitch), "none"))
@@ -404,6 +415,7 @@ class Epilogue:
         """Numbers of rows `(blocks, rows)`, each as a block of eight."""
         builder, pitch = self._builder, self._rows_padded
         count = self._plan.k_blocks * pitch
+        builder.sync("vector", "mte2")
         slot = load(builder, self._numbers, *numbers, pitch=pitch, with_gaps=True)
         # (blocks, rows_padded) -> (blocks, rows_padded, 8)
         for index, blocks in enumerate(self._blocks):

@@ -1,15 +1,19 @@
 """The template weight_nz: coupled cores dequantise the weight in their unified buffer.
 
-The weight is loaded as `(k / 32, n, 32)` int8, and copied to L1 as `(k / 16, n, 16)` fp16:
+Of one block (m, n) of the output, one k tile after the other (ops-nn@e5c3fa9
+matmul/weight_quant_batch_matmul_v2/op_kernel/*_weight_nz_performance{,_base}.h):
 
 .. code-block:: text
 
-    cast            (k / 32, n, 32) int8 -> fp16
-    add the offset  half of each row of 32, which gives (k / 16, n, 16)
-    times the scale
+    weight   (n, k) int8 by parts of at most 128 x 128: load, cast, + offset, x scale, copy to L1
+    x        (m, k) fp16 by parts: load rows, turn them into Nz, copy to L1
+    bias     loaded and cast to fp32; the first k tile writes it into L0C
+    cube     sums += x @ weight, base_k after base_k
 
-Only then may the next weight be loaded (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/
-op_kernel/*_weight_nz_performance.h). x and the output are ND, and sums start from the bias.
+L1 holds one piece of each operand, and nearly every flag is awaited where it is set: the next part
+of the weight is loaded when the cast of this one has ended and mte1 has issued all its loads, the
+next k tile when this one lies in L1. What is stored lies in the buffers of the weight, so that
+blocks do not overlap either.
 """
 
 from __future__ import annotations

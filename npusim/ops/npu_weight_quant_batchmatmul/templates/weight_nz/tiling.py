@@ -22,9 +22,9 @@ class Tiles(NamedTuple):
 
     cores_n: int
     cores_m: int
-    depth_a: int
-    depth_b: int
-    """Pieces in L1 at a time."""
+    part_m: int
+    part_x_k: int
+    """m and k of x that become Nz at a time."""
     part_k: int
     """k of the weight that is dequantised at a time."""
     l1_k: int
@@ -35,30 +35,31 @@ class Tiles(NamedTuple):
     l0c_depth: int
 
 
-_WIDE = Tiles(4, 2, 2, 2, 128, 128, 512, 128, 32, 1)
+_WIDE = Tiles(4, 2, 128, 128, 128, 128, 512, 128, 32, 1)
 SHAPES = {
-    (4, 2048, 4096): Tiles(8, 1, 2, 1, 128, 256, 64, 256, 64, 2),
-    (4, 5504, 4096): Tiles(8, 1, 2, 1, 128, 256, 16, 704, 16, 2),
-    (4, 4096, 2048): Tiles(8, 1, 2, 1, 128, 256, 16, 512, 32, 2),
-    (4, 65000, 4096): Tiles(8, 1, 2, 1, 128, 256, 16, 512, 32, 2),
-    (4, 4096, 5504): Tiles(8, 1, 2, 2, 128, 256, 16, 512, 32, 2),
-    (4, 11008, 4096): Tiles(8, 1, 2, 1, 128, 512, 16, 688, 16, 1),
-    (512, 4096, 2048): Tiles(8, 1, 2, 2, 128, 256, 256, 256, 64, 1),
-    (512, 4096, 5504): Tiles(8, 1, 2, 2, 128, 256, 256, 256, 64, 1),
-    (896, 4096, 2048): Tiles(8, 1, 2, 2, 128, 256, 224, 256, 64, 1),
-    (896, 4096, 5504): Tiles(8, 1, 2, 2, 128, 256, 224, 256, 64, 1),
+    (4, 2048, 4096): Tiles(8, 1, 64, 256, 128, 256, 64, 256, 64, 2),
+    (4, 5504, 4096): Tiles(8, 1, 16, 256, 128, 256, 16, 704, 16, 2),
+    (4, 4096, 2048): Tiles(8, 1, 16, 256, 128, 256, 16, 512, 32, 2),
+    (4, 65000, 4096): Tiles(8, 1, 16, 128, 128, 256, 16, 512, 32, 2),
+    (4, 4096, 5504): Tiles(8, 1, 16, 256, 128, 256, 16, 512, 32, 2),
+    (4, 11008, 4096): Tiles(8, 1, 16, 256, 128, 512, 16, 688, 16, 1),
+    (512, 4096, 2048): Tiles(8, 1, 128, 128, 128, 256, 256, 256, 64, 1),
+    (512, 4096, 5504): Tiles(8, 1, 128, 128, 128, 256, 256, 256, 64, 1),
+    (896, 4096, 2048): Tiles(8, 1, 112, 128, 128, 256, 224, 256, 64, 1),
+    (896, 4096, 5504): Tiles(8, 1, 112, 128, 128, 256, 224, 256, 64, 1),
     (4096, 2048, 4096): _WIDE,
     (4096, 5504, 4096): _WIDE,
     (4096, 65000, 4096): _WIDE._replace(cores_n=8, cores_m=1),
-    (4812, 9612, 2462): Tiles(1, 1, 2, 2, 32, 128, 128, 256, 64, 1),
-    (1811, 7925, 29): Tiles(1, 1, 2, 2, 32, 64, 128, 256, 32, 1),
-    (14512, 3376, 48): Tiles(1, 1, 2, 2, 32, 576, 128, 256, 48, 1),
-    (5232, 3872, 6736): Tiles(1, 1, 2, 2, 32, 256, 128, 256, 64, 1),
-    (5236, 13521, 7310): Tiles(1, 1, 2, 2, 32, 128, 128, 256, 64, 1),
+    (4812, 9612, 2462): Tiles(1, 1, 128, 128, 32, 128, 128, 256, 64, 1),
+    (1811, 7925, 29): Tiles(1, 1, 128, 64, 32, 64, 128, 256, 32, 1),
+    (14512, 3376, 48): Tiles(1, 1, 128, 128, 32, 576, 128, 256, 48, 1),
+    (5232, 3872, 6736): Tiles(1, 1, 128, 128, 32, 256, 128, 256, 64, 1),
+    (5236, 13521, 7310): Tiles(1, 1, 128, 128, 32, 128, 128, 256, 64, 1),
 }
 """(m, n, k) whose tiles are known: ops-nn@e5c3fa9, op_host/op_tiling/*_weight_nz_tiling.cpp.
 
-The table's sizes of the parts of x that become Nz are left out: the feed decides them.
+The table's counts of buffers in L1 are left out: the kernel reads nothing of them but l1_k, and has
+one piece of each operand there.
 """
 
 
@@ -104,4 +105,5 @@ def _assumed(m: int, n: int, cores: int) -> Tiles:
     base_m = min(max_m, align_up(ceil_div(m, cores_m), FRACTAL_ROWS))
     base_n = min(max_n, align_up(ceil_div(n, cores_n), FRACTAL_ROWS))
     base_n = whole_edges(base_n, n, FLOAT16)
-    return Tiles(cores_n, cores_m, 2, 2, 128, 256, base_m, base_n, base_k, 2)
+    part_m, part_x_k = min(base_m, 128), 128 if m > 16 else 256
+    return Tiles(cores_n, cores_m, part_m, part_x_k, 128, 256, base_m, base_n, base_k, 2)
