@@ -27,7 +27,7 @@ def main(words: list[str], with_pipes: bool) -> None:
         for row in chosen:
             kernel = row.write(spec)
             trace = time(kernel, spec, table.l2)
-            took = row.time_us(kernel, spec, trace)
+            took = table.time_us(row, kernel, spec, trace)
             error = took / row.measured_us - 1
             pipes = f"  {pipes_us(row.id, trace, spec)}" if with_pipes else ""
             print(f"  {row.variant:44} {row.measured_us:12.2f} {took:13.2f} {error:+7.1%}{pipes}")

@@ -21,21 +21,22 @@ MEASURED_US = {
 }
 
 
+def simulated_us(shape: tuple[int, int]) -> float:
+    """As in the trace of a model: other kernels have run in between."""
+    row = TensorSpec(shape[1:], "bfloat16")
+    args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
+    run = npusim.run("npu_quantize", *args, device="Atlas A3", l2="repeat", icache="cold")
+    assert run.time_us is not None
+    return run.time_us
+
+
 @pytest.mark.parametrize(("shape", "measured_us"), MEASURED_US.items())
 def test_static_quantisation_comes_out_up_to_four_microseconds_short(
     shape: tuple[int, int], measured_us: float
 ) -> None:
-    row = TensorSpec(shape[1:], "bfloat16")
-    args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
-    run = npusim.run("npu_quantize", *args, device="Atlas A3", l2="repeat")
-    assert run.time_us is not None
-    assert 0 < measured_us - run.time_us < 4
+    assert 0 < measured_us - simulated_us(shape) < 4
 
 
 def test_longer_kernels_come_out_longer() -> None:
-    times = []
-    for shape in MEASURED_US:
-        row = TensorSpec(shape[1:], "bfloat16")
-        args = TensorSpec(shape, "bfloat16"), row, row, "qint8", -1, False
-        times.append(npusim.run("npu_quantize", *args, device="Atlas A3", l2="repeat").time_us)
+    times = [simulated_us(shape) for shape in MEASURED_US]
     assert times == sorted(times)

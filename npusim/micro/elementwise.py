@@ -1,9 +1,11 @@
-"""Elementwise kernels as the vendor's template cuts them: at least 4 KiB a core, double buffered.
+"""Elementwise kernels: at least 4 KiB a core, and one tile without a double buffer where it fits.
 
-The template (ops-math, design notes of the elementwise pattern): as many cores as there are
-4 KiB of input, up to all of them; shares of whole 512 elements; tiles as large as the unified
-buffer allows with every tensor in it twice, in whole 256 elements. The kernels that ship for A2
-and A3 are closed; that they keep to it is inferred from their times.
+As many cores as there are 4 KiB of input, up to all of them, in shares of whole 512 elements, as in
+the design notes of the vendor's elementwise template (ops-math). The tiles are those of its tiling
+library (dengguojie/vue-element-admin@7d77ce32 ops/built-in/op_tiling/elewise_v3.cc, of 2022): the
+unified buffer has room for all tensors that are needed at a time, each counted in the widest type;
+a share that is larger than that comes in even tiles with every tensor in it twice. The kernels that
+ship for A2 and A3 are closed; that they keep to both is inferred from their times.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from npusim.micro.shares import cores_of
 __all__ = ["add", "cast", "maximum"]
 
 LEAST_BYTES = 4096
-SHARE, TILE = 512, 256
-"""Elements that the share of a core, and a tile, are multiples of."""
+SHARE, TILE = 512, 128
+"""Elements that the share of a core, and a tile of several, are multiples of."""
+LIMITS = {8: 32767, 16: 32767, 32: 16383}
+"""Bits of the widest type -> most elements of a tile."""
 WIDE: dict[DType, tuple[DType, RoundMode]] = {INT8: (FLOAT16, "none"), BFLOAT16: (FLOAT32, "rint")}
 """What no instruction compares or adds: what it is cast to, and how that is cast back."""
 
@@ -37,12 +41,12 @@ Body = Callable[[list[Local], Local, list[Local]], None]
 
 def cast(spec: DeviceSpec, count: int, src: DType, dst: DType, mode: RoundMode = "none") -> Kernel:
     """*count* elements of *src* become *dst*, in one micro-op a tile."""
-    tiles = ElementwiseTiles("cast", spec, (src,), dst, ())
+    tiles = ElementwiseTiles("cast", spec, count, (src,), dst, ())
 
     def body(inputs: list[Local], output: Local, _: list[Local]) -> None:
         tiles.builder.emit(Cast(output, inputs[0], mode))
 
-    return tiles.kernel(count, body)
+    return tiles.kernel(body)
 
 
 def maximum(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
@@ -76,7 +80,7 @@ def add(spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
 def _of_two(name: str, op: BinaryOp, spec: DeviceSpec, count: int, dtype: DType) -> Kernel:
     """*op* of two elements each, in a type that it takes."""
     work = (WIDE[dtype][0],) * 2 if dtype in WIDE else ()
-    tiles = ElementwiseTiles(name, spec, (dtype, dtype), dtype, work)
+    tiles = ElementwiseTiles(name, spec, count, (dtype, dtype), dtype, work)
 
     def body(inputs: list[Local], output: Local, widened: list[Local]) -> None:
         if not widened:
@@ -91,39 +95,54 @@ def _of_two(name: str, op: BinaryOp, spec: DeviceSpec, count: int, dtype: DType)
         tiles.builder.barrier("vector")
         tiles.builder.emit(Cast(output, widened[0], WIDE[dtype][1]))
 
-    return tiles.kernel(count, body)
+    return tiles.kernel(body)
 
 
 class ElementwiseTiles:
-    """An elementwise kernel, tile after tile."""
+    """An elementwise kernel for *count* elements, tile after tile."""
 
     def __init__(
         self,
         name: str,
         spec: DeviceSpec,
+        count: int,
         inputs: Sequence[DType],
         output: DType,
         work: Sequence[DType],
     ) -> None:
-        self.name, self.spec = name, spec
-        self.kind, self.cores = cores_of(spec, "vector")
+        self.name, self.spec, self.count = name, spec, count
+        self.kind, cores = cores_of(spec, "vector")
         self.inputs, self.output, self.work_types = inputs, output, work
         self.builder = Builder(name, spec.cores[self.kind], spec.sync)
-        bits = 2 * sum(dtype.bits for dtype in (*inputs, output)) + sum(x.bits for x in work)
-        self.tile = self.builder.room_bytes("ub") * 8 // bits // TILE * TILE
+        self.shares = _in_order(count, min(ceil_div(inputs[0].nbytes(count), LEAST_BYTES), cores))
+        depth = self._cut()
         self.queues = [
-            self.builder.queue("ub", dtype.nbytes(self.tile), "mte2", "vector", 2)
+            self.builder.queue("ub", dtype.nbytes(self.tile), "mte2", "vector", depth)
             for dtype in inputs
         ]
-        self.out = self.builder.queue("ub", output.nbytes(self.tile), "vector", "mte3", 2)
+        self.out = self.builder.queue("ub", output.nbytes(self.tile), "vector", "mte3", depth)
         self.work = [self.builder.claim("ub", dtype.nbytes(self.tile)) for dtype in work]
 
-    def kernel(self, count: int, body: Body) -> Kernel:
-        """*count* elements, each tile by *body*."""
-        parts = min(ceil_div(self.inputs[0].nbytes(count), LEAST_BYTES), self.cores)
+    def _cut(self) -> int:
+        """Set the size of a tile; returns how many are in the buffer at a time."""
+        widest = max(dtype.bits for dtype in (*self.inputs, self.output, *self.work_types))
+        # What is needed at a time: the inputs and the output, and one more while both are cast.
+        tensors = len(self.inputs) + 1 + (len(self.work_types) > 0)
+        room = self.builder.room_bytes("ub") // tensors * 8 // widest
+        share = self.shares[0][1]
+        if share <= min(room, LIMITS[widest]):
+            self.tile = share
+            return 1
+        most = min(room // 2, LIMITS[widest]) // TILE * TILE
+        self.tile = align_up(ceil_div(share, ceil_div(share, most)), TILE)
+        return 2
+
+    def kernel(self, body: Body) -> Kernel:
+        """Each tile by *body*."""
+        count = self.count
         programs: dict[int, Program] = {}
         blocks = []
-        for core, (start, width) in enumerate(_in_order(count, parts)):
+        for core, (start, width) in enumerate(self.shares):
             if width not in programs:
                 programs[width] = self._program(width, body)
             bound = bindings(*(tensor[:, start:] for tensor in self._tensors(count)))

@@ -106,7 +106,7 @@ class Published:
         table, row = found
         spec = devices.load(self.device)
         kernel = row.write(spec)
-        return row.time_us(kernel, spec, time(kernel, spec, table.l2))
+        return table.time_us(row, kernel, spec, time(kernel, spec, table.l2))
 
 
 @dataclass(frozen=True, slots=True)

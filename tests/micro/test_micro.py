@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tiny import tiny_spec
 from npusim import devices
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Load, LoadNd2Nz, global_operand
+from npusim.isa import Binary, Load, LoadNd2Nz, Store, global_operand
 from npusim.kernel.cube import BaseTile
 from npusim.kernel.queues import ProgramError
 from npusim.micro import Kernel, broadcast, compute, elementwise, task_us, time
@@ -297,6 +298,35 @@ def test_a_core_gets_whole_tiles_of_what_is_broadcast(
     kernel = broadcast.maximum(a2, shape, other, dtype)
     assert len(kernel.blocks) == cores
     assert sum(_stored(block.program.ops) for block in kernel.blocks) == 4 * prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count", "loads"),
+    [
+        # 196352 B hold three tiles of 16362 fp32, or six of 8064, which is whole 128.
+        (FLOAT32, 48 * 15872, 2 * 1),
+        (FLOAT32, 48 * 16384, 2 * 3),
+        # Four of bf16, which count as fp32: 12272, or eight of 6016.
+        (BFLOAT16, 48 * 11776, 2 * 1),
+        (BFLOAT16, 48 * 12288, 2 * 3),
+        # Four of int8, which count as fp16: 24544, or eight of 12160.
+        (INT8, 48 * 24576, 2 * 3),
+    ],
+    ids=str,
+)
+def test_a_share_is_one_tile_if_it_fits(
+    dtype: DType, count: int, loads: int, a2: DeviceSpec
+) -> None:
+    kernel = maximum(a2, count, dtype)
+    assert len(kernel.blocks) == 48
+    assert sum(isinstance(op, Load) for op in kernel.blocks[0].program.ops) == loads
+
+
+def test_one_tile_is_loaded_compared_and_stored_in_turn(a2: DeviceSpec) -> None:
+    spans = [span for span in time(maximum(a2, 4096, FLOAT32), a2).spans() if span.core == 0]
+    work = [span for span in spans if isinstance(span.op, Load | Binary | Store)]
+    assert [type(span.op) for span in work] == [Load, Load, Binary, Store]
+    assert all(before.end <= after.start for before, after in pairwise(work[1:]))
 
 
 def _stored(ops: Any) -> int:

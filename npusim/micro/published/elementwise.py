@@ -65,8 +65,8 @@ def _times(shape: tuple[int, ...]) -> str:
 # hudingyi688/aiconfigurator-npu@11bc0ae docs/profiler_alignment/groundtruth/by_op_family.csv:
 # median Task Duration; the source does not say what bfloat16 is cast to.
 CASTS = Table(
-    "Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "repeat", (*_casts(),)
+    "Cast of bfloat16 to float32 (aiconfigurator-npu)", "Atlas A3", "repeat", (*_casts(),), "cold"
 )
 # hicann/cann-bench@d59d44c tasks/metadata/910b2.json: Task Duration. int64 is left out: how the
 # vendor's kernel compares it is closed.
-MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "repeat", (*_maxima(), *_broadcast_maxima()))
+MAXIMA = Table("Maximum (cann-bench)", "ascend910b2", "flushed", (*_maxima(), *_broadcast_maxima()))

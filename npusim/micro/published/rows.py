@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from npusim.chip import L2State
-from npusim.devices.schema import DeviceSpec
+from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.launch import Kernel
 from npusim.micro.launch import task_us
 from npusim.trace import Trace
@@ -27,13 +27,6 @@ class Row(NamedTuple):
     reads_tiling: bool = False
     """Whether it reads its tiling from global memory before it begins."""
 
-    def time_us(self, kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
-        """The simulated time of what was measured, *trace* being that of *kernel*."""
-        if self.span == "task":
-            return task_us(kernel, spec, trace, reads_tiling=self.reads_tiling)
-        start_us = spec.launch.warm_tiling_us if self.reads_tiling else 0.0
-        return start_us + trace.cycles / spec.clock_hz * 1e6
-
 
 class Table(NamedTuple):
     """Rows of one source, measured on one chip."""
@@ -44,3 +37,12 @@ class Table(NamedTuple):
     """The vendor's profiler is taken to clear it before a kernel: a B of 63 MB comes no faster than
     from global memory (m0846), and a matrix read four times has a share of hits of 0.005 %."""
     rows: tuple[Row, ...]
+    icache: ICache = "warm"
+
+    def time_us(self, row: Row, kernel: Kernel, spec: DeviceSpec, trace: Trace) -> float:
+        """The simulated time of what was measured of *row*, *trace* being that of its *kernel*."""
+        if row.span == "task":
+            tiling, icache = row.reads_tiling, self.icache
+            return task_us(kernel, spec, trace, reads_tiling=tiling, icache=icache)
+        start_us = spec.launch.warm_tiling_us if row.reads_tiling else 0.0
+        return start_us + trace.cycles / spec.clock_hz * 1e6
