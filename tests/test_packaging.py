@@ -49,7 +49,10 @@ def test_the_wheel_built_from_the_sdist_holds_every_device_file(built: Path) -> 
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"npusim/devices/{name}.toml" for name in devices.names()} <= set(names)
     assert {"npusim/py.typed", "npusim/ops/npu_quantize/kernel.py"} <= set(names)
-    assert {"npusim/validation/silicon.csv", "npusim/reports/page.js"} <= set(names)
+    assert {
+        *("npusim/validation/silicon.csv", "npusim/accuracy/simulated.csv"),
+        "npusim/reports/page.js",
+    } <= set(names)
     page = {"page.html", "page.css", "page.js", "map.js"}
     assert {f"npusim/reports/layout_page/{name}" for name in page} <= set(names)
     tops = {name.split("/")[0] for name in names}

@@ -43,7 +43,10 @@ def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, S
 
     They are in the order of its parameters, tensors as :class:`TensorSpec`.
     """
-    x, *others = (value for value in arguments.values() if isinstance(value, TensorSpec))
+    tensors = [value for value in arguments.values() if isinstance(value, TensorSpec)]
+    if not tensors:
+        return Kind(op, series, "", ""), ()
+    x, *others = tensors
     if op not in PRODUCTS:
         kind = Kind(op, series, _type(x), ", ".join(_activations(x)))
         return kind, (prod(x.shape[:-1]), prod(x.shape[-1:]))

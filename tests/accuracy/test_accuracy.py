@@ -77,6 +77,7 @@ def test_what_is_no_product_has_rows_and_columns() -> None:
     assert str(kind) == "npu_dynamic_quant, fp16 or bf16, Atlas A2"
     kind, sizes = kind_of("npu_trans_quant_param", A2, {"scale": TensorSpec((), "float32")})
     assert (kind.types, sizes) == ("float32", (1, 1))
+    assert kind_of("npu_made", A2, {"count": 3}) == (Kind("npu_made", A2, "", ""), ())
 
 
 # ---- what is known of them ----
