@@ -20,8 +20,8 @@ NUMBERS = {
         f"{LAUNCH.completion_us:g} us at the end"
     ),
     "tiling data": (
-        f"{LAUNCH.tiling_us:g} us before an operator's first copy, {LAUNCH.warm_tiling_us:g} "
-        "after the same"
+        f"{LAUNCH.tiling_us:g} us before an operator's first copy, and "
+        f"{LAUNCH.tiling_per_core_us:g} a core"
     ),
     "mixed kernels": f"{LAUNCH.mix_us:g} us when",
     "global memory": f"{GM.read_bytes_per_s / 1e12:.3f} TB/s",

@@ -347,8 +347,8 @@ class Launch(Part):
     """Added when cube and vector cores start together."""
     tiling_us: Microseconds
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
-    warm_tiling_us: Microseconds
-    """The same where the kernel's instructions are in the instruction caches."""
+    tiling_per_core_us: Microseconds
+    """Added then for each core too, up to `saturation_cores`: they read the same bytes in turn."""
     completion_us: Microseconds
 
     def time_us(
@@ -359,11 +359,12 @@ class Launch(Part):
         icache: ICache = "cold",
     ) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time."""
-        per_core_us, tiling_us = self.per_core_us, self.tiling_us
-        if icache == "warm":
-            per_core_us, tiling_us = self.warm_per_core_us, self.warm_tiling_us
+        per_core_us = self.per_core_us if icache == "cold" else self.warm_per_core_us
+        extra_us = self.mix_us if is_mix else 0.0
+        if reads_tiling:
+            per_core_us += self.tiling_per_core_us
+            extra_us += self.tiling_us
         started_us = per_core_us * min(cores, self.saturation_cores)
-        extra_us = (self.mix_us if is_mix else 0.0) + (tiling_us if reads_tiling else 0.0)
         return self.base_us + started_us + extra_us + self.completion_us
 
 

@@ -123,7 +123,7 @@ CAUSES: dict[Known, About] = {
                     "warm_per_core",
                     "mix",
                     "tiling",
-                    "warm_tiling",
+                    "tiling_per_core",
                     "completion",
                 ),
             )

@@ -44,5 +44,5 @@ class Table(NamedTuple):
         if row.span == "task":
             tiling, icache = row.reads_tiling, self.icache
             return task_us(kernel, spec, trace, reads_tiling=tiling, icache=icache)
-        start_us = spec.launch.warm_tiling_us if row.reads_tiling else 0.0
+        start_us = spec.launch.tiling_us if row.reads_tiling else 0.0
         return start_us + trace.cycles / spec.clock_hz * 1e6
