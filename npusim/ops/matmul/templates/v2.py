@@ -10,10 +10,12 @@ each. All of it is assumed, more so between the sizes that were measured:
 * of up to 32 rows and 512 columns each core of half of them takes an even share of the columns;
 * below 16 rows, wider ones are cut into 256 columns a block: one a core, or the same number for all
   cores, or for a power of two of them, or else as many as half of the cores leave;
-* from 16 rows on, all cores take blocks of up to 128 x 256 in turn, and of 257 to 768 rows with
-  more than 256 columns a third each, 128 columns at a time: three rows of eight cores;
+* from 16 rows on, up to 256 of them or of columns are cut into blocks of up to 128 x 256, of which
+  each core gets a rectangle;
+* of 257 to 768 rows each of three rows of eight cores takes a third, 128 columns at a time;
 * all else is split as by base;
-* of 129 to 768 rows a large x2 is read past the L2, once for each row of blocks.
+* of 129 to 768 rows a large x2 is read past the L2, once for each row of blocks: products of 256
+  and 512 rows take as long as two and three times its bytes from global memory.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ CORES_ALONG = 8
 KEPT_X2_BYTES = 32 * 2**20
 """An x2 of up to that is kept by the L2. Measured were 29 MB, kept, and 50 MB, not kept."""
 PAST_L2_ROWS = 768
+"""Above them x2 is kept: products of 1024 rows are as fast as the cube."""
 LINE = 256
 """k of a line of 512 bytes, a multiple of which is loaded, and the most of it in L0."""
 
