@@ -10,7 +10,7 @@ from matrix_calls import assert_same_bits, gm_matrix, halves, turned, with_speci
 from numpy.typing import NDArray
 from op_calls import BF16
 
-from npusim import Run, devices, run
+from npusim import Run, TensorSpec, devices, run
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import matmul
 from npusim.ops.matmul import k_split
@@ -247,3 +247,20 @@ def test_which_operand_deterministic_strips_hold(m: int, n: int, holds: bool) ->
 @pytest.mark.parametrize(("k", "cores"), [(384, 1), (385, 2), (8832, 23), (9217, 24)])
 def test_cores_along_k_have_a_chunk_each(k: int, cores: int) -> None:
     assert k_split.cores_along_k(CallTraits(16, k, 16), Chip()) == cores
+
+
+@pytest.mark.parametrize(
+    ("template", "m", "cached"),
+    [
+        # One strip of rows reads x2 once, and every further one again.
+        ("single_core_split_k", 128, {"x1": True, "x2": False}),
+        ("single_core_split_k", 129, {"x1": True, "x2": True}),
+        ("deterministic_split_k", 128, {"x1": True, "x2": True}),
+        ("al1_split_k", 128, {"x1": False, "x2": False}),
+    ],
+)
+def test_what_the_l2_keeps(template: str, m: int, cached: dict[str, bool]) -> None:
+    call = TensorSpec((m, 3000), "float16"), TensorSpec((3000, 256), "float16")
+    problem = matmul.check(A2, *call, template=template)
+    bound = matmul.build(A2, problem, matmul.tile(A2, problem))[0].bindings
+    assert {name: bound[name].is_cached for name in cached} == cached
