@@ -97,6 +97,8 @@ def _adds_in_memory(f: CallTraits, chip: Chip, is_deep: bool) -> bool:
 
     Left out is k = 1536 with m or n = 384, whose rectangles are refused again. Assumed: nothing is
     walked in L2 tiles where all tensors fit into what is tiled for, and one chunk is not enough.
+    Which kernel made the only products of the latter kind that were measured, 4096 cubed on 910B2,
+    is not known.
     """
     tensors_bytes = 2 * (f.m * f.k + f.k * f.n + f.m * f.n)
     if (
