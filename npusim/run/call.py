@@ -55,12 +55,9 @@ def run(
     after a kernel that read as many other bytes as the L2 holds ("flushed"), or the inputs named in
     a tuple; *icache* whether the instruction caches hold the kernel ("warm") or not ("cold"), which
     they do unless told otherwise where the same kernel ran before: with "warm", "repeat" and
-    "flushed". *every_core* on times each core on its own, which gives the same times more slowly;
-    *byte_exact* on keeps every byte of L1 and L0, which gives the same values more slowly.
-    *cube_order* is the model of fp16 and bf16 products: how many of them the cube adds up exactly
-    before it rounds, 16 by default. *progress* hears which share of a stage is done, see
-    :data:`npusim.chip.Progress`: the programs of a million groups or batches are tens of millions
-    of micro-ops, and the host writes, checks and times some 20,000 of them a second.
+    "flushed". *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and
+    L0: both give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how
+    many the cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -80,8 +77,7 @@ def run(
     if plan is None:
         outputs = _without_kernel(operator, problem, bound, with_values)
         return Run(op, spec, arguments, l2, icache, outputs, None, None, timing)
-    blocks = _written(operator, spec, problem, plan, progress)
-    orders = _verified(operator, spec, problem, blocks, progress)
+    blocks, orders = _written(operator, spec, problem, plan, progress)
     tensors, trace = _place(problem, plan, with_values), None
     model = chip.Model(cube_order, byte_exact)
     with _traps_as_errors(op):
@@ -160,6 +156,18 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
 
 
 def _written(
+    operator: ops.Operator,
+    spec: DeviceSpec,
+    problem: ops.Problem,
+    plan: ops.Plan,
+    progress: Progress | None,
+) -> tuple[tuple[Block, ...], dict[Program, Sequence[int]]]:
+    """The programs, and for each an order in which its micro-ops may be computed."""
+    blocks = _programs(operator, spec, problem, plan, progress)
+    return blocks, _verified(operator, spec, problem, blocks, progress)
+
+
+def _programs(
     operator: ops.Operator,
     spec: DeviceSpec,
     problem: ops.Problem,

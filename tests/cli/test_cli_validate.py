@@ -191,9 +191,9 @@ from npusim.cli import main, progress
 progress.LINE_EVERY_S = 600.0  # Where much else goes on, workers may take long to start.
 
 def measure(rows, **_):
-    # As soon as there are workers, and while they are at work.
+    # As soon as both workers are there, and while they are at work.
     def end():
-        while not active_children():
+        while len(active_children()) < 2:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGTERM)
     threading.Thread(target=end).start()
