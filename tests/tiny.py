@@ -26,6 +26,7 @@ NUMBERS: dict[str, Any] = {
     "l2.line_bytes": 128,
     "l2.read_bytes_per_s": 128e9,
     "l2.write_bytes_per_s": 32e9,
+    "l2.fills": "beside",
     "l2.read_latency_ns": 2.0,
     "l2.write_latency_ns": 4.0,
     "l2.row_ns": 0.0,

@@ -211,6 +211,9 @@ class GlobalMemory(Part):
 class L2Cache(Part):
     """The cache that all cores share."""
 
+    fills: Literal["beside", "between"]
+    """Whether lines come in beside what cores store, or between it, so that each holds the other up
+    for as long as it takes alone."""
     capacity_bytes: L2Bytes
     line_bytes: LineBytes
     read_bytes_per_s: BytesPerSecond
@@ -218,7 +221,7 @@ class L2Cache(Part):
     read_latency_ns: Nanoseconds
     write_latency_ns: Nanoseconds
     row_ns: Nanoseconds
-    """The same for pieces that are in the L2."""
+    """Time of each piece of a row that is in the L2, in addition to its bytes."""
     ways: Ways
     """Lines that a set holds."""
     same_line_ns: Nanoseconds

@@ -39,15 +39,17 @@ CAUSES: dict[Known, About] = {
     "gm": About(
         "GM",
         "the bandwidth of global memory",
-        ("gm.read_bytes_per_s", "gm.write_bytes_per_s", "gm.run_bytes"),
+        ("gm.read_bytes_per_s", "gm.write_bytes_per_s", "gm.run_bytes", "l2.same_line_ns"),
     ),
     "l2 reads": About(
         "L2 reads",
         "the bandwidth of the L2 for reads",
-        ("l2.read_bytes_per_s", "l2.same_line_ns"),
+        ("l2.read_bytes_per_s",),
     ),
     "l2 writes": About(
-        "L2 writes", "the bandwidth of the L2 for writes", ("l2.write_bytes_per_s",)
+        "L2 writes",
+        "the bandwidth of the L2 for writes",
+        ("l2.write_bytes_per_s",),
     ),
     "port": About(
         "own port",

@@ -208,7 +208,7 @@ def test_each_problem_has_its_line(chip: Path) -> None:
         f"{WRITE}",
         "my_chip.toml: gm.capacity_bytes: must lie in [1e9, 4e12] bytes (chips have 24 to 155 GB), "
         "not 0; give a number in this range, in bytes",
-        "my_chip.toml: l2.foo: must be one of capacity_bytes, line_bytes, read_bytes_per_s, "
+        "my_chip.toml: l2.foo: must be one of fills, capacity_bytes, line_bytes, read_bytes_per_s, "
         "write_bytes_per_s, read_latency_ns, write_latency_ns, row_ns, ways, "
         "same_line_ns, aliased_bytes, aliased_speed, not foo; rename or drop it",
     )

@@ -275,7 +275,7 @@ SMALL: dict[str, tuple[dict[str, float], str, tuple[Any, ...], dict[str, Any], s
         (TensorSpec((500, 700), "float16"), "FRACTAL_NZ"),
         {},
         "its tiles of 16 fractals must fit into the unified buffer of small, 16127 bytes, not need "
-        "33792; give the chip a larger one",
+        "32768; give the chip a larger one",
     ),
     "UB of weights": (
         UB | {"cores.aiv.ub_bytes": 16384},

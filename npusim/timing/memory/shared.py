@@ -109,6 +109,9 @@ class SharedMemory:
         self._run_bytes = spec.gm.run_bytes
         self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
         self._same_line_ns = spec.l2.same_line_ns
+        weight = spec.l2.write_bytes_per_s / spec.gm.read_bytes_per_s
+        self._fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
+        """What a byte that comes in takes of the link for stores, in 1 / PORT_UNITS of a byte."""
         self._aliased_speed = spec.l2.aliased_speed
         self.latency = {
             ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
@@ -171,8 +174,14 @@ class SharedMemory:
         return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
 
     def near_port(self, request: Request, nbytes: int, rows: int) -> int:
-        """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS."""
-        port = self.row_port("l2", request.l2_port, nbytes, rows)
+        """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS.
+
+        Each row takes its time in addition to its bytes.
+        """
+        port = request.l2_port
+        if rows and nbytes:
+            cycles = round(rows * self._row_ns["l2"] * self._clock_hz / 1e9)
+            port = ceil_div(nbytes * PORT_UNITS, cycles + ceil_div(nbytes * PORT_UNITS, port))
         return max(1, round(port * self._aliased_speed)) if request.is_aliased else port
 
     def _turn_port(self, request: Request, readers: int) -> int | None:
@@ -184,11 +193,21 @@ class SharedMemory:
         cycles = readers * self._same_line_ns * self._clock_hz / 1e9
         return max(1, round(request.piece_bytes * PORT_UNITS / cycles))
 
-    def row_port(self, far: str, port: int, nbytes: int, rows: int) -> int:
-        """*port*, or slower where it waits for *rows* one after the other."""
+    def fill_load(self, port: int, read: int, nbytes: int) -> int:
+        """What lines that come in take of the link for stores, in PORT_UNITS.
+
+        *nbytes* come at *port* in all, of lines of *read* / COUNT_UNITS bytes.
+        """
+        return port * read * self._fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
+
+    def far_port(self, request: Request, nbytes: int, rows: int) -> int:
+        """The same from global memory, where requests for *rows* wait for each other, and their
+        bytes come meanwhile.
+        """
+        port = request.gm_port
         if not rows or not nbytes:
             return port
-        cycles = max(1, round(rows * self._row_ns[far] * self._clock_hz / 1e9))
+        cycles = max(1, round(rows * self._row_ns["gm"] * self._clock_hz / 1e9))
         return min(port, ceil_div(nbytes * PORT_UNITS, cycles))
 
 
@@ -201,16 +220,18 @@ class _Load:
     """
 
     __slots__ = (
-        *("_done", "_far_bytes", "_first", "_found", "_is_in_turn", "_is_turned", "_memory"),
-        *("_request", "_since", "gm_narrow", "l2_narrow", "turning"),
+        *("_done", "_far_bytes", "_found", "_is_in_turn", "_is_turned", "_latest", "_memory"),
+        *("_request", "_since", "_under_way", "gm_narrow", "l2_narrow", "turning"),
     )
 
     def __init__(self, memory: SharedMemory, request: Request, found: Found, done: Done) -> None:
         self._memory, self._request, self._found, self._done = memory, request, found, done
         self._far_bytes = request.nbytes * found.misses // (found.hits + found.misses)
-        self._first: tuple[int, int, bool] | None = None
-        """Of two links under way: when the first was through, for how long it was too narrow, and
-        whether it is that of global memory."""
+        self._under_way = 0
+        """Links that are not through yet."""
+        self._latest = -1, 0, False
+        """When the latest link was through, for how long it was too narrow, and whether it is that
+        of global memory."""
         self._is_in_turn = False
         """Whether it is slowed by others that ask for the same lines."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
@@ -222,14 +243,11 @@ class _Load:
         near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
         far_rows = request.rows * found.misses // (found.hits + found.misses)
-        far_port = memory.row_port("gm", request.gm_port, far_bytes, far_rows)
+        far_port = memory.far_port(request, far_bytes, far_rows)
         near_port = memory.near_port(request, near_bytes, request.rows - far_rows)
         self._is_turned = far_port < request.gm_port or near_port < request.l2_port
         # Bytes x speeds, as whole numbers: nbytes / (far / far_port + near / near_port)
         took = far_bytes * near_port + near_bytes * far_port
-        if not (far_bytes and request.is_cached):
-            # One link alone is under way.
-            self._first = -1, 0, not far_bytes
         if far_bytes:
             port = ceil_div(far_bytes * far_port * near_port, took)
             if turn_port is not None and not request.is_cached:
@@ -237,39 +255,38 @@ class _Load:
                 self._is_in_turn |= turn_port < port
                 port = min(port, turn_port)
             load = port * found.fetched // (far_bytes * SHARE_UNITS) * request.copies
-            memory.links["gm", True].join(Copy(far_bytes, port, load), self._far_arrived)
+            self._join("gm", True, Copy(far_bytes, port, load))
+            if request.is_cached:
+                # Lines that come in are stored in the L2, beside what the cores store.
+                load = memory.fill_load(port * request.copies, found.read, far_bytes)
+                self._join("l2", False, Copy(far_bytes, port, load))
         if request.is_cached:
-            # Lines from global memory pass through the L2 too.
+            # All that the core gets passes through the L2.
             port = ceil_div(nbytes * far_port * near_port, took)
-            if turn_port is not None:
-                self._is_in_turn |= turn_port < port
-                port = min(port, turn_port)
-            copy = Copy(nbytes, port, port * request.copies)
-            memory.links["l2", True].join(copy, self._near_arrived)
+            self._join("l2", True, Copy(nbytes, port, port * request.copies))
 
-    def _far_arrived(self, narrow: int) -> None:
-        self._arrived(narrow, True)
-
-    def _near_arrived(self, narrow: int) -> None:
-        self._arrived(narrow, False)
+    def _join(self, memory: str, is_read: bool, copy: Copy) -> None:
+        self._under_way += 1
+        is_far = memory == "gm"
+        self._memory.links[memory, is_read].join(copy, lambda narrow: self._arrived(narrow, is_far))
 
     def _arrived(self, narrow: int, is_far: bool) -> None:
         """All bytes are through one of the links, which was too narrow for some cycles."""
         now = int(self._memory.env.now)
-        if self._first is None:
-            self._first = now, narrow, is_far
+        # The latest is what they waited for; of several that end together, the narrowest, and of
+        # these global memory.
+        self._latest = max(self._latest, (now, narrow, is_far))
+        self._under_way -= 1
+        if self._under_way:
             return
-        # The later one is what they waited for; of two that end together, the narrower one.
-        before, other, was_far = self._first
-        if before == now and other >= narrow:
-            narrow, is_far = other, was_far
+        _, narrow, is_far = self._latest
         if is_far:
             self.gm_narrow = narrow
         else:
             self.l2_narrow = narrow
         if self._is_in_turn:
-            # Whoever waits for others to be answered waits for the L2.
-            self.l2_narrow = now - self._since - self.gm_narrow
+            # Whoever waits for others to be answered waits for the memory.
+            self.gm_narrow = now - self._since
         elif self._is_turned:
             self.turning = now - self._since - narrow
         request = self._request
