@@ -75,10 +75,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 L2Option = Annotated[
     str,
     typer.Option(
-        metavar="cold|warm|repeat|flushed|NAME,NAME",
+        metavar="cold|warm|repeat|NAME,NAME",
         help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
-        "same left there, what is left of that after a kernel that filled the L2 with other bytes, "
-        "or the inputs named.",
+        "same left there, or the inputs named.",
     ),
 ]
 ICacheOption = Annotated[
@@ -86,7 +85,7 @@ ICacheOption = Annotated[
     typer.Option(
         "--icache",
         help="Whether the instruction caches hold the kernel at launch; unless given, they do with "
-        "--l2 warm, repeat and flushed.",
+        "--l2 warm and repeat.",
     ),
 ]
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]

@@ -51,13 +51,12 @@ def run(
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
-    and outputs ("warm"), what earlier runs of the same left there ("repeat"), what is left of that
-    after a kernel that read as many other bytes as the L2 holds ("flushed"), or the inputs named in
-    a tuple; *icache* whether the instruction caches hold the kernel ("warm") or not ("cold"), which
-    they do unless told otherwise where the same kernel ran before: with "warm", "repeat" and
-    "flushed". *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and
-    L0: both give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how
-    many the cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
+    and outputs ("warm"), what earlier runs of the same left there ("repeat"), or the inputs named
+    in a tuple; *icache* whether the instruction caches hold the kernel ("warm") or not ("cold"),
+    which they do unless told otherwise where the same kernel ran before: with "warm" and "repeat".
+    *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0: both
+    give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how many the
+    cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -254,7 +253,7 @@ def _check_l2(l2: L2State, problem: ops.Problem) -> None:
 def _icache(icache: ICache | None, l2: L2State) -> ICache:
     """What the instruction caches hold: what is told, or else what goes with *l2*."""
     if icache is None:
-        return "warm" if l2 in ("warm", "repeat", "flushed") else "cold"
+        return "warm" if l2 in ("warm", "repeat") else "cold"
     if icache not in get_args(ICache):
         raise ValueError(f"run: icache must be cold or warm, not {shown(icache)}; use one of these")
     return icache

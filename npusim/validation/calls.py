@@ -2,12 +2,13 @@
 
 What the rows leave open is settled here, once for all:
 
-* The L2 holds what an earlier run of the same left there if a row says warm. It is flushed where
-  other data of its size were read before each run: so in all rows of cann-bench, whose harness
-  reads 201 MB, whether they say flushed or cold. If a row says that weights are cold and
-  activations warm, it holds the activations. So it does where a row says only that weights are
-  cold: those come from a benchmark that replays a graph over six copies of the weights in turn,
-  whose activations stay. Weights are warm there too if all six copies fit. Where a row does not
+* The L2 holds what an earlier run of the same left there if a row says warm. Where as many other
+  bytes were read before each run as it holds, and a row says flushed, it is cold: in sets of 16 a
+  third of a small kernel's lines would survive, but the rows of cann-bench, whose harness reads
+  201 MB, come out nearer with none. If a row says that weights are cold and activations warm, it
+  holds the activations. So it does where a row says only that weights are cold: those come from a
+  benchmark that replays a graph over six copies of the weights in turn, whose activations stay.
+  Weights are warm there too if all six copies fit. Where a row does not
   say, or says it in its notes, the L2 is cold.
 * A row of several batches has them in both operands.
 * A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
@@ -20,6 +21,8 @@ What the rows leave open is settled here, once for all:
   offset.
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
+* The instruction caches hold a kernel that is run again and again, not one of two that take turns,
+  nor one in the trace of a model.
 
 Rows that were taken with kernels other than the vendor's library, OTHER_KERNELS, are held against
 the library's.
@@ -48,8 +51,6 @@ __all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "tim
 
 COPIES = 6
 """Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
-FLUSHING = "hicann/cann-bench"
-"""Reads 201 MB before each measured step: its src/kernel_eval/eval/perf_eval.py."""
 TRACED = "docs/profiler_alignment"
 """Its rows come from traces of a whole model, where other kernels run in between."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
@@ -317,16 +318,14 @@ def _bias_dtype(row: Row) -> str:
 
 
 def _icache(row: Row) -> ICache:
-    """Whether the instruction caches hold the kernel: not in the trace of a model."""
-    return "cold" if TRACED in row.source else "warm"
+    """Whether the instruction caches hold the kernel: not where others run in between."""
+    return "cold" if TRACED in row.source or " + " in row.op else "warm"
 
 
 def _l2(row: Row, weight: TensorSpec | None = None, *activations: str) -> L2State:
     """What the L2 holds at launch; without a *weight*, all there is are activations."""
     if row.l2 == "warm":
         return "repeat"
-    if row.l2 == "flushed" or (row.l2 == "cold" and row.source.startswith(FLUSHING)):
-        return "flushed"
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:

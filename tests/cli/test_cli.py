@@ -353,7 +353,7 @@ def test_names_must_fit_the_operator(words: tuple[str, ...], message: str) -> No
 def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
     refused(
         1,
-        "run: l2 must be cold, warm, repeat, flushed or a tuple of inputs out of input, scales, "
+        "run: l2 must be cold, warm, repeat or a tuple of inputs out of input, scales, "
         "not ('hot',); use one of these",
         *quantize("--l2", "hot"),
     )

@@ -406,7 +406,8 @@ def test_rows_are_told_from_the_bytes_before_and_after() -> None:
     spec = tiny_spec(gm__row_ns=3.0)
     turn = LoadNd2Nz(Local("l1", 0, UINT8, 512), Global("x", 0, 32, 8, 64), 16)
     found = play(spec, (turn, Load(Local("l1", 0, UINT8, 256), Global("x", 4096, 256))), kind="aic")
-    assert parts(found) == {"rows": 24, "port": 8, "memory latency": 10}
+    # Four lines of two rows each.
+    assert parts(found) == {"rows": 16, "port": 8, "memory latency": 10}
 
 
 def test_what_came_out_of_the_l2_is_blamed_on_its_link() -> None:

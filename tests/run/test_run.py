@@ -132,7 +132,7 @@ def test_a_device_is_a_name_an_alias_or_a_spec() -> None:
 @pytest.mark.parametrize("l2", ["hot", "", None, True, ["cold"], ("output",), ("input", 1)])
 def test_l2_is_a_state_or_names_of_inputs(l2: Any) -> None:
     message = (
-        f"run: l2 must be cold, warm, repeat, flushed or a tuple of inputs out of input, scales, "
+        f"run: l2 must be cold, warm, repeat or a tuple of inputs out of input, scales, "
         f"not {l2!r}; use one of these"
     )
     with pytest.raises(ValueError, match=whole(message)):

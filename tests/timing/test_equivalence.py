@@ -183,7 +183,7 @@ def programs(draw: st.DrawFn) -> Program:
     same_line_ns=st.sampled_from([0.0, 2.0, 7.0]),
     run_bytes=st.sampled_from([0, 50]),
     is_cached=st.booleans(),
-    l2=st.sampled_from(["cold", "warm", "repeat", "flushed", ("x",), ("scale",)]),
+    l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
 )
 @settings(max_examples=120)
 def test_times_of_representatives_and_of_every_core_are_equal(

@@ -211,10 +211,10 @@ def test_bursts_too_far_apart_come_more_slowly_out_of_the_l2() -> None:
 
 def test_rows_that_become_fractals_wait_for_each_other() -> None:
     spec = tiny_spec(gm__row_ns=3.0, l2__row_ns=2.0)
-    # 8 rows: 24 cycles from the memory, there after 10, in which their bytes come; 16 out of the L2
-    # beside the 4 of their bytes, there after 2.
+    # 8 rows in 4 lines, which each wait for once: 12 cycles from the memory beside the 4 of their
+    # bytes, there after 10. Out of the L2 16 beside 4, there after 2.
     program = (fractals(8, 32, 64), fractals(8, 32, 64))
-    assert log(play(spec, program, kind="aic")) == [("mte2", 0, 24, 34), ("mte2", 24, 44, 46)]
+    assert log(play(spec, program, kind="aic")) == [("mte2", 0, 16, 26), ("mte2", 16, 36, 38)]
 
 
 def test_a_row_across_lines_is_two_pieces() -> None:

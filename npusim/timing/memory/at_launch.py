@@ -14,7 +14,7 @@ from npusim.timing.memory.l2 import AGES, WHOLE, kept, survival
 
 __all__ = ["L2_STATES", "L2State", "at_launch"]
 
-NamedState = Literal["cold", "warm", "repeat", "flushed"]
+NamedState = Literal["cold", "warm", "repeat"]
 L2_STATES: tuple[NamedState, ...] = get_args(NamedState)
 L2State = NamedState | tuple[str, ...]
 """What lies in the L2 at launch.
@@ -22,8 +22,6 @@ L2State = NamedState | tuple[str, ...]
 cold     nothing
 warm     everything, or of each tensor as large a part as fits
 repeat   what is left when the same kernel has run again and again
-flushed  what is left of that after a kernel that read as many other bytes as the L2 holds, as some
-         benchmarks run one before each measured kernel
 names    the tensors named
 """
 
@@ -35,7 +33,7 @@ def at_launch(
 
     *cached* are the names of those of *tensors* that do not all go past the L2.
     """
-    line_bytes, capacity_bytes = spec.l2.line_bytes, spec.l2.capacity_bytes
+    line_bytes = spec.l2.line_bytes
     sizes = {
         tensor.name: ceil_div(allocated_bytes(tensor.nbytes), line_bytes) * line_bytes
         for tensor in tensors
@@ -46,13 +44,11 @@ def at_launch(
         names = sizes if state == "warm" else state
         age = _age_of_share(spec, sum(sizes[name] for name in names))
         return dict.fromkeys(names, age)
-    # Between two touches of a line all others come, those of the tensors and of what flushed them.
-    # Half of the former come in again before the touch, on average, if they have left.
+    # Between two touches of a line all others come; half of them come in again before the second
+    # one, on average, if they have left.
     turn_bytes = sum(sizes[name] for name in cached)
-    if state == "repeat":
-        fits = kept(turn_bytes, spec) == WHOLE
-        return dict.fromkeys(cached, 0 if fits else turn_bytes // 2)
-    return dict.fromkeys(cached, capacity_bytes + turn_bytes // 2)
+    fits = kept(turn_bytes, spec) == WHOLE
+    return dict.fromkeys(cached, 0 if fits else turn_bytes // 2)
 
 
 def _age_of_share(spec: DeviceSpec, nbytes: int) -> int:

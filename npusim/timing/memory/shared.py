@@ -174,14 +174,8 @@ class SharedMemory:
         return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
 
     def near_port(self, request: Request, nbytes: int, rows: int) -> int:
-        """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS.
-
-        Each row takes its time in addition to its bytes.
-        """
-        port = request.l2_port
-        if rows and nbytes:
-            cycles = round(rows * self._row_ns["l2"] * self._clock_hz / 1e9)
-            port = ceil_div(nbytes * PORT_UNITS, cycles + ceil_div(nbytes * PORT_UNITS, port))
+        """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS."""
+        port = self._turning_port("l2", request.l2_port, nbytes, rows)
         return max(1, round(port * self._aliased_speed)) if request.is_aliased else port
 
     def _turn_port(self, request: Request, readers: int) -> int | None:
@@ -201,14 +195,15 @@ class SharedMemory:
         return port * read * self._fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
 
     def far_port(self, request: Request, nbytes: int, rows: int) -> int:
-        """The same from global memory, where requests for *rows* wait for each other, and their
-        bytes come meanwhile.
-        """
-        port = request.gm_port
+        """The same from global memory, through the L2 or past it."""
+        return min(request.gm_port, self._turning_port("gm", request.l2_port, nbytes, rows))
+
+    def _turning_port(self, memory: str, port: int, nbytes: int, rows: int) -> int:
+        """*port* as it is for *nbytes* in *rows*, each of which takes its time beside its bytes."""
         if not rows or not nbytes:
             return port
-        cycles = max(1, round(rows * self._row_ns["gm"] * self._clock_hz / 1e9))
-        return min(port, ceil_div(nbytes * PORT_UNITS, cycles))
+        cycles = round(rows * self._row_ns[memory] * self._clock_hz / 1e9)
+        return ceil_div(nbytes * PORT_UNITS, cycles + ceil_div(nbytes * PORT_UNITS, port))
 
 
 class _Load:
@@ -243,6 +238,9 @@ class _Load:
         near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
         far_rows = request.rows * found.misses // (found.hits + found.misses)
+        if request.is_cached:
+            # Rows of one line wait for it once.
+            far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
         far_port = memory.far_port(request, far_bytes, far_rows)
         near_port = memory.near_port(request, near_bytes, request.rows - far_rows)
         self._is_turned = far_port < request.gm_port or near_port < request.l2_port
