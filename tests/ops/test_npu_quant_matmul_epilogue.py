@@ -45,22 +45,22 @@ TOKEN = TensorSpec((4,), "float32")
 BIAS = TensorSpec((64,), "bfloat16")
 # A core has two rows of 64 numbers: 2 + 2 for both, 2 + 1 for a row of columns. The second Add of a
 # row follows the first without head.
-LOADED = [("cast.none", 3), ("adds", 3)]
+LOADED = [("cast.none", 3), ("muls", 3)]
 SCALED = [("cast.none", 4), ("mul", 4)]
 PASSES: dict[str, tuple[dict[str, Any], list[tuple[str, int]]]] = {
     "scales of columns": ({}, [*LOADED[1:], *SCALED, ("cast.rint", 4)]),
     "a bias": (
         {"bias": BIAS},
-        [*LOADED, *SCALED, ("adds", 4), ("add", 3), ("add", 1), ("cast.rint", 4)],
+        [*LOADED, *SCALED, ("muls", 4), ("add", 3), ("add", 1), ("cast.rint", 4)],
     ),
     "scales of rows": (
         {"pertoken_scale": TOKEN},
-        [*LOADED[1:], *SCALED, ("adds", 4), ("broadcast", 3), ("copy", 4), ("mul", 4),
+        [*LOADED[1:], *SCALED, ("muls", 4), ("broadcast", 3), ("copy", 4), ("mul", 4),
          ("cast.rint", 4)],
     ),
     "scales of rows and a bias": (
         {"pertoken_scale": TOKEN, "bias": BIAS},
-        [*LOADED, *SCALED, ("adds", 4), ("broadcast", 3), ("copy", 4), ("mul", 4), ("add", 3),
+        [*LOADED, *SCALED, ("muls", 4), ("broadcast", 3), ("copy", 4), ("mul", 4), ("add", 3),
          ("add", 1), ("cast.rint", 4)],
     ),
 }  # fmt: skip
@@ -84,13 +84,14 @@ def test_scales_and_bias_are_loaded_again_for_every_piece() -> None:
     assert names == ["workspace", "bias", "scale", "pertoken_scale"] * count
 
 
-def test_opt_multiplies_the_scales_before_the_sums_are_there() -> None:
+def test_opt_spreads_the_scales_of_rows_before_the_sums_are_there() -> None:
     result = traced(TINY, 4, 32, 64, "tbe_opt", pertoken_scale=TOKEN)
     first = next(span for span in spans(result, 0, "fixpipe"))
     early = [span for span in spans(result, 1, "vector") if span.end < first.start]
-    # Four rows: their scales as blocks and as a plane, times those of columns; then three passes.
-    prepared = [("broadcast", 3), ("copy", 6), ("mul", 3), *[("mul", 1)] * 3]
-    after = [("cast.none", 6), ("mul", 6), ("cast.rint", 6)]
+    # Four rows: their scales as blocks and as a plane, and those of columns; then four passes, in
+    # the first of which one row lies in the banks of the scales of columns.
+    prepared = [("broadcast", 3), ("copy", 6), ("muls", 3)]
+    after = [("cast.none", 6), ("mul", 7), ("mul", 6), ("cast.rint", 6)]
     assert passes(result, 1) == [*prepared, *after]
     assert len(early) == len(prepared)
     # Vector core 1 has nothing to do.

@@ -133,9 +133,9 @@ def test_a_template_may_be_named(rng: np.random.Generator) -> None:
             )
             assert (found.template, found.reason) == (template, "asked for")
             outputs.append(found.output)
-    # What is multiplied first shows in some of the last bits.
-    assert_same(outputs[0], outputs[3])
-    assert np.any(outputs[3] != outputs[6])
+    # All give the same values.
+    for place, output in enumerate(outputs):
+        assert_same(output, outputs[place % 3])
     found = run(OP, x1, x2, scale, template="pp", device=COUPLED, output_dtype="float16")
     assert (found.template, found.reason) == ("pp", "asked for")
 

@@ -11,9 +11,8 @@
     with pertoken_scale, float16 or bfloat16:
               y(f32(acc) * f32(scale) * pertoken_scale[row] + f32(bias))  vector cores
 
-From left to right, one fp32 rounding an operation, all to nearest, ties to even; template tbe_opt
-multiplies `f32(scale) * pertoken_scale[row]` first (see `opt`). The sign of a zero is that of the
-vendor's passes (see `epilogue`). *fit* saturates.
+From left to right, one fp32 rounding an operation, all to nearest, ties to even, whatever the
+template. *fit* saturates.
 *f19* cuts an fp32 number off after 19 bits; *fit9* saturates to [-256, 255] before the offset is
 added, so a large sum with offset -200 gives 55. NaN becomes 0 in int8.
 

@@ -10,17 +10,17 @@ anew; then
 =========================  ======================================================================
 Cast                       the sums, int32 to float32
 Mul, Muls                  by the scales of the columns, 64 columns of all rows at a time
-Adds 0                     into the plane of the result; only if a pass follows that is no Cast
+Muls 1                     into the plane of the result; only if a pass follows that is no Cast
 Brcb, Copy                 the scales of the rows become a plane of their own
 Mul                        plane by plane
 Add                        the bias, row by row
 Cast                       to the output's type
 =========================  ======================================================================
 
-Adding 0, which is also done to float32 scales of columns as they are widened, rounds nothing, but
-makes -0 a 0: without scales of rows and without a bias a float32 scale of -0 is all that it
-changes. That a bias alone needs the plane of the result too is assumed, as is that one scale for
-all columns goes the same way.
+The vendor's kernel adds 0 where Muls 1 stands, and where float32 scales of columns are widened; the
+multiplication takes as long, and keeps the sign of a zero, as the operator's documents say of the
+whole. That a bias alone needs the plane of the result too is assumed, as is that one scale for all
+columns goes the same way.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Epilogue:
         self.sums.free(slot)
         if len(self.planes) > 1:
             scaled, plane = plane, Plane(self.planes[1], *shape)
-            step(builder, BinaryScalar("add", plane.whole(), scaled.whole(), 0.0))
+            step(builder, BinaryScalar("mul", plane.whole(), scaled.whole(), 1.0))
         if token is not None:
             factors = self._spread(token, Plane(self.planes[2], *shape))
             step(builder, Binary("mul", plane.whole(), plane.whole(), factors.whole()))
@@ -187,11 +187,11 @@ class Epilogue:
             self.bias.drop()
 
     def _widen(self, scale: GmView) -> Local:
-        """The scales of the columns as float32: cast, or by adding 0."""
+        """The scales of the columns as float32: cast, or multiplied by 1."""
         numbers = self.scale.take(scale)
         if scale.dtype is FLOAT32:
             widened = self.widened.of(FLOAT32, scale.columns)
-            step(self.builder, BinaryScalar("add", widened, numbers, 0.0))
+            step(self.builder, BinaryScalar("mul", widened, numbers, 1.0))
             numbers = widened
         self.scale.drop()
         return numbers

@@ -1,10 +1,11 @@
-"""The epilogue of tbe_opt with scales of rows: what sums are multiplied by is ready before them.
+"""The epilogue of tbe_opt with scales of rows: a plane of these is ready before the sums are.
 
-`f32(sum) x (scale x pertoken) + bias`: here the scales of rows and columns are multiplied first, so
-results may differ from those of the other templates in the last place. While the cube multiplies,
-the vector core makes a plane of these products for all of a block; then each piece of sums takes
-three passes. Vector core 0 of a group does all of it (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/
-op_kernel, *_pertoken_opt.h). That vector core 1 answers the cube core's flags is assumed.
+`(f32(sum) x scale) x pertoken + bias`, as in the other templates. While the cube multiplies, the
+vector core fills a plane with the scales of the rows of a block; then each piece of sums takes a
+pass for every step. The vendor's kernel is told to multiply the scales of rows and columns into
+that plane, and so to save one pass of four; its golden values have the order above, which is kept.
+Vector core 0 of a group does all of it (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel,
+*_pertoken_opt.h). That vector core 1 answers the cube core's flags is assumed.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ class OptEpilogue(Epilogue):
         bias: GmView | None,
     ) -> None:
         builder, width = self.builder, align_up(output.columns, REPEAT)
-        late = None
+        late = numbers = None
         if token is not None and output.rows:
             late = None if bias is None else self.bias.take(bias)
-            self._multiply_scales(token, scale, width)
+            self._spread(token, Plane(self.factors, token.columns, width))
+            numbers = None if scale is None else self._widen(scale)
         builder.cross_core_wait_flag("group", "mte2", FILLED)
         for row, count in row_pieces(output.rows, self.step):
             rows = slice(row, row + count)
@@ -51,22 +53,10 @@ class OptEpilogue(Epilogue):
             plane = Plane(self.planes[0], count, width)
             step(builder, Cast(plane.whole(), slot.of(INT32, count * width), "none"))
             self.sums.free(slot)
+            self._scale(plane, numbers)
             factors = Plane(self.factors, count, width, FLOAT32.nbytes(row * width))
             step(builder, Binary("mul", plane.whole(), plane.whole(), factors.whole()))
             self._finish(plane, output[rows, :], late)
         if late is not None:
             self.bias.drop()
         builder.cross_core_set_flag("group", "mte2", READ)
-
-    def _multiply_scales(self, token: GmView, scale: GmView | None, width: int) -> None:
-        """Fill the plane with `token x scale`, row by row."""
-        numbers = None if scale is None else self.scale.take(scale)
-        plane = self._spread(token, Plane(self.factors, token.columns, width))
-        if numbers is None:
-            self._scale(plane, None)
-            return
-        for row in range(plane.rows):
-            here = plane.row(row, numbers.count)
-            self.builder.emit(Binary("mul", here, here, numbers))
-        self.builder.barrier("vector")
-        self.scale.drop()

@@ -8,13 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from npusim import devices
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._products import exact_int
-from npusim.ops.npu_quant_matmul.contract import check
-from npusim.ops.npu_quant_matmul.tiling import tile
 
 __all__ = ["reference"]
 
@@ -35,16 +32,14 @@ def reference(
     pertoken_scale: Array | None = None,
     output_dtype: str | None = None,
     group_sizes: Sequence[int] | None = None,  # noqa: ARG001 (no groups, whatever it says)
-    template: str | None = None,
+    template: str | None = None,  # noqa: ARG001 (all give the same values)
     spec: DeviceSpec | None = None,
 ) -> Array:
     """Multiply *x1* `(..., m, k)` by *x2* `(..., k, n)` and rescale.
 
     *x2* may be a Tensor of any layout; int32 matrices hold eight int4 an element, *x2* along n, or
     along k if its k lies inside. The result is `(..., m, n)`. *spec* says what becomes of float
-    results out of range; without it they become infinite. It also says which template is taken, if
-    *template* does not: tbe_opt multiplies the scales of rows and columns first. Without it, that
-    is the one of an Atlas A2 with 24 cube cores.
+    results out of range; without it they become infinite.
     """
     acc = exact_int(_numbers(x1), _numbers(x2))
     late = None
@@ -58,11 +53,7 @@ def reference(
     with np.errstate(all="ignore"):
         values = acc.astype(np.float32)
         if output_dtype == "bfloat16" or pertoken_scale is not None:
-            call = {"pertoken_scale": pertoken_scale, "output_dtype": output_dtype}
-            is_opt = pertoken_scale is not None and _is_opt(
-                spec, x1, x2, scale, offset, bias, **call, template=template
-            )
-            values = _scaled(values, scale, pertoken_scale, late, is_opt=is_opt)
+            values = _scaled(values, scale, pertoken_scale, late)
             return _narrow(values, KINDS[str(output_dtype)], spec)
         factor, point = _parameters(scale, offset)
         values = values * factor
@@ -73,25 +64,9 @@ def reference(
         return np.asarray(np.clip(nine + point, -128, 127).astype(np.int8))
 
 
-def _is_opt(spec: DeviceSpec | None, *args: Any, **call: Any) -> bool:
-    """Whether the vendor's tbe_opt takes the call."""
-    spec = devices.load("ascend910b2") if spec is None else spec
-    return tile(spec, check(spec, *args, **call)).template == "tbe_opt"
-
-
-def _scaled(
-    values: Array, scale: Array, tokens: Array | None, late: Array | None, *, is_opt: bool
-) -> Array:
+def _scaled(values: Array, scale: Array, tokens: Array | None, late: Array | None) -> Array:
     """float32 *values* times the scales of columns and of rows, *tokens*, plus *late*."""
-    columns = scale.astype(np.float32)
-    if is_opt and tokens is not None:
-        values = values * (tokens[:, None] * columns)
-        return values if late is None else values + late
-    # The kernel adds 0 on the way, which makes -0 a 0.
-    zero = np.float32(0)
-    values = values * (columns + zero if scale.dtype == zero.dtype and scale.size > 1 else columns)
-    if tokens is not None or late is not None:
-        values = values + zero
+    values = values * scale.astype(np.float32)
     if tokens is not None:
         values = values * tokens[:, None]
     return values if late is None else values + late
