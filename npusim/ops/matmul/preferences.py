@@ -17,10 +17,6 @@ from npusim.ops.matmul.traits import CallTraits, Chip
 __all__ = ["preferred"]
 
 
-L2_TILED_BYTES = 100 * 2**20
-"""Tensors that take more than this together are walked in tiles that the L2 holds."""
-
-
 def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
     """Why the vendor takes *template*, of which those before did not take the call; or None."""
     is_deep = _is_deep(f)
@@ -33,7 +29,7 @@ def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
             return f"m = {f.m} is long, k = {f.k} <= 256, and n = {f.n} is narrow"
         case "al1_split_k" if _is_long_and_wide(f):
             return f"m = {f.m} <= 256, and k = {f.k} and n = {f.n} are long"
-        case "single_core_split_k" if _adds_in_memory(f, chip, is_deep) and _fills_cores(f, chip):
+        case "single_core_split_k" if _adds_in_memory(f, is_deep) and _fills_cores(f, chip):
             return f"k = {f.k} is cut, and the cores share m = {f.m} and n = {f.n}"
         case "deterministic_split_k" if is_deep and _leaves_cores(f, chip):
             return f"k = {f.k} is long, and m = {f.m} and n = {f.n} occupy few cores"
@@ -92,23 +88,13 @@ def _is_long_and_wide(f: CallTraits) -> bool:
     return is_whole and (is_long or is_wide)
 
 
-def _adds_in_memory(f: CallTraits, chip: Chip, is_deep: bool) -> bool:
-    """Whether single_core_split_k is wanted: k is long, or the output large and in the L2.
+def _adds_in_memory(f: CallTraits, is_deep: bool) -> bool:
+    """Whether single_core_split_k is wanted: k is long.
 
-    Left out is k = 1536 with m or n = 384, whose rectangles are refused again. Assumed: nothing is
-    walked in L2 tiles where all tensors fit into what is tiled for, and one chunk is not enough.
-    Which kernel made the only products of the latter kind that were measured, 4096 cubed on 910B2,
-    is not known.
+    Left out is k = 1536 with m or n = 384, whose rectangles are refused again. Large outputs take
+    it too where no L2 tiles are found; but the usual tiles of 4 x 6 blocks count as found, as the
+    vendor's tiling of 4096 cubed in 8 x 3 of them says, so that none is large enough.
     """
-    tensors_bytes = 2 * (f.m * f.k + f.k * f.n + f.m * f.n)
-    if (
-        tensors_bytes <= L2_TILED_BYTES * chip.l2_bytes // (192 * 2**20)
-        and f.m * f.k >= 5 * k_split.STRIP**2
-        and f.k > k_split.STRIP
-        and f.n >= 1024
-        and f.m * f.n >= 1024 * k_split.STRIP * chip.aic
-    ):
-        return True
     is_turned = f.trans_x1 and not f.trans_x2 and f.k >= 11000 and 0 in (f.m % 8192, f.n % 8192)
     is_strided = f.trans_x2 and f.k % 16384 == 0 and all(1280 <= x <= 8192 for x in (f.m, f.n))
     return is_deep and (f.k >= 27392 or is_turned or is_strided)

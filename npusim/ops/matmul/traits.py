@@ -36,7 +36,6 @@ class Chip:
     arch: str = "2201"
     aic: int = 24
     l1_bytes: int = 524288
-    l2_bytes: int = 192 * 2**20
 
     @staticmethod
     def of(spec: DeviceSpec | None) -> Chip:
@@ -46,4 +45,4 @@ class Chip:
         if spec.arch == "2002":
             return Chip("2002")
         core = spec.cores["aic"]
-        return Chip(spec.arch, core.count, core.l1_bytes or 0, spec.l2.capacity_bytes)
+        return Chip(spec.arch, core.count, core.l1_bytes or 0)
