@@ -56,7 +56,7 @@ def test_a_row_gets_the_time_of_its_run() -> None:
 def test_results_do_not_depend_on_the_number_of_processes() -> None:
     rows = [
         replace(ROW, id=f"r{m}", m=m, latency_us=latency)
-        for m, latency in ((3, 9.0), (64, 30.0), (7, 10.0), (16, 20.0))
+        for m, latency in ((3, 9.0), (640, 30.0), (128, 10.0), (48, 20.0))
     ]
     rows.insert(2, replace(ROW, id="none", op="softmax"))
     alone, together = measure(rows, jobs=1), measure(rows, jobs=2)
