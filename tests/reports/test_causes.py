@@ -346,19 +346,20 @@ def test_the_l2_is_not_blamed_for_a_product_that_the_cube_bounds() -> None:
     def product(spec: DeviceSpec) -> npusim.Run:
         return npusim.run("matmul", *[TensorSpec((4096, 4096), "float16")] * 2, device=spec)
 
+    # A cube of half the speed: on the chip itself mte2 takes nearly as long as the cube.
     spec = devices.load("ascend910b2")
+    deep = {dtype: depth // 2 for dtype, depth in spec.cube.k_per_cycle.items()}
+    spec = spec.model_copy(update={"cube": spec.cube.model_copy(update={"k_per_cycle": deep})})
     run = product(spec)
-    first, second, *_ = causes(run)
-    assert (first.cause, second.cause) == ("cube", "rows")
+    assert causes(run)[0].cause == "cube"
     assert run.cycles is not None
     saved = {}
     for cause in ("cube", "rows", "l2 reads", "gm"):
         cycles = product(faster(spec, cause, 2)).cycles
         assert cycles is not None
         saved[cause] = 1 - cycles / run.cycles
-    assert saved["cube"] > 0.1
-    assert 0.1 > saved["rows"] > 0.03
-    assert max(saved["l2 reads"], saved["gm"]) < 0.01
+    assert saved["cube"] > 0.3
+    assert max(saved["rows"], saved["l2 reads"], saved["gm"]) < 0.03
 
 
 # ---- by hand ----
@@ -406,8 +407,9 @@ def test_rows_are_told_from_the_bytes_before_and_after() -> None:
     spec = tiny_spec(gm__row_ns=3.0)
     turn = LoadNd2Nz(Local("l1", 0, UINT8, 512), Global("x", 0, 32, 8, 64), 16)
     found = play(spec, (turn, Load(Local("l1", 0, UINT8, 256), Global("x", 4096, 256))), kind="aic")
-    # Four lines of two rows each.
-    assert parts(found) == {"rows": 16, "port": 8, "memory latency": 10}
+    # Four lines of two rows each take 12 cycles and their 256 bytes 4 at the port out of the L2, 16
+    # in all, of which the bytes alone would take 8 at the port from the memory.
+    assert parts(found) == {"rows": 8, "port": 16, "memory latency": 10}
 
 
 def test_what_came_out_of_the_l2_is_blamed_on_its_link() -> None:

@@ -50,7 +50,7 @@ class Moved(NamedTuple):
     l2_narrow: int
     """The same of the link of the L2."""
     turning: int
-    """Cycles in which rows were turned, one after the other, more slowly than the port can."""
+    """Cycles that turning rows took beside the bytes at the port."""
 
 
 Done = Callable[[Moved], None]
@@ -215,8 +215,8 @@ class _Load:
     """
 
     __slots__ = (
-        *("_done", "_far_bytes", "_found", "_is_in_turn", "_is_turned", "_latest", "_memory"),
-        *("_request", "_since", "_under_way", "gm_narrow", "l2_narrow", "turning"),
+        *("_done", "_far_bytes", "_found", "_is_in_turn", "_latest", "_memory"),
+        *("_request", "_since", "_under_way", "_unturned", "gm_narrow", "l2_narrow", "turning"),
     )
 
     def __init__(self, memory: SharedMemory, request: Request, found: Found, done: Done) -> None:
@@ -229,6 +229,8 @@ class _Load:
         of global memory."""
         self._is_in_turn = False
         """Whether it is slowed by others that ask for the same lines."""
+        self._unturned = 0
+        """Cycles that its bytes alone take at the core's ports."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
 
     def begin(self, turn_port: int | None) -> None:
@@ -243,7 +245,8 @@ class _Load:
             far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
         far_port = memory.far_port(request, far_bytes, far_rows)
         near_port = memory.near_port(request, near_bytes, request.rows - far_rows)
-        self._is_turned = far_port < request.gm_port or near_port < request.l2_port
+        far_cycles = ceil_div(far_bytes * PORT_UNITS, request.gm_port)
+        self._unturned = far_cycles + ceil_div(near_bytes * PORT_UNITS, request.l2_port)
         # Bytes x speeds, as whole numbers: nbytes / (far / far_port + near / near_port)
         took = far_bytes * near_port + near_bytes * far_port
         if far_bytes:
@@ -285,8 +288,8 @@ class _Load:
         if self._is_in_turn:
             # Whoever waits for others to be answered waits for the memory.
             self.gm_narrow = now - self._since
-        elif self._is_turned:
-            self.turning = now - self._since - narrow
+        elif self._request.rows:
+            self.turning = max(0, now - self._since - narrow - self._unturned)
         request = self._request
         latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
         through = request.nbytes if request.is_cached else 0
