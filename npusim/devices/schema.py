@@ -203,7 +203,8 @@ class GlobalMemory(Part):
     write_latency_ns: Nanoseconds
     """From the last byte handed over to the acknowledgement."""
     row_ns: Nanoseconds
-    """Time of each piece of a row, up to one line, that LoadNd2Nz turns into Nz."""
+    """Time of each piece of a row, up to one line, that LoadNd2Nz turns into Nz, in addition to its
+    bytes at the port out of the L2."""
     run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
 
@@ -221,11 +222,12 @@ class L2Cache(Part):
     read_latency_ns: Nanoseconds
     write_latency_ns: Nanoseconds
     row_ns: Nanoseconds
-    """Time of each piece of a row that is in the L2, in addition to its bytes."""
+    """The same for pieces that are in the L2."""
     ways: Ways
     """Lines that a set holds."""
     same_line_ns: Nanoseconds
-    """From answer to answer where requests of several cores are for the same line; 0 if unknown."""
+    """From answer to answer where several cores ask past the L2 for the same line at once; 0 if
+    unknown."""
     aliased_bytes: Stride
     """Bursts that lie a multiple of this apart are in few parts of the L2; 0 if unknown."""
     aliased_speed: Times

@@ -81,7 +81,7 @@ class Request(NamedTuple):
     unkept: NDArray[np.bool_] | None = None
     """Which of the lines the L2 does not keep though *is_cached*; None if it keeps all."""
     is_aliased: bool = False
-    """Whether its bursts lie so far apart that few slices of the L2 have them all."""
+    """Whether its bursts lie so far apart that few parts of the L2 have them all."""
 
     @property
     def first_line(self) -> tuple[str, int]:
@@ -144,8 +144,8 @@ class SharedMemory:
                 self._store(request, done)
             else:
                 lines = next(found) if request.is_cached else self._past(request)
-                turn = self._turn_port(request, readers[request.first_line])
-                _Load(self, request, lines, done).begin(turn)
+                shared_port = self._shared_port(request, readers[request.first_line])
+                _Load(self, request, lines, done).begin(shared_port)
         self._write_back()
 
     def _store(self, request: Request, done: Done) -> None:
@@ -178,11 +178,12 @@ class SharedMemory:
         port = self._turning_port("l2", request.l2_port, nbytes, rows)
         return max(1, round(port * self._aliased_speed)) if request.is_aliased else port
 
-    def _turn_port(self, request: Request, readers: int) -> int | None:
-        """The speed, in PORT_UNITS, of each of *readers* that ask for the same lines at once, whose
-        requests are answered in turn; None where that does not slow them.
+    def _shared_port(self, request: Request, readers: int) -> int | None:
+        """The speed, in PORT_UNITS, of each of *readers* that ask past the L2 for the same lines at
+        once, whose requests are answered one after the other; None where that slows nobody. The L2
+        merges those that it keeps the lines of.
         """
-        if readers == 1 or not self._same_line_ns:
+        if request.is_cached or readers == 1 or not self._same_line_ns:
             return None
         cycles = readers * self._same_line_ns * self._clock_hz / 1e9
         return max(1, round(request.piece_bytes * PORT_UNITS / cycles))
@@ -215,7 +216,7 @@ class _Load:
     """
 
     __slots__ = (
-        *("_done", "_far_bytes", "_found", "_is_in_turn", "_latest", "_memory"),
+        *("_done", "_far_bytes", "_found", "_is_queued", "_latest", "_memory"),
         *("_request", "_since", "_under_way", "_unturned", "gm_narrow", "l2_narrow", "turning"),
     )
 
@@ -227,14 +228,14 @@ class _Load:
         self._latest = -1, 0, False
         """When the latest link was through, for how long it was too narrow, and whether it is that
         of global memory."""
-        self._is_in_turn = False
+        self._is_queued = False
         """Whether it is slowed by others that ask for the same lines."""
         self._unturned = 0
         """Cycles that its bytes alone take at the core's ports."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
 
-    def begin(self, turn_port: int | None) -> None:
-        """Ask for all bytes, at the speed *turn_port* at most."""
+    def begin(self, shared_port: int | None) -> None:
+        """Ask for all bytes, at the speed *shared_port* at most."""
         memory, request, found = self._memory, self._request, self._found
         nbytes, far_bytes = request.nbytes, self._far_bytes
         near_bytes = nbytes - far_bytes
@@ -251,10 +252,9 @@ class _Load:
         took = far_bytes * near_port + near_bytes * far_port
         if far_bytes:
             port = ceil_div(far_bytes * far_port * near_port, took)
-            if turn_port is not None and not request.is_cached:
-                # Past the L2 each request reaches the memory; else they are merged before.
-                self._is_in_turn |= turn_port < port
-                port = min(port, turn_port)
+            if shared_port is not None:
+                self._is_queued = shared_port < port
+                port = min(port, shared_port)
             load = port * found.fetched // (far_bytes * SHARE_UNITS) * request.copies
             self._join("gm", True, Copy(far_bytes, port, load))
             if request.is_cached:
@@ -285,7 +285,7 @@ class _Load:
             self.gm_narrow = narrow
         else:
             self.l2_narrow = narrow
-        if self._is_in_turn:
+        if self._is_queued:
             # Whoever waits for others to be answered waits for the memory.
             self.gm_narrow = now - self._since
         elif self._request.rows:

@@ -101,7 +101,7 @@ class CopyStep:
     piece_bytes: int
     """Bytes of its requests to global memory: of a line, or of a shorter burst."""
     is_aliased: bool
-    """Whether its bursts lie in few slices of the L2."""
+    """Whether its bursts lie in few parts of the L2."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
     by_phase: dict[int, Asked] = field(default_factory=dict)
