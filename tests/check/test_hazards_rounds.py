@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npusim.check.hazards import FlagError, HazardError, Orders, RaceError, order, rounds
+from npusim.check.hazards import FlagError, HazardError, Orders, RaceError, order, rounds, states
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.isa import (
@@ -53,32 +53,39 @@ def verdict(program: Program) -> object:
 
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many micro-ops each walk saw."""
+    """How many micro-ops each walk saw: of a body from a new state, or of a whole program."""
     seen: list[int] = []
-    walk = rounds.walk
+    walk, passes = rounds.walk, states.BodyWalk.passes
 
     def counted(program: Program, aliases: Aliases = NO_ALIASES) -> list[int]:
         seen.append(len(program))
         return walk(program, aliases)
 
+    def counted_body(self: states.BodyWalk, body: Body) -> bool:
+        seen.append(len(body))
+        return passes(self, body)
+
     monkeypatch.setattr(rounds, "walk", counted)
+    monkeypatch.setattr(states.BodyWalk, "passes", counted_body)
     return seen
 
 
-def test_a_loop_is_walked_for_two_rounds(walked: list[int]) -> None:
+def test_a_loop_is_walked_until_a_round_leaves_what_it_found(walked: list[int]) -> None:
     program = Program("kernel", (GO, STORED, *loop(TILE, 50), READY, AGAIN))
     assert order(program) == range(4 + 50 * len(TILE))
-    assert walked == [4 + 2 * len(TILE)]
+    # Two micro-ops, then rounds that find: nothing done yet, one round, two, and many.
+    assert walked == [2, 11, 11, 11, 11, 2]
 
 
-def test_a_loop_in_a_loop_is_walked_for_two_rounds_of_two(walked: list[int]) -> None:
+def test_a_loop_in_a_loop_is_walked_until_a_round_leaves_what_it_found(walked: list[int]) -> None:
     clear = (Barrier("vector"), FILL, Barrier("vector"))
     parts = tuple(
         x for _ in range(9) for x in (*loop(TILE, 7), Call(Body((AGAIN, *clear, STORED))))
     )
     program = Program("kernel", (GO, STORED, *parts, READY, AGAIN))
     assert order(program) == range(4 + 9 * (7 * len(TILE) + 5))
-    assert walked == [4 + 2 * (2 * len(TILE) + 5)]
+    # The clear comes after seven rounds, and what it leaves takes two rounds to fade.
+    assert walked == [2, *4 * [11], 5, 11, 11, 2]
 
 
 def test_programs_alike_are_walked_once(walked: list[int]) -> None:
@@ -87,7 +94,7 @@ def test_programs_alike_are_walked_once(walked: list[int]) -> None:
         tile = (*TILE[:5], *TILE[5:])
         program = Program("kernel", (GO, STORED, *loop(tile, count), READY, AGAIN))
         assert len(orders.of(program)) == 4 + 11 * count
-    assert len(walked) == 1
+    assert walked == [2, 11, 11, 11, 11, 2]
 
 
 def test_a_loop_that_keeps_flags_up_is_walked_in_full(walked: list[int]) -> None:
@@ -95,8 +102,8 @@ def test_a_loop_that_keeps_flags_up_is_walked_in_full(walked: list[int]) -> None
     program = Program("kernel", (GO, STORED, *loop(tile, 5), READY, AGAIN))
     with pytest.raises(FlagError, match=r"but #25 vector: set_flag vector->mte3 5 comes before a "):
         order(program)
-    # Once as it stands, and for what is wrong with it, with its own numbers.
-    assert walked == [4 + 5 * 12] * 2
+    # The second round finds the flag up; then in full, with its own numbers.
+    assert walked == [2, 12, 12, 4 + 5 * 12]
 
 
 def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[int]) -> None:
@@ -115,7 +122,7 @@ def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
     loops = (*loop(TILE, 20), Call(Body((Barrier(),))), *loop((READY, BACK, GO), 9))
     program = Program("kernel", (GO, STORED, *loops, READY, AGAIN))
     assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3 + 2)
-    assert walked == [2 + 2 * len(TILE) + 1 + 2 * 3 + 2]
+    assert walked == [2, *4 * [11], 1, *4 * [3], 2]
 
 
 def test_a_race_between_rounds_is_named_by_its_own_numbers() -> None:

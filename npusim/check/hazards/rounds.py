@@ -1,20 +1,18 @@
-"""Programs that do the same again and again are walked for two rounds only."""
+"""Programs that do the same again and again are walked in part."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
-from npusim.check.hazards.walk import Flag, awaited, raised, shared_names, walk
+from npusim.check.hazards.states import START, States
+from npusim.check.hazards.walk import shared_names, walk
 from npusim.isa import Barrier, MicroOp
-from npusim.kernel.program import Block, Body, Call, Program
+from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["Orders", "order"]
 
-LONGEST_ROUND = 64
-"""Calls in a round that is looked for."""
 EVERYTHING = (Barrier(),)
 """What ends a call after which all pipes are done."""
 
@@ -25,8 +23,6 @@ class _Numbered:
 
     number: int
     body: Body
-    raised: Counter[Flag]
-    """How much more often it raises each flag than it awaits it."""
 
 
 @dataclass(slots=True)
@@ -36,8 +32,7 @@ class Orders:
     _found: dict[tuple[Program, Aliases], Sequence[int]] = field(default_factory=dict)
     _equal: dict[tuple[MicroOp, ...], _Numbered] = field(default_factory=dict)
     _by_body: dict[Body, _Numbered] = field(default_factory=dict)
-    _passed: set[tuple[int, ...]] = field(default_factory=set)
-    """Sequences of bodies that may run in program order."""
+    _states: States = field(default_factory=States)
     _touched: dict[Program, Touched] = field(default_factory=dict)
 
     def of_block(self, block: Block) -> Sequence[int]:
@@ -71,10 +66,7 @@ class Orders:
         if numbered is None:
             numbered = self._equal.get(body.ops)
             if numbered is None:
-                counts: Counter[Flag] = Counter()
-                counts.update(flag for flag in map(raised, body) if flag is not None)
-                counts.subtract(flag for flag in map(awaited, body) if flag is not None)
-                numbered = self._equal[body.ops] = _Numbered(len(self._equal), body, counts)
+                numbered = self._equal[body.ops] = _Numbered(len(self._equal), body)
             self._by_body[body] = numbered
         return numbered
 
@@ -86,47 +78,24 @@ class Orders:
         return range(len(found)) if found == list(range(len(found))) else tuple(found)
 
     def _passes(self, program: Program) -> bool:
-        """Whether two rounds of each loop, walked in place of all, keep program order."""
-        sequence = self._shortened([self._numbered(call.body) for call in program.calls])
-        numbers = tuple(each.number for each in sequence)
-        if numbers not in self._passed:
-            short = Program(program.name, tuple(Call(each.body) for each in sequence))
-            try:
-                keeps = walk(short) == list(range(len(short)))
-            except RuntimeError:
+        """Whether each micro-op of *program* goes at once, and no flag is left up."""
+        state = START
+        for call in program.calls:
+            number = self._numbered(call.body)
+            after = self._states.after(state, number.number, number.body)
+            if after is None:
                 return False  # The whole program says what is wrong, with its own numbers.
-            if not keeps:
-                return False
-            self._passed.add(numbers)
-        return True
-
-    def _shortened(self, sequence: list[_Numbered]) -> list[_Numbered]:
-        """*sequence* with two rounds left of each loop, loops in loops too."""
-        while True:
-            shorter: list[_Numbered] = []
-            at = 0
-            while at < len(sequence):
-                period, rounds = _loop(sequence, at)
-                shorter += sequence[at : at + period * min(rounds, 2)]
-                at += period * rounds
-            if len(shorter) == len(sequence):
-                return shorter
-            sequence = shorter
+            state = after
+        return self._states.is_even(state)
 
 
 def order(program: Program) -> Sequence[int]:
     """Indices of the micro-ops in an order that the chip could take: a range in program order.
 
-    A loop, which is a round of one or more bodies that comes three times or more, is walked for two
-    rounds if a round raises each flag as often as it awaits it, and if no two pipes touch the same
-    global memory, where rounds differ, from one barrier of all pipes to the next. That is enough.
-    Flags are counted, so the n-th wait takes the n-th set, and in a balanced loop a chain of flags
-    from round 0 to round 1 is found again from any round to the next. Pipes are in order, so what
-    follows an access of the last round follows those of all rounds before. What leads from before
-    the loop to round 0, or from its last round on, stays as it is; a wait after the loop takes a
-    later set of the same pipe when there are more rounds, and so learns no less. If two rounds run
-    in program order, they leave the flags as they were, and so does every further one. Whatever two
-    rounds do not decide is walked in full.
+    Bodies that calls share are walked once from each state in which they are found, see
+    :class:`States`, if no two pipes touch the same global memory, where calls differ, from one
+    barrier of all pipes to the next. What does not go in program order that way, or not at all, is
+    walked in full.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
     waiting pipe and its flag; FlagError, naming the flags that nobody awaits.
@@ -144,25 +113,3 @@ def _shares(program: Program, aliases: Aliases) -> bool:
                 return True
             segment.clear()
     return False
-
-
-def _loop(sequence: list[_Numbered], at: int) -> tuple[int, int]:
-    """Calls in a round, and rounds, of the loop that begins *at*; (1, 1) if none does."""
-    first = sequence[at]
-    for period in range(1, min(LONGEST_ROUND, (len(sequence) - at) // 3) + 1):
-        if sequence[at + period] is not first or sequence[at + 2 * period] is not first:
-            continue
-        one = sequence[at : at + period]
-        rounds = 1
-        while sequence[at + rounds * period : at + (rounds + 1) * period] == one:
-            rounds += 1
-        if rounds > 2 and _is_balanced(one):
-            return period, rounds
-    return 1, 1
-
-
-def _is_balanced(bodies: list[_Numbered]) -> bool:
-    total: Counter[Flag] = Counter()
-    for body in bodies:
-        total.update(body.raised)
-    return not any(total.values())

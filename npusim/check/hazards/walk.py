@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -40,7 +40,15 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Program
 
-__all__ = ["Flag", "awaited", "raised", "shared_names", "walk"]
+__all__ = [
+    "SCALAR_READS",
+    "ClashError",
+    "Clock",
+    "Walk",
+    "flag_of_pair",
+    "shared_names",
+    "walk",
+]
 
 Flag = tuple[str, str, int]
 Clock = dict[str, int]
@@ -55,7 +63,7 @@ Key = tuple[str, bool, int]
 """Buffer or tensor, whether written, and page: only accesses to the same page are compared."""
 
 
-def _flag(op: SetFlag | WaitFlag) -> Flag:
+def flag_of_pair(op: SetFlag | WaitFlag) -> Flag:
     return op.src, op.dst, op.event
 
 
@@ -76,8 +84,8 @@ _ORDERS = Table(
     "an order that it imposes",
     ORDERING,
     {
-        SetFlag: _Order(raises=_flag),
-        WaitFlag: _Order(awaits=_flag),
+        SetFlag: _Order(raises=flag_of_pair),
+        WaitFlag: _Order(awaits=flag_of_pair),
         CrossCoreSetFlag: _Order(raises=_flag_of_all),
         CrossCoreWaitFlag: _Order(awaits=_flag_of_all),
         Barrier: _Order(),
@@ -172,6 +180,13 @@ class _Lane:
             page.latest = access.sequence
             page.accesses[access.area, access.adds] = access
 
+    def take(self, other: _Lane) -> None:
+        """Stand where *other* stands, with nothing queued."""
+        self.clock, self.drained, self.told = other.clock.copy(), other.drained, other.told
+        self.touched = {
+            key: _Page(page.latest, page.accesses.copy()) for key, page in other.touched.items()
+        }
+
     def learn(self, clock: Clock) -> None:
         """Go on after what *clock* says is over."""
         _join(self.clock, clock)
@@ -185,20 +200,20 @@ def walk(program: Program, aliases: Aliases = NO_ALIASES) -> list[int]:
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
     waiting pipe and its flag; FlagError, naming the flags that are left over.
     """
-    found = _Walk(program, aliases)
+    found = Walk(program, aliases)
     try:
         found.go()
-    except _ClashError:
+    except ClashError:
         # Once more, with the clocks of all micro-ops, which tell what to do about it.
-        found = _Walk(program, aliases, keeps_clocks=True)
+        found = Walk(program, aliases, keeps_clocks=True)
         try:
             found.go()
-        except _ClashError as clash:
+        except ClashError as clash:
             raise RaceError(found.explain(clash)) from None
     return found.done
 
 
-class _ClashError(Exception):
+class ClashError(Exception):
     """Accesses that race with the latest one; ends the walk."""
 
     def __init__(self, clashes: list[tuple[_Access, _Access]]) -> None:
@@ -206,35 +221,51 @@ class _ClashError(Exception):
         self.clashes = clashes
 
 
-class _Walk:
-    def __init__(self, program: Program, aliases: Aliases, keeps_clocks: bool = False) -> None:
+class Walk:
+    """A walk of *program*; *pipes* are those of its micro-ops, in the order of appearance."""
+
+    def __init__(
+        self,
+        program: Program,
+        aliases: Aliases = NO_ALIASES,
+        keeps_clocks: bool = False,
+        pipes: Iterable[Pipe] = (),
+    ) -> None:
         self.program, self.aliases = program, aliases
+        self.ops: Sequence[MicroOp] = program.ops
         self.done: list[int] = []
-        self.lanes: dict[Pipe, _Lane] = {}
-        for op in program.ops:
-            if op.pipe not in self.lanes:
-                self.lanes[op.pipe] = _Lane(op.pipe)
+        self.lanes: dict[Pipe, _Lane] = {
+            pipe: _Lane(pipe) for pipe in pipes or dict.fromkeys(op.pipe for op in self.ops)
+        }
         self.scalar = self.lanes.setdefault("scalar", _Lane("scalar"))
-        self.shared = shared_names(program.ops, aliases)
+        self.shared = shared_names(self.ops, aliases)
         """Names of global memory where pipes can clash."""
         self.flags: dict[Flag, deque[Clock]] = {}
         self.raisers: dict[Flag, deque[int]] = {}
         """Flag -> the micro-ops that raised it and were not answered."""
         self.up: dict[Flag, int] = {}
         """Flag -> how many more sets than waits of it have been handed out."""
-        self.clocks: list[Clock] | None = [{}] * len(program.ops) if keeps_clocks else None
+        self.clocks: list[Clock] | None = [{}] * len(self.ops) if keeps_clocks else None
         """What came before each micro-op, and itself."""
         self.told: Clock = {}
         """What every micro-op follows that the scalar unit hands out now."""
         self.next = 0
 
+    def go_on_from(self, other: Walk) -> None:
+        """Stand where *other* stands; what this one does from here on leaves it untouched."""
+        for pipe, lane in other.lanes.items():
+            self.lanes[pipe].take(lane)
+        self.flags = {flag: clocks.copy() for flag, clocks in other.flags.items()}
+        self.raisers = {flag: numbers.copy() for flag, numbers in other.raisers.items()}
+        self.up, self.told = other.up.copy(), other.told
+
     def go(self) -> None:
-        total = len(self.program.ops)
+        total = len(self.ops)
         while len(self.done) < total:
             before = len(self.done), self.next
             self._dispatch()
             for lane in self.lanes.values():
-                while lane.queue and self._step(lane, *lane.queue[0]):
+                while lane.queue and self.step(lane, *lane.queue[0]):
                     lane.queue.popleft()
             if (len(self.done), self.next) == before:
                 waiting = [lane.queue[0][0] for lane in self.lanes.values() if lane.queue]
@@ -245,25 +276,25 @@ class _Walk:
             list(raisers)
             for raisers in self.raisers.values()
             # Flags between cores are counted over all cores.
-            if raisers and isinstance(self.program.ops[raisers[0]], SetFlag)
+            if raisers and isinstance(self.ops[raisers[0]], SetFlag)
         ]
         if left:
             raise FlagError(left_over(self.program, left))
 
     def _dispatch(self) -> None:
         """The scalar unit goes through the program and hands out what is not its own."""
-        ops = self.program.ops
+        ops = self.ops
         while self.next < len(ops):
             op = ops[self.next]
             if op.pipe != "scalar":
                 lane = self.lanes[op.pipe]
                 # Nothing ahead of it in its pipe: it goes at once, so that program order is kept.
-                if lane.queue or not self._step(lane, self.next, self.told):
+                if lane.queue or not self.step(lane, self.next, self.told):
                     lane.queue.append((self.next, self.told))
-            elif not self._step(self.scalar, self.next, self.told):
+            elif not self.step(self.scalar, self.next, self.told):
                 return
             else:
-                self._tell()
+                self.tell()
             if isinstance(op, SetFlag | WaitFlag):
                 self._pair(op, self.next)
             self.next += 1
@@ -272,19 +303,19 @@ class _Walk:
         """Hold against each other what is handed out: sets and waits of a flag take turns."""
         # A wait lowers the flag (asc-devkit, SetFlag/WaitFlag(ISASI).md), and no page says how many
         # sets add up. A pipe may run ahead all the same: FetchEventID gives each pair one event.
-        up = self.up.get(_flag(op), 0) + (1 if isinstance(op, SetFlag) else -1)
+        up = self.up.get(flag_of_pair(op), 0) + (1 if isinstance(op, SetFlag) else -1)
         if up > 1:
             raise FlagError(still_up(self.program, index))
-        self.up[_flag(op)] = up
+        self.up[flag_of_pair(op)] = up
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Note what the scalar unit knows, which what it hands out from now on follows."""
         self.scalar.clock[SCALAR_READS] = self.scalar.clock["scalar"]
         self.told = self.scalar.clock | {"scalar": self.scalar.drained}
 
-    def _step(self, lane: _Lane, index: int, told: Clock) -> bool:
+    def step(self, lane: _Lane, index: int, told: Clock) -> bool:
         """Execute one micro-op, handed out when *told* was known, if it need not wait."""
-        op = self.program.ops[index]
+        op = self.ops[index]
         flag = awaited(op)
         if flag is not None:
             clocks = self.flags.get(flag)
@@ -341,7 +372,7 @@ class _Walk:
         if op.pipe == "vector":
             clashes += self._clashes(clashing, lane, lane.drained, lane)
         if clashes:
-            raise _ClashError(clashes)
+            raise ClashError(clashes)
         for access in accesses:
             lane.add(access)
 
@@ -371,17 +402,17 @@ class _Walk:
 
         For a *past* one directly behind what is known to be over: the set of a flag.
         """
-        ops = [self.program.ops[each.op] for each in (past, access)]
+        ops = [self.ops[each.op] for each in (past, access)]
         is_pair = {type(op) for op in ops} == {Mmad, Fixpipe} and past.area.place == "l0c"
         return is_pair and all(isinstance(op, Mmad | Fixpipe) and op.unit_flag for op in ops)
 
-    def explain(self, found: _ClashError) -> str:
+    def explain(self, found: ClashError) -> str:
         """What races, and which flags and barriers put an end to it."""
         assert self.clocks is not None
         _, access = found.clashes[0]
         latest: dict[Pipe, tuple[_Access, _Access]] = {}
         for past, now in found.clashes:
-            pipe = self.program.ops[past.op].pipe
+            pipe = self.ops[past.op].pipe
             if pipe not in latest or latest[pipe][0].sequence < past.sequence:
                 latest[pipe] = past, now
         # What comes before another of them needs no flag of its own.

@@ -1,0 +1,146 @@
+"""Where a walk stands between two bodies, so that what follows from there is walked once.
+
+What a body does to a walk depends on the state that it finds alone: which accesses are not known to
+be over yet, and to whom; which flags are up, and what they tell. A state that was met before leads
+where it led before, so a program is walked for each pair of a state and a body that differs, and
+steady loops, loops in loops and sequences of other lengths have few. That is exact: two states are
+one only if no micro-op could tell them apart, see :meth:`BodyWalk.state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import get_args
+
+from npusim.check.hazards.walk import SCALAR_READS, ClashError, Clock, Walk, flag_of_pair
+from npusim.devices.schema import Pipe
+from npusim.isa import Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag
+from npusim.kernel.program import Body, Program
+
+__all__ = ["START", "BodyWalk", "States"]
+
+PIPES: tuple[Pipe, ...] = get_args(Pipe)
+START = 0
+"""The number of the state in which nothing has happened."""
+
+
+class States:
+    """The states that walks have met, by number, and what bodies make of them."""
+
+    def __init__(self) -> None:
+        first = BodyWalk()
+        self._walks = [first]
+        self._numbers: dict[Hashable, int] = {first.state(): START}
+        self._after: dict[tuple[int, int], int | None] = {}
+
+    def after(self, state: int, number: int, body: Body) -> int | None:
+        """The state that *body*, of this *number*, leads to from *state*.
+
+        None if a micro-op of it would have to wait, or races: then program order is not certain.
+        """
+        key = state, number
+        if key not in self._after:
+            walk = self._walks[state].copied()
+            self._after[key] = self._number(walk) if walk.passes(body) else None
+        return self._after[key]
+
+    def is_even(self, state: int) -> bool:
+        """Whether no flag within a core is up."""
+        return not any(self._walks[state].up.values())
+
+    def _number(self, walk: BodyWalk) -> int:
+        number = self._numbers.setdefault(walk.state(), len(self._walks))
+        if number == len(self._walks):
+            self._walks.append(walk)
+        return number
+
+
+class BodyWalk(Walk):
+    """A walk of one body after another, each micro-op of which goes at once.
+
+    Accesses to global memory are left out: it is for programs whose pipes share none of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Program("walk", ()), pipes=PIPES)
+        self.ops: list[MicroOp] = []
+
+    def copied(self) -> BodyWalk:
+        """A walk that goes on from here without a trace in this one."""
+        other = BodyWalk()
+        other.ops = self.ops.copy()
+        other.go_on_from(self)
+        return other
+
+    def passes(self, body: Body) -> bool:
+        """Walk *body*; whether each of its micro-ops goes at once, and none races."""
+        for op in body:
+            index = len(self.ops)
+            self.ops.append(op)
+            if isinstance(op, SetFlag) and self.up.get(flag_of_pair(op)):
+                return False  # Nobody has awaited it yet.
+            try:
+                if not self.step(self.lanes[op.pipe], index, self.told):
+                    return False
+            except ClashError:
+                return False
+            if op.pipe == "scalar":
+                self.tell()
+            if isinstance(op, SetFlag | WaitFlag):
+                self.up[flag_of_pair(op)] = int(isinstance(op, SetFlag))
+        return True
+
+    def state(self) -> Hashable:
+        """All that a further micro-op could find out: equal for walks that go on alike.
+
+        Numbers of micro-ops are only ever compared with each other, pipe by pipe: which is larger,
+        and whether one is the next after another. Ranks that keep both stand for them.
+        """
+        ranks: dict[str, dict[int, int]] = {pipe: _ranks(self._numbers_of(pipe)) for pipe in PIPES}
+        ranks[SCALAR_READS] = ranks["scalar"]
+
+        def told(clock: Clock) -> Hashable:
+            return tuple(ranks[key][clock.get(key, 0)] for key in (*PIPES, SCALAR_READS))
+
+        lanes = []
+        for pipe in PIPES:
+            lane = self.lanes[pipe]
+            touched = frozenset(
+                (key, area, adds, _kind(self.ops[access.op]), ranks[pipe][access.sequence])
+                for key, page in lane.touched.items()
+                for (area, adds), access in page.accesses.items()
+            )
+            lanes.append((told(lane.clock), ranks[pipe][lane.drained], touched))
+        flags = [(flag, tuple(map(told, clocks))) for flag, clocks in self.flags.items() if clocks]
+        up = frozenset(flag for flag, count in self.up.items() if count)
+        return tuple(lanes), frozenset(flags), up, told(self.told)
+
+    def _numbers_of(self, pipe: Pipe) -> set[int]:
+        """All numbers of micro-ops of *pipe* that are kept anywhere."""
+        clocks = [lane.clock for lane in self.lanes.values()]
+        clocks += [clock for waiting in self.flags.values() for clock in waiting]
+        clocks.append(self.told)
+        keys = (pipe, SCALAR_READS) if pipe == "scalar" else (pipe,)
+        found = {clock.get(key, 0) for clock in clocks for key in keys}
+        lane = self.lanes[pipe]
+        found.add(lane.drained)
+        found.update(
+            access.sequence for page in lane.touched.values() for access in page.accesses.values()
+        )
+        return found
+
+
+def _ranks(numbers: Iterable[int]) -> dict[int, int]:
+    """Number -> what stands for it: as near to its neighbours as 1, or farther; 0 stays 0."""
+    ranks = {0: 0}
+    last = 0
+    for number in sorted(numbers):
+        if number not in ranks:
+            ranks[number] = ranks[last] + min(number - last, 2)
+            last = number
+    return ranks
+
+
+def _kind(op: MicroOp) -> Hashable:
+    """What of *op* an access that follows may want to know: its unit flag."""
+    return (type(op), op.unit_flag) if isinstance(op, Mmad | Fixpipe) else None
