@@ -164,6 +164,14 @@ def test_only_the_tensors_named_are_warm(tiny: DeviceSpec) -> None:
     assert log(play(tiny, program, sizes=SMALL, l2=())) == log(play(tiny, program, sizes=SMALL))
 
 
+@pytest.mark.parametrize(("share", "took"), [(1.0, 32), (0.75, 40), (0.25, 56), (0.0, 64)])
+def test_a_tensor_may_be_in_the_l2_in_part(share: float, took: int) -> None:
+    # Of 2048 bytes the share comes at 64 and the rest at 32.
+    trace = play(tiny_spec(l2__ways=1), (load(2048),), sizes=SMALL, l2={"x": share})
+    (found,) = log(trace)
+    assert found[1:3] == (0, pytest.approx(took, abs=1))
+
+
 # ---- the same lines ----
 
 
