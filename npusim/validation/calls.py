@@ -25,6 +25,9 @@ What the rows leave open is settled here, once for all:
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
+Where a benchmark measured its host in place of a short kernel, a time from that of a larger product
+on is right: `npusim.validation.rows.HOST_US`.
+
 Rows that were taken with kernels other than the vendor's library, OTHER_KERNELS, are held against
 the library's.
 """
