@@ -29,7 +29,7 @@ NUMBERS = {
     "the L2": f"lines of {L2.line_bytes} B",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
     "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
-    "rows into fractals": f"{GM.row_ns:g} ns each from memory, {L2.row_ns:g} ns from the L2",
+    "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
     "a core's ports": (
         f"{VECTORS['gm_to_ub'].bytes_per_cycle:.0f} B a cycle into UB, "
         f"{CUBES['gm_to_l1'].bytes_per_cycle:.0f} into L1 from memory, "

@@ -12,7 +12,7 @@ import npusim
 from npusim import devices
 from npusim.chip import L2_STATES, L2State
 from npusim.cli import folder
-from npusim.cli.call import arguments
+from npusim.cli.call import arguments, attribute
 from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
@@ -75,9 +75,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 L2Option = Annotated[
     str,
     typer.Option(
-        metavar="cold|warm|repeat|NAME,NAME",
+        metavar="cold|warm|repeat|NAME,NAME=SHARE",
         help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
-        "same left there, or the inputs named.",
+        "same left there, or the inputs named, or shares of them from 0 to 1.",
     ),
 ]
 ICacheOption = Annotated[
@@ -107,7 +107,13 @@ EveryCore = Annotated[
 
 
 def _l2(word: str) -> L2State:
-    return next((state for state in L2_STATES if state == word), tuple(word.split(",")))
+    for state in L2_STATES:
+        if state == word:
+            return state
+    if "=" not in word:
+        return tuple(word.split(","))
+    pairs = (part.partition("=") for part in word.split(","))
+    return {name: attribute(share) if sign else 1 for name, sign, share in pairs}
 
 
 def run_operator(

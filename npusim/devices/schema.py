@@ -203,8 +203,9 @@ class GlobalMemory(Part):
     write_latency_ns: Nanoseconds
     """From the last byte handed over to the acknowledgement."""
     row_ns: Nanoseconds
-    """Time of each piece of a row, up to one line, that LoadNd2Nz turns into Nz, in addition to its
-    bytes at the port out of the L2."""
+    """Time from piece to piece of rows, each up to one line, that LoadNd2Nz turns into Nz: a round
+    trip, divided by the requests that a core may have under way. Bytes that take longer at the
+    core's port hide it."""
     run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import Parameter, Signature
@@ -51,9 +51,10 @@ def run(
     *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
     plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
-    and outputs ("warm"), what earlier runs of the same left there ("repeat"), or the inputs named
-    in a tuple; *icache* whether the instruction caches hold the kernel ("warm") or not ("cold"),
-    which they do unless told otherwise where the same kernel ran before: with "warm" and "repeat".
+    and outputs ("warm"), what earlier runs of the same left there ("repeat"), the inputs named in a
+    tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
+    caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
+    same kernel ran before: with "warm" and "repeat".
     *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0: both
     give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how many the
     cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
@@ -136,7 +137,11 @@ def _earlier(
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
     found = []
     for op, own in operator.earlier(problem, arguments):
-        state: L2State = tuple(name for name in l2 if name in own) if isinstance(l2, tuple) else l2
+        state = l2
+        if isinstance(l2, tuple):
+            state = tuple(name for name in l2 if name in own)
+        elif isinstance(l2, Mapping):
+            state = {name: share for name, share in l2.items() if name in own}
         own |= {"values": False, "timing": timing, "l2": state, "icache": icache}
         found.append(run(op, device=spec, **own))
     return tuple(found)
@@ -241,13 +246,20 @@ def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Glob
 
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
     names = [operand.name for operand in problem.inputs]
-    known: Sequence[object] = names if isinstance(l2, tuple) else L2_STATES
-    words = l2 if isinstance(l2, tuple) else (l2,)
+    has_names = isinstance(l2, tuple | Mapping)
+    known: Sequence[object] = names if has_names else L2_STATES
+    words = tuple(l2) if has_names else (l2,)
     if not all(isinstance(word, str) and word in known for word in words):
         raise ValueError(
-            f"run: l2 must be {', '.join(L2_STATES)} or a tuple of inputs out of "
-            f"{', '.join(names)}, not {shown(l2)}; use one of these"
+            f"run: l2 must be {', '.join(L2_STATES)}, or a tuple of inputs out of "
+            f"{', '.join(names)}, or shares of these by name, not {shown(l2)}; use one of these"
         )
+    for name, share in l2.items() if isinstance(l2, Mapping) else ():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise ValueError(
+                f"run: the share of {name} in l2 must be a number from 0 to 1, not "
+                f"{shown(share)}; 1 is all of it"
+            )
 
 
 def _icache(icache: ICache | None, l2: L2State) -> ICache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -138,7 +139,7 @@ class Run:
             "op": self.op,
             "device": self.device.name,
             "arguments": {name: _to_json(value) for name, value in self.arguments.items()},
-            "l2": self.l2,
+            "l2": dict(self.l2) if isinstance(self.l2, Mapping) else self.l2,
             "icache": self.icache,
             "output": _to_json(without_values(self.output)),
             "template": self.template,

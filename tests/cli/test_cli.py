@@ -353,15 +353,25 @@ def test_names_must_fit_the_operator(words: tuple[str, ...], message: str) -> No
 def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
     refused(
         1,
-        "run: l2 must be cold, warm, repeat or a tuple of inputs out of input, scales, "
-        "not ('hot',); use one of these",
+        "run: l2 must be cold, warm, repeat, or a tuple of inputs out of input, scales, or shares "
+        "of these by name, not ('hot',); use one of these",
         *quantize("--l2", "hot"),
+    )
+    refused(
+        1,
+        "run: the share of input in l2 must be a number from 0 to 1, not 'half'; 1 is all of it",
+        *quantize("--l2", "input=half"),
     )
 
 
 @pytest.mark.parametrize(
     ("word", "state"),
-    [("warm", "warm"), ("repeat", "repeat"), ("input,scales", ["input", "scales"])],
+    [
+        ("warm", "warm"),
+        ("repeat", "repeat"),
+        ("input,scales", ["input", "scales"]),
+        ("input=0.5,scales", {"input": 0.5, "scales": 1}),
+    ],
 )
 def test_the_l2_may_hold_inputs_by_name(word: str, state: object) -> None:
     code, out, err = npusim_says(*quantize("--l2", word, "--json"))

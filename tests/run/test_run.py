@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from chips import THREE, every
 from op_calls import A2, assert_same
 
 from npusim import OpError, Run, Tensor, TensorSpec, devices, ops, run
+from npusim.chip import L2State
 from npusim.ops import npu_trans_quant_param
 
 X = np.linspace(-9, 9, 80, dtype=np.float32).reshape(2, 40)
@@ -129,14 +131,35 @@ def test_a_device_is_a_name_an_alias_or_a_spec() -> None:
         assert run("npu_quantize", *CALL, device=device).to_json() == name.to_json()
 
 
-@pytest.mark.parametrize("l2", ["hot", "", None, True, ["cold"], ("output",), ("input", 1)])
+@pytest.mark.parametrize(
+    "l2", ["hot", "", None, True, ["cold"], ("output",), ("input", 1), {"output": 1}]
+)
 def test_l2_is_a_state_or_names_of_inputs(l2: Any) -> None:
     message = (
-        f"run: l2 must be cold, warm, repeat or a tuple of inputs out of input, scales, "
-        f"not {l2!r}; use one of these"
+        f"run: l2 must be cold, warm, repeat, or a tuple of inputs out of input, scales, or shares "
+        f"of these by name, not {l2!r}; use one of these"
     )
     with pytest.raises(ValueError, match=whole(message)):
         run("npu_quantize", *CALL, device="ascend910b2", l2=l2)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, True, "half", None])
+def test_a_share_in_the_l2_is_from_0_to_1(share: Any) -> None:
+    message = (
+        f"run: the share of input in l2 must be a number from 0 to 1, not {share!r}; 1 is all of it"
+    )
+    with pytest.raises(ValueError, match=whole(message)):
+        run("npu_quantize", *CALL, device="ascend910b2", l2={"scales": 1, "input": share})
+
+
+def test_a_share_in_the_l2_lies_between_none_and_all() -> None:
+    call = TensorSpec((512, 8192), "float32"), TensorSpec((1,), "float32")
+    states: list[L2State] = [(), {"input": 0}, {"input": 0.5}, {"input": 1}, ("input",)]
+    none, zero, half, one, all_ = (
+        run("npu_quantize", *call, None, "qint8", device="ascend910b2", values=False, l2=l2).time_us
+        for l2 in states
+    )
+    assert none == zero > half > one == all_  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("order", ["k2", 16, None])

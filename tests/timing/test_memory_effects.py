@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from tiny import log, play, tiny_spec
 
-from npusim.chip import Binding
+from npusim.chip import Binding, L2State
 from npusim.data.dtypes import UINT8
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, LoadNd2Nz, Local, Store
@@ -164,6 +164,14 @@ def test_only_the_tensors_named_are_warm(tiny: DeviceSpec) -> None:
     assert log(play(tiny, program, sizes=SMALL, l2=())) == log(play(tiny, program, sizes=SMALL))
 
 
+@pytest.mark.parametrize(("share", "took"), [(1.0, 32), (0.75, 40), (0.25, 56), (0.0, 64)])
+def test_a_tensor_may_be_in_the_l2_in_part(share: float, took: int) -> None:
+    # Of 2048 bytes the share comes at 64 and the rest at 32.
+    trace = play(tiny_spec(l2__ways=1), (load(2048),), sizes=SMALL, l2={"x": share})
+    (found,) = log(trace)
+    assert found[1:3] == (0, pytest.approx(took, abs=1))
+
+
 # ---- the same lines ----
 
 
@@ -210,18 +218,28 @@ def test_bursts_too_far_apart_come_more_slowly_out_of_the_l2() -> None:
 
 
 def test_rows_that_become_fractals_wait_for_each_other() -> None:
-    spec = tiny_spec(gm__row_ns=3.0, l2__row_ns=2.0)
-    # 8 rows in 4 lines, which each wait for once: 12 cycles from the memory beside the 4 of their
-    # bytes, there after 10. Out of the L2 16 beside 4, there after 2.
+    spec = tiny_spec(gm__row_ns=5.0, l2__row_ns=2.0)
+    # 8 rows in 4 lines, which each wait for once: 20 cycles from the memory, for bytes that would
+    # be through in 16, there after 10. Out of the L2 16, there after 2.
     program = (fractals(8, 32, 64), fractals(8, 32, 64))
-    assert log(play(spec, program, kind="aic")) == [("mte2", 0, 16, 26), ("mte2", 16, 36, 38)]
+    assert log(play(spec, program, kind="aic")) == [("mte2", 0, 20, 30), ("mte2", 20, 36, 38)]
+
+
+@pytest.mark.parametrize(("l2", "took", "latency"), [("cold", 32, 10), ("warm", 16, 2)])
+def test_bytes_that_take_longer_hide_the_time_from_row_to_row(
+    l2: L2State, took: int, latency: int
+) -> None:
+    # 8 rows of 128 bytes take 4 cycles each at the port from the memory, 2 out of the L2.
+    spec = tiny_spec(gm__row_ns=4.0, l2__row_ns=2.0)
+    trace = play(spec, (fractals(8, 128, 128),), sizes=SMALL, l2=l2, kind="aic")
+    assert log(trace) == [("mte2", 0, took, took + latency)]
 
 
 def test_a_row_across_lines_is_two_pieces() -> None:
-    spec = tiny_spec(l2__row_ns=2.0)
-    # From byte 0 on rows of 128 lie in a line each; from byte 64 on in two.
-    # 1024 bytes take 16 cycles, the pieces 16 or 32 more.
-    for start, took in ((0, 32), (64, 48)):
+    spec = tiny_spec(l2__row_ns=3.0)
+    # From byte 0 on rows of 128 lie in a line each; from byte 64 on in two. The pieces take 24 or
+    # 48 cycles, 1024 bytes 16.
+    for start, took in ((0, 24), (64, 48)):
         own = ({"x": Binding("x", start)},)
         program = (fractals(8, 128, 128),)
         trace = play(spec, program, sizes=SMALL, l2="warm", kind="aic", bindings=own)

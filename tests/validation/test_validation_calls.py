@@ -112,14 +112,17 @@ def test_of_cold_weights_only_activations_are_warm() -> None:
     assert call(replace(row, op="npu_quantize", x_dtype="bfloat16")).l2 == "repeat"
 
 
-def test_weights_in_turn_are_warm_if_all_copies_fit() -> None:
-    capacity_bytes = npusim.devices.load(A2).l2.capacity_bytes
-    # With one more row, six copies are larger than the L2.
-    k = capacity_bytes // (6 * 4096)
-    fits = replace(QUANT, k=k, n=4096, l2="weights cold")
-
-    assert call(fits).l2 == "warm"
-    assert call(replace(fits, k=k + 1)).l2 == ("x1",)
+@pytest.mark.parametrize(
+    ("k", "l2"),
+    [
+        (4096, "warm"),
+        # Six copies of 8192 x 4096 bytes are as large as the L2: of 128 ways, 48.8 % of a line.
+        (8192, {"x2": pytest.approx(0.488, abs=5e-4), "x1": 1.0}),
+        (16384, ("x1",)),
+    ],
+)
+def test_of_weights_in_turn_as_much_is_warm_as_all_copies_leave(k: int, l2: object) -> None:
+    assert call(replace(QUANT, k=k, n=4096, l2="weights cold")).l2 == l2
 
 
 # ---- scales and bias ----

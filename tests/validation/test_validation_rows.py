@@ -72,8 +72,34 @@ def test_no_shipped_row_tells_the_limit_in_place_of_a_time() -> None:
 
 
 def test_production_rows_tell_the_least_time_too() -> None:
-    with_least = {row.family for row in read() if row.latency_min_us is not None}
+    with_least = {
+        row.family
+        for row in read()
+        if row.latency_min_us is not None and row.family != "matmul_bf16_910b"
+    }
     assert with_least == {"matmul_a3", "qbmm_a3_nz", "dynquant_a3", "quant_a3", "cast_a3", "add_a3"}
+
+
+def test_a_kernel_that_waited_for_its_host_is_judged_from_the_time_of_a_larger_one_on(
+    tmp_path: Path,
+) -> None:
+    sizes = {
+        "slow": (4, 256, 512, 10.0),
+        "larger": (4, 512, 512, 7.9),
+        "still larger": (8, 512, 512, 7.0),
+        # Nothing else is as wide: one faster product alone may owe it to its tiling.
+        "wide": (1, 256, 4096, 10.0),
+        "wider": (1, 256, 8192, 7.0),
+        # Slower than any host.
+        "long": (1, 256, 256, 12.5),
+    }
+    lines = (
+        f"{name},matmul_bf16_910b,matmul,Atlas A2,{time},{m},{k},{n}"
+        for name, (m, k, n, time) in sizes.items()
+    )
+    found = read(write(tmp_path, HEAD + ",m,k,n", *lines))
+
+    assert {row.id: row.latency_min_us for row in found if row.latency_min_us} == {"slow": 7.0}
 
 
 def test_a_time_is_held_against_the_nearest_of_least_and_median() -> None:

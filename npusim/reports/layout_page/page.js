@@ -222,7 +222,7 @@ function show_costs(nd, width) {
   const bursts = [];
   for (let row = 0; row < nd.rows; row++) bursts.push(burst(FACTS, row * width, width));
   const lines = [["", "bytes", "moved", "lines touched", "blocks of 32 bytes written",
-    "turning beside bytes, from memory", "from L2"].map((text) => [text])];
+    "turning takes at least, from memory", "from L2"].map((text) => [text])];
   const device = FACTS.device;
   const parts = [
     [`burst ${state.step + 1}`, [bursts[state.step]]],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,13 +16,14 @@ __all__ = ["L2_STATES", "L2State", "at_launch"]
 
 NamedState = Literal["cold", "warm", "repeat"]
 L2_STATES: tuple[NamedState, ...] = get_args(NamedState)
-L2State = NamedState | tuple[str, ...]
+L2State = NamedState | tuple[str, ...] | Mapping[str, float]
 """What lies in the L2 at launch.
 
 cold     nothing
 warm     everything, or of each tensor as large a part as fits
 repeat   what is left when the same kernel has run again and again
 names    the tensors named
+shares   of each tensor named that share of its lines, from 0 to 1, evenly spread
 """
 
 
@@ -40,10 +41,8 @@ def at_launch(
     }
     if state == "cold":
         return {}
-    if state == "warm" or isinstance(state, tuple):
-        names = sizes if state == "warm" else state
-        age = _age_of_share(spec, sum(sizes[name] for name in names))
-        return dict.fromkeys(names, age)
+    if state != "repeat":
+        return _ages_of_shares(spec, sizes, _shares(state, sizes))
     # Between two touches of a line all others come; half of them come in again before the second
     # one, on average, if they have left.
     turn_bytes = sum(sizes[name] for name in cached)
@@ -51,8 +50,24 @@ def at_launch(
     return dict.fromkeys(cached, 0 if fits else turn_bytes // 2)
 
 
-def _age_of_share(spec: DeviceSpec, nbytes: int) -> int:
-    """The age at which of *nbytes* as much is left as the L2 holds; 0 if it holds them all."""
+def _shares(
+    state: Literal["warm"] | tuple[str, ...] | Mapping[str, float], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Tensor -> the share of it that is there, of WHOLE."""
+    if isinstance(state, Mapping):
+        return {name: round(share * WHOLE) for name, share in state.items()}
+    return dict.fromkeys(sizes if state == "warm" else state, WHOLE)
+
+
+def _ages_of_shares(
+    spec: DeviceSpec, sizes: Mapping[str, int], shares: Mapping[str, int]
+) -> dict[str, int]:
+    """The ages at which that share of each tensor is left, or as large a part of it as fits."""
     capacity_bytes = spec.l2.capacity_bytes
-    part = int(np.argmax(survival(spec.l2.ways) * nbytes <= WHOLE * capacity_bytes))
-    return ceil_div(part * capacity_bytes, AGES)
+    wanted_bytes = sum(sizes[name] * share for name, share in shares.items()) // WHOLE
+    left = survival(spec.l2.ways) * max(capacity_bytes, wanted_bytes)
+    return {
+        name: ceil_div(int(np.argmax(left <= share * capacity_bytes)) * capacity_bytes, AGES)
+        for name, share in shares.items()
+        if share
+    }

@@ -59,8 +59,8 @@ def survival(ways: int) -> NDArray[np.int64]:
 
     Of whole numbers, which are the same on every machine.
     """
-    bits = 256
-    exact = Context(prec=90)
+    bits = 512
+    exact = Context(prec=170)
     # Poisson(x) < ways: exp(-x) times the sum of x^k / k!
     ratio = int(exact.multiply(exact.exp(exact.divide(-ways, AGES)), 1 << bits))
     shares: list[int] = []

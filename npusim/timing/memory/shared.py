@@ -200,11 +200,13 @@ class SharedMemory:
         return min(request.gm_port, self._turning_port("gm", request.l2_port, nbytes, rows))
 
     def _turning_port(self, memory: str, port: int, nbytes: int, rows: int) -> int:
-        """*port* as it is for *nbytes* in *rows*, each of which takes its time beside its bytes."""
+        """*port* as it is for *nbytes* in *rows*, which come no faster than the answers to as many
+        requests as a core may have under way.
+        """
         if not rows or not nbytes:
             return port
         cycles = round(rows * self._row_ns[memory] * self._clock_hz / 1e9)
-        return ceil_div(nbytes * PORT_UNITS, cycles + ceil_div(nbytes * PORT_UNITS, port))
+        return min(port, ceil_div(nbytes * PORT_UNITS, max(1, cycles)))
 
 
 class _Load:
