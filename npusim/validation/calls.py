@@ -22,6 +22,14 @@ What the rows leave open is settled here, once for all:
   offset.
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
+* npu_dynamic_quant of the sources ROW_BY_ROW runs the template base, inferred: they have CANN 8,
+  whose release seems to lack the templates single_row and multi_row. In their traces of Atlas A3 6,
+  9 and 27 rows take 4.3, 5.2 and 9.0 us whatever their length, as if a core were started for each,
+  and 4096 rows of 768 take 33 us; by the present rules it is one core for 6 or 9 rows of 512, and
+  18 us. In their table of linear layers 16384 rows of 256 and 512 take 93 and 101 us more than 1024
+  rows do, of which the product with 256 columns takes 21 and 24: 0.22 and 0.24 us a row of a core,
+  as a kernel does that works row by row. Which of the two of this kind, base or db, is open: base
+  is nearer to most rows. Rows too long for it run what the rules choose.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
@@ -48,6 +56,7 @@ from npusim.devices.schema import ICache
 from npusim.micro import broadcast, task_us, time
 from npusim.micro.elementwise import add, cast, maximum
 from npusim.micro.published import find
+from npusim.ops.npu_dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
 from npusim.timing.memory import WHOLE, kept
 from npusim.validation.rows import Row, RowError
@@ -58,6 +67,8 @@ COPIES = 6
 """Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
 """Its rows come from traces of a whole model, where other kernels run in between."""
+ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
+"""Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 """Families whose notes do not say that the weight lies as `[N, K]`."""
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
@@ -213,7 +224,10 @@ def _quantize(row: Row) -> tuple[Timed, ...]:
 
 def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
     x = _rows(row, columns, row.x_dtype)
-    return (Call("npu_dynamic_quant", (x,), row.device, _l2(row), _icache(row)),)
+    is_earlier = any(source in row.source for source in ROW_BY_ROW)
+    fits = x.shape[-1] <= max_columns("base", smooth=False, ub_bytes=UB_BYTES)
+    options = {"template": "base"} if is_earlier and fits else {}
+    return (Call("npu_dynamic_quant", (x,), row.device, _l2(row), _icache(row), options),)
 
 
 def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:

@@ -41,6 +41,7 @@ def ends(*rows: int, dtype: Any = np.int32) -> Any:
     return np.array(rows, dtype)
 
 
+LEAVE = "leave it out to get the vendor's choice"
 GROUPED = {"smooth_scales": ones(2, 4), "group_index": ends(3, 6)}
 
 ROWS = [
@@ -147,6 +148,44 @@ ROWS = [
             {"x": HALF_ROW, "dst_type_max": 0})
         for number in ("0", True, [0.0])
     ),
+    # the kernel that is named
+    *(
+        Row({"template": name},
+            "template must be single_row, multi_row, db, base, large, moe or moe_large on Atlas A2 "
+            f"and Atlas A3, not {name!r}; {LEAVE}", {"template": "db"}, NEW)
+        for name in ("aligned", "", 3)
+    ),
+    *(
+        Row({"x": ones(2, columns), "template": name},
+            f"template {name!r} can run only if rows have {needed} elements; {LEAVE}",
+            {"x": ones(2, right), "template": name}, NEW)
+        for name, columns, right, needed in (
+            ("db", 15025, 15024, "at most 15024"),
+            ("base", 17745, 17744, "at most 17744"),
+            ("single_row", 8192, 5120, "4096, 5120 or 10240"),
+        )
+    ),
+    *(
+        Row({"x": ones(2, columns), "template": "multi_row"},
+            "template 'multi_row' can run only if rows have 128 to 16320 elements, a multiple of "
+            f"8; {LEAVE}", {"x": ones(2, right), "template": "multi_row"}, NEW)
+        for columns, right in ((120, 128), (132, 136), (16328, 16320))
+    ),
+    Row({"x": ones(2, 11489), "smooth_scales": ones(11489), "template": "base"},
+        f"template 'base' can run only if rows have at most 11488 elements; {LEAVE}",
+        {"x": ones(2, 11488), "smooth_scales": ones(11488), "template": "base"}, NEW),
+    Row({"x": ones(2, 4096), "dst_type": "quint4x2", "template": "single_row"},
+        f"template 'single_row' can run only if the output is int8; {LEAVE}",
+        {"x": ones(2, 4096), "template": "single_row"}, NEW),
+    Row(GROUPED | {"template": "base"},
+        f"template 'base' can run only if group_index is None; {LEAVE}",
+        GROUPED | {"template": "moe_large"}, NEW),
+    Row({"template": "moe"},
+        f"template 'moe' can run only if group_index is given; {LEAVE}",
+        GROUPED | {"template": "moe"}, NEW),
+    Row({"x": HALF_ROW, "template": "base"},
+        "template must be None on Atlas inference, where the rows decide, not 'base'; leave it out",
+        {"x": HALF_ROW, "template": None}, OLD),
     # 310P
     *(
         Row({"x": ones(6, 32).astype(kind)},

@@ -99,6 +99,30 @@ def test_every_template_equals_the_reference(
             assert_all_same(result.output, reference(x, smooth_scales=smooth))
 
 
+@pytest.mark.parametrize(
+    ("template", "columns"),
+    [
+        *(("single_row", 5120), ("multi_row", 4096), ("multi_row", 128)),
+        *(("db", 1), ("db", 4096), ("base", 63), ("base", 10240)),
+        *(("large", 24), ("large", 10241), ("moe", 128), ("moe_large", 128), ("moe_large", 10248)),
+    ],
+)
+def test_a_template_that_is_named_has_bits_of_its_own(template: str, columns: int) -> None:
+    """Where the vendor's rules would take another one; 2 rows, and 50 for 48 cores."""
+    rng = np.random.default_rng(columns)
+    for rows, kind in ((2, np.float16), (50, BF16)):
+        x = rows_of_floats(rng, (rows, columns), kind)
+        calls = [grouped(x, template)]
+        if not template.startswith("moe"):
+            calls.append({"smooth_scales": rng.normal(0, 2, columns).astype(kind)})
+        if columns % 8 == 0 and template != "single_row":
+            calls += [call | {"dst_type": "quint4x2"} for call in calls]
+        for call in calls:
+            result = run(OP, x, **call, template=template, device="ascend910b2", timing=False)
+            assert (result.template, result.reason) == (template, "asked for")
+            assert_all_same(result.output, reference(x, **call, template=template))
+
+
 def test_views_give_what_their_copies_give() -> None:
     rng = np.random.default_rng(2)
     x, smooth = rows_of_floats(rng, (20, 12), BF16).T, rng.normal(0, 1, 40).astype(BF16)[::-2]
@@ -212,6 +236,14 @@ def test_the_last_bit_of_a_scale_tells_how_it_was_divided(template: str) -> None
     assert 60 < np.count_nonzero(once != twice) < 100
     _, scale = dynamic_quant(x, **grouped(x, template))
     assert_same(scale, twice if template in DIVIDES_TWICE else once)
+
+
+def test_the_template_that_is_named_divides() -> None:
+    x = np.arange(1, 301).astype(np.float16)[:, None].repeat(128, 1)
+    once, twice = x[:, 0] * np.float32(1 / 127), 1 / (np.float32(127) / x[:, 0])
+    for template in ("multi_row", "db", "base", "large"):
+        _, scale = dynamic_quant(x, template=template)
+        assert_same(scale, twice if template in DIVIDES_TWICE else once)
 
 
 # ---- numpy against exact fractions, and against the vendor ----

@@ -103,6 +103,23 @@ def test_two_kernels_that_take_turns_have_cold_instruction_caches() -> None:
     assert [each.icache for each in timed(row) if isinstance(each, Call)] == ["cold", "cold"]
 
 
+def test_an_earlier_dynamic_quant_works_row_by_row() -> None:
+    row = replace(MATMUL, op="npu_dynamic_quant", x_dtype="float16")
+    table = "hudingyi688/aiconfigurator-npu@90d7765 systems/data/ascend_910b/vllm-ascend/0.18.0"
+
+    assert call(row).options == {}
+    assert call(shipped("m0597")).options == {"template": "base"}
+    assert call(replace(row, source=f"{table}/x.csv")).options == {"template": "base"}
+    assert call(replace(row, source=table, n=17744)).options == {"template": "base"}
+    # Longer rows do not fit as a whole.
+    assert call(replace(row, source=table, n=17745)).options == {}
+    first, second = timed(shipped("m0394"))
+    assert isinstance(first, Call)
+    assert isinstance(second, Call)
+    assert first.options == {"template": "base"}
+    assert "template" not in second.options
+
+
 def test_of_cold_weights_only_activations_are_warm() -> None:
     row = replace(QUANT, l2="weights cold, activations warm")
 

@@ -35,6 +35,8 @@ operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. B
 * group_index needs smooth_scales, as the document of aclnn asks, and must reach the last row:
   beyond it the kernel reads what lies there.
 * quant_mode and dst_type_max, which are newer, at their defaults: only Ascend950 has others.
+* `template` names the kernel that the vendor would not take itself, see `choice`: on A2 and A3
+  single_row, multi_row, db, base and large, or moe and moe_large with a group_index.
 * x without elements gives empty outputs, and no kernel runs; with rows but no columns it is
   refused, since nobody would write the scales.
 """

@@ -22,17 +22,20 @@ unaligned        11000  the same, and rows that are left go to the last core
 unaligned_large  11001  rows of more than 4096: eight at a time, in pieces loaded twice
 ===============  =====  ======================================================================
 
-ops-nn@e5c3fa9 quant/dynamic_quant/op_host. Benchmarks of Atlas A2 (cann-bench) fit these rules;
-production traces of A3 (aiconfigurator-npu) look like an older kernel, a core for each row and a
-row an instruction: 4096 x 768 takes 33 to 35 us there, 34 with base, and 16 with multi_row.
+ops-nn@e5c3fa9 quant/dynamic_quant/op_host. Benchmarks of Atlas A2 (cann-bench) fit these rules. On
+A2 and A3 a caller may name another template, which overrules them, but not what a kernel cannot do
+without: some measured rows look like a release that had no single_row and multi_row yet, see
+`npusim.validation.calls`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from npusim.data.errors import shown
 from npusim.data.integers import align_up
+from npusim.ops._contract import Contract, listed
 
 __all__ = [
     "BY_SCALAR",
@@ -41,6 +44,7 @@ __all__ = [
     "UB_BYTES",
     "Choice",
     "Template",
+    "asked_for",
     "choose",
     "index_bytes",
     "max_columns",
@@ -58,10 +62,16 @@ Template = Literal[
     "unaligned",
     "unaligned_large",
 ]
+NAMED: tuple[Template, ...] = (
+    *("single_row", "multi_row", "db", "base", "large", "moe", "moe_large"),
+)
+"""What a caller on A2 and A3 may ask for; on 310P the rows decide."""
 
 BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
 
+WITH_GROUPS = ("moe", "moe_large")
+"""Templates that read a group_index, and take no call without one."""
 IN_PARTS, PART_COLUMNS = ("large", "moe_large"), 10240
 """Templates that take a row in parts, of so many columns; the scalar unit compares their M."""
 
@@ -73,6 +83,7 @@ MULTI_ROW_KEPT_BYTES = 3392
 """The kernel multi_row leaves so much more for the scales of its rows."""
 
 SINGLE_ROW_COLUMNS = (4096, 5120, 10240)
+MIN_MULTI_ROW_COLUMNS, MULTI_ROW_UNIT = 128, 8
 MAX_MULTI_ROW_ELEMENTS = 16320
 """What 255 repeats of 64 fp32 elements take."""
 
@@ -129,10 +140,67 @@ def choose(
     if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384 and not is_int4:
         return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
     limit = max_columns("multi_row", smooth, ub_bytes)
-    if 128 <= columns <= limit and columns % 8 == 0:
+    if _takes_several(columns, limit):
         return Choice("multi_row", f"rows of 128 to {limit} elements, a multiple of 8")
     if columns <= (limit := max_columns("db", smooth, ub_bytes)):
         return Choice("db", f"rows of at most {limit} elements fit twice")
     if columns <= (limit := max_columns("base", smooth, ub_bytes)):
         return Choice("base", f"rows of at most {limit} elements fit once")
     return Choice("large", f"rows of more than {limit} elements do not fit")
+
+
+def _takes_several(columns: int, limit: int) -> bool:
+    """Whether rows of *columns* are such as multi_row takes, up to *limit*."""
+    return MIN_MULTI_ROW_COLUMNS <= columns <= limit and columns % MULTI_ROW_UNIT == 0
+
+
+# ---- templates by name ----
+
+
+def asked_for(
+    contract: Contract, template: Any, columns: int, smooth: bool, is_int4: bool, groups: int
+) -> Template | None:
+    """*template*, held against the product line and what the kernel needs; raises OpError.
+
+    The other arguments are those of :func:`choose`.
+    """
+    if template is None:
+        return None
+    spec = contract.spec
+    if spec.arch == "2002":
+        contract.fail(
+            f"template must be None on {spec.series}, where the rows decide, not "
+            f"{shown(template)}; leave it out"
+        )
+    named = [name for name in NAMED if isinstance(template, str) and name == template]
+    if not named:
+        contract.fail(
+            f"template must be {listed(NAMED)} on Atlas A2 and Atlas A3, not {shown(template)}; "
+            f"leave it out to get the vendor's choice"
+        )
+    ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+    need = _unmet(named[0], columns, smooth, ub_bytes, is_int4=is_int4, groups=groups)
+    contract.require(
+        need is None,
+        f"template {template!r} can run only if {need}; leave it out to get the vendor's choice",
+    )
+    return named[0]
+
+
+def _unmet(
+    template: Template, columns: int, smooth: bool, ub_bytes: int, *, is_int4: bool, groups: int
+) -> str | None:
+    """The first need of *template* that a call does not fulfil, in words; None if it can run."""
+    if (template in WITH_GROUPS) != (groups > 0):
+        return f"group_index is {'None' if groups else 'given'}"
+    limit = max_columns(template, smooth, ub_bytes - index_bytes(groups))
+    match template:
+        case "single_row" if is_int4:
+            return "the output is int8"
+        case "single_row" if columns not in SINGLE_ROW_COLUMNS:
+            return f"rows have {listed(tuple(map(str, SINGLE_ROW_COLUMNS)))} elements"
+        case "multi_row" if not _takes_several(columns, limit):
+            return f"rows have {MIN_MULTI_ROW_COLUMNS} to {limit} elements, a multiple of 8"
+        case "db" | "base" | "moe" if columns > limit:
+            return f"rows have at most {limit} elements"
+    return None

@@ -15,6 +15,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
+from npusim.ops.npu_dynamic_quant.choice import Template, asked_for
 
 __all__ = ["Problem", "check"]
 
@@ -39,6 +40,8 @@ class Problem(_protocol.Problem):
     """`(groups,)`: the row after each group's last."""
     target: DType
     """int8 or int4."""
+    asked: Template | None
+    """The kernel that the caller named."""
 
     @property
     def rows(self) -> int:
@@ -78,6 +81,7 @@ def check(
     dst_type: Any = None,
     quant_mode: Any = "pertoken",
     dst_type_max: Any = 0.0,
+    template: Any = None,
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("npu_dynamic_quant", spec)
@@ -94,6 +98,8 @@ def check(
     if index is not None:
         _check_index(contract, tokens, index)
     target, output = _check_target(contract, tokens, dst_type)
+    groups = index.shape[0] if index is not None else 0
+    traits = tokens.shape[-1], smooth is not None, target is INT4, groups
     return Problem(
         inputs=present(tokens, smooth, index),
         outputs={"output": output, "scale": TensorSpec(tokens.shape[:-1], "float32")},
@@ -101,6 +107,7 @@ def check(
         smooth_scales=smooth,
         group_index=index,
         target=target,
+        asked=asked_for(contract, template, *traits),
     )
 
 

@@ -13,7 +13,6 @@ from npusim.ops.npu_dynamic_quant.choice import (
     IN_PARTS,
     PART_COLUMNS,
     UB_BYTES,
-    Template,
     choose,
 )
 
@@ -30,13 +29,14 @@ def reference(
     dst_type: str | None = None,
     quant_mode: str | None = "pertoken",  # noqa: ARG001 (there is no other on these chips)
     dst_type_max: float | None = 0.0,  # noqa: ARG001 (nor another largest number)
+    template: str | None = None,
     spec: DeviceSpec | None = None,
 ) -> tuple[Array, Array]:
     """Quantise each row of *x* `(..., columns)`; returns that and scales `(...)`, float32.
 
-    The first has the shape of *x*, int8, or with 'quint4x2' one int32 for eight columns. *spec*
-    decides by its series, and by the size of its unified buffer, which template is taken; None is
-    an Atlas A2. On 310P *smooth_scales* and *group_index* are not read.
+    The first has the shape of *x*, int8, or with 'quint4x2' one int32 for eight columns. *template*
+    names the kernel; without it *spec* decides by its series, and by the size of its unified
+    buffer, and None is an Atlas A2. On 310P *smooth_scales* and *group_index* are not read.
     """
     if spec is not None and spec.arch == "2002":
         return _in_half(x)
@@ -46,6 +46,7 @@ def reference(
     groups = 0 if group_index is None else group_index.shape[0]
     smooth = smooth_scales is not None
     choice = choose(rows, columns, smooth, ub_bytes, is_int4=is_int4, groups=groups)
+    taken = template or choice.template
     with np.errstate(all="ignore"):
         values = x.astype(np.float32)
         if smooth_scales is not None:
@@ -55,16 +56,16 @@ def reference(
                 behind = np.arange(rows)[:, None] < group_index[None, :]
                 factors = factors[behind.argmax(1)].reshape(x.shape)
             values = values * factors
-        largest = _largest(np.abs(values), choice.template)
+        largest = _largest(np.abs(values), taken)
         factor = top / largest
         scaled = np.rint(values * factor[..., None])
-        scale = 1 / factor if choice.template in BY_SCALAR else largest * np.float32(1 / top)
+        scale = 1 / factor if taken in BY_SCALAR else largest * np.float32(1 / top)
         low, high = (-8, 7) if is_int4 else (-128, 127)
         whole = np.clip(np.where(np.isnan(scaled), 0, scaled), low, high).astype(np.int8)
     return _packed(whole) if is_int4 else whole, scale
 
 
-def _largest(magnitudes: Array, template: Template) -> Array:
+def _largest(magnitudes: Array, template: str) -> Array:
     """M of each row of *magnitudes* `(..., columns)`."""
     if template not in IN_PARTS:
         return np.asarray(magnitudes.max(-1, initial=0))

@@ -14,6 +14,7 @@ from npusim.ops.npu_dynamic_quant.choice import (
     IN_PARTS,
     KEPT_BYTES,
     PART_COLUMNS,
+    Choice,
     Template,
     choose,
     index_bytes,
@@ -58,7 +59,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
     if spec.arch == "2002":
         return _coupled(spec, p, ub_bytes)
-    choice = choose(p.rows, p.columns, smooth, ub_bytes, is_int4=p.target is INT4, groups=p.groups)
+    traits = p.rows, p.columns, smooth, ub_bytes
+    choice = choose(*traits, is_int4=p.target is INT4, groups=p.groups)
+    if p.asked is not None:
+        choice = Choice(p.asked, "asked for")
     template = choice.template
     row_step = min(p.rows, _row_step(template, p, ub_bytes))
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
