@@ -317,7 +317,13 @@ def test_pieces_are_those_of_the_vendor(kind: Kind, piece: tuple[int, int]) -> N
 
 def test_the_last_round_may_be_short() -> None:
     plan = plan_of(1, 64, 25 * 256, Kind())
-    assert (plan.cores_n, plan.base.n, plan.rounds, plan.slots) == (24, 256, 2, 2)
+    assert (plan.cores_n, plan.base.n, plan.rounds, plan.slots) == (24, 192, 2, 2)
+
+
+def test_the_columns_of_a_core_are_cut_evenly() -> None:
+    # 13824 / 24 = 576 columns a core: three tiles of 192, not two of 256 and one of 64.
+    plan = plan_of(96, 512, 13824, Kind(BF16))
+    assert (plan.cores_n, plan.base.n, plan.base.k, plan.rounds) == (24, 192, 64, 3)
 
 
 def test_many_rows_are_shared_along_m_too() -> None:

@@ -36,6 +36,8 @@ MAX_BASE_M, MAX_BASE_N = 128, 256
 L0_BYTES = 32768
 """Half of L0A or L0B."""
 LINE_BYTES = 512
+SECTOR_COLUMNS = 64
+"""Columns of 16 bits in a sector of 128 bytes."""
 TABLE_BYTES = 4 + 8
 """A bias and a 64-bit scale a column, on their way through L1."""
 RING_K_UNIT = 256
@@ -113,8 +115,10 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
         cores_n = min(cores // cores_m, ceil_div(n, FRACTAL_ROWS))
         rows, columns = ceil_div(m, cores_m), ceil_div(n, cores_n)
         base_m = min(MAX_BASE_M, align_up(rows, FRACTAL_ROWS))
-        # Rows of a slot are read in whole lines of 256 bytes where a tile has as many columns.
-        base_n = min(MAX_BASE_N, align_up(columns, FRACTAL_ROWS if columns <= 128 else 128))
+        # The columns of a core are cut evenly. Rows of a slot are read in whole sectors where a
+        # tile has more than two of them.
+        even = ceil_div(columns, ceil_div(columns, MAX_BASE_N))
+        base_n = align_up(even, FRACTAL_ROWS if even <= 2 * SECTOR_COLUMNS else SECTOR_COLUMNS)
         rounds = ceil_div(ceil_div(n, base_n), cores_n)
         # Padded tiles may need fewer cores along m than were planned.
         used_m = ceil_div(ceil_div(m, base_m), ceil_div(rows, base_m))
@@ -134,7 +138,8 @@ def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
     nbytes, unit = p.x.element.nbytes, c0(p.x.element)
     # Two pieces (base_m, base_k) in L0A and two (base_k, base_n) in L0B
     fitting_k = align_down(L0_BYTES // nbytes(max(base_m, base_n)), unit)
-    base_k = min(fitting_k, align_up(p.traits.k, unit))
+    # A power of two, so that steps of it make whole lines.
+    base_k = min(1 << (fitting_k.bit_length() - 1), align_up(p.traits.k, unit))
     half_l1 = (core.l1_bytes or 0) // 2
     a, b = (max(2, half_l1 // nbytes(base * base_k)) for base in (base_m, base_n))
     if nbytes((a * base_m + b * base_n) * base_k) > core.usable_bytes("l1") - TABLE_BYTES * base_n:
