@@ -3,11 +3,13 @@
 (a) values and time of a large npu_quantize against its own plain-numpy reference;
 (b) micro-ops timed a second against bare SimPy timeouts a second;
 (c) peak memory of a process that does (a) against the size of its inputs and outputs;
-(d) to (h) products on the cube: see products.py.
+(d) to (h) products on the cube: see products.py;
+(i) processor time of a process that imports npusim, or tells the help, against one of numpy.
 """
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -25,6 +27,8 @@ SHAPE = (8192, 8192)
 DEVICE = "ascend910b2"
 REPEATS = 3
 TIMEOUTS = 300_000
+STARTS = 7
+"""Processes of each kind, of which the quickest counts."""
 
 
 def fastest(*works: Callable[[], Any]) -> list[float]:
@@ -116,6 +120,34 @@ def report_peak() -> None:
     print(int(peak.split()[1]) * 1024, data)
 
 
+def start_up() -> None:
+    """(i), the best of several processes each, in turn, from their first to their last second."""
+    works = {
+        "import numpy": ("-c", "import numpy"),
+        "import npusim": ("-c", "import npusim"),
+        "all that a run loads": ("-c", "import npusim.run.call"),
+        "npusim --help": ("-m", "npusim", "--help"),
+    }
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(STARTS):
+        for name, words in works.items():
+            best[name] = min(best[name], processor_seconds(words))
+    numpy = best.pop("import numpy")
+    for name, seconds in best.items():
+        print(
+            f"(i) {name:20}  {seconds / numpy:5.2f} x import numpy  "
+            f"({seconds:.3f} s : {numpy:.3f} s)"
+        )
+
+
+def processor_seconds(words: tuple[str, ...]) -> float:
+    """Seconds that a process of Python with the arguments *words* computes, all its threads."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 if __name__ == "__main__":
     if "--peak" in sys.argv:
         report_peak()
@@ -124,3 +156,4 @@ if __name__ == "__main__":
         micro_ops()
         peak_memory()
         products(fastest)
+        start_up()

@@ -1,12 +1,19 @@
 """npusim: Huawei Ascend AI cores in Python: which bits come out, how long it takes, and why."""
 
-from npusim import devices, ops
-from npusim.data.errors import Code, DocumentWarning, OpError
-from npusim.data.tensor import Tensor, TensorSpec
-from npusim.devices.schema import DeviceSpec
-from npusim.kernel.launch import Kernel
-from npusim.run import Run, run
-from npusim.trace import Span, Trace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# Eager, since a later import of the package would put itself in the place of its function.
+from npusim.run import run
+
+if TYPE_CHECKING:
+    from npusim import devices, ops
+    from npusim.data.errors import Code, DocumentWarning, OpError
+    from npusim.data.tensor import Tensor, TensorSpec
+    from npusim.devices.schema import DeviceSpec
+    from npusim.kernel.launch import Kernel
+    from npusim.run.result import Run
+    from npusim.trace import Span, Trace
 
 __all__ = [
     "Code",
@@ -23,3 +30,31 @@ __all__ = [
     "ops",
     "run",
 ]
+
+HOMES = {
+    "Code": "npusim.data.errors",
+    "DeviceSpec": "npusim.devices.schema",
+    "DocumentWarning": "npusim.data.errors",
+    "Kernel": "npusim.kernel.launch",
+    "OpError": "npusim.data.errors",
+    "Run": "npusim.run.result",
+    "Span": "npusim.trace",
+    "Tensor": "npusim.data.tensor",
+    "TensorSpec": "npusim.data.tensor",
+    "Trace": "npusim.trace",
+}
+"""Public name -> the module that defines it, which is loaded when the name is first used."""
+
+if not TYPE_CHECKING:  # mypy would take any name for one that there is
+
+    def __getattr__(name: str) -> Any:
+        """The public *name*, loaded when it is first asked for (PEP 562)."""
+        if name in HOMES:
+            return getattr(import_module(HOMES[name]), name)
+        if name in __all__:
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """The public names, also those that are not loaded yet."""
+        return sorted({*globals(), *__all__})

@@ -12,27 +12,22 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from npusim.check.hazards import HazardError
-from npusim.cli.call import UsageError
-from npusim.cli.compare import compare_files
-from npusim.cli.decode_scale import decode_scale
-from npusim.cli.devices import app as devices_app
-from npusim.cli.explain import explain_operator
-from npusim.cli.layout import show_layout
-from npusim.cli.operators import list_operators
-from npusim.cli.report import write_report
-from npusim.cli.run import run_operator
-from npusim.cli.validate import validate
-from npusim.data.errors import DocumentWarning, OpError
+from npusim.cli.commands.compare import compare_files
+from npusim.cli.commands.decode_scale import decode_scale
+from npusim.cli.commands.devices import app as devices_app
+from npusim.cli.commands.explain import explain_operator
+from npusim.cli.commands.layout import show_layout
+from npusim.cli.commands.operators import list_operators
+from npusim.cli.commands.report import write_report
+from npusim.cli.commands.run import run_operator
+from npusim.cli.commands.validate import validate
 from npusim.data.files import interruptible, reason
 from npusim.data.text import printable
-from npusim.run.inputs import InputError
 
 __all__ = ["app", "main"]
 
@@ -48,22 +43,42 @@ class _Group(TyperGroup):
         try:
             with _told_warnings():
                 return super().invoke(ctx)
-        except (InputError, UsageError) as error:
-            _tell(str(error))
-            raise typer.Exit(2) from None
         except WRONG_WORDS as error:
             error.message = printable(error.message)
             raise  # with the usage beside it
+        except (typer.Exit, typer.Abort):
+            raise
         except BrokenPipeError:
             raise  # a reader such as head has seen enough
         except OSError as error:
             _tell(_described(error))
             _drop_answer()
-        except (OpError, HazardError, ValueError, TypeError) as error:
-            _tell(str(error))
         except MemoryError:
             _tell("the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only")
+        except Exception as error:
+            if not _is_refusal(error):
+                raise
+            _tell(str(error))
+            if _is_usage(error):
+                raise typer.Exit(2) from None
         raise typer.Exit(1)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an operator, a device or a file refused, and npusim did not fail."""
+    # These two load much, and a command that refuses nothing does without.
+    from npusim.check.hazards import HazardError
+    from npusim.data.errors import OpError
+
+    return isinstance(error, OpError | HazardError | ValueError | TypeError)
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether the command line itself was wrong."""
+    from npusim.cli.call import UsageError
+    from npusim.run.inputs import InputError
+
+    return isinstance(error, InputError | UsageError)
 
 
 def _described(error: OSError) -> str:
@@ -85,6 +100,8 @@ def _drop_answer() -> None:
 @contextmanager
 def _told_warnings() -> Iterator[None]:
     """Warnings about documents are lines like others, each once; the rest is Python's."""
+    from npusim.data.errors import DocumentWarning  # loads numpy, as each command does
+
     with warnings.catch_warnings():
         warnings.simplefilter("default", DocumentWarning)
         usual = warnings.showwarning
@@ -113,6 +130,8 @@ def _tell(message: str) -> None:
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"npusim {version('npusim')}")
         raise typer.Exit
 

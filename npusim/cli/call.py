@@ -12,12 +12,13 @@ from inspect import Parameter
 from typing import Any
 
 from npusim import ops
+from npusim.cli.operators import is_tensor
 from npusim.data.errors import shown
 from npusim.run.call import find
 from npusim.run.inputs import parse
 from npusim.run.user_kernel import KernelError
 
-__all__ = ["UsageError", "arguments", "attribute", "is_tensor", "parameters"]
+__all__ = ["UsageError", "arguments", "attribute", "parameters"]
 
 
 MAX_DIGITS = 18
@@ -40,14 +41,6 @@ def parameters(op: str) -> tuple[Parameter, ...]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     return tuple(ops.signature(operator).parameters.values())
-
-
-def is_tensor(parameter: Parameter) -> bool:
-    """Whether *parameter* takes a tensor, possibly None."""
-    if parameter.annotation is Parameter.empty:
-        return parameter.default is Parameter.empty
-    annotation = inspect.formatannotation(parameter.annotation)
-    return "Array" in annotation or "TensorSpec" in annotation
 
 
 def _may_be_none(parameter: Parameter) -> bool:

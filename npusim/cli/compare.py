@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
@@ -21,19 +21,9 @@ from npusim.run.inputs import parse
 
 __all__ = ["compare_files"]
 
-A = Annotated[
-    str, typer.Argument(metavar="A", help="FILE.npy, FILE.npy:bfloat16, or a generator of `run`.")
-]
-B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
-
-def compare_files(a: A, b: B, as_json: Json = False) -> None:
-    """Compare an array with a golden one, in the measures of the vendor's comparison tools.
-
-    The exit code is 1 if the accuracy is not reached. For example: npusim compare out/output.npy
-    golden.npy
-    """
+def compare_files(a: str, b: str, as_json: bool) -> None:
+    """Compare what *a* and *b* describe; raises typer.Exit where the accuracy is not reached."""
     found = compare(_array(a), _array(b))
     if as_json:
         typer.echo(json_text(_facts(found)))

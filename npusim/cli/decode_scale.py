@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.table import Table
@@ -18,34 +18,12 @@ from npusim.explain.scales import Encoded, Word, decode, encode
 
 __all__ = ["decode_scale"]
 
-WordArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="INT64", help="For example 70369809530880 or 0x4000_3F80_0000."),
-]
-Encode = Annotated[
-    str | None,
-    typer.Option("--encode", "-e", metavar="SCALE[,OFFSET]", help="Pack these instead."),
-]
-RoundMode = Annotated[
-    int, typer.Option("--round-mode", help="0 cuts the scale's low bits off, 1 rounds them.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-
-
 MAX_LETTERS = 100
 """Of a word, which has 64 bits at most; with underscores between them."""
 
 
-def decode_scale(
-    word: WordArgument = None,
-    encoded: Encode = None,
-    round_mode: RoundMode = 0,
-    as_json: Json = False,
-) -> None:
-    """Take the 64 bits apart that npu_trans_quant_param packs, or pack them.
-
-    For example: npusim decode-scale 0x4000_3F80_0000; npusim decode-scale --encode 0.1,-3
-    """
+def decode_scale(word: str | None, encoded: str | None, round_mode: int, as_json: bool) -> None:
+    """Take *word* apart, or pack what *encoded* says; one of them must be given."""
     if (word is None) == (encoded is None):
         raise UsageError("decode-scale: a word or --encode must be given, and one only; write one")
     packed = None if encoded is None else _encoded(encoded, round_mode)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.text import Text
@@ -14,18 +14,11 @@ from npusim.cli.screen import json_text, show, table
 from npusim.devices.schema import DeviceSpec
 from npusim.reports.style import rate_named
 
-__all__ = ["app"]
-
-app = typer.Typer(invoke_without_command=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+__all__ = ["list_devices", "show_device"]
 
 
-@app.callback()
-def list_devices(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the chips, or show one of them."""
-    if context.invoked_subcommand is not None:
-        return
+def list_devices(as_json: bool) -> None:
+    """List the chips."""
     specs = [devices.load(name) for name in devices.names()]
     if as_json:
         typer.echo(json_text([_facts(spec) for spec in specs]))
@@ -60,17 +53,8 @@ def _facts(spec: DeviceSpec) -> dict[str, Any]:
     }
 
 
-@app.command("show")
-def show_device(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A chip's name, or a file that ends in .toml.")
-    ],
-    sources: Annotated[
-        bool, typer.Option("--sources", help="Say of each number where it comes from.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show every number of one chip."""
+def show_device(name: str, sources: bool, as_json: bool) -> None:
+    """Show every number of one chip, with its *sources* or without."""
     spec = devices.load(name)
     tree = spec.model_dump(mode="json", exclude={"sources"}, exclude_none=True)
     if as_json:

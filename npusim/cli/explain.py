@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,6 @@ from rich.text import Text
 from npusim import devices, ops
 from npusim.cli.call import UsageError, arguments, parameters
 from npusim.cli.operators import described
-from npusim.cli.run import Attributes, Device, Inputs, Json, Operator
 from npusim.cli.screen import json_text, show, table
 from npusim.data.tensor import TensorSpec
 from npusim.explain.operator import Explanation, explain, formula
@@ -22,17 +22,9 @@ __all__ = ["explain_operator"]
 
 
 def explain_operator(
-    op: Operator,
-    device: Device = "Atlas A2",
-    inputs: Inputs = None,
-    attributes: Attributes = None,
-    as_json: Json = False,
+    op: str, device: str, inputs: Sequence[str], attributes: Sequence[str], as_json: bool
 ) -> None:
-    """Explain an operator, or a call of it: which product lines take it, which kernel, and why.
-
-    For example: npusim explain npu_quantize -d "Atlas A2" -i input=spec:8x64:float16
-    -i scales=spec:1:float16 -a dtype=qint8 -a axis=-1 -a div_mode=false
-    """
+    """Explain *op*, and a call of it where any of its arguments are given."""
     parameters(op)  # an unknown operator is reported before an unknown device
     if op not in ops.names():
         raise UsageError(
@@ -42,7 +34,7 @@ def explain_operator(
     spec = devices.load(device)
     found = None
     if inputs or attributes:
-        call_arguments = arguments(op, inputs or (), attributes or (), "explain")
+        call_arguments = arguments(op, inputs, attributes, "explain")
         found = explain(op, spec, call_arguments)
     caption, written, notes = formula(op)
     if as_json:

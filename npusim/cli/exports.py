@@ -9,7 +9,7 @@ from typing import get_args
 from npusim.chip import Progress
 from npusim.cli.call import UsageError
 from npusim.exports import Format, Scale, export
-from npusim.run import Run
+from npusim.run.result import Run
 
 __all__ = ["Writer", "formats"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from npusim.data.files import described, made_beside, reason, taken
 from npusim.data.tensor import Tensor
-from npusim.run import Run
+from npusim.run.result import Run
 from npusim.trace import record
 from npusim.trace.record import RECORD
 

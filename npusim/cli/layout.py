@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -15,29 +13,18 @@ from rich.text import Text
 
 from npusim import devices
 from npusim.cli.call import UsageError
+from npusim.cli.commands.layout import Format
 from npusim.cli.grids import FORMATS, described, facts
 from npusim.cli.screen import json_text, show
 from npusim.data.dtypes import dtype_named
 from npusim.data.errors import shown
 from npusim.data.files import check_place, write
-from npusim.data.layout import SPELLINGS, Placement, Spot
+from npusim.data.layout import Placement, Spot
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.timing.banks import bank_of
 
 __all__ = ["show_layout"]
-
-
-class Format(StrEnum):
-    """How a map is written."""
-
-    TEXT = "text"
-    CSV = "csv"
-    MD = "md"
-    JSON = "json"
-    SVG = "svg"
-    PNG = "png"
-    HTML = "html"
 
 
 PICTURES = ("svg", "png")
@@ -46,60 +33,26 @@ ENDINGS = {"txt": "text", "htm": "html"}
 INCHES = (6.0, 24.0)
 """Smallest and largest width and height of a picture."""
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[where] SHAPE DTYPE LAYOUT",
-        help=f"For example 20x40 int8 FRACTAL_NZ; the layouts are {SPELLINGS}. A capital is for "
-        "the order of fractals, a small letter for the inside: Z row by row, N column by column.",
-    ),
-]
-Index = Annotated[
-    str | None, typer.Option("--index", metavar="I,J", help="Say where this element lies.")
-]
-Offset = Annotated[
-    str | None, typer.Option("--offset", metavar="BYTE", help="Say what lies at this byte.")
-]
-Device = Annotated[
-    str, typer.Option("--device", "-d", help="Whose banks and copies: a chip's name or a file.")
-]
-FormatOption = Annotated[
-    Format | None,
-    typer.Option("--format", "-f", help="How to write the map; by the ending of -o, else text."),
-]
-Html = Annotated[
-    bool, typer.Option("--html", help="Write a page to explore layouts in: as --format html.")
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Let -o replace a file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead: as --format json.")]
-
 
 def show_layout(
-    words: Words = None,
-    index: Index = None,
-    offset: Offset = None,
-    device: Device = "Atlas A2",
-    form: FormatOption = None,
-    html: Html = False,
-    output: Output = None,
-    force: Force = False,
-    as_json: Json = False,
+    words: list[str],
+    index: str | None,
+    offset: str | None,
+    device: str,
+    form: Format | None,
+    html: bool,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
-    """Show how a matrix lies in memory, element by element.
-
-    For example: npusim layout 20x40 int8 FRACTAL_NZ; npusim layout where 20x40 int8 FRACTAL_NZ
-    --index 17,33, or --offset 1569; npusim layout --html -o layout.html
-    """
+    """Show how the matrix that *words* describe lies in memory, or where one place of it is."""
     asked = _format(form, html, as_json, output)
-    placement = _placement(words or [], asked)
+    placement = _placement(words, asked)
     spec = devices.load(device)
     if index is not None or offset is not None:
         _where(placement, index, offset, spec, asked, output)
         return
-    if (words or [])[:1] == ["where"]:
+    if words[:1] == ["where"]:
         raise UsageError("layout: where must be told --index I,J or --offset BYTE; add one")
     if output is not None:
         check_place(output, force, "layout")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any
+from inspect import Parameter
+from typing import Any
 
 import typer
 from rich.text import Text
 
 from npusim import ops
-from npusim.cli.call import is_tensor, parameters
 from npusim.cli.screen import json_text, show, table
 
-__all__ = ["described", "list_operators"]
+__all__ = ["described", "is_tensor", "list_operators"]
 
 
-def list_operators(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
-) -> None:
+def list_operators(as_json: bool) -> None:
     """List the operators with their parameters."""
     rows = [described(name) for name in ops.names()]
     if as_json:
@@ -31,12 +29,22 @@ def list_operators(
 
 def described(name: str) -> dict[str, Any]:
     """Signature, summary, tensors and attributes of the operator called *name*."""
-    bare = [p.replace(annotation=p.empty) for p in parameters(name)]
-    first = ops.load(name).document.partition("\n")[0]
+    operator = ops.load(name)
+    parameters = ops.signature(operator).parameters.values()
+    bare = [p.replace(annotation=p.empty) for p in parameters]
+    first = operator.document.partition("\n")[0]
     return {
         "name": name,
         "signature": str(inspect.Signature(bare)),
         "summary": first.removeprefix(f"{name}: "),
-        "tensors": [p.name for p in parameters(name) if is_tensor(p)],
-        "attributes": [p.name for p in parameters(name) if not is_tensor(p)],
+        "tensors": [p.name for p in parameters if is_tensor(p)],
+        "attributes": [p.name for p in parameters if not is_tensor(p)],
     }
+
+
+def is_tensor(parameter: Parameter) -> bool:
+    """Whether *parameter* takes a tensor, possibly None."""
+    if parameter.annotation is Parameter.empty:
+        return parameter.default is Parameter.empty
+    annotation = inspect.formatannotation(parameter.annotation)
+    return "Array" in annotation or "TensorSpec" in annotation

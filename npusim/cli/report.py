@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from npusim.check.rules import Place, RuleError, check
 from npusim.cli import folder
+from npusim.cli.commands.report import Format
 from npusim.cli.screen import show
 from npusim.data.files import check_place, write
 from npusim.trace import record
@@ -18,45 +15,10 @@ from npusim.trace.record import Record, RecordError
 __all__ = ["write_report"]
 
 
-class Format(StrEnum):
-    """What to write."""
-
-    HTML = "html"
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
-
-
-Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `npusim run -o` has written.")]
-Other = Annotated[
-    Path | None, typer.Argument(metavar="RUN_DIR2", help="Another run to compare it with.")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="PATH",
-        help="The page or the PDF; for png and svg the folder. Default: report.html and so on.",
-    ),
-]
-FormatOption = Annotated[
-    Format, typer.Option("--format", "-f", help="A page, or its pictures alone.")
-]
-Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
-
-
 def write_report(
-    run: Run,
-    other: Other = None,
-    output: Output = None,
-    kind: FormatOption = Format.HTML,
-    force: Force = False,
+    run: Path, other: Path | None, output: Path | None, kind: Format, force: bool
 ) -> None:
-    """Write a report: pictures, an interactive timeline, tables, the numbers of the chip.
-
-    For example: npusim report quantize_run -o report.html
-    """
+    """Write a report of *run*, or of it and an *other* one."""
     folders = [run] if other is None else [run, other]
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
     earlier = folder.Kind("report", f"timeline{_letter(len(folders), 0)}.{kind}", _pictures)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
@@ -17,93 +16,9 @@ from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
+from npusim.exports import Scale
 
-__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
-
-
-class TimeScale(StrEnum):
-    """What times of a trace count."""
-
-    US = "us"
-    CYCLES = "cycles"
-
-
-class ICacheState(StrEnum):
-    """What --icache may be."""
-
-    COLD = "cold"
-    WARM = "warm"
-
-
-INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
-randint:64:int8:low=-8:high=8, zeros:8, ones:scalar, full:12:float32:value=3, arange:2x6,
-spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ or
-:transposed=true."""
-
-
-Operator = Annotated[
-    str,
-    typer.Argument(
-        metavar="OP",
-        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
-        "the file is run, with all that stands in it.",
-    ),
-]
-Device = Annotated[
-    str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
-]
-Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help=INPUT)
-]
-Attributes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--attr",
-        "-a",
-        metavar="NAME=VALUE",
-        help="An attribute: true, false, none, a number or a word.",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Write values, numbers and pictures here."),
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
-L2Option = Annotated[
-    str,
-    typer.Option(
-        metavar="cold|warm|repeat|NAME,NAME=SHARE",
-        help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
-        "same left there, or the inputs named, or shares of them from 0 to 1.",
-    ),
-]
-ICacheOption = Annotated[
-    ICacheState | None,
-    typer.Option(
-        "--icache",
-        help="Whether the instruction caches hold the kernel at launch; unless given, they do with "
-        "--l2 warm and repeat.",
-    ),
-]
-Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
-Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
-Export = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FORMATS",
-        help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
-    ),
-]
-TraceTime = Annotated[
-    TimeScale,
-    typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
-]
-EveryCore = Annotated[
-    bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
-]
+__all__ = ["run_operator"]
 
 
 def _l2(word: str) -> L2State:
@@ -117,29 +32,24 @@ def _l2(word: str) -> L2State:
 
 
 def run_operator(
-    op: Operator,
-    device: Device,
-    inputs: Inputs = None,
-    attributes: Attributes = None,
-    output: Output = None,
-    force: Force = False,
-    as_json: Json = False,
-    l2: L2Option = "cold",
-    icache: ICacheOption = None,
-    values: Values = True,
-    timing: Timing = True,
-    every_core: EveryCore = False,
-    export: Export = None,
-    trace_time: TraceTime = TimeScale.US,
+    op: str,
+    device: str,
+    inputs: list[str],
+    attributes: list[str],
+    *,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    export: str | None,
+    trace_time: Scale,
+    l2: str,
+    timing: bool,
+    **options: Any,
 ) -> None:
-    """Run an operator, or a kernel of your own, on a chip.
-
-    For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
-    -i scales=full:1:value=0.1 -a dtype=qint8
-    """
-    call_arguments = arguments(op, inputs or (), attributes or ())
+    """Run *op* and print what came out; *options* are those of :func:`npusim.run`."""
+    call_arguments = arguments(op, inputs, attributes)
     spec = devices.load(device)
-    chosen = formats(export, trace_time.value, output is not None, timing)
+    chosen = formats(export, trace_time, output is not None, timing)
     if output is not None:
         folder.check(output, force)
     with shown() as progress:
@@ -147,15 +57,13 @@ def run_operator(
             op,
             **call_arguments,
             device=spec,
-            values=values,
-            timing=timing,
             l2=_l2(l2),
-            icache=icache.value if icache else None,
-            every_core=every_core,
+            timing=timing,
             progress=progress,
+            **options,
         )
-        typed = {"op": [op], "input": inputs or [], "attr": attributes or []}
-        exports = Writer(run, chosen, trace_time.value, progress)
+        typed = {"op": [op], "input": inputs, "attr": attributes}
+        exports = Writer(run, chosen, trace_time, progress)
         written = []
         if output is not None:
             written = folder.write(run, output, typed, exports.write, force=force)

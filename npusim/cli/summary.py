@@ -14,7 +14,7 @@ from npusim.cli.screen import table
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.reports import bounds
 from npusim.reports.style import PIPES
-from npusim.run import Output, Run
+from npusim.run.result import Output, Run
 from npusim.trace import LaneTrace, Trace
 
 __all__ = ["summary"]

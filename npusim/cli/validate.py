@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Group
@@ -29,55 +29,18 @@ RECORD = "validation.json"
 MAX_BYTES = 1 << 28
 """Of that file: a kernel has less than a thousand."""
 
-Csv = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="CSV",
-        help="Measured kernels, a row each; those that ship with npusim unless given.",
-    ),
-]
-FamilyOption = Annotated[
-    list[str] | None,
-    typer.Option("--family", "-f", metavar="F", help="Only rows of this family; may come often."),
-]
-All = Annotated[
-    bool,
-    typer.Option(
-        "--all", help="Every row of the file that ships with npusim, not a sample: hours of work."
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Write numbers and pictures here."),
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead: rows and families.")]
-
 
 def validate(
-    csv: Csv = None,
-    family: FamilyOption = None,
-    every_row: All = False,
-    output: Output = None,
-    force: Force = False,
-    jobs: Jobs = None,
-    as_json: Json = False,
+    csv: Path | None,
+    family: Sequence[str],
+    every_row: bool,
+    output: Path | None,
+    force: bool,
+    jobs: int | None,
+    as_json: bool,
 ) -> None:
-    """Hold simulated times against measured ones, family by family.
-
-    Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
-    and more, in microseconds for shorter ones. Of the file that ships with npusim a sample of each
-    family is taken, under a minute of work; of a file of your own every row.
-    """
-    known = _chosen(validation.read(csv), family or ())
+    """Hold simulated times against measured ones, family by family."""
+    known = _chosen(validation.read(csv), family)
     rows = known if csv is not None or every_row else validation.sample(known)
     if output is not None:
         folder.check(output, force, KIND)

@@ -25,7 +25,7 @@ from npusim.exports.listing import Listing
 from npusim.exports.names import places
 from npusim.exports.tally import tallies
 from npusim.exports.writing import Scale
-from npusim.run import Run
+from npusim.run.result import Run
 from npusim.trace import Trace
 
 __all__ = ["Exported", "Format", "Scale", "export"]

@@ -21,7 +21,7 @@ from npusim.exports.measures import Measures, measures
 from npusim.exports.names import Place
 from npusim.exports.tables import write_csv
 from npusim.exports.tally import Tally
-from npusim.run import Output, Run
+from npusim.run.result import Output, Run
 
 __all__ = ["DETAILS", "write_details", "write_profile"]
 

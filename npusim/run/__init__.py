@@ -2,7 +2,77 @@
 
 from __future__ import annotations
 
-from npusim.run.call import run
-from npusim.run.result import Output, Run
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+
+    from npusim.chip import L2State, Progress
+    from npusim.data.product import CubeOrder
+    from npusim.devices.schema import DeviceSpec, ICache
+    from npusim.run.result import Output, Run
+    from npusim.run.user_kernel import KernelFunction
 
 __all__ = ["Output", "Run", "run"]
+
+
+def run(
+    op: str | KernelFunction,
+    *args: Any,
+    device: str | os.PathLike[str] | DeviceSpec,
+    values: bool = True,
+    timing: bool = True,
+    l2: L2State = "cold",
+    icache: ICache | None = None,
+    every_core: bool = False,
+    byte_exact: bool = False,
+    cube_order: CubeOrder = "k16",
+    progress: Progress | None = None,
+    **kwargs: Any,
+) -> Run:
+    """Run operator *op* on *device*, with the parameters of the torch_npu function.
+
+    *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
+    *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
+    plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
+    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
+    and outputs ("warm"), what earlier runs of the same left there ("repeat"), the inputs named in a
+    tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
+    caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
+    same kernel ran before: with "warm" and "repeat".
+    *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0: both
+    give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how many the
+    cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
+
+    Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
+    ValueError for an unknown operator or device; TypeError for arguments it does not have.
+
+    >>> import numpy as np
+    >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
+    >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
+    array([[   0,    2, -128]], dtype=int8)
+    """
+    # The first call loads the simulator; the import of npusim alone does without it.
+    from npusim.run.call import Options, play
+
+    options = Options(
+        values=values,
+        timing=timing,
+        l2=l2,
+        icache=icache,
+        every_core=every_core,
+        byte_exact=byte_exact,
+        cube_order=cube_order,
+    )
+    return play(op, args, kwargs, device, options, progress)
+
+
+if not TYPE_CHECKING:  # mypy would take any name for one that there is
+
+    def __getattr__(name: str) -> Any:
+        """What a run gives back, loaded when it is first asked for (PEP 562)."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from npusim.run import result
+
+        return getattr(result, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
 from typing import Any, get_args
@@ -25,72 +26,61 @@ from npusim.run import user_kernel
 from npusim.run.result import Output, Run, without_values
 from npusim.values.buffers import UNWRITTEN
 
-__all__ = ["find", "run"]
+__all__ = ["Options", "find", "play"]
 
 CORES_OF_A_GROUP = 3
 """A cube core and its two vector cores, where both kinds are started."""
 
 
-def run(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a call is to be run: the keyword parameters of :func:`npusim.run`, as they were given."""
+
+    values: bool = True
+    timing: bool = True
+    l2: L2State = "cold"
+    icache: ICache | None = None
+    every_core: bool = False
+    byte_exact: bool = False
+    cube_order: CubeOrder = "k16"
+
+
+def play(
     op: str | user_kernel.KernelFunction,
-    *args: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     device: str | os.PathLike[str] | DeviceSpec,
-    values: bool = True,
-    timing: bool = True,
-    l2: L2State = "cold",
-    icache: ICache | None = None,
-    every_core: bool = False,
-    byte_exact: bool = False,
-    cube_order: CubeOrder = "k16",
+    options: Options,
     progress: Progress | None = None,
-    **kwargs: Any,
 ) -> Run:
-    """Run operator *op* on *device*, with the parameters of the torch_npu function.
-
-    *op* may also be a function that writes a kernel, or FILE.py:FUNCTION, with its own parameters.
-    *args* and *kwargs* are numpy arrays, :class:`Tensor` in place of an array for FRACTAL_NZ, and
-    plain attributes; a :class:`TensorSpec` in place of either asks for time only. *values* and
-    *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
-    and outputs ("warm"), what earlier runs of the same left there ("repeat"), the inputs named in a
-    tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
-    caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
-    same kernel ran before: with "warm" and "repeat".
-    *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0: both
-    give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how many the
-    cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
-
-    Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
-    ValueError for an unknown operator or device; TypeError for arguments it does not have.
-
-    >>> x = np.array([[0.4, 1.5, -300.0]], np.float32)
-    >>> run("npu_quantize", x, np.ones(1, np.float32), None, "qint8", device="ascend310p3").output
-    array([[   0,    2, -128]], dtype=int8)
-    """
-    _check_options(cube_order, progress, (values, timing, every_core, byte_exact))
-    operator, spec = find(op), devices.load(device)
+    """Run operator *op* on *device* with its own *args* and *kwargs*: see :func:`npusim.run`."""
+    _check_options(options, progress)
+    operator, spec, l2 = find(op), devices.load(device), options.l2
     op, bound = operator.name, _bind(operator, args, kwargs)
     problem = _checked(operator, spec, bound, l2)
-    icache = _icache(icache, l2)
-    with_values = values and all(operand.array is not None for operand in problem.inputs)
+    icache = _icache(options.icache, l2)
+    with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = {name: without_values(value) for name, value in bound.items()}
     plan = operator.plan(spec, problem)
     if plan is None:
         outputs = _without_kernel(operator, problem, bound, with_values)
-        return Run(op, spec, arguments, l2, icache, outputs, None, None, timing)
+        return Run(op, spec, arguments, l2, icache, outputs, None, None, options.timing)
     blocks, orders = _written(operator, spec, problem, plan, progress)
     tensors, trace = _place(problem, plan, with_values), None
-    model = chip.Model(cube_order, byte_exact)
+    model = chip.Model(options.cube_order, options.byte_exact)
     with _traps_as_errors(op):
         if with_values:
             chip.compute(blocks, tensors, spec, orders, model, progress=progress)
-        if timing:
+        if options.timing:
             trace = chip.time(
-                blocks, tensors, spec, l2=l2, every_core=every_core, progress=progress
+                blocks, tensors, spec, l2=l2, every_core=options.every_core, progress=progress
             )
     outputs = _found(problem, tensors, with_values)
-    earlier = _earlier(operator, problem, spec, arguments, l2, icache, timing)
+    earlier = _earlier(operator, problem, spec, arguments, l2, icache, options.timing)
     is_own = isinstance(problem, user_kernel.UserProblem)
-    return Run(op, spec, arguments, l2, icache, outputs, plan, trace, timing, earlier, is_own)
+    return Run(
+        *(op, spec, arguments, l2, icache, outputs, plan, trace, options.timing, earlier, is_own)
+    )
 
 
 def _checked(
@@ -137,13 +127,9 @@ def _earlier(
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
     found = []
     for op, own in operator.earlier(problem, arguments):
-        state = l2
-        if isinstance(l2, tuple):
-            state = tuple(name for name in l2 if name in own)
-        elif isinstance(l2, Mapping):
-            state = {name: share for name, share in l2.items() if name in own}
-        own |= {"values": False, "timing": timing, "l2": state, "icache": icache}
-        found.append(run(op, device=spec, **own))
+        state: L2State = tuple(name for name in l2 if name in own) if isinstance(l2, tuple) else l2
+        options = Options(values=False, timing=timing, l2=state, icache=icache)
+        found.append(play(op, (), own, spec, options))
     return tuple(found)
 
 
@@ -274,8 +260,10 @@ def _icache(icache: ICache | None, l2: L2State) -> ICache:
 SWITCHES = ("values", "timing", "every_core", "byte_exact")
 
 
-def _check_options(cube_order: object, progress: object, switches: tuple[object, ...]) -> None:
+def _check_options(options: Options, progress: object) -> None:
     """Hold the options of a run against what they may be."""
+    cube_order: object = options.cube_order
+    switches = options.values, options.timing, options.every_core, options.byte_exact
     orders = get_args(CubeOrder)
     if not isinstance(cube_order, str) or cube_order not in orders:
         raise ValueError(

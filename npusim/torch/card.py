@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from npusim.devices.schema import DeviceSpec
-from npusim.run import Run
 from npusim.run import run as simulate
+from npusim.run.result import Run
 from npusim.torch.clock import clock
 
 __all__ = ["insert", "name", "run", "spec"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
-from npusim.run import Run
+from npusim.run.result import Run
 
 __all__ = ["Clock", "Event", "clock"]
 

@@ -18,7 +18,7 @@ from npusim import ops
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor
 from npusim.ops import TorchTensor
-from npusim.run import Output
+from npusim.run.result import Output
 from npusim.torch import card, formats
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock

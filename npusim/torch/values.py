@@ -14,7 +14,7 @@ import torch
 from npusim.data.dtypes import BFLOAT16, Array
 from npusim.data.errors import Code, OpError
 from npusim.data.tensor import Tensor, TensorSpec
-from npusim.run import Output
+from npusim.run.result import Output
 from npusim.torch.formats import ND
 
 __all__ = ["argument", "result"]

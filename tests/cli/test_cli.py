@@ -364,6 +364,14 @@ def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
     )
 
 
+def test_a_state_of_the_instruction_caches_that_is_none_is_refused() -> None:
+    refused(
+        1,
+        "run: icache must be cold or warm, not 'hot'; use one of these",
+        *quantize("--icache", "hot"),
+    )
+
+
 @pytest.mark.parametrize(
     ("word", "state"),
     [

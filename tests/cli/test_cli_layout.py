@@ -299,6 +299,11 @@ def test_without_words_there_is_help() -> None:
     assert "Usage: npusim layout" in out + err
 
 
+def test_help_tells_every_layout() -> None:
+    _, out, _ = npusim_says("layout", "--help")
+    assert f"the layouts are {SPELLINGS}. " in " ".join(out.replace("│", " ").split())
+
+
 def test_a_device_must_exist() -> None:
     code, out, err = npusim_says("layout", *NZ, "-d", "Atlas 1")
     assert (code, out) == (1, "")

@@ -9,7 +9,7 @@ import pytest
 from chips import THREE
 
 from npusim import OpError, Tensor, TensorSpec, devices, ops, run
-from npusim.cli.call import is_tensor
+from npusim.cli.operators import is_tensor
 from npusim.data.dtypes import (
     BFLOAT16,
     FLOAT16,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim.data.tensor import Tensor, TensorSpec
-from npusim.run import Run
+from npusim.run.result import Run
 from npusim.torch.clock import Event
 from npusim.torch.profiler.session import Step
 

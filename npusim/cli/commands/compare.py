@@ -1,0 +1,27 @@
+"""`npusim compare`, as it is typed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from npusim.cli.commands.run import Json
+
+__all__ = ["compare_files"]
+
+A = Annotated[
+    str, typer.Argument(metavar="A", help="FILE.npy, FILE.npy:bfloat16, or a generator of `run`.")
+]
+B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")]
+
+
+def compare_files(a: A, b: B, as_json: Json = False) -> None:
+    """Compare an array with a golden one, in the measures of the vendor's comparison tools.
+
+    The exit code is 1 if the accuracy is not reached. For example: npusim compare out/output.npy
+    golden.npy
+    """
+    from npusim.cli.compare import compare_files
+
+    compare_files(a, b, as_json)

@@ -1,0 +1,55 @@
+"""`npusim report`, as it is typed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Format", "write_report"]
+
+
+class Format(StrEnum):
+    """What to write."""
+
+    HTML = "html"
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `npusim run -o` has written.")]
+Other = Annotated[
+    Path | None, typer.Argument(metavar="RUN_DIR2", help="Another run to compare it with.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The page or the PDF; for png and svg the folder. Default: report.html and so on.",
+    ),
+]
+FormatOption = Annotated[
+    Format, typer.Option("--format", "-f", help="A page, or its pictures alone.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
+
+
+def write_report(
+    run: Run,
+    other: Other = None,
+    output: Output = None,
+    kind: FormatOption = Format.HTML,
+    force: Force = False,
+) -> None:
+    """Write a report: pictures, an interactive timeline, tables, the numbers of the chip.
+
+    For example: npusim report quantize_run -o report.html
+    """
+    from npusim.cli.report import write_report
+
+    write_report(run, other, output, kind, force)

@@ -1,0 +1,128 @@
+"""`npusim run`, as it is typed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
+
+
+class TimeScale(StrEnum):
+    """What times of a trace count."""
+
+    US = "us"
+    CYCLES = "cycles"
+
+
+INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
+randint:64:int8:low=-8:high=8, zeros:8, ones:scalar, full:12:float32:value=3, arange:2x6,
+spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ or
+:transposed=true."""
+
+
+Operator = Annotated[
+    str,
+    typer.Argument(
+        metavar="OP",
+        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
+        "the file is run, with all that stands in it.",
+    ),
+]
+Device = Annotated[
+    str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
+]
+Inputs = Annotated[
+    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help=INPUT)
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attr",
+        "-a",
+        metavar="NAME=VALUE",
+        help="An attribute: true, false, none, a number or a word.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write values, numbers and pictures here."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+L2Option = Annotated[
+    str,
+    typer.Option(
+        metavar="cold|warm|repeat|NAME,NAME=SHARE",
+        help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
+        "same left there, or the inputs named, or shares of them from 0 to 1.",
+    ),
+]
+ICacheOption = Annotated[
+    str | None,
+    typer.Option(
+        "--icache",
+        metavar="cold|warm",
+        help="Whether the instruction caches hold the kernel at launch; unless given, they do with "
+        "--l2 warm and repeat.",
+    ),
+]
+Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
+Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
+Export = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMATS",
+        help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
+    ),
+]
+TraceTime = Annotated[
+    TimeScale,
+    typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
+]
+EveryCore = Annotated[
+    bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
+]
+
+
+def run_operator(
+    op: Operator,
+    device: Device,
+    inputs: Inputs = None,
+    attributes: Attributes = None,
+    output: Output = None,
+    force: Force = False,
+    as_json: Json = False,
+    l2: L2Option = "cold",
+    icache: ICacheOption = None,
+    values: Values = True,
+    timing: Timing = True,
+    every_core: EveryCore = False,
+    export: Export = None,
+    trace_time: TraceTime = TimeScale.US,
+) -> None:
+    """Run an operator, or a kernel of your own, on a chip.
+
+    For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
+    -i scales=full:1:value=0.1 -a dtype=qint8
+    """
+    from npusim.cli.run import run_operator
+
+    run_operator(
+        *(op, device, inputs or [], attributes or []),
+        output=output,
+        force=force,
+        as_json=as_json,
+        export=export,
+        trace_time=trace_time.value,
+        l2=l2,
+        icache=icache,
+        values=values,
+        timing=timing,
+        every_core=every_core,
+    )

@@ -1,0 +1,93 @@
+"""What is not used is not loaded: neither by an import, nor by a command that only tells words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import npusim
+from npusim import run
+from npusim.run import call, inputs
+
+HEAVY = {"matplotlib", "ml_dtypes", "numpy", "pydantic", "simpy"}
+COMMAND = """
+import sys
+from npusim.cli import main
+sys.argv[1:] = {words}
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+
+
+def loaded(code: str) -> set[str]:
+    """The modules in a new process once it has run *code*."""
+    code += "\nimport sys; print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(ran.stderr.split())
+
+
+def ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "npusim"}
+
+
+def test_an_import_loads_the_door_alone() -> None:
+    modules = loaded("import npusim")
+    assert ours(modules) == {"npusim", "npusim.run"}
+    assert not modules & {*HEAVY, "markdown_it", "rich", "typer"}
+
+
+def test_a_call_loads_what_it_needs() -> None:
+    modules = loaded("import npusim; assert npusim.run; npusim.ops.load('npu_quantize')")
+    assert "npusim.ops.npu_quantize" in modules
+    assert not modules & {"matplotlib", "rich", "simpy", "npusim.chip", "npusim.run.call"}
+
+
+def test_help_loads_the_words_alone() -> None:
+    modules = loaded(COMMAND.format(words=["--help"]))
+    beyond = {name for name in ours(modules) if not name.startswith("npusim.cli.commands")}
+    assert beyond == {
+        *("npusim", "npusim.cli", "npusim.data", "npusim.data.files", "npusim.data.text"),
+        "npusim.run",
+    }
+    assert not modules & HEAVY
+
+
+def test_the_list_of_operators_plays_none() -> None:
+    modules = loaded(COMMAND.format(words=["ops"]))
+    parts = {".".join(name.split(".")[:2]) for name in ours(modules)}
+    assert "npusim.ops" in parts
+    assert not parts & {
+        *("npusim.chip", "npusim.exports", "npusim.reports", "npusim.timing", "npusim.validation"),
+        "npusim.values",
+    }
+    assert not modules & {"matplotlib", "simpy", "npusim.run.call"}
+
+
+@pytest.mark.parametrize("name", npusim.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert name in dir(npusim)
+    assert loaded(f"from npusim import {name}")
+
+
+def test_the_package_of_a_name_does_not_take_its_place() -> None:
+    assert call.play
+    assert inputs.parse
+    assert npusim.run is run
+    assert callable(run)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("npusim.walk", "AttributeError: module 'npusim' has no attribute 'walk'"),
+        ("from npusim.run import walk", "ImportError: cannot import name 'walk' from 'npusim.run'"),
+    ],
+)
+def test_a_name_that_there_is_not(code: str, message: str) -> None:
+    command = [sys.executable, "-c", f"import npusim; {code}"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1].startswith(message)
