@@ -60,7 +60,7 @@ SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
 )
 """Micro-ops that are computed for several blocks at once."""
 
-OPERAND_BYTES = 1 << 18
+OPERAND_BYTES = 1 << 19
 """How large an operand may become by lying side by side: two of them, read and written, stay in the
 second cache of a processor of today, which is faster than calling numpy more seldom (measured)."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import Array, Overflow
+from npusim.data.dtypes import Array, Overflow, Whole
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
 from npusim.isa import Local
@@ -43,6 +43,8 @@ class State:
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
 
+    held: tuple[Local, Whole] | None = None
+    """Where the micro-op just run has put whole numbers by a cast, and these."""
     trapped: dict[int, str] = field(default_factory=dict)
     """Lane -> why it stopped, for lanes that did. They go on for nothing beside the others."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, Array, DType, cast, pack_int4
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, Array, DType, Whole, cast, pack_int4
 from npusim.isa import (
     BLOCK_BYTES,
     Axpy,
@@ -45,8 +45,21 @@ __all__ = [
 
 
 def convert(op: Cast, state: State) -> None:
-    values = cast(state.read(op.src), op.dst.dtype, op.mode, state.overflow)
-    state.write(op.dst, pack_int4(values) if op.dst.dtype is INT4 else values)
+    dst = op.dst
+    held, state.held = state.held, None
+    if held is not None and held[0] == op.src:
+        # The micro-op before this one has just put there what it still has in hand.
+        whole = held[1].cast_to(dst.dtype)
+    elif op.src.dtype is FLOAT32:
+        whole = Whole.rounded(state.read(op.src), dst.dtype, op.mode)
+    else:
+        whole = None
+    if whole is None or dst.is_strided:
+        values = cast(state.read(op.src), dst.dtype, op.mode, state.overflow)
+        state.write(dst, pack_int4(values) if dst.dtype is INT4 else values)
+    else:
+        whole.put(dst.dtype, state.buffers.view(dst))
+        state.held = dst, whole
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
