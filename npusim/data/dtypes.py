@@ -236,12 +236,12 @@ class Whole(NamedTuple):
         """float32 *values* rounded to integers of *dst*; None unless all of them surely fit."""
         if dst not in _LAST_FLOAT32 or mode not in _ROUNDINGS or not values.size:
             return None
-        low, high = values.min(), values.max()
+        rounded = _ROUNDINGS[mode](values)
+        low, high = rounded.min(), rounded.max()
         # A NaN anywhere makes both comparisons false.
-        if not (low >= _INTEGER_RANGE[dst][0] and high <= _LAST_FLOAT32[dst]):
-            return None
-        rounding = _ROUNDINGS[mode]
-        return cls(rounding(values), int(rounding(low)), int(rounding(high)))
+        if low >= _INTEGER_RANGE[dst][0] and high <= _LAST_FLOAT32[dst]:
+            return cls(rounded, int(low), int(high))
+        return None
 
     def cast_to(self, dst: DType) -> Whole | None:
         """The same numbers as *dst*, saturated; None where not all of them surely stay whole."""

@@ -41,6 +41,7 @@ from npusim.isa import (
     Unary,
     WholeReduce,
     added_dtype,
+    global_operand,
     reads,
     writes,
 )
@@ -105,8 +106,8 @@ def _width(body: Body) -> int | None:
     for op in body:
         if type(op) not in SIDE_BY_SIDE or added_dtype(op) is not None:
             return None
-        for local in (*reads(op), *writes(op)):
-            widest = max(widest, local.nbytes)
+        if global_operand(op) is None:
+            widest = max(widest, *(local.nbytes for local in (*reads(op), *writes(op))), 1)
     return widest
 
 

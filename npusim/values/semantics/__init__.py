@@ -63,8 +63,8 @@ def run(ops: Iterable[MicroOp], state: State) -> None:
     with np.errstate(all="ignore"):
         for op in ops:
             kind = type(op)
-            if kind is not Cast:
-                state.held = None
+            if state.held is not None and kind is not Cast:
+                state.forget_held(op)
             EXECUTE[kind](op, state)
 
 

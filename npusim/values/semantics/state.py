@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from npusim.data.dtypes import Array, Overflow, Whole
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
-from npusim.isa import Local
+from npusim.isa import Local, MicroOp, writes
 from npusim.values.buffers import Buffers
 from npusim.values.matrices import Panels
 
@@ -44,7 +44,7 @@ class State:
     """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
 
     held: tuple[Local, Whole] | None = None
-    """Where the micro-op just run has put whole numbers by a cast, and these."""
+    """Where the last cast has put whole numbers, which are there still, and these."""
     trapped: dict[int, str] = field(default_factory=dict)
     """Lane -> why it stopped, for lanes that did. They go on for nothing beside the others."""
 
@@ -59,6 +59,19 @@ class State:
             raise TrapError(reason)
         for lane in np.flatnonzero(np.broadcast_to(lanes, self.lead)):
             self.trapped.setdefault(int(lane), reason)
+
+    def forget_held(self, op: MicroOp) -> None:
+        """Hold nothing any more if *op* writes where it was put."""
+        if self.held is not None:
+            place = self.held[0]
+            for local in writes(op):
+                if (
+                    local.buffer == place.buffer
+                    and local.offset_bytes < place.end_bytes
+                    and place.offset_bytes < local.end_bytes
+                ):
+                    self.held = None
+                    return
 
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, int4 unpacked."""

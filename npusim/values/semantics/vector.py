@@ -48,7 +48,7 @@ def convert(op: Cast, state: State) -> None:
     dst = op.dst
     held, state.held = state.held, None
     if held is not None and held[0] == op.src:
-        # The micro-op before this one has just put there what it still has in hand.
+        # The last cast has put there what it still has in hand.
         whole = held[1].cast_to(dst.dtype)
     elif op.src.dtype is FLOAT32:
         whole = Whole.rounded(state.read(op.src), dst.dtype, op.mode)
