@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import ml_dtypes
 import numpy as np
@@ -40,6 +40,7 @@ __all__ = [
     "DType",
     "Overflow",
     "RoundMode",
+    "Whole",
     "cast",
     "dtype_named",
     "dtype_of",
@@ -211,11 +212,59 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
 
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
+_ROUNDINGS: dict[str, np.ufunc] = {
+    "rint": np.rint,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+}
 
 
-@lru_cache(maxsize=1)
-def _small_int_as_fp16() -> Array:
-    return np.arange(-_FP16_EXACT, _FP16_EXACT + 1).astype(np.float16)
+class Whole(NamedTuple):
+    """What a cast has left: numbers without a fraction, from *low* to *high*, which a type holds.
+
+    A further cast of them need look for neither. *values* may be of another type than the numbers
+    are of, and a zero among them negative.
+    """
+
+    values: Array
+    low: int
+    high: int
+
+    @classmethod
+    def rounded(cls, values: Array, dst: DType, mode: RoundMode) -> Whole | None:
+        """float32 *values* rounded to integers of *dst*; None unless all of them surely fit."""
+        if dst not in _LAST_FLOAT32 or mode not in _ROUNDINGS or not values.size:
+            return None
+        rounded = _ROUNDINGS[mode](values)
+        low, high = rounded.min(), rounded.max()
+        # A NaN anywhere makes both comparisons false.
+        if low >= _INTEGER_RANGE[dst][0] and high <= _LAST_FLOAT32[dst]:
+            return cls(rounded, int(low), int(high))
+        return None
+
+    def cast_to(self, dst: DType) -> Whole | None:
+        """The same numbers as *dst*, saturated; None where not all of them surely stay whole."""
+        if dst is FLOAT16:
+            if self.low < -_FP16_EXACT or self.high > _FP16_EXACT:
+                return None
+            return Whole(self.values.astype(np.int16, copy=False), self.low, self.high)
+        if dst not in _INTEGER_RANGE or dst is INT4:
+            return None
+        first, last = _INTEGER_RANGE[dst]
+        if first <= self.low and self.high <= last:
+            return self
+        low, high = (min(max(bound, first), last) for bound in (self.low, self.high))
+        return Whole(np.clip(self.values, first, last), low, high)
+
+    def put(self, dst: DType, out: Array) -> None:
+        """Write the numbers into *out* as *dst*, to which they have been rounded or cast."""
+        if dst is FLOAT16:
+            out[...] = _table(self.values.dtype, dst, "none", "inf_nan").take(
+                self.values.view(np.uint16), mode="wrap"
+            )
+        else:
+            np.copyto(out, self.values, casting="unsafe")
 
 
 def cast(
@@ -239,21 +288,19 @@ def cast(
         # Patterns never leave the table, so "wrap" only spares the bounds check.
         table = _table(values.dtype, dst, mode, overflow)
         return np.asarray(table.take(patterns, mode="wrap"))
-    rounding = {"rint": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}.get(mode)
-    if values.dtype == np.float32 and dst in _LAST_FLOAT32 and rounding is not None:
-        first, last = _INTEGER_RANGE[dst][0], _LAST_FLOAT32[dst]
-        # A NaN anywhere makes both comparisons false.
-        if values.size and values.min() >= first and values.max() <= last:
-            return np.asarray(rounding(values).astype(dst.numpy))
+    if values.dtype == np.float32 and dst in _LAST_FLOAT32:
+        whole = Whole.rounded(values, dst, mode)
+        if whole is not None:
+            return whole.values.astype(dst.numpy)
     elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode == "rint":
         # Within the range numpy and ml_dtypes round once, to nearest even; a NaN fails both tests.
         largest = _FLOAT_FORMAT[dst][2]
         if values.size and values.min() >= -largest and values.max() <= largest:
             return values.astype(dst.numpy)
     elif values.dtype == np.int32 and dst is FLOAT16:
-        if values.size and values.min() >= -_FP16_EXACT and values.max() <= _FP16_EXACT:
-            places = np.add(values, _FP16_EXACT, dtype=np.intp)
-            return np.asarray(_small_int_as_fp16().take(places, mode="wrap"))
+        first, last = _INTEGER_RANGE[INT16]
+        if values.size and values.min() >= first and values.max() <= last:
+            return cast(values.astype(np.int16), dst, mode, overflow)
     elif values.dtype == np.int32 and dst is FLOAT32:
         return values.astype(np.float32)
     return _define(values, dst, mode, overflow)

@@ -20,6 +20,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Block, Body, Call, Program
 from npusim.values.buffers import Buffers
+from npusim.values.lanes import Batch, batches
 from npusim.values.matrices import Panels
 from npusim.values.registers import renamed
 from npusim.values.semantics import Memory, State, run
@@ -39,6 +40,8 @@ class Model:
     """How many products of fp16 or bf16 the cube adds up exactly before it rounds."""
     byte_exact: bool = False
     """Keep L1 and L0 as bytes all the time, which gives the same values more slowly."""
+    tile_by_tile: bool = False
+    """Compute each block by itself, which gives the same values more slowly, too."""
 
 
 DEFAULT_MODEL = Model()
@@ -55,34 +58,37 @@ class Player:
         orders: dict[Program, Sequence[int]],
         model: Model = DEFAULT_MODEL,
     ) -> None:
-        self._blocks, self._spec, self._orders = blocks, spec, orders
+        self._blocks, self._spec = blocks, spec
         self._model = model
         self._panels = Panels()
         self._data = {tensor.name: tensor.data for tensor in tensors}
         self._pieces: dict[Body, list[Piece]] = {}
+        programs = {block.program for block in blocks}
+        stored = {program: _stored(program) for program in programs}
         self._written = {
-            block.bindings[name].tensor for block in blocks for name in _stored(block.program)
+            block.bindings[name].tensor for block in blocks for name in stored[block.program]
         }
         self._has_cross_core_flags = any(
             isinstance(op, CrossCoreOp)
-            for block in blocks
-            for body in block.program.bodies
+            for body in {body for program in programs for body in program.bodies}
             for op in body
         )
-        self._buffers: dict[str, Buffers] = {}
-        self._reordered: dict[Program, tuple[Call, ...]] = {}
+        self._buffers: dict[tuple[str, int], Buffers] = {}
+        self._calls = {program: _ordered(program, orders[program]) for program in programs}
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Run all blocks; *progress* is called with the share that has begun."""
         if not self._has_cross_core_flags:
-            for index, block in enumerate(self._blocks):
+            begun = 0
+            for batch in self._batches():
                 if progress:
-                    progress(index / len(self._blocks))
-                for _ in self._play(block):
+                    progress(begun / len(self._blocks))
+                for _ in self._play(batch):
                     raise AssertionError("a program without flags between cores never stops")
+                begun += len(batch)
             return
         flags = CrossCoreFlagCounts(self._blocks)
-        plays = {block: self._play(block) for block in self._blocks}
+        plays = {block: self._play((block,)) for block in self._blocks}
         waiting: dict[Block, CrossCoreWaitFlag] = {}
         while plays:
             block = next(x for x in plays if x not in waiting or flags.take(x, waiting[x]))
@@ -98,29 +104,42 @@ class Player:
                 if progress:
                     progress(1 - len(plays) / len(self._blocks))
 
-    def _play(self, block: Block) -> Iterator[CrossCoreOp]:
-        """Run *block*, stopping at each flag between cores."""
+    def _batches(self) -> list[Batch]:
+        """The blocks, those together that are computed side by side."""
+        if self._model.tile_by_tile or self._model.byte_exact:
+            return [(block,) for block in self._blocks]
+        return batches(self._blocks, self._calls)
+
+    def _play(self, batch: Batch) -> Iterator[CrossCoreOp]:
+        """Run the blocks of *batch* side by side, stopping at each flag between cores."""
+        first = batch[0]
         overflow, order = self._spec.half_overflow, self._model.cube_order
-        state = State(self._fresh(block.kind), {}, overflow, order, self._panels)
-        bound = self._bound(block)
+        state = State(self._fresh(first.kind, len(batch)), {}, overflow, order, self._panels)
+        bound = [self._bound(block) for block in batch]
         try:
-            for call in self._calls(block.program):
-                state.memories = _shifted(bound, call.shifts)
-                for piece in self._pieces_of(call.body):
+            for calls in zip(*(self._calls[block.program] for block in batch), strict=True):
+                state.memories = _memories(bound, calls)
+                for piece in self._pieces_of(calls[0].body):
                     if isinstance(piece, list):
                         run(piece, state)
                     else:
                         yield piece
         except TrapError as trap:
-            raise TrapError(f"{trap} (core {block.core})") from None
+            raise TrapError(f"{trap} (core {first.core})") from None
+        if state.trapped:
+            lane, reason = min(state.trapped.items())
+            raise TrapError(f"{reason} (core {batch[lane].core})")
 
-    def _fresh(self, kind: str) -> Buffers:
-        """Empty buffers; cores that run one after the other, each to its end, use the same ones."""
-        if self._has_cross_core_flags or kind not in self._buffers:
-            self._buffers[kind] = Buffers(self._spec.cores[kind], byte_exact=self._model.byte_exact)
+    def _fresh(self, kind: str, lanes: int) -> Buffers:
+        """Empty buffers; blocks that run one after the other, each to its end, use the same ones."""
+        key = kind, lanes
+        if self._has_cross_core_flags or key not in self._buffers:
+            core, byte_exact = self._spec.cores[kind], self._model.byte_exact
+            side_by_side = lanes if lanes > 1 else None
+            self._buffers[key] = Buffers(core, byte_exact=byte_exact, lanes=side_by_side)
         else:
-            self._buffers[kind].reset()
-        return self._buffers[kind]
+            self._buffers[key].reset()
+        return self._buffers[key]
 
     def _bound(self, block: Block) -> dict[str, Memory]:
         memories = {}
@@ -133,17 +152,6 @@ class Player:
                 )
             memories[name] = Memory(data, bound.base_bytes, bound.tensor not in self._written)
         return memories
-
-    def _calls(self, program: Program) -> tuple[Call, ...]:
-        """The calls of *program*; if program order is not allowed, one call in an order that is."""
-        if program not in self._reordered:
-            order = self._orders[program]
-            calls = program.calls
-            if not isinstance(order, range):
-                ops = renamed(program.ops)
-                calls = (Call(Body(tuple(ops[index] for index in order))),)
-            self._reordered[program] = calls
-        return self._reordered[program]
 
     def _pieces_of(self, body: Body) -> list[Piece]:
         pieces: list[Piece] | None = self._pieces.get(body)
@@ -161,13 +169,26 @@ class Player:
         return pieces
 
 
-def _shifted(bound: dict[str, Memory], shifts: dict[str, int]) -> dict[str, Memory]:
-    if not shifts:
-        return bound
-    return {
-        name: replace(memory, base_bytes=memory.base_bytes + shifts.get(name, 0))
-        for name, memory in bound.items()
-    }
+def _ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
+    """The calls of *program*; if program order is not allowed, one call in *order*, which is."""
+    if isinstance(order, range):
+        return program.calls
+    ops = renamed(program.ops)
+    return (Call(Body(tuple(ops[index] for index in order))),)
+
+
+def _memories(bound: list[dict[str, Memory]], calls: tuple[Call, ...]) -> dict[str, Memory]:
+    """What names mean in *calls*, one of each block; *bound* is what they mean to the blocks."""
+    if len(bound) == 1 and not calls[0].shifts:
+        return bound[0]
+    found = {}
+    for name, memory in bound[0].items():
+        bases = tuple(
+            memories[name].base_bytes + call.shifts.get(name, 0)
+            for memories, call in zip(bound, calls, strict=True)
+        )
+        found[name] = replace(memory, base_bytes=bases[0], bases=bases)
+    return found
 
 
 def _stored(program: Program) -> set[str]:

@@ -62,7 +62,10 @@ def run(ops: Iterable[MicroOp], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
-            EXECUTE[type(op)](op, state)
+            kind = type(op)
+            if state.held is not None and kind is not Cast:
+                state.forget_held(op)
+            EXECUTE[kind](op, state)
 
 
 def _nothing(_: MicroOp, __: State) -> None:

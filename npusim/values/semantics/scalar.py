@@ -9,7 +9,6 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, INT32, Array, Overflow, cast
-from npusim.data.errors import TrapError
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Trap
 from npusim.values.semantics.state import State
 
@@ -17,12 +16,15 @@ __all__ = ["scalar_alu", "scalar_load", "scalar_loop", "scalar_store", "trap"]
 
 
 def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array:
-    """`(rounds,)` elements *step_bytes* apart, or `(1,)` without a step; floats as their bits."""
+    """`(rounds,)` elements *step_bytes* apart, or `(1,)` without a step; floats as their bits.
+
+    Lanes come first.
+    """
     rounds = rounds if step_bytes else 1
     swept = ScalarLoop(rounds, ()).swept(first, step_bytes)
     kind = f"u{first.dtype.numpy.itemsize}" if first.dtype.is_float else first.dtype.numpy
     window = state.buffers.view(swept.as_dtype(first.dtype)).view(kind)
-    return as_strided(window, (rounds,), (step_bytes,))
+    return as_strided(window, (*state.lead, rounds), (*window.strides[:-1], step_bytes))
 
 
 def scalar_load(op: ScalarLoad, state: State, rounds: int = 1) -> None:
@@ -33,7 +35,7 @@ def scalar_load(op: ScalarLoad, state: State, rounds: int = 1) -> None:
 def scalar_store(op: ScalarStore, state: State, rounds: int = 1) -> None:
     elements = _elements(op.dst, op.step_bytes, rounds, state)
     # Without a step the last round's is what stays.
-    values = state.registers[op.src] if op.step_bytes else state.registers[op.src][-1:]
+    values = state.registers[op.src] if op.step_bytes else state.registers[op.src][..., -1:]
     elements[...] = values.astype(elements.dtype)
 
 
@@ -102,8 +104,9 @@ def _integer(operand: int | str, state: State) -> NDArray[np.int64]:
 
 
 def trap(op: Trap, state: State) -> None:
-    if np.any(_integer(op.when, state)):
-        raise TrapError(op.reason)
+    is_set = _integer(op.when, state) != 0
+    if np.any(is_set):
+        state.stop(is_set.any(axis=-1), op.reason)
 
 
 def scalar_loop(op: ScalarLoop, state: State) -> None:
@@ -121,4 +124,4 @@ def scalar_loop(op: ScalarLoop, state: State) -> None:
     for part in op.body:
         if isinstance(part, ScalarLoad | ScalarAlu):
             # After the loop a register holds what the last round left.
-            state.registers[part.dst] = state.registers[part.dst][-1:]
+            state.registers[part.dst] = state.registers[part.dst][..., -1:]

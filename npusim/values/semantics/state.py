@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import Array, Overflow
+from npusim.data.dtypes import Array, Overflow, Whole
+from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
-from npusim.isa import Local
+from npusim.isa import Local, MicroOp, writes
 from npusim.values.buffers import Buffers
 from npusim.values.matrices import Panels
 
@@ -26,6 +27,8 @@ class Memory:
     base_bytes: int = 0
     is_constant: bool = False
     """Nobody writes the tensor in this launch, so a view of it is as good as a copy."""
+    bases: tuple[int, ...] = ()
+    """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first."""
 
 
 @dataclass(slots=True)
@@ -38,7 +41,37 @@ class State:
     cube_order: CubeOrder = "k16"
     panels: Panels = field(default_factory=Panels)
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
-    """Name -> `(1,)`, or `(rounds,)` inside a loop."""
+    """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
+
+    held: tuple[Local, Whole] | None = None
+    """Where the last cast has put whole numbers, which are there still, and these."""
+    trapped: dict[int, str] = field(default_factory=dict)
+    """Lane -> why it stopped, for lanes that did. They go on for nothing beside the others."""
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """What shapes begin with: the lanes, or nothing for a block alone."""
+        return self.buffers.lead
+
+    def stop(self, lanes: NDArray[np.bool_], reason: str) -> None:
+        """A trap of those *lanes*, or of all; raises TrapError where a block runs alone."""
+        if not self.lead:
+            raise TrapError(reason)
+        for lane in np.flatnonzero(np.broadcast_to(lanes, self.lead)):
+            self.trapped.setdefault(int(lane), reason)
+
+    def forget_held(self, op: MicroOp) -> None:
+        """Hold nothing any more if *op* writes where it was put."""
+        if self.held is not None:
+            place = self.held[0]
+            for local in writes(op):
+                if (
+                    local.buffer == place.buffer
+                    and local.offset_bytes < place.end_bytes
+                    and place.offset_bytes < local.end_bytes
+                ):
+                    self.held = None
+                    return
 
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, int4 unpacked."""

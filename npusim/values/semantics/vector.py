@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, Array, DType, cast, pack_int4
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, Array, DType, Whole, cast, pack_int4
 from npusim.isa import (
     BLOCK_BYTES,
     Axpy,
@@ -45,8 +45,21 @@ __all__ = [
 
 
 def convert(op: Cast, state: State) -> None:
-    values = cast(state.read(op.src), op.dst.dtype, op.mode, state.overflow)
-    state.write(op.dst, pack_int4(values) if op.dst.dtype is INT4 else values)
+    dst = op.dst
+    held, state.held = state.held, None
+    if held is not None and held[0] == op.src:
+        # The last cast has put there what it still has in hand.
+        whole = held[1].cast_to(dst.dtype)
+    elif op.src.dtype is FLOAT32:
+        whole = Whole.rounded(state.read(op.src), dst.dtype, op.mode)
+    else:
+        whole = None
+    if whole is None or dst.is_strided:
+        values = cast(state.read(op.src), dst.dtype, op.mode, state.overflow)
+        state.write(dst, pack_int4(values) if dst.dtype is INT4 else values)
+    else:
+        whole.put(dst.dtype, state.buffers.view(dst))
+        state.held = dst, whole
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -75,7 +88,7 @@ def binary(op: Binary, state: State) -> None:
 
 
 def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
-    """`(1,)`: a number, or the element whose bits a register holds."""
+    """`(1,)`: a number, or the element whose bits a register holds; lanes first if they differ."""
     if isinstance(scalar, str):
         bits = state.registers[scalar].astype(f"u{dtype.numpy.itemsize}")
         return bits.view(dtype.numpy)
@@ -87,28 +100,34 @@ def binary_scalar(op: BinaryScalar, state: State) -> None:
 
 
 def duplicate(op: Duplicate, state: State) -> None:
-    state.buffers.view(op.dst)[...] = _scalar_of(op.scalar, op.dst.dtype, state)
+    dst, scalar = state.buffers.view(op.dst), _scalar_of(op.scalar, op.dst.dtype, state)
+    if scalar.ndim > 1:
+        scalar = scalar.reshape(*state.lead, *(1,) * (dst.ndim - 1))
+    dst[...] = scalar
 
 
 def broadcast(op: Broadcast, state: State) -> None:
     per_block = BLOCK_BYTES // op.dst.dtype.numpy.itemsize
-    state.write(op.dst, np.repeat(state.read(op.src), per_block))
+    state.write(op.dst, np.repeat(state.read(op.src), per_block, axis=-1))
 
 
 def reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
-    state.buffers.view(op.dst).flat[0] = extreme(state.read(op.src))
+    dst = state.buffers.view(op.dst)
+    first = (..., *(0,) * (dst.ndim - len(state.lead)))
+    dst[first] = extreme(state.read(op.src), axis=-1)
 
 
 def whole_reduce(op: WholeReduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
-    state.write(op.dst, extreme(state.read(op.src).reshape(op.dst.count, -1), axis=1))
+    repeats = state.read(op.src).reshape(*state.lead, op.dst.count, -1)
+    state.write(op.dst, extreme(repeats, axis=-1))
 
 
 def fold(op: Fold, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
-    repeats = state.read(op.src).reshape(-1, op.dst.count)
-    state.write(op.dst, extreme([state.read(op.dst), extreme(repeats, axis=0)], axis=0))
+    repeats = state.read(op.src).reshape(*state.lead, -1, op.dst.count)
+    state.write(op.dst, extreme([state.read(op.dst), extreme(repeats, axis=-2)], axis=0))
 
 
 def unary(op: Unary, state: State) -> None:
@@ -144,9 +163,10 @@ def mul_add_dst(op: MulAddDst, state: State) -> None:
 
 
 def block_reduce(op: BlockReduce, state: State) -> None:
-    values = state.read(op.src).reshape(-1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
-    while values.shape[1] > 1:
-        left, right = values[:, 0::2], values[:, 1::2]
+    values = state.read(op.src)
+    values = values.reshape(*state.lead, -1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
+    while values.shape[-1] > 1:
+        left, right = values[..., 0::2], values[..., 1::2]
         if op.op == "max":
             values = np.maximum(left, right)
         elif op.src.dtype is FLOAT32:
@@ -154,4 +174,4 @@ def block_reduce(op: BlockReduce, state: State) -> None:
         else:
             wide = left.astype(np.float32) + right.astype(np.float32)
             values = cast(wide, op.src.dtype, "rint", state.overflow)
-    state.write(op.dst, values[:, 0])
+    state.write(op.dst, values[..., 0])

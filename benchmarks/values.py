@@ -1,0 +1,192 @@
+"""The row of speed.py on values alone: processor time against the fastest plain numpy.
+
+(i) a run without times, of which a repetition is counted too, against numpy that knows nothing of
+tiles or buffers, works through whole rows while they lie in the processor's cache, and gives the
+same bits of these numbers. The second ratio is that of the values alone, without programs and
+their checks. BLAS has one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+import npusim
+from npusim import chip
+
+DEVICE = "ascend910b2"
+REPEATS = 5
+ROWS = 16
+"""Rows that numpy treats at once: 256 kB of float32."""
+EXACT_K = 1024
+"""So many products of int8 add up exactly in float32, whose significand has 24 bits."""
+BLOCK_K = 16
+
+Matrix = np.ndarray[Any, Any]
+Call = tuple[str, tuple[Any, ...], dict[str, Any]]
+
+
+# ---- numpy ----
+
+
+def quantized(x: Matrix, scales: Matrix, divides: bool) -> Matrix:
+    """Each of *x* divided by or multiplied with its column's scale, as int8."""
+    out, wide = np.empty(x.shape, np.int8), np.empty((ROWS, x.shape[1]), np.float32)
+    for row in range(0, len(x), ROWS):
+        rows = slice(row, row + ROWS)
+        piece = wide[: len(x[rows])]
+        piece[...] = x[rows]
+        (np.divide if divides else np.multiply)(piece, scales.astype(np.float32), out=piece)
+        np.rint(piece, out=piece)
+        np.clip(piece, -128, 127, out=piece)
+        np.copyto(out[rows], piece, casting="unsafe")
+    return out
+
+
+def group_quantized(x: Matrix, scales: Matrix, ends: Matrix) -> Matrix:
+    """Each group of rows times the scales of its own."""
+    starts = np.append(0, ends[:-1])
+    groups = zip(starts, ends, scales, strict=True)
+    return np.concatenate([quantized(x[a:b], scale, False) for a, b, scale in groups])
+
+
+def dynamically_quantized(x: Matrix) -> Matrix:
+    """Each row times 127 by its largest magnitude, as int8."""
+    out, wide = np.empty(x.shape, np.int8), np.empty((ROWS, x.shape[1]), np.float32)
+    for row in range(0, len(x), ROWS):
+        rows = slice(row, row + ROWS)
+        piece = wide[: len(x[rows])]
+        # Without their sign the bits of fp16 are in the order of the numbers.
+        largest = (x[rows].view(np.int16) & 0x7FFF).max(axis=1).view(np.float16)
+        piece[...] = x[rows]
+        piece *= (np.float32(127) / largest.astype(np.float32))[:, None]
+        np.rint(piece, out=piece)
+        np.copyto(out[rows], piece, casting="unsafe")
+    return out
+
+
+def exact_product(a: Matrix, b: Matrix) -> Matrix:
+    """int8 @ int8 as int32."""
+    left, right = a.astype(np.float32), b.astype(np.float32)
+    total = (left[:, :EXACT_K] @ right[:EXACT_K]).astype(np.int32)
+    for k in range(EXACT_K, a.shape[1], EXACT_K):
+        total += (left[:, k : k + EXACT_K] @ right[k : k + EXACT_K]).astype(np.int32)
+    return total
+
+
+def scaled_product(a: Matrix, b: Matrix, scale: Matrix, tokens: Matrix) -> Matrix:
+    """The exact product times the scales of columns and of rows, as bf16."""
+    sums = exact_product(a, b).astype(np.float32)
+    sums *= scale
+    sums *= tokens[:, None]
+    return sums.astype(ml_dtypes.bfloat16)
+
+
+def block_product(a: Matrix, b: Matrix, rows: int = 64, columns: int = 512) -> Matrix:
+    """fp16 @ fp16, the sum rounded to float32 after each block, in tiles that stay in cache."""
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    out = np.empty((a.shape[0], b.shape[1]), np.float16)
+    for row in range(0, len(out), rows):
+        for column in range(0, out.shape[1], columns):
+            where = slice(row, row + rows), slice(column, column + columns)
+            total = np.zeros(out[where].shape, np.float32)
+            sums = np.empty(total.shape)
+            for k in range(0, a.shape[1], BLOCK_K):
+                np.matmul(left[where[0], k : k + BLOCK_K], right[k : k + BLOCK_K, where[1]], sums)
+                sums += total
+                np.copyto(total, sums, casting="same_kind")
+            out[where] = total
+    return out
+
+
+# ---- the row ----
+
+
+def calls() -> dict[str, tuple[Call, Callable[[], Matrix]]]:
+    """What is run, and what gives the same in numpy."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4096, 4096), np.float32).astype(np.float16)
+    wide, half = np.full(4096, 3, np.float32), np.full(4096, 3, np.float16)
+    scales, ends = rng.random((8, 4096), np.float32), np.arange(512, 4097, 512, np.int32)
+    a, b = (rng.integers(-128, 128, (2048, 2048), np.int8) for _ in range(2))
+    one, column = np.ones(1, np.float32), np.full(2048, 1e-3, np.float32)
+    tokens = np.full(2048, 1e-2, np.float32)
+    f, g = (rng.standard_normal((1024, 1024), np.float32).astype(np.float16) for _ in range(2))
+    by_token = {"pertoken_scale": tokens, "output_dtype": "bfloat16"}
+    return {
+        "npu_quantize 4096 squared, /": (
+            ("npu_quantize", (x, wide, None, "qint8", -1, True), {}),
+            lambda: quantized(x, wide, True),
+        ),
+        "npu_quantize 4096 squared, x": (
+            ("npu_quantize", (x, half, None, "qint8", -1, False), {}),
+            lambda: quantized(x, half, False),
+        ),
+        "npu_dynamic_quant 4096 squared": (
+            ("npu_dynamic_quant", (x,), {}),
+            lambda: dynamically_quantized(x),
+        ),
+        "npu_group_quant 4096 squared": (
+            ("npu_group_quant", (x, scales, ends), {}),
+            lambda: group_quantized(x, scales, ends),
+        ),
+        "npu_quant_matmul 2048 cubed, int32": (
+            ("npu_quant_matmul", (a, b, one), {"output_dtype": "int32"}),
+            lambda: exact_product(a, b),
+        ),
+        "npu_quant_matmul 2048 cubed, tokens": (
+            ("npu_quant_matmul", (a, b, column), by_token),
+            lambda: scaled_product(a, b, column, tokens),
+        ),
+        "matmul fp16 1024 cubed": (("matmul", (f, g), {}), lambda: block_product(f, g)),
+    }
+
+
+class _Clock:
+    """Processor seconds of the values of the last run, without programs and their checks."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._compute = chip.compute
+
+    def compute(self, *args: Any, **kwargs: Any) -> None:
+        start = time.process_time()
+        self._compute(*args, **kwargs)
+        self.seconds = time.process_time() - start
+
+    def run(self, call: Call) -> tuple[float, Matrix]:
+        """Processor seconds of *call* without times, and its first output."""
+        op, args, kwargs = call
+        start = time.process_time()
+        run = npusim.run(op, *args, device=DEVICE, timing=False, **kwargs)
+        return time.process_time() - start, np.asarray(next(iter(run.outputs.values())))
+
+
+def values() -> None:
+    """(i)."""
+    clock = _Clock()
+    chip.compute = clock.compute  # type: ignore[assignment]
+    with threadpool_limits(1, "blas"):
+        for label, (call, in_numpy) in calls().items():
+            whole = alone = plain = float("inf")
+            for _ in range(REPEATS):
+                seconds, found = clock.run(call)
+                whole, alone = min(whole, seconds), min(alone, clock.seconds)
+                start = time.process_time()
+                expected = in_numpy()
+                plain = min(plain, time.process_time() - start)
+            assert found.tobytes() == expected.tobytes(), label
+            print(
+                f"(i) values, {label:36} {whole / plain:5.2f} x numpy, {alone / plain:5.2f} without "
+                f"checks  ({whole:.3f} s, {alone:.3f} s : {plain:.3f} s)"
+            )
+    chip.compute = clock._compute
+
+
+if __name__ == "__main__":
+    values()
