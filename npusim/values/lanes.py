@@ -66,7 +66,6 @@ OPERAND_BYTES = 1 << 19
 second cache of a processor of today, which is faster than calling numpy more seldom (measured)."""
 
 
-
 def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) -> list[Batch]:
     """*blocks* in batches, in the order of the first of each.
 

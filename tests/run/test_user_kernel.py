@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from tiny import tiny_spec
 
 import npusim
-from npusim import DeviceSpec, Kernel, Tensor, TensorSpec
+from npusim import DeviceSpec, Kernel, Tensor, TensorSpec, micro
 from npusim.data.dtypes import DTYPES, FLOAT16
 from npusim.isa import Binary, Global, Load, Store
 from npusim.kernel.builder import Builder
@@ -136,7 +136,7 @@ def test_cores_can_meet_in_a_workspace(rng: np.random.Generator) -> None:
     }  # fmt: skip
     alone = npusim.run(lambda spec, x: replace(doubled(spec, x), is_mix=False), x, device=spec)
     assert run.launch_us - alone.launch_us == pytest.approx(spec.launch.mix_us)
-    found = npusim.micro.compute(doubled(spec, TensorSpec((64,), "half")), spec, x=x)
+    found = micro.compute(doubled(spec, TensorSpec((64,), "half")), spec, x=x)
     np.testing.assert_array_equal(found["y"], 4 * x)
 
 

@@ -114,7 +114,8 @@ def broadcast(op: Broadcast, state: State) -> None:
 def reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
     dst = state.buffers.view(op.dst)
-    first = (..., *(0,) * (dst.ndim - len(state.lead)))
+    zeros = (0,) * (dst.ndim - len(state.lead))
+    first: tuple[Any, ...] = (..., *zeros)
     dst[first] = extreme(state.read(op.src), axis=-1)
 
 
