@@ -25,6 +25,7 @@ NUMBERS = {
     ),
     "mixed kernels": f"{LAUNCH.mix_us:g} us when",
     "global memory": f"{GM.read_bytes_per_s / 1e12:.3f} TB/s",
+    "cores apart": f"in {GM.apart_us:g} us",
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",

@@ -23,6 +23,7 @@ NUMBERS: dict[str, Any] = {
     "gm.write_latency_ns": 7.0,
     "gm.row_ns": 0.0,
     "gm.run_bytes": 0,
+    "gm.apart_us": 0.0,
     "l2.line_bytes": 128,
     "l2.read_bytes_per_s": 128e9,
     "l2.write_bytes_per_s": 32e9,

@@ -208,6 +208,10 @@ class GlobalMemory(Part):
     core's port hide it."""
     run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
+    apart_us: Microseconds
+    """How far cores that do the same are apart in time, so that some load while others rest. What
+    the memory could have read while all rest, simulated in step, it reads later, up to what it
+    reads in this time."""
 
 
 class L2Cache(Part):

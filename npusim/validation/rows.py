@@ -28,8 +28,7 @@ HOST_US = 9.0, 12.0
 """What it takes the host there to issue a kernel. Products of 4 and 8 rows with n up to 2048 take
 9.7 to 11.5 us whatever their k is from 256 to 2048, those of 2 and of 16 rows 5 to 9. So a row
 between these measures the host, and not the kernel, if SEVERAL products that are no smaller take
-CLEARLY less.
-Inferred from the times; the source has no word on it."""
+CLEARLY less. Inferred from the times; the source has no word on it."""
 CLEARLY = 0.8
 """As a share of its time."""
 SEVERAL = 2

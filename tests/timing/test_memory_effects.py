@@ -82,6 +82,30 @@ def test_who_asks_a_cycle_later_gets_it_out_of_the_l2(tiny: DeviceSpec) -> None:
     assert log(trace, 1) == [("mte2", 0, 5, 15), ("mte2", 5, 9, 11)]
 
 
+# ---- cores apart ----
+
+
+@pytest.mark.parametrize("every_core", [False, True])
+@pytest.mark.parametrize(("apart_us", "took"), [(0.0, 16), (0.002, 14), (0.01, 12)])
+def test_the_memory_makes_up_for_its_rest(apart_us: float, took: int, every_core: bool) -> None:
+    spec = tiny_spec(gm__apart_us=apart_us)
+    # In the 4 cycles in which both cores load 256 bytes out of the L2 the memory could have read
+    # 128, or 64 if it makes up for 2 cycles only. With 64 bytes a cycle at the ports and 32 of its
+    # own these last for 4 cycles or 2; what is left of 512 bytes then takes 8 or 12.
+    program = Program("kernel", (load(256, name="y"), load(256)))
+    own = tuple({"x": Binding("x", 512 * core), "y": Binding("y")} for core in range(2))
+    trace = play(
+        spec, program, program, sizes=SMALL, l2=("y",), bindings=own, every_core=every_core
+    )
+    assert log(trace, 0) == [("mte2", 0, 4, 6), ("mte2", 4, 4 + took, 14 + took)]
+
+
+def test_at_launch_there_is_nothing_to_make_up_for() -> None:
+    spec = tiny_spec(gm__apart_us=0.01)
+    trace = play(spec, (load(256),), (load(256, 1024),))
+    assert log(trace, 0) == log(trace, 1) == [("mte2", 0, 16, 26)]
+
+
 # ---- past the L2 ----
 
 

@@ -59,8 +59,9 @@ def survival(ways: int) -> NDArray[np.int64]:
 
     Of whole numbers, which are the same on every machine.
     """
-    bits = 512
-    exact = Context(prec=170)
+    # exp(-x) of the largest mean that matters, and 64 bits more.
+    bits = 256 + 3 * ways
+    exact = Context(prec=bits // 3)
     # Poisson(x) < ways: exp(-x) times the sum of x^k / k!
     ratio = int(exact.multiply(exact.exp(exact.divide(-ways, AGES)), 1 << bits))
     shares: list[int] = []

@@ -3,7 +3,14 @@
 Each copy under way moves at the speed of its port; when the ports together exceed the bandwidth of
 the link, all are slowed by the same factor. One number is enough for that, the *virtual time* of
 the link: it advances by one a cycle at full speed, slower otherwise, and a copy is done when it has
-advanced by `bytes / port speed`. Arithmetic is in integers, so that times are the same on every
+advanced by `bytes / port speed`.
+
+Cores that do the same are simulated in step, one for all, where silicon has them some way apart:
+there some rest while others load, and the link moves on. So a link that has rested makes up for it:
+copies go at the speed of their ports until it has moved what it left, or as much as the cores are
+apart.
+
+Arithmetic is in integers, so that times are the same on every
 machine, and equal copies stay equal whatever the order in which they came.
 """
 
@@ -40,12 +47,17 @@ class Copy(NamedTuple):
 
 
 class Link:
-    """A link of *bytes_per_cycle*."""
+    """A link of *bytes_per_cycle*, whose users are *apart_cycles* apart."""
 
-    def __init__(self, env: simpy.Environment, bytes_per_cycle: float) -> None:
+    def __init__(
+        self, env: simpy.Environment, bytes_per_cycle: float, apart_cycles: int = 0
+    ) -> None:
         self._env = env
         self.width = round(bytes_per_cycle * PORT_UNITS)
         """Bandwidth, in PORT_UNITS."""
+        self._most_rested = self.width * apart_cycles
+        self._rested = 0
+        """What it could have moved and has not made up for, in PORT_UNITS x cycles, up to that."""
         self._virtual = 0
         self._since = 0
         self._load = 0
@@ -73,24 +85,34 @@ class Link:
         self._load -= copy.load
 
     def _speed(self) -> int:
+        if self._rested > 0:
+            return TICKS
         return max(1, min(TICKS, self.width * TICKS // max(1, self._load)))
 
     def _advance(self) -> None:
         now = int(self._env.now)
+        passed = now - self._since
         if self._waiting:
             speed = self._speed()
-            self._virtual += speed * (now - self._since)
+            self._virtual += speed * passed
             if speed < TICKS:
-                self._narrow += now - self._since
+                self._narrow += passed
+        unused = (self.width - self._load) * passed
+        if unused > 0 or self._rested > 0:
+            self._rested = min(self._most_rested, self._rested + unused)
         self._since = now
 
     def _plan(self) -> None:
-        """Arrange to be called when the first copy ends, if nothing changes before."""
+        """Arrange to be called when the first copy ends or the rest is made up for."""
         self._plan_number += 1
         if self._waiting:
             left = self._waiting[0][0] - SLACK - self._virtual
+            cycles = max(0, ceil_div(left, self._speed()))
+            if self._rested > 0 and self._load > self.width:
+                # From then on it is as wide as it is.
+                cycles = min(cycles, ceil_div(self._rested, self._load - self.width))
             plan = self._plan_number
-            event = self._env.timeout(max(0, ceil_div(left, self._speed())))
+            event = self._env.timeout(cycles)
             event.callbacks.append(lambda _: self._leave(plan))
 
     def _leave(self, plan: int) -> None:

@@ -97,7 +97,8 @@ class SharedMemory:
         self.env = env
         self._l2 = l2
         clock = spec.clock_hz
-        reads = Link(env, spec.gm.read_bytes_per_s / clock)
+        apart_cycles = round(spec.gm.apart_us * clock / 1e6)
+        reads = Link(env, spec.gm.read_bytes_per_s / clock, apart_cycles)
         writes = Link(env, spec.gm.write_bytes_per_s / clock)
         self.links = {
             ("gm", True): reads,
