@@ -4,7 +4,10 @@
 (b) micro-ops timed a second against bare SimPy timeouts a second;
 (c) peak memory of a process that does (a) against the size of its inputs and outputs;
 (d) to (h) products on the cube: see products.py;
-(i) processor time of a process that imports npusim, or tells the help, against one of numpy.
+(k) processor time of a process that imports npusim, or tells the help, against one of numpy;
+(l) a second call of the same shapes, time only, against the first one.
+
+All rows but the last have every call computed anew.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import resource
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ import simpy
 from products import products
 
 import npusim
+from npusim.run.kept import forget
 
 SHAPE = (8192, 8192)
 DEVICE = "ascend910b2"
@@ -29,13 +35,15 @@ REPEATS = 3
 TIMEOUTS = 300_000
 STARTS = 7
 """Processes of each kind, of which the quickest counts."""
+SECOND_CALLS = 50
 
 
 def fastest(*works: Callable[[], Any]) -> list[float]:
-    """Seconds of the fastest of a few runs of each work, taken in turn."""
+    """Seconds of the fastest of a few runs of each work, taken in turn and computed anew."""
     best = [float("inf")] * len(works)
     for _ in range(REPEATS):
         for index, work in enumerate(works):
+            forget()
             start = time.perf_counter()
             work()
             best[index] = min(best[index], time.perf_counter() - start)
@@ -121,7 +129,7 @@ def report_peak() -> None:
 
 
 def start_up() -> None:
-    """(i), the best of several processes each, in turn, from their first to their last second."""
+    """(k), the best of several processes each, in turn, from their first to their last second."""
     works = {
         "import numpy": ("-c", "import numpy"),
         "import npusim": ("-c", "import npusim"),
@@ -135,7 +143,7 @@ def start_up() -> None:
     numpy = best.pop("import numpy")
     for name, seconds in best.items():
         print(
-            f"(i) {name:20}  {seconds / numpy:5.2f} x import numpy  "
+            f"(k) {name:20}  {seconds / numpy:5.2f} x import numpy  "
             f"({seconds:.3f} s : {numpy:.3f} s)"
         )
 
@@ -148,6 +156,25 @@ def processor_seconds(words: tuple[str, ...]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def second_calls() -> None:
+    """(l), of a product of one row and of a large one; of second calls the best of several."""
+    scale = npusim.TensorSpec((1,), "float32")
+    for m, k, n in ((1, 4096, 4096), (4096, 4096, 4096)):
+        x1, x2 = npusim.TensorSpec((m, k), "int8"), npusim.TensorSpec((k, n), "int8")
+        call = partial(
+            npusim.run,
+            *("npu_quant_matmul", x1, x2, scale),
+            output_dtype="bfloat16",
+            device=DEVICE,
+        )
+        (first,) = fastest(call)
+        second = min(timeit.repeat(call, number=1, repeat=SECOND_CALLS))
+        print(
+            f"(l) again, int8 {f'{m} x {k} x {n}':20}  {second / first:.4f} x the first call  "
+            f"({second * 1e3:.2f} ms : {first * 1e3:.0f} ms)"
+        )
+
+
 if __name__ == "__main__":
     if "--peak" in sys.argv:
         report_peak()
@@ -157,3 +184,4 @@ if __name__ == "__main__":
         peak_memory()
         products(fastest)
         start_up()
+        second_calls()

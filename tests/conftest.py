@@ -15,6 +15,7 @@ from hypothesis import settings  # noqa: E402
 from tiny import tiny_spec  # noqa: E402
 
 from npusim.devices.schema import DeviceSpec  # noqa: E402
+from npusim.run.kept import forget  # noqa: E402
 
 # No database and no deadline: a run depends on nothing but the code.
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
@@ -23,6 +24,12 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    """No test depends on what another one had computed, or had replaced while it did."""
+    forget()
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,9 @@ class Operator:
     """Whether its kernel may end with flags between cores that were set and not awaited, because
     the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
     same is assumed: no public document says that a kernel must leave them so."""
+    seen_by_kernel: tuple[str, ...] = ()
+    """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
+    that calls which differ in nothing else share a kernel and its times."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
@@ -13,23 +12,17 @@ from typing import Any, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2_STATES, Block, L2State, Progress
+from npusim.chip import L2_STATES, L2State, Progress
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.product import CubeOrder
-from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, allocate
+from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache
-from npusim.kernel.builder import watched
-from npusim.kernel.program import Program
-from npusim.kernel.queues import ProgramError
 from npusim.run import user_kernel
 from npusim.run.result import Output, Run, without_values
-from npusim.values.buffers import UNWRITTEN
+from npusim.run.task import Task, allocated, place
 
 __all__ = ["Options", "find", "play"]
-
-CORES_OF_A_GROUP = 3
-"""A cube core and its two vector cores, where both kinds are started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,26 +54,32 @@ def play(
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = {name: without_values(value) for name, value in bound.items()}
-    plan = operator.plan(spec, problem)
-    if plan is None:
+    task = Task(operator, spec, problem, progress)
+    if task.plan is None:
         outputs = _without_kernel(operator, problem, bound, with_values)
         return Run(op, spec, arguments, l2, icache, outputs, None, None, options.timing)
-    blocks, orders = _written(operator, spec, problem, plan, progress)
-    tensors, trace = _place(problem, plan, with_values), None
-    model = chip.Model(options.cube_order, options.byte_exact)
-    with _traps_as_errors(op):
-        if with_values:
-            chip.compute(blocks, tensors, spec, orders, model, progress=progress)
-        if options.timing:
-            trace = chip.time(
-                blocks, tensors, spec, l2=l2, every_core=options.every_core, progress=progress
-            )
-    outputs = _found(problem, tensors, with_values)
+    if with_values or not options.timing:
+        task.check()
+    outputs = _computed(task, task.plan, problem, options) if with_values else {**problem.outputs}
+    trace = task.trace(l2, options.every_core) if options.timing else None
     earlier = _earlier(operator, problem, spec, arguments, l2, icache, options.timing)
     is_own = isinstance(problem, user_kernel.UserProblem)
     return Run(
-        *(op, spec, arguments, l2, icache, outputs, plan, trace, options.timing, earlier, is_own)
+        *(op, spec, arguments, l2, icache, outputs, task.plan, trace, options.timing),
+        *(earlier, is_own),
     )
+
+
+def _computed(
+    task: Task, plan: ops.Plan, problem: ops.Problem, options: Options
+) -> dict[str, Output]:
+    """The values of all outputs; a kernel that stops itself is an error with CANN's code."""
+    tensors = place(problem, plan, True)
+    try:
+        task.compute(tensors, chip.Model(options.cube_order, options.byte_exact))
+    except TrapError as trap:
+        raise OpError(Code.AICORE_EXCEPTION, f"{task.name}: {trap}") from None
+    return _found(problem, tensors)
 
 
 def _checked(
@@ -91,28 +90,6 @@ def _checked(
     _check_l2(l2, problem)
     _check_capacity(operator.name, problem, spec)
     return problem
-
-
-def _verified(
-    operator: ops.Operator,
-    spec: DeviceSpec,
-    problem: ops.Problem,
-    blocks: tuple[Block, ...],
-    progress: Progress | None,
-) -> dict[Program, Sequence[int]]:
-    """An order in which the micro-ops of each program may be computed, once all is checked."""
-    sizes = {name: output.nbytes for name, output in problem.outputs.items()}
-    stay_up = operator.flags_may_stay_up
-    return chip.verify(blocks, spec, sizes, flags_may_stay_up=stay_up, progress=progress)
-
-
-@contextmanager
-def _traps_as_errors(op: str) -> Iterator[None]:
-    """A kernel of *op* that stops itself is an error with CANN's code."""
-    try:
-        yield
-    except TrapError as trap:
-        raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
 
 
 def _earlier(
@@ -145,89 +122,17 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
     return user_kernel.operator(user_kernel.load(op)) if is_in_a_file else ops.load(op)
 
 
-def _written(
-    operator: ops.Operator,
-    spec: DeviceSpec,
-    problem: ops.Problem,
-    plan: ops.Plan,
-    progress: Progress | None,
-) -> tuple[tuple[Block, ...], dict[Program, Sequence[int]]]:
-    """The programs, and for each an order in which its micro-ops may be computed."""
-    blocks = _programs(operator, spec, problem, plan, progress)
-    return blocks, _verified(operator, spec, problem, blocks, progress)
-
-
-def _programs(
-    operator: ops.Operator,
-    spec: DeviceSpec,
-    problem: ops.Problem,
-    plan: ops.Plan,
-    progress: Progress | None,
-) -> tuple[Block, ...]:
-    """The programs; *progress* hears of each, as a share of one for every core that is started."""
-    if progress is None:
-        return _built(operator, spec, problem, plan)
-    most, done = plan.block_dim * (CORES_OF_A_GROUP if plan.is_mix else 1), 0
-
-    def report() -> None:
-        nonlocal done
-        done += 1
-        progress("programs", min(1.0, done / most))
-
-    progress("programs", 0.0)
-    with watched(report):
-        blocks = _built(operator, spec, problem, plan)
-    progress("programs", 1.0)
-    return blocks
-
-
 def _without_kernel(
     operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any], with_values: bool
 ) -> dict[str, Output]:
     """The outputs where no kernel runs: there is nothing to do, or the host does it."""
-    if problem.output.size == 0 or not with_values:
-        return _found(problem, _allocated(problem, with_values), with_values)
+    if not with_values:
+        return {**problem.outputs}
+    if problem.output.size == 0:
+        return _found(problem, allocated(problem, True))
     result = operator.reference(**bound)
     outputs = result if isinstance(result, tuple) else (result,)
     return dict(zip(problem.outputs, outputs, strict=True))
-
-
-def _built(
-    operator: ops.Operator, spec: DeviceSpec, problem: ops.Problem, plan: ops.Plan
-) -> tuple[Block, ...]:
-    """The program of each core; refuses a chip that does not hold an operator's tiles."""
-    try:
-        return operator.build(spec, problem, plan)
-    except ProgramError as error:
-        if isinstance(problem, user_kernel.UserProblem):
-            raise
-        must = str(error).removeprefix(f"{operator.name}: ").rpartition("; ")[0]
-        raise OpError(
-            Code.UNSUPPORTED,
-            f"{operator.name}: its kernel, tiled as the vendor tiles it, must fit {spec.name}, but "
-            f"{must}; give the chip larger buffers or more events",
-        ) from None
-
-
-def _allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
-    outputs = [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
-    if isinstance(problem, user_kernel.UserProblem):
-        for output in outputs:
-            if output.data is not None:
-                # Nobody clears an output; what a kernel does not store there must show.
-                output.data[:] = UNWRITTEN
-    return outputs
-
-
-def _place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
-    """Outputs, inputs and workspaces in global memory, in that order."""
-    tensors = _allocated(problem, with_values)
-    tensors += [operand.place() for operand in problem.inputs]
-    for name, nbytes in plan.workspaces.items():
-        # What nobody has written must show when somebody reads it.
-        data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
-        tensors.append(GlobalTensor(name, nbytes, data))
-    return tensors
 
 
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
@@ -343,13 +248,9 @@ def _check_capacity(op: str, problem: ops.Problem, spec: DeviceSpec) -> None:
         )
 
 
-def _found(
-    problem: ops.Problem, tensors: list[GlobalTensor], with_values: bool
-) -> dict[str, Output]:
-    """The outputs, which come first among *tensors*, or only their specs."""
+def _found(problem: ops.Problem, tensors: list[GlobalTensor]) -> dict[str, Output]:
+    """The outputs, which come first among *tensors*."""
     specs = problem.outputs
-    if not with_values:
-        return dict(specs)
     return {tensor.name: _values(tensor, specs[tensor.name]) for tensor in tensors[: len(specs)]}
 
 

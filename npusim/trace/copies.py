@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class CopyTimes:
-    """Copies from and to global memory, in program order; `(copies,)` each.
+    """Copies from and to global memory, in program order; `(copies,)` each, not to be written to.
 
     Between `asked` and `moved` bytes move as fast as the core's port lets them, but for the cycles
     of the three causes told apart here.
@@ -42,6 +42,11 @@ class CopyTimes:
     """Cycles in which rows were turned one after the other, more slowly than the port can."""
     gm_bytes: NDArray[np.float64]
     """As :attr:`LaneTrace.gm_bytes`, of each copy."""
+
+    def __post_init__(self) -> None:
+        # Runs of the same kernel share them.
+        for field in fields(self):
+            getattr(self, field.name).setflags(write=False)
 
     @classmethod
     def none(cls) -> CopyTimes:

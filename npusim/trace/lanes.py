@@ -52,7 +52,10 @@ class PipeCounter:
 
 @dataclass(frozen=True, eq=False)
 class LaneTrace:
-    """The spans of cores that ran the same program at the same times; arrays are `(ops,)`."""
+    """The spans of cores that ran the same program at the same times.
+
+    Arrays are `(ops,)` and cannot be written to.
+    """
 
     cores: tuple[int, ...]
     kind: str
@@ -73,6 +76,11 @@ class LaneTrace:
     """Of `l2_bytes`, those that were stored."""
     tell_copies: Callable[[], CopyTimes] = CopyTimes.none
     """Tells what held its copies up; nothing where only the times are known."""
+
+    def __post_init__(self) -> None:
+        # Runs of the same kernel share their times.
+        for times in (self.start, self.free, self.end):
+            times.setflags(write=False)
 
     @cached_property
     def copies(self) -> CopyTimes:

@@ -46,5 +46,6 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

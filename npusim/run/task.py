@@ -1,0 +1,210 @@
+"""What a checked call has the chip do: its programs, and when they do what."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+
+from npusim import chip, ops
+from npusim.chip import Block, L2State, Progress
+from npusim.data.errors import Code, OpError
+from npusim.data.tensor import GlobalTensor, allocate
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.builder import watched
+from npusim.kernel.program import Program
+from npusim.kernel.queues import ProgramError
+from npusim.run.kept import KEPT, device_key, key_of, unvalued
+from npusim.run.user_kernel import UserProblem
+from npusim.trace import Trace, copies_of
+from npusim.values.buffers import UNWRITTEN
+
+__all__ = ["Programs", "Task", "allocated", "place"]
+
+CORES_OF_A_GROUP = 3
+"""A cube core and its two vector cores, where both kinds are started."""
+
+WRITTEN_BYTES = 200
+"""What a micro-op of a body takes, and a call (measured: 75 of products, 200 of vector kernels)."""
+TIMED_BYTES = 32
+"""What the times of a micro-op take: when it starts, ends and leaves its pipe free, its number."""
+COPIED_BYTES = 250
+"""What the facts about a copy take beside them (measured: 240)."""
+POINTER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programs:
+    """What each core does, checked."""
+
+    blocks: tuple[Block, ...]
+    orders: dict[Program, Sequence[int]]
+    """For each program an order in which its micro-ops may be computed."""
+
+
+class Task:
+    """A kernel that is to run: an operator's, for one problem on one chip.
+
+    It sees no values of *problem*, but for those that decide how the kernel is written. So what it
+    computes is the same for all calls of the same shapes, and is kept for them. Of a kernel of
+    one's own nothing is: the function that wrote it may have looked at anything.
+    """
+
+    def __init__(
+        self,
+        operator: ops.Operator,
+        spec: DeviceSpec,
+        problem: ops.Problem,
+        progress: Progress | None = None,
+    ) -> None:
+        self._operator, self._spec, self._progress = operator, spec, progress
+        is_own = isinstance(problem, UserProblem)
+        self._problem = problem if is_own else unvalued(problem, operator.seen_by_kernel)
+        self._is_own = is_own
+        self.plan = operator.plan(spec, self._problem)
+        """How it is split; None where no kernel runs."""
+
+    @property
+    def name(self) -> str:
+        """The operator's, or that of the function."""
+        return self._operator.name
+
+    def check(self) -> None:
+        """Have the programs written and checked; refuses a chip that does not hold them."""
+        _ = self._programs  # written and checked when it is first asked for
+
+    def compute(self, tensors: list[GlobalTensor], model: chip.Model) -> None:
+        """Compute the values of *tensors*, those that :func:`place` gives; raises TrapError."""
+        blocks, orders = self._programs.blocks, self._programs.orders
+        chip.compute(blocks, tensors, self._spec, orders, model, progress=self._progress)
+
+    def trace(self, l2: L2State, every_core: bool) -> Trace:
+        """When each micro-op runs with *l2* at launch; *every_core* times each on its own."""
+        make = partial(self._timed, l2, every_core)
+        if self._key is None:
+            return make()
+        return KEPT.get((self._key, "trace", key_of(l2), bool(every_core)), make, _trace_bytes)
+
+    @cached_property
+    def _key(self) -> Hashable:
+        """What all that is kept of it is found by; None where nothing is."""
+        if self._is_own:
+            return None
+        operator = self._operator
+        functions = operator.tile, operator.build, operator.flags_may_stay_up
+        try:
+            return operator.name, functions, device_key(self._spec), key_of(self._problem)
+        except TypeError:
+            return None
+
+    @cached_property
+    def _programs(self) -> Programs:
+        if self._key is None:
+            return self._written()
+        return KEPT.get((self._key, "programs"), self._written, _programs_bytes)
+
+    def _timed(self, l2: L2State, every_core: bool) -> Trace:
+        return chip.time(
+            *(self._programs.blocks, place(self._problem, self._split, False), self._spec),
+            l2=l2,
+            every_core=every_core,
+            progress=self._progress,
+        )
+
+    @property
+    def _split(self) -> ops.Plan:
+        assert self.plan is not None
+        return self.plan
+
+    def _written(self) -> Programs:
+        blocks = self._built() if self._progress is None else self._watched(self._progress)
+        orders = chip.verify(
+            *(blocks, self._spec),
+            {name: output.nbytes for name, output in self._problem.outputs.items()},
+            flags_may_stay_up=self._operator.flags_may_stay_up,
+            progress=self._progress,
+        )
+        return Programs(blocks, orders)
+
+    def _watched(self, progress: Progress) -> tuple[Block, ...]:
+        """The programs; *progress* hears of each, as a share of one for every core started."""
+        plan, done = self._split, 0
+        most = plan.block_dim * (CORES_OF_A_GROUP if plan.is_mix else 1)
+
+        def report() -> None:
+            nonlocal done
+            done += 1
+            progress("programs", min(1.0, done / most))
+
+        progress("programs", 0.0)
+        with watched(report):
+            blocks = self._built()
+        progress("programs", 1.0)
+        return blocks
+
+    def _built(self) -> tuple[Block, ...]:
+        """The program of each core; refuses a chip that does not hold an operator's tiles."""
+        try:
+            return self._operator.build(self._spec, self._problem, self._split)
+        except ProgramError as error:
+            if isinstance(self._problem, UserProblem):
+                raise
+            name = self._operator.name
+            must = str(error).removeprefix(f"{name}: ").rpartition("; ")[0]
+            raise OpError(
+                Code.UNSUPPORTED,
+                f"{name}: its kernel, tiled as the vendor tiles it, must fit {self._spec.name}, "
+                f"but {must}; give the chip larger buffers or more events",
+            ) from None
+
+
+# ---- tensors ----
+
+
+def place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
+    """Outputs, inputs and workspaces in global memory, in that order."""
+    tensors = allocated(problem, with_values)
+    tensors += [operand.place() for operand in problem.inputs]
+    for name, nbytes in plan.workspaces.items():
+        # What nobody has written must show when somebody reads it.
+        data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
+        tensors.append(GlobalTensor(name, nbytes, data))
+    return tensors
+
+
+def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
+    """The outputs of *problem*; with *values*, as they are before a kernel has run."""
+    outputs = [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
+    if isinstance(problem, UserProblem):
+        for output in outputs:
+            if output.data is not None:
+                # Nobody clears an output; what a kernel does not store there must show.
+                output.data[:] = UNWRITTEN
+    return outputs
+
+
+# ---- how much is kept ----
+
+
+def _programs_bytes(programs: Programs) -> int:
+    """What keeping *programs* takes, roughly."""
+    orders = sum(len(order) for order in programs.orders.values() if not isinstance(order, range))
+    return _written_bytes(programs.orders) + POINTER_BYTES * orders
+
+
+def _trace_bytes(trace: Trace) -> int:
+    """What keeping *trace* takes, roughly, with the programs that its spans are of."""
+    programs = dict.fromkeys(lane.program for lane in trace.lanes)
+    copies = {program: len(copies_of(program)) for program in programs}
+    return _written_bytes(copies) + sum(
+        TIMED_BYTES * len(lane.start) + COPIED_BYTES * copies[lane.program] for lane in trace.lanes
+    )
+
+
+def _written_bytes(programs: Iterable[Program]) -> int:
+    found = list(programs)
+    bodies = {body for program in found for body in program.bodies}
+    calls = sum(len(program.calls) for program in found)
+    return WRITTEN_BYTES * (sum(map(len, bodies)) + calls)
