@@ -1,6 +1,7 @@
 """npusim: Huawei Ascend AI cores in Python: which bits come out, how long it takes, and why."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 # Eager, since a later import of the package would put itself in the place of its function.
@@ -48,10 +49,10 @@ HOMES = {
 if not TYPE_CHECKING:  # mypy would take any name for one that there is
 
     def __getattr__(name: str) -> Any:
-        """The public *name*, loaded when it is first asked for (PEP 562)."""
+        """The public *name*, or a part of npusim, loaded when it is first asked for (PEP 562)."""
         if name in HOMES:
             return getattr(import_module(HOMES[name]), name)
-        if name in __all__:
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -40,7 +40,7 @@ def test_an_import_loads_the_door_alone() -> None:
     assert not modules & {*HEAVY, "markdown_it", "rich", "typer"}
 
 
-def test_a_call_loads_what_it_needs() -> None:
+def test_a_part_is_loaded_with_what_it_needs() -> None:
     modules = loaded("import npusim; assert npusim.run; npusim.ops.load('npu_quantize')")
     assert "npusim.ops.npu_quantize" in modules
     assert not modules & {"matplotlib", "rich", "simpy", "npusim.chip", "npusim.run.call"}
@@ -65,6 +65,10 @@ def test_the_list_of_operators_plays_none() -> None:
         "npusim.values",
     }
     assert not modules & {"matplotlib", "simpy", "npusim.run.call"}
+
+
+def test_every_part_is_there_without_an_import_of_its_own() -> None:
+    assert "npusim.timing.pipes" in loaded("import npusim; npusim.chip.verify; npusim.kernel.Queue")
 
 
 @pytest.mark.parametrize("name", npusim.__all__)

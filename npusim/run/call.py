@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import Parameter, Signature
@@ -55,13 +56,17 @@ def play(
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = {name: without_values(value) for name, value in bound.items()}
     task = Task(operator, spec, problem, progress)
+    outputs: dict[str, Output] = dict(problem.outputs)
     if task.plan is None:
-        outputs = _without_kernel(operator, problem, bound, with_values)
+        if with_values:
+            outputs = _without_kernel(operator, problem, bound)
         return Run(op, spec, arguments, l2, icache, outputs, None, None, options.timing)
     if with_values or not options.timing:
         task.check()
-    outputs = _computed(task, task.plan, problem, options) if with_values else {**problem.outputs}
-    trace = task.trace(l2, options.every_core) if options.timing else None
+    with _traps_as_errors(op):
+        if with_values:
+            outputs = _computed(task, task.plan, problem, options)
+        trace = task.trace(l2, options.every_core) if options.timing else None
     earlier = _earlier(operator, problem, spec, arguments, l2, icache, options.timing)
     is_own = isinstance(problem, user_kernel.UserProblem)
     return Run(
@@ -73,13 +78,19 @@ def play(
 def _computed(
     task: Task, plan: ops.Plan, problem: ops.Problem, options: Options
 ) -> dict[str, Output]:
-    """The values of all outputs; a kernel that stops itself is an error with CANN's code."""
+    """The values of all outputs."""
     tensors = place(problem, plan, True)
-    try:
-        task.compute(tensors, chip.Model(options.cube_order, options.byte_exact))
-    except TrapError as trap:
-        raise OpError(Code.AICORE_EXCEPTION, f"{task.name}: {trap}") from None
+    task.compute(tensors, chip.Model(options.cube_order, options.byte_exact))
     return _found(problem, tensors)
+
+
+@contextmanager
+def _traps_as_errors(op: str) -> Iterator[None]:
+    """A kernel of *op* that stops itself is an error with CANN's code."""
+    try:
+        yield
+    except TrapError as trap:
+        raise OpError(Code.AICORE_EXCEPTION, f"{op}: {trap}") from None
 
 
 def _checked(
@@ -123,11 +134,9 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any], with_values: bool
+    operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any]
 ) -> dict[str, Output]:
-    """The outputs where no kernel runs: there is nothing to do, or the host does it."""
-    if not with_values:
-        return {**problem.outputs}
+    """The values where no kernel runs: there is nothing to do, or the host does it."""
     if problem.output.size == 0:
         return _found(problem, allocated(problem, True))
     result = operator.reference(**bound)

@@ -105,7 +105,7 @@ def forget() -> None:
 
 
 def device_key(spec: DeviceSpec) -> bytes:
-    """A digest of all that *spec* says but where it is from, on which nothing that is kept depends."""
+    """A digest of all that *spec* says, but for its sources, on which nothing kept depends."""
     return sha256(spec.model_dump_json(exclude={"sources"}).encode()).digest()
 
 

@@ -66,11 +66,6 @@ class Task:
         self.plan = operator.plan(spec, self._problem)
         """How it is split; None where no kernel runs."""
 
-    @property
-    def name(self) -> str:
-        """The operator's, or that of the function."""
-        return self._operator.name
-
     def check(self) -> None:
         """Have the programs written and checked; refuses a chip that does not hold them."""
         _ = self._programs  # written and checked when it is first asked for
@@ -81,7 +76,10 @@ class Task:
         chip.compute(blocks, tensors, self._spec, orders, model, progress=self._progress)
 
     def trace(self, l2: L2State, every_core: bool) -> Trace:
-        """When each micro-op runs with *l2* at launch; *every_core* times each on its own."""
+        """When each micro-op runs with *l2* at launch; *every_core* times each core on its own.
+
+        Raises TrapError for a kernel that is sure to stop itself.
+        """
         make = partial(self._timed, l2, every_core)
         if self._key is None:
             return make()

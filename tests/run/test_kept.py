@@ -185,7 +185,7 @@ def test_a_transposed_matrix_is_timed_anew() -> None:
 
 def test_a_chip_is_found_by_its_numbers_not_by_its_object() -> None:
     assert quantized(device=a2()).trace is quantized().trace
-    spec = a2()
+    spec = a2().model_copy(deep=True)
     first = quantized(device=spec)
     spec.cores["aiv"] = spec.cores["aiv"].model_copy(update={"count": 2})
     assert len(quantized(device=spec).counters) < len(first.counters)
