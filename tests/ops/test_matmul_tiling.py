@@ -207,6 +207,22 @@ def test_large_products_are_walked_in_l2_tiles() -> None:
     assert quantised(B2, 4096, 4096, 4096).cube.l2_m == 32
 
 
+@pytest.mark.parametrize(
+    ("shape", "base", "grid"),
+    [
+        # 384 numbers of k for a core with 256 x 128, and 320 with 192 x 128: a fifth more.
+        ((512, 4096, 1024), (256, 128), (2, 8)),
+        ((1024, 4096, 512), (256, 128), (4, 4)),
+        # 160 with 64 x 96, and 128 with 64 x 64: a quarter more, which is too much.
+        ((64, 4096, 1024), (64, 64), (1, 16)),
+        ((512, 4096, 256), (128, 64), (4, 4)),
+    ],
+)
+def test_larger_blocks_win_over_a_fifth_more_to_load(shape: Any, base: Any, grid: Any) -> None:
+    tiled = quantised(B2, *shape, "nz")
+    assert (tiled.base[:2], tiled.grid) == (base, grid)
+
+
 def test_few_rows_of_tokens_have_a_rule_of_their_own() -> None:
     tiled = quantised(B2, 96, 7168, 7168, "nz")
     assert (tiled.base, tiled.cube.cores) == ((96, 320, 96), 23)

@@ -88,9 +88,10 @@ def test_opt_spreads_the_scales_of_rows_before_the_sums_are_there() -> None:
     result = traced(TINY, 4, 32, 64, "tbe_opt", pertoken_scale=TOKEN)
     first = next(span for span in spans(result, 0, "fixpipe"))
     early = [span for span in spans(result, 1, "vector") if span.end < first.start]
-    # Four rows: their scales as blocks and as a plane, and those of columns; then four passes, in
-    # the first of which one row lies in the banks of the scales of columns.
-    prepared = [("broadcast", 3), ("copy", 6), ("muls", 3)]
+    # Four rows: their scales as blocks and as a plane, those of columns, and a pass over each row
+    # of the plane, of which only the first has a head; then four passes, in the first of which one
+    # row lies in the banks of the scales of columns.
+    prepared = [("broadcast", 3), ("copy", 6), ("muls", 3), ("muls", 3), *[("muls", 1)] * 3]
     after = [("cast.none", 6), ("mul", 7), ("mul", 6), ("cast.rint", 6)]
     assert passes(result, 1) == [*prepared, *after]
     assert len(early) == len(prepared)

@@ -1,9 +1,10 @@
 """The epilogue of tbe_opt with scales of rows: a plane of these is ready before the sums are.
 
 `(f32(sum) x scale) x pertoken + bias`, as in the other templates. While the cube multiplies, the
-vector core fills a plane with the scales of the rows of a block; then each piece of sums takes a
-pass for every step. The vendor's kernel is told to multiply the scales of rows and columns into
-that plane, and so to save one pass of four; its golden values have the order above, which is kept.
+vector core fills a plane with the scales of the rows of a block, and multiplies it row by row; then
+each piece of sums takes a pass for every step. The vendor's kernel is told to multiply that plane
+by the scales of the columns, and so to save one pass of four; its golden values have the order
+above, which is kept: here the rows are multiplied by 1, which takes as long.
 Vector core 0 of a group does all of it (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel,
 *_pertoken_opt.h). That vector core 1 answers the cube core's flags is assumed.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up
-from npusim.isa import Binary, Cast
+from npusim.isa import Binary, BinaryScalar, Cast
 from npusim.kernel.chain import step
 from npusim.kernel.plane import REPEAT, Plane
 from npusim.kernel.rows import pieces as row_pieces
@@ -43,8 +44,12 @@ class OptEpilogue(Epilogue):
         late = numbers = None
         if token is not None and output.rows:
             late = None if bias is None else self.bias.take(bias)
-            self._spread(token, Plane(self.factors, token.columns, width))
+            spread = self._spread(token, Plane(self.factors, token.columns, width))
             numbers = None if scale is None else self._widen(scale)
+            for row in range(spread.rows):
+                here = spread.row(row, output.columns)
+                builder.emit(BinaryScalar("mul", here, here, 1.0))
+            builder.barrier("vector")
         builder.cross_core_wait_flag("group", "mte2", FILLED)
         for row, count in row_pieces(output.rows, self.step):
             rows = slice(row, row + count)
