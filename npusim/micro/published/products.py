@@ -6,6 +6,8 @@ What their pages leave open is assumed:
 * Norm keeps one piece of an operand in L1, as the profiles of the first example show; MDL keeps two
   of four steps of k each. A page that names neither has Norm, the API's default, but for those on
   the L2, whose times no single pieces reach.
+* An x2 of one row of tiles is (k, n), as the API has it unless told: as (n, k) single pieces of k
+  would come in rows of 128 bytes, half as slow again as Norm was measured (m0845).
 * A grid that is not named splits the tiles evenly, into rectangles as square as may be.
 * The output is split into as few parts as let the L2 hold a part and the operands that it needs.
 """
@@ -31,9 +33,9 @@ SMALL = BaseTile(64, 64, 256, depth_a=1, depth_b=1)
 WHOLE = Plan(tile=DEEP, grid=(4, 6))
 QUARTERS = replace(WHOLE, l2_tiles=(2, 2))
 """67 MB of each operand and 34 MB of output at a time, not 403."""
-LITTLE = Plan(tile=replace(NORM, m=16, n=16))
+LITTLE = Plan(tile=replace(NORM, m=16, n=16), transposed_b=False)
 UNIT_FLAG = replace(QUARTERS, unit_flag=True)
-SPREAD = Plan(tile=MDL, grid=(1, 24))
+SPREAD = Plan(tile=MDL, grid=(1, 24), transposed_b=False)
 NARROW = replace(SPREAD, tile=replace(MDL, n=128))
 PLAIN = replace(SPREAD, tile=NORM)
 TWICE = Plan(tile=MDL, grid=(12, 2))
