@@ -234,7 +234,8 @@ class L2Cache(Part):
     """From answer to answer where several cores ask past the L2 for the same line at once; 0 if
     unknown."""
     aliased_bytes: Stride
-    """Bursts that lie a multiple of this apart are in few parts of the L2; 0 if unknown."""
+    """Bursts that lie a multiple of this apart are in few parts of the L2, which slows several
+    cores that read them at once; 0 if unknown."""
     aliased_speed: Times
     """How fast such bursts come out of the L2, as a multiple of the speed of others."""
 
