@@ -18,7 +18,7 @@ from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, allocate
-from npusim.devices.schema import DeviceSpec, ICache
+from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec, ICache
 from npusim.kernel.builder import watched
 from npusim.kernel.program import Program
 from npusim.kernel.queues import ProgramError
@@ -27,9 +27,6 @@ from npusim.run.result import Output, Run, without_values
 from npusim.values.buffers import UNWRITTEN
 
 __all__ = ["Options", "find", "play"]
-
-CORES_OF_A_GROUP = 3
-"""A cube core and its two vector cores, where both kinds are started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
