@@ -182,8 +182,8 @@ def values() -> None:
                 plain = min(plain, time.process_time() - start)
             assert found.tobytes() == expected.tobytes(), label
             print(
-                f"(i) values, {label:36} {whole / plain:5.2f} x numpy, {alone / plain:5.2f} without "
-                f"checks  ({whole:.3f} s, {alone:.3f} s : {plain:.3f} s)"
+                f"(i) values, {label:36} {whole / plain:5.2f} x numpy, {alone / plain:5.2f} "
+                f"without checks  ({whole:.3f} s, {alone:.3f} s : {plain:.3f} s)"
             )
     chip.compute = clock._compute
 

@@ -49,6 +49,7 @@ from npusim.devices.ranges import (
 )
 
 __all__ = [
+    "CORES_OF_A_GROUP",
     "NUMBER",
     "Banks",
     "Confidence",
@@ -234,7 +235,8 @@ class L2Cache(Part):
     """From answer to answer where several cores ask past the L2 for the same line at once; 0 if
     unknown."""
     aliased_bytes: Stride
-    """Bursts that lie a multiple of this apart are in few parts of the L2; 0 if unknown."""
+    """Bursts that lie a multiple of this apart are in few parts of the L2, which slows several
+    cores that read them at once; 0 if unknown."""
     aliased_speed: Times
     """How fast such bursts come out of the L2, as a multiple of the speed of others."""
 
@@ -344,6 +346,10 @@ ICache = Literal["cold", "warm"]
 yes after the same, as in a benchmark's loop."""
 
 
+CORES_OF_A_GROUP = 3
+"""A cube core and its two vector cores, where a kernel starts both (Ascend C guide, 2201)."""
+
+
 class Launch(Part):
     """What a kernel costs before its first and after its last micro-op; host launch excluded."""
 
@@ -358,7 +364,7 @@ class Launch(Part):
     tiling_us: Microseconds
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
     tiling_per_core_us: Microseconds
-    """Added then for each core too, up to `saturation_cores`: they read the same bytes in turn."""
+    """Added then for each core too, whatever their number: they read the same bytes in turn."""
     completion_us: Microseconds
 
     def time_us(
@@ -368,12 +374,15 @@ class Launch(Part):
         reads_tiling: bool = False,
         icache: ICache = "cold",
     ) -> float:
-        """What starting and ending a kernel on *cores* costs around the cores' own time."""
+        """What starting and ending a kernel on *cores* costs around the cores' own time.
+
+        Where it *is_mix*, these are cube cores with two vector cores each.
+        """
         per_core_us = self.per_core_us if icache == "cold" else self.warm_per_core_us
         extra_us = self.mix_us if is_mix else 0.0
         if reads_tiling:
-            per_core_us += self.tiling_per_core_us
-            extra_us += self.tiling_us
+            readers = cores * (CORES_OF_A_GROUP if is_mix else 1)
+            extra_us += self.tiling_us + readers * self.tiling_per_core_us
         started_us = per_core_us * min(cores, self.saturation_cores)
         return self.base_us + started_us + extra_us + self.completion_us
 

@@ -12,7 +12,7 @@ from npusim import chip, ops
 from npusim.chip import Block, L2State, Progress
 from npusim.data.errors import Code, OpError
 from npusim.data.tensor import GlobalTensor, allocate
-from npusim.devices.schema import DeviceSpec
+from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
 from npusim.kernel.builder import watched
 from npusim.kernel.program import Program
 from npusim.kernel.queues import ProgramError
@@ -22,9 +22,6 @@ from npusim.trace import Trace, copies_of
 from npusim.values.buffers import UNWRITTEN
 
 __all__ = ["Programs", "Task", "allocated", "place"]
-
-CORES_OF_A_GROUP = 3
-"""A cube core and its two vector cores, where both kinds are started."""
 
 WRITTEN_BYTES = 200
 """What a micro-op of a body takes, and a call (measured: 75 of products, 200 of vector kernels)."""

@@ -90,7 +90,8 @@ class Buffers:
     def view(self, local: Local) -> Array:
         """The elements of *local*: a writable view, `(count,)`, or `(repeats, blocks, elements)`.
 
-        Lanes come first. Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end of the buffer.
+        Lanes come first. Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end
+        of the buffer.
         """
         if self._tiles.get(local.buffer):
             self._materialise(local.buffer, local.offset_bytes, local.end_bytes)

@@ -131,7 +131,7 @@ class Player:
             raise TrapError(f"{reason} (core {batch[lane].core})")
 
     def _fresh(self, kind: str, lanes: int) -> Buffers:
-        """Empty buffers; blocks that run one after the other, each to its end, use the same ones."""
+        """Empty buffers; blocks that run one after the other, to their ends, use the same ones."""
         key = kind, lanes
         if self._has_cross_core_flags or key not in self._buffers:
             core, byte_exact = self._spec.cores[kind], self._model.byte_exact

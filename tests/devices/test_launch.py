@@ -57,10 +57,13 @@ def test_warm_instruction_caches_start_cores_faster() -> None:
     assert cold - warm == pytest.approx(4 * (launch.per_core_us - launch.warm_per_core_us))
 
 
-def test_cores_read_their_tiling_in_turn() -> None:
+@pytest.mark.parametrize(("is_mix", "readers"), [(False, 100), (True, 300)])
+def test_all_cores_read_their_tiling_in_turn(is_mix: bool, readers: int) -> None:
     launch = devices.load("ascend910b2").launch
-    without, reading = (launch.time_us(100, reads_tiling=each) for each in (False, True))
-    in_turn_us = launch.saturation_cores * launch.tiling_per_core_us
+    without, reading = (
+        launch.time_us(100, is_mix=is_mix, reads_tiling=each) for each in (False, True)
+    )
+    in_turn_us = readers * launch.tiling_per_core_us
     assert reading - without == pytest.approx(launch.tiling_us + in_turn_us)
 
 

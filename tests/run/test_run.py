@@ -198,10 +198,11 @@ def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     assert result.trace is not None
     assert result.cycles == max(span.end for span in result.trace.spans())
     launch = result.device.launch
-    started = min(result.plan.block_dim, launch.saturation_cores) if result.plan else 0
+    cores = result.plan.block_dim if result.plan else 0
+    started = min(cores, launch.saturation_cores)
     # An operator reads its tiling first.
     around = launch.base_us + launch.tiling_us + launch.completion_us
-    expected = around + started * (launch.per_core_us + launch.tiling_per_core_us)
+    expected = around + started * launch.per_core_us + cores * launch.tiling_per_core_us
     assert result.launch_us == pytest.approx(expected, rel=1e-12)
     seconds = result.cycles / result.device.clock_hz
     assert result.time_us == pytest.approx(expected + seconds * 1e6, rel=1e-12)

@@ -229,13 +229,18 @@ def test_lines_that_come_in_take_their_time_from_stores() -> None:
     assert log(trace, 1) == [("mte3", 0, 8, 12)]
 
 
-def test_bursts_too_far_apart_come_more_slowly_out_of_the_l2() -> None:
+@pytest.mark.parametrize(("stride", "took"), [(256, 8), (512, 16)])
+def test_bursts_too_far_apart_come_more_slowly_out_of_the_l2_to_several(
+    stride: int, took: int
+) -> None:
     spec = tiny_spec(l2__aliased_bytes=512, l2__aliased_speed=0.5)
-    # 512 bytes at 64, or at half of it; what the memory gives is as it was.
-    for stride, took in ((256, 8), (512, 16)):
-        trace = play(spec, (rows(4, 128, stride),), sizes=SMALL, l2="warm")
-        assert log(trace) == [("mte2", 0, took, took + 2)]
-    assert log(play(spec, (rows(4, 128, 512),), sizes=SMALL)) == [("mte2", 0, 16, 26)]
+    # 512 bytes at 64 take 8 cycles, or 16 at half of it.
+    program = (rows(4, 128, stride),)
+    both = play(spec, program, program, sizes=SMALL, l2="warm")
+    assert log(both, 0) == log(both, 1) == [("mte2", 0, took, took + 2)]
+    # For a core alone, and for what the memory gives, nothing changes.
+    assert log(play(spec, program, sizes=SMALL, l2="warm")) == [("mte2", 0, 8, 10)]
+    assert log(play(spec, program, program, sizes=SMALL)) == [("mte2", 0, 16, 26)]
 
 
 # ---- rows that become fractals ----

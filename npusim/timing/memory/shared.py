@@ -81,7 +81,8 @@ class Request(NamedTuple):
     unkept: NDArray[np.bool_] | None = None
     """Which of the lines the L2 does not keep though *is_cached*; None if it keeps all."""
     is_aliased: bool = False
-    """Whether its bursts lie so far apart that few parts of the L2 have them all."""
+    """Whether its bursts lie so far apart that few parts of the L2 have them all, which slows it if
+    other cores ask them for the same lines at once."""
 
     @property
     def first_line(self) -> tuple[str, int]:
@@ -145,7 +146,10 @@ class SharedMemory:
                 self._store(request, done)
             else:
                 lines = next(found) if request.is_cached else self._past(request)
-                shared_port = self._shared_port(request, readers[request.first_line])
+                readers_of_it = readers[request.first_line]
+                if readers_of_it == 1:
+                    request = request._replace(is_aliased=False)
+                shared_port = self._shared_port(request, readers_of_it)
                 _Load(self, request, lines, done).begin(shared_port)
         self._write_back()
 
