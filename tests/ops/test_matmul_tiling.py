@@ -210,15 +210,18 @@ def test_large_products_are_walked_in_l2_tiles() -> None:
 @pytest.mark.parametrize(
     ("shape", "base", "grid"),
     [
-        # 384 numbers of k for a core with 256 x 128, and 320 with 192 x 128: a fifth more.
+        # Bytes a number of k: 384 for each of 16 cores take 3 cycles, 320 for each of 24 with
+        # 192 x 128 as long, 7680 / 2550.
         ((512, 4096, 1024), (256, 128), (2, 8)),
         ((1024, 4096, 512), (256, 128), (4, 4)),
-        # 160 with 64 x 96, and 128 with 64 x 64: a quarter more, which is too much.
+        # 288 take 2.25; 224 with 32 x 192 for each of 22 cores take 1.93.
+        ((32, 4096, 4096), (32, 256), (1, 16)),
+        # 160 with 64 x 96 take 1.25, and 128 take 1: a quarter more, which is too much.
         ((64, 4096, 1024), (64, 64), (1, 16)),
         ((512, 4096, 256), (128, 64), (4, 4)),
     ],
 )
-def test_larger_blocks_win_over_a_fifth_more_to_load(shape: Any, base: Any, grid: Any) -> None:
+def test_larger_blocks_win_over_loads_a_fifth_longer(shape: Any, base: Any, grid: Any) -> None:
     tiled = quantised(B2, *shape, "nz")
     assert (tiled.base[:2], tiled.grid) == (base, grid)
 

@@ -1,18 +1,18 @@
 """A grid of cores over the product, each with a rectangle of it: the vendor's older tiling.
 
 A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
-of blocks and takes the one that its estimator likes best. The estimator is not followed here: of
-the same blocks those are kept with which the busiest core loads least, give or take a fifth, and
-of these the largest is used, on the fewest cores, the squarest of equally large ones. Several
-matrices are shared out to groups of cores first (assumed).
+of blocks and takes the one that its estimator likes best. Of the estimator only this is followed:
+a load takes as long as the busiest core's does at 128 bytes a cycle, or as that of all cores does
+at 2550, whichever is longer. Of the blocks with which it is shortest, give or take a fifth, the
+largest is used, with the least for the busiest core, on the fewest cores, the squarest of equally
+large ones (inferred). Several matrices are shared out to groups of cores first (assumed).
 
-That larger blocks on fewer cores win over a fifth more to load for each is read off measured times
-(validation rows of npu_dynamic_quant and npu_quant_matmul): from k = 4096 to 16384, (512, k, 1024)
-grows by 3.9 us a 1024 of k and (1024, k, 512) by 4.8. Without the rows that are quantised, 0.8 and
-1.5 us, about 3.2 are left: 16 cores load 384 KiB each in that time with blocks of 256 x 128, 120
-bytes a ns as with other shapes; 24 cores with blocks of 192 x 128 would load 320 KiB, 20 % slower.
-The estimator has such a leaning, since it bounds what all cores load together (2550 bytes a cycle
-out of the L2, 128 for a core).
+The fifth is read off measured times (validation rows of npu_dynamic_quant and npu_quant_matmul).
+From k = 4096 to 16384, (512, k, 1024) grows by 3.9 us a 1024 of k and (1024, k, 512) by 4.8, of
+which quantising the rows takes 0.8 and 1.5. In the 3.2 that are left, 16 cores load 384 KiB each
+with blocks of 256 x 128, 120 bytes a ns as with other shapes; 24 cores with 192 x 128 would load
+320 KiB, at a rate that is a sixth lower. (64, k, 1024) grows by 0.9, 140 bytes a ns with 64 x 64,
+and would load a quarter more with 64 x 96.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ LINE = 256
 """k of a load is a multiple of it: 512 bytes of fp16, as which the library counts int8 too."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
+CORE_BYTES, CHIP_BYTES = 128, 2550
+"""What the library's estimator takes the L2 to give a core and all of them, a cycle."""
 MAX_LOAD = 1.2
-"""What the busiest core may load for larger blocks, by the least that it could; see above."""
+"""How long a load may take for larger blocks, by the least that it could; see above."""
 
 
 def grid_tiles(core: Core, p: Problem) -> CubeTiles:
@@ -61,10 +63,16 @@ def grid_tiles(core: Core, p: Problem) -> CubeTiles:
             load = rows * m + columns * n
             used = ceil_div(blocks_m, rows), ceil_div(blocks_n, columns)
             choices.append((-m * n, load, used[0] * used[1], m + n, -m, used, (m, n)))
-    least = min(load for _, load, *_ in choices)
-    *_, (cores_m, cores_n), (bm, bn) = min(x for x in choices if x[1] <= MAX_LOAD * least)
+    least = min(_cycles(load, busy) for _, load, busy, *_ in choices)
+    near = (x for x in choices if _cycles(x[1], x[2]) <= MAX_LOAD * least)
+    *_, (cores_m, cores_n), (bm, bn) = min(near)
     rows, columns = ceil_div(ceil_div(pr.m, bm), cores_m), ceil_div(ceil_div(pr.n, bn), cores_n)
     return _with_steps(core, p, (bm, bn), (rows, columns), (cores_m, cores_n, groups))
+
+
+def _cycles(load: int, cores: int) -> float:
+    """How long *cores* that load *load* bytes each take by the library's estimator."""
+    return max(load / CORE_BYTES, load * cores / CHIP_BYTES)
 
 
 def _with_steps(
