@@ -8,9 +8,7 @@ order of the micro-ops is certain (``check/hazards``) and that the chip has them
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
-
-import simpy
+from functools import partial
 
 from npusim.check.bounds import check_inside
 from npusim.check.cross_core_left_over import check_left_over
@@ -21,20 +19,24 @@ from npusim.check.unwritten import Written
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
+from npusim.timing.engines import ENGINES, Engine, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
-from npusim.timing.memory import L2, L2_STATES, L2State, SharedMemory, at_launch
-from npusim.timing.pipes import Code, CrossCoreFlags, Decoder, Lane
+from npusim.timing.memory import L2, L2_STATES, L2State, at_launch
+from npusim.timing.pipes import Code, Decoder
 from npusim.trace import Trace
 from npusim.values.play import DEFAULT_MODEL, Model, Player
 
 __all__ = [
+    "ENGINES",
     "L2_STATES",
     "Binding",
     "Block",
+    "Engine",
     "L2State",
     "Model",
     "Progress",
     "compute",
+    "engine_named",
     "time",
     "verify",
 ]
@@ -46,7 +48,6 @@ The stages are "programs", which are written, "checks" of them, "values" and "ti
 a million groups or batches are tens of millions of micro-ops, and the host writes, checks and times
 some 20,000 of them a second.
 """
-EVENTS_PER_REPORT = 1000
 
 
 def verify(
@@ -113,11 +114,13 @@ def time(
     *,
     l2: L2State = "cold",
     every_core: bool = False,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Trace:
     """Time every block, all starting at cycle 0; *every_core* on times each on its own.
 
-    *progress* hears now and then which share of the micro-ops has started.
+    *engine* is one of :data:`ENGINES`; unless given, what the environment variable NPUSIM_ENGINE
+    says. *progress* hears now and then which share of the micro-ops has started.
     """
     check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)
@@ -131,40 +134,7 @@ def time(
     bindings = [bound for block in blocks for bound in block.bindings.values()]
     cached = {bound.tensor for bound in bindings if bound.is_cached}
     cache = L2(spec, tensors, at_launch(spec, l2, tensors, cached))
-    lanes, memory = _run(groups, codes, cache, spec, progress)
-    return Trace(tuple(lane.finish() for lane in lanes), spec.clock_hz, memory.written_bytes)
-
-
-def _run(
-    groups: tuple[tuple[Block, ...], ...],
-    codes: dict[tuple[Program, str], Code],
-    cache: L2,
-    spec: DeviceSpec,
-    progress: Progress | None,
-) -> tuple[list[Lane], SharedMemory]:
-    """Time one of each of *groups* from cycle 0; returns their lanes and the memory they used."""
-    env = simpy.Environment()
-    memory = SharedMemory(env, spec, cache)
-    # Cores of one kind share their flags' numbers, so all is decoded before the first lane is made.
-    cross_core_flags = CrossCoreFlags()
-    lanes = [
-        Lane(env, memory, cross_core_flags, codes[group[0].program, group[0].kind], group)
-        for group in groups
-    ]
-    for lane in lanes:
-        lane.run()
-    if progress:
-        _watch(env, lanes, progress)
-    env.run()
-    return lanes, memory
-
-
-def _watch(env: simpy.Environment, lanes: list[Lane], progress: Progress) -> None:
-    """Let SimPy work until nothing is left to do, with reports in between."""
-    total = sum(lane.waiting for lane in lanes)
-    while env.peek() < inf:
-        progress("time", 1 - sum(lane.waiting for lane in lanes) / total)
-        for _ in range(EVENTS_PER_REPORT):
-            if env.peek() == inf:
-                break
-            env.step()
+    found = [codes[first.program, first.kind] for first, *_ in groups]
+    hear = partial(progress, "time") if progress else None
+    lanes, written_bytes = simulate(groups, found, cache, spec, engine_named(engine), hear)
+    return Trace(lanes, spec.clock_hz, written_bytes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
 
-    from npusim.chip import L2State, Progress
+    from npusim.chip import Engine, L2State, Progress
     from npusim.data.product import CubeOrder
     from npusim.devices.schema import DeviceSpec, ICache
     from npusim.run.result import Output, Run
@@ -25,6 +25,7 @@ def run(
     l2: L2State = "cold",
     icache: ICache | None = None,
     every_core: bool = False,
+    engine: Engine | None = None,
     byte_exact: bool = False,
     cube_order: CubeOrder = "k16",
     progress: Progress | None = None,
@@ -41,8 +42,10 @@ def run(
     caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
     same kernel ran before: with "warm" and "repeat".
     *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0: both
-    give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how many the
-    cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
+    give the same more slowly. *engine* is "simpy" or "compiled", which finds the same times sooner
+    where a C compiler was there to build it; unless given, what the environment variable
+    NPUSIM_ENGINE says, or else "simpy". *cube_order* is the model of fp16 and bf16 products: how
+    many the cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -61,6 +64,7 @@ def run(
         l2=l2,
         icache=icache,
         every_core=every_core,
+        engine=engine,
         byte_exact=byte_exact,
         cube_order=cube_order,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from inspect import Parameter, Signature
 from typing import Any, get_args
@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2_STATES, L2State, Progress
+from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.product import CubeOrder
@@ -35,6 +35,7 @@ class Options:
     l2: L2State = "cold"
     icache: ICache | None = None
     every_core: bool = False
+    engine: Engine | None = None
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"
 
@@ -49,6 +50,7 @@ def play(
 ) -> Run:
     """Run operator *op* on *device* with its own *args* and *kwargs*: see :func:`npusim.run`."""
     _check_options(options, progress)
+    engine = engine_named(options.engine)
     operator, spec, l2 = find(op), devices.load(device), options.l2
     op, bound = operator.name, _bind(operator, args, kwargs)
     problem = _checked(operator, spec, bound, l2)
@@ -66,8 +68,8 @@ def play(
     with _traps_as_errors(op):
         if with_values:
             outputs = _computed(task, task.plan, problem, options)
-        trace = task.trace(l2, options.every_core) if options.timing else None
-    earlier = _earlier(operator, problem, spec, arguments, l2, icache, options.timing)
+        trace = task.trace(l2, options.every_core, engine) if options.timing else None
+    earlier = _earlier(operator, problem, spec, arguments, replace(options, icache=icache))
     is_own = isinstance(problem, user_kernel.UserProblem)
     return Run(
         *(op, spec, arguments, l2, icache, outputs, task.plan, trace, options.timing),
@@ -108,16 +110,18 @@ def _earlier(
     problem: ops.Problem,
     spec: DeviceSpec,
     arguments: dict[str, Any],
-    l2: L2State,
-    icache: ICache,
-    timing: bool,
+    options: Options,
 ) -> tuple[Run, ...]:
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
     found = []
+    l2 = options.l2
     for op, own in operator.earlier(problem, arguments):
-        state: L2State = tuple(name for name in l2 if name in own) if isinstance(l2, tuple) else l2
-        options = Options(values=False, timing=timing, l2=state, icache=icache)
-        found.append(play(op, (), own, spec, options))
+        state = l2
+        if isinstance(l2, tuple):
+            state = tuple(name for name in l2 if name in own)
+        elif isinstance(l2, Mapping):
+            state = {name: share for name, share in l2.items() if name in own}
+        found.append(play(op, (), own, spec, replace(options, values=False, l2=state)))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from npusim import chip, ops
-from npusim.chip import Block, L2State, Progress
+from npusim.chip import Block, Engine, L2State, Progress
 from npusim.data.errors import Code, OpError
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
@@ -72,15 +72,17 @@ class Task:
         blocks, orders = self._programs.blocks, self._programs.orders
         chip.compute(blocks, tensors, self._spec, orders, model, progress=self._progress)
 
-    def trace(self, l2: L2State, every_core: bool) -> Trace:
-        """When each micro-op runs with *l2* at launch; *every_core* times each core on its own.
+    def trace(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
+        """When each micro-op runs with *l2* at launch, as *engine* finds; *every_core* times each
+        core on its own.
 
         Raises TrapError for a kernel that is sure to stop itself.
         """
-        make = partial(self._timed, l2, every_core)
+        make = partial(self._timed, l2, every_core, engine)
         if self._key is None:
             return make()
-        return KEPT.get((self._key, "trace", key_of(l2), bool(every_core)), make, _trace_bytes)
+        key = self._key, "trace", key_of(l2), bool(every_core), engine
+        return KEPT.get(key, make, _trace_bytes)
 
     @cached_property
     def _key(self) -> Hashable:
@@ -100,11 +102,12 @@ class Task:
             return self._written()
         return KEPT.get((self._key, "programs"), self._written, _programs_bytes)
 
-    def _timed(self, l2: L2State, every_core: bool) -> Trace:
+    def _timed(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
         return chip.time(
             *(self._programs.blocks, place(self._problem, self._split, False), self._spec),
             l2=l2,
             every_core=every_core,
+            engine=engine,
             progress=self._progress,
         )
 

@@ -88,6 +88,15 @@ TraceTime = Annotated[
 EveryCore = Annotated[
     bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
 ]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="simpy|compiled",
+        help="What finds the times: the same ones, and compiled sooner, where npusim was installed "
+        "with a C compiler at hand. Unless given, what NPUSIM_ENGINE says.",
+    ),
+]
 
 
 def run_operator(
@@ -103,6 +112,7 @@ def run_operator(
     values: Values = True,
     timing: Timing = True,
     every_core: EveryCore = False,
+    engine: EngineOption = None,
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
 ) -> None:
@@ -125,4 +135,5 @@ def run_operator(
         values=values,
         timing=timing,
         every_core=every_core,
+        engine=engine,
     )

@@ -126,28 +126,28 @@ class L2:
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
         self._run_bytes = spec.gm.run_bytes
-        self._shares = survival(spec.l2.ways)
+        self.shares = survival(spec.l2.ways)
         self._volume = 0
         """Bytes brought in since launch."""
         self._stored: deque[tuple[int, int]] = deque()
         """Volume when bytes were stored, and how many."""
-        self._touched: dict[str, NDArray[np.int64]] = {}
+        self.touched: dict[str, NDArray[np.int64]] = {}
         """Tensor -> volume when each line was last touched."""
         self._readers: dict[str, NDArray[np.int64]] = {}
         """Tensor -> how many cores miss each line in the present cycle; zero between cycles."""
         self._brought: dict[str, NDArray[np.int64]] = {}
         """Tensor -> share of each line brought in in the present cycle; zero between cycles."""
-        self._absent: dict[str, int] = {}
+        self.absent: dict[str, int] = {}
         """Tensor -> how many of its lines were never in the L2; kept up only if all tensors fit."""
         for tensor in tensors:
             count = ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
             age = ages.get(tensor.name, NEVER)
-            self._touched[tensor.name] = np.full(count, -age)
-            self._absent[tensor.name] = count if age else 0
+            self.touched[tensor.name] = np.full(count, -age)
+            self.absent[tensor.name] = count if age else 0
             self._readers[tensor.name] = np.zeros(count, np.int64)
             self._brought[tensor.name] = np.zeros(count, np.int64)
-        lines = sum(touched.size for touched in self._touched.values())
-        self._holds_all = kept(lines * self._line_bytes, spec) == WHOLE and all(
+        lines = sum(touched.size for touched in self.touched.values())
+        self.holds_all = kept(lines * self._line_bytes, spec) == WHOLE and all(
             age in (0, NEVER) for age in ages.values()
         )
         """Whether nothing ever leaves."""
@@ -155,7 +155,7 @@ class L2:
     def touch(self, uses: Sequence[Use]) -> list[Found]:
         """Look up all *uses* of one cycle, then bring in what missed, for the cycles after it."""
         # Shortcut: nothing leaves and every line has come in, so everything hits.
-        if self._holds_all and not any(self._absent[use.tensor] for use in uses):
+        if self.holds_all and not any(self.absent[use.tensor] for use in uses):
             return [Found(line_count(use.lines) * WHOLE, 0, 0, 0) for use in uses]
         seen = [(use, self._missing(use)) for use in uses]
         if not any(missing.any() for _, missing in seen):
@@ -190,7 +190,7 @@ class L2:
         return nbytes
 
     def _keep(self, use: Use) -> None:
-        touched = self._touched[use.tensor]
+        touched = self.touched[use.tensor]
         if use.unkept is None:
             touched[use.lines] = self._volume
         else:
@@ -198,8 +198,8 @@ class L2:
 
     def _missing(self, use: Use) -> NDArray[np.int64]:
         """The share of each line of *use* that is not there."""
-        ages = (self._volume - self._touched[use.tensor][use.lines]) * AGES // self._capacity
-        missing: NDArray[np.int64] = WHOLE - self._shares[np.minimum(ages, self._shares.size - 1)]
+        ages = (self._volume - self.touched[use.tensor][use.lines]) * AGES // self._capacity
+        missing: NDArray[np.int64] = WHOLE - self.shares[np.minimum(ages, self.shares.size - 1)]
         return missing
 
     def _found(self, use: Use, missing: NDArray[np.int64]) -> Found:
@@ -224,8 +224,8 @@ class L2:
             missing = np.where(use.unkept, 0, missing)
         brought = self._brought[use.tensor][use.lines]
         more = int(np.maximum(missing - brought, 0).sum())
-        if self._holds_all:
-            self._absent[use.tensor] -= more // WHOLE
+        if self.holds_all:
+            self.absent[use.tensor] -= more // WHOLE
         self._brought[use.tensor][use.lines] = np.maximum(brought, missing)
         return more * use.different
 

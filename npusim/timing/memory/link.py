@@ -55,7 +55,8 @@ class Link:
         self._env = env
         self.width = round(bytes_per_cycle * PORT_UNITS)
         """Bandwidth, in PORT_UNITS."""
-        self._most_rested = self.width * apart_cycles
+        self.most_rested = self.width * apart_cycles
+        """The most that it makes up for, in PORT_UNITS x cycles."""
         self._rested = 0
         """What it could have moved and has not made up for, in PORT_UNITS x cycles, up to that."""
         self._virtual = 0
@@ -99,7 +100,7 @@ class Link:
                 self._narrow += passed
         unused = (self.width - self._load) * passed
         if unused > 0 or self._rested > 0:
-            self._rested = min(self._most_rested, self._rested + unused)
+            self._rested = min(self.most_rested, self._rested + unused)
         self._since = now
 
     def _plan(self) -> None:

@@ -112,9 +112,9 @@ class SharedMemory:
         self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
         self._same_line_ns = spec.l2.same_line_ns
         weight = spec.l2.write_bytes_per_s / spec.gm.read_bytes_per_s
-        self._fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
+        self.fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
         """What a byte that comes in takes of the link for stores, in 1 / PORT_UNITS of a byte."""
-        self._aliased_speed = spec.l2.aliased_speed
+        self.aliased_speed = spec.l2.aliased_speed
         self.latency = {
             ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
             ("l2", True): round(spec.l2.read_latency_ns * clock / 1e9),
@@ -181,7 +181,7 @@ class SharedMemory:
     def near_port(self, request: Request, nbytes: int, rows: int) -> int:
         """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS."""
         port = self._turning_port("l2", request.l2_port, nbytes, rows)
-        return max(1, round(port * self._aliased_speed)) if request.is_aliased else port
+        return max(1, round(port * self.aliased_speed)) if request.is_aliased else port
 
     def _shared_port(self, request: Request, readers: int) -> int | None:
         """The speed, in PORT_UNITS, of each of *readers* that ask past the L2 for the same lines at
@@ -198,7 +198,7 @@ class SharedMemory:
 
         *nbytes* come at *port* in all, of lines of *read* / COUNT_UNITS bytes.
         """
-        return port * read * self._fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
+        return port * read * self.fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
 
     def far_port(self, request: Request, nbytes: int, rows: int) -> int:
         """The same from global memory, through the L2 or past it."""

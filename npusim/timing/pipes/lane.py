@@ -7,7 +7,7 @@ flag that is not set yet, at a copy, and at a barrier of all pipes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -33,7 +33,7 @@ from npusim.timing.pipes.decode import (
 )
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace
 
-__all__ = ["Lane"]
+__all__ = ["FACTS", "Lane", "copy_times"]
 
 READY, WORKLESS, COPYING, DRAINING = -1, -2, -3, -4
 """What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
@@ -116,7 +116,7 @@ class Lane:
             tuple(block.group for block in self._blocks),
             self._l2_hit_bytes,
             self._l2_written_bytes,
-            partial(_copy_times, rows, self._copied),
+            partial(copy_times, rows, self._copied),
         )
 
     # ---- pipes ----
@@ -296,7 +296,9 @@ class Lane:
 FACTS = 7
 
 
-def _copy_times(rows: list[NDArray[np.int64]], copied: list[list[int]]) -> CopyTimes:
+def copy_times(
+    rows: Sequence[NDArray[np.int64]], copied: Sequence[list[int] | NDArray[np.int64]]
+) -> CopyTimes:
     """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
     tables = [np.zeros((0, FACTS), np.int64)]
     for numbers, found in zip(rows, copied, strict=True):

@@ -1,0 +1,169 @@
+/* Memory shared by all cores, as npusim.timing.memory.shared. */
+#include <math.h>
+
+#include "engine.h"
+
+/* Requests of a cycle are served together at its end. */
+void memory_start(Run *run, Load *load) {
+    if (!run->asked_count) at(run, run->now, LAST, ON_END_OF_CYCLE, 0, 0);
+    run->asked[run->asked_count++] = load;
+}
+
+static i64 cores_of(const Run *run, const Load *load) { return run->lanes[load->lane].cores; }
+
+static i64 first_line_of(const Load *load) {
+    const Asked *asked = load->asked;
+    return load->line + (asked->lines ? asked->lines[0] : asked->start);
+}
+
+/* How many cores ask in this cycle for the same lines as `load`. */
+static i64 readers_of(const Run *run, const Load *load) {
+    i64 readers = 0;
+    for (i64 u = 0; u < run->asked_count; u++) {
+        const Load *other = run->asked[u];
+        if (other->step->is_read && other->binding->tensor == load->binding->tensor &&
+            first_line_of(other) == first_line_of(load))
+            readers += cores_of(run, other) / other->binding->different;
+    }
+    return readers;
+}
+
+/* The speed of each of those that ask past the L2 for the same lines at once; 0 if that slows
+ * nobody. */
+static i64 shared_port(const Run *run, const Load *load) {
+    const Problem *problem = run->problem;
+    if (load->binding->is_cached || problem->same_line_ns == 0) return 0;
+    i64 readers = readers_of(run, load);
+    if (readers == 1) return 0;
+    double cycles = (double)readers * problem->same_line_ns * problem->clock_hz / 1e9;
+    return larger(1, (i64)nearbyint((double)(load->step->piece_bytes * problem->port_units) / cycles));
+}
+
+/* `port` as it is for `nbytes` in `rows`, which come no faster than the answers to as many requests
+ * as a core may have under way. */
+static i64 turning_port(const Problem *problem, double row_ns, i64 port, i64 nbytes, i64 rows) {
+    if (!rows || !nbytes) return port;
+    i64 cycles = (i64)nearbyint((double)rows * row_ns * problem->clock_hz / 1e9);
+    return smaller(port, ceil_div(nbytes * problem->port_units, larger(1, cycles)));
+}
+
+static i64 near_port(const Run *run, const Load *load, i64 nbytes, i64 rows) {
+    const Problem *problem = run->problem;
+    i64 port = turning_port(problem, problem->l2_row_ns, load->step->l2_port, nbytes, rows);
+    if (!load->step->is_aliased || readers_of(run, load) == 1) return port;
+    return larger(1, (i64)nearbyint((double)port * problem->aliased_speed));
+}
+
+static i64 far_port(const Problem *problem, const CopyStep *step, i64 nbytes, i64 rows) {
+    i64 port = turning_port(problem, problem->gm_row_ns, step->l2_port, nbytes, rows);
+    return smaller(step->gm_port, port);
+}
+
+static void join(Run *run, Load *load, Link *link, i64 nbytes, i64 port, i64 weight) {
+    load->under_way++;
+    link_join(run, link, nbytes, port, weight, load, link == run->gm_reads);
+}
+
+/* Ask the links for all bytes of a load, part of them far and part near. */
+static void begin(Run *run, Load *load, Found found) {
+    const Problem *problem = run->problem;
+    const Asked *asked = load->asked;
+    i64 nbytes = asked->nbytes, lines = found.hits + found.misses, cores = cores_of(run, load);
+    i64 far = (i64)((i128)nbytes * found.misses / lines), near = nbytes - far;
+    bool is_cached = load->binding->is_cached;
+    load->far_bytes = far;
+    load->read = found.read;
+    load->since = run->now;
+    i64 far_rows = (i64)((i128)asked->rows * found.misses / lines);
+    /* Rows of one line wait for it once. */
+    if (is_cached) far_rows = smaller(far_rows, ceil_div(found.misses, problem->whole));
+    i64 far_speed = far_port(problem, load->step, far, far_rows);
+    i64 near_speed = near_port(run, load, near, asked->rows - far_rows);
+    load->unturned = ceil_div(far * problem->port_units, load->step->gm_port) +
+                     ceil_div(near * problem->port_units, load->step->l2_port);
+    i128 both = (i128)far_speed * near_speed;
+    i128 took = (i128)far * near_speed + (i128)near * far_speed;
+    if (far) {
+        i64 port = (i64)((far * both + took - 1) / took);
+        i64 slowed = shared_port(run, load);
+        if (slowed) {
+            load->is_queued = slowed < port;
+            port = smaller(port, slowed);
+        }
+        i128 units = (i128)far * problem->share_units;
+        join(run, load, run->gm_reads, far, port, (i64)((i128)port * found.fetched / units) * cores);
+        if (is_cached) {
+            units = (i128)far * problem->count_units * problem->port_units;
+            i128 filled = (i128)(port * cores) * found.read * problem->fill_weight;
+            join(run, load, run->l2_writes, far, port, (i64)(filled / units));
+        }
+    }
+    if (is_cached) {
+        i64 port = (i64)((nbytes * both + took - 1) / took);
+        join(run, load, run->l2_reads, nbytes, port, port * cores);
+    }
+}
+
+static void write_back(Run *run) {
+    i64 nbytes = l2_evicted(run);
+    if (!nbytes) return;
+    run->problem->written_bytes += nbytes;
+    i64 width = run->gm_writes->width;
+    link_join(run, run->gm_writes, nbytes, width, width, 0, true);
+}
+
+/* Serve all requests of a cycle together. */
+void memory_serve(Run *run) {
+    i64 count = run->asked_count, cached = 0;
+    Load **uses = run->asked + count;  /* the table has room for two lists */
+    for (i64 u = 0; u < count; u++) {
+        Load *load = run->asked[u];
+        if (load->binding->is_cached || !load->step->is_read) uses[cached++] = load;
+    }
+    l2_touch(run, uses, cached, run->found);
+    i64 next = 0;
+    for (i64 u = 0; u < count && !run->failed; u++) {
+        Load *load = run->asked[u];
+        if (!load->step->is_read) {
+            next++;
+            i64 port = load->step->l2_port;
+            join(run, load, run->l2_writes, load->asked->nbytes, port, port * cores_of(run, load));
+        } else {
+            begin(run, load, load->binding->is_cached ? run->found[next++] : l2_past(run, load));
+        }
+    }
+    run->asked_count = 0;
+    write_back(run);
+}
+
+/* All bytes are through one of the links, which was too narrow for some cycles. */
+void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far) {
+    const Problem *problem = run->problem;
+    if (!load->step->is_read) {
+        i64 nbytes = load->asked->nbytes;
+        load->under_way = 0;
+        load->l2_narrow = narrow;
+        lane_moved(run, load, problem->l2_write_latency, nbytes, nbytes, nbytes);
+        return;
+    }
+    /* The latest is what they waited for; of several that end together, the narrowest, and of these
+     * global memory. */
+    bool later = run->now != load->latest ? run->now > load->latest
+                 : narrow != load->latest_narrow ? narrow > load->latest_narrow
+                                                 : is_far && !load->latest_is_far;
+    if (later) {
+        load->latest = run->now;
+        load->latest_narrow = narrow;
+        load->latest_is_far = is_far;
+    }
+    if (--load->under_way) return;
+    if (load->latest_is_far) load->gm_narrow = load->latest_narrow;
+    else load->l2_narrow = load->latest_narrow;
+    if (load->is_queued)
+        load->gm_narrow = run->now - load->since;
+    else if (load->asked->rows)
+        load->turning = larger(0, run->now - load->since - load->latest_narrow - load->unturned);
+    i64 latency = load->far_bytes ? problem->gm_read_latency : problem->l2_read_latency;
+    i64 nbytes = load->asked->nbytes;
+    lane_moved(run, load, latency, load->binding->is_cached ? nbytes : 0, nbytes - load->far_bytes, 0);
+}

@@ -1,0 +1,217 @@
+"""Runs the compiled engine and hands back what it found."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from npusim.check.hazards import DeadlockError, deadlock
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+from npusim.timing.compiled import library
+from npusim.timing.compiled.problem import FACTS, Ask, Asked, Problem, Report
+from npusim.timing.compiled.tables import Cores, Programs
+from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
+from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
+from npusim.timing.pipes.decode import PIPES, SCALAR, Code
+from npusim.timing.pipes.lane import copy_times
+from npusim.trace import COUNT_UNITS, LaneTrace
+
+__all__ = ["simulate"]
+
+READ = FACTS - 1
+"""Which of them is the share of what was read from global memory."""
+FINISHED, STOPPED, OUT_OF_MEMORY = range(3)
+EVENTS_PER_REPORT = 100_000
+Numbers = NDArray[np.int64]
+Groups = Sequence[tuple[Block, ...]]
+
+
+class _Run:
+    """One run: the tables stay alive as long as it does."""
+
+    def __init__(self, groups: Groups, codes: Sequence[Code], cache: L2, spec: DeviceSpec) -> None:
+        self._programs = Programs(list(dict.fromkeys(codes)))
+        self._groups, self._codes = groups, codes
+        self._problem = Problem()
+        self._kept: list[object] = []
+        self._error: BaseException | None = None
+        self._programs_in()
+        self._cores_in(list(cache.touched))
+        self._memory_in(cache, spec)
+        self._results_out()
+
+    def _put(self, name: str, array: Numbers) -> Numbers:
+        array = np.ascontiguousarray(array)
+        self._kept.append(array)
+        setattr(self._problem, name, array.ctypes.data)
+        return array
+
+    def _programs_in(self) -> None:
+        programs, problem = self._programs, self._problem
+        problem.pipes, problem.scalar = len(PIPES), SCALAR
+        problem.names, problem.cross_flags = len(programs.names) or 1, len(programs.cross_flags)
+        for name, found in zip(("steps", "stretches"), programs.steps(), strict=True):
+            self._put(name, found)
+        self._put("copies", programs.copy_steps())
+        names = "decoders", "cross_sets", "cross_flag_of"
+        for name, found in zip(names, programs.decoder_rows(), strict=True):
+            self._put(name, found)
+        for name, found in zip(("codes", "parts", "shifts"), programs.code_rows(), strict=True):
+            self._put(name, found)
+
+    def _cores_in(self, tensors: Sequence[str]) -> None:
+        cores = Cores(self._programs, self._groups, self._codes, tensors)
+        self._problem.lanes = len(self._groups)
+        self._put("members", cores.members())
+        self._put("bindings", cores.bindings())
+        names = "first_hearer", "hearers", "first_setter", "setters"
+        for name, found in zip(names, cores.hearers(), strict=True):
+            self._put(name, found)
+
+    def _memory_in(self, cache: L2, spec: DeviceSpec) -> None:
+        problem = self._problem
+        problem.tensors = len(cache.touched)
+        sizes = [touched.size for touched in cache.touched.values()]
+        self._put("first_line", np.cumsum([0, *sizes]))
+        self._put("touched", np.concatenate([*cache.touched.values(), np.zeros(1, np.int64)]))
+        self._put("absent", np.array([*cache.absent.values(), 0], np.int64))
+        problem.share_count = self._put("shares", cache.shares).size
+        problem.holds_all = cache.holds_all
+        problem.line_bytes, problem.capacity_bytes = spec.l2.line_bytes, spec.l2.capacity_bytes
+        problem.run_bytes, problem.ages, problem.whole = spec.gm.run_bytes, AGES, WHOLE
+        problem.share_units, problem.count_units = SHARE_UNITS, COUNT_UNITS
+        problem.port_units = PORT_UNITS
+        memory = SharedMemory(simpy.Environment(), spec, cache)
+        for far in ("gm", "l2"):
+            for is_read, way in ((True, "read"), (False, "write")):
+                setattr(problem, f"{far}_{way}_width", memory.links[far, is_read].width)
+        problem.shared_bus = spec.gm.bus == "shared"
+        problem.gm_most_rested = memory.links["gm", True].most_rested
+        problem.gm_read_latency = memory.latency["gm", True]
+        problem.l2_read_latency = memory.latency["l2", True]
+        problem.l2_write_latency = memory.latency["l2", False]
+        problem.gm_row_ns, problem.l2_row_ns = spec.gm.row_ns, spec.l2.row_ns
+        problem.same_line_ns, problem.clock_hz = spec.l2.same_line_ns, spec.clock_hz
+        problem.aliased_speed, problem.fill_weight = memory.aliased_speed, memory.fill_weight
+
+    def _results_out(self) -> None:
+        counts = self._programs.counts(self._codes)
+        self._first_time = np.cumsum([0, *counts.micro_ops.ravel()])
+        self._first_fact = np.cumsum([0, *counts.copies.ravel()])
+        self._put("first_time", self._first_time)
+        self._put("first_fact", self._first_fact)
+        total = int(self._first_time[-1])
+        self._times = np.zeros((3, total), np.int64)
+        for name, row in zip(("start", "free", "end"), self._times, strict=True):
+            self._put(name, row)
+        self._facts = self._put("facts", np.zeros((int(self._first_fact[-1]), FACTS), np.int64))
+        self._counts = self._put("counts", np.zeros((len(self._groups), 3), np.int64))
+        self._waiting = self._put("waiting", np.zeros((len(self._groups), len(PIPES)), np.int64))
+
+    # ---- callbacks ----
+
+    def _asked(self, number: int, phase: int, asked: Asked) -> None:
+        decoder, copy = self._programs.copies[number]
+        found = decoder.asked(copy, phase)
+        asked.nbytes, asked.rows, asked.hold_cycles = found.nbytes, found.rows, found.hold_cycles
+        if isinstance(found.lines, slice):
+            asked.start, asked.stop = found.lines.start, found.lines.stop
+        else:
+            lines = np.ascontiguousarray(found.lines)
+            self._kept.append(lines)
+            asked.start, asked.stop, asked.lines = 0, lines.size, lines.ctypes.data
+        if found.unkept is not None:
+            unkept = np.ascontiguousarray(found.unkept)
+            self._kept.append(unkept)
+            asked.unkept = unkept.ctypes.data
+
+    def _guarded(self, action: Callable[[], None]) -> int:
+        """Exceptions do not pass through C: it is told to stop, and they are raised after it."""
+        try:
+            action()
+        except BaseException as error:
+            self._error = error
+            return 1
+        return 0
+
+    # ---- the run ----
+
+    def run(self, hear: Callable[[float], None] | None) -> None:
+        """Let the engine work; raises what a callback raised, and MemoryError."""
+        engine = library()
+        assert engine is not None
+        total = max(1, int(self._first_time[-1]))
+
+        def ask(number: int, phase: int, asked: ctypes._Pointer[Asked]) -> int:
+            return self._guarded(lambda: self._asked(number, phase, asked.contents))
+
+        def report(started: int) -> int:
+            return self._guarded(lambda: hear(started / total)) if hear else 0
+
+        problem = self._problem
+        problem.ask, problem.report = Ask(ask), Report(report)
+        problem.events_per_report = EVENTS_PER_REPORT
+        ended = engine.npusim_run(ctypes.byref(problem))
+        if self._error is not None:
+            raise self._error
+        if ended == OUT_OF_MEMORY:
+            raise MemoryError
+
+    def results(self) -> tuple[tuple[LaneTrace, ...], int]:
+        """Of each lane what happened when, and what the L2 wrote back."""
+        lanes = tuple(self._lane(number) for number in range(len(self._groups)))
+        return lanes, int(self._problem.written_bytes)
+
+    def _lane(self, number: int) -> LaneTrace:
+        code, group = self._codes[number], self._groups[number]
+        waiting = [
+            int(code.rows[pipe][done])
+            for pipe, done in enumerate(self._waiting[number].tolist())
+            if done >= 0
+        ]
+        if waiting:
+            raise DeadlockError(deadlock(code.program, waiting))
+        times = np.empty((3, len(code.program)), np.int64)
+        facts = []
+        for pipe, rows in enumerate(code.rows):
+            place = number * len(PIPES) + pipe
+            times[:, rows] = self._times[:, slice(*self._first_time[place : place + 2])]
+            facts.append(self._facts[slice(*self._first_fact[place : place + 2])])
+        l2_bytes, l2_hit_bytes, l2_written_bytes = self._counts[number].tolist()
+        read = sum(int(found[:, READ].astype(object).sum()) for found in facts)
+        start, free, end = times
+        return LaneTrace(
+            tuple(block.core for block in group),
+            code.decoder.kind,
+            code.program,
+            start,
+            free,
+            end,
+            read / COUNT_UNITS,
+            l2_bytes,
+            tuple(block.group for block in group),
+            l2_hit_bytes,
+            l2_written_bytes,
+            partial(copy_times, code.rows, facts),
+        )
+
+
+def simulate(
+    groups: Groups,
+    codes: Sequence[Code],
+    cache: L2,
+    spec: DeviceSpec,
+    hear: Callable[[float], None] | None,
+) -> tuple[tuple[LaneTrace, ...], int]:
+    """As :func:`npusim.timing.simpy_engine.simulate`; also raises MemoryError where there is not
+    enough.
+    """
+    run = _Run(groups, codes, cache, spec)
+    run.run(hear)
+    return run.results()

@@ -1,0 +1,200 @@
+"""Programs, cores and memory as the flat tables that the compiled engine reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.check.cross_core_flags import awaits
+from npusim.kernel.program import Block
+from npusim.timing.pipes.decode import COPY, PIPES, Code, CopyStep, Decoder, Stretch
+
+__all__ = ["Cores", "Programs"]
+
+Numbers = NDArray[np.int64]
+Groups = Sequence[tuple[Block, ...]]
+
+
+def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
+    """*rows* as an array, `(len(rows), columns)`."""
+    return np.array(rows, np.int64).reshape(-1, columns)
+
+
+class Counts(NamedTuple):
+    """Of each lane and pipe, `(lanes, pipes)`."""
+
+    micro_ops: Numbers
+    copies: Numbers
+
+
+@dataclass
+class Programs:
+    """The programs of a launch and the decoders they came through."""
+
+    codes: list[Code]
+
+    def __post_init__(self) -> None:
+        self.decoders = list({code.decoder: None for code in self.codes})
+        self.copies: list[tuple[Decoder, CopyStep]] = [
+            (decoder, copy) for decoder in self.decoders for copy in decoder.copies
+        ]
+        names = {copy.place.name: None for _, copy in self.copies}
+        self.names = {name: number for number, name in enumerate(names)}
+        """Name of global memory -> its column."""
+        events = {flag: None for decoder in self.decoders for flag in decoder.cross_flags}
+        self.cross_flags = {flag: number for number, flag in enumerate(events)}
+        """Flag between cores -> its number."""
+        self._stretches: dict[int, int] = {}
+        self._kept: list[Stretch] = []
+        for code in self.codes:
+            for part in code.parts:
+                if id(part.stretch) not in self._stretches:
+                    self._stretches[id(part.stretch)] = len(self._kept)
+                    self._kept.append(part.stretch)
+
+    def steps(self) -> tuple[Numbers, Numbers]:
+        """All steps, `(steps, 5)`, and the stretches, `(stretches, 1 + 2 pipes)`."""
+        steps: list[tuple[int, ...]] = []
+        rows = []
+        for stretch in self._kept:
+            row = [stretch.cycles]
+            for found in stretch.steps:
+                row += [len(steps), len(found)]
+                steps += found
+            rows.append(row)
+        return table(steps, 5), table(rows, 1 + 2 * len(PIPES))
+
+    def copy_steps(self) -> Numbers:
+        """The copies, `(copies, 8)`."""
+        return table(
+            [
+                (
+                    self.names[copy.place.name],
+                    copy.place.offset_bytes,
+                    copy.is_read,
+                    copy.gm_port,
+                    copy.l2_port,
+                    copy.piece_bytes,
+                    copy.is_aliased,
+                    copy.startup,
+                )
+                for _, copy in self.copies
+            ],
+            8,
+        )
+
+    def decoder_rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The decoders, `(decoders, 4)`, their sets of flags between cores, and the number that
+        each has for each of these flags, `(decoders, flags)`.
+        """
+        rows: list[tuple[int, ...]] = []
+        sets: list[int] = []
+        first_copy = 0
+        for decoder in self.decoders:
+            rows.append((first_copy, len(decoder.flags), len(sets), decoder.cross_core))
+            first_copy += len(decoder.copies)
+            sets += [self.cross_flags[flag] for flag in decoder.cross_flags]
+        numbers = [
+            [decoder.flags.get(flag, -1) for flag in self.cross_flags] for decoder in self.decoders
+        ]
+        return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
+
+    def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The programs, `(codes, 3)`, their parts, `(parts, 2)`, and what each call adds to the
+        offsets into global memory, `(calls, names)`.
+        """
+        rows: list[tuple[int, ...]] = []
+        parts: list[tuple[int, int]] = []
+        shifts: list[list[int]] = []
+        for code in self.codes:
+            rows.append((len(parts), len(code.parts), self.decoders.index(code.decoder)))
+            known: dict[int, int] = {}
+            for part in code.parts:
+                if id(part.shifts) not in known:
+                    known[id(part.shifts)] = len(shifts)
+                    shifts.append([part.shifts.get(name, 0) for name in self.names])
+                parts.append((self._stretches[id(part.stretch)], known[id(part.shifts)]))
+        return table(rows, 3), table(parts, 2), table(shifts, len(self.names) or 1)
+
+    def counts(self, lanes: Sequence[Code]) -> Counts:
+        """How many micro-ops and copies each pipe of each lane has."""
+        ops = table([[len(steps) for steps in each.steps] for each in self._kept], len(PIPES))
+        copies = table(
+            [
+                [sum(step[0] == COPY for step in steps) for steps in each.steps]
+                for each in self._kept
+            ],
+            len(PIPES),
+        )
+        found = {}
+        for code in self.codes:
+            used = np.bincount(
+                [self._stretches[id(part.stretch)] for part in code.parts],
+                minlength=len(self._kept),
+            )
+            found[code] = used @ ops, used @ copies
+        return Counts(
+            np.array([found[code][0] for code in lanes], np.int64).reshape(-1, len(PIPES)),
+            np.array([found[code][1] for code in lanes], np.int64).reshape(-1, len(PIPES)),
+        )
+
+
+class Cores:
+    """The lanes of a launch: which program each runs, and what its names mean."""
+
+    def __init__(
+        self, programs: Programs, groups: Groups, codes: Sequence[Code], tensors: Sequence[str]
+    ) -> None:
+        self._programs, self._groups, self._codes = programs, groups, codes
+        self._tensors = {name: number for number, name in enumerate(tensors)}
+
+    def members(self) -> Numbers:
+        """The lanes, `(lanes, 2)`: program, cores."""
+        numbers = {code: number for number, code in enumerate(self._programs.codes)}
+        rows = zip(self._codes, self._groups, strict=True)
+        return table([(numbers[code], len(group)) for code, group in rows], 2)
+
+    def bindings(self) -> Numbers:
+        """What each name means to each lane, `(lanes, names, 4)`; zeros where it has none."""
+        names = self._programs.names
+        found = np.zeros((len(self._groups), len(names) or 1, 4), np.int64)
+        for row, group in zip(found, self._groups, strict=True):
+            for name, bound in group[0].bindings.items():
+                if name not in names:
+                    continue
+                different = len({block.bindings[name] for block in group})
+                tensor = self._tensors[bound.tensor]
+                row[names[name]] = tensor, bound.base_bytes, bound.is_cached, different
+        return found
+
+    def hearers(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """For each lane and flag between cores: where its hearers begin, all hearers, and the same
+        of the lanes that must have set the flag before they hear of it.
+        """
+        firsts = [group[0] for group in self._groups]
+        hearers: list[int] = []
+        setters: list[int] = []
+        first_hearer, first_setter = [0], [0]
+        known: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        for lane, block in enumerate(firsts):
+            for mode, _ in self._programs.cross_flags:
+                if (lane, mode) not in known:
+                    heard = [i for i, other in enumerate(firsts) if awaits(other, mode, block)]
+                    # All cores that await this one await the same set of cores.
+                    await_ = [
+                        i
+                        for i, other in enumerate(firsts)
+                        if heard and awaits(firsts[heard[0]], mode, other)
+                    ]
+                    known[lane, mode] = heard, await_
+                heard, await_ = known[lane, mode]
+                hearers += heard
+                setters += await_
+                first_hearer.append(len(hearers))
+                first_setter.append(len(setters))
+        first = np.array(first_hearer, np.int64), np.array(first_setter, np.int64)
+        return first[0], np.array(hearers, np.int64), first[1], np.array(setters, np.int64)
