@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from engine_times import assert_equal_traces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import tiny_spec
@@ -14,6 +15,7 @@ from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BinaryScalar, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Program
+from npusim.timing.compiled import is_built
 from npusim.timing.equivalence import equivalent_cores
 
 ROW = 1024
@@ -69,8 +71,17 @@ def lanes(
 def assert_equal_times(
     blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec, l2: L2State = "cold"
 ) -> None:
-    one, all_ = (chip.time(blocks, tensors, spec, l2=l2, every_core=each) for each in (False, True))
+    one, all_ = (
+        chip.time(blocks, tensors, spec, l2=l2, every_core=each, engine="simpy")
+        for each in (False, True)
+    )
     assert one.to_text() == all_.to_text()
+    if is_built():
+        for every_core, trace in ((False, one), (True, all_)):
+            found = chip.time(
+                *(blocks, tensors, spec), l2=l2, every_core=every_core, engine="compiled"
+            )
+            assert_equal_traces(trace, found)
     assert one.counters() == all_.counters()
     by_core = [
         {core: (lane.gm_bytes, lane.l2_bytes) for lane in trace.lanes for core in lane.cores}

@@ -1,0 +1,130 @@
+"""The compiled engine gives what SimPy's gives, or says what is wrong in the same words."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+from chips import THREE, every
+from engine_times import assert_equal_traces, needs_compiled
+from random_programs import DEVICE, TENSORS, RandomProgram, random_program
+
+from npusim import TensorSpec, chip, devices, run
+from npusim.check.hazards import DeadlockError
+from npusim.data.tensor import GlobalTensor
+from npusim.timing import compiled
+from npusim.timing.engines import Engine, EngineError, engine_named
+from npusim.trace import Trace
+
+Calls = list[tuple[str, dict[str, Any]]]
+RAGGED: Calls = [
+    ("npu_quantize", {"input": ((515, 33), "float16"), "scales": ((33,), "float32")}),
+    ("npu_dynamic_quant", {"x": ((131, 544), "float16")}),
+    ("npu_quant_matmul", {"x1": ((70, 600), "int8"), "x2": ((600, 336), "int8")}),
+    ("matmul", {"x1": ((300, 1040), "float16"), "x2": ((1040, 272), "float16")}),
+]
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "npu_quantize": {"zero_points": None, "dtype": "qint8"},
+    "npu_quant_matmul": {"scale": TensorSpec((336,), "int64"), "output_dtype": "float16"},
+}
+
+
+def outcome(program: RandomProgram, engine: Engine) -> Trace | str:
+    """What *engine* makes of *program*, right or wrong: its trace, or how it says to be stuck."""
+    tensors = [GlobalTensor(name, nbytes) for name, nbytes in TENSORS.items()]
+    spec = devices.load(DEVICE)
+    try:
+        return chip.time(program.blocks, tensors, spec, engine=engine, every_core=True)
+    except DeadlockError as error:
+        return str(error)
+
+
+@needs_compiled
+def test_engines_agree_on_random_launches() -> None:
+    kinds = set()
+    for seed in random.Random(5).sample(range(10**6), 150):
+        program = random_program(seed)
+        simpy, built = outcome(program, "simpy"), outcome(program, "compiled")
+        kinds.add(type(simpy))
+        if isinstance(simpy, Trace) and isinstance(built, Trace):
+            assert_equal_traces(simpy, built)
+        else:
+            assert simpy == built, seed
+    assert kinds == {Trace, str}
+
+
+@needs_compiled
+@pytest.mark.parametrize("l2", ["cold", "warm", "repeat"])
+@pytest.mark.parametrize("device", every(devices.names()))
+def test_engines_agree_on_ragged_calls(device: str, l2: chip.L2State) -> None:
+    for op, inputs in RAGGED:
+        if op == "matmul" and device not in THREE[1:]:
+            continue
+        call = {name: TensorSpec(*spec) for name, spec in inputs.items()} | ATTRIBUTES.get(op, {})
+        simpy, built = (
+            run(op, **call, device=device, values=False, l2=l2, engine=engine).trace
+            for engine in ("simpy", "compiled")
+        )
+        assert simpy is not None
+        assert built is not None
+        assert simpy is not built
+        assert_equal_traces(simpy, built)
+
+
+@needs_compiled
+def test_both_tell_how_far_they_are_and_stop_when_told() -> None:
+    x = TensorSpec((256, 256), "float16")
+    for engine in ("simpy", "compiled"):
+        shares: list[float] = []
+
+        def hear(stage: str, share: float, shares: list[float] = shares) -> None:
+            if stage == "time":
+                shares.append(share)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(
+                *("npu_dynamic_quant", x),
+                device=THREE[1],
+                values=False,
+                engine=engine,
+                progress=hear,
+                every_core=True,
+            )
+        assert len(shares) == 1
+        assert 0 <= shares[0] < 1
+
+
+def refusal(text: str) -> str:
+    return f"^{re.escape(text)}$"
+
+
+def test_an_engine_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "run: engine must be one of simpy, compiled, not 'numba'; use one"
+    with pytest.raises(EngineError, match=refusal(text)):
+        run("npu_dynamic_quant", TensorSpec((8, 64), "float16"), device=THREE[1], engine="numba")  # type: ignore[arg-type]
+    monkeypatch.setenv("NPUSIM_ENGINE", "numba")
+    text = "run: NPUSIM_ENGINE must be one of simpy, compiled, not 'numba'; use one"
+    with pytest.raises(EngineError, match=refusal(text)):
+        engine_named(None)
+
+
+def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "is_built", lambda: False)
+    text = (
+        "run: engine must be an engine that there is, not 'compiled', which was not built when "
+        "npusim was installed; install a C compiler, then npusim again, or use 'simpy'"
+    )
+    with pytest.raises(EngineError, match=refusal(text)):
+        engine_named("compiled")
+
+
+def test_the_environment_chooses_where_a_call_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPUSIM_ENGINE", raising=False)
+    assert engine_named(None) == "simpy"
+    monkeypatch.setattr(compiled, "is_built", lambda: True)
+    monkeypatch.setenv("NPUSIM_ENGINE", "compiled")
+    assert engine_named(None) == "compiled"
+    assert engine_named("simpy") == "simpy"
