@@ -374,6 +374,10 @@ def test_what_base_keeps_in_l2(m: int, k: int, n: int, past: Any) -> None:
         # Thirds of the rows.
         (512, 1024, (176, 128), (3, 8), 1),
         (608, 9680, (208, 128), (3, 8), 10),
+        # Even rectangles: 6 x 15 x 8 pairs of fractals, not 6 x 8 x 16 of base.
+        (8192, 512, (240, 128), (6, 4), 6),
+        # 2 x 11 x 8: the columns of 8 x 3 cores, 171, would take three sectors each, 2 x 8 x 12.
+        (2048, 512, (176, 128), (6, 4), 2),
     ],
 )
 def test_tiles_of_matmul_v2(m: int, n: int, base: Any, grid: Any, blocks: int) -> None:
@@ -391,7 +395,7 @@ def test_loads_of_matmul_v2_copy_as_much_of_k_of_both() -> None:
     assert (tiled.base[2], tiled.steps) == (256, (5, 5, 10, 10))
 
 
-def test_more_rows_are_split_by_base() -> None:
+def test_more_rows_are_split_by_base_where_even_rectangles_gain_nothing() -> None:
     usual, read_off = (
         halves(B2, 1024, 1024, 4096, turned=True, template=name) for name in ("base", "v2")
     )
