@@ -264,6 +264,15 @@ def test_bytes_that_take_longer_hide_the_time_from_row_to_row(
     assert log(trace) == [("mte2", 0, took, took + latency)]
 
 
+def test_rows_and_bytes_of_both_memories_are_one_load() -> None:
+    spec = tiny_spec(gm__row_ns=6.0, l2__row_ns=1.0)
+    # Of 8 rows of 128 bytes 4 are there. The rows take 4 x 6 + 4 x 1 cycles, their bytes 4 x 4 at
+    # the port from the memory and 4 x 2 out of the L2: 28 and 24.
+    program = (Load(Local("l1", 0, UINT8, 512), Global("x", 0, 512)), fractals(8, 128, 128))
+    trace = play(spec, program, sizes=SMALL, kind="aic")
+    assert log(trace) == [("mte2", 0, 16, 26), ("mte2", 16, 44, 54)]
+
+
 def test_a_row_across_lines_is_two_pieces() -> None:
     spec = tiny_spec(l2__row_ns=3.0)
     # From byte 0 on rows of 128 lie in a line each; from byte 64 on in two. The pieces take 24 or

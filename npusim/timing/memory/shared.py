@@ -178,10 +178,17 @@ class SharedMemory:
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
         return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
 
-    def near_port(self, request: Request, nbytes: int, rows: int) -> int:
-        """The speed at which a core takes *nbytes* in *rows* out of the L2, in PORT_UNITS."""
-        port = self._turning_port("l2", request.l2_port, nbytes, rows)
+    def near_port(self, request: Request) -> int:
+        """The speed at which a core takes bytes out of the L2, in PORT_UNITS."""
+        port = request.l2_port
         return max(1, round(port * self.aliased_speed)) if request.is_aliased else port
+
+    def row_cycles(self, far_rows: int, near_rows: int) -> int:
+        """How long rows from global memory and from the L2 take at least: the round trips of their
+        requests, divided by how many requests a core may have under way.
+        """
+        waits_ns = far_rows * self._row_ns["gm"] + near_rows * self._row_ns["l2"]
+        return round(waits_ns * self._clock_hz / 1e9)
 
     def _shared_port(self, request: Request, readers: int) -> int | None:
         """The speed, in PORT_UNITS, of each of *readers* that ask past the L2 for the same lines at
@@ -200,26 +207,14 @@ class SharedMemory:
         """
         return port * read * self.fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
 
-    def far_port(self, request: Request, nbytes: int, rows: int) -> int:
-        """The same from global memory, through the L2 or past it."""
-        return min(request.gm_port, self._turning_port("gm", request.l2_port, nbytes, rows))
-
-    def _turning_port(self, memory: str, port: int, nbytes: int, rows: int) -> int:
-        """*port* as it is for *nbytes* in *rows*, which come no faster than the answers to as many
-        requests as a core may have under way.
-        """
-        if not rows or not nbytes:
-            return port
-        cycles = round(rows * self._row_ns[memory] * self._clock_hz / 1e9)
-        return min(port, ceil_div(nbytes * PORT_UNITS, max(1, cycles)))
-
 
 class _Load:
     """A load on its way, part of it from global memory and part from the L2.
 
     A core's port takes one after the other: for far bytes at speed f and near ones at speed n it
-    needs far / f + near / n. Both parts are under way all that time, mixed as their lines are, so
-    that a link too narrow for one part holds up no more than it must.
+    needs far / f + near / n, or as long as the rows take that are turned, if that is longer. Both
+    parts are under way all that time, mixed as their lines are, so that a link too narrow for one
+    part holds up no more than it must.
     """
 
     __slots__ = (
@@ -248,17 +243,20 @@ class _Load:
         near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
         far_rows = request.rows * found.misses // (found.hits + found.misses)
+        near_rows = request.rows - far_rows
         if request.is_cached:
             # Rows of one line wait for it once.
             far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
-        far_port = memory.far_port(request, far_bytes, far_rows)
-        near_port = memory.near_port(request, near_bytes, request.rows - far_rows)
-        far_cycles = ceil_div(far_bytes * PORT_UNITS, request.gm_port)
-        self._unturned = far_cycles + ceil_div(near_bytes * PORT_UNITS, request.l2_port)
-        # Bytes x speeds, as whole numbers: nbytes / (far / far_port + near / near_port)
-        took = far_bytes * near_port + near_bytes * far_port
+        far_port, near_port = request.gm_port, memory.near_port(request)
+        far_cycles = ceil_div(far_bytes * PORT_UNITS, far_port)
+        self._unturned = far_cycles + ceil_div(near_bytes * PORT_UNITS, near_port)
+        # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
+        took = (far_bytes * near_port + near_bytes * far_port) * PORT_UNITS, far_port * near_port
+        row_cycles = memory.row_cycles(far_rows, near_rows)
+        if row_cycles * took[1] > took[0]:
+            took = row_cycles, 1
         if far_bytes:
-            port = ceil_div(far_bytes * far_port * near_port, took)
+            port = _speed(far_bytes, took)
             if shared_port is not None:
                 self._is_queued = shared_port < port
                 port = min(port, shared_port)
@@ -270,7 +268,7 @@ class _Load:
                 self._join("l2", False, Copy(far_bytes, port, load))
         if request.is_cached:
             # All that the core gets passes through the L2.
-            port = ceil_div(nbytes * far_port * near_port, took)
+            port = _speed(nbytes, took)
             self._join("l2", True, Copy(nbytes, port, port * request.copies))
 
     def _join(self, memory: str, is_read: bool, copy: Copy) -> None:
@@ -303,6 +301,12 @@ class _Load:
         hit = request.nbytes - self._far_bytes
         held_up = self.gm_narrow, self.l2_narrow, self.turning
         self._done(Moved(latency, self._found.read, through, hit, 0, *held_up))
+
+
+def _speed(nbytes: int, took: tuple[int, int]) -> int:
+    """At which *nbytes* take a fraction of cycles, in PORT_UNITS."""
+    cycles, parts = took
+    return ceil_div(nbytes * PORT_UNITS * parts, cycles)
 
 
 class _EndOfCycle(simpy.Event):
