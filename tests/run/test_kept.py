@@ -144,6 +144,8 @@ def test_a_warning_is_told_each_time() -> None:
         {"l2": "repeat"},
         {"l2": ("input",)},
         {"l2": ("scales", "input")},
+        {"l2": {"input": 0.5}},
+        {"l2": {"input": 1}},
         {"every_core": True},
     ],
     ids=str,
