@@ -47,6 +47,9 @@ def run(
     NPUSIM_ENGINE says, or else "simpy". *cube_order* is the model of fp16 and bf16 products: how
     many the cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
 
+    Programs and times of earlier calls are kept, and found by all that they depend on: see
+    :mod:`npusim.run.kept`. Of these *progress* hears nothing.
+
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
 

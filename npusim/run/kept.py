@@ -28,8 +28,8 @@ from npusim.devices.schema import DeviceSpec
 __all__ = ["KEPT", "Kept", "device_key", "forget", "key_of", "unvalued"]
 
 MOST_BYTES = 1 << 26
-"""Of all that is kept, as :meth:`Kept.keep` is told: 64 MiB, which is some 40 decode steps of a
-model with their programs, or four products of 4096 cubed. The least recently used goes first."""
+"""Of all that is kept, as :meth:`Kept.get` is told: 64 MiB. That is one int8 product of 8192 cubed,
+six of 4096 cubed, or a hundred decode steps. The least recently used goes first."""
 
 Made = TypeVar("Made")
 

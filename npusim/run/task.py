@@ -24,11 +24,12 @@ from npusim.values.buffers import UNWRITTEN
 __all__ = ["Programs", "Task", "allocated", "place"]
 
 WRITTEN_BYTES = 200
-"""What a micro-op of a body takes, and a call (measured: 75 of products, 200 of vector kernels)."""
+"""What a micro-op of a body takes, and a call (measured: 75 in products, 200 in vector kernels)."""
 TIMED_BYTES = 32
-"""What the times of a micro-op take: when it starts, ends and leaves its pipe free, its number."""
-COPIED_BYTES = 250
-"""What the facts about a copy take beside them (measured: 240)."""
+"""What the times of a micro-op take: four integers, when it starts, leaves its pipe free and ends,
+and its number on the pipe (measured: 32.4)."""
+COPIED_BYTES = 60
+"""What the facts about a copy take besides: seven integers, and the array around them."""
 POINTER_BYTES = 8
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import THREE
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from npusim import DeviceSpec, DocumentWarning, OpError, Run, TensorSpec, devices, ops, run
 from npusim.data.dtypes import INT8, INT32
@@ -84,6 +86,38 @@ def test_what_was_kept_is_what_would_be_computed(
     assert_same_run(again, fresh)
 
 
+DRAWN = st.tuples(
+    st.sampled_from(("npu_dynamic_quant", "matmul")),
+    *(st.integers(1, 40) for _ in range(3)),
+    st.sampled_from(("float16", "bfloat16")),
+    st.sampled_from(("cold", "warm", "repeat")),
+    st.booleans(),
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(DRAWN, min_size=2, max_size=4), st.data())
+def test_drawn_calls_that_push_each_other_out_are_as_fresh(
+    drawn: list[tuple[str, int, int, int, str, str, bool]], data: st.DataObject
+) -> None:
+    def text(call: tuple[str, int, int, int, str, str, bool]) -> str:
+        op, m, k, n, dtype, l2, every_core = call
+        tensors = (S((m, k), dtype), S((k, n), dtype))[: 1 if op == "npu_dynamic_quant" else 2]
+        found = run(op, *tensors, device="ascend910b2", l2=l2, every_core=every_core)
+        assert found.trace is not None
+        return found.trace.to_text() + json.dumps(found.to_json())
+
+    fresh = {}
+    for call in drawn:
+        forget()
+        fresh[call] = text(call)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KEPT, "most_bytes", data.draw(st.sampled_from((0, KEPT.nbytes, 1 << 26))))
+        forget()
+        for call in data.draw(st.lists(st.sampled_from(drawn), min_size=3, max_size=8)):
+            assert text(call) == fresh[call]
+
+
 def test_values_are_those_of_each_call(rng: np.random.Generator) -> None:
     scales = np.full(512, 20, np.float16)
     reference = ops.load("npu_quantize").reference
@@ -144,6 +178,8 @@ def test_a_warning_is_told_each_time() -> None:
         {"l2": "repeat"},
         {"l2": ("input",)},
         {"l2": ("scales", "input")},
+        {"l2": {"input": 0.5}},
+        {"l2": {"input": 1}},
         {"every_core": True},
     ],
     ids=str,

@@ -116,7 +116,7 @@ class Lane:
             tuple(block.group for block in self._blocks),
             self._l2_hit_bytes,
             self._l2_written_bytes,
-            partial(copy_times, rows, self._copied),
+            partial(copy_times, rows, [np.array(found, np.int64) for found in self._copied]),
         )
 
     # ---- pipes ----
@@ -296,13 +296,11 @@ class Lane:
 FACTS = 7
 
 
-def copy_times(
-    rows: Sequence[NDArray[np.int64]], copied: Sequence[list[int] | NDArray[np.int64]]
-) -> CopyTimes:
+def copy_times(rows: Sequence[NDArray[np.int64]], copied: Sequence[NDArray[np.int64]]) -> CopyTimes:
     """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
     tables = [np.zeros((0, FACTS), np.int64)]
     for numbers, found in zip(rows, copied, strict=True):
-        table = np.array(found, np.int64).reshape(-1, FACTS)
+        table = found.reshape(-1, FACTS).copy()
         table[:, 0] = numbers[table[:, 0]]
         tables.append(table)
     table = np.concatenate(tables)
