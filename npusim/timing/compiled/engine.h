@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     i64 nbytes, rows, hold_cycles, start, stop;
     const i64 *lines;
-    const uint8_t *unkept;
+    const i64 *unkept;  /* how many bursts end in each line that is not kept, or null */
 } Asked;
 
 /* A stretch of a program, and which of its calls it belongs to. */

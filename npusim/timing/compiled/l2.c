@@ -53,10 +53,12 @@ static Found found_of(Run *run, const Load *use, const i64 *missing) {
     i64 line_counts = problem->line_bytes * (problem->count_units / problem->whole);
     for (i64 i = 0; i < count; i++) {
         i64 readers = larger(run->readers[line_of(run, use, i)], 1);
-        i64 cost = problem->line_bytes * missing[i] +
+        /* A line that is not kept comes for each burst that ends in it. */
+        i64 times = is_kept(use, i) ? 1 : use->asked->unkept[i];
+        i64 cost = problem->line_bytes * missing[i] * times +
                    problem->run_bytes * starts_run(problem, use, missing, i);
         found.fetched += cost * unit / readers;
-        found.read += (missing[i] * line_counts + readers / 2) / readers;
+        found.read += (missing[i] * times * line_counts + readers / 2) / readers;
     }
     return found;
 }

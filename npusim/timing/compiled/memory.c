@@ -39,24 +39,23 @@ static i64 shared_port(const Run *run, const Load *load) {
     return larger(1, (i64)nearbyint((double)(load->step->piece_bytes * problem->port_units) / cycles));
 }
 
-/* `port` as it is for `nbytes` in `rows`, which come no faster than the answers to as many requests
- * as a core may have under way. */
-static i64 turning_port(const Problem *problem, double row_ns, i64 port, i64 nbytes, i64 rows) {
-    if (!rows || !nbytes) return port;
-    i64 cycles = (i64)nearbyint((double)rows * row_ns * problem->clock_hz / 1e9);
-    return smaller(port, ceil_div(nbytes * problem->port_units, larger(1, cycles)));
-}
-
-static i64 near_port(const Run *run, const Load *load, i64 nbytes, i64 rows) {
-    const Problem *problem = run->problem;
-    i64 port = turning_port(problem, problem->l2_row_ns, load->step->l2_port, nbytes, rows);
+/* The speed at which a core takes bytes out of the L2. */
+static i64 near_port(const Run *run, const Load *load) {
+    i64 port = load->step->l2_port;
     if (!load->step->is_aliased || readers_of(run, load) == 1) return port;
-    return larger(1, (i64)nearbyint((double)port * problem->aliased_speed));
+    return larger(1, (i64)nearbyint((double)port * run->problem->aliased_speed));
 }
 
-static i64 far_port(const Problem *problem, const CopyStep *step, i64 nbytes, i64 rows) {
-    i64 port = turning_port(problem, problem->gm_row_ns, step->l2_port, nbytes, rows);
-    return smaller(step->gm_port, port);
+/* How long rows from global memory and from the L2 take at least: the round trips of their requests,
+ * divided by how many requests a core may have under way. */
+static i64 row_cycles(const Problem *problem, i64 far_rows, i64 near_rows) {
+    double waits_ns = (double)far_rows * problem->gm_row_ns + (double)near_rows * problem->l2_row_ns;
+    return (i64)nearbyint(waits_ns * problem->clock_hz / 1e9);
+}
+
+/* At which `nbytes` take `cycles` / `parts`. */
+static i64 speed(const Problem *problem, i64 nbytes, i128 cycles, i128 parts) {
+    return (i64)(((i128)nbytes * problem->port_units * parts + cycles - 1) / cycles);
 }
 
 static void join(Run *run, Load *load, Link *link, i64 nbytes, i64 port, i64 weight) {
@@ -75,16 +74,22 @@ static void begin(Run *run, Load *load, Found found) {
     load->read = found.read;
     load->since = run->now;
     i64 far_rows = (i64)((i128)asked->rows * found.misses / lines);
+    i64 near_rows = asked->rows - far_rows;
     /* Rows of one line wait for it once. */
     if (is_cached) far_rows = smaller(far_rows, ceil_div(found.misses, problem->whole));
-    i64 far_speed = far_port(problem, load->step, far, far_rows);
-    i64 near_speed = near_port(run, load, near, asked->rows - far_rows);
-    load->unturned = ceil_div(far * problem->port_units, load->step->gm_port) +
-                     ceil_div(near * problem->port_units, load->step->l2_port);
-    i128 both = (i128)far_speed * near_speed;
-    i128 took = (i128)far * near_speed + (i128)near * far_speed;
+    i64 far_port = load->step->gm_port, nearer = near_port(run, load);
+    load->unturned = ceil_div(far * problem->port_units, far_port) +
+                     ceil_div(near * problem->port_units, nearer);
+    /* Cycles as a fraction: far / far_port + near / near_port, or as long as the rows take. */
+    i128 parts = (i128)far_port * nearer;
+    i128 cycles = ((i128)far * nearer + (i128)near * far_port) * problem->port_units;
+    i128 turning = row_cycles(problem, far_rows, near_rows);
+    if (turning * parts > cycles) {
+        cycles = turning;
+        parts = 1;
+    }
     if (far) {
-        i64 port = (i64)((far * both + took - 1) / took);
+        i64 port = speed(problem, far, cycles, parts);
         i64 slowed = shared_port(run, load);
         if (slowed) {
             load->is_queued = slowed < port;
@@ -99,7 +104,7 @@ static void begin(Run *run, Load *load, Found found) {
         }
     }
     if (is_cached) {
-        i64 port = (i64)((nbytes * both + took - 1) / took);
+        i64 port = speed(problem, nbytes, cycles, parts);
         join(run, load, run->l2_reads, nbytes, port, port * cores);
     }
 }

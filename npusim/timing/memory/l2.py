@@ -94,8 +94,9 @@ class Use(NamedTuple):
     """How many cores make this request."""
     different: int = 1
     """How many different sets of lines these cores access: one each, or 1 shared by all."""
-    unkept: NDArray[np.bool_] | None = None
-    """Which of the lines are read and not kept; None if all are."""
+    unkept: NDArray[np.int64] | None = None
+    """How many bursts end in each line that is read and not kept, 0 for the others; None if all are
+    kept."""
 
 
 class Found(NamedTuple):
@@ -194,7 +195,7 @@ class L2:
         if use.unkept is None:
             touched[use.lines] = self._volume
         else:
-            touched[use.lines] = np.where(use.unkept, touched[use.lines], self._volume)
+            touched[use.lines] = np.where(use.unkept > 0, touched[use.lines], self._volume)
 
     def _missing(self, use: Use) -> NDArray[np.int64]:
         """The share of each line of *use* that is not there."""
@@ -208,11 +209,12 @@ class L2:
         if misses and use.is_read:
             # Each run of consecutive lines costs overhead; readers of a line divide its cost.
             line, unit = self._line_bytes, SHARE_UNITS // WHOLE
-            costs = line * missing + self._run_bytes * run_starts(use.lines, missing)
+            times = 1 if use.unkept is None else np.maximum(use.unkept, 1)
+            costs = line * missing * times + self._run_bytes * run_starts(use.lines, missing)
             readers = np.maximum(self._readers[use.tensor][use.lines], 1)
             fetched = int((costs * unit // readers).sum())
             # Shares are rounded to the nearest.
-            nbytes = missing * (line * (COUNT_UNITS // WHOLE))
+            nbytes = missing * times * (line * (COUNT_UNITS // WHOLE))
             read = int(((nbytes + readers // 2) // readers).sum())
         return Found(missing.size * WHOLE - misses, misses, fetched, read)
 
@@ -221,7 +223,7 @@ class L2:
         the same cycle.
         """
         if use.unkept is not None:
-            missing = np.where(use.unkept, 0, missing)
+            missing = np.where(use.unkept > 0, 0, missing)
         brought = self._brought[use.tensor][use.lines]
         more = int(np.maximum(missing - brought, 0).sum())
         if self.holds_all:
@@ -259,9 +261,9 @@ def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
 
 def unaligned_lines(
     place: Global, base_bytes: int, spec: DeviceSpec, lines: Lines
-) -> NDArray[np.bool_] | None:
-    """Which of *lines*, those of a load from *place*, lie at the ends of bursts that do not begin
-    on a sector; None if there are none.
+) -> NDArray[np.int64] | None:
+    """How many ends of bursts that do not begin on a sector lie in each of *lines*, those of a load
+    from *place*; None if none do.
 
     Such an end comes as a whole line, and the line is not kept for others: rows of 512 B at odd
     addresses take twice as long, though their neighbours ask for the other parts of the same lines
@@ -273,10 +275,12 @@ def unaligned_lines(
         return None
     starts = first + place.stride_bytes * np.arange(place.bursts)
     starts = starts[starts % sector != 0]
-    ends = np.concatenate([starts // line, (starts + place.burst_bytes - 1) // line])
+    firsts, lasts = starts // line, (starts + place.burst_bytes - 1) // line
+    ends = np.concatenate([firsts, lasts[lasts != firsts]])
     if isinstance(lines, slice):
-        found = np.zeros(lines.stop - lines.start, np.bool_)
-        found[ends - lines.start] = True
+        found = np.bincount(ends - lines.start, minlength=lines.stop - lines.start)
     else:
-        found = np.isin(lines, ends)
+        numbers, counts = np.unique(ends, return_counts=True)
+        found = np.zeros(lines.size, np.int64)
+        found[np.searchsorted(lines, numbers)] = counts
     return found

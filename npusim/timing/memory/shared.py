@@ -78,8 +78,9 @@ class Request(NamedTuple):
     """How many of the cores ask for bytes of their own."""
     piece_bytes: int = 0
     """Bytes of its requests: of a line, or of a shorter burst; 0 for stores."""
-    unkept: NDArray[np.bool_] | None = None
-    """Which of the lines the L2 does not keep though *is_cached*; None if it keeps all."""
+    unkept: NDArray[np.int64] | None = None
+    """How many bursts end in each line that the L2 does not keep though *is_cached*, 0 for those
+    that it keeps; None if it keeps all."""
     is_aliased: bool = False
     """Whether its bursts lie so far apart that few parts of the L2 have them all, which slows it if
     other cores ask them for the same lines at once."""

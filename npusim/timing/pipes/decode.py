@@ -85,8 +85,8 @@ class Asked(NamedTuple):
     hold_cycles: int
     """Cycles of the chip's clock that hold the pipe at least."""
     lines: Lines
-    unkept: NDArray[np.bool_] | None
-    """Which of the lines the L2 does not keep."""
+    unkept: NDArray[np.int64] | None
+    """How many bursts end in each of the lines that the L2 does not keep."""
 
 
 @dataclass(slots=True)
