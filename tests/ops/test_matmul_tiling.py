@@ -386,6 +386,31 @@ def test_tiles_of_matmul_v2(m: int, n: int, base: Any, grid: Any, blocks: int) -
     assert max(tiled.blocks) == blocks
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "n", "base", "cores"),
+    [
+        # 16 rows of 16384 in 16 bits fill L1, of less they do not.
+        (1, 16384, 512, (16, 128), 4),
+        (1, 16384 - 256, 512, (16, 48), 11),
+        (8, 16384, 256, (16, 128), 2),
+        # From 16 rows on 8 cores, or 4 for 32 rows, narrow the blocks.
+        (16, 16384, 512, (16, 64), 8),
+        (16, 16384, 1024, (16, 128), 8),
+        (32, 8192, 256, (32, 64), 4),
+        (32, 8192, 1024, (32, 128), 8),
+        (64, 4096, 256, (32, 128), 4),
+        # Wider ones are as with less k.
+        (8, 16384, 1024, (16, 256), 4),
+        (64, 8192, 512, (32, 64), 16),
+    ],
+)
+def test_matmul_v2_cuts_few_rows_that_do_not_fit_into_l1(
+    m: int, k: int, n: int, base: Any, cores: int
+) -> None:
+    tiled = halves(B2, m, k, n, turned=True)
+    assert (tiled.base[:2], tiled.cube.cores) == (base, cores)
+
+
 def test_loads_of_matmul_v2_copy_as_much_of_k_of_both() -> None:
     # 524288 bytes hold twice 431 of k of 176 and 128 rows: one line. 64 of k in L0.
     tiled = halves(B2, 512, 4096, 1024, turned=True)

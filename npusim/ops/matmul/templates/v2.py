@@ -7,7 +7,11 @@ each. All of it is assumed, more so between the sizes that were measured:
 
 * a power of two of cores, 16 of 24, makes one block each where that is enough: 32, 64 or 128 rows
   by 32 to 256 columns, as many blocks as there are cores for, the squarest of them;
-* of up to 32 rows and 512 columns each core of half of them takes an even share of the columns;
+* of up to 64 rows that do not fit into L1 with all their k, which is 16384 or more for 16 rows and
+  8192 for 32, few columns are cut into blocks of at most 32 x 128, from 16 rows on narrower
+  ones where rows times cores would be below 128;
+* of up to 32 rows and 512 columns, else, each core of half of them takes an even share of the
+  columns;
 * below 16 rows, wider ones are cut into 256 columns a block: one a core, or the same number for all
   cores, or for a power of two of them, or else as many as half of the cores leave;
 * from 16 rows on, up to 256 of them or of columns are cut into blocks of up to 128 x 256, of which
@@ -44,6 +48,13 @@ LARGE_BLOCKS = (128, 256), (256, 128)
 ROWS = 32, 64, 128
 COLUMNS = 32, 64, 128, 256
 """What blocks may have, of the products that are one block a core."""
+LONG_BLOCK = 32, 128
+"""The most that blocks have of rows that do not fit into L1 with all their k."""
+LONG_CORES = 128
+"""Cores times rows that there are at least, from 16 rows on."""
+LONG_COLUMNS = {16: 512, 33: 1024, 65: 256}
+"""Below so many of these rows, up to so many columns are cut so. Measured were 1 to 8, 16, 32 and
+64 rows; below 16 rows 1024 columns are cut otherwise."""
 CORES_ALONG = 8
 """Cores beside each other where rows are cut in thirds."""
 KEPT_X2_BYTES = 32 * 2**20
@@ -66,6 +77,9 @@ def _tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     core, pr = spec.cores["aic"], p.product
     if pr.matrices > 1:
         return diagonal_tiles(spec, p)
+    long = _long_rows(core, p)
+    if long is not None:
+        return _grid(core, p, long)
     if pr.m <= 32 and pr.n <= 512:
         shares = max(1, core.count // 2)
         return _grid(core, p, (align_up(pr.m, 16), align_up(ceil_div(pr.n, shares), 16)))
@@ -81,6 +95,20 @@ def _tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
         rows = align_up(ceil_div(pr.m, ceil_div(pr.m, 128)), 16)
         block = rows, min(256, align_up(pr.n, 16))
     return _grid(core, p, block)
+
+
+def _long_rows(core: Core, p: Problem) -> Block | None:
+    """The block where L1 has no room for all k of x1 beside anything else, and x1 is small."""
+    pr = p.product
+    rows = align_up(pr.m, 16)
+    fits = rows * pr.k * pr.element.bits // 8 < (core.l1_bytes or 0)
+    most = next((columns for below, columns in LONG_COLUMNS.items() if pr.m < below), 0)
+    if fits or pr.n > most:
+        return None
+    columns = min(LONG_BLOCK[1], align_up(pr.n, 16))
+    if pr.m >= 16:
+        columns = min(columns, align_up(ceil_div(pr.n * rows, LONG_CORES), 16))
+    return min(rows, LONG_BLOCK[0]), columns
 
 
 def _one_each(core: Core, p: Problem) -> Block | None:
