@@ -236,7 +236,8 @@ class Whole(NamedTuple):
         """float32 *values* rounded to integers of *dst*; None unless all of them surely fit."""
         if dst not in _LAST_FLOAT32 or mode not in _ROUNDINGS or not values.size:
             return None
-        rounded = _ROUNDINGS[mode](values)
+        with np.errstate(invalid="ignore"):
+            rounded = _ROUNDINGS[mode](values)
         low, high = rounded.min(), rounded.max()
         # A NaN anywhere makes both comparisons false.
         if low >= _INTEGER_RANGE[dst][0] and high <= _LAST_FLOAT32[dst]:

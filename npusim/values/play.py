@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from npusim.check.cross_core_flags import CrossCoreFlagCounts
+from npusim.data.blas import one_thread
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor
@@ -39,9 +40,8 @@ class Model:
     cube_order: CubeOrder = "k16"
     """How many products of fp16 or bf16 the cube adds up exactly before it rounds."""
     byte_exact: bool = False
-    """Keep L1 and L0 as bytes all the time, which gives the same values more slowly."""
-    tile_by_tile: bool = False
-    """Compute each block by itself, which gives the same values more slowly, too."""
+    """Keep L1 and L0 as bytes all the time, and compute each block by itself: the same values, more
+    slowly."""
 
 
 DEFAULT_MODEL = Model()
@@ -78,6 +78,10 @@ class Player:
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Run all blocks; *progress* is called with the share that has begun."""
+        with one_thread():
+            self._run(progress)
+
+    def _run(self, progress: Callable[[float], None] | None) -> None:
         if not self._has_cross_core_flags:
             begun = 0
             for batch in self._batches():
@@ -106,7 +110,7 @@ class Player:
 
     def _batches(self) -> list[Batch]:
         """The blocks, those together that are computed side by side."""
-        if self._model.tile_by_tile or self._model.byte_exact:
+        if self._model.byte_exact:
             return [(block,) for block in self._blocks]
         return batches(self._blocks, self._calls)
 
@@ -131,7 +135,7 @@ class Player:
             raise TrapError(f"{reason} (core {batch[lane].core})")
 
     def _fresh(self, kind: str, lanes: int) -> Buffers:
-        """Empty buffers; blocks that run one after the other, to their ends, use the same ones."""
+        """Empty buffers; batches that run one after the other, each to its end, share them."""
         key = kind, lanes
         if self._has_cross_core_flags or key not in self._buffers:
             core, byte_exact = self._spec.cores[kind], self._model.byte_exact

@@ -114,9 +114,8 @@ def broadcast(op: Broadcast, state: State) -> None:
 def reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
     dst = state.buffers.view(op.dst)
-    zeros = (0,) * (dst.ndim - len(state.lead))
-    first: tuple[Any, ...] = (..., *zeros)
-    dst[first] = extreme(state.read(op.src), axis=-1)
+    first = dst[..., 0, 0, :] if op.dst.is_strided else dst
+    first[..., 0] = extreme(state.read(op.src), axis=-1)
 
 
 def whole_reduce(op: WholeReduce, state: State) -> None:
