@@ -249,7 +249,7 @@ class Whole(NamedTuple):
         if dst is FLOAT16:
             if self.low < -_FP16_EXACT or self.high > _FP16_EXACT:
                 return None
-            return Whole(self.values.astype(np.int16, copy=False), self.low, self.high)
+            return self
         if dst not in _INTEGER_RANGE or dst is INT4:
             return None
         first, last = _INTEGER_RANGE[dst]
@@ -261,11 +261,24 @@ class Whole(NamedTuple):
     def put(self, dst: DType, out: Array) -> None:
         """Write the numbers into *out* as *dst*, to which they have been rounded or cast."""
         if dst is FLOAT16:
-            out[...] = _table(self.values.dtype, dst, "none", "inf_nan").take(
-                self.values.view(np.uint16), mode="wrap"
-            )
+            np.bitwise_or(*_fp16_bits(self.values), out=out.view(np.int16))
         else:
             np.copyto(out, self.values, casting="unsafe")
+
+
+_FP32_TO_FP16 = np.float32(2.0**-112)
+"""fp32 numbers have exponents that are greater by 127 - 15 than those of fp16, and 13 more bits of
+significand behind them."""
+_SIGN_OF_16_BITS = np.int16(-(2**15))
+
+
+def _fp16_bits(values: Array) -> tuple[Array, Array]:
+    """Exponents with significands, and signs, of whole numbers that fp16 holds; no zero has one."""
+    signs = values.astype(np.int16)
+    signs &= _SIGN_OF_16_BITS
+    rest = np.multiply(values, _FP32_TO_FP16, dtype=np.float32).view(np.int32)
+    rest >>= 13
+    return rest.astype(np.int16), signs
 
 
 def cast(

@@ -131,6 +131,9 @@ def fold(op: Fold, state: State) -> None:
 
 
 def unary(op: Unary, state: State) -> None:
+    if op.dst.dtype is FLOAT32 and not (op.src.is_strided or op.dst.is_strided):
+        np.abs(state.buffers.view(op.src), out=state.buffers.view(op.dst))
+        return
     magnitudes = np.abs(state.read(op.src))
     if op.dst.dtype is FLOAT16 and state.overflow == "saturate":
         # 65504 of an infinity, 0 of NaN (asc-devkit, Memory矢量计算接口边界值汇总.md).
@@ -138,7 +141,22 @@ def unary(op: Unary, state: State) -> None:
     state.write(op.dst, magnitudes)
 
 
+_TILE_BLOCKS = 32
+"""Blocks that are filled before they are copied on: numpy is slow with runs of one block."""
+
+
 def copy(op: Copy, state: State) -> None:
+    src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
+    is_one_block = op.src.block_stride == op.src.repeat_stride == 0
+    if is_one_block and not op.dst.is_strided and src.size == dst.size:
+        block = src[..., :1, 0, :].copy()
+        elements = _TILE_BLOCKS * block.shape[-1]
+        whole = dst.shape[-1] // elements * elements
+        tile = np.broadcast_to(block, (*state.lead, _TILE_BLOCKS, block.shape[-1]))
+        tile = tile.reshape(*state.lead, 1, elements)
+        dst[..., :whole].reshape(*state.lead, -1, elements)[...] = tile
+        dst[..., whole:] = tile[..., 0, : dst.shape[-1] - whole]
+        return
     state.write(op.dst, state.read(op.src))
 
 
