@@ -210,6 +210,8 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
     return _define(patterns.view(src), dst, mode, overflow)
 
 
+_LONG_ROW = 1 << 13
+"""So many elements are worth a call of numpy of their own (measured)."""
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
 _ROUNDINGS: dict[str, np.ufunc] = {
@@ -301,7 +303,13 @@ def cast(
         patterns = values.view(f"u{values.itemsize}")
         # Patterns never leave the table, so "wrap" only spares the bounds check.
         table = _table(values.dtype, dst, mode, overflow)
-        return np.asarray(table.take(patterns, mode="wrap"))
+        if values.ndim != 2 or values.shape[1] < _LONG_ROW:
+            return np.asarray(table.take(patterns, mode="wrap"))
+        # Numpy makes an index of eight bytes of each pattern: those of a row stay in cache.
+        found = np.empty(values.shape, table.dtype)
+        for row, out in zip(patterns, found, strict=True):
+            table.take(row, out=out, mode="wrap")
+        return found
     if values.dtype == np.float32 and dst in _LAST_FLOAT32:
         whole = Whole.rounded(values, dst, mode)
         if whole is not None:

@@ -41,8 +41,9 @@ def run(
     caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
     same kernel ran before: with "warm" and "repeat".
     *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0 and
-    computes core after core: both give the same more slowly. *cube_order* is the model of fp16 and bf16 products: how many the
-    cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
+    computes core after core: both give the same more slowly. *cube_order* is the model of fp16 and
+    bf16 products: how many the cube adds up exactly before it rounds. *progress* is
+    :data:`npusim.chip.Progress`.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.

@@ -125,9 +125,9 @@ def whole_reduce(op: WholeReduce, state: State) -> None:
 
 
 def fold(op: Fold, state: State) -> None:
-    extreme = np.min if op.op == "min" else np.max
+    extreme = np.minimum if op.op == "min" else np.maximum
     repeats = state.read(op.src).reshape(*state.lead, -1, op.dst.count)
-    state.write(op.dst, extreme([state.read(op.dst), extreme(repeats, axis=-2)], axis=0))
+    state.write(op.dst, extreme(state.read(op.dst), extreme.reduce(repeats, axis=-2)))
 
 
 def unary(op: Unary, state: State) -> None:
