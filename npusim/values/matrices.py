@@ -260,7 +260,12 @@ class Accumulator:
     def value(self) -> Array:
         """The sum so far, `(m, n)`."""
         for group in _groups(self.terms):
-            for terms in [group] if self._is_joinable(group) else [[term] for term in group]:
+            is_joinable = self._is_joinable(group)
+            if is_joinable and self.dtype is INT32:
+                # An exact sum has no order. Kernels begin k here and there; by address, pieces of
+                # an operand are neighbours again.
+                group.sort(key=lambda term: _address(term[0].matrix))
+            for terms in [group] if is_joinable else [[term] for term in group]:
                 self._add(_joined([a for a, _ in terms], 1), _joined([b for _, b in terms], 0))
         self.terms = []
         if self.initial.shape != (self.m, self.n):
