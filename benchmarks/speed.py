@@ -4,6 +4,7 @@
 (b) micro-ops timed a second against bare SimPy timeouts a second;
 (c) peak memory of a process that does (a) against the size of its inputs and outputs;
 (d) to (h) products on the cube: see products.py;
+(i) processor time of values: see values.py;
 (k) processor time of a process that imports npusim, or tells the help, against one of numpy;
 (l) a second call of the same shapes, time only, against the first one.
 
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 import simpy
 from products import products
+from values import values
 
 import npusim
 from npusim.run.kept import forget
@@ -191,5 +193,6 @@ if __name__ == "__main__":
         micro_ops()
         peak_memory()
         products(fastest)
+        values()
         start_up()
         second_calls()

@@ -1,15 +1,15 @@
 """The row of speed.py on values alone: processor time against the fastest plain numpy.
 
-(i) a run without times, of which a repetition is counted too, against numpy that knows nothing of
-tiles or buffers, works through whole rows while they lie in the processor's cache, and gives the
-same bits of these numbers. The second ratio is that of the values alone, without programs and
-their checks. BLAS has one thread.
+(i) a run without times against numpy that knows nothing of tiles or buffers, works through whole
+rows while they lie in the processor's cache, and gives the same bits of these numbers. A first call
+writes and checks programs, a further one of the same shapes finds them. BLAS has one thread.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -17,7 +17,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
-from npusim import chip
 from npusim.run.kept import forget
 
 DEVICE = "ascend910b2"
@@ -148,46 +147,29 @@ def calls() -> dict[str, tuple[Call, Callable[[], Matrix]]]:
     }
 
 
-class _Clock:
-    """Processor seconds of the values of the last run, without programs and their checks."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._compute = chip.compute
-
-    def compute(self, *args: Any, **kwargs: Any) -> None:
-        start = time.process_time()
-        self._compute(*args, **kwargs)
-        self.seconds = time.process_time() - start
-
-    def run(self, call: Call) -> tuple[float, Matrix]:
-        """Processor seconds of *call* without times, and its first output."""
-        op, args, kwargs = call
-        forget()
-        start = time.process_time()
-        run = npusim.run(op, *args, device=DEVICE, timing=False, **kwargs)
-        return time.process_time() - start, np.asarray(next(iter(run.outputs.values())))
+def seconds(work: Callable[[], Any]) -> float:
+    """Processor seconds of *work*."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def values() -> None:
     """(i)."""
-    clock = _Clock()
-    chip.compute = clock.compute  # type: ignore[assignment]
     with threadpool_limits(1, "blas"):
-        for label, (call, in_numpy) in calls().items():
-            whole = alone = plain = float("inf")
+        for label, ((op, args, kwargs), in_numpy) in calls().items():
+            ours = partial(npusim.run, op, *args, device=DEVICE, timing=False, **kwargs)
+            first = again = plain = float("inf")
             for _ in range(REPEATS):
-                seconds, found = clock.run(call)
-                whole, alone = min(whole, seconds), min(alone, clock.seconds)
-                start = time.process_time()
-                expected = in_numpy()
-                plain = min(plain, time.process_time() - start)
-            assert found.tobytes() == expected.tobytes(), label
+                forget()
+                first, again = min(first, seconds(ours)), min(again, seconds(ours))
+                plain = min(plain, seconds(in_numpy))
+            found = np.asarray(next(iter(ours().outputs.values())))
+            assert found.tobytes() == in_numpy().tobytes(), label
             print(
-                f"(i) values, {label:36} {whole / plain:5.2f} x numpy, {alone / plain:5.2f} "
-                f"without checks  ({whole:.3f} s, {alone:.3f} s : {plain:.3f} s)"
+                f"(i) values, {label:36} {again / plain:5.2f} x numpy, {first / plain:5.2f} "
+                f"the first call  ({again:.3f} s, {first:.3f} s : {plain:.3f} s)"
             )
-    chip.compute = clock._compute
 
 
 if __name__ == "__main__":

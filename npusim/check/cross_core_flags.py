@@ -39,12 +39,16 @@ class CrossCoreFlagCounts:
 
     def take(self, block: Block, op: CrossCoreWaitFlag) -> bool:
         """Let *block* pass *op* if its flag is up, and lower it."""
-        passed = self._waits[block, op.mode, op.event]
-        senders = self._senders_to(block, op.mode)
-        if not all(self._sets[other, op.mode, op.event] > passed for other in senders):
+        if not self.is_up(block, op):
             return False
         self._waits[block, op.mode, op.event] += 1
         return True
+
+    def is_up(self, block: Block, op: CrossCoreWaitFlag) -> bool:
+        """Whether *block* may pass *op*."""
+        passed = self._waits[block, op.mode, op.event]
+        senders = self._senders_to(block, op.mode)
+        return all(self._sets[other, op.mode, op.event] > passed for other in senders)
 
     def _senders_to(self, block: Block, mode: CrossMode) -> list[Block]:
         if (block, mode) not in self._senders:

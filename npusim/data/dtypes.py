@@ -210,6 +210,8 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
     return _define(patterns.view(src), dst, mode, overflow)
 
 
+_LONG_ROW = 1 << 13
+"""So many elements are worth a call of numpy of their own (measured)."""
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
 _ROUNDINGS: dict[str, np.ufunc] = {
@@ -236,7 +238,8 @@ class Whole(NamedTuple):
         """float32 *values* rounded to integers of *dst*; None unless all of them surely fit."""
         if dst not in _LAST_FLOAT32 or mode not in _ROUNDINGS or not values.size:
             return None
-        rounded = _ROUNDINGS[mode](values)
+        with np.errstate(invalid="ignore"):
+            rounded = _ROUNDINGS[mode](values)
         low, high = rounded.min(), rounded.max()
         # A NaN anywhere makes both comparisons false.
         if low >= _INTEGER_RANGE[dst][0] and high <= _LAST_FLOAT32[dst]:
@@ -248,7 +251,7 @@ class Whole(NamedTuple):
         if dst is FLOAT16:
             if self.low < -_FP16_EXACT or self.high > _FP16_EXACT:
                 return None
-            return Whole(self.values.astype(np.int16, copy=False), self.low, self.high)
+            return self
         if dst not in _INTEGER_RANGE or dst is INT4:
             return None
         first, last = _INTEGER_RANGE[dst]
@@ -260,11 +263,24 @@ class Whole(NamedTuple):
     def put(self, dst: DType, out: Array) -> None:
         """Write the numbers into *out* as *dst*, to which they have been rounded or cast."""
         if dst is FLOAT16:
-            out[...] = _table(self.values.dtype, dst, "none", "inf_nan").take(
-                self.values.view(np.uint16), mode="wrap"
-            )
+            np.bitwise_or(*_fp16_bits(self.values), out=out.view(np.int16))
         else:
             np.copyto(out, self.values, casting="unsafe")
+
+
+_FP32_TO_FP16 = np.float32(2.0**-112)
+"""fp32 numbers have exponents that are greater by 127 - 15 than those of fp16, and 13 more bits of
+significand behind them."""
+_SIGN_OF_16_BITS = np.int16(-(2**15))
+
+
+def _fp16_bits(values: Array) -> tuple[Array, Array]:
+    """Exponents with significands, and signs, of whole numbers that fp16 holds; no zero has one."""
+    signs = values.astype(np.int16)
+    signs &= _SIGN_OF_16_BITS
+    rest = np.multiply(values, _FP32_TO_FP16, dtype=np.float32).view(np.int32)
+    rest >>= 13
+    return rest.astype(np.int16), signs
 
 
 def cast(
@@ -287,7 +303,13 @@ def cast(
         patterns = values.view(f"u{values.itemsize}")
         # Patterns never leave the table, so "wrap" only spares the bounds check.
         table = _table(values.dtype, dst, mode, overflow)
-        return np.asarray(table.take(patterns, mode="wrap"))
+        if values.ndim != 2 or values.shape[1] < _LONG_ROW:
+            return np.asarray(table.take(patterns, mode="wrap"))
+        # Numpy makes an index of eight bytes of each pattern: those of a row stay in cache.
+        found = np.empty(values.shape, table.dtype)
+        for row, out in zip(patterns, found, strict=True):
+            table.take(row, out=out, mode="wrap")
+        return found
     if values.dtype == np.float32 and dst in _LAST_FLOAT32:
         whole = Whole.rounded(values, dst, mode)
         if whole is not None:

@@ -19,10 +19,19 @@ from typing import Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.blas import one_thread
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, Array, DType, dtype_of
 from npusim.data.integers import ceil_div
 
-__all__ = ["CubeOrder", "accumulate_int", "float_product", "int_product"]
+__all__ = [
+    "CubeOrder",
+    "LeftFactor",
+    "RightFactor",
+    "accumulate_int",
+    "add_float_product",
+    "float_product",
+    "int_product",
+]
 
 CubeOrder = Literal["k16", "k8", "k4", "k1"]
 """How many products the cube adds up before it rounds: 16 (one fractal of fp16), 8, 4 or 1."""
@@ -110,11 +119,15 @@ def accumulate_int(start: NDArray[np.int32], product: Wide) -> NDArray[np.int32]
 
 # ---- floats ----
 
-# A tile stays in cache, and so small a product in one thread of OpenBLAS (up to 2^18
-# multiplications): threads that wait for each other at every block cost more than they bring.
-_TILE_COLUMNS, _TILE_SUMS = 512, 2**14
+# A tile of float64 and what it is added to stay in the second cache of a processor (measured).
+_TILE_COLUMNS, _TILE_SUMS = 512, 2**15
 # A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
 _ABOVE_TIE, _TIE = 35, -(2**63)
+_REACH = 2.0**53 - 2.0**40
+"""So many multiples of a power of two float64 holds; some are left out, as bounds were rounded."""
+_BLOCKS_AHEAD = 8
+"""Blocks that are looked at together: their bounds grow slowly enough."""
+_NO_ROWS = np.zeros(0, np.intp)
 
 
 def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -> Single:
@@ -137,46 +150,97 @@ def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -
         raise ValueError(
             f"{who}: start must broadcast to {shape}, not {start.shape}; give it that shape"
         ) from None
-    with np.errstate(all="ignore"):
-        if b.ndim == 2:
-            a = a.reshape(math.prod(shape[:-1]), a.shape[-1])
-            _accumulate(a, b, out.reshape(-1, shape[-1]), _WIDTHS[order])
-        else:
-            a = np.broadcast_to(a, (*shape[:-1], a.shape[-1]))
-            b = np.broadcast_to(b, (*shape[:-2], *b.shape[-2:]))
-            for index in np.ndindex(shape[:-2]):
-                _accumulate(a[index], b[index], out[index], _WIDTHS[order])
-        out += np.float32(0)
-        out[np.isnan(out)] = np.nan
+    if b.ndim == 2:
+        left = LeftFactor.of(a.reshape(math.prod(shape[:-1]), a.shape[-1]), order)
+        whole = out.reshape(left.values.shape[0], shape[-1])
+        add_float_product(left, RightFactor.of(b, order), whole, order)
+        return out
+    a = np.broadcast_to(a, (*shape[:-1], a.shape[-1]))
+    b = np.broadcast_to(b, (*shape[:-2], *b.shape[-2:]))
+    for index in np.ndindex(shape[:-2]):
+        left, right = LeftFactor.of(a[index], order), RightFactor.of(b[index], order)
+        add_float_product(left, right, out[index], order)
     return out
 
 
+def add_float_product(left: LeftFactor, right: RightFactor, out: Single, order: CubeOrder) -> None:
+    """Add the product of *left* `(m, k)` and *right* `(k, n)` to *out* `(m, n)`.
+
+    Both are made for *order*.
+    """
+    with np.errstate(all="ignore"), one_thread():
+        _accumulate(left, right, out, _WIDTHS[order])
+        out += np.float32(0)
+        out[np.isnan(out)] = np.nan
+
+
 @dataclass(frozen=True, slots=True)
-class _Operand:
-    """A factor in float64, filled up with zeros to whole blocks of k."""
+class LeftFactor:
+    """A left factor `(m, k)` in float64, filled up with zeros to whole blocks of k."""
 
     values: Double
-    sizes: Double
-    """Magnitudes, and 0 for inf and NaN."""
     quanta: Double
-    """No more than a power of two that divides a block's numbers in each row of *a* `(m, blocks)`,
-    or column of *b* `(blocks, n)`; inf where all are zero."""
+    """`(k, m)`: no more than a power of two that divides each number; inf for zero."""
     finite: bool
 
     @classmethod
-    def of(cls, values: Array, k_axis: int, width: int) -> _Operand:
-        shape = list(values.shape)
-        blocks = ceil_div(shape[k_axis], width)
-        shape[k_axis] = blocks * width
-        filled = np.zeros(shape)
+    def of(cls, values: Array, order: CubeOrder) -> LeftFactor:
+        """From floats `(m, k)`."""
+        filled, sizes, finite = _filled(values, 1, _WIDTHS[order])
+        return cls(filled, np.ascontiguousarray(_quanta(sizes).T), finite)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes on the host."""
+        return self.values.nbytes + self.quanta.nbytes
+
+    def sizes(self, rows: slice) -> Double:
+        """Magnitudes in *rows*, and 0 for inf and NaN."""
+        sizes = np.abs(self.values[rows])
+        if not self.finite:
+            np.copyto(sizes, 0, where=~np.isfinite(sizes))
+        return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RightFactor:
+    """A right factor `(k, n)` in float64, filled up with zeros to whole blocks of k."""
+
+    values: Double
+    peaks: Double
+    """`(tiles, k)`: the largest magnitude in the columns of each tile, inf and NaN left out."""
+    quanta: Double
+    """`(tiles, k)`: no more than a power of two that divides all of these columns."""
+    finite: bool
+
+    @classmethod
+    def of(cls, values: Array, order: CubeOrder) -> RightFactor:
+        """From floats `(k, n)`."""
+        filled, sizes, finite = _filled(values, 0, _WIDTHS[order])
+        starts = range(0, values.shape[1], _TILE_COLUMNS)
+        tiles = [slice(start, start + _TILE_COLUMNS) for start in starts]
+        quanta = _quanta(sizes)
+        peaks = np.array([sizes[:, tile].max(axis=1) for tile in tiles])
+        return cls(filled, peaks, np.array([quanta[:, tile].min(axis=1) for tile in tiles]), finite)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes on the host."""
+        return self.values.nbytes + self.peaks.nbytes + self.quanta.nbytes
+
+
+def _filled(values: Array, k_axis: int, width: int) -> tuple[Double, Double, bool]:
+    """*values* in whole blocks, their magnitudes without inf and NaN, whether all are finite."""
+    shape = list(values.shape)
+    shape[k_axis] = ceil_div(shape[k_axis], width) * width
+    filled = np.zeros(shape)
+    with np.errstate(all="ignore"):
         filled[: values.shape[0], : values.shape[1]] = values
         sizes = np.abs(filled)
         finite = math.isfinite(sizes.sum())
-        if not finite:
-            np.copyto(sizes, 0, where=~np.isfinite(sizes))
-        split = (-1, blocks, width) if k_axis else (blocks, width, -1)
-        quanta = _quanta(sizes).reshape(split).min(axis=k_axis + 1)
-        return cls(filled, sizes, quanta, finite)
+    if not finite:
+        np.copyto(sizes, 0, where=~np.isfinite(sizes))
+    return filled, sizes, finite
 
 
 def _quanta(sizes: Double) -> Double:
@@ -192,25 +256,24 @@ def _quanta(sizes: Double) -> Double:
     return gaps
 
 
-def _accumulate(a: Array, b: Array, out: Single, width: int) -> None:
-    """Add the product of *a* `(m, k)` and *b* `(k, n)` to *out*, tile by tile."""
-    if not a.size or not b.size:
+def _accumulate(left: LeftFactor, right: RightFactor, out: Single, width: int) -> None:
+    """Add the product of *left* `(m, k)` and *right* `(k, n)` to *out*, tile by tile."""
+    if not left.values.size or not right.values.size:
         return
-    left, right = _Operand.of(a, 1, width), _Operand.of(b, 0, width)
     starts = np.abs(out).astype(np.float64)
     np.copyto(starts, 0, where=~np.isfinite(starts))
     finest = float(_quanta(starts).min()) if starts.any() else math.inf
     finite = left.finite and right.finite
     height = _TILE_SUMS // min(out.shape[1], _TILE_COLUMNS)
-    for column in range(0, out.shape[1], _TILE_COLUMNS):
+    for number, column in enumerate(range(0, out.shape[1], _TILE_COLUMNS)):
         columns = slice(column, column + _TILE_COLUMNS)
-        peaks = right.sizes[:, columns].max(axis=1).reshape(-1, width)
-        finest_right = right.quanta[:, columns].min(axis=1)
+        peaks = right.peaks[number].reshape(-1, width)
         for row in range(0, out.shape[0], height):
             rows = slice(row, row + height)
-            sizes = left.sizes[rows].reshape(-1, *peaks.shape)
+            sizes = left.sizes(rows).reshape(-1, *peaks.shape)
             bounds = np.einsum("ibw,bw->bi", sizes, peaks)
-            quanta = (left.quanta[rows] * finest_right).T
+            products = left.quanta[:, rows] * right.quanta[number][:, None]
+            quanta = products.reshape(*peaks.shape, -1).min(axis=1)
             largest = starts[rows, columns].max(axis=1)
             tile = _Tile.of(bounds, quanta, largest, finest, width, finite)
             tile.run(left.values[rows], right.values[:, columns], out[rows, columns])
@@ -225,7 +288,8 @@ class _Tile:
     number that fp32 holds by no more than twice what is added to it.
 
     *Exact*: q divides the accumulator too, as rounding only clears low bits. While T <= 2^53 q for
-    the least q so far, float64 holds every partial sum; what is left is the one rounding to fp32.
+    the least q so far of a row, float64 holds every partial sum of that row; what is left is the
+    one rounding to fp32. T and q may begin at any block, with the accumulator as it is there.
 
     *Ties*: while P <= 2^53 q the block's sum is exact, so only adding the accumulator rounds. A
     number rounded twice comes out wrong only if the first time it becomes a tie of the second. (Of
@@ -237,7 +301,12 @@ class _Tile:
     both give the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice what is needed.
     """
 
-    exact: list[bool]
+    bounds: Double
+    """P, `(blocks, rows)`"""
+    quanta: Double
+    """q, `(blocks, rows)`"""
+    finest: Double
+    """`(blocks, rows)`: the least q so far."""
     doubtful: NDArray[np.bool_]
     """`(blocks, rows)`"""
     tolerances: Double
@@ -258,39 +327,96 @@ class _Tile:
         """From P and q `(blocks, rows)`, and the largest |start| of each row."""
         # (blocks, rows): a bound of every partial sum up to the end of each block
         largest = starts + 2 * np.cumsum(bounds, axis=0)
-        finest = np.minimum(np.minimum.accumulate(quanta.min(axis=1)), finest_start)
-        # Half of 2^53: the bounds were themselves rounded.
-        exact = largest.max(axis=1) <= 2.0**52 * finest
-        doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)[:, None]
+        finest = np.minimum(np.minimum.accumulate(quanta, axis=0), finest_start)
+        doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)
         tolerances = 2.0**-52 * (width * bounds + 2 * largest)
-        return cls(exact.tolist(), doubtful, tolerances[:, :, None], width, finite)
+        return cls(bounds, quanta, finest, doubtful, tolerances[:, :, None], width, finite)
 
     def run(self, a: Double, b: Double, out: Single) -> None:
         """Add the product to *out*, which is a window of the result."""
         total = out.copy()
         sums, wide = np.empty((2, *out.shape))
-        bits = np.empty(out.shape, np.int64)
-        for block, exact in enumerate(self.exact):
+        inexact: list[NDArray[np.intp]] = []
+        for block in range(len(self.bounds)):
             ks = slice(block * self.width, (block + 1) * self.width)
             np.matmul(a[:, ks], b[ks], out=sums)
             if not self.finite:
                 _restore_nonfinite(a[:, ks], b[ks], sums)
             np.add(sums, total, out=wide)
-            if exact:
+            if not inexact:
+                inexact = self._inexact(block, total)
+            rows = inexact.pop()
+            if rows.size and self._is_open(block, rows, total, sums, wide):
+                before = total[rows]
                 np.copyto(total, wide, casting="same_kind")
-                continue
-            np.left_shift(wide.view(np.int64), _ABOVE_TIE, out=bits)
-            ties = np.flatnonzero(bits == _TIE)
-            near, rest = _two_sum(total.take(ties).astype(np.float64), sums.take(ties))
-            rows = np.flatnonzero(self.doubtful[block])
-            before = total[rows]
-            np.copyto(total, wide, casting="same_kind")
-            if rest.any():
-                total.put(ties, _to_single(near, rest))
-            if rows.size:
-                tolerances = self.tolerances[block, rows]
-                total[rows] = _settled(a[rows, ks], b[ks], before, wide[rows], tolerances)
+                where = a[rows, ks], b[ks], before, sums[rows], wide[rows]
+                total[rows] = self._careful(block, rows, *where)
+            else:
+                np.copyto(total, wide, casting="same_kind")
         out[...] = total
+
+    def _inexact(self, block: int, total: Single) -> list[NDArray[np.intp]]:
+        """The rows of which float64 may not hold a partial sum, for some blocks, the last first.
+
+        *total* is the accumulator before *block*, the first of them.
+        """
+        blocks = slice(block, block + _BLOCKS_AHEAD)
+        sizes = np.maximum(total.max(axis=1), -total.min(axis=1))
+        largest = sizes + 2 * np.cumsum(self.bounds[blocks], axis=0)
+        # A NaN is beyond every reach.
+        beyond = ~(largest <= _REACH * self.finest[blocks])
+        rows = np.flatnonzero(beyond.any(axis=0))
+        if rows.size:
+            # Rounding has cleared low bits: the accumulator as it is may be a multiple of more.
+            now = _quanta(np.abs(total[rows]).astype(np.float64)).min(axis=1)
+            finest = np.minimum(np.minimum.accumulate(self.quanta[blocks, rows], axis=0), now)
+            beyond[:, rows] = ~(largest[:, rows] <= _REACH * finest)
+        is_any = beyond.any(axis=1)
+        return [
+            np.flatnonzero(of_block) if is_there else _NO_ROWS
+            for of_block, is_there in zip(beyond[::-1], is_any[::-1], strict=True)
+        ]
+
+    def _is_open(
+        self, block: int, rows: NDArray[np.intp], total: Single, sums: Double, wide: Double
+    ) -> bool:
+        """Whether float64 lost something of a tie in *rows*, or one of them is doubtful.
+
+        *total* is the accumulator before *block*, *sums* its product, *wide* both together.
+        """
+        ties = np.flatnonzero(wide[rows].view(np.int64) << _ABOVE_TIE == _TIE)
+        if ties.size:
+            row, column = np.divmod(ties, wide.shape[1])
+            row = rows[row]
+            _, rest = _two_sum(total[row, column].astype(np.float64), sums[row, column])
+            if rest.any():
+                return True
+        return bool(self.doubtful[block, rows].any())
+
+    def _careful(
+        self,
+        block: int,
+        rows: NDArray[np.intp],
+        a: Double,
+        b: Double,
+        start: Single,
+        sums: Double,
+        wide: Double,
+    ) -> Single:
+        """*start* plus one block's product, of which *sums* is what BLAS found, for *rows*.
+
+        *wide* is their sum as float64 holds it. All but *b* are of these rows alone.
+        """
+        total = wide.astype(np.float32)
+        ties = np.flatnonzero(wide.view(np.int64) << _ABOVE_TIE == _TIE)
+        near, rest = _two_sum(start.take(ties).astype(np.float64), sums.take(ties))
+        if rest.any():
+            total.put(ties, _to_single(near, rest))
+        doubtful = np.flatnonzero(self.doubtful[block, rows])
+        if doubtful.size:
+            tolerances = self.tolerances[block, rows[doubtful]]
+            total[doubtful] = _settled(a[doubtful], b, start[doubtful], wide[doubtful], tolerances)
+        return total
 
 
 def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Double) -> Single:

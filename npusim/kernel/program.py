@@ -16,7 +16,7 @@ Line = tuple[str, int]
 """File and number of a line of a kernel."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Body:
     """Micro-ops in program order, which many calls share.
 

@@ -41,8 +41,8 @@ def run(
     tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
     caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
     same kernel ran before: with "warm" and "repeat".
-    *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0: both
-    give the same more slowly. *engine* is "simpy" or "compiled", which finds the same times sooner
+    *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0 and
+    computes core after core: both give the same more slowly. *engine* is "simpy" or "compiled", which finds the same times sooner
     where a C compiler was there to build it; unless given, what the environment variable
     NPUSIM_ENGINE says, or else "simpy". *cube_order* is the model of fp16 and bf16 products: how
     many the cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.

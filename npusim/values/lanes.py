@@ -7,9 +7,9 @@ micro-op after micro-op may be computed for all of them at once: each has buffer
 its own, and finds in global memory what it would find alone.
 
 Three things are left alone. Atomic additions round, so their order counts: whoever has one runs by
-itself. A matrix of the cube is one call of numpy already, and is held in a way of its own
-(``matrices``). And where a core may trap, the first one in the order of the blocks must be the one
-that is named: only neighbours in that order run side by side.
+itself, and where cores meet all do then. A matrix of the cube is one call of numpy already, and is
+held in a way of its own (``matrices``). And where a core may trap, the first one in the order of
+the blocks must be the one that is named: only neighbours in that order run side by side.
 """
 
 from __future__ import annotations
@@ -17,49 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from npusim.isa import (
-    ORDERING,
-    Axpy,
-    Binary,
-    BinaryScalar,
-    BlockReduce,
-    Broadcast,
-    Cast,
-    Copy,
-    Duplicate,
-    Fold,
-    Load,
-    MicroOp,
-    MulAddDst,
-    Reduce,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarLoop,
-    ScalarStore,
-    Store,
-    Trap,
-    Unary,
-    WholeReduce,
-    added_dtype,
-    global_operand,
-    reads,
-    writes,
-)
-from npusim.kernel.program import Block, Body, Call, Program
+from npusim.kernel.program import Block, Call, Program
+from npusim.values.facts import Facts, facts_of
 
-__all__ = ["Batch", "batches"]
+__all__ = ["OPERAND_BYTES", "Batch", "batches"]
 
 Batch = tuple[Block, ...]
 """Blocks that run side by side, in the order of the launch; one alone is a batch too."""
-
-SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
-    (
-        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Copy, Duplicate, Fold),
-        *(Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Store, Trap),
-        *(Unary, WholeReduce, *ORDERING),
-    )
-)
-"""Micro-ops that are computed for several blocks at once."""
 
 OPERAND_BYTES = 1 << 19
 """How large an operand may become by lying side by side: two of them, read and written, stay in the
@@ -71,11 +35,13 @@ def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) 
 
     *calls* are those of each program, in an order in which they may be computed.
     """
-    known = {program: tuple(call.body for call in calls[program]) for program in calls}
-    bodies = {body for found in known.values() for body in found}
-    widths = {body: _width(body) for body in bodies}
-    keys = [_key(block, known[block.program], widths) for block in blocks]
-    if any(_traps(body) for body in bodies):
+    facts = [facts_of(body) for body in {call.body for each in calls.values() for call in each}]
+    meets, traps = any(each.meets for each in facts), any(each.traps for each in facts)
+    if meets and (traps or any(each.adds for each in facts)):
+        return [(block,) for block in blocks]
+    known = {program: [facts_of(call.body) for call in calls[program]] for program in calls}
+    keys = [_key(block, calls[block.program], known[block.program]) for block in blocks]
+    if traps:
         groups = [list(run) for _, run in groupby(range(len(blocks)), keys.__getitem__)]
     else:
         found: dict[object, list[int]] = {}
@@ -84,35 +50,15 @@ def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) 
         groups = list(found.values())
     cut = []
     for group in groups:
-        widest = max((widths[body] or 1 for body in known[blocks[group[0]].program]), default=1)
-        lanes = max(1, OPERAND_BYTES // widest)
+        widest = max((each.width for each in known[blocks[group[0]].program]), default=0)
+        lanes = max(1, OPERAND_BYTES // max(1, widest))
         cut += [group[first : first + lanes] for first in range(0, len(group), lanes)]
     return [tuple(blocks[index] for index in group) for group in sorted(cut)]
 
 
-def _key(
-    block: Block, bodies: tuple[Body, ...], widths: Mapping[Body, int | None]
-) -> tuple[object, ...]:
+def _key(block: Block, calls: tuple[Call, ...], facts: Sequence[Facts]) -> tuple[object, ...]:
     """What blocks that run side by side have in common; nobody else has that of one alone."""
-    if any(widths[body] is None for body in bodies):
+    if any(each.is_alone for each in facts):
         return (block,)
+    bodies = tuple(call.body for call in calls)
     return block.kind, bodies, tuple((name, bound.tensor) for name, bound in block.bindings.items())
-
-
-def _width(body: Body) -> int | None:
-    """Bytes of the widest operand of *body*; None where it holds what runs by itself."""
-    widest = 1
-    for op in body:
-        if type(op) not in SIDE_BY_SIDE or added_dtype(op) is not None:
-            return None
-        if global_operand(op) is None:
-            widest = max(widest, *(local.nbytes for local in (*reads(op), *writes(op))), 1)
-    return widest
-
-
-def _traps(body: Body) -> bool:
-    return any(
-        isinstance(op, Trap)
-        or (isinstance(op, ScalarLoop) and any(isinstance(part, Trap) for part in op.body))
-        for op in body
-    )

@@ -12,9 +12,9 @@ would hide it if one does. In L0C, elements beyond m and n become zero.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
-from npusim.data.product import CubeOrder, accumulate_int, float_product, int_product
+from npusim.data.product import (
+    CubeOrder,
+    LeftFactor,
+    RightFactor,
+    accumulate_int,
+    add_float_product,
+    int_product,
+)
 from npusim.isa import BLOCK_BYTES
 from npusim.values.buffers import UNWRITTEN, LazyTile
 
@@ -175,27 +182,47 @@ Term = tuple[Factor, Factor]
 """The factors `(m, k)` and `(k, n)` of one Mmad."""
 
 
+Panel = Array | LeftFactor | RightFactor
+AnyPanel = TypeVar("AnyPanel", Array, LeftFactor, RightFactor)
+
+
 class Panels:
-    """Integer operands converted to float32, least recently used first out."""
+    """Operands in the form in which they are multiplied, least recently used first out."""
 
     def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[object, ...], Array] = OrderedDict()
+        self._cache: OrderedDict[tuple[object, ...], Panel] = OrderedDict()
         self._nbytes = 0
 
     def single(self, factor: Factor) -> Array:
         """The integers of *factor* as float32."""
+        return self._made(factor, "single", _as_single)
+
+    def left(self, factor: Factor, order: CubeOrder) -> LeftFactor:
+        """The floats of *factor* `(m, k)`."""
+        return self._made(factor, ("left", order), lambda x: LeftFactor.of(x, order))
+
+    def right(self, factor: Factor, order: CubeOrder) -> RightFactor:
+        """The floats of *factor* `(k, n)`."""
+        return self._made(factor, ("right", order), lambda x: RightFactor.of(x, order))
+
+    def _made(self, factor: Factor, form: object, make: Callable[[Array], AnyPanel]) -> AnyPanel:
         matrix = factor.matrix
         if not factor.is_constant:
-            return matrix.astype(np.float32)
-        key = _address(matrix), matrix.shape, matrix.strides
-        panel = self._cache.pop(key, None)
+            return make(matrix)
+        key = form, _address(matrix), matrix.shape, matrix.strides, matrix.dtype
+        panel: Any = self._cache.pop(key, None)
         if panel is None:
-            panel = np.ascontiguousarray(matrix).astype(np.float32)
+            panel = make(matrix)
             self._nbytes += panel.nbytes
             while self._cache and self._nbytes > PANEL_BYTES:
                 self._nbytes -= self._cache.popitem(last=False)[1].nbytes
         self._cache[key] = panel
-        return panel
+        made: AnyPanel = panel
+        return made
+
+
+def _as_single(matrix: Array) -> Array:
+    return np.ascontiguousarray(matrix).astype(np.float32)
 
 
 PANEL_BYTES = 1 << 27
@@ -233,7 +260,12 @@ class Accumulator:
     def value(self) -> Array:
         """The sum so far, `(m, n)`."""
         for group in _groups(self.terms):
-            for terms in [group] if self._is_joinable(group) else [[term] for term in group]:
+            is_joinable = self._is_joinable(group)
+            if is_joinable and self.dtype is INT32:
+                # An exact sum has no order. Kernels begin k here and there; by address, pieces of
+                # an operand are neighbours again.
+                group.sort(key=lambda term: _address(term[0].matrix))
+            for terms in [group] if is_joinable else [[term] for term in group]:
                 self._add(_joined([a for a, _ in terms], 1), _joined([b for _, b in terms], 0))
         self.terms = []
         if self.initial.shape != (self.m, self.n):
@@ -255,7 +287,10 @@ class Accumulator:
             is_zero = self.initial.ndim == 0 and not self.initial
             self.initial = product if is_zero else accumulate_int(self.initial, product)
         else:
-            self.initial = float_product(a.matrix, b.matrix, self.initial, self.order)
+            start = np.broadcast_to(self.initial, (self.m, self.n)).copy()
+            left, right = self.panels.left(a, self.order), self.panels.right(b, self.order)
+            add_float_product(left, right, start, self.order)
+            self.initial = start
 
 
 LARGEST_PRODUCT = 1 << 14

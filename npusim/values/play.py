@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from npusim.check.cross_core_flags import CrossCoreFlagCounts
+from npusim.data.blas import one_thread
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    ORDERING,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    MicroOp,
-    global_operand,
-    writes_global,
-)
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
 from npusim.kernel.program import Block, Body, Call, Program
 from npusim.values.buffers import Buffers
+from npusim.values.facts import CrossCoreOp, facts_of
 from npusim.values.lanes import Batch, batches
 from npusim.values.matrices import Panels
 from npusim.values.registers import renamed
 from npusim.values.semantics import Memory, State, run
 
 __all__ = ["DEFAULT_MODEL", "Model", "Player"]
-
-CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
-Piece = list[MicroOp] | CrossCoreOp
-"""Micro-ops between two flags between cores, or one such flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +30,8 @@ class Model:
     cube_order: CubeOrder = "k16"
     """How many products of fp16 or bf16 the cube adds up exactly before it rounds."""
     byte_exact: bool = False
-    """Keep L1 and L0 as bytes all the time, which gives the same values more slowly."""
-    tile_by_tile: bool = False
-    """Compute each block by itself, which gives the same values more slowly, too."""
+    """Keep L1 and L0 as bytes all the time, and compute each block by itself: the same values, more
+    slowly."""
 
 
 DEFAULT_MODEL = Model()
@@ -62,51 +52,47 @@ class Player:
         self._model = model
         self._panels = Panels()
         self._data = {tensor.name: tensor.data for tensor in tensors}
-        self._pieces: dict[Body, list[Piece]] = {}
         programs = {block.program for block in blocks}
-        stored = {program: _stored(program) for program in programs}
+        self._calls = {program: _ordered(program, orders[program]) for program in programs}
+        bodies = {program: {call.body for call in self._calls[program]} for program in programs}
+        stored = {
+            program: {name for body in bodies[program] for name in facts_of(body).stored}
+            for program in programs
+        }
         self._written = {
             block.bindings[name].tensor for block in blocks for name in stored[block.program]
         }
         self._has_cross_core_flags = any(
-            isinstance(op, CrossCoreOp)
-            for body in {body for program in programs for body in program.bodies}
-            for op in body
+            facts_of(body).meets for program in programs for body in bodies[program]
         )
         self._buffers: dict[tuple[str, int], Buffers] = {}
-        self._calls = {program: _ordered(program, orders[program]) for program in programs}
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Run all blocks; *progress* is called with the share that has begun."""
-        if not self._has_cross_core_flags:
-            begun = 0
-            for batch in self._batches():
-                if progress:
-                    progress(begun / len(self._blocks))
-                for _ in self._play(batch):
-                    raise AssertionError("a program without flags between cores never stops")
-                begun += len(batch)
-            return
-        flags = CrossCoreFlagCounts(self._blocks)
-        plays = {block: self._play((block,)) for block in self._blocks}
-        waiting: dict[Block, CrossCoreWaitFlag] = {}
-        while plays:
-            block = next(x for x in plays if x not in waiting or flags.take(x, waiting[x]))
-            waiting.pop(block, None)
-            for op in plays[block]:
-                if isinstance(op, CrossCoreSetFlag):
-                    flags.set(block, op)
-                elif not flags.take(block, op):
-                    waiting[block] = op
-                    break
-            else:
-                del plays[block]
-                if progress:
-                    progress(1 - len(plays) / len(self._blocks))
+        with one_thread():
+            self._run(progress)
+
+    def _run(self, progress: Callable[[float], None] | None) -> None:
+        batches = self._batches()
+        if self._has_cross_core_flags:
+            # Blocks side by side go on together, and cores that take turns might wait for ever.
+            told = {batch: self._flags(batch[0]) for batch in batches}
+            if not _meet(told, CrossCoreFlagCounts(self._blocks)):
+                batches = [(block,) for block in self._blocks]
+        plays = {batch: self._play(batch) for batch in batches}
+        if not _meet(plays, CrossCoreFlagCounts(self._blocks), progress):
+            raise AssertionError("flags between cores have been checked")
+
+    def _flags(self, block: Block) -> Iterator[CrossCoreOp]:
+        """The flags between cores of *block* in order."""
+        for call in self._calls[block.program]:
+            for piece in facts_of(call.body).pieces:
+                if not isinstance(piece, list):
+                    yield piece
 
     def _batches(self) -> list[Batch]:
         """The blocks, those together that are computed side by side."""
-        if self._model.tile_by_tile or self._model.byte_exact:
+        if self._model.byte_exact:
             return [(block,) for block in self._blocks]
         return batches(self._blocks, self._calls)
 
@@ -119,7 +105,7 @@ class Player:
         try:
             for calls in zip(*(self._calls[block.program] for block in batch), strict=True):
                 state.memories = _memories(bound, calls)
-                for piece in self._pieces_of(calls[0].body):
+                for piece in facts_of(calls[0].body).pieces:
                     if isinstance(piece, list):
                         run(piece, state)
                     else:
@@ -131,7 +117,7 @@ class Player:
             raise TrapError(f"{reason} (core {batch[lane].core})")
 
     def _fresh(self, kind: str, lanes: int) -> Buffers:
-        """Empty buffers; blocks that run one after the other, to their ends, use the same ones."""
+        """Empty buffers; batches that run one after the other, each to its end, share them."""
         key = kind, lanes
         if self._has_cross_core_flags or key not in self._buffers:
             core, byte_exact = self._spec.cores[kind], self._model.byte_exact
@@ -153,20 +139,44 @@ class Player:
             memories[name] = Memory(data, bound.base_bytes, bound.tensor not in self._written)
         return memories
 
-    def _pieces_of(self, body: Body) -> list[Piece]:
-        pieces: list[Piece] | None = self._pieces.get(body)
-        quiet: list[MicroOp]
-        if pieces is None:
-            pieces, quiet = [], []
-            for op in body:
-                if isinstance(op, CrossCoreOp):
-                    pieces += [quiet, op]
-                    quiet = []
-                elif not isinstance(op, ORDERING):
-                    quiet.append(op)
-            pieces.append(quiet)
-            self._pieces[body] = pieces
-        return pieces
+
+def _meet(
+    plays: Mapping[Batch, Iterator[CrossCoreOp]],
+    flags: CrossCoreFlagCounts,
+    progress: Callable[[float], None] | None = None,
+) -> bool:
+    """Let batches go on from flag to flag, always the first that can; whether all come to an end.
+
+    *progress* is called with the share of the blocks that has begun.
+    """
+    left, begun = dict(plays), 0
+    blocks = sum(len(batch) for batch in plays)
+    waiting: dict[Batch, CrossCoreWaitFlag] = {}
+    while left:
+        batch = next((x for x in left if x not in waiting or _take(flags, x, waiting[x])), None)
+        if batch is None:
+            return False
+        if waiting.pop(batch, None) is None:
+            if progress:
+                progress(begun / blocks)
+            begun += len(batch)
+        for op in left[batch]:
+            if isinstance(op, CrossCoreSetFlag):
+                for block in batch:
+                    flags.set(block, op)
+            elif not _take(flags, batch, op):
+                waiting[batch] = op
+                break
+        else:
+            del left[batch]
+    return True
+
+
+def _take(flags: CrossCoreFlagCounts, batch: Batch, op: CrossCoreWaitFlag) -> bool:
+    """Let all of *batch* pass *op* if its flag is up for each."""
+    if not all(flags.is_up(block, op) for block in batch):
+        return False
+    return all(flags.take(block, op) for block in batch)
 
 
 def _ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
@@ -189,14 +199,3 @@ def _memories(bound: list[dict[str, Memory]], calls: tuple[Call, ...]) -> dict[s
         )
         found[name] = replace(memory, base_bytes=bases[0], bases=bases)
     return found
-
-
-def _stored(program: Program) -> set[str]:
-    """Names of global memory that *program* writes."""
-    names = set()
-    for body in program.bodies:
-        for op in body:
-            place = global_operand(op)
-            if place is not None and writes_global(op):
-                names.add(place.name)
-    return names

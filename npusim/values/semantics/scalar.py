@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import FLOAT16, INT32, Array, Overflow, cast
+from npusim.data.dtypes import FLOAT16, INT32, Array, DType, Overflow, cast
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Trap
 from npusim.values.semantics.state import State
 
@@ -20,11 +22,18 @@ def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array
 
     Lanes come first.
     """
-    rounds = rounds if step_bytes else 1
+    if rounds == 1 or not step_bytes:
+        element = state.buffers.view(first)[..., :1]
+        return element.view(_bits(first.dtype))
     swept = ScalarLoop(rounds, ()).swept(first, step_bytes)
-    kind = f"u{first.dtype.numpy.itemsize}" if first.dtype.is_float else first.dtype.numpy
-    window = state.buffers.view(swept.as_dtype(first.dtype)).view(kind)
+    window = state.buffers.view(swept.as_dtype(first.dtype)).view(_bits(first.dtype))
     return as_strided(window, (*state.lead, rounds), (*window.strides[:-1], step_bytes))
+
+
+@cache
+def _bits(dtype: DType) -> np.dtype[Any]:
+    """What an element is seen as: a float as its bits."""
+    return np.dtype(f"u{dtype.numpy.itemsize}") if dtype.is_float else dtype.numpy
 
 
 def scalar_load(op: ScalarLoad, state: State, rounds: int = 1) -> None:

@@ -114,9 +114,8 @@ def broadcast(op: Broadcast, state: State) -> None:
 def reduce(op: Reduce, state: State) -> None:
     extreme = np.min if op.op == "min" else np.max
     dst = state.buffers.view(op.dst)
-    zeros = (0,) * (dst.ndim - len(state.lead))
-    first: tuple[Any, ...] = (..., *zeros)
-    dst[first] = extreme(state.read(op.src), axis=-1)
+    first = dst[..., 0, 0, :] if op.dst.is_strided else dst
+    first[..., 0] = extreme(state.read(op.src), axis=-1)
 
 
 def whole_reduce(op: WholeReduce, state: State) -> None:
@@ -126,12 +125,15 @@ def whole_reduce(op: WholeReduce, state: State) -> None:
 
 
 def fold(op: Fold, state: State) -> None:
-    extreme = np.min if op.op == "min" else np.max
+    extreme = np.minimum if op.op == "min" else np.maximum
     repeats = state.read(op.src).reshape(*state.lead, -1, op.dst.count)
-    state.write(op.dst, extreme([state.read(op.dst), extreme(repeats, axis=-2)], axis=0))
+    state.write(op.dst, extreme(state.read(op.dst), extreme.reduce(repeats, axis=-2)))
 
 
 def unary(op: Unary, state: State) -> None:
+    if op.dst.dtype is FLOAT32 and not (op.src.is_strided or op.dst.is_strided):
+        np.abs(state.buffers.view(op.src), out=state.buffers.view(op.dst))
+        return
     magnitudes = np.abs(state.read(op.src))
     if op.dst.dtype is FLOAT16 and state.overflow == "saturate":
         # 65504 of an infinity, 0 of NaN (asc-devkit, Memory矢量计算接口边界值汇总.md).
@@ -139,7 +141,22 @@ def unary(op: Unary, state: State) -> None:
     state.write(op.dst, magnitudes)
 
 
+_TILE_BLOCKS = 32
+"""Blocks that are filled before they are copied on: numpy is slow with runs of one block."""
+
+
 def copy(op: Copy, state: State) -> None:
+    src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
+    is_one_block = op.src.block_stride == op.src.repeat_stride == 0
+    if is_one_block and not op.dst.is_strided and src.size == dst.size:
+        block = src[..., :1, 0, :].copy()
+        elements = _TILE_BLOCKS * block.shape[-1]
+        whole = dst.shape[-1] // elements * elements
+        tile = np.broadcast_to(block, (*state.lead, _TILE_BLOCKS, block.shape[-1]))
+        tile = tile.reshape(*state.lead, 1, elements)
+        dst[..., :whole].reshape(*state.lead, -1, elements)[...] = tile
+        dst[..., whole:] = tile[..., 0, : dst.shape[-1] - whole]
+        return
     state.write(op.dst, state.read(op.src))
 
 

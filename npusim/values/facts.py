@@ -1,0 +1,125 @@
+"""What playing a body asks about its micro-ops, found out once for as long as the body lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from npusim.isa import (
+    ORDERING,
+    Axpy,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    Cast,
+    Copy,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Duplicate,
+    Fold,
+    Load,
+    MicroOp,
+    MulAddDst,
+    Reduce,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    Store,
+    Trap,
+    Unary,
+    WholeReduce,
+    added_dtype,
+    global_operand,
+    reads,
+    writes,
+    writes_global,
+)
+from npusim.kernel.program import Body
+
+__all__ = ["CrossCoreOp", "Facts", "Piece", "facts_of"]
+
+CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
+Piece = list[MicroOp] | CrossCoreOp
+"""Micro-ops between two flags between cores, without those that order pipes, or one such flag."""
+
+SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
+    (
+        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Copy, Duplicate, Fold),
+        *(Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Store, Trap),
+        *(Unary, WholeReduce),
+    )
+)
+"""Micro-ops that can be computed for several blocks at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a body."""
+
+    pieces: tuple[Piece, ...]
+    stored: frozenset[str]
+    """Names of global memory that it writes."""
+    is_alone: bool
+    """Whether it holds a micro-op that cannot be computed for several blocks at once."""
+    width: int
+    """Bytes of its widest operand within the core."""
+    adds: bool
+    """Whether it adds to global memory."""
+    traps: bool
+    meets: bool
+    """Whether it has flags between cores."""
+
+
+_known: WeakKeyDictionary[Body, Facts] = WeakKeyDictionary()
+
+
+def facts_of(body: Body) -> Facts:
+    """What is known of *body*, which is looked at once."""
+    found = _known.get(body)
+    if found is None:
+        found = _known[body] = _look(body)
+    return found
+
+
+def _look(body: Body) -> Facts:
+    pieces: list[Piece] = []
+    quiet: list[MicroOp] = []
+    for op in body:
+        if isinstance(op, CrossCoreOp):
+            pieces += [quiet, op]
+            quiet = []
+        elif not isinstance(op, ORDERING):
+            quiet.append(op)
+    pieces.append(quiet)
+    working = [op for piece in pieces if isinstance(piece, list) for op in piece]
+    adds = any(added_dtype(op) is not None for op in working)
+    is_alone = adds or any(type(op) not in SIDE_BY_SIDE for op in working)
+    return Facts(
+        tuple(pieces),
+        frozenset(_stored(working)),
+        is_alone,
+        0 if is_alone else max((_width(op) for op in working), default=0),
+        adds,
+        any(_traps(op) for op in working),
+        len(pieces) > 1,
+    )
+
+
+def _stored(ops: list[MicroOp]) -> list[str]:
+    places = [global_operand(op) for op in ops if writes_global(op)]
+    return [place.name for place in places if place is not None]
+
+
+def _width(op: MicroOp) -> int:
+    """Bytes of the widest operand; a copy from or to global memory is not calculated with."""
+    if global_operand(op) is not None:
+        return 0
+    return max((local.nbytes for local in (*reads(op), *writes(op))), default=0)
+
+
+def _traps(op: MicroOp) -> bool:
+    if isinstance(op, ScalarLoop):
+        return any(isinstance(part, Trap) for part in op.body)
+    return isinstance(op, Trap)
