@@ -42,10 +42,11 @@ def run(
     caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
     same kernel ran before: with "warm" and "repeat".
     *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0 and
-    computes core after core: both give the same more slowly. *engine* is "simpy" or "compiled", which finds the same times sooner
-    where a C compiler was there to build it; unless given, what the environment variable
-    NPUSIM_ENGINE says, or else "simpy". *cube_order* is the model of fp16 and bf16 products: how
-    many the cube adds up exactly before it rounds. *progress* is :data:`npusim.chip.Progress`.
+    computes core after core: both give the same more slowly. *engine* is "simpy" or "compiled",
+    which finds the same times sooner where a C compiler was there to build it; unless given, what
+    the environment variable NPUSIM_ENGINE says, or else "simpy". *cube_order* is the model of fp16
+    and bf16 products: how many the cube adds up exactly before it rounds. *progress* is
+    :data:`npusim.chip.Progress`.
 
     Programs and times of earlier calls are kept, and found by all that they depend on: see
     :mod:`npusim.run.kept`. Of these *progress* hears nothing.

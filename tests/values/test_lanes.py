@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check.random_programs import random_program
+from random_programs import random_program
 
 import npusim
 from npusim import chip, devices
