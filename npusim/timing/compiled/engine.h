@@ -19,8 +19,9 @@ typedef __int128 i128;
 
 enum { WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET };
 
+/* `op` is its number in its body. */
 typedef struct {
-    i64 what, after, cycles, x, y;
+    i64 what, after, cycles, x, y, op;
 } Step;
 
 /* A copy as its decoder knows it, `CopyStep`. */
@@ -35,9 +36,10 @@ typedef struct {
     const i64 *unkept;  /* how many bursts end in each line that is not kept, or null */
 } Asked;
 
-/* A stretch of a program, and which of its calls it belongs to. */
+/* A stretch of a program, which of its calls it belongs to, and the number of that call's first
+ * micro-op. */
 typedef struct {
-    i64 stretch, call;
+    i64 stretch, call, first_op;
 } Part;
 
 typedef struct {
@@ -92,12 +94,12 @@ typedef struct {
     i64 events_per_report;
     Ask ask;
     Report report;
-    /* What comes out. Of each lane and pipe, from `first_time` on: when each micro-op started, left
-     * the pipe free and had its result; from `first_fact` on FACTS numbers of each copy. */
+    /* What comes out. Of each lane, from `first_time` on: when each micro-op started, left its pipe
+     * free and had its result; from `first_fact` on FACTS numbers of each copy. */
     const i64 *first_time, *first_fact;
     i64 *start, *free, *end, *facts;
     i64 *counts;  /* (lanes, 3): l2_bytes, l2_hit_bytes, l2_written_bytes */
-    i64 *waiting;  /* (lanes, pipes): micro-ops done where a pipe waits for ever, else -1 */
+    i64 *waiting;  /* (lanes, pipes): the micro-op at which a pipe waits for ever, else -1 */
     i64 written_bytes;
 } Problem;
 
@@ -142,7 +144,7 @@ typedef struct {
 
 /* A copy of a pipe on its way, `_Load` or a store. */
 typedef struct Load {
-    i64 lane, pipe, start, asked_at;
+    i64 lane, pipe, op, start, asked_at;
     const CopyStep *step;
     const Asked *asked;
     const Binding *binding;
@@ -158,14 +160,14 @@ typedef struct {
 } Found;
 
 typedef struct {
-    i64 part, position, free, done, waits_for, times, copies;
+    i64 part, position, free, done, waits_for;
 } Pipe;
 
 typedef struct {
     const Code *code;
     const Decoder *decoder;
     const Binding *bindings;
-    i64 cores, number;
+    i64 cores, number, copies;
     Pipe *pipes;
     Load *loads;  /* one a pipe */
     Queue opened, runnable;
@@ -231,6 +233,8 @@ void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far);
 /* lane.c */
 void lane_run(Run *run, Lane *lane);
 void lane_raise(Run *run, Lane *lane, i64 cross_flag);
+/* The number of the micro-op that a pipe has come to. */
+i64 op_of(const Run *run, const Lane *lane, i64 pipe);
 void lane_moved(Run *run, Load *load, i64 latency, i64 l2_bytes, i64 l2_hit_bytes,
                 i64 l2_written_bytes);
 void cross_set_arrived(Run *run, i64 lane, i64 cross_flag);

@@ -30,31 +30,62 @@ static i64 when_drained(const Problem *problem, const Lane *lane, i64 start, i64
     return latest;
 }
 
-static const Asked *asked_of(Run *run, i64 copy, i64 phase);
+static const Part *part_of(const Run *run, const Lane *lane, i64 pipe) {
+    return run->problem->parts + lane->code->first_part + lane->pipes[pipe].part;
+}
 
-static void start_copy(Run *run, Lane *lane, i64 pipe, i64 number, i64 start) {
+/* The steps of a pipe in a stretch, and in `count` how many. */
+static const Step *steps_of(const Problem *problem, const Part *part, i64 pipe, i64 *count) {
+    const i64 *stretch = problem->stretches + part->stretch * (1 + 2 * problem->pipes);
+    *count = stretch[2 + 2 * pipe];
+    return problem->steps + stretch[1 + 2 * pipe];
+}
+
+i64 op_of(const Run *run, const Lane *lane, i64 pipe) {
+    i64 count;
+    const Part *part = part_of(run, lane, pipe);
+    return part->first_op +
+           steps_of(run->problem, part, pipe, &count)[lane->pipes[pipe].position].op;
+}
+
+static void note(Run *run, const Lane *lane, i64 op, i64 start, i64 free, i64 end) {
     const Problem *problem = run->problem;
-    i64 copy = lane->decoder->first_copy + number;
+    i64 time = problem->first_time[lane->number] + op;
+    problem->start[time] = start;
+    problem->free[time] = free;
+    problem->end[time] = end;
+    run->started++;
+}
+
+static const Asked *asked_of(Run *run, i64 copy, i64 phase) {
+    Known *known = find_known(run, copy, phase);
+    return known ? &known->asked : 0;
+}
+
+static void start_copy(Run *run, Lane *lane, i64 pipe, const Part *part, const Step *found,
+                       i64 start) {
+    const Problem *problem = run->problem;
+    i64 copy = lane->decoder->first_copy + found->x;
     const CopyStep *step = problem->copies + copy;
     const Binding *binding = lane->bindings + step->name;
-    i64 call = problem->parts[lane->code->first_part + lane->pipes[pipe].part].call;
-    i64 shift = problem->shifts[call * problem->names + step->name];
+    i64 shift = problem->shifts[part->call * problem->names + step->name];
     i64 address = binding->base_bytes + shift + step->offset_bytes;
     i64 asked_at = start + step->startup;
     const Asked *asked = asked_of(run, copy, address % problem->line_bytes);
     if (!asked) return;
     lane->loads[pipe] = (Load){
-        .lane = lane->number, .pipe = pipe, .start = start, .asked_at = asked_at, .step = step,
+        .lane = lane->number, .pipe = pipe, .op = part->first_op + found->op, .start = start, .asked_at = asked_at, .step = step,
         .asked = asked, .binding = binding, .line = address / problem->line_bytes, .latest = -1,
     };
     at(run, asked_at, NORMAL, ON_REQUEST, lane->number, pipe);
 }
 
 /* Time what is left of the steps of `pipe` in a stretch; whether it did all of them. */
-static bool work(Run *run, Lane *lane, i64 number, const Step *steps, i64 count, i64 opened) {
+static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened) {
     const Problem *problem = run->problem;
     Pipe *pipe = lane->pipes + number;
-    i64 first = problem->first_time[lane->number * problem->pipes + number];
+    i64 count;
+    const Step *steps = steps_of(problem, part, number, &count);
     i64 free = pipe->free, done = pipe->done, end = 0, position = pipe->position;
     bool goes_on = true;
     for (; position < count; position++) {
@@ -81,7 +112,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Step *steps, i64 count,
             break;
         case COPY:
             pipe->waits_for = COPYING;
-            start_copy(run, lane, number, step->x, start);
+            start_copy(run, lane, number, part, step, start);
             goes_on = false;
             break;
         case CROSS_SET:
@@ -102,11 +133,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Step *steps, i64 count,
             free = end = when_drained(problem, lane, start, done) + step->cycles;
         }
         if (!goes_on || run->failed) break;
-        i64 time = first + pipe->times++;
-        problem->start[time] = start;
-        problem->free[time] = free;
-        problem->end[time] = end;
-        run->started++;
+        note(run, lane, part->first_op + step->op, start, free, end);
     }
     pipe->free = free;
     pipe->done = done;
@@ -118,7 +145,6 @@ static bool work(Run *run, Lane *lane, i64 number, const Step *steps, i64 count,
 static void walk(Run *run, Lane *lane, i64 number) {
     const Problem *problem = run->problem;
     Pipe *pipe = lane->pipes + number;
-    i64 row = 1 + 2 * problem->pipes;
     while (!run->failed) {
         bool is_open = pipe->part < lane->opened.count;
         if (!is_open && !(number == problem->scalar && open_next(run, lane))) {
@@ -127,14 +153,13 @@ static void walk(Run *run, Lane *lane, i64 number) {
             if (lane->pipes[problem->scalar].waits_for == DRAINING) wake(run, lane, problem->scalar);
             return;
         }
-        const Part *part = problem->parts + lane->code->first_part + pipe->part;
-        const i64 *stretch = problem->stretches + part->stretch * row;
-        i64 opened = lane->opened.items[pipe->part], count = stretch[2 + 2 * number];
-        const Step *steps = problem->steps + stretch[1 + 2 * number];
-        if (count && !work(run, lane, number, steps, count, opened)) return;
+        const Part *part = part_of(run, lane, number);
+        i64 opened = lane->opened.items[pipe->part];
+        if (!work(run, lane, number, part, opened)) return;
         pipe->part++;
         /* The scalar unit is busy while it hands out micro-ops, also without work of its own. */
-        if (number == problem->scalar) pipe->free = larger(pipe->free, opened + stretch[0]);
+        i64 cycles = problem->stretches[part->stretch * (1 + 2 * problem->pipes)];
+        if (number == problem->scalar) pipe->free = larger(pipe->free, opened + cycles);
     }
 }
 
@@ -182,25 +207,14 @@ void lane_moved(Run *run, Load *load, i64 latency, i64 l2_bytes, i64 l2_hit_byte
      * memory delays only the result, so copies behind each other hide it. */
     i64 free = larger(load->start + load->asked->hold_cycles, run->now);
     i64 end = larger(free, run->now + latency);
-    i64 place = load->lane * problem->pipes + load->pipe;
-    i64 *facts = problem->facts + FACTS * (problem->first_fact[place] + pipe->copies++);
-    const i64 found[FACTS] = {pipe->times,     load->asked_at, run->now,  load->gm_narrow,
+    i64 *facts = problem->facts + FACTS * (problem->first_fact[load->lane] + lane->copies++);
+    const i64 found[FACTS] = {load->op,        load->asked_at, run->now,  load->gm_narrow,
                               load->l2_narrow, load->turning,  load->read};
     for (int i = 0; i < FACTS; i++) facts[i] = found[i];
-    i64 time = problem->first_time[place] + pipe->times++;
-    problem->start[time] = load->start;
-    problem->free[time] = free;
-    problem->end[time] = end;
-    run->started++;
+    note(run, lane, load->op, load->start, free, end);
     pipe->free = free;
     pipe->done = larger(pipe->done, end);
     pipe->position++;
     wake(run, lane, load->pipe);
     lane_run(run, lane);
-}
-
-/* What `copy` asks from `phase` on: Python says so once, the table keeps it. */
-static const Asked *asked_of(Run *run, i64 copy, i64 phase) {
-    Known *known = find_known(run, copy, phase);
-    return known ? &known->asked : 0;
 }

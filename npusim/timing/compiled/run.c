@@ -146,9 +146,9 @@ static void tell_waiting(const Run *run) {
     const Problem *problem = run->problem;
     for (i64 i = 0; i < problem->lanes; i++)
         for (i64 pipe = 0; pipe < problem->pipes; pipe++) {
-            const Pipe *found = run->lanes[i].pipes + pipe;
-            bool waits = found->waits_for != WORKLESS;
-            problem->waiting[i * problem->pipes + pipe] = waits ? found->times : -1;
+            const Lane *lane = run->lanes + i;
+            bool waits = lane->pipes[pipe].waits_for != WORKLESS;
+            problem->waiting[i * problem->pipes + pipe] = waits ? op_of(run, lane, pipe) : -1;
         }
 }
 

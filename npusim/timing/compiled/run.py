@@ -101,16 +101,15 @@ class _Run:
         problem.aliased_speed, problem.fill_weight = memory.aliased_speed, memory.fill_weight
 
     def _results_out(self) -> None:
-        counts = self._programs.counts(self._codes)
-        self._first_time = np.cumsum([0, *counts.micro_ops.ravel()])
-        self._first_fact = np.cumsum([0, *counts.copies.ravel()])
-        self._put("first_time", self._first_time)
-        self._put("first_fact", self._first_fact)
-        total = int(self._first_time[-1])
-        self._times = np.zeros((3, total), np.int64)
+        copies = {code: self._programs.copies_of(code) for code in dict.fromkeys(self._codes)}
+        ops = [len(code.program) for code in self._codes]
+        self._first_time = self._put("first_time", np.cumsum([0, *ops]))
+        facts = np.cumsum([0, *(copies[code] for code in self._codes)])
+        self._first_fact = self._put("first_fact", facts)
+        self._times = np.zeros((3, int(self._first_time[-1])), np.int64)
         for name, row in zip(("start", "free", "end"), self._times, strict=True):
             self._put(name, row)
-        self._facts = self._put("facts", np.zeros((int(self._first_fact[-1]), FACTS), np.int64))
+        self._facts = self._put("facts", np.zeros((int(facts[-1]), FACTS), np.int64))
         self._counts = self._put("counts", np.zeros((len(self._groups), 3), np.int64))
         self._waiting = self._put("waiting", np.zeros((len(self._groups), len(PIPES)), np.int64))
 
@@ -170,22 +169,13 @@ class _Run:
 
     def _lane(self, number: int) -> LaneTrace:
         code, group = self._codes[number], self._groups[number]
-        waiting = [
-            int(code.rows[pipe][done])
-            for pipe, done in enumerate(self._waiting[number].tolist())
-            if done >= 0
-        ]
+        waiting = [op for op in self._waiting[number].tolist() if op >= 0]
         if waiting:
             raise DeadlockError(deadlock(code.program, waiting))
-        times = np.empty((3, len(code.program)), np.int64)
-        facts = []
-        for pipe, rows in enumerate(code.rows):
-            place = number * len(PIPES) + pipe
-            times[:, rows] = self._times[:, slice(*self._first_time[place : place + 2])]
-            facts.append(self._facts[slice(*self._first_fact[place : place + 2])])
+        start, free, end = self._times[:, slice(*self._first_time[number : number + 2])]
+        facts = self._facts[slice(*self._first_fact[number : number + 2])]
         l2_bytes, l2_hit_bytes, l2_written_bytes = self._counts[number].tolist()
-        read = sum(int(found[:, READ].astype(object).sum()) for found in facts)
-        start, free, end = times
+        read = sum(facts[:, READ].tolist())
         return LaneTrace(
             tuple(block.core for block in group),
             code.decoder.kind,
@@ -198,7 +188,7 @@ class _Run:
             tuple(block.group for block in group),
             l2_hit_bytes,
             l2_written_bytes,
-            partial(copy_times, code.rows, facts),
+            partial(copy_times, facts),
         )
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.kernel.program import Block
-from npusim.timing.pipes.decode import COPY, PIPES, Code, CopyStep, Decoder, Stretch
+from npusim.timing.pipes.decode import COPY, PIPES, Code, CopyStep, Decoded, Decoder
 
 __all__ = ["Cores", "Programs"]
 
@@ -24,13 +23,6 @@ def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
     return np.array(rows, np.int64).reshape(-1, columns)
 
 
-class Counts(NamedTuple):
-    """Of each lane and pipe, `(lanes, pipes)`."""
-
-    micro_ops: Numbers
-    copies: Numbers
-
-
 @dataclass
 class Programs:
     """The programs of a launch and the decoders they came through."""
@@ -38,35 +30,38 @@ class Programs:
     codes: list[Code]
 
     def __post_init__(self) -> None:
-        self.decoders = list({code.decoder: None for code in self.codes})
+        self.decoders = list(dict.fromkeys(code.decoder for code in self.codes))
         self.copies: list[tuple[Decoder, CopyStep]] = [
             (decoder, copy) for decoder in self.decoders for copy in decoder.copies
         ]
-        names = {copy.place.name: None for _, copy in self.copies}
+        names = dict.fromkeys(copy.place.name for _, copy in self.copies)
         self.names = {name: number for number, name in enumerate(names)}
         """Name of global memory -> its column."""
-        events = {flag: None for decoder in self.decoders for flag in decoder.cross_flags}
+        events = dict.fromkeys(flag for decoder in self.decoders for flag in decoder.cross_flags)
         self.cross_flags = {flag: number for number, flag in enumerate(events)}
         """Flag between cores -> its number."""
-        self._stretches: dict[int, int] = {}
-        self._kept: list[Stretch] = []
+        self._bodies: dict[int, tuple[Decoded, int]] = {}
+        """Address of what is decoded -> it, and the number of its first stretch."""
+        stretches = 0
         for code in self.codes:
-            for part in code.parts:
-                if id(part.stretch) not in self._stretches:
-                    self._stretches[id(part.stretch)] = len(self._kept)
-                    self._kept.append(part.stretch)
+            for decoded in code.decoded:
+                if id(decoded) not in self._bodies:
+                    self._bodies[id(decoded)] = decoded, stretches
+                    stretches += len(decoded.stretches)
 
     def steps(self) -> tuple[Numbers, Numbers]:
-        """All steps, `(steps, 5)`, and the stretches, `(stretches, 1 + 2 pipes)`."""
+        """All steps, `(steps, 6)`, and the stretches, `(stretches, 1 + 2 pipes)`."""
         steps: list[tuple[int, ...]] = []
         rows = []
-        for stretch in self._kept:
-            row = [stretch.cycles]
-            for found in stretch.steps:
-                row += [len(steps), len(found)]
-                steps += found
-            rows.append(row)
-        return table(steps, 5), table(rows, 1 + 2 * len(PIPES))
+        for decoded, _ in self._bodies.values():
+            ops = [iter(numbers.tolist()) for numbers in decoded.rows]
+            for stretch in decoded.stretches:
+                row = [stretch.cycles]
+                for found, numbers in zip(stretch.steps, ops, strict=True):
+                    row += [len(steps), len(found)]
+                    steps += [(*step, op) for step, op in zip(found, numbers, strict=False)]
+                rows.append(row)
+        return table(steps, 6), table(rows, 1 + 2 * len(PIPES))
 
     def copy_steps(self) -> Numbers:
         """The copies, `(copies, 8)`."""
@@ -104,43 +99,35 @@ class Programs:
         return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
 
     def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The programs, `(codes, 3)`, their parts, `(parts, 2)`, and what each call adds to the
+        """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each call adds to the
         offsets into global memory, `(calls, names)`.
         """
         rows: list[tuple[int, ...]] = []
-        parts: list[tuple[int, int]] = []
+        parts: list[tuple[int, int, int]] = []
         shifts: list[list[int]] = []
         for code in self.codes:
-            rows.append((len(parts), len(code.parts), self.decoders.index(code.decoder)))
-            known: dict[int, int] = {}
-            for part in code.parts:
-                if id(part.shifts) not in known:
-                    known[id(part.shifts)] = len(shifts)
-                    shifts.append([part.shifts.get(name, 0) for name in self.names])
-                parts.append((self._stretches[id(part.stretch)], known[id(part.shifts)]))
-        return table(rows, 3), table(parts, 2), table(shifts, len(self.names) or 1)
+            first_part, op = len(parts), 0
+            for call, decoded in zip(code.program.calls, code.decoded, strict=True):
+                _, first = self._bodies[id(decoded)]
+                parts += [
+                    (number, len(shifts), op)
+                    for number in range(first, first + len(decoded.stretches))
+                ]
+                shifts.append([call.shifts.get(name, 0) for name in self.names])
+                op += len(call.body)
+            number = self.decoders.index(code.decoder)
+            rows.append((first_part, len(parts) - first_part, number))
+        return table(rows, 3), table(parts, 3), table(shifts, len(self.names) or 1)
 
-    def counts(self, lanes: Sequence[Code]) -> Counts:
-        """How many micro-ops and copies each pipe of each lane has."""
-        ops = table([[len(steps) for steps in each.steps] for each in self._kept], len(PIPES))
-        copies = table(
-            [
-                [sum(step[0] == COPY for step in steps) for steps in each.steps]
-                for each in self._kept
-            ],
-            len(PIPES),
-        )
-        found = {}
-        for code in self.codes:
-            used = np.bincount(
-                [self._stretches[id(part.stretch)] for part in code.parts],
-                minlength=len(self._kept),
+    def copies_of(self, code: Code) -> int:
+        """How many copies *code* makes."""
+        known = {
+            key: sum(
+                step[0] == COPY for each in body.stretches for pipe in each.steps for step in pipe
             )
-            found[code] = used @ ops, used @ copies
-        return Counts(
-            np.array([found[code][0] for code in lanes], np.int64).reshape(-1, len(PIPES)),
-            np.array([found[code][1] for code in lanes], np.int64).reshape(-1, len(PIPES)),
-        )
+            for key, (body, _) in self._bodies.items()
+        }
+        return sum(known[id(decoded)] for decoded in code.decoded)
 
 
 class Cores:

@@ -32,7 +32,17 @@ from npusim.kernel.program import Body, Program
 from npusim.timing.cost import charge, cost
 from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
 
-__all__ = ["PIPES", "SCALAR", "Code", "CopyStep", "Decoder", "Part", "Step", "Stretch"]
+__all__ = [
+    "PIPES",
+    "SCALAR",
+    "Code",
+    "CopyStep",
+    "Decoded",
+    "Decoder",
+    "Part",
+    "Step",
+    "Stretch",
+]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 SCALAR = PIPES.index("scalar")
@@ -257,10 +267,15 @@ class Code:
 
     def __init__(self, program: Program, decoder: Decoder) -> None:
         self.program, self.decoder = program, decoder
-        self._decoded = [decoder.decoded(call.body) for call in program.calls]
-        self.parts = [
+        self.decoded = [decoder.decoded(call.body) for call in program.calls]
+        """Of each call its body, decoded."""
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Its stretches in order, each with the shifts of its call."""
+        return [
             Part(stretch, call.shifts)
-            for call, decoded in zip(program.calls, self._decoded, strict=True)
+            for call, decoded in zip(self.program.calls, self.decoded, strict=True)
             for stretch in decoded.stretches
         ]
 
@@ -269,7 +284,7 @@ class Code:
         """For each pipe, the numbers of its micro-ops, calls written out."""
         rows = [[np.zeros(0, np.int64)] for _ in PIPES]
         first = 0
-        for call, decoded in zip(self.program.calls, self._decoded, strict=True):
+        for call, decoded in zip(self.program.calls, self.decoded, strict=True):
             for found, own in zip(rows, decoded.rows, strict=True):
                 found.append(own + first)
             first += len(call.body)

@@ -7,7 +7,7 @@ flag that is not set yet, at a copy, and at a barrier of all pipes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -116,7 +116,7 @@ class Lane:
             tuple(block.group for block in self._blocks),
             self._l2_hit_bytes,
             self._l2_written_bytes,
-            partial(copy_times, rows, [np.array(found, np.int64) for found in self._copied]),
+            partial(_copy_times, rows, [np.array(found, np.int64) for found in self._copied]),
         )
 
     # ---- pipes ----
@@ -296,14 +296,20 @@ class Lane:
 FACTS = 7
 
 
-def copy_times(rows: Sequence[NDArray[np.int64]], copied: Sequence[NDArray[np.int64]]) -> CopyTimes:
+def _copy_times(rows: list[NDArray[np.int64]], copied: list[NDArray[np.int64]]) -> CopyTimes:
     """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
     tables = [np.zeros((0, FACTS), np.int64)]
     for numbers, found in zip(rows, copied, strict=True):
         table = found.reshape(-1, FACTS).copy()
         table[:, 0] = numbers[table[:, 0]]
         tables.append(table)
-    table = np.concatenate(tables)
+    return copy_times(np.concatenate(tables))
+
+
+def copy_times(table: NDArray[np.int64]) -> CopyTimes:
+    """What held up the copies of a lane, `(copies, FACTS)`, in any order: the number of each, then
+    as in `CopyTimes`.
+    """
     index, asked, moved, gm_narrow, l2_narrow, turning, read = table[table[:, 0].argsort()].T
     times = index, asked, moved, gm_narrow, l2_narrow, turning
     return CopyTimes(*times, read / COUNT_UNITS)
