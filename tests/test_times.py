@@ -172,8 +172,11 @@ def test_what_moved_is_what_the_programs_ask_for(call: str, l2: L2State) -> None
     for block in blocks:
         for op in block.program.ops:
             place = global_operand(op)
-            if place is not None:
-                asked += charge(op, block.bindings[place.name].base_bytes, spec).nbytes  # type: ignore[arg-type]
+            if place is None:
+                continue
+            bound = block.bindings[place.name]
+            if bound.is_cached or writes_global(op):
+                asked += charge(op, bound.base_bytes, spec).nbytes  # type: ignore[arg-type]
     told = timed(call, A2, l2=l2).to_json()
     assert told["l2_bytes"] == asked > 0
     assert told["l2_hit_bytes"] <= asked
@@ -210,10 +213,10 @@ def distinct_reads(spec: DeviceSpec, blocks: tuple[Block, ...]) -> Reads:
             for burst in range(place.bursts):
                 first = bound.base_bytes + place.offset_bytes + burst * place.stride_bytes
                 last = first + place.burst_bytes - 1
+                odd += 2 * line if first % spec.transfer.sector_bytes else 0
                 if bound.is_cached:
                     touched = lines.setdefault(bound.tensor, set())
                     touched.update(range(first // line, last // line + 1))
-                    odd += 2 * line if first % spec.transfer.sector_bytes else 0
                 else:
                     past += place.burst_bytes
     only = sum(len(found) for tensor, found in lines.items() if tensor not in stored)
