@@ -2,7 +2,8 @@
 
 (d) values and time of an int8 product against exact float32 BLAS over blocks of 1024 of k;
 (e) the same in fp16 against float64 BLAS over the cube's blocks of 16, rounded after each;
-(f) time alone of int8 products on 24 cores, against the product of (d) in numpy;
+(f) time alone of products on 24 cores, by both engines, against BLAS of the same product: processor
+    seconds on one thread, of 4096 cubed in float32 and as many times more for larger ones;
 (g) processor time of a wide, flat product's time, against an open cost model's for its own;
 (h) values and time of a batch on a chip whose core has cube and vector unit in one.
 """
@@ -17,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 import npusim
+from npusim.chip import Engine
+from npusim.run.kept import forget
+from npusim.timing.compiled import is_built
 
 DEVICE = "ascend910b2"
 EXACT_K = 1024
@@ -57,10 +62,12 @@ def block_product(a: Matrix, b: Matrix) -> Matrix:
     return total.astype(np.float16)
 
 
-def quantised(*args: Any) -> npusim.Run:
+def quantised(*args: Any, engine: Engine | None = None) -> npusim.Run:
     """An int8 product whose int32 sums come out as they are."""
     scale = np.ones(1, np.float32)
-    return npusim.run("npu_quant_matmul", *args, scale, output_dtype="int32", device=DEVICE)
+    return npusim.run(
+        "npu_quant_matmul", *args, scale, output_dtype="int32", device=DEVICE, engine=engine
+    )
 
 
 def products(fastest: Fastest) -> None:
@@ -80,13 +87,7 @@ def products(fastest: Fastest) -> None:
         f"(e) matmul fp16 2048 cubed             {ours / blocks:5.2f} x float64 BLAS over k of 16"
         f"  ({ours:.2f} s : {blocks:.2f} s)"
     )
-    for size in (4096, 8192):
-        shape = npusim.TensorSpec((size, size), "int8")
-        (ours,) = fastest(lambda shape=shape: quantised(shape, shape))
-        print(
-            f"(f) timing only, int8 {size} cubed       {ours / numpy:5.2f} x the BLAS of (d)"
-            f"  ({ours:.2f} s : {numpy:.2f} s)"
-        )
+    times_alone()
     flat = npusim.TensorSpec((16, 4096), "float16"), npusim.TensorSpec((4096, 12288), "float16")
     start = time.process_time()
     npusim.run("matmul", *flat, device=DEVICE)
@@ -96,6 +97,48 @@ def products(fastest: Fastest) -> None:
         f"model's processor time  ({ours:.2f} s : {COST_MODEL_S} s)"
     )
     coupled_batch()
+
+
+def times_alone() -> None:
+    """(f), of int8 products and of one of a prefill, whose weight is in FRACTAL_NZ."""
+    blas = _blas_seconds()
+    engines = ("simpy", "compiled") if is_built() else ("simpy",)
+    for m, k, n in ((4096,) * 3, (8192,) * 3, (16384,) * 3, (41040, 5120, 3200)):
+        for engine in engines:
+            if engine == "simpy" and m > 8192:
+                continue  # half a minute and more
+            ours = min(_seconds(m, k, n, engine) for _ in range(1 if m > 8192 else 3))
+            whole = blas * m * k * n / 4096**3
+            print(
+                f"(f) timing only, {f'{m} x {k} x {n}, {engine}':32} {ours / whole:5.2f} x float32 "
+                f"BLAS of the same  ({ours:.2f} s : {whole:.2f} s)"
+            )
+
+
+def _blas_seconds() -> float:
+    """Processor seconds of a product of 4096 cubed in float32."""
+    a = np.ones((4096, 4096), np.float32)
+    found = []
+    with threadpool_limits(1):
+        for _ in range(3):
+            start = time.process_time()
+            a @ a
+            found.append(time.process_time() - start)
+    return min(found)
+
+
+def _seconds(m: int, k: int, n: int, engine: Engine) -> float:
+    """Processor seconds of the time of a product, all found anew."""
+    forget()
+    start = time.process_time()
+    if m == n:
+        shapes = npusim.TensorSpec((m, k), "int8"), npusim.TensorSpec((k, n), "int8")
+        quantised(*shapes, engine=engine)
+    else:
+        weight = npusim.TensorSpec((k, n), "bfloat16", "FRACTAL_NZ")
+        x = npusim.TensorSpec((m, k), "bfloat16")
+        npusim.run("matmul", x, weight, device=DEVICE, engine=engine)
+    return time.process_time() - start
 
 
 def coupled_batch() -> None:

@@ -32,6 +32,7 @@ from values import values
 
 import npusim
 from npusim.run.kept import forget
+from npusim.timing.compiled import is_built
 
 SHAPE = (8192, 8192)
 DEVICE = "ascend910b2"
@@ -84,15 +85,20 @@ def micro_ops() -> None:
     x, scales = npusim.TensorSpec(SHAPE, "float16"), npusim.TensorSpec(SHAPE[1:], "float16")
     args = (x, scales, None, "qint8", -1, False)
     count = npusim.run("npu_quantize", *args, device=DEVICE).trace.micro_ops
-    once, each, bare = fastest(
-        lambda: npusim.run("npu_quantize", *args, device=DEVICE),
-        lambda: npusim.run("npu_quantize", *args, device=DEVICE, every_core=True),
+    engines = ("simpy", "compiled") if is_built() else ("simpy",)
+    once, *each, bare = fastest(
+        lambda: npusim.run("npu_quantize", *args, device=DEVICE, engine="simpy"),
+        *(
+            partial(npusim.run, "npu_quantize", *args, device=DEVICE, every_core=True, engine=name)
+            for name in engines
+        ),
         timeouts,
     )
-    for label, seconds in (("equivalent cores once", once), ("every core on its own", each)):
+    labels = ["equivalent cores once", *(f"every core alone, {name}" for name in engines)]
+    for label, seconds in zip(labels, (once, *each), strict=True):
         ratio = (count / seconds) / (TIMEOUTS / bare)
         print(
-            f"(b) timing only, {label:22}  {ratio:5.2f} x bare SimPy timeouts  "
+            f"(b) timing only, {label:26}  {ratio:5.2f} x bare SimPy timeouts  "
             f"({count / seconds / 1e3:.0f} k : {TIMEOUTS / bare / 1e3:.0f} k a second)"
         )
 
