@@ -14,26 +14,25 @@ from typing import Any
 
 __all__ = ["one_thread"]
 
-_lock = Lock()
-_inside: list[Any] = []
-"""The limit that holds, once for each that is inside: the last one out lifts it."""
+_limited = Lock()
+"""Held by whoever has set the limit."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS of this process has one thread inside; it has as many as before when the last is out.
+    """BLAS of this process has one thread inside, and then as many as before.
 
-    May be entered again from inside, and from several threads at once.
+    Where that holds already, whoever has seen to it ends it: another thread that is still inside
+    then has more, which changes no value.
     """
-    with _lock:
-        _inside.append(_inside[0] if _inside else _controller().limit(limits=1, user_api="blas"))
-    try:
+    if not _limited.acquire(blocking=False):
         yield
+        return
+    try:
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
     finally:
-        with _lock:
-            limit = _inside.pop()
-            if not _inside:
-                limit.restore_original_limits()
+        _limited.release()
 
 
 @cache

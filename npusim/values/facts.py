@@ -17,6 +17,7 @@ from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
     Duplicate,
+    Fixpipe,
     Fold,
     Load,
     MicroOp,
@@ -61,6 +62,8 @@ class Facts:
     pieces: tuple[Piece, ...]
     stored: frozenset[str]
     """Names of global memory that it writes."""
+    not_late: frozenset[str]
+    """Names of global memory that it reads, or writes otherwise than by the fixpipe."""
     is_alone: bool
     """Whether it holds a micro-op that cannot be computed for several blocks at once."""
     width: int
@@ -99,6 +102,7 @@ def _look(body: Body) -> Facts:
     return Facts(
         tuple(pieces),
         frozenset(_stored(working)),
+        frozenset(_not_late(working)),
         is_alone,
         0 if is_alone else max((_width(op) for op in working), default=0),
         adds,
@@ -109,6 +113,15 @@ def _look(body: Body) -> Facts:
 
 def _stored(ops: list[MicroOp]) -> list[str]:
     places = [global_operand(op) for op in ops if writes_global(op)]
+    return [place.name for place in places if place is not None]
+
+
+def _not_late(ops: list[MicroOp]) -> list[str]:
+    places = [
+        global_operand(op)
+        for op in ops
+        if not (writes_global(op) and isinstance(op, Fixpipe) and not op.atomic)
+    ]
     return [place.name for place in places if place is not None]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -40,6 +41,8 @@ __all__ = [
     "L0Tile",
     "L1Tile",
     "Panels",
+    "follows",
+    "joined",
     "l0_matrix",
     "l0c_matrix",
     "l1_matrix",
@@ -177,6 +180,16 @@ class Factor(NamedTuple):
     matrix: Array
     is_constant: bool
 
+    @property
+    def address(self) -> int:
+        """Where it begins in the host's memory."""
+        address: int = self.matrix.__array_interface__["data"][0]
+        return address
+
+    def key(self) -> tuple[object, ...]:
+        """What tells it from others, while both live and nobody writes them."""
+        return self.address, self.matrix.shape, self.matrix.strides, self.matrix.dtype.str
+
 
 Term = tuple[Factor, Factor]
 """The factors `(m, k)` and `(k, n)` of one Mmad."""
@@ -209,7 +222,7 @@ class Panels:
         matrix = factor.matrix
         if not factor.is_constant:
             return make(matrix)
-        key = form, _address(matrix), matrix.shape, matrix.strides, matrix.dtype
+        key = form, *factor.key()
         panel: Any = self._cache.pop(key, None)
         if panel is None:
             panel = make(matrix)
@@ -264,13 +277,24 @@ class Accumulator:
             if is_joinable and self.dtype is INT32:
                 # An exact sum has no order. Kernels begin k here and there; by address, pieces of
                 # an operand are neighbours again.
-                group.sort(key=lambda term: _address(term[0].matrix))
+                group.sort(key=lambda term: term[0].address)
             for terms in [group] if is_joinable else [[term] for term in group]:
-                self._add(_joined([a for a, _ in terms], 1), _joined([b for _, b in terms], 0))
+                self._add(joined([a for a, _ in terms], 1), joined([b for _, b in terms], 0))
         self.terms = []
         if self.initial.shape != (self.m, self.n):
             self.initial = np.broadcast_to(self.initial, (self.m, self.n)).copy()
         return self.initial
+
+    def constant_product(self) -> Term | None:
+        """The factors of an exact product that is all of it, of memory that is never written."""
+        if self.dtype is not INT32 or self.initial.ndim or self.initial or not self.terms:
+            return None
+        first, *more = _groups(list(self.terms))
+        if more or not self._is_joinable(first):
+            return None
+        first.sort(key=lambda term: term[0].address)
+        left, right = joined([a for a, _ in first], 1), joined([b for _, b in first], 0)
+        return (left, right) if left.is_constant and right.is_constant else None
 
     def _is_joinable(self, group: list[Term]) -> bool:
         """Whether one sum of *group* is that of one product after the other."""
@@ -315,31 +339,35 @@ def _groups(terms: list[Term]) -> Iterator[list[Term]]:
         yield group
 
 
-def _joined(factors: list[Factor], axis: int) -> Factor:
+def joined(factors: list[Factor], axis: int) -> Factor:
     """Pieces of an operand one after the other along *axis*; neighbours in memory as a view."""
     first = factors[0].matrix
     if len(factors) == 1:
         return factors[0]
-    length, step = 0, first.strides[axis]
-    start = _address(first)
-    for matrix, is_constant in factors:
-        if not is_constant or matrix.strides != first.strides:
-            break
-        if matrix.shape[1 - axis] != first.shape[1 - axis]:
-            break
-        if _address(matrix) != start + length * step:
-            break
-        length += matrix.shape[axis]
-    else:
+    ends = pairwise([(factor, factor.address) for factor in factors])
+    if all(_follows(*before, *after, axis) for before, after in ends):
         # All are neighbours in constant memory with the same strides: one view, nothing copied.
+        length = sum(factor.matrix.shape[axis] for factor in factors)
         shape = (first.shape[0], length) if axis else (length, first.shape[1])
         return Factor(as_strided(first, shape, first.strides), True)
     return Factor(np.concatenate([matrix for matrix, _ in factors], axis), False)
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+def follows(before: Factor, factor: Factor, axis: int) -> bool:
+    """Whether *factor* lies behind *before* along *axis*, as views of one constant matrix do."""
+    return _follows(before, before.address, factor, factor.address, axis)
+
+
+def _follows(before: Factor, start: int, factor: Factor, address: int, axis: int) -> bool:
+    (a, is_constant), (b, is_constant_too) = before, factor
+    return (
+        is_constant
+        and is_constant_too
+        and a.dtype == b.dtype
+        and a.strides == b.strides
+        and a.shape[1 - axis] == b.shape[1 - axis]
+        and address == start + int(a.shape[axis] * a.strides[axis])
+    )
 
 
 def l0c_matrix(raw: Bytes, dtype: DType, nz_rows: int, shape: tuple[int, int]) -> Array:

@@ -16,6 +16,7 @@ from npusim.kernel.program import Block, Body, Call, Program
 from npusim.values.buffers import Buffers
 from npusim.values.facts import CrossCoreOp, facts_of
 from npusim.values.lanes import Batch, batches
+from npusim.values.late import Late
 from npusim.values.matrices import Panels
 from npusim.values.registers import renamed
 from npusim.values.semantics import Memory, State, run
@@ -55,16 +56,19 @@ class Player:
         programs = {block.program for block in blocks}
         self._calls = {program: _ordered(program, orders[program]) for program in programs}
         bodies = {program: {call.body for call in self._calls[program]} for program in programs}
-        stored = {
-            program: {name for body in bodies[program] for name in facts_of(body).stored}
-            for program in programs
-        }
-        self._written = {
-            block.bindings[name].tensor for block in blocks for name in stored[block.program]
-        }
+        self._written, touched = set[str](), set[str]()
+        for block in blocks:
+            for body in bodies[block.program]:
+                facts = facts_of(body)
+                self._written |= {block.bindings[name].tensor for name in facts.stored}
+                touched |= {block.bindings[name].tensor for name in facts.not_late}
         self._has_cross_core_flags = any(
             facts_of(body).meets for program in programs for body in bodies[program]
         )
+        # What cores that meet write may be awaited, and bytes are to be exact at any time.
+        is_late = not (self._has_cross_core_flags or model.byte_exact)
+        self._late = Late(self._panels) if is_late else None
+        self._late_tensors = self._written - touched if is_late else set()
         self._buffers: dict[tuple[str, int], Buffers] = {}
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
@@ -82,6 +86,8 @@ class Player:
         plays = {batch: self._play(batch) for batch in batches}
         if not _meet(plays, CrossCoreFlagCounts(self._blocks), progress):
             raise AssertionError("flags between cores have been checked")
+        if self._late is not None:
+            self._late.flush()
 
     def _flags(self, block: Block) -> Iterator[CrossCoreOp]:
         """The flags between cores of *block* in order."""
@@ -100,7 +106,8 @@ class Player:
         """Run the blocks of *batch* side by side, stopping at each flag between cores."""
         first = batch[0]
         overflow, order = self._spec.half_overflow, self._model.cube_order
-        state = State(self._fresh(first.kind, len(batch)), {}, overflow, order, self._panels)
+        buffers = self._fresh(first.kind, len(batch))
+        state = State(buffers, {}, overflow, order, self._panels, late=self._late)
         bound = [self._bound(block) for block in batch]
         try:
             for calls in zip(*(self._calls[block.program] for block in batch), strict=True):
@@ -136,7 +143,9 @@ class Player:
                     f"chip: tensor {bound.tensor} must have values, but only its size is known; "
                     f"place an array or ask for time only"
                 )
-            memories[name] = Memory(data, bound.base_bytes, bound.tensor not in self._written)
+            is_constant = bound.tensor not in self._written
+            is_late = bound.tensor in self._late_tensors
+            memories[name] = Memory(data, bound.base_bytes, is_constant, is_late)
         return memories
 
 

@@ -20,6 +20,7 @@ from npusim.data.dtypes import (
     FLOAT32,
     INT4,
     INT8,
+    INT16,
     INT32,
     INT64,
     UINT8,
@@ -27,6 +28,7 @@ from npusim.data.dtypes import (
     DType,
     Overflow,
     RoundMode,
+    Whole,
     cast,
     dtype_named,
     dtype_of,
@@ -481,3 +483,33 @@ def test_an_unknown_name_is_refused_with_all_that_are_known() -> None:
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         dtype_named("complex64")
+
+
+@pytest.mark.parametrize("first", [INT16, INT32], ids=str)
+@pytest.mark.parametrize("then", [FLOAT16, INT8, UINT8, INT16], ids=str)
+def test_what_a_cast_has_in_hand_is_cast_on_as_what_it_wrote(first: DType, then: DType) -> None:
+    # All that fp16 holds without a rounding, and one more; from both sides of zero.
+    for largest in (120, 2048, 2049):
+        values = np.arange(-largest, largest + 0.5, 0.5).astype(np.float32)
+        whole = Whole.rounded(values, first, "rint")
+        assert whole is not None
+        written = np.empty(values.shape, first.numpy)
+        whole.put(first, written)
+        assert written.tobytes() == cast(values, first, "rint").tobytes()
+        further = whole.cast_to(then)
+        if further is None:
+            assert (then, largest) == (FLOAT16, 2049)
+            continue
+        found, expected = np.empty(values.shape, then.numpy), cast(written, then)
+        further.put(then, found)
+        assert found.tobytes() == expected.tobytes()
+        last = further.cast_to(INT8)
+        assert last is not None
+        narrow = np.empty(values.shape, np.int8)
+        last.put(INT8, narrow)
+        assert narrow.tobytes() == cast(expected, INT8).tobytes()
+
+
+def test_nothing_is_in_hand_of_numbers_that_an_integer_does_not_hold() -> None:
+    for values in ([np.nan, 1], [1, np.inf], [2.0**31], [-32769.0, 0]):
+        assert Whole.rounded(np.float32(values), INT16, "rint") is None

@@ -10,6 +10,7 @@ from random_programs import random_program
 
 import npusim
 from npusim import chip, devices
+from npusim.check.cross_core_flags import CrossCoreFlagCounts
 from npusim.check.hazards import HazardError
 from npusim.check.rules import RuleError
 from npusim.chip import Binding, Block, Model
@@ -21,6 +22,8 @@ from npusim.isa import (
     Barrier,
     BinaryScalar,
     Cast,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
     Duplicate,
     Global,
     Load,
@@ -36,6 +39,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Program
 from npusim.values.lanes import OPERAND_BYTES, batches
+from npusim.values.play import _meet
 
 KINDS = {"ascend910b2": "aiv", "ascend910_9391": "aiv", "ascend310p3": "ai_core"}
 CHIPS = {name: devices.load(name) for name in KINDS}
@@ -286,3 +290,67 @@ def test_a_cast_reads_what_lies_there_and_not_what_a_cast_put_there(
     if overwritten:
         expected[:, :2] = 5
     np.testing.assert_array_equal(play(tiny, *ops, x=x, cores=2), expected)
+
+
+# ---- cores that meet ----
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize("shape", [(700, 300, 900), (130, 65, 257)], ids=str)
+def test_vector_cores_that_wait_for_their_cubes_give_the_same_side_by_side(
+    shape: tuple[int, int, int], device: str
+) -> None:
+    m, k, n = shape
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (m, k), np.int8), rng.integers(-128, 128, (k, n), np.int8)
+    found, expected = (
+        npusim.run(
+            *("npu_quant_matmul", a, b, rng.random(n, np.float32)),
+            pertoken_scale=np.linspace(0, 1, m, dtype=np.float32),
+            output_dtype="bfloat16",
+            device=device,
+            timing=False,
+            byte_exact=alone,
+        ).output
+        for alone, rng in ((False, np.random.default_rng(1)), (True, np.random.default_rng(1)))
+    )
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_lanes_pass_a_flag_together(tiny: DeviceSpec) -> None:
+    program = Program(
+        "turns",
+        (
+            Load(ROW, Global("x", 0, 32)),
+            Barrier(),
+            BinaryScalar("add", X, X, 1.0),
+            Barrier(),
+            Store(Global("y", 0, 32), ROW),
+            Barrier(),
+            CrossCoreSetFlag("all", "scalar", 1),
+            CrossCoreWaitFlag("all", "scalar", 1),
+        ),
+    )
+    x, y = np.arange(24, dtype=np.float32), np.zeros(24, np.float32)
+    blocks = tuple(
+        Block(core, "aiv", program, {"x": Binding("x", 32 * core), "y": Binding("y", 32 * core)})
+        for core in range(3)
+    )
+    tensors = [GlobalTensor("x", 96, x.view(np.uint8)), GlobalTensor("y", 96, y.view(np.uint8))]
+    chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def test_lanes_that_would_wait_for_each_other_are_found_beforehand() -> None:
+    up, wait = CrossCoreSetFlag("group", "scalar", 0), CrossCoreWaitFlag("group", "scalar", 0)
+    ahead, behind = Program("ahead", (up, wait)), Program("behind", (wait, up))
+    vectors = [Block(core, "aiv", ahead, {}, core) for core in range(2)]
+    cubes = [Block(2, "aic", behind, {}, 0), Block(3, "aic", behind, {}, 1)]
+    flags = {"ahead": [up, wait], "behind": [wait, up], "stuck": [wait, up]}
+
+    def meets(*batches: tuple[str, tuple[Block, ...]]) -> bool:
+        counts = CrossCoreFlagCounts((*vectors, *cubes))
+        return _meet({batch: iter(flags[name]) for name, batch in batches}, counts)
+
+    assert meets(("ahead", tuple(vectors)), ("behind", tuple(cubes)))
+    assert not meets(("stuck", tuple(vectors)), ("behind", tuple(cubes)))

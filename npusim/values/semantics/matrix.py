@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from npusim.data.dtypes import INT4, INT8, Array, cast, unpack_int4
+from npusim.data.dtypes import INT4, INT8, Array, Overflow, cast, unpack_int4
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import ZN, ZZ, c0
 from npusim.data.tensor import SLACK_BYTES
@@ -19,6 +21,7 @@ from npusim.isa import (
     Local,
     Mmad,
 )
+from npusim.values.late import Place
 from npusim.values.matrices import (
     Accumulator,
     Factor,
@@ -30,7 +33,7 @@ from npusim.values.matrices import (
 )
 from npusim.values.semantics.copies import add_atomically, window
 from npusim.values.semantics.quantise import convert
-from npusim.values.semantics.state import State
+from npusim.values.semantics.state import Bytes, State
 
 __all__ = [
     "broadcast_to_l0c",
@@ -145,28 +148,65 @@ def _parameters(scale: Local | int | None, count: int, state: State) -> Array | 
 
 
 def fixpipe(op: Fixpipe, state: State) -> None:
+    tile = _accumulator(op, state)
+    if tile is None:
+        raw = state.buffers.window(op.footprint)
+        values = l0c_matrix(raw, op.src.dtype, op.src_rows, (op.m, op.n))
+    elif _waits(op, tile, state):
+        return
+    else:
+        values = tile.value()[: op.m, : op.n]
+    scale = _parameters(op.scale, op.n, state)
+    if isinstance(op.dst, Global) and not op.atomic:
+        if state.late is not None:
+            memory = state.memories[op.dst.name]
+            state.late.make_way(Place.of(op.dst, memory.data, memory.base_bytes))
+        _put(op, window(op.dst, state), scale, state.overflow, values)
+        return
+    result = convert(values, op.mode, scale, op.dtype, state.overflow)
+    if isinstance(op.dst, Global):
+        add_atomically(op.dst, result, op.dtype, state)
+    else:
+        drained = L1Tile(op.dst.offset_bytes, op.dtype, op.dst_rows, result)
+        state.buffers.add_tile(op.dst.buffer, drained)
+
+
+def _accumulator(op: Fixpipe, state: State) -> Accumulator | None:
+    """The sum that *op* takes all or a part of, if it is held as one."""
     tile = state.buffers.tile("l0c", op.src.offset_bytes)
-    shape = (op.m, op.n)
     if (
         isinstance(tile, Accumulator)
         and tile.dtype is op.src.dtype
         and align_up(tile.m, 16) == op.src_rows
         and (tile.m >= op.m and tile.n >= op.n)
     ):
-        values = tile.value()[: op.m, : op.n]
-    else:
-        raw = state.buffers.window(op.footprint)
-        values = l0c_matrix(raw, op.src.dtype, op.src_rows, shape)
+        return tile
+    return None
+
+
+def _put(op: Fixpipe, there: Bytes, scale: Array | None, overflow: Overflow, values: Array) -> None:
+    """Write *values* of L0C to *there* in global memory."""
+    result = convert(values, op.mode, scale, op.dtype, overflow)
+    there[:] = np.ascontiguousarray(result).view(np.uint8)
+
+
+def _waits(op: Fixpipe, tile: Accumulator, state: State) -> bool:
+    """Leave *op* for later if it may wait: see ``values/late``."""
+    if state.late is None or op.atomic or not isinstance(op.dst, Global):
+        return False
+    memory = state.memories[op.dst.name]
+    place = Place.of(op.dst, memory.data, memory.base_bytes)
+    if not memory.is_late or place is None or (tile.m, tile.n) != (op.m, op.n):
+        return False
+    factors = tile.constant_product()
+    if factors is None:
+        return False
     scale = _parameters(op.scale, op.n, state)
-    result = convert(values, op.mode, scale, op.dtype, state.overflow)
-    if isinstance(op.dst, Global):
-        if op.atomic:
-            add_atomically(op.dst, result, op.dtype, state)
-        else:
-            window(op.dst, state)[:] = np.ascontiguousarray(result).view(np.uint8)
-    else:
-        tile = L1Tile(op.dst.offset_bytes, op.dtype, op.dst_rows, result)
-        state.buffers.add_tile(op.dst.buffer, tile)
+    # What lies in the buffers now may be overwritten by then.
+    kept = None if scale is None else scale.copy()
+    there = window(op.dst, state)
+    state.late.add(place, *factors, partial(_put, op, there, kept, state.overflow))
+    return True
 
 
 def copy_l0c(op: CopyL0c, state: State) -> None:

@@ -12,6 +12,7 @@ from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
 from npusim.isa import Local, MicroOp, writes
 from npusim.values.buffers import Buffers
+from npusim.values.late import Late
 from npusim.values.matrices import Panels
 
 __all__ = ["Bytes", "Memory", "State"]
@@ -27,6 +28,8 @@ class Memory:
     base_bytes: int = 0
     is_constant: bool = False
     """Nobody writes the tensor in this launch, so a view of it is as good as a copy."""
+    is_late: bool = False
+    """Only the fixpipe writes the tensor and nobody reads it, so it may be written later."""
     bases: tuple[int, ...] = ()
     """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first."""
 
@@ -43,6 +46,8 @@ class State:
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
 
+    late: Late | None = None
+    """Products that wait, where some may."""
     held: tuple[Local, Whole] | None = None
     """Where the last cast has put whole numbers, which are there still, and these."""
     trapped: dict[int, str] = field(default_factory=dict)

@@ -1,0 +1,123 @@
+"""Products that are computed later, several tiles as one.
+
+What the fixpipe writes to a tensor that nobody reads in the launch need not be there before its
+end. So an exact product of operands that nobody writes waits for those of the same columns and the
+rows behind it, whichever core they are of: BLAS takes less time for one tall product than for many
+flat ones, and each of its numbers is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.data.product import int_product
+from npusim.isa import Global
+from npusim.values.matrices import Factor, Panels, follows, joined
+
+__all__ = ["Late", "Place"]
+
+MOST_ROWS = 512
+"""Rows of a product: more make it hardly faster (measured)."""
+MOST_WAITING = 1024
+"""Products that wait at once."""
+
+
+class Place(NamedTuple):
+    """Rows of a matrix in the bytes of a tensor, all within its pitch."""
+
+    tensor: int
+    """The identity of its bytes."""
+    pitch: int
+    """Bytes from row to row of the matrix."""
+    top: int
+    bottom: int
+    """One past the last row."""
+    left: int
+    """First byte of a row."""
+    right: int
+
+    @classmethod
+    def of(cls, where: Global, data: object, base_bytes: int) -> Place | None:
+        """What *where* is of *data*, whose name begins at *base_bytes*; None if a row is cut."""
+        pitch = where.stride_bytes
+        if not pitch:
+            return None
+        top, left = divmod(base_bytes + where.offset_bytes, pitch)
+        right = left + where.burst_bytes
+        if right > pitch:
+            return None
+        return cls(id(data), pitch, top, top + where.bursts, left, right)
+
+
+class _Waiting(NamedTuple):
+    left: Factor
+    right: Factor
+    put: Callable[[Array], None]
+    """Takes the product."""
+
+
+class Late:
+    """Products of one launch that wait."""
+
+    def __init__(self, panels: Panels) -> None:
+        self._panels = panels
+        self._waiting: list[_Waiting] = []
+        self._places = np.empty((MOST_WAITING, 4), np.int64)
+        """Where they go: first row, one past the last, first byte, one past the last."""
+        self._tensor: tuple[int, int] | None = None
+        """Tensor and pitch of all of these."""
+
+    def add(self, place: Place, left: Factor, right: Factor, put: Callable[[Array], None]) -> None:
+        """Let `put(product)` write to *place* later; what waits for the same bytes goes first."""
+        self.make_way(place)
+        if len(self._waiting) == MOST_WAITING or self._tensor != (place.tensor, place.pitch):
+            self.flush()
+        self._tensor = place.tensor, place.pitch
+        self._places[len(self._waiting)] = place[2:]
+        self._waiting.append(_Waiting(left, right, put))
+
+    def make_way(self, place: Place | None) -> None:
+        """Compute all if some may write to *place*, which is written now; None is anywhere."""
+        if not self._waiting:
+            return
+        if place is None or self._tensor != (place.tensor, place.pitch):
+            self.flush()
+            return
+        tops, bottoms, lefts, rights = self._places[: len(self._waiting)].T
+        rows = (tops < place.bottom) & (bottoms > place.top)
+        if (rows & (lefts < place.right) & (rights > place.left)).any():
+            self.flush()
+
+    def flush(self) -> None:
+        """Compute all."""
+        waiting, self._waiting = self._waiting, []
+        for run in _runs(waiting):
+            left, right = joined([each.left for each in run], 0), run[0].right
+            product = int_product(self._panels.single(left), self._panels.single(right))
+            row = 0
+            for each in run:
+                rows = each.left.matrix.shape[0]
+                each.put(product[row : row + rows])
+                row += rows
+
+
+def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
+    """Those of the same right factor whose left ones follow each other, up to MOST_ROWS rows."""
+    # Runs of the same rows come one after the other, so that their panel is at hand.
+    keyed = sorted(waiting, key=lambda each: (each.right.key(), each.left.address))
+    runs: list[list[_Waiting]] = []
+    for _, alike in groupby(keyed, lambda each: each.right.key()):
+        run: list[_Waiting] = []
+        for each in alike:
+            rows = sum(other.left.matrix.shape[0] for other in run)
+            is_next = run and follows(run[-1].left, each.left, 0)
+            if not (is_next and rows + each.left.matrix.shape[0] <= MOST_ROWS):
+                run = []
+                runs.append(run)
+            run.append(each)
+    yield from sorted(runs, key=lambda run: run[0].left.address)

@@ -1,0 +1,144 @@
+"""Products that wait for others come out as those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cube import CubeBench, nd2nz
+
+import npusim
+from npusim.data.dtypes import INT8, INT32
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Fixpipe, Global, LoadData, Local, Mmad
+from npusim.values.late import MOST_ROWS, Late, Place
+from npusim.values.matrices import Factor, Panels
+from npusim.values.semantics import Memory
+
+CHIPS = ("ascend910b2", "ascend910_9391", "ascend310p3")
+SHAPES = ((700, 600, 900), (129, 2100, 257), (1, 64, 1000), (2048, 48, 33))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("output", ["float16", "int8", "int32"])
+def test_products_are_those_of_cores_that_wait_for_nothing(
+    output: str, shape: tuple[int, int, int], device: str
+) -> None:
+    if output == "int32" and device == "ascend310p3":
+        pytest.skip("int32 does not come out on this chip")
+    m, k, n = shape
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-128, 128, (m, k), np.int8), rng.integers(-128, 128, (k, n), np.int8)
+    scale = np.ones(1) if output == "int32" else rng.random(n) / 100
+    args: tuple[Any, ...] = "npu_quant_matmul", a, b, scale.astype(np.float32)
+    found, expected = (
+        npusim.run(*args, output_dtype=output, device=device, timing=False, byte_exact=alone).output
+        for alone in (False, True)
+    )
+    assert found.tobytes() == expected.tobytes()
+
+
+# ---- by hand ----
+
+LEFT, RIGHT = Local("l0a", 0, INT8, 512), Local("l0b", 0, INT8, 1024)
+L1 = Local("l1", 0, INT8, 512)
+SUM = Local("l0c", 0, INT32, 256)
+
+
+def product(bench: CubeBench, row: int, to: int, rows: int = 16) -> None:
+    """Rows *row* on of x, `(32, 32)`, times y, `(32, 16)`, to row *to* of z, `(64, 16)`."""
+    bench.run(
+        nd2nz(L1, "x", (16, 32), 16, 32 * row),
+        LoadData(LEFT, L1, 16, 0, 0, 16, 32),
+        nd2nz(Local("l1", 512, INT8, 1024), "y", (32, 16), 32),
+        LoadData(RIGHT, Local("l1", 512, INT8, 1024), 32, 0, 0, 32, 16, True),
+        Mmad(SUM, LEFT, RIGHT, 16, 16, 32),
+        Fixpipe(Global("z", 64 * to, 64, rows, 64), SUM, rows, 16, 16, INT32),
+    )
+
+
+@pytest.fixture
+def bench(tiny: DeviceSpec, rng: np.random.Generator) -> CubeBench:
+    x, y = rng.integers(-128, 128, (32, 32), np.int8), rng.integers(-128, 128, (32, 16), np.int8)
+    bench = CubeBench(tiny, False, x=x, y=y)
+    bench.state.memories["z"] = Memory(np.zeros(4096, np.uint8), is_late=True)
+    bench.state.late = Late(bench.state.panels)
+    return bench
+
+
+def matrix(bench: CubeBench, name: str, dtype: Any, columns: int) -> np.ndarray:
+    return bench.state.memories[name].data.view(dtype).reshape(-1, columns)
+
+
+def test_a_product_waits_and_has_what_its_operands_and_its_sum_were(bench: CubeBench) -> None:
+    z, late = matrix(bench, "z", np.int32, 16), bench.state.late
+    assert late is not None
+    product(bench, 0, 0)
+    product(bench, 16, 16)
+    assert not z.any()
+    late.flush()
+    expected = matrix(bench, "x", np.int8, 32).astype(int) @ matrix(bench, "y", np.int8, 16)
+    np.testing.assert_array_equal(z[:32], expected)
+    assert not z[32:].any()
+
+
+def test_the_last_of_two_that_write_the_same_bytes_stays(bench: CubeBench) -> None:
+    z, late = matrix(bench, "z", np.int32, 16), bench.state.late
+    assert late is not None
+    product(bench, 16, 8)
+    product(bench, 0, 0)
+    late.flush()
+    expected = matrix(bench, "x", np.int8, 32).astype(int) @ matrix(bench, "y", np.int8, 16)
+    np.testing.assert_array_equal(z[:16], expected[:16])
+    np.testing.assert_array_equal(z[16:24], expected[24:32])
+
+
+def test_what_is_written_at_once_comes_after_what_waits_for_the_same_bytes(
+    bench: CubeBench,
+) -> None:
+    z, late = matrix(bench, "z", np.int32, 16), bench.state.late
+    assert late is not None
+    product(bench, 0, 0)
+    # A part of a tile does not wait.
+    product(bench, 16, 4, rows=8)
+    late.flush()
+    expected = matrix(bench, "x", np.int8, 32).astype(int) @ matrix(bench, "y", np.int8, 16)
+    np.testing.assert_array_equal(z[:4], expected[:4])
+    np.testing.assert_array_equal(z[4:12], expected[16:24])
+    np.testing.assert_array_equal(z[12:16], expected[12:16])
+
+
+def test_what_is_read_or_written_by_others_does_not_wait(bench: CubeBench) -> None:
+    bench.state.memories["z"] = Memory(np.zeros(4096, np.uint8))
+    product(bench, 0, 0)
+    assert matrix(bench, "z", np.int32, 16)[:16].any()
+
+
+def test_a_place_is_rows_of_a_matrix_or_none() -> None:
+    data = np.zeros(0, np.uint8)
+    assert Place.of(Global("z", 100, 20, 3, 64), data, 60) == (id(data), 64, 2, 5, 32, 52)
+    assert Place.of(Global("z", 100, 20, 1, 0), data, 60) is None
+    assert Place.of(Global("z", 50, 20, 3, 64), data, 0) is None
+
+
+def test_products_of_neighbouring_rows_are_one_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = np.ones((3 * MOST_ROWS, 4), np.int8), np.ones((4, 2), np.int8)
+    seen: list[int] = []
+    late = Late(Panels())
+
+    def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        seen.append(len(a))
+        return (a @ b).astype(np.int32)
+
+    monkeypatch.setattr("npusim.values.late.int_product", multiply)
+    step, place = MOST_ROWS // 2, Place(0, 8, 0, 1, 0, 8)
+    for row in (2 * step, 0, 5 * step, step, 4 * step):
+        left = Factor(x[row : row + step], True)
+        at = place._replace(top=row, bottom=row + step)
+        late.add(at, left, Factor(y, True), lambda _: None)
+    late.flush()
+    assert seen == [MOST_ROWS, step, MOST_ROWS]
