@@ -58,9 +58,9 @@ static i64 speed(const Problem *problem, i64 nbytes, i128 cycles, i128 parts) {
     return (i64)(((i128)nbytes * problem->port_units * parts + cycles - 1) / cycles);
 }
 
-static void join(Run *run, Load *load, Link *link, i64 nbytes, i64 port, i64 weight) {
+static void join(Run *run, Load *load, Link *link, i64 nbytes, i64 port, i64 weight, bool is_far) {
     load->under_way++;
-    link_join(run, link, nbytes, port, weight, load, link == run->gm_reads);
+    link_join(run, link, nbytes, port, weight, load, is_far);
 }
 
 /* Ask the links for all bytes of a load, part of them far and part near. */
@@ -96,16 +96,17 @@ static void begin(Run *run, Load *load, Found found) {
             port = smaller(port, slowed);
         }
         i128 units = (i128)far * problem->share_units;
-        join(run, load, run->gm_reads, far, port, (i64)((i128)port * found.fetched / units) * cores);
+        i64 fetched = (i64)((i128)port * found.fetched / units) * cores;
+        join(run, load, run->gm_reads, far, port, fetched, true);
         if (is_cached) {
             units = (i128)far * problem->count_units * problem->port_units;
             i128 filled = (i128)(port * cores) * found.read * problem->fill_weight;
-            join(run, load, run->l2_writes, far, port, (i64)(filled / units));
+            join(run, load, run->l2_writes, far, port, (i64)(filled / units), true);
         }
     }
     if (is_cached) {
         i64 port = speed(problem, nbytes, cycles, parts);
-        join(run, load, run->l2_reads, nbytes, port, port * cores);
+        join(run, load, run->l2_reads, nbytes, port, port * cores, false);
     }
 }
 
@@ -132,7 +133,8 @@ void memory_serve(Run *run) {
         if (!load->step->is_read) {
             next++;
             i64 port = load->step->l2_port;
-            join(run, load, run->l2_writes, load->asked->nbytes, port, port * cores_of(run, load));
+            i64 weight = port * cores_of(run, load);
+            join(run, load, run->l2_writes, load->asked->nbytes, port, weight, false);
         } else {
             begin(run, load, load->binding->is_cached ? run->found[next++] : l2_past(run, load));
         }

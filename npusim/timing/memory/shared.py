@@ -262,19 +262,19 @@ class _Load:
                 self._is_queued = shared_port < port
                 port = min(port, shared_port)
             load = port * found.fetched // (far_bytes * SHARE_UNITS) * request.copies
-            self._join("gm", True, Copy(far_bytes, port, load))
+            self._join("gm", True, Copy(far_bytes, port, load), is_far=True)
             if request.is_cached:
-                # Lines that come in are stored in the L2, beside what the cores store.
+                # Lines that come in are stored in the L2, beside what the cores store. They take
+                # of that link what they take of global memory, and wait there as they would.
                 load = memory.fill_load(port * request.copies, found.read, far_bytes)
-                self._join("l2", False, Copy(far_bytes, port, load))
+                self._join("l2", False, Copy(far_bytes, port, load), is_far=True)
         if request.is_cached:
             # All that the core gets passes through the L2.
             port = _speed(nbytes, took)
-            self._join("l2", True, Copy(nbytes, port, port * request.copies))
+            self._join("l2", True, Copy(nbytes, port, port * request.copies), is_far=False)
 
-    def _join(self, memory: str, is_read: bool, copy: Copy) -> None:
+    def _join(self, memory: str, is_read: bool, copy: Copy, is_far: bool) -> None:
         self._under_way += 1
-        is_far = memory == "gm"
         self._memory.links[memory, is_read].join(copy, lambda narrow: self._arrived(narrow, is_far))
 
     def _arrived(self, narrow: int, is_far: bool) -> None:
