@@ -96,14 +96,19 @@ class Late:
     def flush(self) -> None:
         """Compute all."""
         waiting, self._waiting = self._waiting, []
-        for run in _runs(waiting):
-            left, right = joined([each.left for each in run], 0), run[0].right
-            product = int_product(self._panels.single(left), self._panels.single(right))
-            row = 0
-            for each in run:
-                rows = each.left.matrix.shape[0]
-                each.put(product[row : row + rows])
-                row += rows
+        with np.errstate(all="ignore"):
+            for run in _runs(waiting):
+                self._compute(run)
+
+    def _compute(self, run: list[_Waiting]) -> None:
+        """One product for all of *run*, whose left factors follow each other."""
+        left, right = joined([each.left for each in run], 0), run[0].right
+        product = int_product(self._panels.single(left), self._panels.single(right))
+        row = 0
+        for each in run:
+            rows = each.left.matrix.shape[0]
+            each.put(product[row : row + rows])
+            row += rows
 
 
 def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
