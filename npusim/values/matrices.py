@@ -202,7 +202,9 @@ AnyPanel = TypeVar("AnyPanel", Array, LeftFactor, RightFactor)
 class Panels:
     """Operands in the form in which they are multiplied, least recently used first out."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensor_bytes: int = 0) -> None:
+        """For a launch whose tensors have *tensor_bytes*."""
+        self._share = tensor_bytes // PANEL_SHARE
         self._cache: OrderedDict[tuple[object, ...], Panel] = OrderedDict()
         self._nbytes = 0
 
@@ -227,7 +229,7 @@ class Panels:
         if panel is None:
             panel = make(matrix)
             self._nbytes += panel.nbytes
-            while self._cache and self._nbytes > PANEL_BYTES:
+            while self._cache and self._nbytes > max(PANEL_BYTES, self._share):
                 self._nbytes -= self._cache.popitem(last=False)[1].nbytes
         self._cache[key] = panel
         made: AnyPanel = panel
@@ -238,8 +240,10 @@ def _as_single(matrix: Array) -> Array:
     return np.ascontiguousarray(matrix).astype(np.float32)
 
 
-PANEL_BYTES = 1 << 27
-"""Bytes that Panels keeps: enough for both operands of 4096 x 4096."""
+PANEL_BYTES = 1 << 25
+"""Bytes that Panels keeps at least: some operands of 512 x 2048."""
+PANEL_SHARE = 3
+"""Of large tensors it keeps a third of their bytes: a run takes little more than they do."""
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ class Player:
     ) -> None:
         self._blocks, self._spec = blocks, spec
         self._model = model
-        self._panels = Panels()
+        self._panels = Panels(sum(tensor.nbytes for tensor in tensors))
         self._data = {tensor.name: tensor.data for tensor in tensors}
         programs = {block.program for block in blocks}
         self._calls = {program: _ordered(program, orders[program]) for program in programs}
