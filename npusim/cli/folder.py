@@ -156,7 +156,11 @@ def _place(new: Path, folder: Path, target: Path, kind: Kind) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        raise _held(folder, min(os.listdir(target), default="something"), kind) from None
+        try:
+            names = os.listdir(target)
+        except FileNotFoundError:
+            names = []  # whoever had it there has moved it away
+        raise _held(folder, min(names, default="something"), kind) from None
 
 
 def _put(new: Path, folder: Path, target: Path, kind: Kind, force: bool) -> None:

@@ -19,6 +19,7 @@ WIDTHS = {64: 4, 32: 8, 16: 16, 8: 32, 4: 64}
 TRANSLATIONS = {
     "docs/course/04_nd_and_nz.md",
     "docs/sources.md",
+    "npusim/cli/commands/layout.py",
     "npusim/data/layout/__init__.py",
     "npusim/data/layout/placement.py",
 }
