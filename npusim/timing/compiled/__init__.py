@@ -23,11 +23,14 @@ NAME = "_engine"
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled engine; None where it was not built."""
+    """The compiled engine; None where it was not built, or for another version."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(NAME + suffix)
         if path.exists():
             found = ctypes.CDLL(str(path))
+            found.npusim_problem_bytes.restype = ctypes.c_int64
+            if found.npusim_problem_bytes() != ctypes.sizeof(Problem):
+                return None
             found.npusim_run.argtypes = [ctypes.POINTER(Problem)]
             found.npusim_run.restype = ctypes.c_int
             return found

@@ -74,8 +74,9 @@ static void start_copy(Run *run, Lane *lane, i64 pipe, const Part *part, const S
     const Asked *asked = asked_of(run, copy, address % problem->line_bytes);
     if (!asked) return;
     lane->loads[pipe] = (Load){
-        .lane = lane->number, .pipe = pipe, .op = part->first_op + found->op, .start = start, .asked_at = asked_at, .step = step,
-        .asked = asked, .binding = binding, .line = address / problem->line_bytes, .latest = -1,
+        .lane = lane->number, .pipe = pipe, .op = part->first_op + found->op, .start = start,
+        .asked_at = asked_at, .step = step, .asked = asked, .binding = binding,
+        .line = address / problem->line_bytes, .latest = -1,
     };
     at(run, asked_at, NORMAL, ON_REQUEST, lane->number, pipe);
 }
@@ -150,7 +151,8 @@ static void walk(Run *run, Lane *lane, i64 number) {
         if (!is_open && !(number == problem->scalar && open_next(run, lane))) {
             pipe->waits_for = WORKLESS;
             /* It may have been the last pipe that a barrier of all pipes waits for. */
-            if (lane->pipes[problem->scalar].waits_for == DRAINING) wake(run, lane, problem->scalar);
+            if (lane->pipes[problem->scalar].waits_for == DRAINING)
+                wake(run, lane, problem->scalar);
             return;
         }
         const Part *part = part_of(run, lane, number);

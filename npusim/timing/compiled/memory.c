@@ -36,7 +36,8 @@ static i64 shared_port(const Run *run, const Load *load) {
     i64 readers = readers_of(run, load);
     if (readers == 1) return 0;
     double cycles = (double)readers * problem->same_line_ns * problem->clock_hz / 1e9;
-    return larger(1, (i64)nearbyint((double)(load->step->piece_bytes * problem->port_units) / cycles));
+    i64 units = load->step->piece_bytes * problem->port_units;
+    return larger(1, (i64)nearbyint((double)units / cycles));
 }
 
 /* The speed at which a core takes bytes out of the L2. */
@@ -46,10 +47,11 @@ static i64 near_port(const Run *run, const Load *load) {
     return larger(1, (i64)nearbyint((double)port * run->problem->aliased_speed));
 }
 
-/* How long rows from global memory and from the L2 take at least: the round trips of their requests,
- * divided by how many requests a core may have under way. */
+/* How long rows from global memory and from the L2 take at least: the round trips of their
+ * requests, divided by how many requests a core may have under way. */
 static i64 row_cycles(const Problem *problem, i64 far_rows, i64 near_rows) {
-    double waits_ns = (double)far_rows * problem->gm_row_ns + (double)near_rows * problem->l2_row_ns;
+    double far_ns = (double)far_rows * problem->gm_row_ns;
+    double waits_ns = far_ns + (double)near_rows * problem->l2_row_ns;
     return (i64)nearbyint(waits_ns * problem->clock_hz / 1e9);
 }
 
@@ -172,5 +174,6 @@ void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far) {
         load->turning = larger(0, run->now - load->since - load->latest_narrow - load->unturned);
     i64 latency = load->far_bytes ? problem->gm_read_latency : problem->l2_read_latency;
     i64 nbytes = load->asked->nbytes;
-    lane_moved(run, load, latency, load->binding->is_cached ? nbytes : 0, nbytes - load->far_bytes, 0);
+    i64 through = load->binding->is_cached ? nbytes : 0;
+    lane_moved(run, load, latency, through, nbytes - load->far_bytes, 0);
 }
