@@ -145,8 +145,8 @@ GLOBAL = "gm "
 
 @lru_cache(maxsize=4096)
 def _keys(place: str, is_write: bool, start: int, end: int) -> tuple[Key, ...]:
-    """The pages of a range: of 4 KiB in a buffer, of 1 MiB in global memory."""
-    shift = 20 if place.startswith(GLOBAL) else 12
+    """The pages of a range: of 32 KiB in a buffer, of 1 MiB in global memory."""
+    shift = 20 if place.startswith(GLOBAL) else 15
     pages = range(start >> shift, (end - 1 >> shift) + 1)
     return tuple((place, is_write, page) for page in pages)
 

@@ -227,7 +227,11 @@ def _elements_of(raw: Array, dtype: DType) -> Array:
     """`(..., bytes)` as `(..., elements)`."""
     if dtype is INT4:
         return np.repeat(raw, 2, axis=-1)
-    found: Array = raw.reshape(*raw.shape[:-1], -1, dtype.bits // 8).max(axis=-1)
+    width = dtype.bits // 8
+    # Byte by byte: numpy takes ten times as long for the largest of two in a row.
+    found = raw[..., ::width].copy()
+    for byte in range(1, width):
+        found = np.maximum(found, raw[..., byte::width])
     return found
 
 

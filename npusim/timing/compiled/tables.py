@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,13 +122,20 @@ class Programs:
 
     def copies_of(self, code: Code) -> int:
         """How many copies *code* makes."""
-        known = {
+        return sum(self._copies[id(decoded)] for decoded in code.decoded)
+
+    @cached_property
+    def _copies(self) -> dict[int, int]:
+        """Address of what is decoded -> how many copies it makes."""
+        return {
             key: sum(
-                step[0] == COPY for each in body.stretches for pipe in each.steps for step in pipe
+                step[0] == COPY
+                for stretch in body.stretches
+                for steps in stretch.steps
+                for step in steps
             )
             for key, (body, _) in self._bodies.items()
         }
-        return sum(known[id(decoded)] for decoded in code.decoded)
 
 
 class Cores:
