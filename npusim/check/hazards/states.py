@@ -61,14 +61,14 @@ class BodyWalk(Walk):
     Accesses to global memory are left out: it is for programs whose pipes share none of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ops: list[MicroOp] | None = None) -> None:
         super().__init__(Program("walk", ()), pipes=PIPES)
-        self.ops: list[MicroOp] = []
+        self.ops: list[MicroOp] = [] if ops is None else ops
+        """The micro-ops of this walk and of those that it shares the list with."""
 
     def copied(self) -> BodyWalk:
         """A walk that goes on from here without a trace in this one."""
-        other = BodyWalk()
-        other.ops = self.ops.copy()
+        other = BodyWalk(self.ops)
         other.go_on_from(self)
         return other
 
