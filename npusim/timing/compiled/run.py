@@ -15,7 +15,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.timing.compiled import library
 from npusim.timing.compiled.problem import FACTS, Ask, Asked, Problem, Report
-from npusim.timing.compiled.tables import Cores, Programs
+from npusim.timing.compiled.tables import LaneTables, ProgramTables
 from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
 from npusim.timing.pipes.decode import PIPES, SCALAR, Code
@@ -36,7 +36,7 @@ class _Run:
     """One run: the tables stay alive as long as it does."""
 
     def __init__(self, groups: Groups, codes: Sequence[Code], cache: L2, spec: DeviceSpec) -> None:
-        self._programs = Programs(list(dict.fromkeys(codes)))
+        self._programs = ProgramTables(list(dict.fromkeys(codes)))
         self._groups, self._codes = groups, codes
         self._problem = Problem()
         self._kept: list[object] = []
@@ -66,7 +66,7 @@ class _Run:
             self._put(name, found)
 
     def _cores_in(self, tensors: Sequence[str]) -> None:
-        cores = Cores(self._programs, self._groups, self._codes, tensors)
+        cores = LaneTables(self._programs, self._groups, self._codes, tensors)
         self._problem.lanes = len(self._groups)
         self._put("members", cores.members())
         self._put("bindings", cores.bindings())
@@ -87,6 +87,7 @@ class _Run:
         problem.run_bytes, problem.ages, problem.whole = spec.gm.run_bytes, AGES, WHOLE
         problem.share_units, problem.count_units = SHARE_UNITS, COUNT_UNITS
         problem.port_units = PORT_UNITS
+        # Never run: it says what the numbers of the chip come to in the units of the links.
         memory = SharedMemory(simpy.Environment(), spec, cache)
         for far in ("gm", "l2"):
             for is_read, way in ((True, "read"), (False, "write")):

@@ -1,4 +1,4 @@
-"""Programs, cores and memory as the flat tables that the compiled engine reads."""
+"""Programs and cores as the flat tables that the compiled engine reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npusim.check.cross_core_flags import awaits
 from npusim.kernel.program import Block
 from npusim.timing.pipes.decode import COPY, PIPES, Code, CopyStep, Decoded, Decoder
 
-__all__ = ["Cores", "Programs"]
+__all__ = ["LaneTables", "ProgramTables"]
 
 Numbers = NDArray[np.int64]
 Groups = Sequence[tuple[Block, ...]]
@@ -25,7 +25,7 @@ def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
 
 
 @dataclass
-class Programs:
+class ProgramTables:
     """The programs of a launch and the decoders they came through."""
 
     codes: list[Code]
@@ -138,11 +138,11 @@ class Programs:
         }
 
 
-class Cores:
+class LaneTables:
     """The lanes of a launch: which program each runs, and what its names mean."""
 
     def __init__(
-        self, programs: Programs, groups: Groups, codes: Sequence[Code], tensors: Sequence[str]
+        self, programs: ProgramTables, groups: Groups, codes: Sequence[Code], tensors: Sequence[str]
     ) -> None:
         self._programs, self._groups, self._codes = programs, groups, codes
         self._tensors = {name: number for number, name in enumerate(tensors)}

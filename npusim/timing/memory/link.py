@@ -10,8 +10,8 @@ there some rest while others load, and the link moves on. So a link that has res
 copies go at the speed of their ports until it has moved what it left, or as much as the cores are
 apart.
 
-Arithmetic is in integers, so that times are the same on every
-machine, and equal copies stay equal whatever the order in which they came.
+Arithmetic is in integers, so that times are the same on every machine, and equal copies stay equal
+whatever the order in which they came.
 """
 
 from __future__ import annotations
