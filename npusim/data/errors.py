@@ -22,6 +22,12 @@ class Code(IntEnum):
     INVALID_PARAMETER = 161002
     """ACLNN_ERR_PARAM_INVALID: a dtype, shape or attribute is outside the contract."""
 
+    INNER_ERROR = 561000
+    """ACLNN_ERR_INNER: a function of aclnn that only later chips have."""
+
+    TILING_ERROR = 561002
+    """ACLNN_ERR_INNER_TILING_ERROR: the tiling of the kernel refuses what aclnn lets through."""
+
     OUT_OF_MEMORY = 207001
     """ACL_ERROR_RT_MEMORY_ALLOCATION: the tensors do not fit into global memory."""
 

@@ -68,6 +68,21 @@ CASES = [
     ),
     Case("npu_dynamic_quant", "two_rows", (TensorSpec((2, 128), "bfloat16"),), ALL[1:]),
     Case("npu_dynamic_quant", "patches", (TensorSpec((10, 32), "float16"),), (INFERENCE,)),
+    # Nine rows: eight at a time, and what is left to the last core.
+    Case("npu_dynamic_quant", "rows_left", (TensorSpec((9, 64), "float16"),), (INFERENCE,)),
+    Case("npu_dynamic_quant", "single_row", (TensorSpec((4, 4096), "float16"),), ALL[1:2]),
+    *(
+        Case(
+            "npu_dynamic_quant", template, (TensorSpec((1, columns), "bfloat16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((columns,), "bfloat16"), "template": template},
+        )
+        for template, columns in (("db", 72), ("base", 72), ("large", 10256))
+    ),
+    Case(
+        "npu_dynamic_quant", "moe_large", (TensorSpec((1, 10256), "bfloat16"),), ALL[1:2],
+        {"smooth_scales": TensorSpec((1, 10256), "bfloat16"), "template": "moe_large",
+         "group_index": np.array([1], np.int32)},
+    ),
     Case("npu_dynamic_quant", "long_rows", (TensorSpec((1, 4128), "float16"),), (INFERENCE,)),
     # Two rows of one core, each of another group.
     Case(

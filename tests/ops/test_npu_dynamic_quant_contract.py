@@ -101,13 +101,13 @@ ROWS = [
     *(
         Row({"smooth_scales": ones(2, 4), "group_index": ones(*shape, dtype=np.int32)},
             f"group_index must have shape (groups,) with 1 to 1024 of them, not {shape}; "
-            f"pass the end row of each group", GROUPED, NEW)
+            f"pass the end row of each group", GROUPED, NEW, Code.TILING_ERROR)
         for shape in ((), (0,), (1, 2), (1025,))
     ),
     *(
         Row(GROUPED | {"smooth_scales": ones(*shape)},
             f"smooth_scales must have shape (2, 4), a row for each group, not {shape}; "
-            f"pass a scale for each group and column", GROUPED, NEW)
+            f"pass a scale for each group and column", GROUPED, NEW, Code.TILING_ERROR)
         for shape in ((4,), (1, 4), (3, 4), (2, 3), (4, 2))
     ),
     *(
@@ -130,7 +130,7 @@ ROWS = [
     *(
         Row({"x": HALF_ROW, "quant_mode": mode},
             f"quant_mode must be pertoken, not {mode!r}, which only Ascend950 has; leave it out",
-            {"x": HALF_ROW, "quant_mode": "pertoken"}, code=Code.UNSUPPORTED)
+            {"x": HALF_ROW, "quant_mode": "pertoken"}, code=Code.INNER_ERROR)
         for mode in ("pertensor", "perchannel")
     ),
     *(
@@ -141,7 +141,7 @@ ROWS = [
     ),
     Row({"x": HALF_ROW, "dst_type_max": 448.0},
         "dst_type_max must be 0.0, not 448.0: only Ascend950 takes another largest number; "
-        "leave it out", {"x": HALF_ROW, "dst_type_max": 0.0}, code=Code.UNSUPPORTED),
+        "leave it out", {"x": HALF_ROW, "dst_type_max": 0.0}, code=Code.INNER_ERROR),
     *(
         Row({"x": HALF_ROW, "dst_type_max": number},
             f"dst_type_max must be a number, not {number!r}; leave it out",
@@ -195,7 +195,7 @@ ROWS = [
     *(
         Row({"x": ones(6, columns)},
             f"the last dimension of x must be a multiple of 32 on {{series}}, not {columns}; "
-            f"pad it", {"x": ones(6, 64)}, OLD)
+            f"pad it", {"x": ones(6, 64)}, OLD, Code.TILING_ERROR)
         for columns in (1, 31, 33, 48)
     ),
     Row({"x": HALF_ROW, "dst_type": "quint4x2"},

@@ -343,8 +343,8 @@ def test_newer_parameters_are_taken_at_their_defaults() -> None:
     refused(
         lambda: torch_npu.npu_dynamic_quant(x, quant_mode="pertensor"),
         "npu_dynamic_quant: NPU function error: call aclnnDynamicQuantV4 failed, error code is "
-        "361001\nnpu_dynamic_quant: quant_mode must be pertoken, not 'pertensor', which only "
-        "Ascend950 has; leave it out [361001]",
+        "561000\nnpu_dynamic_quant: quant_mode must be pertoken, not 'pertensor', which only "
+        "Ascend950 has; leave it out [561000]",
     )
 
 

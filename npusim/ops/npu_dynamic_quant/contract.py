@@ -126,6 +126,7 @@ def _check_rows(contract: Contract, x: Operand) -> None:
         not is_310p or columns % COLUMNS_310P == 0,
         f"the last dimension of x must be a multiple of {COLUMNS_310P} on {contract.spec.series}, "
         f"not {columns}; pad it",
+        Code.TILING_ERROR,
     )
 
 
@@ -137,7 +138,7 @@ def _check_modes(contract: Contract, quant_mode: Any, dst_type_max: Any) -> None
     contract.require(
         quant_mode in (None, "pertoken"),
         f"quant_mode must be pertoken, not {quant_mode!r}, which only Ascend950 has; leave it out",
-        Code.UNSUPPORTED,
+        Code.INNER_ERROR,
     )
     is_number = isinstance(dst_type_max, int | float) and not isinstance(dst_type_max, bool)
     contract.require(
@@ -148,7 +149,7 @@ def _check_modes(contract: Contract, quant_mode: Any, dst_type_max: Any) -> None
         not dst_type_max,
         f"dst_type_max must be 0.0, not {shown(dst_type_max)}: only Ascend950 takes another "
         f"largest number; leave it out",
-        Code.UNSUPPORTED,
+        Code.INNER_ERROR,
     )
 
 
@@ -182,12 +183,14 @@ def _check_smooth(
         len(index.shape) == 1 and 1 <= index.shape[0] <= MAX_GROUPS,
         f"group_index must have shape (groups,) with 1 to {MAX_GROUPS} of them, not {index.shape}; "
         f"pass the end row of each group",
+        Code.TILING_ERROR,
     )
     wanted = (index.shape[0], columns)
     contract.require(
         smooth.shape == wanted,
         f"smooth_scales must have shape {wanted}, a row for each group, not {smooth.shape}; "
         f"pass a scale for each group and column",
+        Code.TILING_ERROR,
     )
 
 
