@@ -174,7 +174,7 @@ BytesPerCycle = Annotated[
 
 Cycles = Annotated[int, Within(0, 100_000, "cycles", "a step takes up to 7500 cycles"), WHOLE]
 CyclesPerRepeat = Annotated[
-    float, Within(0.01, 1000, "cycles/repeat", "repeats take 1 to 8 cycles")
+    float, Within(0.01, 1000, "cycles/repeat", "repeats take 1 to 26 cycles")
 ]
 Nanoseconds = Annotated[float, Within(0, 100_000, "ns", "memories answer within 0.3 us")]
 Microseconds = Annotated[float, Within(0, 10_000, "us", "parts of a launch take up to 5 us")]

@@ -91,6 +91,12 @@ VectorClassName = Literal[
     "copy",
     "muladd",
     "transcendental",
+    "ln",
+    "sqrt",
+    "rsqrt",
+    "compare",
+    "gather",
+    "transpose",
 ]
 Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")

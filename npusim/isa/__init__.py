@@ -42,7 +42,7 @@ from npusim.isa.micro_op import (
     writes_global,
 )
 from npusim.isa.mte import Load, Store
-from npusim.isa.operands import BLOCK_BYTES, Global, Local, Register
+from npusim.isa.operands import BLOCK_BYTES, REPEAT_BYTES, Global, Local, Register
 from npusim.isa.scalar import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore, Trap
 from npusim.isa.sync import (
     Barrier,
@@ -57,6 +57,7 @@ from npusim.isa.vector import (
     Binary,
     BinaryOp,
     BinaryScalar,
+    BitwiseOp,
     BlockReduce,
     Broadcast,
     Cast,
@@ -66,6 +67,7 @@ from npusim.isa.vector import (
     MulAddDst,
     Reduce,
     Unary,
+    UnaryOp,
     WholeReduce,
 )
 from npusim.isa.work import (
@@ -82,12 +84,14 @@ __all__ = [
     "BLOCK_BYTES",
     "MICRO_OPS",
     "ORDERING",
+    "REPEAT_BYTES",
     "Arithmetic",
     "Axpy",
     "Barrier",
     "Binary",
     "BinaryOp",
     "BinaryScalar",
+    "BitwiseOp",
     "BlockReduce",
     "Broadcast",
     "BroadcastToL0c",
@@ -129,6 +133,7 @@ __all__ = [
     "Transfer",
     "Trap",
     "Unary",
+    "UnaryOp",
     "WaitFlag",
     "WholeReduce",
     "Work",

@@ -9,7 +9,7 @@ from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.isa.fields import BYTES, COUNT, OneOf, Range
 
-__all__ = ["BLOCK_BYTES", "BUFFERS", "STRIDE", "Global", "Local", "Register"]
+__all__ = ["BLOCK_BYTES", "BUFFERS", "REPEAT_BYTES", "STRIDE", "Global", "Local", "Register"]
 
 BLOCK_BYTES = 32
 """A data block: the unit of the unified buffer and of DataCopy (asc-devkit, docs/zh/guide)."""
@@ -18,6 +18,8 @@ BUFFERS = OneOf(("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb"))
 """The unified buffer, those around the cube, the bias table and the fixpipe buffer."""
 REPEAT_BLOCKS = Range(1, 8)
 """Blocks of an operand in a repeat: 256 bytes are the most that a vector instruction takes."""
+REPEAT_BYTES = REPEAT_BLOCKS.high * BLOCK_BYTES
+"""Bytes of an operand in a whole repeat."""
 STRIDE = Range(0, 2**16 - 1)
 """Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 

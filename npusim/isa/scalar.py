@@ -28,14 +28,22 @@ AluOp = Literal[
     "lt",
     "select",
     "f32_to_i32",
+    "i32_to_f32",
+    "f32_add",
+    "f32_sub",
+    "f32_mul",
     "f32_div",
+    "f32_sqrt",
+    "f32_max",
+    "f32_min",
+    "f32_lt",
     "f16_add",
     "f16_to_f32",
     "f32_to_f16",
 ]
 
 
-CONVERSIONS: tuple[AluOp, ...] = ("f32_to_i32", "f16_to_f32", "f32_to_f16")
+OF_ONE: tuple[AluOp, ...] = ("f32_to_i32", "i32_to_f32", "f16_to_f32", "f32_to_f16", "f32_sqrt")
 """Those of one operand."""
 
 
@@ -79,10 +87,10 @@ class ScalarStore(MicroOp):
 class ScalarAlu(MicroOp):
     """`dst = op(a, b, c)` on 64-bit integers; an operand is a register or a number.
 
-    `select` gives b where a is not 0, else c; `f32_to_i32` rounds the float whose bits are a, ties
-    to even; `f32_div` divides and `f16_add` adds floats given as their bits; `f16_to_f32` and
-    `f32_to_f16` turn the bits of a float into those of the other type; `eq` and `lt` give 0 or 1;
-    `shr` fills with zeros.
+    `select` gives b where a is not 0, else c; `eq`, `lt` and `f32_lt` give 0 or 1; `shr` fills with
+    zeros. What begins with the name of a float takes the bits of such floats and gives those of the
+    nearest one, ties to even: `f32_add` and the like, `f16_add`, and the conversions `f16_to_f32`,
+    `f32_to_f16`, `f32_to_i32` and `i32_to_f32`. `f32_max` and `f32_min` of NaN are NaN.
     """
 
     op: AluOp
@@ -101,7 +109,7 @@ class ScalarAlu(MicroOp):
 
     def __str__(self) -> str:
         more = "".join(f", {x}" for x in (self.b, self.c)[: 2 if self.op == "select" else 1])
-        return f"{self.op} {self.dst} <- {self.a}{'' if self.op in CONVERSIONS else more}"
+        return f"{self.op} {self.dst} <- {self.a}{'' if self.op in OF_ONE else more}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from npusim.data.dtypes import RoundMode
 from npusim.devices.schema import Pipe
+from npusim.isa.fields import Range
 from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import Local, Register
 from npusim.isa.work import Arithmetic, Rearrangement, Work
@@ -16,6 +17,7 @@ __all__ = [
     "Binary",
     "BinaryOp",
     "BinaryScalar",
+    "BitwiseOp",
     "BlockReduce",
     "Broadcast",
     "Cast",
@@ -25,10 +27,13 @@ __all__ = [
     "MulAddDst",
     "Reduce",
     "Unary",
+    "UnaryOp",
     "WholeReduce",
 ]
 
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
+BitwiseOp = Literal["and", "or"]
+UnaryOp = Literal["abs", "relu", "not", "exp", "ln", "sqrt", "rsqrt", "reciprocal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,9 @@ class Cast(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Binary(MicroOp):
-    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max)."""
+    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max; And, Or of bits)."""
 
-    op: BinaryOp
+    op: BinaryOp | BitwiseOp
     dst: Local
     a: Local
     b: Local
@@ -146,14 +151,18 @@ class Reduce(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class WholeReduce(MicroOp):
-    """Each repeat of *src* becomes one element of *dst* (WholeReduceMax, WholeReduceMin).
+    """Each repeat of *src* becomes one element of *dst* (WholeReduceSum, ...Max, ...Min).
 
-    *src* has as many repeats as *dst* has elements; a single one may be shorter than 256 bytes.
+    *src* has as many repeats as *dst* has elements, all of as many blocks; a single one may end
+    within a block. With a *mask* only so many elements of each repeat take part, the first ones. A
+    sum adds neighbours, then neighbours of these, and so on, as if what takes no part were 0
+    (asc-devkit, ReduceRepeat.md; the zeros are assumed).
     """
 
-    op: Literal["min", "max"]
+    op: Literal["sum", "min", "max"]
     dst: Local
     src: Local
+    mask: Annotated[int, Range(1, 128)] | None = None
     pipe: ClassVar[Pipe] = "vector"
     roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
 
@@ -162,17 +171,19 @@ class WholeReduce(MicroOp):
         return Arithmetic(self.src.count, self.dst.dtype)
 
     def __str__(self) -> str:
-        return f"whole_reduce.{self.op} {self.dst} <- {self.src}"
+        mask = "" if self.mask is None else f", first {self.mask}"
+        return f"whole_reduce.{self.op} {self.dst} <- {self.src}{mask}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fold(MicroOp):
     """`dst = dst op repeat` for one repeat of *src* after the other, each as long as *dst*.
 
-    Max or Min whose result and first source have a repeat stride of 0.
+    Add, Max or Min whose result and first source have a repeat stride of 0, so that each repeat
+    takes what the one before it has left.
     """
 
-    op: Literal["min", "max"]
+    op: Literal["add", "min", "max"]
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
@@ -188,9 +199,15 @@ class Fold(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Unary(MicroOp):
-    """`dst = op(src)`, element by element (Abs)."""
+    """`dst = op(src)`, element by element (Abs, Relu, Not, Exp, Ln, Sqrt, Rsqrt, Reciprocal).
 
-    op: Literal["abs"]
+    `exp`, `ln` and `sqrt` give the nearest number to the exact result, ties to even. Nothing public
+    says so for these chips; it is assumed. `rsqrt` and `reciprocal` of a chip are estimates, off by
+    more than 1e-4 of the result (asc-devkit, Reciprocal.md), whose bits nobody documents: the
+    nearest number stands for them, and kernels that are to have a chip's bits divide instead.
+    """
+
+    op: UnaryOp
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
@@ -254,13 +271,13 @@ class MulAddDst(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class BlockReduce(MicroOp):
-    """Each block of 32 bytes of *src* becomes one element of *dst* (BlockReduceSum, ...Max).
+    """Each block of 32 bytes of *src* becomes one element of *dst* (BlockReduceSum and so on).
 
     A sum adds neighbours, then neighbours of these, and so on: ``((x0+x1)+(x2+x3))+...``
     (asc-devkit, ReduceDataBlock.md).
     """
 
-    op: Literal["sum", "max"]
+    op: Literal["sum", "min", "max"]
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"

@@ -19,7 +19,7 @@ from npusim import chip
 from npusim.check.bounds import BoundsError, check_inside
 from npusim.check.hazards import DeadlockError, FlagError, RaceError
 from npusim.check.rules import Place, RuleError, check
-from npusim.data.dtypes import DTYPES, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, UINT64
+from npusim.data.dtypes import DTYPES, FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, UINT8, UINT64
 from npusim.data.errors import TrapError
 from npusim.data.tensor import GlobalTensor
 from npusim.isa import (
@@ -140,7 +140,12 @@ SEEDS: list[tuple[str, MicroOp]] = [
     ("aiv", MulAddDst(ub(1024), ub(0), ub(512))),
     ("aiv", BlockReduce("sum", ub(1024, FLOAT32, 16), ub(0, FLOAT32, 128, 1, 16))),
     ("aiv", WholeReduce("max", ub(1024, FLOAT32, 2), ub(0, FLOAT32, 128, 1, 16))),
+    ("aiv", WholeReduce("sum", ub(1024, FLOAT32, 4), ub(0, FLOAT32, 64, 1, 3, 2), 13)),
     ("aiv", Fold("max", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
+    ("aiv", Fold("add", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
+    ("aiv", Unary("exp", ub(1024), ub(0))),
+    ("aiv", Unary("not", ub(1024, INT16), ub(0, INT16))),
+    ("aiv", Binary("or", ub(1024, INT16), ub(0, INT16), ub(512, INT16))),
     ("aiv", Copy(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128, 2, 1))),
     ("aiv", ScalarLoad("s", BYTE)),
     ("aiv", ScalarStore(BYTE, "r")),

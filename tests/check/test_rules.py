@@ -17,6 +17,7 @@ from npusim.data.dtypes import (
     FLOAT32,
     INT4,
     INT8,
+    INT16,
     INT32,
     UINT8,
     DType,
@@ -47,6 +48,7 @@ from npusim.isa import (
     SetFlag,
     Store,
     Trap,
+    Unary,
     WaitFlag,
     WholeReduce,
 )
@@ -208,6 +210,30 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         BinaryScalar("div", ub(0, INT32, 64), ub(0, INT32, 64), 2),
         "operands must share one of float32, float16, not int32, int32; cast first",
         BinaryScalar("div", ub(0, FLOAT16, 64), ub(0, FLOAT16, 64), 2.0),
+    ),
+    (
+        "aiv",
+        Unary("relu", ub(0, INT16, 64), ub(0, INT16, 64)),
+        "operands must share one of float32, float16, int32, not int16, int16; cast first",
+        Unary("relu", ub(0, INT32, 64), ub(0, INT32, 64)),
+    ),
+    (
+        "aiv",
+        Unary("exp", ub(0, INT32, 64), ub(0, INT32, 64)),
+        "operands must share one of float32, float16, not int32, int32; cast first",
+        Unary("exp", ub(0, FLOAT16, 64), ub(0, FLOAT16, 64)),
+    ),
+    (
+        "aiv",
+        Binary("or", X, X, X),
+        "operands must share the type int16, not float32, float32, float32; take the bytes as such",
+        Binary("or", *[X.as_dtype(INT16)] * 3),
+    ),
+    (
+        "aiv",
+        WholeReduce("sum", ub(1024, FLOAT32, 4), ub(0, FLOAT32, 64, 1, 3, 2), 17),
+        "mask must be at most the 16 elements of a repeat, not 17; take more blocks a repeat",
+        WholeReduce("sum", ub(1024, FLOAT32, 4), ub(0, FLOAT32, 64, 1, 3, 2), 16),
     ),
     (
         "aiv",

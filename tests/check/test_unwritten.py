@@ -142,6 +142,7 @@ def test_what_goes_to_workspaces_counts_as_written() -> None:
     [
         (Cast(ub(512, 64, FLOAT16), ub(0, 64), "none"), 128),
         (Unary("abs", ub(512, 64), ub(0, 64)), 256),
+        (Unary("exp", ub(512, 64), ub(0, 64)), 256),
         (Binary("max", ub(512, 64), ub(1024, 64), ub(0, 64)), 256),
         (Binary("max", ub(512, 64), ub(0, 64), ub(1024, 64)), 256),
         (BinaryScalar("min", ub(512, 64), ub(0, 64), 1.0), 256),
@@ -184,6 +185,12 @@ def test_a_repeat_reduced_comes_of_all_of_it() -> None:
     whole = WholeReduce("max", ub(1024, 2), ub(0, 128))
     check(load(0, 256), whole, store(1024, 4))
     leaves("ub[256:512]", load(0, 256), whole, store(1024, 8))
+
+
+def test_a_mask_leaves_lanes_out() -> None:
+    masked = WholeReduce("sum", ub(1024, 1), ub(0, 64), 32)
+    check(load(0, 128), masked, store(1024, 4))
+    leaves("ub[96:256]", load(0, 96), masked, store(1024, 4))
 
 
 def test_what_strides_leave_out_is_not_read() -> None:

@@ -17,7 +17,8 @@ WORDS = "vendor file, vendor doc, vendor tool, measured, paper, calibrated, infe
 PIPES = "'scalar', 'vector', 'cube', 'mte1', 'mte2', 'mte3' or 'fixpipe'"
 CLASSES = (
     "'add', 'mul', 'max', 'adds', 'muls', 'maxs', 'div', 'cast', 'duplicate', 'broadcast', "
-    "'reduce', 'block_reduce', 'logic', 'select', 'copy', 'muladd' or 'transcendental'"
+    "'reduce', 'block_reduce', 'logic', 'select', 'copy', 'muladd', 'transcendental', "
+    "'ln', 'sqrt', 'rsqrt', 'compare', 'gather' or 'transpose'"
 )
 
 # What stands below the head of a file -> what is said about it.

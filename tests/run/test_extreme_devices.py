@@ -184,7 +184,8 @@ LEFT_OUT = {
     "cores.aic.l0c_bytes": "cores.aic.l0c_bytes must be given, not left out; write { value = ",
     "vector.classes.add": (
         "classes must be all of add, mul, max, adds, muls, maxs, div, cast, duplicate, broadcast, "
-        "reduce, block_reduce, logic, select, copy, muladd, transcendental, not lack add; add "
+        "reduce, block_reduce, logic, select, copy, muladd, transcendental, ln, "
+        "sqrt, rsqrt, compare, gather, transpose, not lack add; add "
         "them, or take them from a shipped chip with extends"
     ),
     "cores.aiv": "cores must be aic and aiv on arch 2201, not aic; rename the tables",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_spec
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, UINT8, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     Axpy,
@@ -68,8 +68,8 @@ def cost(op: MicroOp, spec: DeviceSpec, kind: str = "aiv") -> Cost:
     return costs.cost(op, spec, spec.cores[kind])
 
 
-def ub(offset_bytes: int, dtype: DType, count: int) -> Local:
-    return Local("ub", offset_bytes, dtype, count)
+def ub(offset_bytes: int, dtype: DType, count: int, *strides: int) -> Local:
+    return Local("ub", offset_bytes, dtype, count, *strides)
 
 
 X, Y, Z = (ub(at, FLOAT32, 64) for at in (0, 256 + 8192, 512))
@@ -93,13 +93,21 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (WholeReduce("max", Z.at(0, 1), X), "reduce"),
         (Fold("max", Z, X), "max"),
         (Unary("abs", Z, X), "adds"),
+        (Unary("relu", Z, X), "maxs"),
+        (Unary("not", ub(0, INT16, 128), ub(0, INT16, 128)), "logic"),
+        (Binary("and", ub(0, INT16, 64), ub(256, INT16, 64), ub(640, INT16, 64)), "logic"),
+        (Unary("exp", Z, X), "transcendental"),
+        *((Unary(op, Z, X), op) for op in ("ln", "sqrt", "rsqrt")),
+        (Unary("reciprocal", Z, X), "rsqrt"),
+        (Fold("add", Z, X), "add"),
         (Axpy(Z, X, 2.0), "muls"),
         (MulAddDst(Z, X, Y), "muladd"),
         *((BlockReduce(op, Z, X), "block_reduce") for op in ("sum", "max")),
         (Copy(Z, X), "copy"),
     ]:
         with subtests.test(str(op)):
-            assert cost(op, classy) == Cost(3, classy.vector.classes[name].head_cycles, 3)
+            cycles = 2 if op.dst.dtype.bits == 16 else 3
+            assert cost(op, classy) == Cost(cycles, classy.vector.classes[name].head_cycles, 3)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +128,9 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (BlockReduce("max", ub(4096, FLOAT16, 40), ub(0, FLOAT16, 640)), 5 * 2),
         (BlockReduce("sum", ub(4096, FLOAT32, 16), ub(0, FLOAT32, 128)), 2 * 3),
         (WholeReduce("max", ub(4096, FLOAT32, 5), ub(0, FLOAT32, 320)), 5 * 3),
+        # A repeat each, also where only some of its lanes take part.
+        (WholeReduce("sum", ub(4096, FLOAT32, 5), ub(0, FLOAT32, 80, 1, 3, 2), 13), 5 * 3),
+        (WholeReduce("sum", ub(4096, FLOAT16, 5), ub(0, FLOAT16, 80, 1, 1, 1)), 5 * 2),
         # A fold walks its source; every other repeat lies in the groups of its result.
         (Fold("max", ub(0, FLOAT16, 128), ub(256, FLOAT16, 640)), 5 * 2),
     ],

@@ -636,6 +636,120 @@ def test_each_repeat_is_reduced_and_folded(
     assert_same(bench.get(256, dtype, 5 * lanes), values[1:].ravel())
 
 
+def tree(values: np.ndarray) -> np.ndarray:
+    """Neighbours first, in the type of *values*."""
+    while values.shape[-1] > 1:
+        values = values[..., 0::2] + values[..., 1::2]
+    return values[..., 0]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_each_repeat_is_added_up_in_pairs(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    lanes = 256 // dtype.numpy.itemsize
+    values = rng.normal(size=(6, lanes)).astype(dtype.numpy)
+    bench.put(0, values)
+    half = ub(0, dtype, 3 * lanes, 1, 8, 4)
+    bench.run(
+        WholeReduce("sum", ub(4096, dtype, 6), ub(0, dtype, 6 * lanes)),
+        WholeReduce("sum", ub(4128, dtype, 1), ub(0, dtype, 9)),
+        # The first four blocks of each repeat, and all but the last three lanes of these.
+        WholeReduce("sum", ub(4160, dtype, 6), half),
+        WholeReduce("sum", ub(4192, dtype, 6), half, lanes // 2 - 3),
+        WholeReduce("min", ub(4224, dtype, 6), half, lanes // 2 - 3),
+    )
+    zeros = np.zeros_like(values)
+    zeros[:, : lanes // 2 - 3] = values[:, : lanes // 2 - 3]
+    assert_same(bench.get(4096, dtype, 6), tree(values))
+    nine = np.zeros(16, dtype.numpy)
+    nine[:9] = values[0, :9]
+    assert_same(bench.get(4128, dtype, 1), tree(nine[None]))
+    assert_same(bench.get(4160, dtype, 6), tree(values[:, : lanes // 2]))
+    assert_same(bench.get(4192, dtype, 6), tree(zeros))
+    assert_same(bench.get(4224, dtype, 6), values[:, : lanes // 2 - 3].min(axis=1))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_repeats_are_added_one_after_the_other(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    lanes = 256 // dtype.numpy.itemsize
+    values = rng.normal(size=(12, lanes)).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(Fold("add", ub(0, dtype, lanes), ub(256, dtype, 11 * lanes)))
+    expected = values[0]
+    for repeat in values[1:]:
+        expected = expected + repeat
+    assert_same(bench.get(0, dtype, lanes), expected)
+    assert (expected != tree(values[:8].T) + tree(values[8:].T)).any()
+
+
+# ---- functions of one vector ----
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 6e-8, 70000.0, -88.0, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize(
+    ("op", "exact"),
+    [
+        ("exp", np.exp),
+        ("ln", np.log),
+        ("sqrt", np.sqrt),
+        ("rsqrt", lambda x: 1 / np.sqrt(x)),
+        ("reciprocal", lambda x: 1 / x),
+        ("relu", lambda x: np.where(x > 0, x, np.where(np.isnan(x), x, 0))),
+    ],
+)
+def test_a_function_gives_the_nearest_number(
+    bench: Bench, op: Any, exact: Any, dtype: DType, rng: np.random.Generator
+) -> None:
+    values = np.concatenate([SPECIAL, rng.normal(scale=9, size=245)])
+    with np.errstate(all="ignore"):
+        values = values.astype(dtype.numpy)
+        # float128 where there is one: then no step of the test rounds as the chip's result does.
+        expected = exact(values.astype(np.longdouble)).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.run(
+        Unary(op, ub(1024, dtype, 256), ub(0, dtype, 256)),
+        # Every other block, to every other block.
+        Unary(op, ub(4096, dtype, 64, 2, 16), ub(0, dtype, 64, 2, 16)),
+    )
+    assert_same(bench.get(1024, dtype, 256), expected)
+    per_block = 32 // dtype.numpy.itemsize
+    blocks = bench.get(4096, dtype, 128).reshape(-1, per_block)[::2]
+    assert_same(blocks, expected[:128].reshape(-1, per_block)[::2])
+
+
+def test_functions_of_half_saturate_where_the_chip_does(bench: Bench) -> None:
+    bench.put(0, np.float16([12, -np.inf, np.inf, np.nan, 0, -1, 65504, 1]))
+    bench.state.overflow = "saturate"
+    for offset, op in enumerate(("exp", "ln", "reciprocal"), 1):
+        bench.run(Unary(op, ub(32 * offset, FLOAT16, 8), ub(0, FLOAT16, 8)))
+    assert bench.get(32, FLOAT16, 8).tolist() == [65504, 0, 65504, 0, 1, 0.367919921875, 65504,
+                                                   2.71875]  # fmt: skip
+    assert bench.get(64, FLOAT16, 8)[1:6].tolist() == [0, 65504, 0, -65504, 0]
+    assert bench.get(96, FLOAT16, 8)[1:5].tolist() == [0, 0, 0, 65504]
+
+
+def test_bits_are_combined(bench: Bench, rng: np.random.Generator) -> None:
+    a, b = rng.integers(-(2**15), 2**15, (2, 64)).astype(np.int16)
+    bench.put(0, a)
+    bench.put(128, b)
+    x, y = ub(0, INT16, 64), ub(128, INT16, 64)
+    bench.run(
+        Binary("and", ub(256, INT16, 64), x, y),
+        Binary("or", ub(384, INT16, 64), x, y),
+        Unary("not", ub(512, INT16, 64), x),
+        Unary("relu", ub(640, INT32, 32), x.as_dtype(INT32)),
+    )
+    np.testing.assert_array_equal(bench.get(256, INT16, 64), a & b)
+    np.testing.assert_array_equal(bench.get(384, INT16, 64), a | b)
+    np.testing.assert_array_equal(bench.get(512, INT16, 64), ~a)
+    np.testing.assert_array_equal(bench.get(640, INT32, 32), np.maximum(a.view(np.int32), 0))
+
+
 # ---- casts in the buffer ----
 
 
@@ -750,6 +864,20 @@ def test_each_scalar_operation(bench: Bench, subtests: pytest.Subtests) -> None:
         ("f32_div", (0x40C00000, 0x40000000), 0x40400000),
         ("f32_div", (0x3F800000, 0x00000000), 0x7F800000),
         ("f32_div", (0x00000001, 0x40000000), 0x00000000),
+        # 3 + -0.5, 2**24 + 1 (a tie), 1.5 x -2, the root of 2, less, the larger one of NaN.
+        ("f32_add", (0x40400000, 0xBF000000), 0x40200000),
+        ("f32_add", (0x4B800000, 0x3F800000), 0x4B800000),
+        ("f32_sub", (0x40400000, 0xBF000000), 0x40600000),
+        ("f32_mul", (0x3FC00000, 0xC0000000), 0xC0400000),
+        ("f32_sqrt", (0x40000000,), 0x3FB504F3),
+        ("f32_max", (0xBF800000, 0xC0000000), 0xBF800000),
+        ("f32_min", (0xBF800000, 0xC0000000), 0xC0000000),
+        ("f32_max", (0x7FC00000, 0xC0000000), 0x7FC00000),
+        ("f32_lt", (0xC0000000, 0xBF800000), 1),
+        ("f32_lt", (0x3F800000, 0x3F800000), 0),
+        ("f32_lt", (0x7FC00000, 0x3F800000), 0),
+        ("i32_to_f32", (-3,), 0xC0400000),
+        ("i32_to_f32", (2**24 + 1,), 0x4B800000),
         # 1, the largest and the smallest fp16; and back, ties to even: 1 + 2**-11 goes to 1.
         ("f16_to_f32", (0x3C00,), 0x3F800000),
         ("f16_to_f32", (0x7BFF,), 0x477FE000),

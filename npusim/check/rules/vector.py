@@ -22,9 +22,12 @@ from npusim.data.dtypes import (
 )
 from npusim.isa import (
     BLOCK_BYTES,
+    REPEAT_BYTES,
     Axpy,
     Binary,
+    BinaryOp,
     BinaryScalar,
+    BitwiseOp,
     BlockReduce,
     Broadcast,
     Cast,
@@ -37,6 +40,7 @@ from npusim.isa import (
     Reduce,
     Register,
     Unary,
+    UnaryOp,
     WholeReduce,
     reads,
     writes,
@@ -46,10 +50,10 @@ from npusim.kernel.repeats import STRIDE_BLOCKS
 __all__ = ["CASTS", "RULES", "VECTOR"]
 
 ARITHMETIC = (Binary, BinaryScalar)
-FLOATING = (Unary, Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
+FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
-VECTOR = (Cast, *ARITHMETIC, *FLOATING, *MOVING)
+VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING)
 """What works on the unified buffer alone."""
 
 _INTEGRAL: tuple[RoundMode, ...] = ("rint", "floor", "ceil", "round", "trunc")
@@ -90,11 +94,20 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
         (INT32, FLOAT16): ("none",),
     },
 }
-# asc-devkit, Add.md, Mul.md, Max.md: no bf16 arithmetic on either; Div.md: floats only.
-ARITHMETIC_DTYPES = (FLOAT32, FLOAT16, INT32)
-DIV_DTYPES = (FLOAT32, FLOAT16)
-BLOCKS_PER_REPEAT = 8
-REPEAT_BYTES = BLOCKS_PER_REPEAT * BLOCK_BYTES
+FLOATS = (FLOAT32, FLOAT16)
+# asc-devkit, Add.md, Mul.md, Max.md: no bf16 arithmetic on either; Div.md: floats only; And.md,
+# Or.md and Not.md: 16 bits; Relu.md: int32 too; Abs.md, Exp.md and so on: floats only.
+ARITHMETIC_DTYPES: dict[BinaryOp | BitwiseOp, tuple[DType, ...]] = {
+    **dict.fromkeys(("add", "sub", "mul", "min", "max"), (*FLOATS, INT32)),
+    "div": FLOATS,
+    "and": (INT16,),
+    "or": (INT16,),
+}
+UNARY_DTYPES: dict[UnaryOp, tuple[DType, ...]] = {
+    **dict.fromkeys(("abs", "exp", "ln", "sqrt", "rsqrt", "reciprocal"), FLOATS),
+    "relu": (*FLOATS, INT32),
+    "not": (INT16,),
+}
 # Copy is a DataCopy within the buffer, whose gaps have 16 bits; WholeReduceMax steps over rows of
 # up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). How often an instruction repeats is not
 # held against its 8 bits: a micro-op of more repeats stands for several instructions.
@@ -104,9 +117,21 @@ WITH_SCALAR = (BinaryScalar, Axpy, Duplicate)
 
 def _is_repeat(local: Local, count: int) -> bool:
     """Whether *local* has *count* whole repeats, or is one that may be shorter."""
+    repeat_bytes = local.repeat_blocks * BLOCK_BYTES
     if count == 1:
-        return 0 < local.nbytes <= REPEAT_BYTES
-    return local.nbytes == count * REPEAT_BYTES > 0
+        return 0 < local.nbytes <= repeat_bytes
+    return local.nbytes == count * repeat_bytes > 0
+
+
+def _dtypes_of(op: MicroOp) -> tuple[DType, ...]:
+    """The types that *op* calculates in. asc-devkit, Axpy.md, MulAddDst.md, ReduceDataBlock.md."""
+    if isinstance(op, Binary | BinaryScalar):
+        return ARITHMETIC_DTYPES[op.op]
+    return UNARY_DTYPES[op.op] if isinstance(op, Unary) else FLOATS
+
+
+def _one_of(dtypes: tuple[DType, ...]) -> str:
+    return f"one of {names(dtypes)}" if len(dtypes) > 1 else f"the type {names(dtypes)}"
 
 
 def _has_parts(local: Local, count: int) -> bool:
@@ -198,25 +223,15 @@ RULES = (
         ),
     ),
     Rule(
-        ARITHMETIC,
+        (*ARITHMETIC, Unary, *FLOATING),
         lambda op, _: (
-            op.dst.dtype in (DIV_DTYPES if op.op == "div" else ARITHMETIC_DTYPES)
+            op.dst.dtype in _dtypes_of(op)
             and all(local.dtype is op.dst.dtype for local in reads(op))
         ),
         lambda op, _: (
-            f"operands must share one of "
-            f"{names(DIV_DTYPES if op.op == 'div' else ARITHMETIC_DTYPES)}, not "
-            f"{types(op)}; cast first"
+            f"operands must share {_one_of(_dtypes_of(op))}, not {types(op)}; "
+            f"{'cast first' if FLOAT32 in _dtypes_of(op) else 'take the bytes as such'}"
         ),
-    ),
-    # asc-devkit, Abs.md, Axpy.md, MulAddDst.md, ReduceDataBlock.md.
-    Rule(
-        FLOATING,
-        lambda op, _: (
-            op.dst.dtype in (FLOAT32, FLOAT16)
-            and all(local.dtype is op.dst.dtype for local in reads(op))
-        ),
-        lambda op, _: f"operands must share one of float32, float16, not {types(op)}; cast first",
     ),
     Rule(
         ELEMENTWISE,
@@ -254,8 +269,17 @@ RULES = (
         (WholeReduce,),
         lambda op, _: _is_repeat(op.src, op.dst.count),
         lambda op, _: (
-            f"src must be {REPEAT_BYTES} bytes for each of the {op.dst.count} elements of dst, or "
-            f"less for a single one, not {op.src.nbytes} in all; change its count"
+            f"src must be {op.src.repeat_blocks * BLOCK_BYTES} bytes for each of the "
+            f"{op.dst.count} elements of dst, or less for a single one, not {op.src.nbytes} in "
+            f"all; change its count"
+        ),
+    ),
+    Rule(
+        (WholeReduce,),
+        lambda op, _: op.mask is None or op.mask * op.dst.count <= op.src.count,
+        lambda op, _: (
+            f"mask must be at most the {op.src.count // op.dst.count} elements of a repeat, not "
+            f"{op.mask}; take more blocks a repeat"
         ),
     ),
     Rule(

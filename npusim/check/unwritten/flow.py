@@ -164,7 +164,8 @@ def _block_reduce(op: BlockReduce, marks: Marks) -> Sink:
 
 
 def _whole_reduce(op: WholeReduce, marks: Marks) -> Sink:
-    marks.put(op.dst, marks.elements(op.src).reshape(op.dst.count, -1).max(axis=1))
+    repeats = marks.elements(op.src).reshape(op.dst.count, -1)
+    marks.put(op.dst, repeats[:, : op.mask].max(axis=1))
     return None
 
 

@@ -10,7 +10,7 @@ them (whole sectors, whole lines where a burst starts off one), which the links 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from npusim.isa import (
     Axpy,
     Barrier,
     Binary,
-    BinaryOp,
     BinaryScalar,
     BlockReduce,
     Broadcast,
@@ -58,7 +57,7 @@ from npusim.isa import (
 from npusim.timing.cost import matrix
 from npusim.timing.cost.copies import Charge, charge
 from npusim.timing.cost.cycles import Cost
-from npusim.timing.cost.vector import BINARY, BINARY_SCALAR, vector
+from npusim.timing.cost.vector import BINARY, BINARY_SCALAR, UNARY, vector
 
 __all__ = ["COST", "Charge", "Cost", "charge", "cost"]
 
@@ -86,7 +85,7 @@ def _between(nbytes: Callable[[Any], int]) -> CostOf:
 
 
 def _vector(
-    name: VectorClassName | dict[BinaryOp, VectorClassName],
+    name: VectorClassName | Mapping[Any, VectorClassName],
     *,
     reduces: bool = False,
     expands: bool = False,
@@ -104,6 +103,13 @@ def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
     """As the Max or Min that it is, whose result and first source stay where they are."""
     here = replace(op.dst, count=op.src.count, repeat_stride=0)
     return cost(Binary(op.op, here, here, op.src), spec, core)
+
+
+def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
+    """A repeat for each element of the result, however few of its lanes take part."""
+    lanes = spec.vector.repeat_bytes * 8 // op.src.dtype.bits
+    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.dst.count * lanes)
+    return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
 
 
 def _loop(op: ScalarLoop, spec: DeviceSpec, core: Core) -> Cost:
@@ -138,8 +144,7 @@ COST: Table[CostOf] = Table(
         Cast: _vector("cast"),
         Binary: _vector(BINARY),
         BinaryScalar: _vector(BINARY_SCALAR),
-        # vabs 13/1/16 is nearest to vadds 13/1/18 (pto-isa, cost model).
-        Unary: _vector("adds"),
+        Unary: _vector(UNARY),
         # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
         # table), and its second operand may hit the banks of the first.
         Axpy: _vector("muls"),
@@ -147,7 +152,7 @@ COST: Table[CostOf] = Table(
         Duplicate: _vector("duplicate"),
         Broadcast: _vector("broadcast", expands=True),
         Reduce: _vector("reduce", reduces=True),
-        WholeReduce: _vector("reduce", reduces=True),
+        WholeReduce: _whole_reduce,
         Fold: _fold,
         BlockReduce: _vector("block_reduce", reduces=True),
         Copy: _vector("copy"),

@@ -6,19 +6,21 @@ from math import ceil
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec, VectorClass, VectorClassName
-from npusim.isa import BinaryOp, MicroOp, reads, writes
+from npusim.isa import BinaryOp, BitwiseOp, MicroOp, UnaryOp, reads, writes
 from npusim.timing.banks import repeat_cycles
 from npusim.timing.cost.cycles import Cost
 
-__all__ = ["BINARY", "BINARY_SCALAR", "vector"]
+__all__ = ["BINARY", "BINARY_SCALAR", "UNARY", "vector"]
 
-BINARY: dict[BinaryOp, VectorClassName] = {
+BINARY: dict[BinaryOp | BitwiseOp, VectorClassName] = {
     "add": "add",
     "sub": "add",
     "mul": "mul",
     "div": "div",
     "min": "max",
     "max": "max",
+    "and": "logic",
+    "or": "logic",
 }
 """What a micro-op on two vectors does -> its class."""
 BINARY_SCALAR: dict[BinaryOp, VectorClassName] = {
@@ -30,6 +32,20 @@ BINARY_SCALAR: dict[BinaryOp, VectorClassName] = {
     "max": "maxs",
 }
 """The same for a vector and a scalar."""
+UNARY: dict[UnaryOp, VectorClassName] = {
+    # vabs 13/1/16 is nearest to vadds 13/1/18 (pto-isa, cost model).
+    "abs": "adds",
+    # vrelu is 10/1/13 there, as vmaxs.
+    "relu": "maxs",
+    "not": "logic",
+    "exp": "transcendental",
+    "ln": "ln",
+    "sqrt": "sqrt",
+    "rsqrt": "rsqrt",
+    # Nobody fitted vrec. It runs at the lanes of rsqrt (asc-devkit, vector throughput table).
+    "reciprocal": "rsqrt",
+}
+"""The same for one vector."""
 
 
 def vector(

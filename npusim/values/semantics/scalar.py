@@ -56,9 +56,24 @@ def _f32_to_i32(bits: Array) -> Array:
     return cast(bits.astype(np.uint32).view(np.float32), INT32, "rint").astype(np.int64)
 
 
-def _f32_div(a: Array, b: Array) -> Array:
-    quotient = a.astype(np.uint32).view(np.float32) / b.astype(np.uint32).view(np.float32)
-    return quotient.view(np.uint32).astype(np.int64)
+def _i32_to_f32(values: Array) -> Array:
+    return values.astype(np.int32).astype(np.float32).view(np.uint32).astype(np.int64)
+
+
+def _f32(calculate: np.ufunc) -> Callable[[Array, Array, Array], Array]:
+    """*calculate*, of one or two fp32 numbers, on their bits."""
+
+    def on_bits(a: Array, b: Array, _: Array) -> Array:
+        operands = [x.astype(np.uint32).view(np.float32) for x in (a, b)][: calculate.nin]
+        found = np.asarray(calculate(*operands))
+        return found.view(np.uint32).astype(np.int64)
+
+    return on_bits
+
+
+def _f32_lt(a: Array, b: Array) -> Array:
+    less = a.astype(np.uint32).view(np.float32) < b.astype(np.uint32).view(np.float32)
+    return less.astype(np.int64)
 
 
 def _f16_add(a: Array, b: Array, overflow: Overflow) -> Array:
@@ -91,7 +106,15 @@ _ALU: dict[str, Callable[[Array, Array, Array], Array]] = {
     "lt": lambda a, b, _: (a < b).astype(np.int64),
     "select": lambda a, b, c: np.where(a != 0, b, c),
     "f32_to_i32": lambda a, _, __: _f32_to_i32(a),
-    "f32_div": lambda a, b, _: _f32_div(a, b),
+    "i32_to_f32": lambda a, _, __: _i32_to_f32(a),
+    "f32_add": _f32(np.add),
+    "f32_sub": _f32(np.subtract),
+    "f32_mul": _f32(np.multiply),
+    "f32_div": _f32(np.divide),
+    "f32_sqrt": _f32(np.sqrt),
+    "f32_max": _f32(np.maximum),
+    "f32_min": _f32(np.minimum),
+    "f32_lt": lambda a, b, _: _f32_lt(a, b),
     "f16_to_f32": lambda a, _, __: _f16_to_f32(a),
 }
 

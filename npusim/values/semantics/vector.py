@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, Array, DType, Whole, cast, pack_int4
+from npusim.data.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    Array,
+    DType,
+    Overflow,
+    Whole,
+    cast,
+    pack_int4,
+)
 from npusim.isa import (
     BLOCK_BYTES,
+    REPEAT_BYTES,
     Axpy,
     Binary,
     BinaryScalar,
@@ -69,6 +81,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "div": np.divide,
     "min": np.minimum,
     "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
 }
 
 
@@ -118,27 +132,99 @@ def reduce(op: Reduce, state: State) -> None:
     first[..., 0] = extreme(state.read(op.src), axis=-1)
 
 
+def _sum(a: Array, b: Array, state: State) -> Array:
+    """`a + b` of either float type, each rounded once."""
+    if a.dtype == np.float32:
+        return np.asarray(a + b)
+    return cast(a.astype(np.float32) + b.astype(np.float32), FLOAT16, "rint", state.overflow)
+
+
+def _tree(op: str, values: Array, state: State) -> Array:
+    """`(..., power of two)` -> `(...)`: neighbours first, then neighbours of these, and so on."""
+    if op != "sum":
+        return np.asarray((np.min if op == "min" else np.max)(values, axis=-1))
+    while values.shape[-1] > 1:
+        values = _sum(values[..., 0::2], values[..., 1::2], state)
+    return values[..., 0]
+
+
 def whole_reduce(op: WholeReduce, state: State) -> None:
-    extreme = np.min if op.op == "min" else np.max
-    repeats = state.read(op.src).reshape(*state.lead, op.dst.count, -1)
-    state.write(op.dst, extreme(repeats, axis=-1))
+    repeats = state.read(op.src).reshape(*state.lead, op.dst.count, -1)[..., : op.mask]
+    lanes = REPEAT_BYTES // op.src.dtype.numpy.itemsize
+    if op.op == "sum" and repeats.shape[-1] < lanes:
+        whole = np.zeros((*repeats.shape[:-1], lanes), repeats.dtype)
+        whole[..., : repeats.shape[-1]] = repeats
+        repeats = whole
+    state.write(op.dst, _tree(op.op, repeats, state))
 
 
 def fold(op: Fold, state: State) -> None:
-    extreme = np.minimum if op.op == "min" else np.maximum
     repeats = state.read(op.src).reshape(*state.lead, -1, op.dst.count)
-    state.write(op.dst, extreme(state.read(op.dst), extreme.reduce(repeats, axis=-2)))
+    found = state.read(op.dst)
+    if op.op == "add":
+        for index in range(repeats.shape[-2]):
+            found = _sum(found, repeats[..., index, :], state)
+    else:
+        extreme = np.minimum if op.op == "min" else np.maximum
+        found = extreme(found, extreme.reduce(repeats, axis=-2))
+    state.write(op.dst, found)
+
+
+_EXACT: dict[str, Callable[..., Any]] = {"abs": np.abs, "sqrt": np.sqrt, "not": np.invert}
+"""Where numpy gives the nearest number in the type of the elements."""
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "abs": np.abs,
+    "relu": lambda x: np.where(x <= 0, x.dtype.type(0), x),
+    "exp": np.exp,
+    "ln": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+}
+"""What is rounded to the type of the elements from float64.
+
+numpy's float64 functions are off by an ulp at most, so that fp32 comes out otherwise than correctly
+rounded once in 2**28 numbers or so, and then maybe otherwise on another machine.
+"""
+_SPAN = 1 << 13
+"""Elements at a time that are as wide as that: they stay in the first cache."""
 
 
 def unary(op: Unary, state: State) -> None:
-    if op.dst.dtype is FLOAT32 and not (op.src.is_strided or op.dst.is_strided):
-        np.abs(state.buffers.view(op.src), out=state.buffers.view(op.dst))
-        return
-    magnitudes = np.abs(state.read(op.src))
-    if op.dst.dtype is FLOAT16 and state.overflow == "saturate":
-        # 65504 of an infinity, 0 of NaN (asc-devkit, Memory矢量计算接口边界值汇总.md).
-        magnitudes = cast(magnitudes.astype(np.float32), FLOAT16, "rint", state.overflow)
-    state.write(op.dst, magnitudes)
+    if op.dst.dtype is FLOAT16:
+        patterns = state.read(op.src).view(np.uint16)
+        state.write(op.dst, _half_table(op.op, state.overflow).take(patterns, mode="wrap"))
+    elif op.op in _EXACT and not (op.src.is_strided or op.dst.is_strided):
+        _EXACT[op.op](state.buffers.view(op.src), out=state.buffers.view(op.dst))
+    elif op.op in _EXACT:
+        state.write(op.dst, _EXACT[op.op](state.read(op.src)))
+    elif op.op == "relu":
+        state.write(op.dst, _NEAREST["relu"](state.read(op.src)))
+    else:
+        state.write(op.dst, _from_float64(op.op, state.read(op.src)))
+
+
+def _from_float64(op: str, values: Array) -> Array:
+    """fp32 *values*, calculated in float64 and rounded to fp32."""
+    found = np.empty(values.shape, np.float32)
+    flat, out = values.reshape(-1), found.reshape(-1)
+    for start in range(0, flat.size, _SPAN):
+        part = slice(start, start + _SPAN)
+        out[part] = _NEAREST[op](flat[part].astype(np.float64))
+    return found
+
+
+@lru_cache
+def _half_table(op: str, overflow: Overflow) -> Array:
+    """`(65536,)`: *op* of each fp16 pattern. Saturating, an infinity is 65504 and NaN 0.
+
+    The latter stands in asc-devkit, Memory矢量计算接口边界值汇总.md, for Abs; of the others it is
+    assumed.
+    """
+    every = np.arange(1 << 16).astype(np.uint16).view(np.float16)
+    with np.errstate(all="ignore"):
+        nearest = _NEAREST[op](every.astype(np.float64)).astype(np.float16)
+    return cast(nearest.astype(np.float32), FLOAT16, "rint", overflow)
 
 
 _TILE_BLOCKS = 32
@@ -182,14 +268,5 @@ def mul_add_dst(op: MulAddDst, state: State) -> None:
 
 def block_reduce(op: BlockReduce, state: State) -> None:
     values = state.read(op.src)
-    values = values.reshape(*state.lead, -1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
-    while values.shape[-1] > 1:
-        left, right = values[..., 0::2], values[..., 1::2]
-        if op.op == "max":
-            values = np.maximum(left, right)
-        elif op.src.dtype is FLOAT32:
-            values = left + right
-        else:
-            wide = left.astype(np.float32) + right.astype(np.float32)
-            values = cast(wide, op.src.dtype, "rint", state.overflow)
-    state.write(op.dst, values[..., 0])
+    blocks = values.reshape(*state.lead, -1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
+    state.write(op.dst, _tree(op.op, blocks, state))
