@@ -21,11 +21,16 @@ __all__ = [
     "BlockReduce",
     "Broadcast",
     "Cast",
+    "Compare",
+    "CompareOp",
+    "CompareScalar",
     "Copy",
     "Duplicate",
     "Fold",
+    "Gather",
     "MulAddDst",
     "Reduce",
+    "Select",
     "Unary",
     "UnaryOp",
     "WholeReduce",
@@ -33,6 +38,7 @@ __all__ = [
 
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 BitwiseOp = Literal["and", "or"]
+CompareOp = Literal["lt", "gt", "eq", "le", "ge", "ne"]
 UnaryOp = Literal["abs", "relu", "not", "exp", "ln", "sqrt", "rsqrt", "reciprocal"]
 
 
@@ -303,3 +309,100 @@ class Copy(MicroOp):
 
     def __str__(self) -> str:
         return f"copy {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(MicroOp):
+    """A bit for each element, whether `a op b`, the first one lowest in its byte (Compare).
+
+    NaN is unequal to everything, and neither less nor greater.
+    """
+
+    op: CompareOp
+    dst: Local
+    """uint8, eight elements a byte."""
+    a: Local
+    b: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read"),
+        Role("b", "read"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.a.count, self.a.dtype)
+
+    def __str__(self) -> str:
+        return f"compare.{self.op} {self.dst} <- {self.a}, {self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareScalar(MicroOp):
+    """The same with one number, or a register's bits, in place of *b* (CompareScalar)."""
+
+    op: CompareOp
+    dst: Local
+    a: Local
+    scalar: float | Register
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("a", "read"),
+        Role("scalar", "read", "register"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.a.count, self.a.dtype)
+
+    def __str__(self) -> str:
+        return f"compares.{self.op} {self.dst} <- {self.a}, {self.scalar}"
+
+
+@dataclass(frozen=True, slots=True)
+class Select(MicroOp):
+    """`dst = a` where the bit of *mask* is set, else *b*, a vector or one number (Select)."""
+
+    dst: Local
+    mask: Local
+    """uint8, as Compare writes it."""
+    a: Local
+    b: Local | float
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("mask", "read"),
+        Role("a", "read"),
+        Role("b", "read"),
+        Role("dst", "written"),
+    )
+
+    @property
+    def work(self) -> Work:
+        return Arithmetic(self.dst.count, self.dst.dtype)
+
+    def __str__(self) -> str:
+        return f"select {self.dst} <- {self.mask}, {self.a}, {self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(MicroOp):
+    """Each element of *dst* is the one of *src* that its offset says (Gather).
+
+    *offsets* are int32, in bytes from the beginning of *src*.
+    """
+
+    dst: Local
+    src: Local
+    offsets: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("offsets", "read"),
+        Role("dst", "written"),
+    )
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        return f"gather {self.dst} <- {self.src} at {self.offsets}"

@@ -13,12 +13,15 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
     Duplicate,
     Fixpipe,
     Fold,
+    Gather,
     Load,
     MicroOp,
     MulAddDst,
@@ -27,6 +30,7 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     Store,
     Trap,
     Unary,
@@ -47,9 +51,9 @@ Piece = list[MicroOp] | CrossCoreOp
 
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
-        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Copy, Duplicate, Fold),
-        *(Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Store, Trap),
-        *(Unary, WholeReduce),
+        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
+        *(Duplicate, Fold, Gather, Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad, ScalarLoop),
+        *(ScalarStore, Select, Store, Trap, Unary, WholeReduce),
     )
 )
 """Micro-ops that can be computed for several blocks at once."""

@@ -32,6 +32,8 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CopyL0c,
     CopyToL1,
@@ -40,6 +42,7 @@ from npusim.isa import (
     Duplicate,
     Fixpipe,
     Fold,
+    Gather,
     Global,
     Load,
     LoadData,
@@ -54,6 +57,7 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     SetFlag,
     Store,
     Trap,
@@ -144,6 +148,11 @@ SEEDS: list[tuple[str, MicroOp]] = [
     ("aiv", Fold("max", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
     ("aiv", Fold("add", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
     ("aiv", Unary("exp", ub(1024), ub(0))),
+    ("aiv", Compare("lt", ub(1024, UINT8, 16), ub(0, FLOAT32, 128), ub(512, FLOAT32, 128))),
+    ("aiv", CompareScalar("eq", ub(1024, UINT8, 16), ub(0, INT32, 128), "r")),
+    ("aiv", Select(ub(1024), ub(512, UINT8, 8), ub(0), ub(256))),
+    ("aiv", Select(ub(1024, FLOAT16), ub(512, UINT8, 8), ub(0, FLOAT16), 0.5)),
+    ("aiv", Gather(ub(1024, FLOAT16), ub(0, FLOAT16), ub(2048, INT32))),
     ("aiv", Unary("not", ub(1024, INT16), ub(0, INT16))),
     ("aiv", Binary("or", ub(1024, INT16), ub(0, INT16), ub(512, INT16))),
     ("aiv", Copy(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128, 2, 1))),
@@ -227,6 +236,10 @@ class Guarded:
         rng = np.random.default_rng(nbytes)
         self._all = rng.integers(0, 256, nbytes + 2 * GUARD_BYTES, np.uint8)
         self.data = self._all[GUARD_BYTES:-GUARD_BYTES]
+        self.keep()
+
+    def keep(self) -> None:
+        """Take what is there now as untouched."""
         self._before = self._all.copy()
 
     def untouched_but(self, start: int, end: int) -> bool:
@@ -242,6 +255,10 @@ def play(op: MicroOp, kind: str) -> None:
     buffers = Buffers(core, byte_exact=True)
     guards = {name: Guarded(raw.size) for name, raw in buffers._bytes.items()}
     buffers._bytes = {name: guard.data for name, guard in guards.items()}
+    if isinstance(op, Gather):
+        # Offsets at random are hardly ever those of elements.
+        guards["ub"].data[op.offsets.offset_bytes : op.offsets.end_bytes] = 0
+        guards["ub"].keep()
     tensors = {name: Guarded(TENSOR_BYTES) for name in "xy"}
     memories = {name: Memory(guard.data) for name, guard in tensors.items()}
     state = State(buffers, memories, registers={"r": np.array([3], np.int64)})

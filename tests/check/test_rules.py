@@ -32,10 +32,13 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CopyToL1,
     Duplicate,
     Fold,
+    Gather,
     Global,
     Load,
     Local,
@@ -45,6 +48,7 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     SetFlag,
     Store,
     Trap,
@@ -228,6 +232,54 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         Binary("or", X, X, X),
         "operands must share the type int16, not float32, float32, float32; take the bytes as such",
         Binary("or", *[X.as_dtype(INT16)] * 3),
+    ),
+    (
+        "aiv",
+        Compare("lt", ub(1024, UINT8, 8), ub(0, INT32, 64), ub(256, INT32, 64)),
+        "dst must be uint8 and what is compared share one of float32, float16, or for eq int32, "
+        "not int32, int32, uint8 for lt; cast first",
+        Compare("eq", ub(1024, UINT8, 8), ub(0, INT32, 64), ub(256, INT32, 64)),
+    ),
+    (
+        "aiv",
+        CompareScalar("lt", ub(1024, UINT8, 8), ub(0, FLOAT16, 64), 0.5),
+        "what is compared must be whole repeats of 256 bytes, all with the same number of elements "
+        "and a bit in dst for each, not 64 elements and 64 bits; pad them",
+        CompareScalar("lt", ub(1024, UINT8, 16), ub(0, FLOAT16, 128), 0.5),
+    ),
+    (
+        "aiv",
+        CompareScalar("eq", ub(1024, UINT8, 8), ub(0, INT32, 64), 0.5),
+        "scalar must be a number that int32 has, not 0.5; round or clip it",
+        CompareScalar("eq", ub(1024, UINT8, 8), ub(0, INT32, 64), 1),
+    ),
+    (
+        "aiv",
+        Compare("lt", ub(1024, UINT8, 16), ub(0, FLOAT32, 128, 1, 16), ub(2048, FLOAT32, 128)),
+        "operands must be without strides, not ub[0:768] float32 stride 1,16, "
+        "ub[2048:2560] float32, ub[1024:1040] uint8; take the pieces one by one",
+        Compare("lt", ub(1024, UINT8, 16), ub(0, FLOAT32, 128), ub(2048, FLOAT32, 128)),
+    ),
+    (
+        "aiv",
+        Select(X, ub(1024, UINT8, 7), X, Y),
+        "mask must be uint8 with a bit for each element, and all others share their number of "
+        "elements and one of float32, float16, not 7 uint8, 64 float32, 64 float32, 64 float32; "
+        "cast first, or cut them alike",
+        Select(X, ub(1024, UINT8, 8), X, Y),
+    ),
+    (
+        "aiv",
+        Select(ub(0, FLOAT16, 8), ub(1024, UINT8, 1), ub(0, FLOAT16, 8), 1e5),
+        "b must be a number that float16 has, not 100000.0; round it",
+        Select(ub(0, FLOAT16, 8), ub(1024, UINT8, 1), ub(0, FLOAT16, 8), float("inf")),
+    ),
+    (
+        "aiv",
+        Gather(X, ub(1024, FLOAT32, 9), ub(2048, INT32, 63)),
+        "src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
+        "element of dst, not 9 float32, 63 int32, 64 float32; cast first, or cut them alike",
+        Gather(X, ub(1024, FLOAT32, 9), ub(2048, INT32, 64)),
     ),
     (
         "aiv",

@@ -24,12 +24,15 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CopyL0c,
     CopyToL1,
     Duplicate,
     Fixpipe,
     Fold,
+    Gather,
     Global,
     Load,
     LoadData,
@@ -44,6 +47,7 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     Store,
     Trap,
     Unary,
@@ -153,6 +157,8 @@ def test_what_goes_to_workspaces_counts_as_written() -> None:
         (Copy(ub(512, 128, FLOAT16), ub(0, 128, FLOAT16)), 256),
         (Broadcast(ub(512, 512), ub(0, 64)), 2048),
         (BlockReduce("sum", ub(512, 8), ub(0, 64)), 32),
+        (Select(ub(512, 64), ub(1024, 8, UINT8), ub(0, 64), ub(1280, 64)), 256),
+        (Select(ub(512, 64), ub(1024, 8, UINT8), ub(0, 64), 1.0), 256),
     ],
     ids=lambda x: type(x).__name__,
 )
@@ -164,6 +170,31 @@ def test_each_element_comes_of_its_own(op: MicroOp, result: int) -> None:
     leaves("ub[128:256]", *known, load(0, 128), op, store(512, result // 2 + 1))
     leaves("ub[128:256]", *known, load(0, 128), op, store(512, result))
     check(*known, load(0, 256), op, store(512, result))
+
+
+def test_what_is_looked_up_comes_of_all_and_of_its_offset() -> None:
+    offsets, zero = ub(0, 64, INT32), Duplicate(ub(1024, 64), 0.0)
+    gather = Gather(ub(512, 64), ub(1024, 64), offsets)
+    check(zero, load(0, 128), gather, store(512, 128))
+    leaves("ub[128:256]", zero, load(0, 128), gather, store(512, 256))
+    leaves("ub[1024:1280]", load(0, 256), gather, store(512, 32))
+
+
+def test_a_byte_of_bits_comes_of_eight_elements() -> None:
+    zero = Duplicate(ub(1024, 64), 0.0)
+    for compare in (
+        Compare("lt", ub(512, 8, UINT8), ub(0, 64), ub(1024, 64)),
+        CompareScalar("lt", ub(512, 8, UINT8), ub(0, 64), 1.0),
+    ):
+        check(zero, load(0, 96), compare, store(512, 3))
+        leaves("ub[96:256]", zero, load(0, 96), compare, store(512, 4))
+
+
+def test_a_selection_comes_of_its_mask() -> None:
+    known = Duplicate(ub(512, 128), 0.0)
+    chosen = Select(ub(1024, 128), ub(0, 16, UINT8), ub(512, 128), 1.0)
+    check(known, load(0, 32), chosen, store(1024, 512))
+    leaves("ub[0:16]", known, chosen, store(1024, 512))
 
 
 def test_a_smallest_element_comes_of_all() -> None:

@@ -20,6 +20,8 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CopyL0c,
     CopyToL1,
@@ -28,6 +30,7 @@ from npusim.isa import (
     Duplicate,
     Fixpipe,
     Fold,
+    Gather,
     Global,
     Load,
     LoadData,
@@ -42,12 +45,15 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     SetFlag,
     Store,
     Trap,
     Unary,
     WaitFlag,
     WholeReduce,
+    reads,
+    writes,
 )
 from npusim.timing import cost as costs
 from npusim.timing.cost import Charge, Cost, charge
@@ -104,9 +110,14 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (MulAddDst(Z, X, Y), "muladd"),
         *((BlockReduce(op, Z, X), "block_reduce") for op in ("sum", "max")),
         (Copy(Z, X), "copy"),
+        (Compare("lt", ub(512, UINT8, 8), X, Y), "compare"),
+        (CompareScalar("lt", ub(512, UINT8, 8), X, 0.5), "compare"),
+        (Select(Z, ub(1024, UINT8, 8), X, Y), "select"),
+        (Select(Z, ub(1024, UINT8, 8), X, 0.5), "select"),
+        (Gather(Z, ub(4096, FLOAT32, 640), Y.as_dtype(INT32)), "gather"),
     ]:
         with subtests.test(str(op)):
-            cycles = 2 if op.dst.dtype.bits == 16 else 3
+            cycles = 2 if {x.dtype.bits for x in (*reads(op), *writes(op))} == {16} else 3
             assert cost(op, classy) == Cost(cycles, classy.vector.classes[name].head_cycles, 3)
 
 
@@ -131,6 +142,9 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         # A repeat each, also where only some of its lanes take part.
         (WholeReduce("sum", ub(4096, FLOAT32, 5), ub(0, FLOAT32, 80, 1, 3, 2), 13), 5 * 3),
         (WholeReduce("sum", ub(4096, FLOAT16, 5), ub(0, FLOAT16, 80, 1, 1, 1)), 5 * 2),
+        # Comparing walks its source too; looking up goes by what is looked up.
+        (Compare("eq", ub(4096, UINT8, 80), ub(0, FLOAT16, 640), ub(0, FLOAT16, 640)), 5 * 2),
+        (Gather(ub(0, FLOAT16, 130), ub(4096, FLOAT16, 64), ub(8192, INT32, 130)), 3 * 3),
         # A fold walks its source; every other repeat lies in the groups of its result.
         (Fold("max", ub(0, FLOAT16, 128), ub(256, FLOAT16, 640)), 5 * 2),
     ],
@@ -159,6 +173,13 @@ def test_a_conflict_in_the_buffer_lengthens_the_body(tiny: DeviceSpec) -> None:
     assert cost(Axpy(X, far, 2.0), tiny).body == 2
     assert cost(Axpy(X, ub(8192 + 256, FLOAT32, 64), 2.0), tiny).body == 1
     assert cost(MulAddDst(X, far, ub(4096, FLOAT32, 64)), tiny).body == 3
+
+
+def test_a_selection_meets_what_it_selects_from(tiny: DeviceSpec) -> None:
+    mask = ub(0, UINT8, 8)
+    assert cost(Select(X, mask, X, ub(8192, FLOAT32, 64)), tiny).body == 2
+    assert cost(Select(X, mask, X, ub(8192 + 256, FLOAT32, 64)), tiny).body == 1
+    assert cost(Select(X, mask, X, 0.0), tiny).body == 1
 
 
 def test_every_other_repeat_of_a_fold_meets_its_result(tiny: DeviceSpec) -> None:

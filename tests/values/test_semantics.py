@@ -35,9 +35,12 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     Duplicate,
     Fold,
+    Gather,
     Global,
     Load,
     Local,
@@ -48,6 +51,7 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     SetFlag,
     Store,
     Trap,
@@ -748,6 +752,64 @@ def test_bits_are_combined(bench: Bench, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(bench.get(384, INT16, 64), a | b)
     np.testing.assert_array_equal(bench.get(512, INT16, 64), ~a)
     np.testing.assert_array_equal(bench.get(640, INT32, 32), np.maximum(a.view(np.int32), 0))
+
+
+# ---- masks and offsets ----
+
+COMPARED: dict[Any, Any] = {
+    "lt": np.less,
+    "gt": np.greater,
+    "eq": np.equal,
+    "le": np.less_equal,
+    "ge": np.greater_equal,
+    "ne": np.not_equal,
+}
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("op", COMPARED)
+def test_a_comparison_sets_a_bit_an_element(
+    bench: Bench, op: Any, dtype: DType, rng: np.random.Generator
+) -> None:
+    a, b = rng.integers(-2, 3, (2, 256)).astype(dtype.numpy)
+    a[:4], b[:4] = [np.nan, np.inf, -0.0, np.nan], [1, np.inf, 0, np.nan]
+    bench.put(0, a)
+    bench.put(2048, b)
+    x, y = ub(0, dtype, 256), ub(2048, dtype, 256)
+    bench.run(
+        Compare(op, ub(4096, UINT8, 32), x, y),
+        CompareScalar(op, ub(4160, UINT8, 32), x, 1.0),
+        Select(ub(5120, dtype, 200), ub(4096, UINT8, 25), x.at(0, 200), y.at(0, 200)),
+        Select(ub(6144, dtype, 256), ub(4160, UINT8, 32), x, -0.5),
+    )
+    holds, holds_of_one = COMPARED[op](a, b), COMPARED[op](a, dtype.numpy.type(1))
+    for offset, expected in ((4096, holds), (4160, holds_of_one)):
+        bits = [int(byte) >> bit & 1 for byte in bench.ub[offset : offset + 32] for bit in range(8)]
+        assert bits == expected.tolist()
+    assert_same(bench.get(5120, dtype, 200), np.where(holds, a, b)[:200])
+    assert_same(bench.get(6144, dtype, 256), np.where(holds_of_one, a, dtype.numpy.type(-0.5)))
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, INT32], ids=str)
+def test_elements_are_looked_up(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
+    table, places = rng.normal(size=100).astype(dtype.numpy), rng.integers(0, 100, 70)
+    bench.put(0, table)
+    bench.put(1024, (places * table.itemsize).astype(np.int32))
+    bench.run(Gather(ub(2048, dtype, 70), ub(0, dtype, 100), ub(1024, INT32, 70)))
+    np.testing.assert_array_equal(bench.get(2048, dtype, 70), table[places])
+
+
+@pytest.mark.parametrize("offset", [-4, 2, 256])
+def test_an_offset_of_no_element_is_refused(bench: Bench, offset: int) -> None:
+    bench.put(1024, np.int32([0, offset]))
+    op = Gather(ub(2048, FLOAT32, 2), ub(0, FLOAT32, 64), ub(1024, INT32, 2))
+    message = (
+        f"semantics: gather ub[2048:2056] float32 <- ub[0:256] float32 at ub[1024:1032] int32: "
+        f"offsets must be those of elements of src, multiples of 4 in [0, 256), not {offset}; fix "
+        f"what fills them"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.run(op)
 
 
 # ---- casts in the buffer ----

@@ -20,6 +20,7 @@ from npusim.data.dtypes import (
     DType,
     RoundMode,
 )
+from npusim.data.integers import ceil_div
 from npusim.isa import (
     BLOCK_BYTES,
     REPEAT_BYTES,
@@ -31,14 +32,18 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     Duplicate,
     Fold,
+    Gather,
     Local,
     MicroOp,
     MulAddDst,
     Reduce,
     Register,
+    Select,
     Unary,
     UnaryOp,
     WholeReduce,
@@ -53,7 +58,9 @@ ARITHMETIC = (Binary, BinaryScalar)
 FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
-VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING)
+COMPARING = (Compare, CompareScalar)
+SOLID = (*COMPARING, Select, Gather)
+VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
 """What works on the unified buffer alone."""
 
 _INTEGRAL: tuple[RoundMode, ...] = ("rint", "floor", "ceil", "round", "trunc")
@@ -112,7 +119,7 @@ UNARY_DTYPES: dict[UnaryOp, tuple[DType, ...]] = {
 # up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). How often an instruction repeats is not
 # held against its 8 bits: a micro-op of more repeats stands for several instructions.
 STRIDING = tuple(kind for kind in VECTOR if kind not in (Copy, WholeReduce))
-WITH_SCALAR = (BinaryScalar, Axpy, Duplicate)
+WITH_SCALAR = (BinaryScalar, Axpy, Duplicate, CompareScalar)
 
 
 def _is_repeat(local: Local, count: int) -> bool:
@@ -195,6 +202,53 @@ def _fits(scalar: float | Register, dtype: DType) -> bool:
     return isfinite(scalar) and scalar == int(scalar) and limits.min <= scalar <= limits.max
 
 
+def _sizes(op: MicroOp) -> str:
+    """How many elements each operand of *op* has, and of which type."""
+    return ", ".join(f"{local.count} {local.dtype.name}" for local in operands(op))
+
+
+def _scalar_dtype(op: MicroOp) -> DType:
+    """The type of the scalar of *op*."""
+    return op.a.dtype if isinstance(op, CompareScalar) else writes(op)[0].dtype
+
+
+def _compares(op: Compare | CompareScalar) -> bool:
+    """Whether the types are known. asc-devkit, Compare.md and CompareScalar.md: int32 for eq."""
+    known = (*FLOATS, INT32) if op.op == "eq" else FLOATS
+    return (
+        op.dst.dtype is UINT8
+        and op.a.dtype in known
+        and {x.dtype for x in reads(op)} == {op.a.dtype}
+    )
+
+
+def _compared(op: Compare | CompareScalar) -> bool:
+    """Whether there is a bit for each element, of whole repeats (asc-devkit, Compare.md)."""
+    repeats = op.a.nbytes % REPEAT_BYTES == 0 < op.a.count == reads(op)[-1].count
+    return repeats and op.dst.count * 8 == op.a.count
+
+
+def _selects(op: Select) -> bool:
+    """Whether the types are known. asc-devkit, Select.md."""
+    chosen = [op.dst, op.a, *(x for x in (op.b,) if isinstance(x, Local))]
+    return (
+        op.mask.dtype is UINT8
+        and op.dst.dtype in FLOATS
+        and all(x.dtype is op.dst.dtype and x.count == op.dst.count > 0 for x in chosen)
+        and op.mask.count == ceil_div(op.dst.count, 8)
+    )
+
+
+def _gathers(op: Gather) -> bool:
+    """Whether the types are known. asc-devkit, Gather.md, whose offsets are uint32."""
+    return (
+        op.dst.dtype.bits in (16, 32)
+        and op.src.dtype is op.dst.dtype
+        and op.offsets.dtype is INT32
+        and op.offsets.count == op.dst.count > 0 < op.src.count
+    )
+
+
 RULES = (
     Rule(
         VECTOR,
@@ -248,6 +302,49 @@ RULES = (
             and all(local.dtype is op.dst.dtype for local in reads(op))
         ),
         lambda op, _: f"operands must share one type of 16 or 32 bits, not {types(op)}; cast first",
+    ),
+    Rule(
+        SOLID,
+        lambda op, _: not any(local.is_strided for local in operands(op)),
+        lambda op, _: (
+            f"operands must be without strides, not "
+            f"{', '.join(str(local) for local in operands(op))}; take the pieces one by one"
+        ),
+    ),
+    Rule(
+        COMPARING,
+        lambda op, _: _compares(op),
+        lambda op, _: (
+            f"dst must be uint8 and what is compared share one of float32, float16, or for eq "
+            f"int32, not {types(op)} for {op.op}; cast first"
+        ),
+    ),
+    Rule(
+        COMPARING,
+        lambda op, _: _compared(op),
+        lambda op, _: (
+            f"what is compared must be whole repeats of {REPEAT_BYTES} bytes, all with the same "
+            f"number of elements and a bit in dst for each, not "
+            f"{', '.join(str(local.count) for local in reads(op))} elements and "
+            f"{op.dst.count * 8} bits; pad them"
+        ),
+    ),
+    Rule(
+        (Select,),
+        lambda op, _: _selects(op),
+        lambda op, _: (
+            f"mask must be uint8 with a bit for each element, and all others share their number "
+            f"of elements and one of float32, float16, not {_sizes(op)}; cast first, or cut them "
+            f"alike"
+        ),
+    ),
+    Rule(
+        (Gather,),
+        lambda op, _: _gathers(op),
+        lambda op, _: (
+            f"src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
+            f"element of dst, not {_sizes(op)}; cast first, or cut them alike"
+        ),
     ),
     Rule(
         (Broadcast,),
@@ -337,11 +434,16 @@ RULES = (
     ),
     Rule(
         WITH_SCALAR,
-        lambda op, _: _fits(op.scalar, op.dst.dtype),
+        lambda op, _: _fits(op.scalar, _scalar_dtype(op)),
         lambda op, _: (
-            f"scalar must be a number that {op.dst.dtype.name} has, not {op.scalar}; "
+            f"scalar must be a number that {_scalar_dtype(op).name} has, not {op.scalar}; "
             f"round or clip it"
         ),
+    ),
+    Rule(
+        (Select,),
+        lambda op, _: isinstance(op.b, Local) or _fits(op.b, op.dst.dtype),
+        lambda op, _: f"b must be a number that {op.dst.dtype.name} has, not {op.b}; round it",
     ),
     Rule(
         (Reduce,),

@@ -30,12 +30,15 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CopyL0c,
     CopyToL1,
     Duplicate,
     Fixpipe,
     Fold,
+    Gather,
     Global,
     Load,
     LoadData,
@@ -51,6 +54,7 @@ from npusim.isa import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    Select,
     Store,
     Table,
     Trap,
@@ -160,6 +164,33 @@ def _reduce(op: Reduce, marks: Marks) -> Sink:
 
 def _block_reduce(op: BlockReduce, marks: Marks) -> Sink:
     marks.put(op.dst, marks.elements(op.src).reshape(-1, c0(op.src.dtype)).max(axis=1))
+    return None
+
+
+def _compare(op: Compare, marks: Marks) -> Sink:
+    either = np.maximum(marks.elements(op.a), marks.elements(op.b))
+    marks.put(op.dst, either.reshape(-1, 8).max(axis=1))
+    return None
+
+
+def _compare_scalar(op: CompareScalar, marks: Marks) -> Sink:
+    either = np.maximum(marks.elements(op.a), _of_scalar(op.scalar, marks))
+    marks.put(op.dst, either.reshape(-1, 8).max(axis=1))
+    return None
+
+
+def _select(op: Select, marks: Marks) -> Sink:
+    found = np.repeat(marks.elements(op.mask), 8)[: op.dst.count]
+    for local in (op.a, op.b):
+        if isinstance(local, Local):
+            found = np.maximum(found, marks.elements(local))
+    marks.put(op.dst, found)
+    return None
+
+
+def _gather(op: Gather, marks: Marks) -> Sink:
+    # Which element an offset names is not known here, so any may be meant.
+    marks.put(op.dst, np.maximum(marks.elements(op.offsets), marks.elements(op.src).max()))
     return None
 
 
@@ -388,6 +419,10 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         Axpy: _axpy,
         MulAddDst: _mul_add_dst,
         Duplicate: _duplicate,
+        Compare: _compare,
+        CompareScalar: _compare_scalar,
+        Select: _select,
+        Gather: _gather,
         Broadcast: _broadcast,
         Reduce: _reduce,
         BlockReduce: _block_reduce,

@@ -25,6 +25,8 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     CopyL0c,
     CopyToL1,
@@ -33,6 +35,7 @@ from npusim.isa import (
     Duplicate,
     Fixpipe,
     Fold,
+    Gather,
     Load,
     LoadData,
     LoadNd2Nz,
@@ -46,6 +49,7 @@ from npusim.isa import (
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
+    Select,
     SetFlag,
     Store,
     Table,
@@ -112,6 +116,20 @@ def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
     return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
 
 
+def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
+    """As an operation on what it selects from; the bits of a repeat are a quarter of a block."""
+    chosen: MicroOp = BinaryScalar("max", op.dst, op.a, 0)
+    if isinstance(op.b, Local):
+        chosen = Binary("max", op.dst, op.a, op.b)
+    return vector(chosen, spec, spec.vector.classes["select"])
+
+
+def _gather(op: Gather, spec: DeviceSpec, _: Core) -> Cost:
+    """By the elements that it looks up; the banks that these are in are left alone."""
+    looked_up = replace(op, src=replace(op.src, count=op.dst.count))
+    return vector(looked_up, spec, spec.vector.classes["gather"], reduces=True)
+
+
 def _loop(op: ScalarLoop, spec: DeviceSpec, core: Core) -> Cost:
     return Cost(op.count * sum(cost(part, spec, core).body for part in op.body))
 
@@ -156,6 +174,10 @@ COST: Table[CostOf] = Table(
         Fold: _fold,
         BlockReduce: _vector("block_reduce", reduces=True),
         Copy: _vector("copy"),
+        Compare: _vector("compare", reduces=True),
+        CompareScalar: _vector("compare", reduces=True),
+        Select: _select,
+        Gather: _gather,
         ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),
         ScalarStore: _constant(lambda spec: spec.scalar.store_cycles),
         ScalarAlu: _constant(lambda spec: spec.scalar.alu_cycles),

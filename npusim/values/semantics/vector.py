@@ -28,15 +28,20 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    Compare,
+    CompareScalar,
     Copy,
     Duplicate,
     Fold,
+    Gather,
     Local,
     MulAddDst,
     Reduce,
+    Select,
     Unary,
     WholeReduce,
 )
+from npusim.values.buffers import OutOfBufferError
 from npusim.values.semantics.state import State
 
 __all__ = [
@@ -45,12 +50,16 @@ __all__ = [
     "binary_scalar",
     "block_reduce",
     "broadcast",
+    "compare",
+    "compare_scalar",
     "convert",
     "copy",
     "duplicate",
     "fold",
+    "gather",
     "mul_add_dst",
     "reduce",
+    "select",
     "unary",
     "whole_reduce",
 ]
@@ -270,3 +279,43 @@ def block_reduce(op: BlockReduce, state: State) -> None:
     values = state.read(op.src)
     blocks = values.reshape(*state.lead, -1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
     state.write(op.dst, _tree(op.op, blocks, state))
+
+
+# ---- masks ----
+
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "lt": np.less,
+    "gt": np.greater,
+    "eq": np.equal,
+    "le": np.less_equal,
+    "ge": np.greater_equal,
+    "ne": np.not_equal,
+}
+
+
+def compare(op: Compare, state: State) -> None:
+    holds = _COMPARE[op.op](state.read(op.a), state.read(op.b))
+    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+
+
+def compare_scalar(op: CompareScalar, state: State) -> None:
+    holds = _COMPARE[op.op](state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
+    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+
+
+def select(op: Select, state: State) -> None:
+    is_set = np.unpackbits(state.read(op.mask), axis=-1, count=op.dst.count, bitorder="little")
+    other = state.read(op.b) if isinstance(op.b, Local) else op.dst.dtype.numpy.type(op.b)
+    state.write(op.dst, np.where(is_set.view(np.bool_), state.read(op.a), other))
+
+
+def gather(op: Gather, state: State) -> None:
+    src, offsets = state.read(op.src), state.read(op.offsets)
+    size = src.itemsize
+    bad = (offsets < 0) | (offsets > op.src.nbytes - size) | (offsets % size != 0)
+    if bad.any():
+        raise OutOfBufferError(
+            f"semantics: {op}: offsets must be those of elements of src, multiples of {size} in "
+            f"[0, {op.src.nbytes}), not {offsets[bad][0]}; fix what fills them"
+        )
+    state.write(op.dst, np.take_along_axis(src, offsets // size, axis=-1))
