@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.isa import MicroOp, global_operand, moved
 
@@ -12,6 +16,7 @@ __all__ = ["Binding", "Block", "Body", "Call", "Line", "Program"]
 
 __kernel_vocabulary__ = True
 
+Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
 
@@ -90,6 +95,14 @@ class Program:
         if len(self.calls) == 1 and not self.calls[0].shifts:
             return self.calls[0].ops
         return tuple(_shifted(op, call.shifts) for call in self.calls for op in call.ops)
+
+    def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
+        """What *of_body* says of each micro-op of a body, `(ops,)` of it, for every micro-op.
+
+        *of_body* is asked at every call, so it should keep what it has found out.
+        """
+        found = [of_body(call.body) for call in self.calls]
+        return np.concatenate(found) if found else of_body(Body(()))
 
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""
