@@ -124,7 +124,8 @@ class Listing:
 
         Only micro-ops from number *first* up to *last*, the last one unless given.
         """
-        for call, begin, own in self._calls(lane, first, last):
+        last = len(lane.program) if last is None else last
+        for call, begin, own in lane.program.between(first, last):
             rows = slice(begin + own.start, begin + own.stop)
             times = (x[rows].tolist() for x in (lane.start, lane.free, lane.end))
             for line, start, free, end in zip(self.of(call)[own], *times, strict=True):
@@ -132,16 +133,5 @@ class Listing:
 
     def ops(self, lane: LaneTrace, first: int, last: int) -> Iterator[MicroOp]:
         """The micro-ops of *lane* from number *first* up to *last*, not moved on."""
-        for call, _, own in self._calls(lane, first, last):
+        for call, _, own in lane.program.between(first, last):
             yield from call.ops[own]
-
-    def _calls(
-        self, lane: LaneTrace, first: int, last: int | None
-    ) -> Iterator[tuple[Call, int, slice]]:
-        """Calls that have a part in it: the number of their first micro-op, and which are asked."""
-        begin, last = 0, len(lane.program) if last is None else last
-        for call in lane.program.calls:
-            own = slice(max(first - begin, 0), min(last - begin, len(call.body)))
-            if own.start < own.stop:
-                yield call, begin, own
-            begin += len(call.body)

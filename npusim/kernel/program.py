@@ -104,6 +104,18 @@ class Program:
         found = [of_body(call.body) for call in self.calls]
         return np.concatenate(found) if found else of_body(Body(()))
 
+    def between(self, first: int, last: int) -> Iterator[tuple[Call, int, slice]]:
+        """Calls that have some of the micro-ops from number *first* up to *last*.
+
+        With each come the number of its own first micro-op, and which of its micro-ops they are.
+        """
+        begin = 0
+        for call in self.calls:
+            own = slice(max(first - begin, 0), min(last - begin, len(call.body)))
+            if own.start < own.stop:
+                yield call, begin, own
+            begin += len(call.body)
+
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""
         return sum(len(call.body) for call in self.calls)
