@@ -8,13 +8,15 @@ from typing import get_args
 
 from npusim.chip import Progress
 from npusim.cli.call import UsageError
-from npusim.exports import Format, Scale, export
+from npusim.exports import Format, Level, Scale, export
 from npusim.run.result import Run
 
 __all__ = ["Writer", "formats"]
 
 
-def formats(words: str | None, scale: Scale, has_folder: bool, is_timed: bool) -> list[Format]:
+def formats(
+    words: str | None, scale: Scale, level: Level | None, has_folder: bool, is_timed: bool
+) -> list[Format]:
     """The formats that *words* name, each once; raises UsageError for what makes no sense."""
     known: tuple[Format, ...] = get_args(Format)
     asked = [] if words is None else [word.strip() for word in words.split(",")]
@@ -32,6 +34,10 @@ def formats(words: str | None, scale: Scale, has_folder: bool, is_timed: bool) -
         raise UsageError(
             f"run: --trace-time {scale} must come with a trace for Perfetto; add --export perfetto"
         )
+    if level is not None and not asked:
+        raise UsageError(
+            f"run: --level {level} must come with timelines of other tools; add --export perfetto"
+        )
     return [each for each in known if each in asked]
 
 
@@ -42,7 +48,10 @@ class Writer:
     run: Run
     chosen: list[Format]
     scale: Scale
+    level: Level | None
     progress: Progress | None
+    is_joined: bool = False
+    """Whether a summary was written, once it is."""
     left_out: list[str] = field(default_factory=list)
     """What was too large, once it is written."""
 
@@ -50,6 +59,11 @@ class Writer:
         """Write into *folder*; returns the names of what is new there."""
         if not self.chosen:
             return []
-        exported = export(self.run, folder, self.chosen, scale=self.scale, progress=self.progress)
-        self.left_out = exported.left_out
+        exported = export(
+            *(self.run, folder, self.chosen),
+            scale=self.scale,
+            level=self.level,
+            progress=self.progress,
+        )
+        self.left_out, self.is_joined = exported.left_out, exported.level == "summary"
         return exported.names

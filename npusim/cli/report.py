@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from npusim.check.rules import Place, RuleError, check
+from npusim.chip import Progress
 from npusim.cli import folder
+from npusim.cli.call import UsageError
 from npusim.cli.commands.report import Format
+from npusim.cli.progress import shown
 from npusim.cli.screen import show
 from npusim.data.files import check_place, write
 from npusim.trace import record
 from npusim.trace.record import Record, RecordError
+from npusim.trace.summary import Level
 
 __all__ = ["write_report"]
 
 
 def write_report(
-    run: Path, other: Path | None, output: Path | None, kind: Format, force: bool
+    run: Path,
+    other: Path | None,
+    output: Path | None,
+    kind: Format,
+    force: bool,
+    level: Level | None,
 ) -> None:
     """Write a report of *run*, or of it and an *other* one."""
+    if level is not None and kind != Format.HTML:
+        raise UsageError(
+            f"report: --level {level} must come with a page, whose timelines it is for; "
+            f"leave --format {kind} out"
+        )
     folders = [run] if other is None else [run, other]
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
     earlier = folder.Kind("report", f"timeline{_letter(len(folders), 0)}.{kind}", _pictures)
@@ -26,18 +41,23 @@ def write_report(
         folder.check(target, force, earlier)
     else:
         check_place(target, force, "report")
-    runs = [_timed(path) for path in folders]
-    if kind == Format.HTML:
-        write(target, lambda path: _write_page(runs, path), "report", force=force)
-        written = str(target)
-    elif kind == Format.PDF:
-        write(target, lambda path: _write_pages(runs, path), "report", force=force)
-        written = str(target)
-    else:
-        names = folder.write_with(
-            lambda new: _write_pictures(runs, new, kind), target, earlier, force=force
-        )
-        written = f"{', '.join(names)} to {target}"
+    with shown() as progress:
+        runs = []
+        for number, path in enumerate(folders):
+            progress("reading", number / len(folders))
+            runs.append(_timed(path))
+        if kind == Format.HTML:
+            fill = partial(_write_page, runs, level, progress)
+            write(target, fill, "report", force=force)
+            written = str(target)
+        elif kind == Format.PDF:
+            write(target, partial(_write_pages, runs, progress), "report", force=force)
+            written = str(target)
+        else:
+            names = folder.write_with(
+                partial(_write_pictures, runs, kind, progress), target, earlier, force=force
+            )
+            written = f"{', '.join(names)} to {target}"
     show(f"wrote {written}")
 
 
@@ -72,11 +92,11 @@ def _letter(count: int, number: int) -> str:
     return f"_{'ab'[number]}" if count > 1 else ""
 
 
-def _write_page(runs: list[Record], path: Path) -> None:
+def _write_page(runs: list[Record], level: Level | None, progress: Progress, path: Path) -> None:
     # Loading matplotlib takes longer than reading a run; only pictures need it.
     from npusim.reports.html import report
 
-    path.write_text(report(runs), encoding="utf-8")
+    path.write_text(report(runs, level, progress), encoding="utf-8")
 
 
 def _others(run: Record, runs: list[Record]) -> list[Record]:
@@ -84,22 +104,24 @@ def _others(run: Record, runs: list[Record]) -> list[Record]:
     return [other for other in runs if other is not run]
 
 
-def _write_pages(runs: list[Record], path: Path) -> None:
+def _write_pages(runs: list[Record], progress: Progress, path: Path) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
     from npusim.reports.gallery import figures
 
     with PdfPages(path, metadata={"CreationDate": None}) as pages:
-        for run in runs:
+        for number, run in enumerate(runs):
+            progress("pictures", number / len(runs))
             for _, figure in figures(run, _others(run, runs)):
                 pages.savefig(figure)
 
 
-def _write_pictures(runs: list[Record], new: Path, kind: Format) -> list[str]:
+def _write_pictures(runs: list[Record], kind: Format, progress: Progress, new: Path) -> list[str]:
     from npusim.reports.gallery import figures
 
     names = []
     for number, run in enumerate(runs):
+        progress("pictures", number / len(runs))
         for picture, figure in figures(run, _others(run, runs)):
             names.append(f"{picture.name}{_letter(len(runs), number)}.{kind}")
             figure.savefig(new / names[-1], dpi=120)

@@ -16,7 +16,8 @@ from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
-from npusim.exports import Scale
+from npusim.exports import Level, Scale
+from npusim.trace.summary import WORDS
 
 __all__ = ["run_operator"]
 
@@ -42,6 +43,7 @@ def run_operator(
     as_json: bool,
     export: str | None,
     trace_time: Scale,
+    level: Level | None,
     l2: str,
     timing: bool,
     **options: Any,
@@ -49,7 +51,7 @@ def run_operator(
     """Run *op* and print what came out; *options* are those of :func:`npusim.run`."""
     call_arguments = arguments(op, inputs, attributes)
     spec = devices.load(device)
-    chosen = formats(export, trace_time, output is not None, timing)
+    chosen = formats(export, trace_time, level, output is not None, timing)
     if output is not None:
         folder.check(output, force)
     with shown() as progress:
@@ -63,10 +65,12 @@ def run_operator(
             **options,
         )
         typed = {"op": [op], "input": inputs, "attr": attributes}
-        exports = Writer(run, chosen, trace_time, progress)
+        exports = Writer(run, chosen, trace_time, level, progress)
         written = []
         if output is not None:
             written = folder.write(run, output, typed, exports.write, force=force)
+    if exports.is_joined:
+        typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
     if exports.left_out:
         lost = ", ".join(exports.left_out)
         typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)

@@ -7,7 +7,9 @@ perfetto    `perfetto.json`, for Perfetto (also offline: `vizviewer` of viztrace
 ==========  ======================================================================================
 
 Nothing is kept but the lines of the kernel and how often each ran: events are made one by one as
-they are written, from the arrays of the trace.
+they are written, from the arrays of the trace. Of a run with more than
+:data:`~npusim.exports.shown.MOST_SPANS` micro-ops, timelines are a summary unless all of it is
+asked for (:mod:`npusim.trace.summary`); tables and counters are always those of the whole run.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from npusim.data.files import put_new, taken
 from npusim.exports import binary, perfetto, profile, simulator, tables
 from npusim.exports.listing import Listing
 from npusim.exports.names import places
+from npusim.exports.shown import Shown
 from npusim.exports.tally import tallies
 from npusim.exports.writing import Scale
 from npusim.run.result import Run
 from npusim.trace import Trace
+from npusim.trace.summary import Level
 
-__all__ = ["Exported", "Format", "Scale", "export"]
+__all__ = ["Exported", "Format", "Level", "Scale", "export"]
 
 Format = Literal["msprof", "perfetto"]
 NAMES: dict[Format, str] = {"msprof": "msprof", "perfetto": "perfetto.json"}
@@ -44,6 +48,8 @@ class Exported:
     """Files and folders in the folder that was given."""
     left_out: list[str] = field(default_factory=list)
     """Parts that are too large for `visualize_data.bin`; `trace.json` has its timeline."""
+    level: Level = "full"
+    """What timelines show: every micro-op, or a summary."""
 
 
 def export(
@@ -52,14 +58,16 @@ def export(
     formats: Sequence[Format],
     *,
     scale: Scale = "us",
+    level: Level | None = None,
     progress: Progress | None = None,
 ) -> Exported:
     """Write *run* into *folder*, which is made if need be, in each of *formats*.
 
-    With *scale* "cycles" a nanosecond of the Perfetto trace is a cycle. Each format appears whole
-    or not at all. *progress* hears the share of "export" that is done. Raises ValueError for a run
-    without a trace, an unknown format and one that is there already, OSError where nothing can be
-    written.
+    With *scale* "cycles" a nanosecond of the Perfetto trace is a cycle. *level* says whether
+    timelines show every micro-op ("full") or a "summary", which they are by themselves where there
+    are too many. Each format appears whole or not at all. *progress* hears the share of "export"
+    that is done. Raises ValueError for a run without a trace, for a format or a level that there is
+    not and for a format that is written already, OSError where nothing can be written.
     """
     chosen = tuple(dict.fromkeys(formats))
     trace = _checked(run, folder, chosen, scale)
@@ -73,17 +81,18 @@ def export(
             progress("export", done / whole)
 
     listing = Listing(trace, f"{run.op}.txt")
-    exported = Exported()
+    shown = Shown(trace, listing, level)
+    exported = Exported(level=shown.level)
     folder.mkdir(parents=True, exist_ok=True)
     for each in chosen:
         target = folder / NAMES[each]
         with TemporaryDirectory(prefix=f".{target.name}-", dir=folder) as beside:
             new = Path(beside, target.name)
             if each == "perfetto":
-                perfetto.write(trace, listing, places(trace), new, scale, report)
+                perfetto.write(trace, listing, places(trace), shown, new, scale, report)
             else:
                 new.mkdir()
-                exported.left_out = _msprof(run, trace, listing, new, report)
+                exported.left_out = _msprof(run, trace, listing, shown, new, report)
             try:
                 put_new(new, target)
             except FileExistsError:
@@ -118,18 +127,23 @@ def _there(target: Path) -> ValueError:
 
 
 def _msprof(
-    run: Run, trace: Trace, listing: Listing, folder: Path, report: Callable[[int], None]
+    run: Run,
+    trace: Trace,
+    listing: Listing,
+    shown: Shown,
+    folder: Path,
+    report: Callable[[int], None],
 ) -> list[str]:
     """Fill *folder*; returns what `visualize_data.bin` has no room for."""
     standing, counted = places(trace), tallies(trace, listing)
     words = simulator.FlagWords(run.device.arch)
     inside = folder / "simulator"
     inside.mkdir()
-    simulator.write_each(trace, listing, standing, inside, words, report)
+    simulator.write_each(trace, listing, standing, shown, inside, words, report)
     for tally in counted:
         tables.write_tables(tally, listing, standing, inside, trace.clock_hz)
     whole = inside / "trace.json"
-    simulator.write_all(trace, listing, standing, whole, words, report)
+    simulator.write_all(trace, listing, standing, shown, whole, words, report)
     profile.write_profile(run, counted, listing, standing, folder)
     profile.write_details(run, folder / "kernel_details.csv")
     return binary.write(inside / "visualize_data.bin", whole, listing, counted, standing)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from npusim.exports.listing import Listing
 from npusim.exports.names import Place, lane_of
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, MicroOp, SetFlag, WaitFlag
-from npusim.trace import Trace
+from npusim.kernel.program import Body
+from npusim.trace import LaneTrace, Trace
 
 __all__ = ["Arrow", "Arrows"]
 
@@ -40,7 +41,11 @@ class Arrows:
     nobody awaits ends nowhere, and tools do not draw it.
     """
 
-    def __init__(self, trace: Trace, listing: Listing, places: dict[int, Place]) -> None:
+    def __init__(
+        self, trace: Trace, listing: Listing, places: dict[int, Place], *, is_whole: bool = True
+    ) -> None:
+        """Where not all is drawn (*is_whole*), no arrow goes from core to core."""
+        self._is_whole = is_whole
         self._trace, self._places = trace, places
         self._count = 0
         self._open: dict[tuple[Key, bool], deque[int]] = defaultdict(deque)
@@ -48,11 +53,24 @@ class Arrows:
         """Arrow of which only the start is drawn -> when, in ns."""
         self._rounds: Counter[tuple[int, int, bool]] = Counter()
         """(core, event, set or wait) -> how often, of flags of mode "all"."""
-        self._last = _last_setters(trace, listing)
+        self._last = _last_setters(trace, listing) if is_whole else {}
 
     def of(self, core: int, op: MicroOp) -> list[Arrow]:
         """The feet that *op* has on *core*."""
-        return list(self._feet(core, op))
+        if self._is_whole:
+            return list(self._feet(core, op))
+        if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
+            return []
+        # An arrow is whole where its start was drawn, or will be its end.
+        return [
+            foot
+            for foot in self._feet(core, op)
+            if (foot.is_start if foot.is_first else foot.after)
+        ]
+
+    def skip(self, core: int, op: SetFlag | WaitFlag) -> None:
+        """Take note that *op* runs on *core*, but is not drawn."""
+        list(self._feet(core, op))
 
     def draw(self, arrow: Arrow, at: int) -> None:
         """Take note that the start of *arrow* is drawn *at* ns."""
@@ -104,17 +122,30 @@ def _last_setters(trace: Trace, listing: Listing) -> dict[tuple[str, int], list[
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for lane in trace.lanes if any(_is_for_all(line.op) for line in listing.lines) else ():
         rounds: Counter[int] = Counter()
-        for event in listing.events(lane):
-            op = event.line.op
-            if isinstance(op, CrossCoreSetFlag) and _is_for_all(op):
-                ends = found[lane.kind, op.event]
-                mine = event.end, lane.cores[0]
-                if rounds[op.event] == len(ends):
-                    ends.append(mine)
-                else:
-                    ends[rounds[op.event]] = max(ends[rounds[op.event]], mine)
-                rounds[op.event] += 1
+        for index, op in _for_all(lane):
+            ends = found[lane.kind, op.event]
+            mine = int(lane.end[index]), lane.cores[0]
+            if rounds[op.event] == len(ends):
+                ends.append(mine)
+            else:
+                ends[rounds[op.event]] = max(ends[rounds[op.event]], mine)
+            rounds[op.event] += 1
     return {key: [core for _, core in ends] for key, ends in found.items()}
+
+
+def _for_all(lane: LaneTrace) -> Iterator[tuple[int, CrossCoreSetFlag]]:
+    """Numbers of the sets of flags of mode "all", in program order."""
+    known: dict[Body, list[tuple[int, CrossCoreSetFlag]]] = {}
+    begin = 0
+    for call in lane.program.calls:
+        if call.body not in known:
+            known[call.body] = [
+                (index, op)
+                for index, op in enumerate(call.body)
+                if isinstance(op, CrossCoreSetFlag) and _is_for_all(op)
+            ]
+        yield from ((begin + index, op) for index, op in known[call.body])
+        begin += len(call.body)
 
 
 def _is_for_all(op: MicroOp) -> bool:

@@ -119,13 +119,19 @@ class Listing:
         """The text of the listing, line by line."""
         return (f"{line.pipe:8} {line.text}\n" for line in self.lines)
 
-    def events(self, lane: LaneTrace) -> Iterator[Event]:
-        """What the cores of *lane* did, in program order, made as it is asked for."""
-        begin = 0
-        for call in lane.program.calls:
-            lines = self.of(call)
-            rows = slice(begin, begin + len(lines))
+    def events(self, lane: LaneTrace, first: int = 0, last: int | None = None) -> Iterator[Event]:
+        """What the cores of *lane* did, in program order, made as it is asked for.
+
+        Only micro-ops from number *first* up to *last*, the last one unless given.
+        """
+        last = len(lane.program) if last is None else last
+        for call, begin, own in lane.program.between(first, last):
+            rows = slice(begin + own.start, begin + own.stop)
             times = (x[rows].tolist() for x in (lane.start, lane.free, lane.end))
-            for line, start, free, end in zip(lines, *times, strict=True):
+            for line, start, free, end in zip(self.of(call)[own], *times, strict=True):
                 yield Event(line, line.moved(call.shifts), start, free, end)
-            begin += len(lines)
+
+    def ops(self, lane: LaneTrace, first: int, last: int) -> Iterator[MicroOp]:
+        """The micro-ops of *lane* from number *first* up to *last*, not moved on."""
+        for call, _, own in lane.program.between(first, last):
+            yield from call.ops[own]

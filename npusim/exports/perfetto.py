@@ -1,5 +1,7 @@
 """A trace for Perfetto that loses nothing: every micro-op until its result is there, every arrow.
 
+Of a long run it may be a summary, where micro-ops are joined (:mod:`npusim.trace.summary`).
+
 What Perfetto's trace processor keeps was tried out with version 52: it drops a slice that overlaps
 another one on its track, so micro-ops whose results are still under way move to a track of their
 own; flows need whole numbers; times are whole nanoseconds.
@@ -14,12 +16,14 @@ from npusim.devices.schema import Pipe
 from npusim.exports.arrows import Arrows
 from npusim.exports.listing import Event, Listing
 from npusim.exports.names import Place
+from npusim.exports.shown import Shown
 from npusim.exports.throughput import STEP_NS, throughput
-from npusim.exports.tracks import Tracks
+from npusim.exports.tracks import Stretch, Tracks
 from npusim.exports.writing import Clock, Scale, TraceFile, quoted
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
 from npusim.reports.style import PIPES
 from npusim.trace import ORDERING, Trace
+from npusim.trace.summary import Joined
 
 __all__ = ["write"]
 
@@ -35,6 +39,7 @@ def write(
     trace: Trace,
     listing: Listing,
     places: dict[int, Place],
+    shown: Shown,
     path: Path,
     scale: Scale,
     report: Callable[[int], None],
@@ -43,9 +48,10 @@ def write(
 
     With *scale* "cycles" a nanosecond of the trace is a cycle.
     """
-    clock, arrows = Clock(trace.clock_hz, scale), Arrows(trace, listing, places)
+    clock = Clock(trace.clock_hz, scale)
+    arrows = Arrows(trace, listing, places, is_whole=shown.is_whole)
     unit = {"us": "ns", "cycles": "1ns=1cycle"}[scale]
-    head = {"displayTimeUnit": "ns", "otherData": {"time_unit": unit}}
+    head = {"displayTimeUnit": "ns", "otherData": {"time_unit": unit} | shown.facts}
     with TraceFile(path, head) as out:
         out.name("process_name", TRAFFIC, 1, "global memory")
         out.name("process_sort_index", TRAFFIC, 1, 0)
@@ -58,8 +64,13 @@ def write(
             for core in lane.cores:
                 _name(out, core, lane.kind, places[core])
                 tracks = Tracks(clock)
-                for event in listing.events(lane):
-                    _event(out, core, event, tracks, arrows)
+                for one in shown.of(lane):
+                    if isinstance(one, Event):
+                        _event(out, core, one, tracks, arrows)
+                    elif isinstance(one, Joined):
+                        _joined(out, core, one, tracks)
+                    else:
+                        arrows.skip(core, one)
                 report(len(lane.program))
 
 
@@ -79,12 +90,7 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
     feet = arrows.of(core, line.op)
     after = max((foot.after for foot in feet), default=0)
     drawn = tracks.take(line.pipe, event.start, _last(event), after)
-    tid = _track(pid, line.pipe, drawn.track)
-    if drawn.is_first:
-        name = line.pipe if drawn.track == 0 else f"{line.pipe} +{drawn.track}"
-        out.name("thread_name", pid, tid, name)
-        out.name("thread_sort_index", pid, tid, tid)
-    where = f'"pid":{pid},"tid":{tid}'
+    where = _where(out, pid, line.pipe, drawn)
     # Perfetto turns arrows towards what began later, so a long wait ends in a slice of its own.
     has_waited = isinstance(line.op, WAITS) and drawn.end > drawn.start + 1
     out.slice(
@@ -102,6 +108,28 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
         binding = "" if foot.is_start else ',"bp":"e"'
         out.point('"flow"', phase, at, where, f'"id":{foot.number},"cat":"{foot.title}"{binding}')
         arrows.draw(foot, at)
+
+
+def _joined(out: TraceFile, core: int, joined: Joined, tracks: Tracks) -> None:
+    """Micro-ops as one slice, until the pipe is free again."""
+    drawn = tracks.take(joined.pipe, joined.start, joined.free)
+    out.slice(
+        quoted(joined.text),
+        *(drawn.start, drawn.end, _where(out, core + 2, joined.pipe, drawn)),
+        f'"args":{{"micro-ops":{joined.micro_ops},"held_cycles":{joined.held},'
+        f'"start_cycle":{joined.start},"free_cycle":{joined.free},"end_cycle":{joined.end},'
+        f'"gm_bytes":{joined.nbytes}}}',
+    )
+
+
+def _where(out: TraceFile, pid: int, pipe: Pipe, drawn: Stretch) -> str:
+    """The track on which it is *drawn*, which is named when it is first used."""
+    tid = _track(pid, pipe, drawn.track)
+    if drawn.is_first:
+        name = pipe if drawn.track == 0 else f"{pipe} +{drawn.track}"
+        out.name("thread_name", pid, tid, name)
+        out.name("thread_sort_index", pid, tid, tid)
+    return f'"pid":{pid},"tid":{tid}'
 
 
 def _last(event: Event) -> int:

@@ -14,15 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from shutil import copyfile
+from typing import Any
 
 from npusim.exports.arrows import Arrow, Arrows
 from npusim.exports.listing import Event, Listing
 from npusim.exports.names import COLORS, LANES, PROCESSES, Place, lane_of
+from npusim.exports.shown import Shown
 from npusim.exports.throughput import throughput
 from npusim.exports.tracks import Stretch, Tracks
 from npusim.exports.writing import Clock, TraceFile, quoted
 from npusim.isa import SetFlag, WaitFlag
 from npusim.trace import LaneTrace, Trace
+from npusim.trace.summary import Joined
 
 __all__ = ["write_all", "write_each"]
 
@@ -31,8 +34,9 @@ ALL_CORES, ONE_CORE = 2, 1
 """Versions of the schema."""
 
 
-def _head(version: int) -> dict[str, str | int]:
-    return {"displayTimeUnit": "ns", "profilingType": "op", "schemaVersion": version}
+def _head(version: int, shown: Shown) -> dict[str, Any]:
+    head = {"displayTimeUnit": "ns", "profilingType": "op", "schemaVersion": version}
+    return head if shown.is_whole else head | {"otherData": shown.facts}
 
 
 class FlagWords:
@@ -48,13 +52,15 @@ def write_all(
     trace: Trace,
     listing: Listing,
     places: dict[int, Place],
+    shown: Shown,
     path: Path,
     words: FlagWords,
     report: Report,
 ) -> None:
     """Write the trace of all cores; *report* is called with the number of micro-ops written."""
-    clock, arrows = Clock(trace.clock_hz), Arrows(trace, listing, places)
-    with TraceFile(path, _head(ALL_CORES)) as out:
+    clock = Clock(trace.clock_hz)
+    arrows = Arrows(trace, listing, places, is_whole=shown.is_whole)
+    with TraceFile(path, _head(ALL_CORES, shown)) as out:
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
             for core in lane.cores:
                 place = places[core]
@@ -67,14 +73,17 @@ def write_all(
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
             for core in lane.cores:
                 name, tracks = places[core].name, Tracks(clock)
-                for number, event in enumerate(listing.events(lane)):
-                    own = lane_of(event.line)
-                    feet = arrows.of(core, event.line.op)
+                for number, one in enumerate(shown.of(lane)):
+                    if isinstance(one, SetFlag | WaitFlag):
+                        arrows.skip(core, one)
+                        continue
+                    own = lane_of(one.line if isinstance(one, Event) else one.pipe)
+                    feet = arrows.of(core, one.line.op) if isinstance(one, Event) else []
                     after = max((foot.after for foot in feet), default=0)
-                    drawn = tracks.take(own, event.start, event.free, after)
+                    drawn = tracks.take(own, one.start, one.free, after)
                     where = f'"pid":"{name}","tid":"{own}"'
                     flag = f"{name}_{number}"
-                    writer.write(event, drawn, where, flag, feet)
+                    writer.write(one, drawn, where, flag, feet)
                     for foot in feet:
                         arrows.draw(foot, drawn.start)
                 report(len(lane.program))
@@ -84,6 +93,7 @@ def write_each(
     trace: Trace,
     listing: Listing,
     places: dict[int, Place],
+    shown: Shown,
     folder: Path,
     words: FlagWords,
     report: Report,
@@ -94,7 +104,7 @@ def write_each(
         paths = [folder / places[core].name / "trace.json" for core in lane.cores]
         for path in paths:
             path.parent.mkdir()
-        _write_one(lane, listing, paths[0], clock, words)
+        _write_one(lane, listing, shown, paths[0], clock, words)
         report(len(lane.program))
         for path in paths[1:]:
             copyfile(paths[0], path)
@@ -108,23 +118,25 @@ def _used(lane: LaneTrace, listing: Listing) -> list[str]:
 
 
 def _write_one(
-    lane: LaneTrace, listing: Listing, path: Path, clock: Clock, words: FlagWords
+    lane: LaneTrace, listing: Listing, shown: Shown, path: Path, clock: Clock, words: FlagWords
 ) -> None:
     tracks = Tracks(clock)
-    with TraceFile(path, _head(ONE_CORE)) as out:
+    with TraceFile(path, _head(ONE_CORE, shown)) as out:
         writer = EventWriter(out, listing, words)
         for name in _used(lane, listing):
             out.name("process_name", PROCESSES[name], 0, name)
             out.name("process_sort_index", PROCESSES[name], 0, LANES[name])
-        for count, event in enumerate(listing.events(lane)):
-            name = lane_of(event.line)
-            is_flag = isinstance(event.line.op, SetFlag | WaitFlag)
-            drawn = tracks.take(name, event.start, event.free if is_flag else event.end)
+        for count, one in enumerate(shown.of(lane)):
+            if isinstance(one, SetFlag | WaitFlag):
+                continue  # it is counted for arrows, of which there are none here
+            name = lane_of(one.line if isinstance(one, Event) else one.pipe)
+            is_whole = isinstance(one, Event) and not isinstance(one.line.op, SetFlag | WaitFlag)
+            drawn = tracks.take(name, one.start, one.end if is_whole else one.free)
             pid, tid = PROCESSES[name], drawn.track + 1
             if drawn.is_first:
                 out.name("thread_name", pid, tid, f"{name}_{tid}")
                 out.name("thread_sort_index", pid, tid, tid)
-            writer.write(event, drawn, f'"pid":{pid},"tid":{tid}', str(count), ())
+            writer.write(one, drawn, f'"pid":{pid},"tid":{tid}', str(count), ())
 
 
 class EventWriter:
@@ -134,9 +146,12 @@ class EventWriter:
         self._out, self._listing, self._words = out, listing, words
 
     def write(
-        self, event: Event, drawn: Stretch, where: str, flag: str, arrows: Iterable[Arrow]
+        self, event: Event | Joined, drawn: Stretch, where: str, flag: str, arrows: Iterable[Arrow]
     ) -> None:
         """*event* as it was *drawn*, in process and lane *where*; a flag is known as *flag*."""
+        if isinstance(event, Joined):
+            self._write_joined(event, drawn, where)
+            return
         line, out = event.line, self._out
         if isinstance(line.op, SetFlag | WaitFlag):
             is_set = isinstance(line.op, SetFlag)
@@ -149,6 +164,14 @@ class EventWriter:
             more = f'"cname":"{COLORS[lane_of(line)]}",{self._args(event)}'
             out.slice(quoted(line.name.upper()), drawn.start, drawn.end, where, more)
             _point_arrows(out, drawn, where, arrows)
+
+    def _write_joined(self, joined: Joined, drawn: Stretch, where: str) -> None:
+        nbytes = f',"process_bytes":"{joined.nbytes}"' if joined.nbytes else ""
+        self._out.slice(
+            *(quoted(joined.text), drawn.start, drawn.end, where),
+            f'"cname":"{COLORS[lane_of(joined.pipe)]}","args":{{"held_cycles":"{joined.held}",'
+            f'"result_cycle":"{joined.end}"{nbytes}}}',
+        )
 
     def _args(self, event: Event) -> str:
         line = event.line

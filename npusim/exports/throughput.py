@@ -14,7 +14,8 @@ from npusim.data.integers import ceil_div
 from npusim.exports.listing import Line, Listing
 from npusim.exports.writing import Clock
 from npusim.isa import ends
-from npusim.trace import Trace
+from npusim.kernel.program import Body
+from npusim.trace import LaneTrace, Trace, copies_of
 
 __all__ = ["STEP_NS", "path_of", "throughput"]
 
@@ -43,19 +44,26 @@ def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[s
         for name in ("GM_TO_L1", "GM_TO_UB", "GM_TO_TOTAL", "L1_TO_GM", "UB_TO_GM", "TOTAL_TO_GM")
     }
     for lane in trace.lanes:
-        for event in listing.events(lane):
-            path = path_of(event.line)
-            if path is None:
-                continue
-            names = [f"{path[0]}_TO_{path[1]}"]
-            names.append("GM_TO_TOTAL" if path[0] == "GM" else "TOTAL_TO_GM")
-            spread = clock.ns(event.start), clock.ns(event.end)
-            for name in names:
+        for line, start, end in _copies(lane, listing):
+            src, dst = path_of(line) or ("", "")
+            spread = clock.ns(start), clock.ns(end)
+            for name in (f"{src}_TO_{dst}", "GM_TO_TOTAL" if src == "GM" else "TOTAL_TO_GM"):
                 row = moved.setdefault(name, np.zeros(steps + 1))
-                _spread(row, *spread, event.line.nbytes * len(lane.cores))
+                _spread(row, *spread, line.nbytes * len(lane.cores))
     for name, row in moved.items():
         for step, nbytes in enumerate(row.tolist()):
             yield name, max(step * STEP_NS, FIRST_NS), nbytes
+
+
+def _copies(lane: LaneTrace, listing: Listing) -> Iterator[tuple[Line, int, int]]:
+    """The copies from and to global memory, in program order, each with its start and its end."""
+    index = copies_of(lane.program)
+    own: dict[Body, list[Line]] = {}
+    for call in lane.program.calls:
+        if call.body not in own:
+            own[call.body] = [line for line in listing.of(call) if line.place is not None]
+    lines = (line for call in lane.program.calls for line in own[call.body])
+    return zip(lines, lane.start[index].tolist(), lane.end[index].tolist(), strict=True)
 
 
 def _spread(row: Steps, start: int, end: int, nbytes: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.isa import MicroOp, global_operand, moved
 
@@ -12,6 +16,7 @@ __all__ = ["Binding", "Block", "Body", "Call", "Line", "Program"]
 
 __kernel_vocabulary__ = True
 
+Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
 
@@ -90,6 +95,26 @@ class Program:
         if len(self.calls) == 1 and not self.calls[0].shifts:
             return self.calls[0].ops
         return tuple(_shifted(op, call.shifts) for call in self.calls for op in call.ops)
+
+    def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
+        """What *of_body* says of each micro-op of a body, `(ops,)` of it, for every micro-op.
+
+        *of_body* is asked at every call, so it should keep what it has found out.
+        """
+        found = [of_body(call.body) for call in self.calls]
+        return np.concatenate(found) if found else of_body(Body(()))
+
+    def between(self, first: int, last: int) -> Iterator[tuple[Call, int, slice]]:
+        """Calls that have some of the micro-ops from number *first* up to *last*.
+
+        With each come the number of its own first micro-op, and which of its micro-ops they are.
+        """
+        begin = 0
+        for call in self.calls:
+            own = slice(max(first - begin, 0), min(last - begin, len(call.body)))
+            if own.start < own.stop:
+                yield call, begin, own
+            begin += len(call.body)
 
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""

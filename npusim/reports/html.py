@@ -15,14 +15,19 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from npusim.reports import bounds, timeline
-from npusim.reports.gallery import figures
+from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.payload import payload
 from npusim.reports.policy import policy
 from npusim.reports.subject import Timed, longest_us, named, trace_of
 from npusim.reports.tables import bound, devices, facts, pipes, rooflines, waits
 from npusim.trace.record import Record
+from npusim.trace.summary import WORDS, Level
+
+if TYPE_CHECKING:
+    from npusim.chip import Progress
 
 __all__ = ["glimpse", "report"]
 
@@ -36,21 +41,23 @@ SECTIONS = {
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
-def report(runs: Sequence[Record]) -> str:
+def report(
+    runs: Sequence[Record], level: Level | None = None, progress: Progress | None = None
+) -> str:
     """The page of one run, or of two that are compared.
 
+    *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
+    by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
     Raises ValueError for a run that was not timed or had nothing to do.
     """
     for run in runs:
         trace_of(run)
     names = [named(run) for run in runs]
+    hear = progress or _unheard
     sections = {
         "numbers": facts(runs),
-        "timeline": _columns(
-            [_timeline(run, number, longest_us(runs)) for number, run in enumerate(runs)],
-            wide=True,
-        ),
-        "pictures": _pictures(runs),
+        "timeline": _columns(_timelines(runs, level, hear), wide=True),
+        "pictures": _pictures(runs, hear),
         "tables": _columns([_tables(run) for run in runs]),
         "device": devices(runs),
     }
@@ -102,13 +109,28 @@ def _columns(parts: Sequence[str], *, wide: bool = False) -> str:
 # ---- timelines ----
 
 
-def _timeline(run: Record, number: int, end_us: float) -> str:
+def _unheard(_: str, __: float) -> None:
+    """Nobody hears how far a page is."""
+
+
+def _timelines(runs: Sequence[Record], level: Level | None, hear: Progress) -> list[str]:
+    found = []
+    for number, run in enumerate(runs):
+        hear("timelines", number / len(runs))
+        found.append(_timeline(run, number, longest_us(runs), level))
+    return found
+
+
+def _timeline(run: Record, number: int, end_us: float, level: Level | None) -> str:
     """The timeline of *run*, which can be seen up to *end_us*: alike for runs that are compared."""
-    data = payload(trace_of(run), run.code) | {"end_us": end_us}
+    data = payload(trace_of(run), run.code, level) | {"end_us": end_us}
+    note = ""
+    if data["level"] == "summary":
+        note = f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>'
     text = json.dumps(data, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     return (
-        f'<div class="timeline" data-source="trace{number}"><div class="bar">'
+        f'{note}<div class="timeline" data-source="trace{number}"><div class="bar">'
         '<button data-act="in">+</button><button data-act="out">&minus;</button>'
         '<button data-act="all">all</button>'
         '<input type="search" placeholder="mnemonic, buffer, tensor" aria-label="search">'
@@ -123,13 +145,15 @@ def _timeline(run: Record, number: int, end_us: float) -> str:
 # ---- pictures ----
 
 
-def _pictures(runs: Sequence[Record]) -> str:
+def _pictures(runs: Sequence[Record], hear: Progress) -> str:
     headings: dict[str, str] = {}
     drawn: list[dict[str, str]] = []
     for number, run in enumerate(runs):
         drawn.append({})
         others = [other for other in runs if other is not run]
         for picture, figure in figures(run, others):
+            share = (PICTURES.index(picture) + 1) / len(PICTURES)
+            hear("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")
             drawn[number][picture.name] = f"<figure>{svg}</figure>"

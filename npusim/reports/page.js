@@ -29,12 +29,15 @@ function decoded(data) {
     const waiters = new Map(lane.waits.map(([wait, set]) => [set, wait]));
     const pipes = data.pipes.map(() => []), all = data.pipes.map(() => []);
     ops.forEach((op, i) => { all[op[0]].push(i); if (!op[7]) pipes[op[0]].push(i); });
-    return { name: lane.name, start, free, end, ops, shift, setter, waiters, pipes, all };
+    return { name: lane.name, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all };
   });
   const total = data.cycles * us, end = Math.max(total, data.end_us);
   return { ...data, lanes, total, end, full: end * 1.01 };
 }
 
+// Of the time from its start until its pipe is free, how much an entry holds it: all of it, or what
+// micro-ops that are joined into one do.
+const share = (lane, i) => lane.ops[i].length > 8 ? lane.ops[i][8] / Math.max(1, lane.cycles[i]) : 1;
 const tint = (color, share) => "#" + [1, 3, 5].map((at) =>
   Math.round(255 - share * (255 - parseInt(color.slice(at, at + 2), 16))).toString(16).padStart(2, "0")).join("");
 const time = (us) => us.toFixed(us < 10 ? 3 : us < 1000 ? 2 : 1) + " us";
@@ -261,15 +264,13 @@ class Timeline {
   }
   show() {
     if (!this.picked) {
-      const left = this.data.left_out;
       const lines = [["Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it. "
         + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."]];
-      if (left) lines.push([`Left out: ${left} more cores, which ran like these at other times.`]);
       this.details.replaceChildren(...lined(lines));
       return;
     }
     const { lane: l, op: i } = this.picked, lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;
-    const [pipe, , text, nbytes, way, line, code] = op;
+    const [pipe, , text, nbytes, way, line, code, , joined] = op;
     const held = lane.free[i] - lane.start[i];
     const moves = lane.shift[i] < 0 ? [] : words[lane.shift[i]].split(", ").filter((move) =>
       words[text].includes(move.split(" ")[0] + "+") && !move.endsWith(" + 0 bytes"));
@@ -282,11 +283,14 @@ class Timeline {
     swatch.className = "swatch";
     swatch.style.background = this.data.colors[pipe];
     const rows = [
-      ["micro-op", what],
+      [joined === undefined ? "micro-op" : "joined", what],
       ["where", [`${lane.name}, `, swatch, this.data.pipes[pipe]]],
-      ["when", [`${time(lane.start[i])} to ${time(lane.end[i])}; holds its pipe for ${time(held)} (${Math.round(held * this.data.clock_hz / 1e6)} cycles)`]],
-      ["waited for", this.reason(l, i)],
+      ["when", [`${time(lane.start[i])} to ${time(lane.end[i])}; ` + (joined === undefined
+        ? `holds its pipe for ${time(held)} (${Math.round(held * this.data.clock_hz / 1e6)} cycles)`
+        : `held the pipe for ${joined} cycles, ${Math.round(100 * share(lane, i))} % of that time`)]],
     ];
+    if (joined === undefined) rows.push(["waited for", this.reason(l, i)]);
+    else if (nbytes) rows.push(["bytes", [`${nbytes} from and to global memory`]]);
     if (way >= 0) {
       const rate = held ? `, ${(nbytes / held / 1e3).toPrecision(3)} GB/s while it holds its pipe` : "";
       rows.push(["bytes", [`${nbytes} on ${words[way]}${rate}`]]);
@@ -370,12 +374,14 @@ class Timeline {
         if (joined && (lane.free[i] - joined.from) / pixel > 2) flush();
         joined = joined || { from: lane.start[i], to: lane.free[i], held: 0 };
         joined.to = Math.max(joined.to, lane.free[i]);
-        joined.held += lane.free[i] - lane.start[i];
+        joined.held += share(lane, i) * (lane.free[i] - lane.start[i]);
         continue;
       }
       flush();
+      // Joined micro-ops are as high as the share of the time that they hold the pipe.
+      const tall = high * Math.max(0.15, share(lane, i));
       g.fillStyle = color;
-      g.fillRect(this.x(lane.start[i]), top, wide - (wide > 4 ? 1 : 0), high);
+      g.fillRect(this.x(lane.start[i]), top + high - tall, wide - (wide > 4 ? 1 : 0), tall);
       const next = n + 1 < found.length ? lane.start[found[n + 1]] : this.to;
       const room = Math.min(lane.end[i], next) - Math.max(this.from, lane.start[i]);
       if (room / pixel > 40) names.push([i, room / pixel]);

@@ -129,6 +129,7 @@ def duration_s(trace: Trace) -> float:
     return trace.cycles / trace.clock_hz
 
 
+Ints = NDArray[np.int64]
 Rates = NDArray[np.float64]
 """Bytes a second in each of equal parts of a run, `(bins,)`."""
 _Moves = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
@@ -141,10 +142,19 @@ def series(trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int) -> R
     A copy moves its bytes evenly while it holds its pipe.
     """
     moves: list[_Moves] = []
+    known: dict[Body, Ints] = {}
+
+    def of_body(body: Body) -> Ints:
+        if body not in known:
+            # What moves on another path, or nothing, is below any number of bytes.
+            known[body] = np.array([moved(op) if path(op) == way else -1 for op in body], np.int64)
+        return known[body]
+
     for lane in lanes:
-        index = np.array([i for i, op in enumerate(lane.ops) if path(op) == way], np.int64)
-        nbytes = np.array([moved(lane.ops[i]) for i in index], np.float64)
-        moves.append((lane.start[index], lane.free[index], nbytes * len(lane.cores)))
+        nbytes = lane.program.laid_out(of_body)
+        index = np.flatnonzero(nbytes >= 0)
+        each = nbytes[index].astype(np.float64) * len(lane.cores)
+        moves.append((lane.start[index], lane.free[index], each))
     return _over_time(trace, moves, bins)
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from npusim import exports
 from npusim.cli import app
+from npusim.trace.summary import WORDS
 
 CALL = (
     *("run", "npu_quantize", "-d", "Atlas A2", "-i", "input=spec:64x64:float16"),
@@ -63,6 +64,10 @@ def test_force_replaces_them(tmp_path: Path) -> None:
             ("-o", "out", "--export", "msprof", "--trace-time", "cycles"),
             "--trace-time cycles must come with a trace for Perfetto; add --export perfetto",
         ),
+        (
+            ("-o", "out", "--level", "full"),
+            "--level full must come with timelines of other tools; add --export perfetto",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -82,3 +87,11 @@ def test_what_was_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert err == (
         "npusim: left out of visualize_data.bin, as too large: timeline, lines, instructions\n"
     )
+
+
+def test_a_summary_is_told(tmp_path: Path) -> None:
+    words = "-o", str(tmp_path / "out"), "--export", "perfetto", "--level", "summary"
+    code, _, err = npusim_says(*words)
+
+    assert code == 0
+    assert err == f"npusim: exported timelines are {WORDS}; --level full writes all\n"

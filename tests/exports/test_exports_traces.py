@@ -35,7 +35,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Body, Call, Program
 from npusim.run import Run
-from npusim.trace import LaneTrace, Trace
+from npusim.trace import LaneTrace, Trace, summary
 
 Event = dict[str, Any]
 
@@ -247,6 +247,78 @@ def test_perfetto_drops_what_overlaps(tmp_path: Path) -> None:
 
     lost = ask(path, tmp_path, QUERIES["lost"])[0]
     assert lost == [("slice_drop_overlapping_complete_event", 1)]
+
+
+# ---- summaries ----
+
+
+@pytest.fixture(params=["Atlas A2", "Atlas A3", "Atlas 300I Pro"])
+def summarised(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Run, Path]:
+    """A product in full, and as a summary of about 400 spans."""
+    scale = TensorSpec((1,), "int64")
+    given = TensorSpec((1024, 1024), "int8"), TensorSpec((1024, 512), "int8"), scale
+    run = npusim.run("npu_quant_matmul", *given, device=request.param)
+    assert exports.export(run, tmp_path / "full", ["msprof", "perfetto"]).level == "full"
+    monkeypatch.setattr(exports.shown, "MOST_SPANS", 400)
+    monkeypatch.setattr(summary, "LEAST_OPS", 30)
+    found = exports.export(run, tmp_path / "summary", ["msprof", "perfetto"])
+    assert found.level == "summary"
+    again = exports.export(run, tmp_path / "again", ["msprof", "perfetto"], level="full")
+    assert again.level == "full"
+    return run, tmp_path
+
+
+def test_a_summary_has_fewer_spans_and_says_so(summarised: tuple[Run, Path]) -> None:
+    run, folder = summarised
+    assert run.trace is not None
+    traces = ["perfetto.json", "msprof/simulator/trace.json"]
+    for name in traces:
+        full, small = events(folder / "full" / name), events(folder / "summary" / name)
+        spans = [event for event in small if event["ph"] in "XB"]
+        assert len(spans) < 800 < len([event for event in full if event["ph"] in "XB"])
+        # What moved when is that of the whole run.
+        assert [e for e in small if e["ph"] == "C"] == [e for e in full if e["ph"] == "C"]
+        told = json.loads((folder / "summary" / name).read_text())["otherData"]
+        assert told["level"] == summary.WORDS
+        starts = {event["id"] for event in small if event["ph"] == "s"}
+        assert {event["id"] for event in small if event["ph"] in "ft"} <= starts
+    spans = [e["args"] for e in events(folder / "summary" / traces[0]) if e["ph"] == "X"]
+    counters = [c for pipes in run.trace.counters().values() for c in pipes.values()]
+    assert sum(args.get("gm_bytes", 0) for args in spans) == sum(c.nbytes for c in counters)
+
+
+def test_insight_shows_a_summary(summarised: tuple[Run, Path]) -> None:
+    _, folder = summarised
+    found = sorted((folder / "summary" / "msprof" / "simulator").rglob("trace.json"))
+    assert len(found) > 2
+    assert {path: problems(path) for path in found} == {path: [] for path in found}
+
+
+def test_all_else_is_that_of_the_whole_run(summarised: tuple[Run, Path]) -> None:
+    _, folder = summarised
+    files = [path.relative_to(folder / "full") for path in (folder / "full").rglob("*.csv")]
+    assert len(files) > 8
+    for file in files:
+        assert (folder / "summary" / file).read_bytes() == (folder / "full" / file).read_bytes()
+    for path in (path for path in (folder / "full").rglob("*") if path.is_file()):
+        again = folder / "again" / path.relative_to(folder / "full")
+        assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_perfetto_keeps_every_span_of_a_summary(
+    summarised: tuple[Run, Path], tmp_path: Path
+) -> None:
+    _, folder = summarised
+    path = folder / "summary" / "perfetto.json"
+    queries = QUERIES["slices"], QUERIES["nested"], QUERIES["lost"]
+    slices, nested, lost = ask(path, tmp_path, *queries)
+    written = Counter(event["ph"] for event in events(path))
+
+    assert slices == [(written["X"],)]
+    assert (nested, lost) == ([(0,)], [])
 
 
 # ---- tracks ----

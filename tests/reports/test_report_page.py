@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from browser import CHROMIUM, MISSING, Browser
-from played import CHAIN, MUL, lane, trace
+from played import CHAIN, LOAD, MUL, lane, trace
 from records import written
 from tampering import members, replaced, retold
 from typer.testing import CliRunner
@@ -22,6 +22,7 @@ from npusim.cli import app
 from npusim.isa import SetFlag, WaitFlag
 from npusim.reports import payload
 from npusim.reports.tables import difference, table
+from npusim.trace.summary import WORDS
 
 MIX = (
     *("run", "npu_weight_quant_batchmatmul", "-i", "x=spec:64x1024:float16"),
@@ -262,18 +263,36 @@ def test_the_payload_is_the_trace() -> None:
         "set_flag mte2->vector 0",
         "wait_flag mte2->vector 0",
     ]
-    assert found["left_out"] == 0
+    assert found["level"] == "full"
 
 
-def test_cores_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = SetFlag("mte2", "vector", 0)
-    played = trace(*(lane((core,), (ready, 0, 1, 5 + core)) for core in range(4)))
-    monkeypatch.setattr(payload, "MAX_OPS", 2)
+def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, wait = SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0)
+    ops = (LOAD, 0, 8, 9), (ready, 8, 9, 9), (LOAD, 9, 12, 19), (wait, 9, 12, 12), (MUL, 12, 15, 20)
+    late = (MUL, 30, 35, 40)
+    played = trace(lane((0, 1), *ops), lane((2,), *ops, late), lane((3,), *ops, (MUL, 15, 16, 25)))
+    monkeypatch.setattr(payload, "MOST_SPANS", 12)
     found = payload.payload(played, {})
 
-    # The slowest comes first.
-    assert [own["name"] for own in found["lanes"]] == ["core 3 (aiv)", "core 0 (aiv)"]
-    assert found["left_out"] == 2
+    assert found["level"] == "summary"
+    # The slowest comes first, and is shown one by one; of the others a pipe has one entry.
+    assert [own["name"] for own in found["lanes"]] == [
+        *("core 2 (aiv)", "cores 0-1 (aiv)", "core 3 (aiv)")
+    ]
+    assert [len(own["start"]) for own in found["lanes"]] == [6, 2, 2]
+    slow, _, other = found["lanes"]
+    assert slow["waits"] == [[3, 1, found["words"].index("data in ub")]]
+    assert other["waits"] == []
+    assert [np.cumsum(other["start"]).tolist(), other["free"], other["end"]] == [
+        *([12, 0], [4, 12], [9, 7])
+    ]
+    rows = found["bodies"][other["calls"][0][0]]
+    assert [(found["pipes"][row[0]], found["words"][row[2]], row[3], row[8]) for row in rows] == [
+        ("vector", "2 micro-ops", 0, 4),
+        ("mte2", "2 micro-ops", 64, 11),
+    ]
+    assert payload.payload(played, {}, "full")["level"] == "full"
+    assert len(payload.payload(trace(lane((0,), *ops)), {}, "summary")["lanes"]) == 1
 
 
 def test_tables_escape_and_align() -> None:
@@ -415,6 +434,41 @@ def test_two_timelines_have_one_scale(tmp_path: Path) -> None:
             [0, pytest.approx(1.01 * totals[1])]
         ] * 2  # fmt: skip
         assert browser.complaints == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
+    words = ("-i", "input=spec:1024x2048:float16", "-i", "scales=spec:1:float16")
+    words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
+    assert says(*words, "-a", "div_mode=false", "-o", tmp_path / "out")[0] == 0
+    page = tmp_path / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload, "MOST_SPANS", 200)
+        assert says("report", tmp_path / "out", "-o", page)[0] == 0
+    assert f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>' in (
+        page.read_text()
+    )
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(page)
+        told = browser.evaluate(
+            "timelines.then(([t]) => { const l = t.data.lanes.length - 1, lane = t.data.lanes[l];"
+            " t.pick({ lane: l, op: lane.pipes[1][0] });"
+            " return [...t.details.querySelectorAll('dt')].map((each) => each.textContent)"
+            " .concat(t.details.querySelector('code').textContent); })"
+        )
+        assert told[:-1] == ["joined", "where", "when", "bytes"]
+        assert re.fullmatch(r"\d+ micro-ops( of \d+ calls)?", told[-1])
+        assert browser.complaints == []
+
+
+def test_a_level_is_for_pages(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    message = (
+        "npusim: report: --level full must come with a page, whose timelines it is for; "
+        "leave --format svg out\n"
+    )
+    assert says("report", small, "-f", "svg", "-o", out, "--level", "full") == (2, "", message)
+    assert not out.exists()
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands.level import LevelOption
+
 __all__ = ["Format", "write_report"]
 
 
@@ -45,6 +47,7 @@ def write_report(
     output: Output = None,
     kind: FormatOption = Format.HTML,
     force: Force = False,
+    level: LevelOption = None,
 ) -> None:
     """Write a report: pictures, an interactive timeline, tables, the numbers of the chip.
 
@@ -52,4 +55,4 @@ def write_report(
     """
     from npusim.cli.report import write_report
 
-    write_report(run, other, output, kind, force)
+    write_report(run, other, output, kind, force, None if level is None else level.value)

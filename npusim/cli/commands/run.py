@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands.level import LevelOption
+
 __all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
 
 
@@ -115,6 +117,7 @@ def run_operator(
     engine: EngineOption = None,
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
+    level: LevelOption = None,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
@@ -130,6 +133,7 @@ def run_operator(
         as_json=as_json,
         export=export,
         trace_time=trace_time.value,
+        level=None if level is None else level.value,
         l2=l2,
         icache=icache,
         values=values,
