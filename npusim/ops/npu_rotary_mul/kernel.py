@@ -17,9 +17,10 @@ from dataclasses import replace
 
 from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Cast, Copy, Local
+from npusim.isa import Binary, BinaryScalar, Cast, Copy, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
+from npusim.kernel.halves import exchange, half_of_rows
 from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.rows import pieces
@@ -28,9 +29,6 @@ from npusim.ops.npu_rotary_mul.contract import Problem
 from npusim.ops.npu_rotary_mul.tiling import Plan, half_pitch
 
 __all__ = ["build"]
-
-LANES = 64
-"""float32 of a repeat."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
@@ -96,7 +94,7 @@ class RotaryMul:
                     self._for_every_line(queue, slot, cos[here, :].rows, count)
                     for queue, slot in zip((self.cos, self.sin), held, strict=True)
                 )
-                for left in self._halves(sines, 0, count):
+                for left in half_of_rows(sines, 2 * self.half, 0):
                     self.builder.emit(BinaryScalar("mul", left, left, -1.0))
                 self.builder.barrier("vector")
                 for vector in self._heads(group, first):
@@ -145,15 +143,7 @@ class RotaryMul:
         out = self.y.alloc()
         # (count, 2, half): the halves of x, changed
         turned = (out if self.turned is None else self.turned).of(FLOAT32, cos.count)
-        for side in (0, 1):
-            pairs = zip(
-                self._halves(turned, side, x.rows),
-                self._halves(values, 1 - side, x.rows),
-                strict=True,
-            )
-            for dst, src in pairs:
-                builder.emit(Copy(dst, src))
-        builder.barrier("vector")
+        exchange(builder, turned, values, 2 * self.half)
         step(builder, Binary("mul", values, values, cos))
         step(builder, Binary("mul", turned, turned, sin))
         # y = turned * sin + x * cos, each rounded to float32
@@ -164,20 +154,6 @@ class RotaryMul:
         else:
             step(builder, Cast(out.of(x.dtype, result.count), result, "rint"))
         self._store(out, output)
-
-    def _halves(self, plane: Local, side: int, count: int) -> Iterator[Local]:
-        """The left (*side* 0) or right halves of *plane* `(count, 2, half)`, 64 columns at a time.
-
-        Repeats are 256 bytes at most, and a vector apart.
-        """
-        for column, width in pieces(self.half, LANES):
-            yield replace(
-                plane,
-                offset_bytes=plane.offset_bytes + FLOAT32.nbytes(side * self.half + column),
-                count=count * width,
-                repeat_stride=FLOAT32.nbytes(2 * self.half) // BLOCK_BYTES,
-                repeat_blocks=FLOAT32.nbytes(width) // BLOCK_BYTES,
-            )
 
     # ---- copies ----
 
