@@ -199,7 +199,7 @@ class Builder:
         """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
 
         It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, leave no slot in use, and make no call of its own.
+        else, leave those slots free that it has found so, and make no call of its own.
         """
         before = tuple(queue.state for queue in self._queues)
         known = self._bodies.get((key, before))
@@ -211,7 +211,13 @@ class Builder:
                 raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
             written = Body(body, tuple(self._lines))
             self._ops, self._lines = outer
-            known = written, [queue.state for queue in self._queues]
+            after = [queue.state for queue in self._queues]
+            if any(_slots(old) != _slots(new) for old, new in zip(before, after, strict=True)):
+                raise ProgramError(
+                    f"{self.name}: a call must leave those slots free that were free before it; "
+                    f"free what it allocates"
+                )
+            known = written, after
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):
@@ -248,6 +254,11 @@ class Builder:
     def _drain(self) -> None:
         for queue in self._queues:
             queue.drain()
+
+
+def _slots(state: QueueState) -> set[int]:
+    """The slots that are free in *state*."""
+    return {index for index, _ in state}
 
 
 def _kernel_line() -> Line:

@@ -102,9 +102,7 @@ class Queue:
 
     @property
     def state(self) -> QueueState:
-        """Which slot is next, and which flags are set; raises ProgramError with slots in use."""
-        if len(self._free) != len(self._slots):
-            raise ProgramError("Queue.state: every slot must be free; free them first")
+        """Which slots are free, in their order, and which of their flags are set."""
         return tuple((self._slots.index(slot), slot.used) for slot in self._free)
 
     @state.setter

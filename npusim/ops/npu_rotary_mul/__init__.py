@@ -1,0 +1,44 @@
+"""npu_rotary_mul: rotary position embedding, pairs of numbers turned by an angle.
+
+.. code-block:: text
+
+    y[j]         = x[j] * r1[j] + x[j + half] * -r2[j]               j < half = width / 2
+    y[j + half]  = x[j + half] * r1[j + half] + x[j] * r2[j + half]
+
+*r1* holds cosines and *r2* sines. All is float32, each product and each sum rounded by itself, then
+one rounding to the type of x, to nearest, ties to even. The halves of r1 and r2 need not be equal.
+
+Sources: ops-transformer@c29bc10 posembedding/rotary_position_embedding, op_kernel and op_host, and
+the operator's document (torch_npu-npu_rotary_mul.md). Atlas A2 and A3; on Atlas inference torch_npu
+runs other kernels, and npusim refuses. Not there:
+
+* rotary_mode="interleave", which turns neighbours in place of halves, is refused.
+* r1 and r2 of float32 with 16-bit x, which torch_npu casts first, are refused: cast them.
+"""
+
+from __future__ import annotations
+
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction
+from npusim.ops.npu_rotary_mul.contract import Problem, check
+from npusim.ops.npu_rotary_mul.kernel import build
+from npusim.ops.npu_rotary_mul.reference import reference
+from npusim.ops.npu_rotary_mul.tiling import Plan, tile
+
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+TORCH = TorchFunction(
+    schema="npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half') -> Tensor",
+    aclnn=lambda _: "aclnnRotaryPositionEmbedding",
+    outputs=lambda given, _: ((given["self"].shape, given["self"].dtype),),
+)
+
+OPERATOR = Operator(
+    name="npu_rotary_mul",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+    torch=(TORCH,),
+)

@@ -1,0 +1,144 @@
+"""What npu_rotary_mul accepts, and which axes of its tensors are which.
+
+Every layout of the document comes down to one picture: *groups* of *lines*, of which each has
+vectors of several heads, which turn by the same cosines and sines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
+from npusim.ops._contract import Contract
+
+__all__ = ["Heads", "Problem", "check"]
+
+MAX_WIDTH = 896
+"""Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp)."""
+MODES = ("half",)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """*count* vectors of a line, *step* vectors of x apart."""
+
+    count: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
+    """A checked call: x is `(vectors, width)`, r1 and r2 are `(groups * lines, width)` or one line.
+
+    Vector number `group * group_step + outer * outer.step + inner * inner.step + line * line_step`
+    of x turns by line number `group * lines + line`, or by the only one.
+    """
+
+    x: Operand
+    width: int
+    groups: int
+    group_step: int
+    lines: int
+    line_step: int
+    outer: Heads
+    inner: Heads
+    is_single: bool
+    """Whether all vectors turn by the same line."""
+
+    @property
+    def vectors(self) -> int:
+        return prod(self.x.shape[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """The fields of a Problem that a layout decides; counts of vectors."""
+
+    groups: int
+    group_step: int
+    lines: int
+    line_step: int
+    outer: Heads
+    inner: Heads = Heads(1, 1)
+    is_single: bool = False
+
+
+def check(spec: DeviceSpec, self: Any, r1: Any, r2: Any, rotary_mode: Any = "half") -> Problem:
+    """Hold a call against the contract of its product line; raises OpError."""
+    contract = Contract("npu_rotary_mul", spec)
+    contract.require(
+        spec.series != "Atlas inference",
+        f"the chip must have the kernel RotaryPositionEmbedding, not be one of {spec.series}; "
+        f"run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
+        Code.UNSUPPORTED,
+    )
+    x = contract.operand("self", self, (FLOAT16, BFLOAT16, FLOAT32))
+    like = f" like self, {x.spec.dtype}"
+    cos = contract.operand("r1", r1, (x.element,), like)
+    sin = contract.operand("r2", r2, (x.element,), like)
+    contract.choice("rotary_mode", rotary_mode, MODES)
+    contract.require(
+        len(x.shape) in (3, 4),
+        f"self must have three or four dimensions, not {len(x.shape)}; reshape it",
+    )
+    contract.require(x.spec.size > 0, f"self must have elements, not shape {x.shape}; leave it out")
+    width = x.shape[-1]
+    contract.require(
+        width % 2 == 0 and width <= MAX_WIDTH,
+        f"self must have an even last dimension of at most {MAX_WIDTH}, not {width}; "
+        f"cut vectors into parts that turn by themselves",
+    )
+    contract.require(
+        sin.shape == cos.shape,
+        f"r2 must have the shape of r1, {cos.shape}, not {sin.shape}; pass both for the same lines",
+    )
+    axes = _axes(x.shape, cos.shape)
+    if axes is None:
+        contract.fail(
+            f"r1 must have the last dimension of self and, of the others, 1 in place of those that "
+            f"turn alike, in a layout of the document, not shape {cos.shape} for {x.shape}; "
+            f"reshape it"
+        )
+    return Problem(
+        inputs=(x, cos, sin),
+        outputs={"output": TensorSpec(x.shape, x.spec.dtype)},
+        x=x,
+        width=width,
+        groups=axes.groups,
+        group_step=axes.group_step,
+        lines=axes.lines,
+        line_step=axes.line_step,
+        outer=axes.outer,
+        inner=axes.inner,
+        is_single=axes.is_single,
+    )
+
+
+def _axes(x: tuple[int, ...], r: tuple[int, ...]) -> _Axes | None:
+    """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
+
+    Which axis is which is told by r: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
+    and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
+    """
+    if len(r) != len(x) or r[-1] != x[-1]:
+        return None
+    if len(x) == 3:
+        # Tokens are the lines, as S is in SBND.
+        x, r = (x[0], 1, *x[1:]), (r[0], 1, *r[1:])
+    a, b, c = x[:3]
+    layouts = (
+        ((a, b, c), _Axes(1, 0, a * b * c, 1, Heads(1, 1))),
+        ((1, 1, 1), _Axes(1, 0, a * b * c, 1, Heads(1, 1), is_single=True)),
+        ((1, 1, c), _Axes(1, 0, c, 1, Heads(a * b, c))),
+        ((a, 1, c), _Axes(a, b * c, c, 1, Heads(b, c))),
+        ((1, b, 1), _Axes(1, 0, b, c, Heads(a, b * c), Heads(c, 1))),
+        ((a, b, 1), _Axes(1, 0, a * b, c, Heads(c, 1))),
+        ((a, 1, 1), _Axes(1, 0, a, b * c, Heads(b * c, 1))),
+    )
+    return next((axes for shape, axes in layouts if shape == r[:3]), None)
