@@ -29,7 +29,7 @@ from npusim.isa import (
 from npusim.kernel.program import Body, Call, Line, Program
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 
-__all__ = ["MARK", "Builder", "watched"]
+__all__ = ["MARK", "Builder", "kernel_line", "watched"]
 
 __kernel_vocabulary__ = True
 
@@ -163,7 +163,7 @@ class Builder:
     def emit(self, *ops: MicroOp) -> None:
         """Append *ops* as they are."""
         self._ops.extend(ops)
-        self._lines.extend([_kernel_line()] * len(ops))
+        self._lines.extend([kernel_line()] * len(ops))
 
     def load(self, dst: Local, src: Global, pitch_bytes: int = 0) -> None:
         self.emit(Load(dst, src, pitch_bytes))
@@ -199,31 +199,36 @@ class Builder:
         """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
 
         It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, leave those slots free that it has found so, and make no call of its own.
+        else, and leave those slots free that it has found so. It may make calls of its own.
         """
-        before = tuple(queue.state for queue in self._queues)
+        free = [queue.free_slots for queue in self._queues]
+        self.call_part(key, shifts, write)
+        if free != [queue.free_slots for queue in self._queues]:
+            raise ProgramError(
+                f"{self.name}: a call must leave those slots free that were free before it; "
+                f"free what it allocates"
+            )
+
+    def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
+        """As `call`, for a part of what uses slots, which *write* may take over and leave in use.
+
+        Whoever goes on with a slot that *write* has taken asks the queue for it, since *write* may
+        not have been called.
+        """
+        before = tuple([queue.state for queue in self._queues])
         known = self._bodies.get((key, before))
         if known is None:
             outer, self._ops, self._lines = (self._ops, self._lines), [], []
             write()
-            body = tuple(op for op in self._ops if not isinstance(op, Call))
-            if len(body) < len(self._ops):
-                raise ProgramError(f"{self.name}: a call must make no call of its own; unroll it")
-            written = Body(body, tuple(self._lines))
+            written = Body(tuple(self._ops), tuple(self._lines))
             self._ops, self._lines = outer
-            after = [queue.state for queue in self._queues]
-            if any(_slots(old) != _slots(new) for old, new in zip(before, after, strict=True)):
-                raise ProgramError(
-                    f"{self.name}: a call must leave those slots free that were free before it; "
-                    f"free what it allocates"
-                )
-            known = written, after
+            known = written, [queue.state for queue in self._queues]
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):
                 queue.state = state
         self._ops.append(Call(known[0], shifts))
-        self._lines.append(_kernel_line())
+        self._lines.append(kernel_line())
 
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))
@@ -256,12 +261,7 @@ class Builder:
             queue.drain()
 
 
-def _slots(state: QueueState) -> set[int]:
-    """The slots that are free in *state*."""
-    return {index for index, _ in state}
-
-
-def _kernel_line() -> Line:
+def kernel_line() -> Line:
     """The line that is being run outside of all modules that bear the mark of the vocabulary."""
     frame = sys._getframe(1)
     while frame.f_back and MARK in frame.f_globals:

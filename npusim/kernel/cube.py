@@ -15,11 +15,11 @@ k follow each other in ascending order, so a base tile's sum is that of the whol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import lcm
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
@@ -36,7 +36,7 @@ from npusim.isa import (
     Local,
     Mmad,
 )
-from npusim.kernel.builder import Builder
+from npusim.kernel.builder import Builder, kernel_line
 from npusim.kernel.queues import ProgramError, Queue, Slot
 from npusim.kernel.views import GmView, Shiftable, load
 
@@ -251,6 +251,19 @@ class L1Operand:
         return replace(self, k=self.k + k)
 
 
+class _Turn(NamedTuple):
+    """What of a product lies between two places of k where both operands begin a piece."""
+
+    m: int
+    n: int
+    k: int
+    init: MmadInit
+    begins: bool = True
+    """Whether it is the first of its product."""
+    ends: bool = True
+    """Whether it is the last one."""
+
+
 class L0Pair:
     """Parts of both operands in L0A and L0B: two are loaded while two others are multiplied."""
 
@@ -383,24 +396,68 @@ class CubeWriter:
         if preload is not None:
             preload(dst)
         init: MmadInit = "accumulate" if preload else "bias" if bias else "zero"
-        starts = (*range(first_k, k, self.tile.k), *range(0, first_k, self.tile.k))
-        for start in starts:
-            hand_over = None
-            if self._over is not None and start == starts[-1]:
-                hand_over = partial(self._l0c.enque, total)
-            self._step(dst, (m, n, k), start, init, bias if init == "bias" else None, hand_over)
-            # Only the first step of k starts the sums; the others add to them.
-            init = "accumulate"
-            if self._over is not None and start == first_k:
-                # The first Mmad follows the fixpipe, so it is over no sooner than that.
-                over = self._over.alloc()
-        self._a.release()
-        self._b.release()
+        turns = self._turns(first_k, k)
+        if len(turns) == 1:
+            starts = *range(first_k, k, self.tile.k), *range(0, first_k, self.tile.k)
+            self._turn(_Turn(m, n, k, init), starts, total, dst, bias)
+        for number, (start, count) in enumerate(turns if len(turns) > 1 else ()):
+            # Only the first one starts the sums; the others add to them.
+            begins, ends = number == 0, number == len(turns) - 1
+            turn = _Turn(m, n, count, init if begins else "accumulate", begins, ends)
+            write = partial(self._turn, turn, range(0, count, self.tile.k), total, dst, bias)
+            key = self, turn, dst, bias, kernel_line()
+            self.builder.call_part(key, self._shifts(start), write)
         if self._over is None:
             self._l0c.enque(total)
         else:
+            (over,) = self._over.in_use
             self._over.enque(over)
         return self._l0c.deque()
+
+    @cached_property
+    def _turn_k(self) -> int | None:
+        """The k after which pieces of both operands begin anew: a turn.
+
+        None where what it writes depends on where it begins otherwise than by places of global
+        memory.
+        """
+        feeds = [side.feed for side in (self._a, self._b) if side.has_turns]
+        names = {feed.gm_matrix.name for feed in feeds if isinstance(feed, GmOperand)}
+        step = lcm(self.tile.steps_a, self.tile.steps_b) * self.tile.k
+        is_whole = not any(step % c0(feed.dtype) for feed in feeds)
+        return step if is_whole and len(names) == 2 else None
+
+    def _turns(self, first_k: int, k: int) -> list[tuple[int, int]]:
+        """Where in [0, *k*) turns begin, from *first_k* round, and their k; one if none can."""
+        step = self._turn_k
+        if step is None or first_k % step:
+            return [(first_k, k)]
+        starts = (*range(first_k, k, step), *range(0, first_k, step))
+        return [(start, min(step, k - start)) for start in starts]
+
+    def _shifts(self, k: int) -> dict[str, int]:
+        """How much further a turn that begins at *k* finds its operands in global memory."""
+        feeds = [side.feed for side in (self._a, self._b)]
+        operands = [feed.gm_matrix for feed in feeds if isinstance(feed, GmOperand)]
+        return {operand.name: operand.shift_k(k) for operand in operands}
+
+    def _turn(
+        self, turn: _Turn, starts: Sequence[int], total: Slot, dst: Local, bias: Local | None
+    ) -> None:
+        """Add the steps of k that begin at *starts* to *dst*, which is in *total*."""
+        init = turn.init
+        for start in starts:
+            hand_over = None
+            if self._over is not None and turn.ends and start == starts[-1]:
+                hand_over = partial(self._l0c.enque, total)
+            shape = turn.m, turn.n, turn.k
+            self._step(dst, shape, start, init, bias if init == "bias" else None, hand_over)
+            init = "accumulate"
+            if self._over is not None and turn.begins and start == starts[0]:
+                # The first Mmad follows the fixpipe, so it is over no sooner than that.
+                self._over.alloc()
+        self._a.release()
+        self._b.release()
 
     def _step(
         self,
@@ -447,7 +504,7 @@ class _Side:
         self, builder: Builder, feed: Feed, l0: str, extent: int, step: int, k: int, depth: int
     ) -> None:
         """L1 holds *depth* pieces of *step*, or all of *k* if *depth* is 0."""
-        self._builder, self._feed, self._l0, self._step = builder, feed, l0, step
+        self._builder, self.feed, self._l0, self._step = builder, feed, l0, step
         self.producer = feed.producer
         # A piece that the cube computes itself is requested one piece ahead: mte1 and the cube work
         # on the piece before while the fixpipe writes this one to L1.
@@ -464,11 +521,16 @@ class _Side:
         self._first = 0
         self._count = 0
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether its pieces are alike but for their places in global memory."""
+        return self._queue is not None and isinstance(self.feed, GmOperand)
+
     def fetch(self, extent: int, k: int) -> None:
         assert self._slot is not None
-        self._builder.sync("mte1", self._feed.producer)
-        self._feed.load(self._slot, 0, k, extent)
-        self._builder.sync(self._feed.producer, "mte1")
+        self._builder.sync("mte1", self.feed.producer)
+        self.feed.load(self._slot, 0, k, extent)
+        self._builder.sync(self.feed.producer, "mte1")
         self._count = k
 
     def leave(self, k: int) -> None:
@@ -486,7 +548,7 @@ class _Side:
         first = k + self._ahead if k else 0
         for start in range(first, min(k + self._ahead + 1, end), self._step):
             slot = self._queue.alloc()
-            self._feed.load(slot, start, min(self._step, end - start), extent)
+            self.feed.load(slot, start, min(self._step, end - start), extent)
             self._queue.enque(slot)
         self._first, self._count = k, min(self._step, end - k)
         self._slot = self._queue.deque()
@@ -500,7 +562,7 @@ class _Side:
     def operand(self, k: int, extent: int) -> L1Operand:
         """The piece in L1, *extent* rows or columns, to be read from position *k* on."""
         assert self._slot is not None
-        return L1Operand(self._slot, self._feed, extent, self._count, k=k - self._first)
+        return L1Operand(self._slot, self.feed, extent, self._count, k=k - self._first)
 
 
 def load_data(

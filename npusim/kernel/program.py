@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from itertools import chain
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +22,48 @@ Line = tuple[str, int]
 """File and number of a line of a kernel."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Body:
-    """Micro-ops in program order, which many calls share.
+    """Micro-ops, and calls of other bodies, in program order, which many calls share.
 
     A body equals itself alone and is hashed by its identity, so that what is found out about it
     can be kept in a dictionary without a look at its micro-ops.
     """
 
-    ops: tuple[MicroOp, ...]
-    lines: tuple[Line, ...] = ()
-    """Which line of the kernel wrote each micro-op, if that is known."""
+    parts: tuple[MicroOp | Call, ...]
+    part_lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each part, if that is known."""
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The body as calls only, as those of a program; empty if it makes no call."""
+        if not any(isinstance(part, Call) for part in self.parts):
+            return ()
+        return _as_calls(self.parts, self.part_lines)
+
+    @cached_property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op, those of its calls moved on by their shifts.
+
+        For a look at each of them; what is looked at once for all calls goes through `calls`.
+        """
+        return _written_out(self.calls) if self.calls else cast(tuple[MicroOp, ...], self.parts)
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """Which line of the kernel wrote each micro-op, if that is known."""
+        return tuple(chain.from_iterable(call.lines for call in self.calls)) or self.part_lines
+
+    @cached_property
+    def _count(self) -> int:
+        return sum(len(call.body) for call in self.calls) or len(self.parts)
 
     def __iter__(self) -> Iterator[MicroOp]:
         return iter(self.ops)
 
     def __len__(self) -> int:
-        return len(self.ops)
+        """How many micro-ops it has, calls written out."""
+        return self._count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +85,26 @@ class Call:
         return self.body.lines
 
 
+def _as_calls(parts: tuple[MicroOp | Call, ...], lines: tuple[Line, ...]) -> tuple[Call, ...]:
+    """*parts* as calls only: micro-ops between two calls are one without shifts."""
+    found: list[Call] = []
+    first = 0
+    for index, part in enumerate((*parts, Call(Body(())))):
+        if isinstance(part, Call):
+            plain = tuple(op for op in parts[first:index] if not isinstance(op, Call))
+            if plain:
+                found.append(Call(Body(plain, lines[first:index])))
+            found.append(part)
+            first = index + 1
+    return tuple(found[:-1])
+
+
+def _written_out(calls: tuple[Call, ...]) -> tuple[MicroOp, ...]:
+    if len(calls) == 1 and not calls[0].shifts:
+        return calls[0].ops
+    return tuple(_shifted(op, call.shifts) for call in calls for op in call.ops)
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Micro-ops in program order, for every core that is bound to them."""
@@ -73,16 +119,7 @@ class Program:
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The program as calls only: micro-ops between two calls are one without shifts."""
-        found: list[Call] = []
-        first = 0
-        for index, part in enumerate((*self.parts, Call(Body(())))):
-            if isinstance(part, Call):
-                plain = tuple(op for op in self.parts[first:index] if not isinstance(op, Call))
-                if plain:
-                    found.append(Call(Body(plain, self.lines[first:index])))
-                found.append(part)
-                first = index + 1
-        return tuple(found[:-1])
+        return _as_calls(self.parts, self.lines)
 
     @cached_property
     def bodies(self) -> tuple[Body, ...]:
@@ -92,9 +129,7 @@ class Program:
     @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
         """Every micro-op with its own offsets, calls written out."""
-        if len(self.calls) == 1 and not self.calls[0].shifts:
-            return self.calls[0].ops
-        return tuple(_shifted(op, call.shifts) for call in self.calls for op in call.ops)
+        return _written_out(self.calls)
 
     def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
         """What *of_body* says of each micro-op of a body, `(ops,)` of it, for every micro-op.

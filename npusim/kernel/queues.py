@@ -41,7 +41,8 @@ class Slot:
         return Local(self.buffer, self.offset_bytes + start_bytes, dtype, count)
 
 
-QueueState = tuple[tuple[int, bool], ...]
+QueueState = tuple[tuple[tuple[int, bool], ...], tuple[int, ...]]
+"""Free slots in turn, each with whether its flag is set or will be; full slots in turn."""
 
 
 class Flags(Protocol):
@@ -101,14 +102,30 @@ class Queue:
         self._free.append(slot)
 
     @property
+    def in_use(self) -> list[Slot]:
+        """Slots that the producer fills, or the consumer reads."""
+        return [slot for slot in self._slots if slot not in self._free and slot not in self._full]
+
+    @property
+    def free_slots(self) -> frozenset[int]:
+        """Which of its slots are free."""
+        return frozenset(index for index, slot in enumerate(self._slots) if slot in self._free)
+
+    @property
     def state(self) -> QueueState:
-        """Which slots are free, in their order, and which of their flags are set."""
-        return tuple((self._slots.index(slot), slot.used) for slot in self._free)
+        """Which slots are free and which are full, and which flags are set."""
+        number = self._slots.index
+        free = tuple((number(slot), slot.used) for slot in self._free)
+        return free, tuple(map(number, self._full))
 
     @state.setter
     def state(self, state: QueueState) -> None:
-        self._free = deque(self._slots[index] for index, _ in state)
-        for slot, (_, used) in zip(self._free, state, strict=True):
+        free, full = state
+        for slot in self._slots:
+            slot.used = False
+        self._free = deque(self._slots[index] for index, _ in free)
+        self._full = deque(self._slots[index] for index in full)
+        for slot, (_, used) in zip(self._free, free, strict=True):
             slot.used = used
 
     def rewind(self) -> None:

@@ -81,7 +81,7 @@ def _check_program(program: Program, bodies: set[Body]) -> None:
 
 def _check_call(here: str, call: Call) -> None:
     wrong = misfit(call)
-    for name in ("ops", "lines"):
+    for name in ("parts", "part_lines"):
         if wrong is None and type(getattr(call.body, name)) is not tuple:
             wrong = f"body.{name} must be a tuple, not {_shown(getattr(call.body, name))}; pass one"
     if wrong is not None:
