@@ -198,7 +198,8 @@ def _trace_bytes(trace: Trace) -> int:
     programs = dict.fromkeys(lane.program for lane in trace.lanes)
     copies = {program: len(copies_of(program)) for program in programs}
     return _written_bytes(copies) + sum(
-        TIMED_BYTES * len(lane.start) + COPIED_BYTES * copies[lane.program] for lane in trace.lanes
+        TIMED_BYTES * len(lane.program) + COPIED_BYTES * copies[lane.program]
+        for lane in trace.lanes
     )
 
 

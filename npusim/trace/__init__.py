@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from npusim.trace.copies import COUNT_UNITS, CopyTimes, copies_of
-from npusim.trace.lanes import ORDERING, LaneTrace, PipeCounter, Span, Trace
+from npusim.trace.lanes import ORDERING, LaneTrace, LazyLaneTrace, PipeCounter, Span, Trace
 from npusim.trace.launch import Launch
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "CopyTimes",
     "LaneTrace",
     "Launch",
+    "LazyLaneTrace",
     "PipeCounter",
     "Span",
     "Trace",

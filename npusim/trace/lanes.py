@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from npusim.isa import ORDERING, MicroOp, global_operand
 from npusim.kernel.program import Body, Program
 from npusim.trace.copies import CopyTimes
 
-__all__ = ["ORDERING", "LaneTrace", "PipeCounter", "Span", "Trace"]
+__all__ = ["ORDERING", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
 
 Cycles = NDArray[np.int64]
 Rows = NDArray[np.int64]
@@ -83,6 +84,11 @@ class LaneTrace:
             times.setflags(write=False)
 
     @cached_property
+    def last_end(self) -> int:
+        """When its last result is there; 0 without micro-ops."""
+        return int(self.end.max(initial=0))
+
+    @cached_property
     def copies(self) -> CopyTimes:
         """What held its copies up; worked out when somebody asks, which a run alone does not."""
         return self.tell_copies()
@@ -126,6 +132,36 @@ class LaneTrace:
         covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
         busy = np.maximum(end - np.maximum(start, covered), 0).sum()
         return PipeCounter(int(busy), len(rows), nbytes)
+
+
+class LazyLaneTrace(LaneTrace):
+    """A lane whose times are worked out when somebody asks, which a run alone does not."""
+
+    def __init__(self, tell_times: Callable[[], Cycles], last_end: int, **facts: Any) -> None:
+        """*tell_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
+        self.__dict__.update(facts, tell_times=tell_times, last_end=last_end)
+
+    @cached_property
+    def _times(self) -> tuple[Cycles, Cycles, Cycles]:
+        times: Cycles = self.__dict__["tell_times"]()
+        times.setflags(write=False)
+        start, free, end = times
+        return start, free, end
+
+    @property
+    def start(self) -> Cycles:
+        """When each micro-op started, `(ops,)`."""
+        return self._times[0]
+
+    @property
+    def free(self) -> Cycles:
+        """When each left its pipe free, `(ops,)`."""
+        return self._times[1]
+
+    @property
+    def end(self) -> Cycles:
+        """When the result of each was there, `(ops,)`."""
+        return self._times[2]
 
 
 def _work(body: Body) -> Work:
@@ -181,12 +217,12 @@ class Trace:
     @cached_property
     def cycles(self) -> int:
         """Cycles from the first micro-op to the last result of the slowest core."""
-        return max((int(lane.end.max()) for lane in self.lanes if lane.end.size), default=0)
+        return max((lane.last_end for lane in self.lanes), default=0)
 
     @property
     def slowest(self) -> LaneTrace:
         """The cores that end last; of several, those with the lowest numbers."""
-        return max(self.lanes, key=lambda lane: int(lane.end.max(initial=0)))
+        return max(self.lanes, key=lambda lane: lane.last_end)
 
     @property
     def slowest_of_kinds(self) -> tuple[LaneTrace, ...]:
@@ -194,7 +230,7 @@ class Trace:
         found: dict[str, LaneTrace] = {}
         for lane in sorted(self.lanes, key=lambda lane: lane.cores[0]):
             known = found.setdefault(lane.kind, lane)
-            if int(lane.end.max(initial=0)) > int(known.end.max(initial=0)):
+            if lane.last_end > known.last_end:
                 found[lane.kind] = lane
         return tuple(found.values())
 

@@ -74,6 +74,22 @@ def test_engines_agree_on_ragged_calls(device: str, l2: chip.L2State) -> None:
 
 
 @needs_compiled
+def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("npusim.timing.compiled.run._Replay.times", asked)
+    x = TensorSpec((250, 264), "float16")
+    built = run("npu_dynamic_quant", x, device=THREE[1], values=False, engine="compiled")
+    assert built.trace is not None
+    assert built.cycles == max(lane.last_end for lane in built.trace.lanes) > 0
+    with pytest.raises(AssertionError):
+        _ = built.trace.slowest.start
+
+
+@needs_compiled
 def test_both_tell_how_far_they_are_and_stop_when_told() -> None:
     x = TensorSpec((256, 256), "float16")
     for engine in ("simpy", "compiled"):

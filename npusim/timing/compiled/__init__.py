@@ -33,6 +33,9 @@ def library() -> ctypes.CDLL | None:
                 return None
             found.npusim_run.argtypes = [ctypes.POINTER(Problem)]
             found.npusim_run.restype = ctypes.c_int
+            times = (ctypes.c_void_p,) * 3
+            found.npusim_replay.argtypes = [ctypes.POINTER(Problem), ctypes.c_int64, *times]
+            found.npusim_replay.restype = ctypes.c_int
             return found
     return None
 

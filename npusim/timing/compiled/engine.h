@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+typedef int32_t i32;
 typedef int64_t i64;
 /* Virtual time is counted in 2^40 parts of a cycle: more than 64 bits hold. */
 typedef __int128 i128;
@@ -59,6 +60,12 @@ typedef struct {
     i64 code, cores;
 } Member;
 
+/* A copy: its number among the micro-ops, when the memory had the request and the last byte had
+ * moved, what held it up, its share of what was read, when its pipe was free and its result there. */
+typedef struct {
+    i64 op, asked_at, moved, gm_narrow, l2_narrow, turning, read, free, end;
+} Fact;
+
 /* Fills in what copy number `copy` asks from `phase` on; other than 0 stops the run. */
 typedef int (*Ask)(i64 copy, i64 phase, Asked *asked);
 /* Hears how many micro-ops have started; other than 0 stops the run. */
@@ -82,9 +89,11 @@ typedef struct {
     const i64 *first_hearer, *hearers, *first_setter, *setters;
     /* The L2 at launch; tensors one after the other, as many lines as `first_line` says. */
     const i64 *first_line;
-    i64 *touched, *absent;
+    i32 *touched;  /* of each line, a row of the volumes below */
+    const i64 *volumes;  /* volumes at which lines were touched before, ascending */
+    i64 *absent;
     const i64 *shares;
-    i64 share_count, holds_all;
+    i64 volume_count, share_count, holds_all;
     i64 line_bytes, capacity_bytes, run_bytes, ages, whole, share_units, count_units, port_units;
     /* Links: bandwidths in port units a cycle; a shared bus has one link for reads and writes. */
     i64 gm_read_width, gm_write_width, l2_read_width, l2_write_width, shared_bus, gm_most_rested;
@@ -94,16 +103,18 @@ typedef struct {
     i64 events_per_report;
     Ask ask;
     Report report;
-    /* What comes out. Of each lane, from `first_time` on: when each micro-op started, left its pipe
-     * free and had its result; from `first_fact` on FACTS numbers of each copy. */
-    const i64 *first_time, *first_fact;
-    i64 *start, *free, *end, *facts;
+    /* What comes out, from which the times of a lane follow without the others: of each of its
+     * pipes, from `first_fact` on, what became of its copies, and of each lane, from `first_risen`
+     * on, numbers and cycles of the flags of other cores that rose for it. */
+    const i64 *first_fact, *first_risen;  /* (lanes, pipes), (lanes,) */
+    Fact *facts;
+    i64 *risen;  /* (flags that rise, 2) */
+    i64 *risen_count, *last_end;  /* (lanes,) */
     i64 *counts;  /* (lanes, 3): l2_bytes, l2_hit_bytes, l2_written_bytes */
     i64 *waiting;  /* (lanes, pipes): the micro-op at which a pipe waits for ever, else -1 */
     i64 written_bytes;
 } Problem;
 
-enum { FACTS = 7 };
 enum { FINISHED = 0, STOPPED = 1, OUT_OF_MEMORY = 2 };
 
 /* ---- what a run keeps ---- */
@@ -160,14 +171,14 @@ typedef struct {
 } Found;
 
 typedef struct {
-    i64 part, position, free, done, waits_for;
+    i64 part, position, free, done, waits_for, copies;
 } Pipe;
 
 typedef struct {
     const Code *code;
     const Decoder *decoder;
     const Binding *bindings;
-    i64 cores, number, copies;
+    i64 cores, number;
     Pipe *pipes;
     Load *loads;  /* one a pipe */
     Queue opened, runnable;
@@ -180,8 +191,14 @@ typedef struct {
     Asked asked;
 } Known;
 
+/* Where the times of a lane go when it is replayed, `(ops,)` each. */
+typedef struct {
+    i64 *start, *free, *end;
+} Times;
+
 typedef struct {
     Problem *problem;
+    const Times *times;  /* null while all lanes are timed */
     i64 now, event_number, started;
     Event *events;
     i64 event_count, event_room;
@@ -195,12 +212,13 @@ typedef struct {
     Load **asked;
     i64 asked_count;
     /* Of each line: how many cores miss it, and the share brought in, in the present cycle. */
-    i64 *readers, *brought;
+    i32 *readers, *brought;
     i64 *missing;
     i64 missing_room;
     Found *found;
     i64 *first_missing;
     i64 volume;
+    Queue volumes;  /* those at which lines were touched, each once, ascending */
     Queue stored;  /* volume when bytes were stored, and how many, in turn */
     int failed;
 } Run;

@@ -5,35 +5,56 @@ static i64 count_of(const Load *use) {
     return use->asked->stop - use->asked->start;
 }
 
-/* The line of the chip's table that is number `i` of those that `use` touches. */
-static i64 line_of(const Run *run, const Load *use, i64 i) {
-    const Asked *asked = use->asked;
-    i64 first = run->problem->first_line[use->binding->tensor] + use->line;
-    return first + (asked->lines ? asked->lines[i] : asked->start + i);
+/* Where the lines of the tensor of `use` begin in the chip's table, from the first on that its
+ * numbers count from. */
+static i64 first_of(const Run *run, const Load *use) {
+    return run->problem->first_line[use->binding->tensor] + use->line;
+}
+
+/* Which line, counted from `first_of`, is number `i` of those that `use` touches. */
+static i64 nth(const Asked *asked, i64 i) {
+    return asked->lines ? asked->lines[i] : asked->start + i;
 }
 
 static bool is_kept(const Load *use, i64 i) {
     return !use->asked->unkept || !use->asked->unkept[i];
 }
 
-/* The share of each line of `use` that is not there; whether any is not. */
-static bool look_up(Run *run, const Load *use, i64 *missing) {
+/* The share of a line that is not there, touched when the volume was `then`. */
+static i64 missing_since(const Run *run, i64 then) {
     const Problem *problem = run->problem;
+    i64 age = (run->volume - then) * problem->ages / problem->capacity_bytes;
+    return problem->whole - problem->shares[smaller(age, problem->share_count - 1)];
+}
+
+/* The share of each line of `use` that is not there; whether any is not. */
+static bool look_up(const Run *run, const Load *use, i64 *missing) {
+    const Asked *asked = use->asked;
+    const i32 *touched = run->problem->touched + first_of(run, use);
+    i64 count = count_of(use), then = -1, share = 0;
     bool any = false;
-    i64 count = count_of(use);
     for (i64 i = 0; i < count; i++) {
-        i64 age = (run->volume - problem->touched[line_of(run, use, i)]) * problem->ages;
-        age = smaller(age / problem->capacity_bytes, problem->share_count - 1);
-        missing[i] = problem->whole - problem->shares[age];
-        any |= missing[i] != 0;
+        i64 found = touched[nth(asked, i)];
+        /* Neighbours were mostly touched together. */
+        if (found != then) {
+            then = found;
+            share = missing_since(run, run->volumes.items[then]);
+            any |= share != 0;
+        }
+        missing[i] = share;
     }
     return any;
 }
 
 static void keep(Run *run, const Load *use) {
+    i32 *touched = run->problem->touched + first_of(run, use);
     i64 count = count_of(use);
+    Queue *volumes = &run->volumes;
+    if (volumes->items[volumes->count - 1] != run->volume) push(run, volumes, run->volume);
+    if (run->failed) return;
+    i32 now = (i32)(volumes->count - 1);
     for (i64 i = 0; i < count; i++)
-        if (is_kept(use, i)) run->problem->touched[line_of(run, use, i)] = run->volume;
+        if (is_kept(use, i)) touched[nth(use->asked, i)] = now;
 }
 
 /* How far line `i` follows no other that is read: `missing` of it, less what follows one. */
@@ -45,6 +66,7 @@ static i64 starts_run(const Problem *problem, const Load *use, const i64 *missin
 
 static Found found_of(Run *run, const Load *use, const i64 *missing) {
     const Problem *problem = run->problem;
+    const i32 *all_readers = run->readers + first_of(run, use);
     i64 count = count_of(use), unit = problem->share_units / problem->whole;
     Found found = {0, 0, 0, 0};
     for (i64 i = 0; i < count; i++) found.misses += missing[i];
@@ -52,7 +74,8 @@ static Found found_of(Run *run, const Load *use, const i64 *missing) {
     if (!found.misses || !use->step->is_read) return found;
     i64 line_counts = problem->line_bytes * (problem->count_units / problem->whole);
     for (i64 i = 0; i < count; i++) {
-        i64 readers = larger(run->readers[line_of(run, use, i)], 1);
+        if (!missing[i]) continue;
+        i64 readers = larger(all_readers[nth(use->asked, i)], 1);
         /* A line that is not kept comes for each burst that ends in it. */
         i64 times = is_kept(use, i) ? 1 : use->asked->unkept[i];
         i64 cost = problem->line_bytes * missing[i] * times +
@@ -66,12 +89,13 @@ static Found found_of(Run *run, const Load *use, const i64 *missing) {
 /* Lines that `use` brings in, but for those brought in before it in the same cycle. */
 static i64 bring(Run *run, const Load *use, const i64 *missing) {
     const Problem *problem = run->problem;
+    i32 *brought = run->brought + first_of(run, use);
     i64 count = count_of(use), more = 0;
     for (i64 i = 0; i < count; i++) {
-        i64 line = line_of(run, use, i), share = is_kept(use, i) ? missing[i] : 0;
-        if (share > run->brought[line]) {
-            more += share - run->brought[line];
-            run->brought[line] = share;
+        i64 line = nth(use->asked, i), share = is_kept(use, i) ? missing[i] : 0;
+        if (share > brought[line]) {
+            more += share - brought[line];
+            brought[line] = (i32)share;
         }
     }
     if (problem->holds_all) problem->absent[use->binding->tensor] -= more / problem->whole;
@@ -122,9 +146,10 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
         for (i64 u = 0; u < count; u++) {
             const Load *use = uses[u];
             const i64 *missing = run->missing + run->first_missing[u];
-            i64 readers = run->lanes[use->lane].cores / use->binding->different;
+            i32 *readers = run->readers + first_of(run, use);
+            i32 more = (i32)(run->lanes[use->lane].cores / use->binding->different);
             for (i64 i = 0; use->step->is_read && i < count_of(use); i++)
-                if (missing[i]) run->readers[line_of(run, use, i)] += readers;
+                if (missing[i]) readers[nth(use->asked, i)] += more;
         }
         for (i64 u = 0; u < count; u++)
             found[u] = found_of(run, uses[u], run->missing + run->first_missing[u]);
@@ -133,7 +158,7 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     for (i64 u = 0; u < count; u++) {
         keep(run, uses[u]);
         for (i64 i = 0; any && i < count_of(uses[u]); i++) {
-            i64 line = line_of(run, uses[u], i);
+            i64 line = first_of(run, uses[u]) + nth(uses[u]->asked, i);
             run->readers[line] = run->brought[line] = 0;
         }
     }

@@ -1,4 +1,8 @@
-/* The pipes of one core, as npusim.timing.pipes.lane. */
+/* The pipes of one core, as npusim.timing.pipes.lane.
+ *
+ * What a pipe does follows from the steps, from the ends of its copies and from the flags of other
+ * cores. So a run keeps only these of each lane, and who wants all its times replays it alone.
+ */
 #include "engine.h"
 
 static void wake(Run *run, Lane *lane, i64 pipe) {
@@ -49,12 +53,16 @@ i64 op_of(const Run *run, const Lane *lane, i64 pipe) {
 }
 
 static void note(Run *run, const Lane *lane, i64 op, i64 start, i64 free, i64 end) {
-    const Problem *problem = run->problem;
-    i64 time = problem->first_time[lane->number] + op;
-    problem->start[time] = start;
-    problem->free[time] = free;
-    problem->end[time] = end;
+    const Times *times = run->times;
     run->started++;
+    if (times) {
+        times->start[op] = start;
+        times->free[op] = free;
+        times->end[op] = end;
+    } else {
+        i64 *last_end = run->problem->last_end + lane->number;
+        *last_end = larger(*last_end, end);
+    }
 }
 
 static const Asked *asked_of(Run *run, i64 copy, i64 phase) {
@@ -79,6 +87,13 @@ static void start_copy(Run *run, Lane *lane, i64 pipe, const Part *part, const S
         .line = address / problem->line_bytes, .latest = -1,
     };
     at(run, asked_at, NORMAL, ON_REQUEST, lane->number, pipe);
+}
+
+/* What became of the next copy of a pipe. */
+static Fact *next_fact(const Run *run, Lane *lane, i64 pipe) {
+    const Problem *problem = run->problem;
+    i64 first = problem->first_fact[lane->number * problem->pipes + pipe];
+    return problem->facts + first + lane->pipes[pipe].copies++;
 }
 
 /* Time what is left of the steps of `pipe` in a stretch; whether it did all of them. */
@@ -112,6 +127,13 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
             if (lane->pipes[step->y].waits_for == step->x) wake(run, lane, step->y);
             break;
         case COPY:
+            if (run->times) {
+                const Fact *fact = next_fact(run, lane, number);
+                free = fact->free;
+                end = fact->end;
+                done = larger(done, end);
+                break;
+            }
             pipe->waits_for = COPYING;
             start_copy(run, lane, number, part, step, start);
             goes_on = false;
@@ -119,8 +141,9 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
         case CROSS_SET:
             free = start + step->cycles;
             end = larger(start, done) + step->cycles;
-            at(run, end + lane->decoder->cross_core_cycles, NORMAL, ON_CROSS_SET, lane->number,
-               problem->cross_sets[lane->decoder->first_cross_set + step->x]);
+            if (!run->times)
+                at(run, end + lane->decoder->cross_core_cycles, NORMAL, ON_CROSS_SET, lane->number,
+                   problem->cross_sets[lane->decoder->first_cross_set + step->x]);
             break;
         case DRAIN:
             free = end = larger(start, done) + step->cycles;
@@ -177,6 +200,9 @@ void lane_raise(Run *run, Lane *lane, i64 cross_flag) {
     i64 decoder = lane->decoder - problem->decoders;
     i64 flag = problem->cross_flag_of[decoder * problem->cross_flags + cross_flag];
     if (flag < 0) return;
+    i64 row = problem->first_risen[lane->number] + problem->risen_count[lane->number]++;
+    problem->risen[2 * row] = flag;
+    problem->risen[2 * row + 1] = run->now;
     push(run, &lane->raised[flag], run->now);
     for (i64 pipe = 0; pipe < problem->pipes; pipe++)
         if (lane->pipes[pipe].waits_for == flag) wake(run, lane, pipe);
@@ -209,10 +235,10 @@ void lane_moved(Run *run, Load *load, i64 latency, i64 l2_bytes, i64 l2_hit_byte
      * memory delays only the result, so copies behind each other hide it. */
     i64 free = larger(load->start + load->asked->hold_cycles, run->now);
     i64 end = larger(free, run->now + latency);
-    i64 *facts = problem->facts + FACTS * (problem->first_fact[load->lane] + lane->copies++);
-    const i64 found[FACTS] = {load->op,        load->asked_at, run->now,  load->gm_narrow,
-                              load->l2_narrow, load->turning,  load->read};
-    for (int i = 0; i < FACTS; i++) facts[i] = found[i];
+    *next_fact(run, lane, load->pipe) = (Fact){
+        load->op,        load->asked_at, run->now,   load->gm_narrow,
+        load->l2_narrow, load->turning,  load->read, free, end,
+    };
     note(run, lane, load->op, load->start, free, end);
     pipe->free = free;
     pipe->done = larger(pipe->done, end);

@@ -6,12 +6,12 @@ import ctypes
 
 __all__ = ["FACTS", "Ask", "Asked", "Problem", "Report"]
 
-FACTS = 7
+FACTS = 9
 """Numbers that are told of each copy."""
 
 I64 = ctypes.c_int64
 Table = ctypes.c_void_p
-"""Where an array of int64 begins."""
+"""Where an array begins: of int32 for the lines touched, else of int64."""
 
 
 class Asked(ctypes.Structure):
@@ -38,8 +38,10 @@ class Problem(ctypes.Structure):
         *((name, Table) for name in ("steps", "stretches", "copies", "cross_sets", "decoders")),
         *((name, Table) for name in ("cross_flag_of", "codes", "parts", "shifts", "members")),
         *((name, Table) for name in ("bindings", "first_hearer", "hearers", "first_setter")),
-        *((name, Table) for name in ("setters", "first_line", "touched", "absent", "shares")),
-        *((name, I64) for name in ("share_count", "holds_all", "line_bytes", "capacity_bytes")),
+        *((name, Table) for name in ("setters", "first_line", "touched", "volumes", "absent")),
+        ("shares", Table),
+        *((name, I64) for name in ("volume_count", "share_count", "holds_all", "line_bytes")),
+        ("capacity_bytes", I64),
         *((name, I64) for name in ("run_bytes", "ages", "whole", "share_units", "count_units")),
         *((name, I64) for name in ("port_units", "gm_read_width", "gm_write_width")),
         *((name, I64) for name in ("l2_read_width", "l2_write_width", "shared_bus")),
@@ -50,7 +52,7 @@ class Problem(ctypes.Structure):
         *((name, I64) for name in ("fill_weight", "events_per_report")),
         ("ask", Ask),
         ("report", Report),
-        *((name, Table) for name in ("first_time", "first_fact", "start", "free", "end")),
-        *((name, Table) for name in ("facts", "counts", "waiting")),
+        *((name, Table) for name in ("first_fact", "first_risen", "facts", "risen")),
+        *((name, Table) for name in ("risen_count", "last_end", "counts", "waiting")),
         ("written_bytes", I64),
     )

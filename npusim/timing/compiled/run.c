@@ -97,8 +97,9 @@ static void make(Run *run) {
     run->asked = zeros(run, 2 * copies, sizeof(Load *));
     run->found = zeros(run, copies, sizeof(Found));
     run->first_missing = zeros(run, copies, sizeof(i64));
-    run->readers = zeros(run, lines, sizeof(i64));
-    run->brought = zeros(run, lines, sizeof(i64));
+    run->readers = zeros(run, lines, sizeof(i32));
+    run->brought = zeros(run, lines, sizeof(i32));
+    for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
     run->known_room = 256;
     run->known = zeros(run, run->known_room, sizeof(Known *));
     make_links(run);
@@ -121,7 +122,8 @@ static void clear(Run *run) {
     for (i64 i = 0; run->known && i < run->known_room; i++) free(run->known[i]);
     for (int i = 0; i < 4; i++) free(run->links[i].moving);
     void *rest[] = {run->lanes,   run->asked,   run->found,        run->first_missing, run->readers,
-                    run->brought, run->missing, run->stored.items, run->known,         run->events};
+                    run->brought, run->missing, run->stored.items, run->known,         run->events,
+                    run->volumes.items};
     for (unsigned i = 0; i < sizeof rest / sizeof *rest; i++) free(rest[i]);
 }
 
@@ -150,6 +152,20 @@ static void tell_waiting(const Run *run) {
             bool waits = lane->pipes[pipe].waits_for != WORKLESS;
             problem->waiting[i * problem->pipes + pipe] = waits ? op_of(run, lane, pipe) : -1;
         }
+}
+
+/* Find all times of lane `number` from what a run found out about it; FINISHED or OUT_OF_MEMORY. */
+int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *free, int64_t *end) {
+    const Times times = {start, free, end};
+    Run run = {.problem = problem, .times = &times};
+    run.lanes = zeros(&run, problem->lanes, sizeof(Lane));
+    if (!run.failed) make_lane(&run, number);
+    const i64 *risen = problem->risen + 2 * problem->first_risen[number];
+    for (i64 i = 0; i < problem->risen_count[number] && !run.failed; i++)
+        push(&run, &run.lanes[number].raised[risen[2 * i]], risen[2 * i + 1]);
+    if (!run.failed) lane_run(&run, &run.lanes[number]);
+    clear(&run);
+    return run.failed;
 }
 
 /* So that a build of another version is not taken for this one. */

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import simpy
@@ -20,11 +22,11 @@ from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
 from npusim.timing.pipes.decode import PIPES, SCALAR, Code
 from npusim.timing.pipes.lane import copy_times
-from npusim.trace import COUNT_UNITS, LaneTrace
+from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace, LazyLaneTrace
 
 __all__ = ["simulate"]
 
-READ = FACTS - 1
+READ = 6
 """Which of them is the share of what was read from global memory."""
 FINISHED, STOPPED, OUT_OF_MEMORY = range(3)
 EVENTS_PER_REPORT = 100_000
@@ -39,16 +41,17 @@ class _Run:
         self._programs = ProgramTables(list(dict.fromkeys(codes)))
         self._groups, self._codes = groups, codes
         self._problem = Problem()
-        self._kept: list[object] = []
+        self._tables: dict[str, NDArray[Any]] = {}
+        self._asked_lines: list[Numbers] = []
         self._error: BaseException | None = None
         self._programs_in()
-        self._cores_in(list(cache.touched))
+        self._cores_in(list(cache.counts))
         self._memory_in(cache, spec)
         self._results_out()
 
-    def _put(self, name: str, array: Numbers) -> Numbers:
+    def _put(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         array = np.ascontiguousarray(array)
-        self._kept.append(array)
+        self._tables[name] = array
         setattr(self._problem, name, array.ctypes.data)
         return array
 
@@ -76,10 +79,12 @@ class _Run:
 
     def _memory_in(self, cache: L2, spec: DeviceSpec) -> None:
         problem = self._problem
-        problem.tensors = len(cache.touched)
-        sizes = [touched.size for touched in cache.touched.values()]
-        self._put("first_line", np.cumsum([0, *sizes]))
-        self._put("touched", np.concatenate([*cache.touched.values(), np.zeros(1, np.int64)]))
+        problem.tensors = len(cache.counts)
+        counts, launched = list(cache.counts.values()), list(cache.launched.values())
+        self._put("first_line", np.cumsum([0, *counts]))
+        volumes, rows = np.unique(np.array([*launched, 0], np.int64), return_inverse=True)
+        self._put("touched", np.repeat(rows.astype(np.int32), [*counts, 1]))
+        problem.volume_count = self._put("volumes", volumes).size
         self._put("absent", np.array([*cache.absent.values(), 0], np.int64))
         problem.share_count = self._put("shares", cache.shares).size
         problem.holds_all = cache.holds_all
@@ -102,17 +107,18 @@ class _Run:
         problem.aliased_speed, problem.fill_weight = memory.aliased_speed, memory.fill_weight
 
     def _results_out(self) -> None:
-        copies = {code: self._programs.copies_of(code) for code in dict.fromkeys(self._codes)}
-        ops = [len(code.program) for code in self._codes]
-        self._first_time = self._put("first_time", np.cumsum([0, *ops]))
-        facts = np.cumsum([0, *(copies[code] for code in self._codes)])
-        self._first_fact = self._put("first_fact", facts)
-        self._times = np.zeros((3, int(self._first_time[-1])), np.int64)
-        for name, row in zip(("start", "free", "end"), self._times, strict=True):
-            self._put(name, row)
-        self._facts = self._put("facts", np.zeros((int(facts[-1]), FACTS), np.int64))
-        self._counts = self._put("counts", np.zeros((len(self._groups), 3), np.int64))
-        self._waiting = self._put("waiting", np.zeros((len(self._groups), len(PIPES)), np.int64))
+        lanes = len(self._groups)
+        copies = {code: self._programs.copies_of(code) for code in self._programs.codes}
+        counts = np.array([copies[code] for code in self._codes]).reshape(-1)
+        self._first_fact = self._put("first_fact", np.concatenate(([0], np.cumsum(counts))))
+        self._facts = self._put("facts", np.zeros((int(counts.sum()), FACTS), np.int64))
+        most = self._programs.most_risen()
+        self._put("first_risen", np.arange(lanes) * most)
+        self._put("risen", np.zeros((lanes * most, 2), np.int64))
+        self._put("risen_count", np.zeros(lanes, np.int64))
+        self._last_end = self._put("last_end", np.zeros(lanes, np.int64))
+        self._counts = self._put("counts", np.zeros((lanes, 3), np.int64))
+        self._waiting = self._put("waiting", np.zeros((lanes, len(PIPES)), np.int64))
 
     # ---- callbacks ----
 
@@ -124,11 +130,11 @@ class _Run:
             asked.start, asked.stop = found.lines.start, found.lines.stop
         else:
             lines = np.ascontiguousarray(found.lines)
-            self._kept.append(lines)
+            self._asked_lines.append(lines)
             asked.start, asked.stop, asked.lines = 0, lines.size, lines.ctypes.data
         if found.unkept is not None:
             unkept = np.ascontiguousarray(found.unkept)
-            self._kept.append(unkept)
+            self._asked_lines.append(unkept)
             asked.unkept = unkept.ctypes.data
 
     def _guarded(self, action: Callable[[], None]) -> int:
@@ -146,7 +152,7 @@ class _Run:
         """Let the engine work; raises what a callback raised, and MemoryError."""
         engine = library()
         assert engine is not None
-        total = max(1, int(self._first_time[-1]))
+        total = max(1, sum(len(code.program) for code in self._codes))
 
         def ask(number: int, phase: int, asked: ctypes._Pointer[Asked]) -> int:
             return self._guarded(lambda: self._asked(number, phase, asked.contents))
@@ -165,32 +171,64 @@ class _Run:
 
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
         """Of each lane what happened when, and what the L2 wrote back."""
-        lanes = tuple(self._lane(number) for number in range(len(self._groups)))
+        replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED})
+        lanes = tuple(self._lane(number, replay) for number in range(len(self._groups)))
         return lanes, int(self._problem.written_bytes)
 
-    def _lane(self, number: int) -> LaneTrace:
+    def _lane(self, number: int, replay: _Replay) -> LaneTrace:
         code, group = self._codes[number], self._groups[number]
         waiting = [op for op in self._waiting[number].tolist() if op >= 0]
         if waiting:
             raise DeadlockError(deadlock(code.program, waiting))
-        start, free, end = self._times[:, slice(*self._first_time[number : number + 2])]
-        facts = self._facts[slice(*self._first_fact[number : number + 2])]
+        first, last = self._first_fact[[number * len(PIPES), (number + 1) * len(PIPES)]]
+        facts = self._facts[first:last]
         l2_bytes, l2_hit_bytes, l2_written_bytes = self._counts[number].tolist()
-        read = sum(facts[:, READ].tolist())
-        return LaneTrace(
-            tuple(block.core for block in group),
-            code.decoder.kind,
-            code.program,
-            start,
-            free,
-            end,
-            read / COUNT_UNITS,
-            l2_bytes,
-            tuple(block.group for block in group),
-            l2_hit_bytes,
-            l2_written_bytes,
-            partial(copy_times, facts),
+        return LazyLaneTrace(
+            partial(replay.times, number, len(code.program)),
+            int(self._last_end[number]),
+            cores=tuple(block.core for block in group),
+            kind=code.decoder.kind,
+            program=code.program,
+            gm_bytes=sum(facts[:, READ].tolist()) / COUNT_UNITS,
+            l2_bytes=l2_bytes,
+            groups=tuple(block.group for block in group),
+            l2_hit_bytes=l2_hit_bytes,
+            l2_written_bytes=l2_written_bytes,
+            tell_copies=partial(_copy_times, facts),
         )
+
+
+def _copy_times(facts: Numbers) -> CopyTimes:
+    return copy_times(facts[:, : READ + 1])
+
+
+REPLAYED = (
+    *("steps", "stretches", "decoders", "codes", "parts", "members"),
+    *("first_fact", "first_risen", "facts", "risen", "risen_count"),
+)
+"""The tables from which the times of one lane follow, without the other lanes and the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Replay:
+    """What is left of a run, to find the times of its lanes where somebody asks for them."""
+
+    problem: Problem
+    tables: dict[str, Numbers]
+    """What *problem* points to, kept as long as it is needed."""
+
+    def times(self, number: int, ops: int) -> Numbers:
+        """Of lane *number*, `(3, ops)`: when each micro-op started, left its pipe free and ended.
+
+        Raises MemoryError where there is not enough.
+        """
+        engine = library()
+        assert engine is not None
+        found = np.zeros((3, ops), np.int64)
+        problem = ctypes.byref(self.problem)
+        if engine.npusim_replay(problem, number, *(row.ctypes.data for row in found)):
+            raise MemoryError
+        return found
 
 
 def simulate(

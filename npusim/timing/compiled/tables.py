@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,16 @@ from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.kernel.program import Block
-from npusim.timing.pipes.decode import COPY, PIPES, Code, CopyStep, Decoded, Decoder
+from npusim.timing.pipes.decode import (
+    COPY,
+    CROSS_SET,
+    PIPES,
+    Code,
+    CopyStep,
+    CrossFlag,
+    Decoded,
+    Decoder,
+)
 
 __all__ = ["LaneTables", "ProgramTables"]
 
@@ -120,22 +130,51 @@ class ProgramTables:
             rows.append((first_part, len(parts) - first_part, number))
         return table(rows, 3), table(parts, 3), table(shifts, len(self.names) or 1)
 
-    def copies_of(self, code: Code) -> int:
-        """How many copies *code* makes."""
-        return sum(self._copies[id(decoded)] for decoded in code.decoded)
+    def copies_of(self, code: Code) -> Numbers:
+        """How many copies each pipe makes in *code*, `(pipes,)`."""
+        calls = Counter(map(id, code.decoded))
+        none = np.zeros(len(PIPES), np.int64)
+        return sum((count * self._copies[key] for key, count in calls.items()), none)
+
+    def most_risen(self) -> int:
+        """How often flags between cores rise for one core at most."""
+        # A flag rises for the n-th time with the last of the n-th sets.
+        most: Counter[CrossFlag] = Counter()
+        for code in self.codes:
+            sets: Counter[CrossFlag] = Counter()
+            for key, calls in Counter(map(id, code.decoded)).items():
+                for number in self._cross_sets[key]:
+                    sets[code.decoder.cross_flags[number]] += calls
+            most |= sets
+        return most.total()
 
     @cached_property
-    def _copies(self) -> dict[int, int]:
-        """Address of what is decoded -> how many copies it makes."""
+    def _copies(self) -> dict[int, Numbers]:
+        """Address of what is decoded -> how many copies each pipe makes in it."""
+        return {key: _count_of_copies(body) for key, (body, _) in self._bodies.items()}
+
+    @cached_property
+    def _cross_sets(self) -> dict[int, list[int]]:
+        """Address of what is decoded -> the numbers of the flags between cores that it sets."""
         return {
-            key: sum(
-                step[0] == COPY
+            key: [
+                x
                 for stretch in body.stretches
                 for steps in stretch.steps
-                for step in steps
-            )
+                for what, _, _, x, _ in steps
+                if what == CROSS_SET
+            ]
             for key, (body, _) in self._bodies.items()
         }
+
+
+def _count_of_copies(body: Decoded) -> Numbers:
+    """How many copies each pipe makes in *body*, `(pipes,)`."""
+    counts = np.zeros(len(PIPES), np.int64)
+    for stretch in body.stretches:
+        for pipe, steps in enumerate(stretch.steps):
+            counts[pipe] += sum(step[0] == COPY for step in steps)
+    return counts
 
 
 class LaneTables:

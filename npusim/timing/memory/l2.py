@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from decimal import Context
-from functools import cache
+from functools import cache, cached_property
 from itertools import count
 from typing import NamedTuple
 
@@ -132,26 +132,37 @@ class L2:
         """Bytes brought in since launch."""
         self._stored: deque[tuple[int, int]] = deque()
         """Volume when bytes were stored, and how many."""
-        self.touched: dict[str, NDArray[np.int64]] = {}
-        """Tensor -> volume when each line was last touched."""
-        self._readers: dict[str, NDArray[np.int64]] = {}
-        """Tensor -> how many cores miss each line in the present cycle; zero between cycles."""
-        self._brought: dict[str, NDArray[np.int64]] = {}
-        """Tensor -> share of each line brought in in the present cycle; zero between cycles."""
-        self.absent: dict[str, int] = {}
+        self.counts = {
+            tensor.name: ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
+            for tensor in tensors
+        }
+        """Tensor -> how many lines it has."""
+        self.launched = {name: -ages.get(name, NEVER) for name in self.counts}
+        """Tensor -> volume when its lines were last touched before launch."""
+        self.absent = {
+            name: count if self.launched[name] else 0 for name, count in self.counts.items()
+        }
         """Tensor -> how many of its lines were never in the L2; kept up only if all tensors fit."""
-        for tensor in tensors:
-            count = ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
-            age = ages.get(tensor.name, NEVER)
-            self.touched[tensor.name] = np.full(count, -age)
-            self.absent[tensor.name] = count if age else 0
-            self._readers[tensor.name] = np.zeros(count, np.int64)
-            self._brought[tensor.name] = np.zeros(count, np.int64)
-        lines = sum(touched.size for touched in self.touched.values())
+        lines = sum(self.counts.values())
         self.holds_all = kept(lines * self._line_bytes, spec) == WHOLE and all(
             age in (0, NEVER) for age in ages.values()
         )
         """Whether nothing ever leaves."""
+
+    @cached_property
+    def _touched(self) -> dict[str, NDArray[np.int64]]:
+        """Tensor -> volume when each line was last touched."""
+        return {name: np.full(self.counts[name], then) for name, then in self.launched.items()}
+
+    @cached_property
+    def _readers(self) -> dict[str, NDArray[np.int64]]:
+        """Tensor -> how many cores miss each line in the present cycle; zero between cycles."""
+        return {name: np.zeros(count, np.int64) for name, count in self.counts.items()}
+
+    @cached_property
+    def _brought(self) -> dict[str, NDArray[np.int64]]:
+        """Tensor -> share of each line brought in in the present cycle; zero between cycles."""
+        return {name: np.zeros(count, np.int64) for name, count in self.counts.items()}
 
     def touch(self, uses: Sequence[Use]) -> list[Found]:
         """Look up all *uses* of one cycle, then bring in what missed, for the cycles after it."""
@@ -191,7 +202,7 @@ class L2:
         return nbytes
 
     def _keep(self, use: Use) -> None:
-        touched = self.touched[use.tensor]
+        touched = self._touched[use.tensor]
         if use.unkept is None:
             touched[use.lines] = self._volume
         else:
@@ -199,7 +210,7 @@ class L2:
 
     def _missing(self, use: Use) -> NDArray[np.int64]:
         """The share of each line of *use* that is not there."""
-        ages = (self._volume - self.touched[use.tensor][use.lines]) * AGES // self._capacity
+        ages = (self._volume - self._touched[use.tensor][use.lines]) * AGES // self._capacity
         missing: NDArray[np.int64] = WHOLE - self.shares[np.minimum(ages, self.shares.size - 1)]
         return missing
 
