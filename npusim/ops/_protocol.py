@@ -29,12 +29,18 @@ class Problem:
     """The tensors that the kernel gets, each by the name that programs use, its own constants too.
     """
     outputs: dict[str, TensorSpec]
-    """What comes out, by the names that programs use; the first is `output`."""
+    """What comes out, by the names that programs use; the first is `output`, unless it bears the
+    name of an input: such a one is that input, which the kernel writes to in place."""
 
     @property
     def output(self) -> TensorSpec:
         """The first of the outputs."""
         return next(iter(self.outputs.values()))
+
+    @property
+    def updated(self) -> dict[str, Operand]:
+        """The inputs that the kernel writes to in place, by name."""
+        return {each.name: each for each in self.inputs if each.name in self.outputs}
 
 
 def present(*operands: Operand | None) -> tuple[Operand, ...]:

@@ -121,11 +121,16 @@ class Task:
         blocks = self._built() if self._progress is None else self._watched(self._progress)
         orders = chip.verify(
             *(blocks, self._spec),
-            {name: output.nbytes for name, output in self._problem.outputs.items()},
+            self._fresh_bytes(),
             flags_may_stay_up=self._operator.flags_may_stay_up,
             progress=self._progress,
         )
         return Programs(blocks, orders)
+
+    def _fresh_bytes(self) -> dict[str, int]:
+        """The bytes of each output of which nothing is there before the kernel writes it."""
+        outputs, updated = self._problem.outputs, self._problem.updated
+        return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
         """The programs; *progress* hears of each, as a share of one for every core started."""
@@ -165,7 +170,8 @@ class Task:
 def place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
     """Outputs, inputs and workspaces in global memory, in that order."""
     tensors = allocated(problem, with_values)
-    tensors += [operand.place() for operand in problem.inputs]
+    placed = {tensor.name for tensor in tensors}
+    tensors += [operand.place() for operand in problem.inputs if operand.name not in placed]
     for name, nbytes in plan.workspaces.items():
         # What nobody has written must show when somebody reads it.
         data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
@@ -174,13 +180,19 @@ def place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[Globa
 
 
 def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
-    """The outputs of *problem*; with *values*, as they are before a kernel has run."""
+    """The outputs of *problem*; with *with_values*, as they are before a kernel has run."""
     outputs = [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
-    if isinstance(problem, UserProblem):
-        for output in outputs:
-            if output.data is not None:
-                # Nobody clears an output; what a kernel does not store there must show.
-                output.data[:] = UNWRITTEN
+    updated = problem.updated
+    for output in outputs:
+        if output.data is None:
+            continue
+        if output.name in updated:
+            before = updated[output.name].place().data
+            assert before is not None
+            output.data[: output.nbytes] = before[: output.nbytes]
+        elif isinstance(problem, UserProblem):
+            # Nobody clears an output; what a kernel does not store there must show.
+            output.data[:] = UNWRITTEN
     return outputs
 
 
