@@ -90,6 +90,8 @@ CASES = [
         {"smooth_scales": TensorSpec((96, 16), "bfloat16"), "dst_type": "quint4x2",
          "group_index": np.arange(1, 97, dtype=np.int32)}, 1,
     ),
+    Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
+    Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

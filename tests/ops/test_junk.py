@@ -92,6 +92,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "zero_points": None,
         "dtype": "qint8",
     },
+    "npu_swiglu": {"x": ones(4, 64)},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),

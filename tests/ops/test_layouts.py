@@ -64,6 +64,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_dynamic_quant",
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
     ),
+    "swiglu": ("npu_swiglu", {"x": HALF}),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
     "int8 product": (

@@ -109,6 +109,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"input": half(4, 3, 32), "smooth_scales": half(32)},
         {"dst_type": "int8"},
     ),
+    "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
+    "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "int8 product": (
         "npu_quant_matmul",
         {
@@ -180,14 +182,17 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 """What it is -> operator, tensors and attributes, and dtypes by npusim's names."""
 
 
+OWN_NAMES = {("npu_dynamic_quant", "input"): "x", ("npu_swiglu", "self"): "x"}
+"""Operator and parameter of torch_npu -> npusim's name of it."""
+
+
 def torch_dtype(name: str) -> Any:
     return getattr(torch, name)
 
 
 def plain_run(op: str, given: dict[str, Any], dtypes: dict[str, str]) -> npusim.Run:
     named = {name: array(value) for name, value in given.items()} | dtypes
-    if op == "npu_dynamic_quant":
-        named["x"] = named.pop("input")
+    named = {OWN_NAMES.get((op, name), name): value for name, value in named.items()}
     return npusim.run(op, device=A2, **named)
 
 
