@@ -40,6 +40,7 @@ NUMBERS: dict[str, Any] = {
     "transfer.sector_bytes": 32,
     "scalar.dispatch_cycles": 0,
     "scalar.load_cycles": 4,
+    "scalar.global_load_cycles": 30,
     "scalar.store_cycles": 3,
     "scalar.alu_cycles": 1,
     "sync.set_flag_cycles": 0,

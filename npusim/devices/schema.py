@@ -329,6 +329,8 @@ class Scalar(Part):
     dispatch_cycles: Cycles
     """Between two micro-ops handed to other pipes."""
     load_cycles: Cycles
+    global_load_cycles: Cycles
+    """Of one element of global memory that is not in the data cache."""
     store_cycles: Cycles
     alu_cycles: Cycles
 

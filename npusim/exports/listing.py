@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from npusim.devices.schema import Pipe
-from npusim.isa import Global, MicroOp, global_operand
+from npusim.isa import Global, MicroOp, copied_place, global_operand
 from npusim.kernel.program import Body, Call
 from npusim.trace import ORDERING, LaneTrace, Trace
 
@@ -51,7 +51,8 @@ class Line:
     @cached_property
     def nbytes(self) -> int:
         """Bytes that it moves between global memory and the core."""
-        return self.place.nbytes if self.place else 0
+        place = copied_place(self.op)
+        return place.nbytes if place else 0
 
     def moved(self, shifts: dict[str, int]) -> str:
         """The text with global memory moved on by *shifts*."""

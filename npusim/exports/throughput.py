@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from npusim.data.integers import ceil_div
 from npusim.exports.listing import Line, Listing
 from npusim.exports.writing import Clock
-from npusim.isa import ends
+from npusim.isa import copied_place, ends
 from npusim.kernel.program import Body
 from npusim.trace import LaneTrace, Trace, copies_of
 
@@ -27,7 +27,7 @@ Steps = NDArray[np.float64]
 
 def path_of(line: Line) -> tuple[str, str] | None:
     """Between which memories a copy to or from global memory goes; None for what is no such."""
-    if line.place is None:
+    if copied_place(line.op) is None:
         return None
     src, dst = ends(line.op)
     return src.upper(), dst.upper()

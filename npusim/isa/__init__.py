@@ -31,6 +31,7 @@ from npusim.isa.micro_op import (
     Role,
     Table,
     added_dtype,
+    copied_place,
     declared,
     ends,
     global_operand,
@@ -43,7 +44,15 @@ from npusim.isa.micro_op import (
 )
 from npusim.isa.mte import Load, Store
 from npusim.isa.operands import BLOCK_BYTES, REPEAT_BYTES, Global, Local, Register
-from npusim.isa.scalar import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore, Trap
+from npusim.isa.scalar import (
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarLoop,
+    ScalarOp,
+    ScalarStore,
+    Trap,
+)
 from npusim.isa.sync import (
     Barrier,
     CrossCoreSetFlag,
@@ -132,6 +141,7 @@ __all__ = [
     "Role",
     "ScalarAlu",
     "ScalarLoad",
+    "ScalarLoadGlobal",
     "ScalarLoop",
     "ScalarOp",
     "ScalarStore",
@@ -148,6 +158,7 @@ __all__ = [
     "WholeReduce",
     "Work",
     "added_dtype",
+    "copied_place",
     "ends",
     "global_operand",
     "misfit",

@@ -24,6 +24,7 @@ __all__ = [
     "Role",
     "Table",
     "added_dtype",
+    "copied_place",
     "declared",
     "ends",
     "global_operand",
@@ -138,6 +139,14 @@ def global_operand(op: MicroOp) -> Global | None:
         return None
     place = getattr(op, role.operand)
     return place if isinstance(place, Global) else None
+
+
+def copied_place(op: MicroOp) -> Global | None:
+    """Where a copy reads or writes global memory; None for what is no copy.
+
+    The scalar unit reads single elements of it through a cache of its own, which is none.
+    """
+    return None if op.pipe == "scalar" else global_operand(op)
 
 
 def writes_global(op: MicroOp) -> bool:

@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
 from npusim.isa.fields import BYTES, COUNT, SIGNED_64
 from npusim.isa.micro_op import MicroOp, Role, registers_read, registers_set
-from npusim.isa.operands import Local, Register
+from npusim.isa.operands import Global, Local, Register
 from npusim.isa.work import ScalarWork, Work
 
-__all__ = ["AluOp", "ScalarAlu", "ScalarLoad", "ScalarLoop", "ScalarOp", "ScalarStore", "Trap"]
+__all__ = [
+    "AluOp",
+    "ScalarAlu",
+    "ScalarLoad",
+    "ScalarLoadGlobal",
+    "ScalarLoop",
+    "ScalarOp",
+    "ScalarStore",
+    "Trap",
+]
 
 AluOp = Literal[
     "add",
@@ -63,6 +73,29 @@ class ScalarLoad(MicroOp):
 
     def __str__(self) -> str:
         return f"sload {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarLoadGlobal(MicroOp):
+    """Read one element of global memory into a register (GlobalTensor.GetValue).
+
+    It goes through the scalar unit's data cache, not through mte2, and the scalar unit waits for
+    it. *is_cached* says that the cache has the line, of 64 bytes, from an element read before.
+    """
+
+    dst: Register
+    src: Global
+    dtype: DType
+    is_cached: bool = False
+    pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read", "global"),
+        Role("dst", "written", "register"),
+    )
+    work: ClassVar[Work] = ScalarWork()
+
+    def __str__(self) -> str:
+        return f"sload {self.dst} <- {self.src} {self.dtype.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ CAUSES: dict[Known, About] = {
     "scalar": About(
         "scalar",
         "the scalar unit's own work",
-        ("scalar.load_cycles", "scalar.store_cycles", "scalar.alu_cycles"),
+        tuple(f"scalar.{name}_cycles" for name in ("load", "global_load", "store", "alu")),
     ),
     "pipe latency": About(
         "pipe latency",

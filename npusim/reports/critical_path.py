@@ -28,7 +28,7 @@ from npusim.isa import (
     ScalarWork,
     Transfer,
     WaitFlag,
-    global_operand,
+    copied_place,
     writes_global,
 )
 from npusim.kernel.program import Program
@@ -136,7 +136,7 @@ class _Walk:
                 self._before_start()
             elif isinstance(op, ORDERING):
                 self._ordering(op)
-            elif global_operand(op) is not None:
+            elif copied_place(op) is not None:
                 self._copy(op)
             else:
                 self._work(op)

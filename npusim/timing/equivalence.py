@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, global_operand
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, copied_place
 from npusim.kernel.program import Block, Body, Program
 from npusim.timing.memory import touched_lines
 
@@ -107,7 +107,7 @@ def _places(program: Program) -> dict[str, list[_Place]]:
 
 
 def _copied(body: Body) -> list[Global]:
-    return [place for place in map(global_operand, body) if place is not None]
+    return [place for place in map(copied_place, body) if place is not None]
 
 
 def _has_cross_core_flags(program: Program) -> bool:

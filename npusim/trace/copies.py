@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import global_operand
+from npusim.isa import copied_place
 from npusim.kernel.program import Body, Program
 
 __all__ = ["COUNT_UNITS", "CopyTimes", "copies_of", "packed", "unpacked"]
@@ -64,7 +64,7 @@ def copies_of(program: Program) -> Rows:
     for call in program.calls:
         body = call.body
         if body not in known:
-            own = [index for index, op in enumerate(body) if global_operand(op) is not None]
+            own = [index for index, op in enumerate(body) if copied_place(op) is not None]
             known[body] = np.array(own, np.int64)
         found.append(known[body] + first)
         first += len(body)

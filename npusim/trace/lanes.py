@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.devices.schema import Pipe
-from npusim.isa import ORDERING, MicroOp, global_operand
+from npusim.isa import ORDERING, MicroOp, copied_place
 from npusim.kernel.program import Body, Program
 from npusim.trace.copies import CopyTimes
 
@@ -176,7 +176,7 @@ def _work(body: Body) -> Work:
 
 
 def _nbytes(op: MicroOp) -> int:
-    place = global_operand(op)
+    place = copied_place(op)
     return place.nbytes if place else 0
 
 

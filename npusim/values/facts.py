@@ -28,6 +28,7 @@ from npusim.isa import (
     Reduce,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     Select,
@@ -52,8 +53,8 @@ Piece = list[MicroOp] | CrossCoreOp
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
         *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
-        *(Duplicate, Fold, Gather, Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad, ScalarLoop),
-        *(ScalarStore, Select, Store, Trap, Unary, WholeReduce),
+        *(Duplicate, Fold, Gather, Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad),
+        *(ScalarLoadGlobal, ScalarLoop, ScalarStore, Select, Store, Trap, Unary, WholeReduce),
     )
 )
 """Micro-ops that can be computed for several blocks at once."""

@@ -46,6 +46,7 @@ from npusim.isa import (
     Reduce,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     Select,
@@ -280,6 +281,13 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         "src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
         "element of dst, not 9 float32, 63 int32, 64 float32; cast first, or cut them alike",
         Gather(X, ub(1024, FLOAT32, 9), ub(2048, INT32, 64)),
+    ),
+    (
+        "aiv",
+        ScalarLoadGlobal("r", Global("x", 6, 4), INT32),
+        "src must be one element of 8 to 64 bits that lies at a multiple of its size, not 4 bytes "
+        "of int32 at 6; name just that one",
+        ScalarLoadGlobal("r", Global("x", 8, 4), INT32),
     ),
     (
         "aiv",

@@ -36,6 +36,7 @@ from npusim.isa import (
     Role,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     SetFlag,
@@ -44,10 +45,12 @@ from npusim.isa import (
     Transfer,
     Work,
     added_dtype,
+    copied_place,
     ends,
     global_operand,
     moved,
     reads,
+    registers_set,
     writes,
     writes_global,
 )
@@ -326,6 +329,14 @@ def test_only_copies_touch_global_memory_and_only_some_add_to_it() -> None:
         None, FLOAT16, FLOAT32, None
     ]  # fmt: skip
     assert added_dtype(Store(THERE, ub(0))) is None
+
+
+def test_the_scalar_unit_reads_global_memory_and_copies_none_of_it() -> None:
+    element = ScalarLoadGlobal("r", Global("x", 4, 4), INT32)
+    assert (global_operand(element), copied_place(element)) == (Global("x", 4, 4), None)
+    assert (global_operand(LOADED), copied_place(LOADED)) == (ROWS_OF_X, ROWS_OF_X)
+    assert registers_set(element) == ("r",)
+    assert traffic(element) == {}
 
 
 def test_a_micro_op_says_between_which_memories_it_copies() -> None:

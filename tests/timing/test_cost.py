@@ -43,6 +43,7 @@ from npusim.isa import (
     Reduce,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     Select,
@@ -197,6 +198,8 @@ BYTE = Local("ub", 0, UINT8, 1)
     [
         (ScalarLoad("r", BYTE), 4),
         (ScalarStore(BYTE, "r"), 3),
+        (ScalarLoadGlobal("r", Global("x", 0, 4), INT32), 30),
+        (ScalarLoadGlobal("r", Global("x", 0, 4), INT32, is_cached=True), 4),
         (ScalarAlu("add", "r", "r", 1), 1),
         (Trap("r", "stop"), 1),
         (ScalarLoop(10, (ScalarLoad("r", BYTE, 1), Trap("r", "stop"))), 50),

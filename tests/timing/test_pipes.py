@@ -17,7 +17,7 @@ from tiny import builder, log, play, tiny_spec
 from npusim import chip
 from npusim.check.hazards import DeadlockError
 from npusim.chip import Binding, Block
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import (
@@ -34,6 +34,7 @@ from npusim.isa import (
     Mmad,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     SetFlag,
@@ -186,6 +187,20 @@ def test_scalar_micro_ops_hold_up_what_comes_after_them(tiny: DeviceSpec) -> Non
         ("scalar", 4, 5, 5),
         ("scalar", 5, 8, 8),
         ("vector", 8, 11, 14),
+    ]
+
+
+def test_the_scalar_unit_waits_for_an_element_of_global_memory(tiny: DeviceSpec) -> None:
+    element = Global("x", 0, 4)
+    program = (
+        ScalarLoadGlobal("r", element, INT32),
+        ScalarLoadGlobal("s", element, INT32, is_cached=True),
+        vector(),
+    )
+    assert log(play(tiny, program)) == [
+        ("scalar", 0, 30, 30),
+        ("scalar", 30, 34, 34),
+        ("vector", 34, 37, 40),
     ]
 
 

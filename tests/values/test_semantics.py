@@ -49,6 +49,7 @@ from npusim.isa import (
     Reduce,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     Select,
@@ -890,6 +891,15 @@ def test_a_register_holds_an_integer_or_the_bits_of_a_float(
     assert bench.register("r") == register
     size = dtype.numpy.itemsize
     np.testing.assert_array_equal(bench.ub[24 : 24 + size], bench.ub[8 : 8 + size])
+
+
+def test_an_element_of_global_memory_is_read(tiny: DeviceSpec) -> None:
+    bench = Bench(tiny, x=np.int32([5, -7, 9]), y=np.float16([1, -2]))
+    bench.run(
+        ScalarLoadGlobal("r", Global("x", 4, 4), INT32),
+        ScalarLoadGlobal("s", Global("y", 2, 2), FLOAT16),
+    )
+    assert (bench.register("r"), bench.register("s")) == (-7, 0xC000)
 
 
 def test_each_scalar_operation(bench: Bench, subtests: pytest.Subtests) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from npusim.check.rules.rule import Place, Rule, named
-from npusim.isa import Local, ScalarLoad, ScalarLoop, ScalarStore
+from npusim.isa import Local, ScalarLoad, ScalarLoadGlobal, ScalarLoop, ScalarStore
 
 __all__ = ["RULES"]
 
@@ -44,11 +44,25 @@ def _element_text(op: ScalarLoad | ScalarStore | ScalarLoop, _: Place) -> str:
     )
 
 
+def _is_one(op: ScalarLoadGlobal) -> bool:
+    place, size = op.src, op.dtype.nbytes(1)
+    is_element = op.dtype.bits in ELEMENT_BITS and place.bursts == 1
+    return is_element and place.burst_bytes == size and place.offset_bytes % size == 0
+
+
 RULES = (
     Rule(
         (ScalarLoad, ScalarStore, ScalarLoop),
         lambda op, _: all(_is_element(local) for _, local in named(op)),
         _element_text,
+    ),
+    Rule(
+        (ScalarLoadGlobal,),
+        lambda op, _: _is_one(op),
+        lambda op, _: (
+            f"src must be one element of 8 to 64 bits that lies at a multiple of its size, not "
+            f"{op.src.nbytes} bytes of {op.dtype.name} at {op.src.offset_bytes}; name just that one"
+        ),
     ),
     Rule(
         (ScalarLoop,),

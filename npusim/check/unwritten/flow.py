@@ -51,6 +51,7 @@ from npusim.isa import (
     Reduce,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarOp,
     ScalarStore,
@@ -214,6 +215,11 @@ Rounds = dict[str, Array]
 
 def _one(op: ScalarLoad | ScalarStore | ScalarAlu | Trap, marks: Marks) -> Sink:
     return _all_rounds((op,), marks, 1)
+
+
+def _load_global(op: ScalarLoadGlobal, marks: Marks) -> Sink:
+    marks.registers.pop(op.dst, None)
+    return None
 
 
 def _scalar_loop(op: ScalarLoop, marks: Marks) -> Sink:
@@ -429,6 +435,7 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         WholeReduce: _whole_reduce,
         Fold: _fold,
         ScalarLoad: _one,
+        ScalarLoadGlobal: _load_global,
         ScalarStore: _one,
         ScalarAlu: _one,
         ScalarLoop: _scalar_loop,

@@ -47,6 +47,7 @@ from npusim.isa import (
     Reduce,
     ScalarAlu,
     ScalarLoad,
+    ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
     Select,
@@ -130,6 +131,11 @@ def _gather(op: Gather, spec: DeviceSpec, _: Core) -> Cost:
     return vector(looked_up, spec, spec.vector.classes["gather"], reduces=True)
 
 
+def _load_global(op: ScalarLoadGlobal, spec: DeviceSpec, _: Core) -> Cost:
+    scalar = spec.scalar
+    return Cost(scalar.load_cycles if op.is_cached else scalar.global_load_cycles)
+
+
 def _loop(op: ScalarLoop, spec: DeviceSpec, core: Core) -> Cost:
     return Cost(op.count * sum(cost(part, spec, core).body for part in op.body))
 
@@ -179,6 +185,7 @@ COST: Table[CostOf] = Table(
         Select: _select,
         Gather: _gather,
         ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),
+        ScalarLoadGlobal: _load_global,
         ScalarStore: _constant(lambda spec: spec.scalar.store_cycles),
         ScalarAlu: _constant(lambda spec: spec.scalar.alu_cycles),
         Trap: _constant(lambda spec: spec.scalar.alu_cycles),

@@ -24,8 +24,8 @@ from npusim.isa import (
     Table,
     Trap,
     WaitFlag,
+    copied_place,
     ends,
-    global_operand,
     writes_global,
 )
 from npusim.kernel.program import Body, Program
@@ -171,7 +171,7 @@ class Decoder:
         return self._steps[op]
 
     def _decoded(self, op: MicroOp) -> Step:
-        place = global_operand(op)
+        place = copied_place(op)
         if place is not None:
             return COPY, 0, 0, self._copy(op, place), 0
         if isinstance(op, Trap) and isinstance(op.when, int) and op.when:

@@ -11,10 +11,11 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, INT32, Array, DType, Overflow, cast
-from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore, Trap
+from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoadGlobal, ScalarLoop, ScalarStore, Trap
+from npusim.values.semantics.copies import windows
 from npusim.values.semantics.state import State
 
-__all__ = ["scalar_alu", "scalar_load", "scalar_loop", "scalar_store", "trap"]
+__all__ = ["scalar_alu", "scalar_load", "scalar_load_global", "scalar_loop", "scalar_store", "trap"]
 
 
 def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array:
@@ -39,6 +40,12 @@ def _bits(dtype: DType) -> np.dtype[Any]:
 def scalar_load(op: ScalarLoad, state: State, rounds: int = 1) -> None:
     values = _elements(op.src, op.step_bytes, rounds, state)
     state.registers[op.dst] = values.astype(np.int64)
+
+
+def scalar_load_global(op: ScalarLoadGlobal, state: State) -> None:
+    # (1,), lanes first.
+    raw = np.ascontiguousarray(np.stack([*windows(op.src, state)]).reshape(*state.lead, -1))
+    state.registers[op.dst] = raw.view(_bits(op.dtype)).astype(np.int64)
 
 
 def scalar_store(op: ScalarStore, state: State, rounds: int = 1) -> None:
