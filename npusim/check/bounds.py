@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from npusim.data.tensor import SLACK_BYTES, GlobalTensor
 from npusim.isa import global_operand
-from npusim.kernel.program import Block, Body, Program
+from npusim.kernel.program import Block, Body, Call, Program
 
 __all__ = ["BoundsError", "check_inside"]
 
@@ -66,11 +66,18 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
 
 def _of_program(program: Program, bodies: dict[Body, dict[str, _Extent]]) -> dict[str, _Extent]:
     """Name -> what *program* touches of it; *bodies* are those seen before."""
+    return _of_calls(program.calls, bodies)
+
+
+def _of_calls(
+    calls: tuple[Call, ...], bodies: dict[Body, dict[str, _Extent]]
+) -> dict[str, _Extent]:
     found: dict[str, _Extent] = {}
     count = 0
-    for call in program.calls:
+    for call in calls:
         if call.body not in bodies:
-            bodies[call.body] = _of_body(call.body)
+            inner = call.body.calls
+            bodies[call.body] = _of_calls(inner, bodies) if inner else _of_leaf(call.body)
         for name, known in bodies[call.body].items():
             extent = known.moved(call.shifts.get(name, 0), count)
             found[name] = found[name].joined(extent) if name in found else extent
@@ -78,7 +85,7 @@ def _of_program(program: Program, bodies: dict[Body, dict[str, _Extent]]) -> dic
     return found
 
 
-def _of_body(body: Body) -> dict[str, _Extent]:
+def _of_leaf(body: Body) -> dict[str, _Extent]:
     found: dict[str, _Extent] = {}
     for index, op in enumerate(body):
         place = global_operand(op)

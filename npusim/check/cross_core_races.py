@@ -101,7 +101,11 @@ class _Search:
     def _of_body(self, body: Body) -> dict[tuple[str, bool], Pieces]:
         if body not in self._places:
             found: dict[tuple[str, bool], list[Pieces]] = {}
-            for op in body:
+            for call in body.calls:
+                for (name, is_write), pieces in self._of_body(call.body).items():
+                    shifted = _shifted(pieces, call.shifts.get(name, 0))
+                    found.setdefault((name, is_write), []).append(shifted)
+            for op in () if body.calls else body:
                 place = global_operand(op)
                 if place is not None:
                     found.setdefault((place.name, writes_global(op)), []).append(_pieces(place))

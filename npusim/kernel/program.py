@@ -42,6 +42,11 @@ class Body:
         return _as_calls(self.parts, self.part_lines)
 
     @cached_property
+    def leaves(self) -> tuple[Body, ...]:
+        """The bodies without calls that it is made of, each once, in order of appearance."""
+        return _leaves(self.calls) if self.calls else (self,)
+
+    @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
         """Every micro-op, those of its calls moved on by their shifts.
 
@@ -99,6 +104,26 @@ def _as_calls(parts: tuple[MicroOp | Call, ...], lines: tuple[Line, ...]) -> tup
     return tuple(found[:-1])
 
 
+def _leaves(calls: tuple[Call, ...]) -> tuple[Body, ...]:
+    bodies = dict.fromkeys(call.body for call in calls)
+    return tuple({leaf: None for body in bodies for leaf in body.leaves})
+
+
+def _find_first(
+    calls: tuple[Call, ...], start: int, found: dict[Body, int], known: set[Body]
+) -> None:
+    """Add the first place of each body without calls; *calls* begin at *start*."""
+    for call in calls:
+        body = call.body
+        if body not in known:
+            known.add(body)
+            if body.calls:
+                _find_first(body.calls, start, found, known)
+            else:
+                found[body] = start
+        start += len(body)
+
+
 def _written_out(calls: tuple[Call, ...]) -> tuple[MicroOp, ...]:
     if len(calls) == 1 and not calls[0].shifts:
         return calls[0].ops
@@ -125,6 +150,18 @@ class Program:
     def bodies(self) -> tuple[Body, ...]:
         """The bodies that the calls share, each once, in order of appearance."""
         return tuple({call.body: None for call in self.calls})
+
+    @cached_property
+    def leaves(self) -> tuple[Body, ...]:
+        """The bodies without calls that all these are made of, each once, in the same order."""
+        return _leaves(self.calls)
+
+    @cached_property
+    def first_leaves(self) -> tuple[tuple[int, Body], ...]:
+        """Those, each with the number of its first micro-op."""
+        found: dict[Body, int] = {}
+        _find_first(self.calls, 0, found, set())
+        return tuple((start, body) for body, start in found.items())
 
     @cached_property
     def ops(self) -> tuple[MicroOp, ...]:

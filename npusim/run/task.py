@@ -218,5 +218,6 @@ def _trace_bytes(trace: Trace) -> int:
 def _written_bytes(programs: Iterable[Program]) -> int:
     found = list(programs)
     bodies = {body for program in found for body in program.bodies}
-    calls = sum(len(program.calls) for program in found)
-    return WRITTEN_BYTES * (sum(map(len, bodies)) + calls)
+    leaves = {leaf for program in found for leaf in program.leaves}
+    calls = sum(len(program.calls) for program in found) + sum(len(body.calls) for body in bodies)
+    return WRITTEN_BYTES * (sum(map(len, leaves)) + calls)

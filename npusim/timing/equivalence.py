@@ -112,7 +112,7 @@ def _copied(body: Body) -> list[Global]:
 
 def _has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores, so that its blocks differ in time."""
-    return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.bodies for op in body)
+    return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.leaves for op in body)
 
 
 def _touch_counts(

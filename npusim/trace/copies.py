@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.isa import copied_place
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Call, Program
 
 __all__ = ["COUNT_UNITS", "CopyTimes", "copies_of", "packed", "unpacked"]
 
@@ -58,12 +58,17 @@ class CopyTimes:
 
 def copies_of(program: Program) -> Rows:
     """Numbers of the micro-ops of *program* that touch global memory, `(copies,)`."""
-    known: dict[Body, Rows] = {}
+    return _of_calls(program.calls, {})
+
+
+def _of_calls(calls: tuple[Call, ...], known: dict[Body, Rows]) -> Rows:
     found = [np.zeros(0, np.int64)]
     first = 0
-    for call in program.calls:
+    for call in calls:
         body = call.body
-        if body not in known:
+        if body not in known and body.calls:
+            known[body] = _of_calls(body.calls, known)
+        elif body not in known:
             own = [index for index, op in enumerate(body) if copied_place(op) is not None]
             known[body] = np.array(own, np.int64)
         found.append(known[body] + first)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from npusim.devices.schema import Pipe
 from npusim.isa import ORDERING, MicroOp, copied_place
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Call, Program
 from npusim.trace.copies import CopyTimes
 
 __all__ = ["ORDERING", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
@@ -114,17 +114,8 @@ class LaneTrace:
 
     def _work(self, known: dict[Body, Work]) -> Work:
         """Pipe -> the micro-ops that do work there, and how many bytes they copy."""
-        rows: dict[Pipe, list[Rows]] = {}
-        nbytes: dict[Pipe, int] = {}
-        count = 0
-        for call in self.program.calls:
-            if call.body not in known:
-                known[call.body] = _work(call.body)
-            for pipe, (places, moved) in known[call.body].items():
-                rows.setdefault(pipe, []).append(places + count)
-                nbytes[pipe] = nbytes.get(pipe, 0) + moved
-            count += len(call.body)
-        return {pipe: (np.concatenate(rows[pipe]), nbytes[pipe]) for pipe in sorted(rows)}
+        work = _work_of_calls(self.program.calls, known)
+        return {pipe: work[pipe] for pipe in sorted(work)}
 
     def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
         start, end = self.start[rows], self.end[rows]
@@ -162,6 +153,22 @@ class LazyLaneTrace(LaneTrace):
     def end(self) -> Cycles:
         """When the result of each was there, `(ops,)`."""
         return self._times[2]
+
+
+def _work_of_calls(calls: tuple[Call, ...], known: dict[Body, Work]) -> Work:
+    """The same of *calls*; *known* are the bodies seen before."""
+    rows: dict[Pipe, list[Rows]] = {}
+    nbytes: dict[Pipe, int] = {}
+    count = 0
+    for call in calls:
+        body = call.body
+        if body not in known:
+            known[body] = _work_of_calls(body.calls, known) if body.calls else _work(body)
+        for pipe, (places, moved) in known[body].items():
+            rows.setdefault(pipe, []).append(places + count)
+            nbytes[pipe] = nbytes.get(pipe, 0) + moved
+        count += len(body)
+    return {pipe: (np.concatenate(found), nbytes[pipe]) for pipe, found in rows.items()}
 
 
 def _work(body: Body) -> Work:

@@ -88,7 +88,7 @@ def block(*parts: Any, **changes: Any) -> Block:
         ),
         (
             (block(ZERO, Call(Body((ZERO,), None))),),
-            "kernel #1: Call: body.lines must be a tuple, not None; pass one",
+            "kernel #1: Call: body.part_lines must be a tuple, not None; pass one",
         ),
         (
             (block(ZERO, "add"),),
@@ -107,7 +107,7 @@ def block(*parts: Any, **changes: Any) -> Block:
         ),
         (
             (block(ZERO, Call(Body([ZERO]))),),
-            "kernel #1: Call: body.ops must be a tuple, not list; pass one",
+            "kernel #1: Call: body.parts must be a tuple, not list; pass one",
         ),
         (
             (block(ZERO, Call((ZERO,))),),

@@ -41,7 +41,7 @@ def touched(program: Program) -> Touched:
     """What *program* does to each name of global memory."""
     pipes: dict[str, set[str]] = {}
     written: set[str] = set()
-    for body in program.bodies:
+    for body in program.leaves:
         for op in body:
             place = global_operand(op)
             if place is not None:

@@ -66,7 +66,7 @@ class _Lane:
 def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores."""
     kinds = CrossCoreSetFlag, CrossCoreWaitFlag
-    return any(isinstance(op, kinds) for body in program.bodies for op in body)
+    return any(isinstance(op, kinds) for body in program.leaves for op in body)
 
 
 def record(program: Program, order: Sequence[int]) -> Record:

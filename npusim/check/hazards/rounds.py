@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import shared_names, walk
-from npusim.isa import Barrier, MicroOp
+from npusim.isa import Barrier
 from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["Orders", "order"]
@@ -23,6 +23,8 @@ class _Numbered:
 
     number: int
     body: Body
+    calls: tuple[_Numbered, ...] = ()
+    """What it calls, if it makes calls."""
 
 
 @dataclass(slots=True)
@@ -30,9 +32,12 @@ class Orders:
     """The orders of the programs of a launch; what was found for one serves those alike."""
 
     _found: dict[tuple[Program, Aliases], Sequence[int]] = field(default_factory=dict)
-    _equal: dict[tuple[MicroOp, ...], _Numbered] = field(default_factory=dict)
+    _equal: dict[Hashable, _Numbered] = field(default_factory=dict)
+    """Micro-ops, or calls by their numbers and shifts -> the body that has them."""
     _by_body: dict[Body, _Numbered] = field(default_factory=dict)
     _states: States = field(default_factory=States)
+    _led: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    """State and number of a body -> the state that it leads to, or None."""
     _touched: dict[Program, Touched] = field(default_factory=dict)
 
     def of_block(self, block: Block) -> Sequence[int]:
@@ -64,9 +69,14 @@ class Orders:
     def _numbered(self, body: Body) -> _Numbered:
         numbered = self._by_body.get(body)
         if numbered is None:
-            numbered = self._equal.get(body.ops)
+            calls = tuple(self._numbered(call.body) for call in body.calls)
+            shifts = (tuple(sorted(call.shifts.items())) for call in body.calls)
+            key: Hashable = body.parts
+            if calls:
+                key = tuple((x.number, found) for x, found in zip(calls, shifts, strict=True))
+            numbered = self._equal.get(key)
             if numbered is None:
-                numbered = self._equal[body.ops] = _Numbered(len(self._equal), body)
+                numbered = self._equal[key] = _Numbered(len(self._equal), body, calls)
             self._by_body[body] = numbered
         return numbered
 
@@ -79,14 +89,26 @@ class Orders:
 
     def _passes(self, program: Program) -> bool:
         """Whether each micro-op of *program* goes at once, and no flag is left up."""
-        state = START
-        for call in program.calls:
-            number = self._numbered(call.body)
-            after = self._states.after(state, number.number, number.body)
+        bodies = tuple(self._numbered(call.body) for call in program.calls)
+        state = self._after(START, bodies)
+        # The whole program says what is wrong, with its own numbers.
+        return state is not None and self._states.is_even(state)
+
+    def _after(self, state: int, bodies: tuple[_Numbered, ...]) -> int | None:
+        """The state that *bodies* lead to, one after the other, or None."""
+        for body in bodies:
+            key = state, body.number
+            if key not in self._led:
+                self._led[key] = (
+                    self._after(state, body.calls)
+                    if body.calls
+                    else self._states.after(state, body.body)
+                )
+            after = self._led[key]
             if after is None:
-                return False  # The whole program says what is wrong, with its own numbers.
+                return None
             state = after
-        return self._states.is_even(state)
+        return state
 
 
 def order(program: Program) -> Sequence[int]:
@@ -106,10 +128,18 @@ def order(program: Program) -> Sequence[int]:
 def _shares(program: Program, aliases: Aliases) -> bool:
     """Whether two pipes touch the same global memory with no barrier of all pipes between them."""
     segment: dict[Body, None] = {}
+    ending: dict[Body, bool] = {}
     for number, call in enumerate(program.calls, 1):
-        segment[call.body] = None
-        if call.ops[-1:] == EVERYTHING or number == len(program.calls):
+        segment |= dict.fromkeys(call.body.leaves)
+        if call.body not in ending:
+            ending[call.body] = _ends(call.body)
+        if ending[call.body] or number == len(program.calls):
             if shared_names((op for body in segment for op in body), aliases):
                 return True
             segment.clear()
     return False
+
+
+def _ends(body: Body) -> bool:
+    """Whether its last micro-op is one after which all pipes are done."""
+    return _ends(body.calls[-1].body) if body.calls else body.parts[-1:] == EVERYTHING

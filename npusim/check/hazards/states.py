@@ -31,18 +31,14 @@ class States:
         first = BodyWalk()
         self._walks = [first]
         self._numbers: dict[Hashable, int] = {first.state(): START}
-        self._after: dict[tuple[int, int], int | None] = {}
 
-    def after(self, state: int, number: int, body: Body) -> int | None:
-        """The state that *body*, of this *number*, leads to from *state*.
+    def after(self, state: int, body: Body) -> int | None:
+        """The state that *body* leads to from *state*.
 
         None if a micro-op of it would have to wait, or races: then program order is not certain.
         """
-        key = state, number
-        if key not in self._after:
-            walk = self._walks[state].copied()
-            self._after[key] = self._number(walk) if walk.passes(body) else None
-        return self._after[key]
+        walk = self._walks[state].copied()
+        return self._number(walk) if walk.passes(body) else None
 
     def is_even(self, state: int) -> bool:
         """Whether no flag within a core is up."""

@@ -24,7 +24,7 @@ from npusim.isa import (
     Table,
     Trap,
 )
-from npusim.kernel.program import Body, Line, Program
+from npusim.kernel.program import Line, Program
 
 __all__ = ["CASTS", "Place", "RuleError", "check", "check_blocks"]
 
@@ -122,19 +122,13 @@ def check(program: Program, place: Place) -> None:
             f"of {', '.join(place.spec.cores)}, not {place.kind}; take one of these"
         )
     check_registers(program)
-    known: set[Body] = set()
     seen: set[MicroOp] = set()
-    start = 0
-    for call in program.calls:
-        if call.body not in known:
-            known.add(call.body)
-            for index, op in enumerate(call.body, start):
-                if op not in seen:
-                    seen.add(op)
-                    lines = call.body.lines
-                    line = lines[index - start] if lines else None
-                    _check(program.name, index, op, place, line)
-        start += len(call.body)
+    for start, body in program.first_leaves:
+        for index, op in enumerate(body):
+            if op not in seen:
+                seen.add(op)
+                line = body.lines[index] if body.lines else None
+                _check(program.name, start + index, op, place, line)
 
 
 def _check(name: str, index: int, op: MicroOp, place: Place, line: Line | None) -> None:

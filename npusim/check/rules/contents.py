@@ -62,21 +62,24 @@ def _check_program(program: Program, bodies: set[Body]) -> None:
         raise RuleError(
             f"Program: name must be a printable string, not {program.name!r}; rename it"
         )
-    start = 0
-    for number, part in enumerate(program.parts):
+    _check_parts(program.name, 0, program, bodies)
+    _known.add(program)
+
+
+def _check_parts(name: str, start: int, owner: Program | Body, bodies: set[Body]) -> None:
+    """The same of the parts of *owner*, the first of which is micro-op number *start*."""
+    lines = owner.lines if isinstance(owner, Program) else owner.part_lines
+    for number, part in enumerate(owner.parts):
         if not isinstance(part, Call):
-            line = program.lines[number] if number < len(program.lines) else None
-            _check_micro_op(program.name, start, part, line)
+            line = lines[number] if number < len(lines) else None
+            _check_micro_op(name, start, part, line)
             start += 1
             continue
-        _check_call(f"{program.name} #{start}", part)
+        _check_call(f"{name} #{start}", part)
         if part.body not in bodies:
-            for index, op in enumerate(part.body.ops):
-                line = part.body.lines[index] if index < len(part.body.lines) else None
-                _check_micro_op(program.name, start + index, op, line)
+            _check_parts(name, start, part.body, bodies)
             bodies.add(part.body)
-        start += len(part.body.ops)
-    _known.add(program)
+        start += len(part.body)
 
 
 def _check_call(here: str, call: Call) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from npusim.check.rules.contents import where
 from npusim.check.rules.rule import RuleError
 from npusim.isa import MICRO_OPS, Register, registers_read, registers_set
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Call, Program
 
 __all__ = ["check_registers"]
 
 
+Uses = tuple[dict[Register, int], set[Register]]
+"""Registers that are read before they are set, with who does so; and all that are set."""
 _WITHOUT = {kind for kind in MICRO_OPS if all(role.memory != "register" for role in kind.roles)}
 """Micro-ops that have nothing to do with registers: most, and quick to tell."""
 
@@ -20,13 +22,11 @@ def check_registers(program: Program) -> None:
     The scalar unit hands a register's contents out with the micro-op, so program order counts.
     """
     known: set[Register] = set()
-    uses: dict[Body, tuple[dict[Register, int], set[Register]]] = {}
+    uses: dict[Body, Uses] = {}
     start = 0
     for call in program.calls:
         body = call.body
-        if body not in uses:
-            uses[body] = _uses(body)
-        needed, left = uses[body]
+        needed, left = _uses(body, uses)
         for register, index in needed.items():
             if register not in known:
                 line = body.lines[index] if body.lines else None
@@ -39,8 +39,28 @@ def check_registers(program: Program) -> None:
         start += len(body)
 
 
-def _uses(body: Body) -> tuple[dict[Register, int], set[Register]]:
-    """Registers that *body* reads before it sets them, with who does; and all that it sets."""
+def _uses(body: Body, known: dict[Body, Uses]) -> Uses:
+    """What *body* does, each of those in *known* being looked at once."""
+    if body not in known:
+        known[body] = _of_calls(body.calls, known) if body.calls else _of_leaf(body)
+    return known[body]
+
+
+def _of_calls(calls: tuple[Call, ...], known: dict[Body, Uses]) -> Uses:
+    needed: dict[Register, int] = {}
+    left: set[Register] = set()
+    start = 0
+    for call in calls:
+        reads, sets = _uses(call.body, known)
+        for register, index in reads.items():
+            if register not in left:
+                needed.setdefault(register, start + index)
+        left |= sets
+        start += len(call.body)
+    return needed, left
+
+
+def _of_leaf(body: Body) -> Uses:
     needed: dict[Register, int] = {}
     left: set[Register] = set()
     for index, op in enumerate(body):

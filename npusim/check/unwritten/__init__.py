@@ -58,7 +58,7 @@ class Written:
         """Marks of a buffer -> their number among the contents."""
         self._loaded: dict[str, int] = {}
         """Buffer -> the number of what its marks are now; missing where nobody wrote anything."""
-        self._after: dict[tuple[int | Body, State], _Followed] = {}
+        self._after: dict[tuple[int, State], _Followed] = {}
         self._programs: dict[Program, list[dict[int, Numbers]]] = {}
         """For each call of a program what it lets out."""
 
@@ -80,18 +80,38 @@ class Written:
         if not isinstance(order, range):
             found = self._run(state, order, program.ops)
             return [found.out]
-        outs = []
-        is_alone = len(program.calls) == 1
-        for call in program.calls:
+        if len(program.calls) == 1 and not program.calls[0].body.calls:
             # A body that no other program can share is not worth a look at all of it.
-            key = call.body if is_alone else self._orders.number(call.body), state
-            followed = self._after.get(key)
-            if followed is None:
-                ops = call.body.ops
-                followed = self._after[key] = self._run(state, range(len(ops)), ops)
+            return [self._run(state, order, program.ops).out]
+        outs = []
+        for call in program.calls:
+            followed = self._after_body(call.body, state)
             state = followed.state
             outs.append(followed.out)
         return outs
+
+    def _after_body(self, body: Body, state: State) -> _Followed:
+        """What *body* does when it finds *state*."""
+        key = self._orders.number(body), state
+        if key not in self._after:
+            if body.calls:
+                self._after[key] = self._after_calls(body.calls, state)
+            else:
+                self._after[key] = self._run(state, range(len(body)), body.ops)
+        return self._after[key]
+
+    def _after_calls(self, calls: tuple[Call, ...], state: State) -> _Followed:
+        out: dict[int, Numbers] = {}
+        start = 0
+        for call in calls:
+            followed = self._after_body(call.body, state)
+            state = followed.state
+            for index, places in followed.out.items():
+                place = global_operand(call.ops[index])
+                shift = call.shifts.get(place.name, 0) if place else 0
+                out[start + index] = places + shift
+            start += len(call.body)
+        return _Followed(state, out)
 
     def _run(self, state: State, order: Iterable[int], ops: Sequence[MicroOp]) -> _Followed:
         """What *ops* do in *order*, when they find *state*."""

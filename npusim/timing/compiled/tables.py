@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,7 @@ from npusim.timing.pipes.decode import (
     CrossFlag,
     Decoded,
     Decoder,
+    Run,
 )
 
 __all__ = ["LaneTables", "ProgramTables"]
@@ -32,6 +35,20 @@ Groups = Sequence[tuple[Block, ...]]
 def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
     """*rows* as an array, `(len(rows), columns)`."""
     return np.array(rows, np.int64).reshape(-1, columns)
+
+
+class _Pattern(NamedTuple):
+    """What the calls of a body have in common."""
+
+    parts: Numbers
+    """Its parts, as those of a program whose only call it is, `(parts, 3)`."""
+    shifts: Numbers
+    """What its runs add to the offsets into global memory, `(runs, names)`."""
+    ops: int
+    copies: Numbers
+    """How many copies each pipe makes, `(pipes,)`."""
+    cross_sets: list[int]
+    """The numbers of the flags between cores that are set."""
 
 
 @dataclass
@@ -54,11 +71,13 @@ class ProgramTables:
         self._bodies: dict[int, tuple[Decoded, int]] = {}
         """Address of what is decoded -> it, and the number of its first stretch."""
         stretches = 0
-        for code in self.codes:
-            for decoded in code.decoded:
-                if id(decoded) not in self._bodies:
-                    self._bodies[id(decoded)] = decoded, stretches
-                    stretches += len(decoded.stretches)
+        every = {id(runs): runs for code in self.codes for runs in code.runs}
+        for run in chain.from_iterable(every.values()):
+            if id(run.decoded) not in self._bodies:
+                self._bodies[id(run.decoded)] = run.decoded, stretches
+                stretches += len(run.decoded.stretches)
+        self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
+        """Address of what a body runs -> what each call of it has in common."""
 
     def steps(self) -> tuple[Numbers, Numbers]:
         """All steps, `(steps, 6)`, and the stretches, `(stretches, 1 + 2 pipes)`."""
@@ -110,31 +129,69 @@ class ProgramTables:
         return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
 
     def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each call adds to the
-        offsets into global memory, `(calls, names)`.
+        """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each run adds to the
+        offsets into global memory, `(runs, names)`.
         """
         rows: list[tuple[int, ...]] = []
-        parts: list[tuple[int, int, int]] = []
-        shifts: list[list[int]] = []
+        parts, shifts = [table([], 3)], [self._shifts([])]
+        first_part = first_shift = 0
         for code in self.codes:
-            first_part, op = len(parts), 0
-            for call, decoded in zip(code.program.calls, code.decoded, strict=True):
-                _, first = self._bodies[id(decoded)]
-                parts += [
-                    (number, len(shifts), op)
-                    for number in range(first, first + len(decoded.stretches))
-                ]
-                shifts.append([call.shifts.get(name, 0) for name in self.names])
-                op += len(call.body)
-            number = self.decoders.index(code.decoder)
-            rows.append((first_part, len(parts) - first_part, number))
-        return table(rows, 3), table(parts, 3), table(shifts, len(self.names) or 1)
+            of_code, moved = self._parts_of(code)
+            of_code[:, 1] += first_shift
+            rows.append((first_part, len(of_code), self.decoders.index(code.decoder)))
+            first_part += len(of_code)
+            first_shift += len(moved)
+            parts.append(of_code)
+            shifts.append(moved)
+        return table(rows, 3), np.concatenate(parts), np.concatenate(shifts)
+
+    def _parts_of(self, code: Code) -> tuple[Numbers, Numbers]:
+        """The parts of *code* and the shifts of its runs: those of each call, moved on."""
+        calls = code.program.calls
+        patterns = [self._patterns[id(runs)] for runs in code.runs]
+        starts = [[len(found.parts), len(found.shifts), found.ops] for found in patterns]
+        # Of each call its first part, its first run and its first micro-op: (calls, 3)
+        ends = np.cumsum(table(starts, 3), axis=0)
+        first = ends - table(starts, 3)
+        moved = self._shifts(call.shifts for call in calls)
+        total = ends[-1] if len(calls) else np.zeros(3, np.int64)
+        parts = np.zeros((total[0], 3), np.int64)
+        shifts = np.zeros((total[1], moved.shape[1]), np.int64)
+        numbers: dict[int, list[int]] = {}
+        for number, runs in enumerate(code.runs):
+            numbers.setdefault(id(runs), []).append(number)
+        for key, those in numbers.items():
+            pattern, at = self._patterns[key], first[those][:, None]
+            # (calls of this body, parts or runs of it, columns)
+            where = at[..., 0] + np.arange(len(pattern.parts))
+            parts[where] = pattern.parts + at * (0, 1, 1)
+            where = at[..., 1] + np.arange(len(pattern.shifts))
+            shifts[where] = pattern.shifts + moved[those][:, None]
+        return parts, shifts
+
+    def _pattern(self, runs: list[Run]) -> _Pattern:
+        parts = []
+        for number, run in enumerate(runs):
+            _, first = self._bodies[id(run.decoded)]
+            stretches = range(first, first + len(run.decoded.stretches))
+            parts += [(stretch, number, run.first) for stretch in stretches]
+        last = runs[-1] if runs else None
+        ops = last.first + sum(map(len, last.decoded.rows)) if last else 0
+        none = np.zeros(len(PIPES), np.int64)
+        copies = sum((self._copies[id(run.decoded)] for run in runs), none)
+        sets = [number for run in runs for number in self._cross_sets[id(run.decoded)]]
+        shifts = self._shifts(run.shifts for run in runs)
+        return _Pattern(table(parts, 3), shifts, ops, copies, sets)
+
+    def _shifts(self, found: Iterable[dict[str, int]]) -> Numbers:
+        """Shifts by name as rows, `(shifts, names)`; a column of zeros where there are no names."""
+        rows = [[shifts.get(name, 0) for name in self.names] or [0] for shifts in found]
+        return table(rows, len(self.names) or 1)
 
     def copies_of(self, code: Code) -> Numbers:
         """How many copies each pipe makes in *code*, `(pipes,)`."""
-        calls = Counter(map(id, code.decoded))
         none = np.zeros(len(PIPES), np.int64)
-        return sum((count * self._copies[key] for key, count in calls.items()), none)
+        return sum((self._patterns[id(runs)].copies for runs in code.runs), none)
 
     def most_risen(self) -> int:
         """How often flags between cores rise for one core at most."""
@@ -142,8 +199,8 @@ class ProgramTables:
         most: Counter[CrossFlag] = Counter()
         for code in self.codes:
             sets: Counter[CrossFlag] = Counter()
-            for key, calls in Counter(map(id, code.decoded)).items():
-                for number in self._cross_sets[key]:
+            for key, calls in Counter(map(id, code.runs)).items():
+                for number in self._patterns[key].cross_sets:
                     sets[code.decoder.cross_flags[number]] += calls
             most |= sets
         return most.total()

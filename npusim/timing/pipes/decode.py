@@ -77,6 +77,16 @@ class Decoded(NamedTuple):
     """For each pipe, the numbers of its micro-ops."""
 
 
+class Run(NamedTuple):
+    """A body without calls, where a body that calls it runs it."""
+
+    decoded: Decoded
+    shifts: dict[str, int]
+    """Name of global memory -> bytes added to every offset into it."""
+    first: int
+    """The number of its first micro-op."""
+
+
 class Part(NamedTuple):
     """A stretch as a program runs it."""
 
@@ -134,6 +144,7 @@ class Decoder:
         self.cross_flags: list[CrossFlag] = []
         self.copies: list[CopyStep] = []
         self._bodies: dict[Body, Decoded] = {}
+        self._runs: dict[Body, list[Run]] = {}
         self._steps: dict[MicroOp, Step] = {}
 
     def cycles(self, core_cycles: int) -> int:
@@ -147,6 +158,24 @@ class Decoder:
         if body not in self._bodies:
             self._bodies[body] = self._body(body)
         return self._bodies[body]
+
+    def runs(self, body: Body) -> list[Run]:
+        """What *body* runs, in order; raises TrapError as `decoded`."""
+        if body not in self._runs:
+            self._runs[body] = self._called(body)
+        return self._runs[body]
+
+    def _called(self, body: Body) -> list[Run]:
+        if not body.calls:
+            return [Run(self.decoded(body), {}, 0)]
+        found = []
+        first = 0
+        for call in body.calls:
+            for run in self.runs(call.body):
+                shifts = added(run.shifts, call.shifts)
+                found.append(Run(run.decoded, shifts, first + run.first))
+            first += len(call.body)
+        return found
 
     def _body(self, body: Body) -> Decoded:
         rows: list[list[int]] = [[] for _ in PIPES]
@@ -262,21 +291,31 @@ ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Step]] = Table(
 )
 
 
+def added(shifts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
+    """By how much names are moved on that are moved on by both."""
+    return {
+        name: shifts.get(name, 0) + others.get(name, 0)
+        for name in dict.fromkeys((*shifts, *others))
+    }
+
+
 class Code:
     """A program made ready to be timed on one kind of core."""
 
     def __init__(self, program: Program, decoder: Decoder) -> None:
         self.program, self.decoder = program, decoder
-        self.decoded = [decoder.decoded(call.body) for call in program.calls]
-        """Of each call its body, decoded."""
+        self.runs = [decoder.runs(call.body) for call in program.calls]
+        """Of each call what its body runs; calls of one body share the list."""
 
     @cached_property
     def parts(self) -> list[Part]:
         """Its stretches in order, each with the shifts of its call."""
         return [
-            Part(stretch, call.shifts)
-            for call, decoded in zip(self.program.calls, self.decoded, strict=True)
-            for stretch in decoded.stretches
+            Part(stretch, shifts)
+            for call, runs in zip(self.program.calls, self.runs, strict=True)
+            for run in runs
+            for shifts in [added(run.shifts, call.shifts)]
+            for stretch in run.decoded.stretches
         ]
 
     @cached_property
@@ -284,8 +323,9 @@ class Code:
         """For each pipe, the numbers of its micro-ops, calls written out."""
         rows = [[np.zeros(0, np.int64)] for _ in PIPES]
         first = 0
-        for call, decoded in zip(self.program.calls, self.decoded, strict=True):
-            for found, own in zip(rows, decoded.rows, strict=True):
-                found.append(own + first)
+        for call, runs in zip(self.program.calls, self.runs, strict=True):
+            for run in runs:
+                for found, own in zip(rows, run.decoded.rows, strict=True):
+                    found.append(own + (first + run.first))
             first += len(call.body)
         return [np.concatenate(found) for found in rows]
