@@ -26,6 +26,7 @@ def run(
     icache: ICache | None = None,
     every_core: bool = False,
     engine: Engine | None = None,
+    cache: str | os.PathLike[str] | None = None,
     byte_exact: bool = False,
     cube_order: CubeOrder = "k16",
     progress: Progress | None = None,
@@ -49,7 +50,9 @@ def run(
     :data:`npusim.chip.Progress`.
 
     Programs and times of earlier calls are kept, and found by all that they depend on: see
-    :mod:`npusim.run.kept`. Of these *progress* hears nothing.
+    :mod:`npusim.run.kept`. Times can be kept for other processes too, in a folder *cache*, or in
+    the one that the environment variable NPUSIM_CACHE names: see :mod:`npusim.run.stored`. Of all
+    these *progress* hears nothing.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -69,6 +72,7 @@ def run(
         icache=icache,
         every_core=every_core,
         engine=engine,
+        cache=cache,
         byte_exact=byte_exact,
         cube_order=cube_order,
     )

@@ -21,6 +21,7 @@ from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.run import user_kernel
 from npusim.run.result import Output, Run, without_values
+from npusim.run.stored import stored_in
 from npusim.run.task import Task, allocated, place
 
 __all__ = ["Options", "find", "play"]
@@ -36,6 +37,7 @@ class Options:
     icache: ICache | None = None
     every_core: bool = False
     engine: Engine | None = None
+    cache: str | os.PathLike[str] | None = None
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"
 
@@ -57,7 +59,7 @@ def play(
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = {name: without_values(value) for name, value in bound.items()}
-    task = Task(operator, spec, problem, progress)
+    task = Task(operator, spec, problem, progress, stored_in(options.cache))
     outputs: dict[str, Output] = dict(problem.outputs)
     if task.plan is None:
         if with_values:

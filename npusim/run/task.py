@@ -17,6 +17,7 @@ from npusim.kernel.builder import watched
 from npusim.kernel.program import Program
 from npusim.kernel.queues import ProgramError
 from npusim.run.kept import KEPT, device_key, key_of, unvalued
+from npusim.run.stored import Stored
 from npusim.run.user_kernel import UserProblem
 from npusim.trace import Trace, copies_of
 from npusim.values.buffers import UNWRITTEN
@@ -46,7 +47,8 @@ class Task:
     """A kernel that is to run: an operator's, for one problem on one chip.
 
     It sees no values of *problem*, but for those that decide how the kernel is written. So what it
-    computes is the same for all calls of the same shapes, and is kept for them. Of a kernel of
+    computes is the same for all calls of the same shapes, and is kept for them, its times also in
+    the folder *stored* if there is one. Of a kernel of
     one's own nothing is: the function that wrote it may have looked at anything.
     """
 
@@ -56,8 +58,10 @@ class Task:
         spec: DeviceSpec,
         problem: ops.Problem,
         progress: Progress | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self._operator, self._spec, self._progress = operator, spec, progress
+        self._stored = stored
         is_own = isinstance(problem, UserProblem)
         self._problem = problem if is_own else unvalued(problem, operator.seen_by_kernel)
         self._is_own = is_own
@@ -83,7 +87,13 @@ class Task:
         if self._key is None:
             return make()
         key = self._key, "trace", key_of(l2), bool(every_core), engine
+        if self._stored is not None:
+            make = partial(self._stored.get, key, self._blocks, make)
         return KEPT.get(key, make, _trace_bytes)
+
+    def _blocks(self) -> tuple[Block, ...]:
+        """The programs; written for times that are there already, they need not be checked."""
+        return self._programs.blocks if "_programs" in vars(self) else self._built()
 
     @cached_property
     def _key(self) -> Hashable:

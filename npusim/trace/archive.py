@@ -35,8 +35,17 @@ class DamageError(ValueError):
     """A file of a run is not what was written; says what is wrong with it."""
 
 
-def save(path: Path, texts: Mapping[str, bytes], arrays: Mapping[str, NDArray[np.int64]]) -> None:
-    """Write *texts* and *arrays*; raises ValueError for more than :class:`Archive` reads."""
+def save(
+    path: Path,
+    texts: Mapping[str, bytes],
+    arrays: Mapping[str, NDArray[np.int64]],
+    *,
+    mark: bytes = b"",
+) -> None:
+    """Write *texts* and *arrays*; raises ValueError for more than :class:`Archive` reads.
+
+    The file begins with *mark*, which readers of zip files pass over.
+    """
     nbytes = sum(array.nbytes for array in arrays.values())
     longest = max(map(len, texts.values()))
     for what, size, most in (("times", nbytes, MAX_BYTES), ("programs", longest, MAX_TEXT_BYTES)):
@@ -46,7 +55,9 @@ def save(path: Path, texts: Mapping[str, bytes], arrays: Mapping[str, NDArray[np
                 f"{size}; run it on smaller tensors, or without a folder"
             )
     plain = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
-    np.savez_compressed(path, **plain, **arrays)  # type: ignore[arg-type]
+    with path.open("wb") as file:
+        file.write(mark)
+        np.savez_compressed(file, **plain, **arrays)  # type: ignore[arg-type]
 
 
 class Archive:

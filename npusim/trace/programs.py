@@ -19,7 +19,7 @@ from npusim.kernel.program import Body, Call, Line, Program
 from npusim.trace.archive import DamageError
 from npusim.trace.lanes import LaneTrace, Trace
 
-__all__ = ["Count", "LaneRow", "Name", "Tree", "described", "named", "programs_of"]
+__all__ = ["Count", "LaneRow", "Name", "Tree", "described", "lane_row", "named", "programs_of"]
 
 MAX_LETTERS = 1000
 """Of a name, or of a line of code."""
@@ -127,11 +127,12 @@ def described(trace: Trace) -> dict[str, Any]:
         "bodies": written,
         "programs": list(programs.values()),
         "code": [[*line, text] for line, text in lines.items()],
-        "lanes": [_lane(lane, numbers[lane.program]) for lane in trace.lanes],
+        "lanes": [lane_row(lane, numbers[lane.program]) for lane in trace.lanes],
     }
 
 
-def _lane(lane: LaneTrace, program: int) -> dict[str, Any]:
+def lane_row(lane: LaneTrace, program: int) -> dict[str, Any]:
+    """What a :class:`LaneRow` says of *lane*, whose program has the number *program*."""
     numbers = {
         name: getattr(lane, name)
         for name in LaneRow.model_fields

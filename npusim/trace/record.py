@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from pydantic import ValidationError
 from npusim.accuracy import Accuracy
 from npusim.data.files import content
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.program import Line, Program
+from npusim.kernel.program import Line
 from npusim.trace.archive import Archive, DamageError, save
-from npusim.trace.copies import ROWS as COPY_ROWS
-from npusim.trace.copies import CopyTimes, copies_of, packed, unpacked
 from npusim.trace.facts import CHECKSUM, Facts, digest, file_digest, own_digest
-from npusim.trace.lanes import LaneTrace, Trace
+from npusim.trace.lanes import Trace
 from npusim.trace.launch import Launch
 from npusim.trace.programs import LaneRow, Tree, described, programs_of
+from npusim.trace.times import arrays_of, lane_of, names_of
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
@@ -108,12 +106,7 @@ def write(folder: Path, device: DeviceSpec, trace: Trace | None) -> list[str]:
     if trace is None:
         return [DEVICE]
     text = json.dumps(described(trace), separators=(",", ":")).encode()
-    arrays = {f"times{number}": _deltas(lane) for number, lane in enumerate(trace.lanes)}
-    arrays |= {
-        f"copies{number}": packed(lane.copies, lane.start)
-        for number, lane in enumerate(trace.lanes)
-    }
-    save(folder / TRACE, {PROGRAMS: text}, arrays)
+    save(folder / TRACE, {PROGRAMS: text}, arrays_of(trace))
     return [DEVICE, TRACE]
 
 
@@ -213,9 +206,7 @@ class _Reader:
                 raise self._damaged(TRACE, CHANGED)
             with Archive(self._folder / TRACE) as archive:
                 tree = Tree.model_validate_json(archive.text(PROGRAMS))
-                count = len(tree.lanes)
-                names = {f"{what}{n}" for what in ("times", "copies") for n in range(count)}
-                archive.hold({PROGRAMS, *names})
+                archive.hold({PROGRAMS, *names_of(len(tree.lanes))})
                 trace = _trace(tree, archive, facts, device)
         except DamageError as error:
             raise self._damaged(TRACE, str(error)) from None
@@ -269,18 +260,10 @@ def _trace(tree: Tree, archive: Archive, facts: Facts, device: DeviceSpec) -> Tr
     programs = programs_of(tree)
     _check_lanes(tree.lanes, len(programs), device)
     assert facts.cycles is not None
-    lanes = []
-    for number, row in enumerate(tree.lanes):
-        program = programs[row.program]
-        deltas = archive.array(f"times{number}", (3, len(program)))
-        start, free, end = _times(deltas, facts.cycles)
-        own = {name: getattr(row, name) for name in LaneRow.model_fields}
-        own |= {"cores": tuple(row.cores), "groups": tuple(row.groups), "program": program}
-        del own["copy_count"]
-        found = archive.array(f"copies{number}", (COPY_ROWS, row.copy_count))
-        copies = _copies(found, program, start, free)
-        told = partial(_same, copies)
-        lanes.append(LaneTrace(start=start, free=free, end=end, tell_copies=told, **own))
+    lanes = [
+        lane_of(archive, number, row, programs[row.program], facts.cycles)
+        for number, row in enumerate(tree.lanes)
+    ]
     trace = Trace(tuple(lanes), tree.clock_hz, tree.gm_written_bytes)
     _check_facts(trace, facts)
     return trace
@@ -319,38 +302,3 @@ def _check_facts(trace: Trace, facts: Facts) -> None:
     took_us += sum(launch.time_us or 0.0 for launch in earlier)
     if facts.time_us is None or not math.isclose(took_us, facts.time_us):
         raise DamageError(f"its time must be that of {RECORD}")
-
-
-def _same(copies: CopyTimes) -> CopyTimes:
-    return copies
-
-
-def _copies(found: Times, program: Program, start: Times, free: Times) -> CopyTimes:
-    """What held copies up; raises DamageError for times that are not within those of the copies."""
-    index = copies_of(program)
-    count = found.shape[1]
-    if not count:
-        return CopyTimes.none()
-    copies = unpacked(found, index, start, free) if count == len(index) else None
-    if copies is None:
-        raise DamageError("what held copies up must lie within their times")
-    return copies
-
-
-def _deltas(lane: LaneTrace) -> Times:
-    """Small numbers `(3, ops)`, which compress well."""
-    starts = np.diff(lane.start, prepend=0)
-    return np.array([starts, lane.free - lane.start, lane.end - lane.free], np.int64)
-
-
-def _times(deltas: Times, cycles: int) -> tuple[Times, Times, Times]:
-    """The other way round; raises DamageError for times that do not lie within *cycles*."""
-    # Steps of at most *cycles* cannot overflow before one of their sums is out of bounds.
-    if (deltas > cycles).any() or (deltas < -cycles).any() or (deltas[1:] < 0).any():
-        raise DamageError(f"times must ascend, from 0 to {cycles} cycles")
-    start = np.cumsum(deltas[0])
-    free = start + deltas[1]
-    end = free + deltas[2]
-    if (start < 0).any() or (end > cycles).any():
-        raise DamageError(f"times must ascend, from 0 to {cycles} cycles")
-    return start, free, end

@@ -99,6 +99,15 @@ EngineOption = Annotated[
         "with a C compiler at hand. Unless given, what NPUSIM_ENGINE says.",
     ),
 ]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        metavar="DIR",
+        help="Keep times in this folder, and take those that are there, of the same call on the "
+        "same chip by the same npusim. Unless given, what NPUSIM_CACHE says.",
+    ),
+]
 
 
 def run_operator(
@@ -115,6 +124,7 @@ def run_operator(
     timing: Timing = True,
     every_core: EveryCore = False,
     engine: EngineOption = None,
+    cache: CacheOption = None,
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
     level: LevelOption = None,
@@ -140,4 +150,5 @@ def run_operator(
         timing=timing,
         every_core=every_core,
         engine=engine,
+        cache=cache,
     )
