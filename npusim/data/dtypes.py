@@ -210,8 +210,9 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
     return _define(patterns.view(src), dst, mode, overflow)
 
 
-_LONG_ROW = 1 << 13
-"""So many elements are worth a call of numpy of their own (measured)."""
+_LONG_ROW = 1 << 10
+"""So many elements are worth a call of numpy of their own, if there are many (measured)."""
+_MANY = 1 << 15
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
 _ROUNDINGS: dict[str, np.ufunc] = {
@@ -284,14 +285,19 @@ def _fp16_bits(values: Array) -> tuple[Array, Array]:
 
 
 def cast(
-    values: Array, dst: DType, mode: RoundMode = "rint", overflow: Overflow = "inf_nan"
+    values: Array,
+    dst: DType,
+    mode: RoundMode = "rint",
+    overflow: Overflow = "inf_nan",
+    out: Array | None = None,
 ) -> Array:
     """Convert *values* to *dst*, rounding by *mode*.
 
     Sources: float32, float16, bfloat16, int8, uint8, int16, int32 arrays (int4 as int8). int4 comes
     out as int8 numbers in [-8, 7]; :func:`pack_int4` makes them bytes. Integer to float ignores
-    *mode* and rounds to nearest even (asc-devkit, precision_conversion.md). Raises ValueError on an
-    unknown mode.
+    *mode* and rounds to nearest even (asc-devkit, precision_conversion.md). The result is written
+    to *out*, where it is given: an array of its shape and type, which may share memory with
+    *values*. Raises ValueError on an unknown mode.
     """
     if mode not in _ROUND_MODES:
         raise ValueError(
@@ -300,31 +306,49 @@ def cast(
     if values.dtype.kind in "iu" and dst.is_float:
         mode = "none"
     if values.itemsize <= 2:
-        patterns = values.view(f"u{values.itemsize}")
-        # Patterns never leave the table, so "wrap" only spares the bounds check.
-        table = _table(values.dtype, dst, mode, overflow)
-        if values.ndim != 2 or values.shape[1] < _LONG_ROW:
-            return np.asarray(table.take(patterns, mode="wrap"))
-        # Numpy makes an index of eight bytes of each pattern: those of a row stay in cache.
-        found = np.empty(values.shape, table.dtype)
-        for row, out in zip(patterns, found, strict=True):
-            table.take(row, out=out, mode="wrap")
-        return found
+        return _looked_up(values, _table(values.dtype, dst, mode, overflow), out)
+    found = _nearly_cast(values, dst, mode, overflow)
+    with np.errstate(over="ignore", under="ignore"):
+        if out is None:
+            return found.astype(np.int8 if dst is INT4 else dst.numpy, copy=False)
+        np.copyto(out, found, casting="unsafe")
+    return out
+
+
+def _looked_up(values: Array, table: Array, out: Array | None) -> Array:
+    """The entry of *table* for the bits of each value, in *out* if that is given."""
+    patterns = values.view(f"u{values.itemsize}")
+    # Patterns never leave the table, so "wrap" only spares the bounds check.
+    if values.ndim == 1:
+        return np.asarray(table.take(patterns, out=out, mode="wrap"))
+    if out is None:
+        out = np.empty(values.shape, table.dtype)
+    if values.ndim != 2 or values.shape[1] < _LONG_ROW or values.size < _MANY:
+        out[...] = table.take(patterns, mode="wrap")
+        return out
+    # Numpy makes an index of eight bytes of each pattern: those of a row stay in cache.
+    for row, found in zip(patterns, out, strict=True):
+        table.take(row, out=found, mode="wrap")
+    return out
+
+
+def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
+    """Numbers that numpy or ml_dtypes make the cast of, for sources of 32 bits."""
     if values.dtype == np.float32 and dst in _LAST_FLOAT32:
         whole = Whole.rounded(values, dst, mode)
         if whole is not None:
-            return whole.values.astype(dst.numpy)
+            return whole.values
     elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode == "rint":
-        # Within the range numpy and ml_dtypes round once, to nearest even; a NaN fails both tests.
-        largest = _FLOAT_FORMAT[dst][2]
-        if values.size and values.min() >= -largest and values.max() <= largest:
-            return values.astype(dst.numpy)
+        # Both round once, to nearest even, and have infinities; a NaN fails both tests.
+        largest = np.inf if overflow == "inf_nan" else _FLOAT_FORMAT[dst][2]
+        if values.size and values.max() <= largest and -largest <= values.min():
+            return values
     elif values.dtype == np.int32 and dst is FLOAT16:
         first, last = _INTEGER_RANGE[INT16]
         if values.size and values.min() >= first and values.max() <= last:
             return cast(values.astype(np.int16), dst, mode, overflow)
     elif values.dtype == np.int32 and dst is FLOAT32:
-        return values.astype(np.float32)
+        return values
     return _define(values, dst, mode, overflow)
 
 

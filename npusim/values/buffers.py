@@ -3,9 +3,10 @@
 Cores that run the same micro-ops side by side are *lanes*: each has buffers of its own, and what is
 read of them or written to them has the lanes as its first axis. One core alone has no such axis.
 
-Operands of the cube may be lazy tiles (``matrices``): matrices whose bytes are written, in the
-order that they have on the chip, only when a micro-op reads those bytes. That saves reordering
-fractals and changes no value; a byte-exact core materialises every tile at once.
+What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:
+matrices of the cube (``matrices``), which saves reordering fractals, and the whole numbers of a
+cast (:class:`WholeTile`), which the next cast takes as they are. That changes no value; a
+byte-exact core writes every tile at once.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import INT4, Array, unpack_int4
+from npusim.data.dtypes import INT4, Array, Whole, unpack_int4
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
 
-__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError"]
+__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError", "WholeTile"]
 
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
@@ -50,10 +51,27 @@ class LazyTile(Protocol):
         """Write it into *raw*, the bytes of its whole buffer."""
 
 
+class WholeTile:
+    """Whole numbers as the elements of *place*, which has no gaps; lanes first."""
+
+    __slots__ = ("end", "place", "start", "whole")
+
+    def __init__(self, place: Local, whole: Whole) -> None:
+        self.place, self.whole = place, whole
+        self.start, self.end = place.offset_bytes, place.end_bytes
+
+    def covers(self, other: LazyTile) -> bool:
+        return self.start <= other.start and other.end <= self.end
+
+    def write(self, raw: NDArray[np.uint8]) -> None:
+        dtype = self.place.dtype
+        self.whole.put(dtype, raw[..., self.start : self.end].view(dtype.numpy))
+
+
 class Buffers:
     """The bytes of a core's buffers; bytes that were never written are UNWRITTEN.
 
-    With *lanes* they are those of so many cores, which hold no matrices.
+    With *lanes* they are those of so many cores, which hold no matrices of the cube.
     """
 
     def __init__(self, core: Core, *, byte_exact: bool = False, lanes: int | None = None) -> None:
@@ -100,6 +118,15 @@ class Buffers:
             view = self._views[local] = self._cut(local)
         return view
 
+    def room(self, local: Local) -> Array:
+        """:meth:`view` of elements of which each is written next: what lies there is forgotten."""
+        tiles = self._tiles.get(local.buffer)
+        if tiles and not local.is_strided:
+            first, end = local.offset_bytes, local.end_bytes
+            for start in [x.start for x in tiles.values() if first <= x.start and x.end <= end]:
+                del tiles[start]
+        return self.view(local)
+
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked."""
         view = self.view(local)
@@ -134,9 +161,10 @@ class Buffers:
         Raises OutOfBufferError beyond the end of the buffer.
         """
         raw = self._raw(buffer)
-        if tile.start < 0 or tile.end > raw.size:
+        size = raw.shape[-1]
+        if tile.start < 0 or tile.end > size:
             raise OutOfBufferError(
-                f"buffers: bytes [{tile.start}:{tile.end}] must lie within {raw.size} bytes of "
+                f"buffers: bytes [{tile.start}:{tile.end}] must lie within {size} bytes of "
                 f"{buffer}; use a smaller tile"
             )
         tiles = self._tiles.setdefault(buffer, {})

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from npusim.data.integers import ceil_div
 from npusim.kernel.program import Block, Call, Program
 from npusim.values.facts import Facts, facts_of
 
@@ -51,7 +52,9 @@ def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) 
     cut = []
     for group in groups:
         widest = max((each.width for each in known[blocks[group[0]].program]), default=0)
-        lanes = max(1, OPERAND_BYTES // max(1, widest))
+        most = max(1, OPERAND_BYTES // max(1, widest))
+        # As few batches as that allows, of about the same number of lanes.
+        lanes = ceil_div(len(group), ceil_div(len(group), most))
         cut += [group[first : first + lanes] for first in range(0, len(group), lanes)]
     return [tuple(blocks[index] for index in group) for group in sorted(cut)]
 

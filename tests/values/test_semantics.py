@@ -86,7 +86,8 @@ class Bench:
         self.ub[offset_bytes : offset_bytes + data.size] = data
 
     def get(self, offset_bytes: int, dtype: DType, count: int) -> np.ndarray:
-        return self.ub[offset_bytes : offset_bytes + dtype.nbytes(count)].view(dtype.numpy)
+        ub = self.state.buffers.raw("ub")
+        return ub[offset_bytes : offset_bytes + dtype.nbytes(count)].view(dtype.numpy)
 
     def run(self, *ops: MicroOp) -> None:
         run(ops, self.state)
@@ -860,6 +861,44 @@ def test_a_cast_follows_the_overflow_mode_of_the_chip(bench: Bench) -> None:
     bench.state.overflow = "saturate"
     bench.run(Cast(ub(32, FLOAT16, 8), ub(0, FLOAT32, 8), "none"))
     assert bench.get(32, FLOAT16, 8).tolist() == [65504, 0, 1, -65504] * 2
+
+
+SOURCE_BYTES = 2048
+"""Where numbers lie that these casts read and nobody writes."""
+
+
+@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_casts_that_wait_leave_the_bytes_of_casts_at_once(
+    tiny: DeviceSpec, seed: int, lanes: int | None
+) -> None:
+    """Chains of casts, ranges that overlap, and others that read or write some of these bytes."""
+    rng = np.random.default_rng(seed)
+    ops: list[MicroOp] = []
+    while len(ops) < 30:
+        x, y, z = (int(start) * 96 for start in rng.integers(0, 6, 3))
+        count, fewer = (int(size) for size in rng.choice([32, 64], 2))
+        source = SOURCE_BYTES + 256 * int(rng.integers(4))
+        last = rng.choice([INT8, UINT8, FLOAT32])
+        ops += [
+            Cast(ub(x, INT32, count), ub(source, FLOAT32, count), "rint"),
+            Cast(ub(y, FLOAT16, fewer), ub(x, INT32, fewer), "none"),
+            Cast(ub(z, last, fewer), ub(y, FLOAT16, fewer), "rint"),
+            Binary("add", ub(x, INT16, 16), ub(y, INT16, 16), ub(z, INT16, 16)),
+            Duplicate(ub(y, FLOAT32, 8), -0.0),
+        ][: rng.integers(1, 6)]
+    # Two of four sources stay whole in fp16; the last one has numbers that no integer holds.
+    values = rng.choice(np.float32([0.5, -0.0, 1.5, -2, 2047, 1e-30]), (3, 256))
+    values[:, 128:192] += rng.choice(np.float32([2048, -3e4, 7e4]), (3, 64))
+    values[:, 192:] = rng.choice(np.float32([1, np.inf, np.nan, 3e9]), (3, 64))
+    found = []
+    for byte_exact in (False, True):
+        buffers = Buffers(tiny.cores["aiv"], byte_exact=byte_exact, lanes=lanes)
+        raw = buffers.raw("ub")[..., SOURCE_BYTES : SOURCE_BYTES + values[0].nbytes]
+        raw[...] = (values if lanes else values[0]).view(np.uint8)
+        run(ops, State(buffers, {}))
+        found.append(buffers.raw("ub").copy())
+    np.testing.assert_array_equal(*found)
 
 
 # ---- scalar ----

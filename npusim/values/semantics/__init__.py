@@ -67,10 +67,7 @@ def run(ops: Iterable[MicroOp], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
-            kind = type(op)
-            if state.held is not None and kind is not Cast:
-                state.forget_held(op)
-            EXECUTE[kind](op, state)
+            EXECUTE[type(op)](op, state)
 
 
 def _nothing(_: MicroOp, __: State) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import Array, Overflow, Whole
+from npusim.data.dtypes import Array, Overflow
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
-from npusim.isa import Local, MicroOp, writes
+from npusim.isa import Local
 from npusim.values.buffers import Buffers
 from npusim.values.late import Late
 from npusim.values.matrices import Panels
@@ -48,8 +48,6 @@ class State:
 
     late: Late | None = None
     """Products that wait, where some may."""
-    held: tuple[Local, Whole] | None = None
-    """Where the last cast has put whole numbers, which are there still, and these."""
     trapped: dict[int, str] = field(default_factory=dict)
     """Lane -> why it stopped, for lanes that did. They go on for nothing beside the others."""
 
@@ -65,24 +63,11 @@ class State:
         for lane in np.flatnonzero(np.broadcast_to(lanes, self.lead)):
             self.trapped.setdefault(int(lane), reason)
 
-    def forget_held(self, op: MicroOp) -> None:
-        """Hold nothing any more if *op* writes where it was put."""
-        if self.held is not None:
-            place = self.held[0]
-            for local in writes(op):
-                if (
-                    local.buffer == place.buffer
-                    and local.offset_bytes < place.end_bytes
-                    and place.offset_bytes < local.end_bytes
-                ):
-                    self.held = None
-                    return
-
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, int4 unpacked."""
         return self.buffers.read(local)
 
     def write(self, dst: Local, values: Array) -> None:
         """Put *values* where *dst* says; int4 comes packed."""
-        view = self.buffers.view(dst)
+        view = self.buffers.room(dst)
         view[...] = values.reshape(view.shape) if dst.is_strided else values

@@ -41,7 +41,7 @@ from npusim.isa import (
     Unary,
     WholeReduce,
 )
-from npusim.values.buffers import OutOfBufferError
+from npusim.values.buffers import OutOfBufferError, WholeTile
 from npusim.values.semantics.state import State
 
 __all__ = [
@@ -66,21 +66,30 @@ __all__ = [
 
 
 def convert(op: Cast, state: State) -> None:
-    dst = op.dst
-    held, state.held = state.held, None
-    if held is not None and held[0] == op.src:
-        # The last cast has put there what it still has in hand.
-        whole = held[1].cast_to(dst.dtype)
-    elif op.src.dtype is FLOAT32:
-        whole = Whole.rounded(state.read(op.src), dst.dtype, op.mode)
-    else:
-        whole = None
-    if whole is None or dst.is_strided:
-        values = cast(state.read(op.src), dst.dtype, op.mode, state.overflow)
+    src, dst, buffers = op.src, op.dst, state.buffers
+    tile = buffers.tile(src.buffer, src.offset_bytes)
+    whole = None
+    if dst.is_strided or dst.dtype is INT4:
+        pass
+    elif isinstance(tile, WholeTile) and tile.place == src:
+        # The last cast still has in hand what it has put there.
+        whole = tile.whole.cast_to(dst.dtype)
+    elif src.dtype is FLOAT32:
+        whole = Whole.rounded(state.read(src), dst.dtype, op.mode)
+    if whole is not None:
+        if dst.dtype.bits == BITS_THAT_LEAVE:
+            whole.put(dst.dtype, buffers.room(dst))
+        else:
+            buffers.add_tile(dst.buffer, WholeTile(dst, whole))
+    elif dst.is_strided or dst.dtype is INT4:
+        values = cast(state.read(src), dst.dtype, op.mode, state.overflow)
         state.write(dst, pack_int4(values) if dst.dtype is INT4 else values)
     else:
-        whole.put(dst.dtype, state.buffers.view(dst))
-        state.held = dst, whole
+        cast(state.read(src), dst.dtype, op.mode, state.overflow, buffers.room(dst))
+
+
+BITS_THAT_LEAVE = 8
+"""What has so few bits is cast no further as a rule: it is written while the cache holds it."""
 
 
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -97,7 +106,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
-        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.view(dst))
+        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
     elif dst.dtype.is_float:
         wide = _ARITHMETIC[op](state.read(a).astype(np.float32), b.astype(np.float32))
         narrow = wide if dst.dtype is FLOAT32 else cast(wide, dst.dtype, "rint", state.overflow)
@@ -204,7 +213,7 @@ def unary(op: Unary, state: State) -> None:
         patterns = state.read(op.src).view(np.uint16)
         state.write(op.dst, _half_table(op.op, state.overflow).take(patterns, mode="wrap"))
     elif op.op in _EXACT and not (op.src.is_strided or op.dst.is_strided):
-        _EXACT[op.op](state.buffers.view(op.src), out=state.buffers.view(op.dst))
+        _EXACT[op.op](state.buffers.view(op.src), out=state.buffers.room(op.dst))
     elif op.op in _EXACT:
         state.write(op.dst, _EXACT[op.op](state.read(op.src)))
     elif op.op == "relu":
