@@ -199,7 +199,7 @@ class Builder:
         """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
 
         It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, leave no slot in use, and make no call of its own.
+        else, free the slots that it allocates and no others, and make no call of its own.
         """
         before = tuple(queue.state for queue in self._queues)
         known = self._bodies.get((key, before))
@@ -212,6 +212,11 @@ class Builder:
             written = Body(body, tuple(self._lines))
             self._ops, self._lines = outer
             known = written, [queue.state for queue in self._queues]
+            if any(len(old) != len(new) for old, new in zip(before, known[1], strict=True)):
+                raise ProgramError(
+                    f"{self.name}: a call must free the slots that it allocates, and no others; "
+                    f"free them in the same call"
+                )
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):

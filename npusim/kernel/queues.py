@@ -102,9 +102,12 @@ class Queue:
 
     @property
     def state(self) -> QueueState:
-        """Which slot is next, and which flags are set; raises ProgramError with slots in use."""
-        if len(self._free) != len(self._slots):
-            raise ProgramError("Queue.state: every slot must be free; free them first")
+        """The free slots in the order in which they come, and which flags are set.
+
+        Raises ProgramError where a slot was enqueued and not dequeued.
+        """
+        if self._full:
+            raise ProgramError("Queue.state: no slot must be enqueued; dequeue it first")
         return tuple((self._slots.index(slot), slot.used) for slot in self._free)
 
     @state.setter
