@@ -83,6 +83,19 @@ DYNAMIC: list[Case] = [
     for smooth in (None, spec(x.dtype, x.shape[-1]))
 ]  # fmt: skip
 DYNAMIC.append(("npu_dynamic_quant", COUPLED, {"x": spec("float16", 200, 9984)}))
+QUANTIZE: list[Case] = [
+    (
+        "npu_quantize", chip,
+        {"input": spec("float16", *shape), "scales": spec(dtype, count), "zero_points": None,
+         "dtype": "qint8", "axis": axis, "div_mode": div_mode},
+    )
+    for chip, shape, dtype, count, axis, div_mode in (
+        (SPLIT, (90, 20000), "float16", 20000, -1, False),
+        (SPLIT, (90000, 7), "float32", 1, -1, True),
+        (SPLIT, (9000, 33), "float32", 9000, 0, True),
+        (COUPLED, (9000, 12), "float16", 12, -1, False),
+    )
+]  # fmt: skip
 GROUPS: list[Case] = [
     (
         "npu_group_quant", SPLIT,
@@ -132,13 +145,8 @@ FIXPIPE: Case = (
      "bias": spec("float16", 1024)},
 )  # fmt: skip
 UNROLLED: list[Case] = [
-    (
-        "npu_quantize", SPLIT,
-        {"input": spec("float16", 90, 4000), "scales": spec("float16", 4000), "zero_points": None,
-         "dtype": "qint8", "axis": -1, "div_mode": False},
-    ),
     ("npu_trans_quant_param", SPLIT, {"scale": spec("float32", 9000)}),
-]  # fmt: skip
+]
 """These write no calls: there is nothing to be forgotten."""
 
 
@@ -150,7 +158,7 @@ def weights() -> list[Case]:
     ] + [FIXPIPE]
 
 
-CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *GROUPS, *FORMATS, *weights()]
+CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *GROUPS, *FORMATS, *weights()]
 
 
 def blocks_of(op: str, chip: DeviceSpec, arguments: dict[str, Any]) -> tuple[Block, ...]:
