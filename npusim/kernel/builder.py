@@ -199,14 +199,14 @@ class Builder:
         """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
 
         It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, and leave those slots free that it has found so. It may make calls of its own.
+        else, and free the slots that it allocates and no others. It may make calls of its own.
         """
         free = [queue.free_slots for queue in self._queues]
         self.call_part(key, shifts, write)
         if free != [queue.free_slots for queue in self._queues]:
             raise ProgramError(
-                f"{self.name}: a call must leave those slots free that were free before it; "
-                f"free what it allocates"
+                f"{self.name}: a call must free the slots that it allocates, and no others; "
+                f"free them in the same call"
             )
 
     def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:

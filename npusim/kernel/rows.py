@@ -127,6 +127,11 @@ class Writer:
         """
         queue.enque(slot)
         slot = queue.deque()
+        self.copy(slot, view, pitch_bytes)
+        queue.free(slot)
+
+    def copy(self, slot: Slot, view: GmView, pitch_bytes: int | None = None) -> None:
+        """Store what is in *slot*, which has been dequeued, to *view*; see `store`."""
         pitch_bytes = _pitch_bytes(view, pitch_bytes)
         whole = _in_one_copy(view, pitch_bytes, self._granule)
         if whole and not self._one_by_one:
@@ -137,7 +142,6 @@ class Writer:
                 self._store_row(slot, view, row, row * pitch_bytes)
                 if self._one_by_one:
                     self._builder.barrier("mte3")
-        queue.free(slot)
 
     def _store_row(self, slot: Slot, view: GmView, row: int, start: int) -> None:
         """Store a row that begins *start* bytes into *slot*."""

@@ -83,6 +83,31 @@ DYNAMIC: list[Case] = [
     for smooth in (None, spec(x.dtype, x.shape[-1]))
 ]  # fmt: skip
 DYNAMIC.append(("npu_dynamic_quant", COUPLED, {"x": spec("float16", 200, 9984)}))
+QUANTIZE: list[Case] = [
+    (
+        "npu_quantize", chip,
+        {"input": spec("float16", *shape), "scales": spec(dtype, count), "zero_points": None,
+         "dtype": "qint8", "axis": axis, "div_mode": div_mode},
+    )
+    for chip, shape, dtype, count, axis, div_mode in (
+        (SPLIT, (90, 20000), "float16", 20000, -1, False),
+        (SPLIT, (90000, 7), "float32", 1, -1, True),
+        (SPLIT, (9000, 33), "float32", 9000, 0, True),
+        (COUPLED, (9000, 12), "float16", 12, -1, False),
+    )
+]  # fmt: skip
+GROUPS: list[Case] = [
+    (
+        "npu_group_quant", SPLIT,
+        {"x": spec("float16", rows, columns), "scale": spec(dtype, groups, columns),
+         "group_index": spec("int32", groups), "offset": offset, "dst_dtype": "int8"},
+    )
+    for rows, columns, dtype, groups, offset in (
+        (800, 64, "float32", 3, spec("float32", 1)),
+        (1000, 1001, "float16", 70, None),
+        (300, 16500, "float16", 40, None),
+    )
+]  # fmt: skip
 FORMATS: list[Case] = [
     ("npu_format_cast", chip, {"x": x, "acl_format": to})
     for chip in (SPLIT, COUPLED)
@@ -120,18 +145,8 @@ FIXPIPE: Case = (
      "bias": spec("float16", 1024)},
 )  # fmt: skip
 UNROLLED: list[Case] = [
-    (
-        "npu_quantize", SPLIT,
-        {"input": spec("float16", 90, 4000), "scales": spec("float16", 4000), "zero_points": None,
-         "dtype": "qint8", "axis": -1, "div_mode": False},
-    ),
     ("npu_trans_quant_param", SPLIT, {"scale": spec("float32", 9000)}),
-    (
-        "npu_group_quant", SPLIT,
-        {"x": spec("float16", 20, 64), "scale": spec("float32", 3, 64),
-         "group_index": np.array([4, 4, 20]), "dst_dtype": "qint8"},
-    ),
-]  # fmt: skip
+]
 """These write no calls: there is nothing to be forgotten."""
 
 
@@ -143,7 +158,7 @@ def weights() -> list[Case]:
     ] + [FIXPIPE]
 
 
-CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *FORMATS, *weights()]
+CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *GROUPS, *FORMATS, *weights()]
 
 
 def blocks_of(op: str, chip: DeviceSpec, arguments: dict[str, Any]) -> tuple[Block, ...]:

@@ -45,6 +45,7 @@ class States:
         return not any(self._walks[state].up.values())
 
     def _number(self, walk: BodyWalk) -> int:
+        walk.forget()
         number = self._numbers.setdefault(walk.state(), len(self._walks))
         if number == len(self._walks):
             self._walks.append(walk)
@@ -85,6 +86,29 @@ class BodyWalk(Walk):
             if isinstance(op, SetFlag | WaitFlag):
                 self.up[flag_of_pair(op)] = int(isinstance(op, SetFlag))
         return True
+
+    def forget(self) -> None:
+        """Forget the accesses that are over for every pipe: nothing that follows can race them."""
+        for pipe, lane in self.lanes.items():
+            # What the scalar unit knows, each pipe learns with the next micro-op that it is handed.
+            known = [
+                max(other.clock.get(key, 0), self.told.get(key, 0))
+                for key in ((pipe, SCALAR_READS) if pipe == "scalar" else (pipe,))
+                for other in self.lanes.values()
+                if other is not lane
+            ]
+            others = len(self.lanes) - 1
+            written, read = min(known[:others]), min(known[-others:])
+            if pipe == "vector":
+                # It does not wait for its own results either.
+                written = read = min(written, max(lane.drained, self.told.get(pipe, 0)))
+            for key in list(lane.touched):
+                page, over = lane.touched[key], written if key[1] else read
+                left = {x: access for x, access in page.accesses.items() if access.sequence > over}
+                if not left:
+                    del lane.touched[key]
+                elif len(left) < len(page.accesses):
+                    page.accesses = left
 
     def state(self) -> Hashable:
         """All that a further micro-op could find out: equal for walks that go on alike.

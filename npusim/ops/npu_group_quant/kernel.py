@@ -7,6 +7,8 @@ which all cores check first.
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32
@@ -28,7 +30,7 @@ from npusim.kernel.columns import ColumnVector
 from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings
+from npusim.kernel.views import GmView, bindings, repeat
 from npusim.kernel.views import load as load_typed
 from npusim.ops.npu_group_quant.contract import Problem
 from npusim.ops.npu_group_quant.tiling import Plan
@@ -38,12 +40,17 @@ __all__ = ["build"]
 INDEX_CHUNK = 256
 """Entries of group_index in the buffer at a time: 1 KiB of int32 (ops-nn, group_quant_base.h)."""
 
+BODY_ROWS = 4
+"""Rows of a group that are written as one body and called for all that follow. It is of no
+consequence for what runs: fewer make more calls, more make longer bodies to be checked."""
+
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores whose rows belong to the same groups share their program."""
     # group_index holds where groups end: row r belongs to the first group that ends after r.
     ends = np.maximum.accumulate(np.clip(p.ends, 0, p.rows))
     group_of = np.searchsorted(ends, np.arange(p.rows), side="right")
+    kernel = GroupQuant(spec, p, plan)
     programs: dict[tuple[int, ...], Program] = {}
     blocks: list[Block] = []
     first = 0
@@ -52,7 +59,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     for core, rows in enumerate(plan.rows_of_core):
         groups = tuple(group_of[first : first + rows].tolist())
         if groups not in programs:
-            programs[groups] = GroupQuant(spec, p, plan).program(groups)
+            programs[groups] = kernel.program(groups)
         bound = bindings(x[first:, :], output[first:, :], *whole)
         blocks.append(Block(core, spec.vector_cores[core], programs[groups], bound))
         first += rows
@@ -80,54 +87,82 @@ class GroupQuant:
         self.work = None if p.x.element is FLOAT32 else claim("ub", float32_bytes)
         widened = None if scale is FLOAT32 else claim("ub", float32_bytes)
         self.scale = ColumnVector(builder, scales, widened, spec=spec)
-        self.scales: Local | None = None
-        """The scales in the buffer, as float32."""
-        self.scales_of: tuple[int, int] | None = None
-        """Their group and first column."""
         self.index = GroupIndex(builder, p)
         self.writer = Writer(builder, spec)
+        self.offset: ColumnVector | None = None
+        if p.offset is not None:
+            element = p.offset.element
+            reader: Pipe = "scalar" if element is FLOAT32 else "vector"
+            self.offset = ColumnVector.claim(builder, element, 1, reader=reader, spec=spec)
 
     def program(self, groups: tuple[int, ...]) -> Program:
         """Rows that belong to *groups*, one after the other."""
+        p = self.p
         self.index.check()
-        fault = self.p.fault()
+        fault = p.fault()
         if fault is not None:
             # The checks above have trapped; what would follow is never run.
             self.builder.emit(Trap(1, fault))
             return self.builder.build()
-        if self.p.offset is not None:
-            self._load_offset()
-        x, output = _matrices(self.p)
-        for row, group in enumerate(groups):
-            self.index.advance(group)
-            for column, width in pieces(self.p.columns, self.plan.column_step):
-                here = slice(row, row + 1), slice(column, column + width)
-                self._load_scales(group, column, width)
-                self._piece(x[here], output[here])
+        if self.offset is not None:
+            assert p.offset is not None
+            self.offset.take_number(GmView.vector("offset", p.offset.element, 1), "offset")
+        x, output = _matrices(p)
+        scales = GmView.of("scale", p.scale.element, p.scale.spec.size // p.columns, p.columns)
+        first = 0
+        for group, same in groupby(groups):
+            here = slice(first, first + len(tuple(same)))
+            entry = self.index.advance(group)
+            write = self._wide_rows if p.columns > self.plan.column_step else self._rows
+            write(x[here, :], output[here, :], scales.row(group), entry)
+            first = here.stop
         self.scale.drop()
         return self.builder.build()
 
-    def _load_offset(self) -> None:
-        """Load the offset, one number, into register `offset`."""
-        assert self.p.offset is not None
-        element = self.p.offset.element
-        reader: Pipe = "scalar" if element is FLOAT32 else "vector"
-        offset = ColumnVector.claim(self.builder, element, 1, reader=reader, spec=self.spec)
-        offset.take_number(GmView.vector("offset", element, 1), "offset")
+    def _rows(self, x: GmView, output: GmView, scales: GmView, entry: Local) -> None:
+        """*x* to *output*, both `(rows, columns)`, by *scales* `(columns,)`, loaded once.
 
-    def _load_scales(self, group: int, column: int, width: int) -> None:
-        """Load the scales `(width,)` of *group* from *column* on, unless they are there."""
-        p = self.p
-        if self.scales_of == (group, column):
-            return
+        *entry* is the end of their group in the buffer.
+        """
         self.scale.drop()
-        first = group * p.columns + column
-        scales = GmView.vector("scale", p.scale.element, p.scale.spec.size)
-        self.scales = self.scale.take(scales[:, first : first + width])
-        self.scales_of = group, column
+        factors = self.scale.take(scales)
+        last = x.rows - 1
+        for row, rows in pieces(last, BODY_ROWS):
+            here = slice(row, row + rows)
+            repeat(self.builder, self._rows_before, x[here, :], output[here, :], factors, entry)
+        repeat(self.builder, self._piece, x[last:, :], output[last:, :], factors)
 
-    def _piece(self, x: GmView, output: GmView) -> None:
-        """*x* to *output*, both `(1, width)`."""
+    def _rows_before(self, x: GmView, output: GmView, factors: Local, entry: Local) -> None:
+        """*x* to *output*, both `(rows, columns)`, other rows of the group following."""
+        for row in range(x.rows):
+            here = slice(row, row + 1), slice(None)
+            self._piece(x[here], output[here], factors)
+            self.index.look_at(entry)
+
+    def _wide_rows(self, x: GmView, output: GmView, scales: GmView, entry: Local) -> None:
+        """The same, for rows that the buffers do not hold, with *scales* loaded anew for each."""
+        self.scale.drop()
+        last = x.rows - 1
+        for row in range(last):
+            here = slice(row, row + 1), slice(None)
+            repeat(self.builder, self._wide_row_before, x[here], output[here], scales, entry)
+        self._wide_row(x[last:, :], output[last:, :], scales)
+
+    def _wide_row_before(self, x: GmView, output: GmView, scales: GmView, entry: Local) -> None:
+        """*x* to *output*, both `(1, columns)`, other rows of the group following."""
+        self._wide_row(x, output, scales)
+        self.index.look_at(entry)
+        self.scale.drop()
+
+    def _wide_row(self, x: GmView, output: GmView, scales: GmView) -> None:
+        """*x* to *output*, both `(1, columns)`."""
+        for column, width in pieces(x.columns, self.plan.column_step):
+            here = slice(None), slice(column, column + width)
+            self.scale.drop()
+            self._piece(x[here], output[here], self.scale.take(scales[here]))
+
+    def _piece(self, x: GmView, output: GmView, scales: Local) -> None:
+        """*x* to *output*, both `(1, width)`, by the *scales* `(width,)` of the group."""
         slot = load(self.builder, self.spec, self.x, x)
         out = self.y.alloc()
         source = slot.of(x.dtype, x.columns)
@@ -135,9 +170,7 @@ class GroupQuant:
         if self.work is not None:
             # (1, width) fp16 or bf16 -> fp32; fp32 is worked on where it was loaded
             to_float32(self.builder, values, source)
-        assert self.scales is not None
-        # (1, width) x (1, width) scales of the group
-        step(self.builder, Binary("mul", values, values, self.scales))
+        step(self.builder, Binary("mul", values, values, scales))
         if self.p.offset is not None:
             step(self.builder, BinaryScalar("add", values, values, "offset"))
         # (1, width) fp32 -> int8 or packed int4
@@ -164,7 +197,11 @@ class GroupIndex:
             self.after = builder.queue("ub", nbytes, "mte2", "vector")
 
     def check(self) -> None:
-        """Trap unless the entries ascend from 0 or more to the number of rows."""
+        """Trap unless the entries ascend from 0 or more to the number of rows.
+
+        Programs begin with it.
+        """
+        self.chunk, self.group = None, 0
         # Chunks overlap by one entry, so that every pair of neighbours is compared once.
         for start in range(0, self.count - 1, INDEX_CHUNK - 1):
             count = min(INDEX_CHUNK, self.count - start)
@@ -178,22 +215,29 @@ class GroupIndex:
         self.builder.emit(ScalarAlu("eq", "good", "end", self.p.rows))
         self._trap_if(ScalarAlu("eq", "bad", "good", 0))
 
-    def advance(self, group: int) -> None:
-        """Look for the group of the next row, from the last one's on: entry after entry."""
+    def advance(self, group: int) -> Local:
+        """Look for the group of the next row, from the last one's on: entry after entry.
+
+        Returns where its own entry is in the buffer.
+        """
         entry = self.group
         while entry <= group:
             start = entry // INDEX_CHUNK * INDEX_CHUNK
             stop = min(group + 1, start + INDEX_CHUNK)
             slot = self._fetch(start, min(INDEX_CHUNK, self.count - start))
-            first = slot.of(self.element, 1, self.element.nbytes(entry - start))
-            # On the chip the row's number stands in a register; here it is known beforehand.
-            body = (
-                ScalarLoad("end", first, self.element.nbytes(1)),
-                ScalarAlu("lt", "inside", 0, "end"),
-            )
-            self.builder.emit(ScalarLoop(stop - entry, body))
+            self.look_at(slot.of(self.element, 1, self.element.nbytes(entry - start)), stop - entry)
             entry = stop
         self.group = group
+        return slot.of(self.element, 1, self.element.nbytes(group - start))
+
+    def look_at(self, first: Local, count: int = 1) -> None:
+        """Hold *count* entries, from *first* on, against the number of a row."""
+        # On the chip the row's number stands in a register; here it is known beforehand.
+        body = (
+            ScalarLoad("end", first, self.element.nbytes(1)),
+            ScalarAlu("lt", "inside", 0, "end"),
+        )
+        self.builder.emit(ScalarLoop(count, body))
 
     def _trap_if(self, test: ScalarAlu) -> None:
         self.builder.emit(test, Trap("bad", self.fault))

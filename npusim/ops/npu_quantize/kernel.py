@@ -17,8 +17,8 @@ from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.columns import ColumnVector
 from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings
+from npusim.kernel.rows import Writer, fill, load, pieces
+from npusim.kernel.views import GmView, bindings, repeat
 from npusim.kernel.views import load as load_typed
 from npusim.ops.npu_quantize.contract import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
@@ -28,6 +28,7 @@ __all__ = ["build"]
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with rectangles of the same size share their program."""
+    kernel = Quantize(spec, p, plan)
     programs: dict[tuple[int, int, int], Program] = {}
     blocks: list[Block] = []
     kinds = spec.vector_cores
@@ -38,7 +39,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
             phase = row % p.period if p.scaling == "row" else 0
             key = (rows, columns, phase)
             if key not in programs:
-                programs[key] = Quantize(spec, p, plan).program(rows, columns, phase)
+                programs[key] = kernel.program(rows, columns, phase)
             start = column if p.scaling == "column" else 0
             vectors = [_vector(operand)[:, start:] for operand in p.inputs[1:]]
             bound = bindings(x[row:, column:], output[row:, column:], *vectors)
@@ -91,25 +92,57 @@ class Quantize:
                 factor.begin_columns(here)
             for row, count in pieces(rows, plan.row_step):
                 piece = slice(row, row + count), here
-                self._piece(x[piece], output[piece], phase + row)
+                if count == 1 and p.scaling != "row":
+                    repeat(self.builder, self._row_alone, x[piece], output[piece])
+                else:
+                    self._piece(x[piece], output[piece], phase + row)
         for factor in self.factors:
             factor.drop()
         return self.builder.build()
 
-    def _piece(self, x: GmView, output: GmView, phase: int) -> None:
-        """*x* to *output*, both `(rows, width)`; the first row takes scale *phase*."""
-        p, width, pitch = self.p, x.columns, pitch_columns(self.p, x.columns)
-        x_pitch, y_pitch = x.dtype.nbytes(pitch), output.dtype.nbytes(pitch)
-        slot = load(self.builder, self.spec, self.x, x, x_pitch, one_by_one=self.one_by_one)
+    def _row_alone(self, x: GmView, output: GmView) -> None:
+        """*x* to *output*, both `(1, width)`, by what the factors took for these columns."""
+        slot = load(self.builder, self.spec, self.x, x, one_by_one=self.one_by_one)
         out = self.y.alloc()
-        for row in range(x.rows):
+        self._row(slot.of(x.dtype, x.columns), out.of(output.dtype, x.columns))
+        self.x.free(slot)
+        self.writer.store(self.y, out, output)
+
+    def _piece(self, x: GmView, output: GmView, phase: int) -> None:
+        """*x* to *output*, both `(rows, width)`; the first row takes scale *phase*.
+
+        The copies and the rows of a piece are bodies of their own, which those of the next piece
+        call again, whatever flags its buffers wait for.
+        """
+        builder, pitch = self.builder, pitch_columns(self.p, x.columns)
+        slot = self.x.alloc()
+        repeat(builder, self._fill, slot, x, x.dtype.nbytes(pitch))
+        self.x.enque(slot)
+        slot = self.x.deque()
+        out = self.y.alloc()
+        if self.p.scaling == "row":
+            self._rows(slot, out, x.rows, x.columns, phase)
+        else:
+            repeat(builder, self._rows, slot, out, x.rows, x.columns, 0)
+        self.x.free(slot)
+        self.y.enque(out)
+        out = self.y.deque()
+        repeat(builder, self.writer.copy, out, output, output.dtype.nbytes(pitch))
+        self.y.free(out)
+
+    def _fill(self, slot: Slot, x: GmView, pitch_bytes: int) -> None:
+        fill(self.builder, self.spec, slot, x, pitch_bytes, one_by_one=self.one_by_one)
+
+    def _rows(self, slot: Slot, out: Slot, rows: int, width: int, phase: int) -> None:
+        """*rows* of *slot* to *out*, `(rows, width)` each; the first row takes scale *phase*."""
+        p, pitch = self.p, pitch_columns(self.p, width)
+        x, y = p.input.element, p.target
+        for row in range(rows):
             for factor in self.factors:
                 factor.begin_row((phase + row) % p.period)
-            source = slot.of(x.dtype, width, row * x_pitch)
             # (width,) of one row
-            self._row(source, out.of(output.dtype, width, row * y_pitch))
-        self.x.free(slot)
-        self.writer.store(self.y, out, output, y_pitch)
+            source = slot.of(x, width, row * x.nbytes(pitch))
+            self._row(source, out.of(y, width, row * y.nbytes(pitch)))
 
     def _row(self, x: Local, y: Local) -> None:
         """Quantise *x* into *y*, both `(width,)`."""
@@ -183,7 +216,8 @@ class Factor:
         """Which chunk of numbers that is, unless it is applied along the columns."""
 
     def begin(self) -> None:
-        """Take what serves all rows and columns."""
+        """Begin a program: take what serves all rows and columns."""
+        self.chunk = -1
         if self.is_tensor:
             self._take_scalar(0)
 
