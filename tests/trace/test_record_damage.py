@@ -414,7 +414,7 @@ def _first_op(tree: Any) -> Any:
         ),
         (lambda tree: tree.update(clock_hz=1), "clock_hz must be that of the chip"),
         (
-            lambda tree: tree["programs"][0]["calls"][0].__setitem__(0, 1),
+            lambda tree: tree["programs"][0]["calls"][0].__setitem__(0, len(tree["bodies"])),
             "program 'npu_quantize' must call bodies that are there",
         ),
         (
