@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
+from npusim.check.hazards.record import Accesses
 from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
-from npusim.kernel.program import Block, Body, Program
+from npusim.kernel.program import Block, Body, Program, added
 
 __all__ = ["check_apart"]
 
@@ -168,25 +169,62 @@ class _Share:
 def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> list[_Share]:
     """All accesses to *tensor*, one share for those between the same flags between cores."""
     found = []
+    shapes = _Shapes()
     for owner, block in enumerate(blocks):
         bound = {name: to for name, to in block.bindings.items() if to.tensor == tensor}
-        calls = block.program.calls
         if not bound:
             continue
-        every = ((number, op) for number, call in enumerate(calls) for op in call.ops)
         moments = order.of(block)
-        spans: list[tuple[Moment | None, Iterable[tuple[int, MicroOp]]]] = [(None, every)]
-        if moments is not None:
-            spans = [(moment, moment.epoch.accesses) for moment in moments]
-        for moment, accesses in spans:
+        spans: list[tuple[Moment | None, Iterable[tuple[dict[str, int], Accesses]]]]
+        if moments is None:
+            calls = block.program.calls
+            spans = [(None, ((call.shifts, _accesses(call.body)) for call in calls))]
+        else:
+            spans = [(moment, moment.accesses) for moment in moments]
+        for moment, touched in spans:
             pieces: dict[str, list[Pieces]] = {}
-            for number, op in accesses:
-                place = global_operand(op)
-                if place is not None and place.name in bound:
-                    shift = calls[number].shifts.get(place.name, 0) + bound[place.name].base_bytes
-                    pieces.setdefault(_kind(op), []).append(_shifted(_pieces(place), shift))
+            for shifts, accesses in touched:
+                for name, kind, of_kind in shapes.of(accesses):
+                    if name in bound:
+                        shift = shifts.get(name, 0) + bound[name].base_bytes
+                        pieces.setdefault(kind, []).append(_shifted(of_kind, shift))
             found += [_Share(owner, kind, _merged(x), moment) for kind, x in pieces.items()]
     return found
+
+
+@lru_cache(maxsize=4096)
+def _accesses(body: Body) -> Accesses:
+    """What *body* touches."""
+    if not body.calls:
+        return (({}, body.ops),)
+    return tuple(
+        (added(shifts, call.shifts), ops)
+        for call in body.calls
+        for shifts, ops in _accesses(call.body)
+    )
+
+
+class _Shapes:
+    """The bytes of accesses, each found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Accesses, list[tuple[str, str, Pieces]]]] = {}
+        """Address of accesses -> them, and their bytes by name and kind."""
+
+    def of(self, accesses: Accesses) -> list[tuple[str, str, Pieces]]:
+        """The bytes of *accesses* by name of global memory and kind."""
+        known = self._known.get(id(accesses))
+        if known is None:
+            found: dict[tuple[str, str], list[Pieces]] = {}
+            for shifts, ops in accesses:
+                for op in ops:
+                    place = global_operand(op)
+                    if place is not None:
+                        moved = _shifted(_pieces(place), shifts.get(place.name, 0))
+                        found.setdefault((place.name, _kind(op)), []).append(moved)
+            merged = [(*key, _merged(pieces)) for key, pieces in found.items()]
+            known = self._known[id(accesses)] = accesses, merged
+        return known[1]
 
 
 def _kind(op: MicroOp) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from npusim.isa import MicroOp, global_operand, moved
 
-__all__ = ["Binding", "Block", "Body", "Call", "Line", "Program"]
+__all__ = ["Binding", "Block", "Body", "Call", "Line", "Program", "added"]
 
 __kernel_vocabulary__ = True
 
@@ -88,6 +88,12 @@ class Call:
     def lines(self) -> tuple[Line, ...]:
         """Which line of the kernel wrote each of them, if that is known."""
         return self.body.lines
+
+
+def added(shifts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
+    """By how much names are moved on that are moved on by both."""
+    names = dict.fromkeys((*shifts, *others))
+    return {name: shifts.get(name, 0) + others.get(name, 0) for name in names}
 
 
 def _as_calls(parts: tuple[MicroOp | Call, ...], lines: tuple[Line, ...]) -> tuple[Call, ...]:

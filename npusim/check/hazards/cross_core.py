@@ -13,10 +13,18 @@ from functools import cached_property
 
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards.errors import DeadlockError, FlagError
-from npusim.check.hazards.record import Epoch, FlagUse, Record, has_cross_core_flags, record
+from npusim.check.hazards.record import (
+    Accesses,
+    Called,
+    Epoch,
+    FlagUse,
+    Record,
+    Recorder,
+    has_cross_core_flags,
+)
 from npusim.check.hazards.rounds import Orders
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
-from npusim.kernel.program import Block
+from npusim.kernel.program import Block, Program
 
 __all__ = ["CrossCoreOrder", "Moment"]
 
@@ -36,7 +44,8 @@ slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), s
 class Moment:
     """When a core makes some accesses, seen from other cores."""
 
-    epoch: Epoch
+    accesses: tuple[tuple[dict[str, int], Accesses], ...]
+    """Each with by how much its call shifts the names."""
     after: int
     """The sets of the launch, a bit each, that come after it."""
     before: int
@@ -55,22 +64,18 @@ class CrossCoreOrder:
     """
 
     def __init__(self, blocks: tuple[Block, ...], orders: Orders) -> None:
-        records: dict[object, Record] = {}
+        recorder = Recorder(orders)
+        records: dict[Program, tuple[Record, list[Called]]] = {}
         self._cores: dict[Block, _Core] = {}
         programs = {block.program: None for block in blocks}
         flagged = {program for program in programs if has_cross_core_flags(program)}
         first = 0
         for block in blocks if flagged else ():
-            found = Record()
-            # In program order, programs with equal bodies share one record.
-            if block.program in flagged:
-                order = orders.of(block.program)
-                in_order = isinstance(order, range)
-                key = orders.sequence(block.program) if in_order else block.program
-                if key not in records:
-                    records[key] = record(block.program, order)
-                found = records[key]
-            core = self._cores[block] = _Core(block, found, first)
+            if block.program not in records:
+                is_flagged = block.program in flagged
+                found = recorder.record(block.program) if is_flagged else (Record(), [])
+                records[block.program] = found
+            core = self._cores[block] = _Core(block, *records[block.program], first)
             first += core.sets
         self._heard: dict[int, int] = {}
         """Number of a set -> the sets that come before it, a bit each."""
@@ -82,8 +87,10 @@ class CrossCoreOrder:
         core = self._cores.get(block)
         if core is None or not core.record.flags:
             return None
-        epochs = core.record.epochs
-        return [Moment(x, x.sets << core.first, core.heard(x.waits)) for x in epochs]
+        return [
+            Moment(core.accesses(x), x.sets << core.first, core.heard(x.waits))
+            for x in core.record.epochs
+        ]
 
     def _go(self) -> None:
         cores = list(self._cores.values())
@@ -172,8 +179,8 @@ class CrossCoreOrder:
 class _Core:
     """A core of the launch: the flags that it still has to set or await, and what it has learnt."""
 
-    def __init__(self, block: Block, found: Record, first: int) -> None:
-        self.block, self.record, self.first = block, found, first
+    def __init__(self, block: Block, found: Record, calls: list[Called], first: int) -> None:
+        self.block, self.record, self._calls, self.first = block, found, calls, first
         self.lanes: dict[str, deque[FlagUse]] = {}
         self.uses: dict[int, FlagUse] = {}
         """Its sets, by their numbers in the launch."""
@@ -199,6 +206,10 @@ class _Core:
         self.sets = sum(len(sets) for sets in self.sets_of.values())
         self.learnt = [0] * len(self.ordinals)
         """For each wait, the sets that come before its end, a bit each."""
+        self._heard: dict[int, int] = {}
+        """Waits that are over -> the sets that come before their end."""
+        self._latest = 0, 0
+        """The last of these."""
 
     def sets_after(self, flag: Flag, ordinal: int) -> int:
         """Its sets that come after wait number *ordinal* for *flag*, a bit each."""
@@ -222,13 +233,27 @@ class _Core:
         return [lane[::-1] for lane in lanes.values()]
 
     def heard(self, waits: int) -> int:
-        """The sets that come before the end of *waits*, a bit each."""
-        heard = 0
-        while waits:
-            lowest = waits & -waits
-            heard |= self.learnt[lowest.bit_length() - 1]
-            waits ^= lowest
-        return heard
+        """The sets that come before the end of *waits*, which are over, a bit each."""
+        if waits not in self._heard:
+            # Most of them are those that were asked about before.
+            known, heard = self._latest
+            if known & ~waits:
+                known = heard = 0
+            rest = waits & ~known
+            while rest:
+                lowest = rest & -rest
+                heard |= self.learnt[lowest.bit_length() - 1]
+                rest ^= lowest
+            self._heard[waits], self._latest = heard, (waits, heard)
+        return self._heard[waits]
+
+    def accesses(self, epoch: Epoch) -> tuple[tuple[dict[str, int], Accesses], ...]:
+        """What it touches in *epoch*."""
+        touched = []
+        for call, number in epoch.touched:
+            shifts, accesses = self._calls[call]
+            touched.append((shifts, accesses[number]))
+        return tuple(touched)
 
 
 def _too_many(source: _Core, index: int, core: _Core) -> str:

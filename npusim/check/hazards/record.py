@@ -1,16 +1,30 @@
 """Which flags between cores come before and after each access of a program to global memory.
 
-Waits, sets and epochs are numbered, and a set of them is an integer with a bit each, so that the
-union of two is one operation. An *epoch* is all accesses with the same waits before and the same
-sets after them.
+Waits, sets and accesses are numbered, and what comes before something is a *past*: two integers
+with a bit for each wait and for each access, so that the union of two is one operation. A pipe has
+a past, and so has each flag that is up. All that a micro-op does is to join pasts, to add a bit of
+its own, and to hand pasts on through flags.
+
+So a body is followed once, from pasts that stand for whatever it finds: a bit for each pipe and for
+each flag that is up. What it leaves is a union of some of these with bits of its own, and a call of
+it fills in what the bits stand for; unions of unions are unions, so this holds for calls in calls
+too. Which flags are up, of those that it awaits, decides which pasts it joins; bodies are followed
+anew where that differs, and where nothing else does that is all that can differ: micro-ops are in
+program order, and what they do to pasts depends on no number and no address. Accesses of a body
+that follow the same pasts, and that are in the same ones of all that it leaves or sets, are never
+told apart by anything behind it. They are one access from then on.
+
+Programs whose bodies do the same to pasts, wherever they read and write, share one record.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, get_args
 
+from npusim.check.hazards.rounds import Orders
 from npusim.check.hazards.walk import Flag, awaited, raised
 from npusim.devices.schema import Pipe
 from npusim.isa import (
@@ -22,19 +36,19 @@ from npusim.isa import (
     WaitFlag,
     global_operand,
 )
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Call, Program, added
 
-__all__ = ["Epoch", "FlagUse", "Record", "has_cross_core_flags", "record"]
+__all__ = ["Accesses", "Called", "Epoch", "FlagUse", "Record", "Recorder", "has_cross_core_flags"]
 
-
-@dataclass(slots=True)
-class Epoch:
-    """Accesses that follow the same waits and come before the same sets."""
-
-    waits: int
-    sets: int = 0
-    accesses: list[tuple[int, MicroOp]] = field(default_factory=list)
-    """Number of the call, and the micro-op without the call's shifts."""
+PIPES: tuple[Pipe, ...] = get_args(Pipe)
+Past = tuple[int, int]
+"""What came before: waits, and accesses, a bit each."""
+Accesses = tuple[tuple[dict[str, int], tuple[MicroOp, ...]], ...]
+"""Micro-ops that touch global memory, and by how much their names are shifted."""
+Called = tuple[dict[str, int], tuple[Accesses, ...]]
+"""The shifts of a call, and the accesses of its body."""
+Touched = tuple[int, int]
+"""Accesses of a program: the number of the call, and their number in its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,15 @@ class FlagUse:
 
 
 @dataclass(slots=True)
+class Epoch:
+    """Accesses that follow the same waits and come before the same sets."""
+
+    waits: int
+    sets: int = 0
+    touched: list[Touched] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Record:
     """What a program does with flags between cores, in an order that the core could take."""
 
@@ -56,11 +79,46 @@ class Record:
     epochs: list[Epoch] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Lane:
-    waits: int = 0
-    epochs: int = 0
-    current: Epoch | None = None
+class _Union(NamedTuple):
+    """A past of a body: some of those that it finds, by number, with bits of its own."""
+
+    found: tuple[int, ...]
+    waits: int
+    accesses: int
+
+
+class _Use(NamedTuple):
+    """A set or wait of a flag between cores."""
+
+    op: CrossCoreSetFlag | CrossCoreWaitFlag
+    number: int
+    past: int
+
+
+class _Effect(NamedTuple):
+    """What a body does to pasts; these are numbers of its unions."""
+
+    unions: tuple[_Union, ...]
+    pipes: tuple[int, ...]
+    """What each pipe has at the end."""
+    flags: tuple[tuple[Flag, int, tuple[int, ...]], ...]
+    """Of each flag how many pasts are taken of those that it finds, and which ones are added."""
+    uses: tuple[_Use, ...]
+    touched: tuple[int, ...]
+    """What each access follows."""
+    waits: int
+    """How many waits it has."""
+    micro_ops: int
+    """How many micro-ops it has."""
+
+
+class _Followed(NamedTuple):
+    """A body, followed from some flags that are up."""
+
+    number: int
+    """Equal for equal effects."""
+    effect: _Effect
+    accesses: tuple[Accesses, ...]
 
 
 def has_cross_core_flags(program: Program) -> bool:
@@ -69,105 +127,264 @@ def has_cross_core_flags(program: Program) -> bool:
     return any(isinstance(op, kinds) for body in program.leaves for op in body)
 
 
-def record(program: Program, order: Sequence[int]) -> Record:
-    """Play *program* in *order*, which must be one that its flags allow."""
-    player = _Player(follows_dispatch=isinstance(order, range))
-    if player.follows_dispatch:
-        start = 0
-        ordering: dict[Body, list[tuple[int, MicroOp]]] = {}
-        for number, call in enumerate(program.calls):
-            if call.body not in ordering:
-                ordering[call.body] = [x for x in enumerate(call.body) if _matters(x[1])]
-            for index, op in ordering[call.body]:
-                player.play(op, number, start + index)
-            start += len(call.body)
-    else:
-        written_out = [(number, op) for number, x in enumerate(program.calls) for op in x.ops]
-        for index in order:
-            number, op = written_out[index]
-            if _matters(op):
-                player.play(op, number, index)
-    return player.finish()
+class Recorder:
+    """Records programs; bodies that they share are followed once."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._known: dict[tuple[int, Hashable], _Followed] = {}
+        self._numbers: dict[_Effect, int] = {}
+        self._awaited: dict[Body, tuple[Flag, ...]] = {}
+        self._records: dict[Hashable, Record] = {}
+
+    def record(self, program: Program) -> tuple[Record, list[Called]]:
+        """What *program* does, in an order that its flags allow, and what each call accesses."""
+        order = self._orders.of(program)
+        if not isinstance(order, range):
+            return _recorded_in(order, program.ops)
+        up: dict[Flag, int] = {}
+        called = []
+        for call in program.calls:
+            called.append(self._followed(call.body, up))
+            for flag, taken, pasts in called[-1].effect.flags:
+                up[flag] = up.get(flag, 0) - taken + len(pasts)
+        key = tuple([followed.number for followed in called])
+        if key not in self._records:
+            state = _State(0, {})
+            for number, followed in enumerate(called):
+                touched = [(number, index) for index in range(len(followed.accesses))]
+                state.call(followed.effect, touched)
+            self._records[key] = state.record()
+        pairs = zip(program.calls, called, strict=True)
+        return self._records[key], [(call.shifts, followed.accesses) for call, followed in pairs]
+
+    def _followed(self, body: Body, up: dict[Flag, int]) -> _Followed:
+        """*body*, followed from where so many sets of flags are *up*."""
+        counts = tuple([(flag, up[flag]) for flag in self._awaits(body) if up.get(flag)])
+        key = self._orders.number(body), counts
+        if key not in self._known:
+            state = _State(len(PIPES) + sum(count for _, count in counts), dict(counts))
+            if body.calls:
+                accesses = self._call_all(state, body.calls)
+            else:
+                accesses = state.play(enumerate(body.ops), follows_dispatch=True)
+            effect, alike = state.effect()
+            number = self._numbers.setdefault(effect, len(self._numbers))
+            together = (tuple(part for x in group for part in accesses[x]) for group in alike)
+            self._known[key] = _Followed(number, effect, tuple(together))
+        return self._known[key]
+
+    def _call_all(self, state: _State, calls: tuple[Call, ...]) -> list[Accesses]:
+        accesses: list[Accesses] = []
+        for call in calls:
+            up = {flag: len(pasts) for flag, pasts in state.flags.items()}
+            followed = self._followed(call.body, up)
+            first = len(accesses)
+            for found in followed.accesses:
+                moved = tuple((added(shifts, call.shifts), ops) for shifts, ops in found)
+                accesses.append(moved)
+            touched = [(0, number) for number in range(first, len(accesses))]
+            state.call(followed.effect, touched)
+        return accesses
+
+    def _awaits(self, body: Body) -> tuple[Flag, ...]:
+        """The flags of its own core that *body* awaits, each once."""
+        if body not in self._awaited:
+            if body.calls:
+                flags = [flag for call in body.calls for flag in self._awaits(call.body)]
+            else:
+                flags = [flag for op in body.ops if (flag := awaited(op)) is not None]
+            self._awaited[body] = tuple(dict.fromkeys(flags))
+        return self._awaited[body]
+
+
+def _recorded_in(order: Sequence[int], ops: tuple[MicroOp, ...]) -> tuple[Record, list[Called]]:
+    """The same of *ops* that are executed in *order*, as accesses of one call."""
+    state = _State(0, {})
+    played = ((index, ops[index]) for index in order)
+    accesses = state.play(played, follows_dispatch=False)
+    return state.record(), [({}, tuple(accesses))]
+
+
+class _State:
+    """Where a core stands: the pasts of its pipes, and of the flags that are up."""
+
+    def __init__(self, unknown: int, up: dict[Flag, int]) -> None:
+        """From the start of a program; or from *unknown* pasts, of the pipes and so many flags.
+
+        Unknown pasts take the first bits of waits, in the order of `_find`.
+        """
+        self._unknown, self._up = unknown, up
+        first = [(1 << number if unknown else 0, 0) for number in range(max(unknown, len(PIPES)))]
+        self.pipes: dict[Pipe, Past] = dict(zip(PIPES, first, strict=False))
+        self.flags: dict[Flag, deque[Past]] = {}
+        rest = iter(first[len(PIPES) :])
+        for flag, count in up.items():
+            self.flags[flag] = deque(next(rest) for _ in range(count))
+        self._taken: dict[Flag, int] = {}
+        self._waits = unknown
+        self._uses: list[tuple[CrossCoreSetFlag | CrossCoreWaitFlag, int, Past]] = []
+        self._touched: list[tuple[int, Touched]] = []
+        """Of each access the waits before it, and what it is."""
+        self._count = 0
+        """Micro-ops so far."""
+
+    # ---- going on ----
+
+    def play(self, ops: Iterable[tuple[int, MicroOp]], *, follows_dispatch: bool) -> list[Accesses]:
+        """Execute *ops*, with their numbers; returns their accesses.
+
+        A pipe always learns what the scalar unit had learnt when it handed a micro-op out; only
+        where they *follow dispatch*, in program order, is that all that it has learnt by now.
+        """
+        accesses: list[Accesses] = []
+        for index, op in ops:
+            self._count += 1
+            if not _matters(op):
+                continue
+            past = self.pipes[op.pipe]
+            if follows_dispatch:
+                past = _joined(past, self.pipes["scalar"])
+            if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
+                self._uses.append((op, index, past))
+            if isinstance(op, CrossCoreWaitFlag):
+                past = past[0] | 1 << self._waits, past[1]
+                self._waits += 1
+            flag = awaited(op)
+            if flag is not None:
+                past = _joined(past, self.flags[flag].popleft())
+                self._taken[flag] = self._taken.get(flag, 0) + 1
+            flag = raised(op)
+            if flag is not None:
+                self.flags.setdefault(flag, deque()).append(past)
+            elif isinstance(op, Barrier):
+                for other in self.pipes.values():
+                    past = _joined(past, other)
+                self.pipes = dict.fromkeys(PIPES, past)
+            elif global_operand(op) is not None:
+                self._touched.append((past[0], (0, len(accesses))))
+                past = past[0], past[1] | 1 << len(self._touched) - 1
+                accesses.append((({}, (op,)),))
+            self.pipes[op.pipe] = past
+        return accesses
+
+    def call(self, effect: _Effect, touched: list[Touched]) -> None:
+        """Do what a body does, whose accesses are *touched*."""
+        found = self._find(effect)
+        pasts = []
+        for numbers, waits, accesses in effect.unions:
+            waits, accesses = waits << self._waits, accesses << len(self._touched)
+            for number in numbers:
+                past = found[number]
+                waits |= past[0]
+                accesses |= past[1]
+            pasts.append((waits, accesses))
+        self.pipes = {pipe: pasts[x] for pipe, x in zip(PIPES, effect.pipes, strict=True)}
+        for flag, taken, given in effect.flags:
+            held = self.flags.setdefault(flag, deque())
+            for _ in range(taken):
+                held.popleft()
+            held.extend([pasts[x] for x in given])
+            self._taken[flag] = self._taken.get(flag, 0) + taken
+        self._uses += [(op, self._count + index, pasts[x]) for op, index, x in effect.uses]
+        follows = zip(effect.touched, touched, strict=True)
+        self._touched += [(pasts[x][0], place) for x, place in follows]
+        self._waits += effect.waits
+        self._count += effect.micro_ops
+
+    def _find(self, effect: _Effect) -> list[Past]:
+        """The pasts that a body finds: those of the pipes, then those of flags that it takes."""
+        found = list(self.pipes.values())
+        for flag, taken, _ in effect.flags:
+            held = self.flags.get(flag, ())
+            found += [held[number] for number in range(taken)]
+        return found
+
+    # ---- what came of it ----
+
+    def effect(self) -> tuple[_Effect, list[list[int]]]:
+        """What all of it does to pasts, and its accesses, those together that are alike."""
+        flags = []
+        # Unknown past -> its number among those that `_find` gives
+        number_of = {number: number for number in range(len(PIPES))}
+        first = len(PIPES)
+        for flag, held in self.flags.items():
+            up = self._up.get(flag, 0)
+            taken = min(self._taken.get(flag, 0), up)
+            number_of |= {first + x: len(number_of) + x for x in range(taken)}
+            first += up
+            if taken or len(held) > up:
+                flags.append((flag, taken, list(held)[up - taken :]))
+        handed_on = [*self.pipes.values(), *(past for _, _, given in flags for past in given)]
+        alike = self._alike([*handed_on, *(past for _, _, past in self._uses)])
+        group_of = {access: number for number, group in enumerate(alike) for access in group}
+        unions: dict[_Union, int] = {}
+
+        def union(past: Past) -> int:
+            waits, accesses = past
+            found = tuple(number_of[x] for x in _bits(waits & (1 << self._unknown) - 1))
+            groups = sum(1 << group for group in {group_of[x] for x in _bits(accesses)})
+            return unions.setdefault(_Union(found, waits >> self._unknown, groups), len(unions))
+
+        pipes = tuple(map(union, self.pipes.values()))
+        given = tuple((flag, taken, tuple(map(union, pasts))) for flag, taken, pasts in flags)
+        uses = tuple(_Use(op, index, union(past)) for op, index, past in self._uses)
+        touched = tuple(union((self._touched[group[0]][0], 0)) for group in alike)
+        waits = self._waits - self._unknown
+        effect = _Effect(tuple(unions), pipes, given, uses, touched, waits, self._count)
+        return effect, alike
+
+    def _alike(self, handed_on: Iterable[Past]) -> list[list[int]]:
+        """The accesses, together those that follow the same and are in the same of these pasts."""
+        later = [0] * len(self._touched)
+        for number, accesses in enumerate(dict.fromkeys(past[1] for past in handed_on)):
+            for access in _bits(accesses):
+                later[access] |= 1 << number
+        groups: dict[tuple[int, int], list[int]] = {}
+        for access, (waits, _) in enumerate(self._touched):
+            groups.setdefault((waits, later[access]), []).append(access)
+        return list(groups.values())
+
+    def record(self) -> Record:
+        """All of it, from the start of a program on."""
+        found = Record()
+        counts = {CrossCoreSetFlag: 0, CrossCoreWaitFlag: 0}
+        sets: dict[Pipe, list[tuple[int, int]]] = {}
+        for op, index, (waits, accesses) in self._uses:
+            number = counts[type(op)]
+            counts[type(op)] += 1
+            found.flags.append(FlagUse(op, index, waits, number))
+            if isinstance(op, CrossCoreSetFlag):
+                sets.setdefault(op.pipe, []).append((number, accesses))
+        later = [0] * len(self._touched)
+        for of_pipe in sets.values():
+            # The past of a pipe only grows: what comes before a set comes before all later ones.
+            seen, after = 0, sum(1 << number for number, _ in of_pipe)
+            for number, accesses in of_pipe:
+                for access in _bits(accesses & ~seen):
+                    later[access] |= after
+                seen |= accesses
+                after ^= 1 << number
+        epochs: dict[tuple[int, int], Epoch] = {}
+        for (waits, place), after in zip(self._touched, later, strict=True):
+            epoch = epochs.setdefault((waits, after), Epoch(waits, after))
+            epoch.touched.append(place)
+        found.epochs = list(epochs.values())
+        return found
+
+
+def _joined(past: Past, other: Past) -> Past:
+    return past[0] | other[0], past[1] | other[1]
+
+
+def _bits(number: int) -> Iterator[int]:
+    """Which bits of *number* are set, ascending."""
+    while number:
+        lowest = number & -number
+        yield lowest.bit_length() - 1
+        number ^= lowest
 
 
 def _matters(op: MicroOp) -> bool:
     orders = SetFlag | WaitFlag | CrossCoreSetFlag | CrossCoreWaitFlag
     return isinstance(op, orders) or op == Barrier() or global_operand(op) is not None
-
-
-class _Player:
-    def __init__(self, follows_dispatch: bool) -> None:
-        self.follows_dispatch = follows_dispatch
-        """Whether micro-ops come in program order, so that a pipe learns what the scalar unit has.
-
-        It always learns what that had learnt when it handed out the micro-op; only in program
-        order is that all that the scalar unit has learnt by now.
-        """
-        self.record = Record()
-        self.lanes: dict[Pipe, _Lane] = {"scalar": _Lane()}
-        self.flags: dict[Flag, deque[tuple[int, int]]] = {}
-        self.covers: list[int] = []
-        """For each set of a flag, the epochs that come before it, a bit each."""
-        self.waits = 0
-
-    def play(self, op: MicroOp, call: int, index: int) -> None:
-        lane = self.lanes.setdefault(op.pipe, _Lane())
-        if self.follows_dispatch:
-            scalar = self.lanes["scalar"]
-            self._learn(lane, scalar.waits, scalar.epochs)
-        if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
-            self._use_flag(op, lane, index)
-        flag = awaited(op)
-        if flag is not None:
-            self._learn(lane, *self.flags[flag].popleft())
-        flag = raised(op)
-        if flag is not None:
-            self.flags.setdefault(flag, deque()).append((lane.waits, lane.epochs))
-            lane.current = None
-        elif isinstance(op, Barrier):
-            for other in self.lanes.values():
-                self._learn(lane, other.waits, other.epochs)
-            for other in self.lanes.values():
-                self._learn(other, lane.waits, lane.epochs)
-                other.current = None
-        elif global_operand(op) is not None:
-            self._touch(op, lane, call)
-
-    def _learn(self, lane: _Lane, waits: int, epochs: int) -> None:
-        if waits | lane.waits != lane.waits:
-            lane.waits |= waits
-            lane.current = None
-        lane.epochs |= epochs
-
-    def _use_flag(self, op: CrossCoreSetFlag | CrossCoreWaitFlag, lane: _Lane, index: int) -> None:
-        lane.current = None
-        if isinstance(op, CrossCoreSetFlag):
-            number = len(self.covers)
-            self.covers.append(lane.epochs)
-        else:
-            number = self.waits
-            self.waits += 1
-        self.record.flags.append(FlagUse(op, index, lane.waits, number))
-        if isinstance(op, CrossCoreWaitFlag):
-            lane.waits |= 1 << number
-
-    def _touch(self, op: MicroOp, lane: _Lane, call: int) -> None:
-        if lane.current is None:
-            lane.current = Epoch(lane.waits)
-            lane.epochs |= 1 << len(self.record.epochs)
-            self.record.epochs.append(lane.current)
-        lane.current.accesses.append((call, op))
-
-    def finish(self) -> Record:
-        for number, covered in enumerate(self.covers):
-            while covered:
-                lowest = covered & -covered
-                self.record.epochs[lowest.bit_length() - 1].sets |= 1 << number
-                covered ^= lowest
-        alike: dict[tuple[int, int], Epoch] = {}
-        for epoch in self.record.epochs:
-            known = alike.setdefault((epoch.waits, epoch.sets), epoch)
-            if known is not epoch:
-                known.accesses += epoch.accesses
-        self.record.epochs = list(alike.values())
-        return self.record

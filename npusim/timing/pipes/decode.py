@@ -28,7 +28,7 @@ from npusim.isa import (
     ends,
     writes_global,
 )
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Program, added
 from npusim.timing.cost import charge, cost
 from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
 
@@ -289,14 +289,6 @@ ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Step]] = Table(
         Barrier: Decoder.barrier,
     },
 )
-
-
-def added(shifts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
-    """By how much names are moved on that are moved on by both."""
-    return {
-        name: shifts.get(name, 0) + others.get(name, 0)
-        for name in dict.fromkeys((*shifts, *others))
-    }
 
 
 class Code:
