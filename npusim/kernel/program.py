@@ -182,6 +182,16 @@ class Program:
         found = [of_body(call.body) for call in self.calls]
         return np.concatenate(found) if found else of_body(Body(()))
 
+    def distinct(self) -> tuple[tuple[MicroOp, ...], NDArray[np.int64]]:
+        """The micro-ops of its bodies, not moved on, and for every micro-op the number of its own,
+        `(ops,)`."""
+        ops: list[MicroOp] = []
+        numbers: dict[Body, NDArray[np.int64]] = {}
+        for body in self.bodies:
+            numbers[body] = np.arange(len(ops), len(ops) + len(body))
+            ops += body.ops
+        return tuple(ops), self.laid_out(lambda body: numbers[body]) if ops else np.arange(0)
+
     def between(self, first: int, last: int) -> Iterator[tuple[Call, int, slice]]:
         """Calls that have some of the micro-ops from number *first* up to *last*.
 

@@ -17,6 +17,7 @@ from npusim.reports.subject import (
     device_of,
     elapsed_us,
     longest_us,
+    remembered,
     title_start,
     trace_of,
 )
@@ -54,6 +55,7 @@ class Row:
     """Whose that is: of the link of `GM` or `L2`, or of the `ports` of all cores."""
 
 
+@remembered
 def rows(subject: Subject) -> list[Row]:
     """What was read from global memory, then the paths that carried something, by bytes.
 

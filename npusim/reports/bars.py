@@ -16,6 +16,8 @@ __all__ = ["STEPS", "WIDE_STEPS", "Bar", "alike", "rows", "window"]
 
 STEPS = 2000
 """A gap of less than one STEPS-th of what is shown falls between two pixels."""
+NO_BAR = "none"
+"""In place of a pipe: flags and barriers are not drawn."""
 WIDE_STEPS = 20
 """A bar of this many steps is not joined with the next, so that a long run keeps its shape."""
 
@@ -65,10 +67,20 @@ def rows(
     start, end = window(trace, start_us, end_us)
     found: list[Bar] = []
     for lane, alike in _chosen(trace, cores):
+        ops, numbers = lane.program.distinct()
+        pipes = np.array([NO_BAR if isinstance(op, ORDERING) else op.pipe for op in ops])[numbers]
+        names = [str(op).partition(" ")[0] for op in ops]
         for pipe in PIPES:
-            bars = _bars(lane, alike, pipe, 1e6 / trace.clock_hz)
-            seen = (bar for bar in bars if bar.end_us >= start and bar.start_us <= end)
-            found += _merged(seen, (end - start) / STEPS)
+            index = np.flatnonzero(pipes == pipe)
+            us = 1e6 / trace.clock_hz
+            starts, frees, ends = (x[index] * us for x in (lane.start, lane.free, lane.end))
+            seen = (ends >= start) & (starts <= end)
+            times = (x[seen].tolist() for x in (numbers[index], starts, frees, ends))
+            bars = (
+                Bar(alike, lane.kind, pipe, (names[number],), first, free, last, free - first)
+                for number, first, free, last in zip(*times, strict=True)
+            )
+            found += _merged(bars, (end - start) / STEPS)
     return found
 
 
@@ -112,34 +124,37 @@ def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:
         np.array_equal(mine, its)
         for mine, its in ((a.start, b.start), (a.free, b.free), (a.end, b.end))
     )
-    return a.kind == b.kind and all(same_times) and a.ops == b.ops
-
-
-def _bars(lane: LaneTrace, cores: tuple[int, ...], pipe: Pipe, cycle_us: float) -> Iterator[Bar]:
-    for index, op in enumerate(lane.ops):
-        if op.pipe == pipe and not isinstance(op, ORDERING):
-            mnemonic = str(op).partition(" ")[0]
-            times = (lane.start[index], lane.free[index], lane.end[index])
-            start, free, end = (int(time) * cycle_us for time in times)
-            yield Bar(cores, lane.kind, pipe, (mnemonic,), start, free, end, free - start)
+    # Most end at different times, which is quick to see.
+    is_like = a.kind == b.kind and np.array_equal(a.end[-1:], b.end[-1:])
+    return is_like and all(same_times) and a.ops == b.ops
 
 
 def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
     """Join narrow bars with less than *least_gap* between them."""
     merged: list[Bar] = []
+    row: list[Bar] = []
+    """What is to become one bar."""
+    width = free = 0.0
     for bar in bars:
-        last = merged[-1] if merged else bar
-        is_wide = max(last.width_us, bar.width_us) >= WIDE_STEPS * least_gap
-        if last is bar or is_wide or bar.start_us - last.free_us >= least_gap:
-            merged.append(bar)
-            continue
-        new = tuple(name for name in bar.names if name not in last.names)
-        merged[-1] = replace(
-            last,
-            names=last.names + new,
-            free_us=bar.free_us,
-            end_us=max(last.end_us, bar.end_us),
-            held_us=last.held_us + bar.held_us,
-            micro_ops=last.micro_ops + bar.micro_ops,
-        )
-    return merged
+        is_wide = max(width, bar.width_us) >= WIDE_STEPS * least_gap
+        if row and (is_wide or bar.start_us - free >= least_gap):
+            merged.append(_joined(row))
+            row = []
+        row.append(bar)
+        free = bar.free_us
+        width = free - row[0].start_us
+    return [*merged, _joined(row)] if row else merged
+
+
+def _joined(row: list[Bar]) -> Bar:
+    """The bars of *row*, which follow each other, as one."""
+    if len(row) == 1:
+        return row[0]
+    return replace(
+        row[0],
+        names=tuple(dict.fromkeys(name for bar in row for name in bar.names)),
+        free_us=row[-1].free_us,
+        end_us=max(bar.end_us for bar in row),
+        held_us=sum(bar.held_us for bar in row),
+        micro_ops=sum(bar.micro_ops for bar in row),
+    )

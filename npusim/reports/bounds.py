@@ -23,6 +23,7 @@ from npusim.reports.subject import (
     Subject,
     Timed,
     elapsed_us,
+    remembered,
     slowest_lanes,
     title_start,
     trace_of,
@@ -58,6 +59,7 @@ class Row:
     """Of the time of the slowest core."""
 
 
+@remembered
 def rows(subject: Subject) -> list[Row]:
     """The parts of each pipe that worked, by kind of core and pipe; the largest waits first."""
     trace = trace_of(subject)
@@ -90,7 +92,7 @@ def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
     def add(pipe: Pipe, cause: Cause, reason: str, cycles: int) -> None:
         parts[pipe, cause, reason] = parts.get((pipe, cause, reason), 0) + cycles
 
-    carried = what(lane.ops, matches(lane.ops))
+    carried = what(lane.program, matches(lane.program))
     copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
     times = zip(lane.ops, lane.start.tolist(), lane.free.tolist(), strict=True)
     for index, (op, start, free) in enumerate(times):

@@ -33,6 +33,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Program
 from npusim.reports.flags import NOBODY, matches
+from npusim.reports.subject import remembered
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["Cause", "Held", "critical_path"]
@@ -54,6 +55,7 @@ class Held:
     cycles: int
 
 
+@remembered
 def critical_path(trace: Trace) -> list[Held]:
     """The parts of the path, largest first; their cycles add up to those of *trace*."""
     walk = _Walk(trace)
@@ -84,7 +86,7 @@ class _Lane:
         self.handed: list[int] = []
         """The last one of the scalar unit, which hands out what follows."""
         self._look_back()
-        self.setters = matches(self.ops).tolist()
+        self.setters = matches(lane.program).tolist()
         self.copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
 
     def _look_back(self) -> None:

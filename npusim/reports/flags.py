@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from math import inf
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +26,16 @@ from npusim.isa import (
     reads,
     writes,
 )
+from npusim.kernel.program import Program
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["Flag", "crossings", "matches", "rows", "what"]
 
 NOBODY = -1
+CROSS_CORE = CrossCoreSetFlag | CrossCoreWaitFlag
+PIPES: tuple[Pipe, ...] = get_args(Pipe)
+Numbers = NDArray[np.int64]
+"""Of micro-ops, in program order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +62,50 @@ class Flag:
         return max(0.0, self.set_us - self.asked_us)
 
 
-def matches(ops: tuple[MicroOp, ...]) -> NDArray[np.int64]:
-    """For each of *ops*, the number of the set that lets a wait pass, or -1; `(ops,)`."""
-    sets: dict[tuple[Pipe, Pipe, int], list[int]] = defaultdict(list)
-    waits: dict[tuple[Pipe, Pipe, int], list[int]] = defaultdict(list)
+def matches(program: Program) -> Numbers:
+    """For each micro-op of *program* the number of the set that lets a wait pass, or -1.
+
+    An array `(ops,)`.
+    """
+    ops, numbers = program.distinct()
+    flags: dict[tuple[Pipe, Pipe, int], int] = {}
+    sets, waits = np.full((2, len(ops)), NOBODY)
     for index, op in enumerate(ops):
-        if isinstance(op, SetFlag):
-            sets[op.src, op.dst, op.event].append(index)
-        elif isinstance(op, WaitFlag):
-            waits[op.src, op.dst, op.event].append(index)
-    found = np.full(len(ops), NOBODY)
-    for key, waiting in waits.items():
-        raised = sets[key][: len(waiting)]
+        if isinstance(op, SetFlag | WaitFlag):
+            flag = flags.setdefault((op.src, op.dst, op.event), len(flags))
+            (sets if isinstance(op, SetFlag) else waits)[index] = flag
+    found = np.full(len(numbers), NOBODY)
+    all_sets, all_waits = sets[numbers], waits[numbers]
+    for flag in flags.values():
+        waiting = np.flatnonzero(all_waits == flag)
+        raised = np.flatnonzero(all_sets == flag)[: len(waiting)]
         found[waiting[: len(raised)]] = raised
     return found
 
 
-def what(ops: tuple[MicroOp, ...], matched: NDArray[np.int64]) -> dict[int, str]:
-    """Number of each wait -> what its flag carries, as `data in ub` or `room in l1`."""
-    before: dict[int, MicroOp] = {}
-    last: dict[Pipe, MicroOp] = {}
-    for index, op in enumerate(ops):
-        if isinstance(op, SetFlag) and op.src in last:
-            before[index] = last[op.src]
-        elif not isinstance(op, ORDERING):
-            last[op.pipe] = op
+def what(program: Program, matched: Numbers) -> dict[int, str]:
+    """Number of each wait -> what its flag carries, as `data in ub` or `room in l1`.
+
+    The producer is the micro-op before the set on its pipe, the consumer the one after the wait.
+    """
+    ops, numbers = program.distinct()
+    pipes = np.array(
+        [NOBODY if isinstance(op, ORDERING) else PIPES.index(op.pipe) for op in ops], np.int64
+    )[numbers]
+    works = [np.flatnonzero(pipes == pipe) for pipe in range(len(PIPES))]
+    known: dict[tuple[int, int], str] = {}
     found: dict[int, str] = {}
-    following: dict[Pipe, MicroOp] = {}
-    for index in range(len(ops) - 1, -1, -1):
-        op = ops[index]
-        if isinstance(op, WaitFlag):
-            producer = before.get(int(matched[index])) if matched[index] != NOBODY else None
-            consumer = following.get(op.dst)
-            if producer is not None and consumer is not None:
-                found[index] = _carried(producer, consumer)
-        elif not isinstance(op, ORDERING):
-            following[op.pipe] = op
+    for wait in np.flatnonzero(matched != NOBODY).tolist():
+        op = ops[numbers[wait]]
+        assert isinstance(op, WaitFlag)
+        before, after = works[PIPES.index(op.src)], works[PIPES.index(op.dst)]
+        last = int(before.searchsorted(matched[wait])) - 1
+        following = int(after.searchsorted(wait))
+        if last >= 0 and following < len(after):
+            pair = int(numbers[before[last]]), int(numbers[after[following]])
+            if pair not in known:
+                known[pair] = _carried(ops[pair[0]], ops[pair[1]])
+            found[wait] = known[pair]
     return found
 
 
@@ -109,24 +124,38 @@ def _buffers(ranges: tuple[Local | Global, ...]) -> frozenset[str]:
     return frozenset(place.buffer for place in ranges if isinstance(place, Local))
 
 
-def rows(trace: Trace, lane: LaneTrace) -> list[Flag]:
-    """The flags inside the first core of *lane*, in program order of their waits."""
-    matched = matches(lane.ops)
-    carried = what(lane.ops, matched)
+def rows(
+    trace: Trace,
+    lane: LaneTrace,
+    *,
+    start_us: float = -inf,
+    end_us: float = inf,
+    least_us: float = -inf,
+) -> list[Flag]:
+    """The flags inside the first core of *lane*, in program order of their waits.
+
+    Only those that rise before *end_us* and are taken after *start_us*, and for which the consumer
+    stood still for more than *least_us*.
+    """
+    matched = matches(lane.program)
     us, core = 1e6 / trace.clock_hz, lane.cores[0]
+    waits = np.flatnonzero(matched != NOBODY)
+    set_us, asked_us, passed_us = (
+        lane.end[matched[waits]] * us,
+        lane.start[waits] * us,
+        lane.free[waits] * us,
+    )
+    seen = (np.maximum(0.0, set_us - asked_us) > least_us) & (passed_us >= start_us)
+    seen &= set_us <= end_us
+    matched[waits[~seen]] = NOBODY
+    carried = what(lane.program, matched)
+    times = (each[seen].tolist() for each in (waits, set_us, asked_us, passed_us))
     found = []
-    for index in np.flatnonzero(matched != NOBODY).tolist():
+    for index, raised, asked, passed in zip(*times, strict=True):
         op = lane.ops[index]
         assert isinstance(op, WaitFlag)
-        found.append(
-            Flag(
-                *(core, op.src, core, op.dst, op.event),
-                int(lane.end[matched[index]]) * us,
-                int(lane.start[index]) * us,
-                int(lane.free[index]) * us,
-                carried.get(index, ""),
-            )
-        )
+        place = core, op.src, core, op.dst, op.event
+        found.append(Flag(*place, raised, asked, passed, carried.get(index, "")))
     return found
 
 
@@ -170,8 +199,11 @@ def crossings(trace: Trace, lanes: list[LaneTrace]) -> list[Flag]:
 
 def _numbered(lane: LaneTrace, kind: type) -> dict[tuple[str, int], list[int]]:
     """(mode, event) of flags between cores -> numbers of the micro-ops of *kind*."""
+    ops, numbers = lane.program.distinct()
+    flags = np.array([isinstance(op, CROSS_CORE) and isinstance(op, kind) for op in ops], bool)
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for index, op in enumerate(lane.ops):
-        if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag) and isinstance(op, kind):
-            found[op.mode, op.event].append(index)
+    for index in np.flatnonzero(flags[numbers]).tolist():
+        op = ops[numbers[index]]
+        assert isinstance(op, CROSS_CORE)
+        found[op.mode, op.event].append(index)
     return found

@@ -22,6 +22,7 @@ from npusim.reports.subject import (
     device_of,
     elapsed_us,
     longest_us,
+    remembered,
     slowest_lanes,
     title_start,
     trace_of,
@@ -81,6 +82,7 @@ class Row:
         return int(self.live_bytes.max(initial=0))
 
 
+@remembered
 def rows(subject: Subject) -> list[Row]:
     """The buffers that held something, by kind of core.
 

@@ -152,9 +152,10 @@ def _waits(lane: LaneTrace, places: NDArray[np.int64], words: _Words) -> list[li
     """
     if (places == NOBODY).all():
         return []
-    matched = matches(lane.ops)
-    carried = what(lane.ops, matched)
-    shown = np.flatnonzero((matched != NOBODY) & (places != NOBODY) & (places[matched] != NOBODY))
+    matched = matches(lane.program)
+    matched[(places == NOBODY) | (places[matched] == NOBODY)] = NOBODY
+    carried = what(lane.program, matched)
+    shown = np.flatnonzero(matched != NOBODY)
     return [
         [int(places[wait]), int(places[matched[wait]]), words.number(carried.get(wait, ""))]
         for wait in shown.tolist()

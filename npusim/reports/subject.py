@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.trace import LaneTrace, Launch, Trace
@@ -20,10 +22,15 @@ __all__ = [
     "launch_us",
     "longest_us",
     "named",
+    "remembered",
     "slowest_lanes",
     "title_start",
     "trace_of",
 ]
+
+
+Of = TypeVar("Of")
+Result = TypeVar("Result")
 
 
 class Timed(Protocol):
@@ -59,6 +66,22 @@ class Timed(Protocol):
 
 
 Subject = Trace | Timed
+
+
+def remembered(function: Callable[[Of], Result]) -> Callable[[Of], Result]:
+    """*function* of a trace or a run, which is asked several times, but works it out once.
+
+    What it returns is kept for as long as its argument lives, and must not be written to.
+    """
+    known: WeakKeyDictionary[Of, Result] = WeakKeyDictionary()
+
+    @wraps(function)
+    def found(of: Of) -> Result:
+        if of not in known:
+            known[of] = function(of)
+        return known[of]
+
+    return found
 
 
 def trace_of(subject: Subject) -> Trace:

@@ -169,9 +169,10 @@ def _draw_flags(
 
     lanes = {lane.cores[0]: (key[0], lane) for lane in trace.lanes for key in places
              if lane.cores[0] == key[0][0]}  # fmt: skip
-    found = [flag for _, lane in lanes.values() for flag in rows_of_flags(trace, lane)]
-    found += crossings(trace, [lane for _, lane in lanes.values()])
     least = (shown[1] - shown[0]) / STEPS
+    window = {"start_us": shown[0], "end_us": shown[1], "least_us": least}
+    found = [flag for _, lane in lanes.values() for flag in rows_of_flags(trace, lane, **window)]
+    found += crossings(trace, [lane for _, lane in lanes.values()])
     seen = [
         flag
         for flag in found

@@ -24,6 +24,7 @@ from npusim.isa import (
     writes,
 )
 from npusim.kernel.program import Body
+from npusim.reports.subject import remembered
 from npusim.trace import LaneTrace, Trace
 
 __all__ = [
@@ -69,6 +70,7 @@ class Work:
     vector_written_bytes: int = 0
 
 
+@remembered
 def work(trace: Trace) -> Work:
     """Count what *trace* did; bodies that calls share are looked at once."""
     found = Work()

@@ -7,7 +7,7 @@ be is known before it is read, and its header and its size are held against that
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
@@ -38,26 +38,40 @@ class DamageError(ValueError):
 def save(
     path: Path,
     texts: Mapping[str, bytes],
-    arrays: Mapping[str, NDArray[np.int64]],
+    arrays: Iterable[tuple[str, NDArray[np.int64]]],
     *,
     mark: bytes = b"",
 ) -> None:
-    """Write *texts* and *arrays*; raises ValueError for more than :class:`Archive` reads.
+    """Write *texts* and *arrays*, which are asked for one by one, as numpy writes them.
 
-    The file begins with *mark*, which readers of zip files pass over.
+    The file begins with *mark*, which readers of zip files pass over. Raises ValueError for more
+    than :class:`Archive` reads.
     """
-    nbytes = sum(array.nbytes for array in arrays.values())
-    longest = max(map(len, texts.values()))
-    for what, size, most in (("times", nbytes, MAX_BYTES), ("programs", longest, MAX_TEXT_BYTES)):
-        if size > most:
-            raise ValueError(
-                f"record: the {what} of a run that is kept must have at most {most} bytes, not "
-                f"{size}; run it on smaller tensors, or without a folder"
-            )
-    plain = {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
+    nbytes = 0
     with path.open("wb") as file:
         file.write(mark)
-        np.savez_compressed(file, **plain, **arrays)  # type: ignore[arg-type]
+        with ZipFile(file, "w", ZIP_DEFLATED) as packed:
+            for name, text in texts.items():
+                _check_size("programs", len(text), MAX_TEXT_BYTES)
+                _add(packed, name, np.frombuffer(text, np.uint8))
+            for name, array in arrays:
+                nbytes += array.nbytes
+                _check_size("times", nbytes, MAX_BYTES)
+                _add(packed, name, array)
+
+
+def _check_size(what: str, nbytes: int, most_bytes: int) -> None:
+    if nbytes > most_bytes:
+        raise ValueError(
+            f"record: the {what} of a run that is kept must have at most {most_bytes} bytes, not "
+            f"{nbytes}; run it on smaller tensors, or without a folder"
+        )
+
+
+def _add(packed: ZipFile, name: str, array: NDArray[Any]) -> None:
+    # As numpy.savez_compressed does, which holds all arrays at once.
+    with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
+        npy.write_array(member, array, allow_pickle=False)
 
 
 class Archive:

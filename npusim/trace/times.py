@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -24,13 +25,12 @@ def names_of(lanes: int) -> set[str]:
     return {f"{what}{number}" for what in ("times", "copies") for number in range(lanes)}
 
 
-def arrays_of(trace: Trace) -> dict[str, Times]:
-    """Name -> times, or what held copies up, of each lane of *trace*."""
-    arrays = {f"times{number}": _deltas(lane) for number, lane in enumerate(trace.lanes)}
-    return arrays | {
-        f"copies{number}": packed(lane.copies, lane.start)
-        for number, lane in enumerate(trace.lanes)
-    }
+def arrays_of(trace: Trace) -> Iterator[tuple[str, Times]]:
+    """Names with the times of each lane of *trace*, then with what held its copies up."""
+    for number, lane in enumerate(trace.lanes):
+        yield f"times{number}", _deltas(lane)
+    for number, lane in enumerate(trace.lanes):
+        yield f"copies{number}", packed(lane.copies, lane.start)
 
 
 def lane_of(

@@ -17,6 +17,7 @@ from npusim.isa import (
     SetFlag,
     WaitFlag,
 )
+from npusim.kernel.program import Program
 from npusim.reports import bounds, costs, flags, subject, timeline
 
 
@@ -32,7 +33,7 @@ def test_a_wait_takes_the_set_of_its_number() -> None:
     wait = WaitFlag("mte2", "vector", 0)
     ops = (READY, READY, wait, SetFlag("mte2", "vector", 1), wait, wait)
 
-    assert flags.matches(ops).tolist() == [-1, -1, 0, -1, 1, -1]
+    assert flags.matches(Program("kernel", ops)).tolist() == [-1, -1, 0, -1, 1, -1]
 
 
 def test_a_flag_carries_data_or_room() -> None:
