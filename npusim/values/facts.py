@@ -22,6 +22,7 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    Global,
     Load,
     MicroOp,
     MulAddDst,
@@ -67,8 +68,8 @@ class Facts:
     pieces: tuple[Piece, ...]
     stored: frozenset[str]
     """Names of global memory that it writes."""
-    not_late: frozenset[str]
-    """Names of global memory that it reads, or writes otherwise than by the fixpipe."""
+    drained: frozenset[str]
+    """Names of global memory that the fixpipe writes."""
     is_alone: bool
     """Whether it holds a micro-op that cannot be computed for several blocks at once."""
     width: int
@@ -107,7 +108,7 @@ def _look(body: Body) -> Facts:
     return Facts(
         tuple(pieces),
         frozenset(_stored(working)),
-        frozenset(_not_late(working)),
+        frozenset(_drained(working)),
         is_alone,
         0 if is_alone else max((_width(op) for op in working), default=0),
         adds,
@@ -121,13 +122,9 @@ def _stored(ops: list[MicroOp]) -> list[str]:
     return [place.name for place in places if place is not None]
 
 
-def _not_late(ops: list[MicroOp]) -> list[str]:
-    places = [
-        global_operand(op)
-        for op in ops
-        if not (writes_global(op) and isinstance(op, Fixpipe) and not op.atomic)
-    ]
-    return [place.name for place in places if place is not None]
+def _drained(ops: list[MicroOp]) -> list[str]:
+    places = [op.dst for op in ops if isinstance(op, Fixpipe)]
+    return [place.name for place in places if isinstance(place, Global)]
 
 
 def _width(op: MicroOp) -> int:

@@ -1,9 +1,9 @@
 """Products that are computed later, several tiles as one.
 
-What the fixpipe writes to a tensor that nobody reads in the launch need not be there before its
-end. So an exact product of operands that nobody writes waits for those of the same columns and the
-rows behind it, whichever core they are of: BLAS takes less time for one tall product than for many
-flat ones, and each of its numbers is the same.
+What the fixpipe writes to global memory need not be there before something reads or writes these
+bytes, or the launch ends. So an exact product of operands that nobody writes waits for those of the
+same columns and other rows, whichever core they are of: BLAS takes less time for one tall
+product than for many flat ones, and each of its numbers is the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.product import int_product
 from npusim.isa import Global
-from npusim.values.matrices import Factor, Panels, follows, joined
+from npusim.values.matrices import Factor, Panels, joined
 
 __all__ = ["Late", "Place"]
 
@@ -82,7 +82,7 @@ class Late:
         self._waiting.append(_Waiting(left, right, put))
 
     def make_way(self, place: Place | None) -> None:
-        """Compute all if some may write to *place*, which is written now; None is anywhere."""
+        """Compute all if some may write to *place*, which is used now; None is anywhere."""
         if not self._waiting:
             return
         if place is None or self._tensor != (place.tensor, place.pitch):
@@ -101,7 +101,7 @@ class Late:
                 self._compute(run)
 
     def _compute(self, run: list[_Waiting]) -> None:
-        """One product for all of *run*, whose left factors follow each other."""
+        """One product for all of *run*."""
         left, right = joined([each.left for each in run], 0), run[0].right
         product = int_product(self._panels.single(left), self._panels.single(right))
         row = 0
@@ -112,7 +112,7 @@ class Late:
 
 
 def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
-    """Those of the same right factor whose left ones follow each other, up to MOST_ROWS rows."""
+    """Those of the same right factor, up to MOST_ROWS rows; neighbours in memory come together."""
     # Runs of the same rows come one after the other, so that their panel is at hand.
     keyed = sorted(waiting, key=lambda each: (each.right.key(), each.left.address))
     runs: list[list[_Waiting]] = []
@@ -120,8 +120,8 @@ def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
         run: list[_Waiting] = []
         for each in alike:
             rows = sum(other.left.matrix.shape[0] for other in run)
-            is_next = run and follows(run[-1].left, each.left, 0)
-            if not (is_next and rows + each.left.matrix.shape[0] <= MOST_ROWS):
+            is_alike = run and run[-1].left.matrix.dtype == each.left.matrix.dtype
+            if not (is_alike and rows + each.left.matrix.shape[0] <= MOST_ROWS):
                 run = []
                 runs.append(run)
             run.append(each)

@@ -41,7 +41,6 @@ __all__ = [
     "L0Tile",
     "L1Tile",
     "Panels",
-    "follows",
     "joined",
     "l0_matrix",
     "l0c_matrix",
@@ -355,11 +354,6 @@ def joined(factors: list[Factor], axis: int) -> Factor:
         shape = (first.shape[0], length) if axis else (length, first.shape[1])
         return Factor(as_strided(first, shape, first.strides), True)
     return Factor(np.concatenate([matrix for matrix, _ in factors], axis), False)
-
-
-def follows(before: Factor, factor: Factor, axis: int) -> bool:
-    """Whether *factor* lies behind *before* along *axis*, as views of one constant matrix do."""
-    return _follows(before, before.address, factor, factor.address, axis)
 
 
 def _follows(before: Factor, start: int, factor: Factor, address: int, axis: int) -> bool:

@@ -56,19 +56,18 @@ class Player:
         programs = {block.program for block in blocks}
         self._calls = {program: _ordered(program, orders[program]) for program in programs}
         bodies = {program: {call.body for call in self._calls[program]} for program in programs}
-        self._written, touched = set[str](), set[str]()
+        self._written, late = set[str](), set[str]()
         for block in blocks:
             for body in bodies[block.program]:
                 facts = facts_of(body)
                 self._written |= {block.bindings[name].tensor for name in facts.stored}
-                touched |= {block.bindings[name].tensor for name in facts.not_late}
+                late |= {block.bindings[name].tensor for name in facts.drained}
         self._has_cross_core_flags = any(
             facts_of(body).meets for program in programs for body in bodies[program]
         )
-        # What cores that meet write may be awaited, and bytes are to be exact at any time.
-        is_late = not (self._has_cross_core_flags or model.byte_exact)
-        self._late = Late(self._panels) if is_late else None
-        self._late_tensors = self._written - touched if is_late else set()
+        # Where bytes are to be exact at any time, nothing waits.
+        self._late = None if model.byte_exact else Late(self._panels)
+        self._late_tensors = set() if model.byte_exact else late
         self._buffers: dict[tuple[str, int], Buffers] = {}
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:

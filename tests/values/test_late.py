@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from cube import CubeBench, nd2nz
 import npusim
 from npusim.data.dtypes import INT8, INT32
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, Global, LoadData, Local, Mmad
+from npusim.isa import Fixpipe, Global, Load, LoadData, Local, Mmad, Store
+from npusim.values.buffers import UNWRITTEN, Buffers
 from npusim.values.late import MOST_ROWS, Late, Place
 from npusim.values.matrices import Factor, Panels
-from npusim.values.semantics import Memory
+from npusim.values.semantics import Memory, State, run
 
 CHIPS = ("ascend910b2", "ascend910_9391", "ascend310p3")
 SHAPES = ((700, 600, 900), (129, 2100, 257), (1, 64, 1000), (2048, 48, 33))
@@ -110,6 +112,33 @@ def test_what_is_written_at_once_comes_after_what_waits_for_the_same_bytes(
     np.testing.assert_array_equal(z[12:16], expected[12:16])
 
 
+@pytest.mark.parametrize("bases", [(), (0, 128)])
+@pytest.mark.parametrize("what", ["load", "store"])
+def test_what_waits_is_there_for_another_core(
+    bench: CubeBench, tiny: DeviceSpec, what: str, bases: tuple[int, ...]
+) -> None:
+    """Two rows, or those of two cores side by side."""
+    product(bench, 0, 0)
+    memory = replace(bench.state.memories["z"], bases=bases)
+    buffers = Buffers(tiny.cores["aiv"], lanes=len(bases) or None)
+    rows, here = Global("z", 64, 64, 2, 64), Local("ub", 0, INT32, 32)
+    op = Load(here, rows, 64) if what == "load" else Store(rows, here, pitch_bytes=64)
+    run([op], State(buffers, {"z": memory}, late=bench.state.late))
+    expected = matrix(bench, "x", np.int8, 32)[:16].astype(int) @ matrix(bench, "y", np.int8, 16)
+    of_it = [1, 2, 3, 4] if bases else [1, 2]
+    if what == "load":
+        np.testing.assert_array_equal(buffers.read(here).reshape(-1, 16), expected[of_it])
+    else:
+        expected[of_it] = np.full(1, UNWRITTEN, np.uint8).repeat(4).view(np.int32)
+    np.testing.assert_array_equal(matrix(bench, "z", np.int32, 16)[:16], expected)
+
+
+def test_what_waits_is_there_for_the_cube(bench: CubeBench) -> None:
+    product(bench, 0, 0)
+    bench.run(nd2nz(L1, "z", (8, 32), 8))
+    assert matrix(bench, "z", np.int32, 16)[:16].any()
+
+
 def test_what_is_read_or_written_by_others_does_not_wait(bench: CubeBench) -> None:
     bench.state.memories["z"] = Memory(np.zeros(4096, np.uint8))
     product(bench, 0, 0)
@@ -123,7 +152,7 @@ def test_a_place_is_rows_of_a_matrix_or_none() -> None:
     assert Place.of(Global("z", 50, 20, 3, 64), data, 0) is None
 
 
-def test_products_of_neighbouring_rows_are_one_up_to_a_limit(
+def test_products_of_the_same_columns_are_one_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x, y = np.ones((3 * MOST_ROWS, 4), np.int8), np.ones((4, 2), np.int8)
@@ -141,4 +170,4 @@ def test_products_of_neighbouring_rows_are_one_up_to_a_limit(
         at = place._replace(top=row, bottom=row + step)
         late.add(at, left, Factor(y, True), lambda _: None)
     late.flush()
-    assert seen == [MOST_ROWS, step, MOST_ROWS]
+    assert seen == [MOST_ROWS, MOST_ROWS, step]

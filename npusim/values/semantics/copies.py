@@ -11,9 +11,19 @@ from npusim.data.integers import align_up
 from npusim.data.tensor import SLACK_BYTES
 from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Store
 from npusim.values.buffers import OutOfBufferError
+from npusim.values.late import Place
 from npusim.values.semantics.state import Bytes, State
 
-__all__ = ["add_atomically", "bursts", "copy_to_l1", "load", "store", "window", "windows"]
+__all__ = [
+    "add_atomically",
+    "bursts",
+    "copy_to_l1",
+    "load",
+    "store",
+    "window",
+    "window_of",
+    "windows",
+]
 
 
 def bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
@@ -24,9 +34,14 @@ def bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
 
 
 def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
-    """`(bursts, burst_bytes)` of global memory; a copy, with zeros, where it runs over the end."""
+    """`(bursts, burst_bytes)` of global memory; a copy, with zeros, where it runs over the end.
+
+    Products that wait to be written there are written first.
+    """
     memory = state.memories[place.name]
-    return _window(place, memory.data, memory.base_bytes, slack_bytes)
+    if memory.is_late and state.late is not None:
+        state.late.make_way(Place.of(place, memory.data, memory.base_bytes))
+    return window_of(memory.data, place, memory.base_bytes, slack_bytes)
 
 
 def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[Bytes]:
@@ -37,7 +52,10 @@ def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[B
     memory = state.memories[place.name]
     data, bases = memory.data, memory.bases
     if not state.lead:
-        return _window(place, data, memory.base_bytes, slack_bytes)
+        return window(place, state, slack_bytes)
+    if memory.is_late and state.late is not None:
+        for base in bases:
+            state.late.make_way(Place.of(place, data, base))
     first, last = bases[0], bases[-1]
     step = bases[1] - first
     is_even = step > 0 and all(b - a == step for a, b in pairwise(bases))
@@ -45,11 +63,14 @@ def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[B
         shape = len(bases), place.bursts, place.burst_bytes
         strides = step, place.stride_bytes, 1
         return np.ndarray(shape, np.uint8, data, first + place.offset_bytes, strides)
-    return [_window(place, data, base, slack_bytes) for base in bases]
+    return [window_of(data, place, base, slack_bytes) for base in bases]
 
 
-def _window(place: Global, data: Bytes, base_bytes: int, slack_bytes: int) -> Bytes:
-    """The window from *base_bytes* of *data* on; raises OutOfBufferError beyond its slack."""
+def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0) -> Bytes:
+    """The window of *data*, where *base_bytes* is the beginning of the name; of what is there now.
+
+    Raises OutOfBufferError more than *slack_bytes* beyond the end.
+    """
     first = base_bytes + place.offset_bytes
     over = base_bytes + place.end_bytes - data.size
     if first < 0 or over > slack_bytes:

@@ -31,7 +31,7 @@ from npusim.values.matrices import (
     l0c_matrix,
     l1_matrix,
 )
-from npusim.values.semantics.copies import add_atomically, window
+from npusim.values.semantics.copies import add_atomically, window, window_of
 from npusim.values.semantics.quantise import convert
 from npusim.values.semantics.state import Bytes, State
 
@@ -158,9 +158,6 @@ def fixpipe(op: Fixpipe, state: State) -> None:
         values = tile.value()[: op.m, : op.n]
     scale = _parameters(op.scale, op.n, state)
     if isinstance(op.dst, Global) and not op.atomic:
-        if state.late is not None:
-            memory = state.memories[op.dst.name]
-            state.late.make_way(Place.of(op.dst, memory.data, memory.base_bytes))
         _put(op, window(op.dst, state), scale, state.overflow, values)
         return
     result = convert(values, op.mode, scale, op.dtype, state.overflow)
@@ -204,7 +201,7 @@ def _waits(op: Fixpipe, tile: Accumulator, state: State) -> bool:
     scale = _parameters(op.scale, op.n, state)
     # What lies in the buffers now may be overwritten by then.
     kept = None if scale is None else scale.copy()
-    there = window(op.dst, state)
+    there = window_of(memory.data, op.dst, memory.base_bytes)
     state.late.add(place, *factors, partial(_put, op, there, kept, state.overflow))
     return True
 

@@ -29,7 +29,7 @@ class Memory:
     is_constant: bool = False
     """Nobody writes the tensor in this launch, so a view of it is as good as a copy."""
     is_late: bool = False
-    """Only the fixpipe writes the tensor and nobody reads it, so it may be written later."""
+    """The fixpipe writes to the tensor, and may do so later."""
     bases: tuple[int, ...] = ()
     """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first."""
 
