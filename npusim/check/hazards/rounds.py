@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import shared_names, walk
-from npusim.isa import Barrier
+from npusim.isa import Barrier, MicroOp
 from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["Orders", "order"]
@@ -143,7 +143,7 @@ def _shares(program: Program, aliases: Aliases) -> bool:
 
 
 def _stages(body: Body) -> list[tuple[_Run, ...]]:
-    """*body* from barrier to barrier of all pipes; of one that makes calls the last alone counts."""
+    """*body* from barrier to barrier of all pipes; where it makes calls, the last alone counts."""
     if body.calls:
         return [body.leaves, ()] if _ends(body) else [body.leaves]
     ends = [index for index, op in enumerate(body, 1) if op in EVERYTHING]
