@@ -24,7 +24,7 @@ from npusim.isa import (
     Table,
     Trap,
 )
-from npusim.kernel.program import Line, Program
+from npusim.kernel.program import Body, Line, Program
 
 __all__ = ["CASTS", "Place", "RuleError", "check", "check_blocks"]
 
