@@ -7,7 +7,7 @@ type. (``check/hazards`` checks the order within one block.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -43,7 +43,7 @@ def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
         if writes.starts.size and (
             _overlap(writes) or _is_read_elsewhere(writes, ranges.of_tensor(blocks, tensor, False))
         ):
-            _check_order(tensor, _shares(blocks, tensor, order), blocks)
+            _Shares(_shares(blocks, tensor, order), blocks, order).check(tensor)
 
 
 # ---- whether cores share bytes that one of them writes ----
@@ -92,10 +92,15 @@ class _Search:
         key = program, name, is_write
         if key not in self._programs:
             pieces = []
+            shifts: dict[Body, list[int]] = {}
             for call in program.calls:
-                pieces_of_body = self._of_body(call.body).get((name, is_write))
-                if pieces_of_body is not None:
-                    pieces.append(_shifted(pieces_of_body, call.shifts.get(name, 0)))
+                shifts.setdefault(call.body, []).append(call.shifts.get(name, 0))
+            for body, moved in shifts.items():
+                found = self._of_body(body).get((name, is_write))
+                if found is not None:
+                    # (calls, pieces) -> (calls x pieces,)
+                    starts, ends = (edge + np.array(moved)[:, None] for edge in found)
+                    pieces.append((starts.reshape(-1), ends.reshape(-1)))
             self._programs[key] = _merged(pieces)
         return self._programs[key]
 
@@ -126,6 +131,8 @@ def _shifted(pieces: Pieces, nbytes: int) -> Pieces:
 
 def _merged(pieces: list[Pieces]) -> Pieces:
     """*pieces* in ascending order, those that touch or overlap joined."""
+    if len(pieces) == 1 and pieces[0][0].size == 1:
+        return pieces[0]
     if not pieces:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -149,10 +156,6 @@ class _Share:
     """read, write, or the type in which it adds: additions do not mind each other."""
     pieces: Pieces
     moment: Moment | None
-
-    def is_ordered(self, other: _Share) -> bool:
-        ordered = self.moment and other.moment and self.moment.is_ordered(other.moment)
-        return bool(ordered)
 
     def common(self, other: _Share) -> tuple[int, int] | None:
         """The first bytes that both touch."""
@@ -234,20 +237,66 @@ def _kind(op: MicroOp) -> str:
     return "write" if dtype is None else dtype.name
 
 
-def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -> None:
-    low = np.array([share.pieces[0][0] for share in shares])
-    high = np.array([share.pieces[1][-1] for share in shares])
-    owners = np.array([share.owner for share in shares])
-    kinds = np.array([share.kind for share in shares])
-    for index, share in enumerate(shares):
-        rest = slice(index + 1, None)
-        near = (low[rest] < high[index]) & (low[index] < high[rest])
-        clash = (kinds[rest] != share.kind) | (share.kind == "write")
-        for other in np.flatnonzero(near & clash & (owners[rest] != share.owner)) + index + 1:
-            if not share.is_ordered(shares[other]):
-                common = share.common(shares[other])
+class _Shares:
+    """All accesses to a tensor, and which of them flags between cores order."""
+
+    def __init__(
+        self, shares: list[_Share], blocks: tuple[Block, ...], order: CrossCoreOrder
+    ) -> None:
+        self._shares, self._blocks, self._order = shares, blocks, order
+        self._low = np.array([share.pieces[0][0] for share in shares])
+        self._high = np.array([share.pieces[1][-1] for share in shares])
+        self._kinds = np.array([share.kind for share in shares])
+        self._of: dict[int, list[int]] = {}
+        """Owner -> the numbers of its shares, which follow each other."""
+        for number, share in enumerate(shares):
+            self._of.setdefault(share.owner, []).append(number)
+
+    def check(self, tensor: str) -> None:
+        """Raise RaceError for the first two accesses to *tensor* that race."""
+        low = {owner: self._low[numbers].min() for owner, numbers in self._of.items()}
+        high = {owner: self._high[numbers].max() for owner, numbers in self._of.items()}
+        for owner in self._of:
+            behind = [x for x in self._of if x > owner]
+            near = [x for x in behind if low[x] < high[owner] and low[owner] < high[x]]
+            pairs = [pair for other in near for pair in self._unordered(owner, other)]
+            for one, other in sorted(pairs):
+                common = self._shares[one].common(self._shares[other])
                 if common is not None:
-                    _raise(tensor, *common, share.owner, shares[other].owner, blocks)
+                    other_owner = self._shares[other].owner
+                    _raise(tensor, *common, owner, other_owner, self._blocks)
+
+    def _unordered(self, owner: int, other: int) -> Iterator[tuple[int, int]]:
+        """Numbers of shares of both that clash, if they have bytes in common, and have no order."""
+        theirs = self._of[other]
+        for first in range(0, len(self._of[owner]), SHARES_AT_ONCE):
+            ours = self._of[owner][first : first + SHARES_AT_ONCE]
+            a, b = np.array(ours)[:, None], np.array(theirs)
+            near = (self._low[b] < self._high[a]) & (self._low[a] < self._high[b])
+            clash = (self._kinds[b] != self._kinds[a]) | (self._kinds[a] == "write")
+            ordered = self._is_before(ours, theirs) | self._is_before(theirs, ours).T
+            for row, column in np.argwhere(near & clash & ~ordered).tolist():
+                yield ours[row], theirs[column]
+
+    def _is_before(self, ours: list[int], theirs: list[int]) -> NDArray[np.bool_]:
+        """Whether shares of an owner come before those of another, `(ours, theirs)`."""
+        begin, pipes = self._order.sets_of(self._blocks[self._shares[ours[0]].owner])
+        one, other = ([self._shares[x].moment for x in numbers] for numbers in (ours, theirs))
+        found = np.zeros((len(ours), len(theirs)), bool)
+        for sets in pipes:
+            # The first set after each of ours, and the last one before each of theirs.
+            after = (moment.after & sets if moment else 0 for moment in one)
+            first = [(x & -x).bit_length() if x else NEVER for x in after]
+            before = (moment.before >> begin & sets if moment else 0 for moment in other)
+            last = [x.bit_length() for x in before]
+            found |= np.array(first)[:, None] <= np.array(last)
+        return found
+
+
+SHARES_AT_ONCE = 1024
+"""Of one owner held against all of another: arrays of some megabytes."""
+NEVER = 1 << 62
+"""Behind every set."""
 
 
 def _raise(

@@ -47,13 +47,9 @@ class Moment:
     accesses: tuple[tuple[dict[str, int], Accesses], ...]
     """Each with by how much its call shifts the names."""
     after: int
-    """The sets of the launch, a bit each, that come after it."""
+    """The sets of its core, a bit each, that come after it: of each pipe all from one on."""
     before: int
-    """The sets that come before it."""
-
-    def is_ordered(self, other: Moment) -> bool:
-        """Whether flags order it and *other*, of another core, either way round."""
-        return bool(self.after & other.before or other.after & self.before)
+    """The sets of the launch that come before it."""
 
 
 class CrossCoreOrder:
@@ -87,10 +83,17 @@ class CrossCoreOrder:
         core = self._cores.get(block)
         if core is None or not core.record.flags:
             return None
-        return [
-            Moment(core.accesses(x), x.sets << core.first, core.heard(x.waits))
-            for x in core.record.epochs
-        ]
+        return [Moment(core.accesses(x), x.sets, core.heard(x.waits)) for x in core.record.epochs]
+
+    def sets_of(self, block: Block) -> tuple[int, list[int]]:
+        """Where the sets of *block* begin among those of the launch, and which a pipe makes.
+
+        The latter for each pipe that makes any, a bit each from that place on. They come one after
+        the other, so two moments are ordered if the first set of a pipe that comes after the one
+        is not behind the last of these that comes before the other.
+        """
+        core = self._cores.get(block)
+        return (core.first, core.sets_of_pipes) if core else (0, [])
 
     def _go(self) -> None:
         cores = list(self._cores.values())
@@ -210,6 +213,14 @@ class _Core:
         """Waits that are over -> the sets that come before their end."""
         self._latest = 0, 0
         """The last of these."""
+
+    @cached_property
+    def sets_of_pipes(self) -> list[int]:
+        """For each pipe that sets flags the numbers of these sets in the core, a bit each."""
+        found: dict[str, int] = {}
+        for use in self.uses.values():
+            found[use.op.pipe] = found.get(use.op.pipe, 0) | 1 << use.number
+        return list(found.values())
 
     def sets_after(self, flag: Flag, ordinal: int) -> int:
         """Its sets that come after wait number *ordinal* for *flag*, a bit each."""
