@@ -92,10 +92,15 @@ class _Search:
         key = program, name, is_write
         if key not in self._programs:
             pieces = []
+            shifts: dict[Body, list[int]] = {}
             for call in program.calls:
-                pieces_of_body = self._of_body(call.body).get((name, is_write))
-                if pieces_of_body is not None:
-                    pieces.append(_shifted(pieces_of_body, call.shifts.get(name, 0)))
+                shifts.setdefault(call.body, []).append(call.shifts.get(name, 0))
+            for body, moved in shifts.items():
+                found = self._of_body(body).get((name, is_write))
+                if found is not None:
+                    # (calls, pieces) -> (calls x pieces,)
+                    starts, ends = (edge + np.array(moved)[:, None] for edge in found)
+                    pieces.append((starts.reshape(-1), ends.reshape(-1)))
             self._programs[key] = _merged(pieces)
         return self._programs[key]
 
@@ -129,11 +134,11 @@ def _shifted(pieces: Pieces, nbytes: int) -> Pieces:
 
 
 def _merged(pieces: list[Pieces]) -> Pieces:
-    """*pieces*, each merged by itself, in ascending order, those that touch or overlap joined."""
+    """*pieces* in ascending order, those that touch or overlap joined."""
+    if len(pieces) == 1 and pieces[0][0].size == 1:
+        return pieces[0]
     if not pieces:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    if len(pieces) == 1:
-        return pieces[0]
     start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
     if not start.size:
         return start, end

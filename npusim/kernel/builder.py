@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -201,13 +201,7 @@ class Builder:
         It is written once for each *key* and state of the queues; *write* must depend on nothing
         else, and free the slots that it allocates and no others. It may make calls of its own.
         """
-        free = [queue.free_slots for queue in self._queues]
-        self.call_part(key, shifts, write)
-        if free != [queue.free_slots for queue in self._queues]:
-            raise ProgramError(
-                f"{self.name}: a call must free the slots that it allocates, and no others; "
-                f"free them in the same call"
-            )
+        self._call(key, shifts, write, is_whole=True)
 
     def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
         """As `call`, for a part of what uses slots, which *write* may take over and leave in use.
@@ -215,6 +209,11 @@ class Builder:
         Whoever goes on with a slot that *write* has taken asks the queue for it, since *write* may
         not have been called.
         """
+        self._call(key, shifts, write, is_whole=False)
+
+    def _call(
+        self, key: Hashable, shifts: dict[str, int], write: Callable[[], None], *, is_whole: bool
+    ) -> None:
         before = tuple([queue.state for queue in self._queues])
         known = self._bodies.get((key, before))
         if known is None:
@@ -223,6 +222,11 @@ class Builder:
             written = Body(tuple(self._ops), tuple(self._lines))
             self._ops, self._lines = outer
             known = written, [queue.state for queue in self._queues]
+            if is_whole and _free(before) != _free(known[1]):
+                raise ProgramError(
+                    f"{self.name}: a call must free the slots that it allocates, and no others; "
+                    f"free them in the same call"
+                )
             self._bodies[key, before] = known
         else:
             for queue, state in zip(self._queues, known[1], strict=True):
@@ -259,6 +263,11 @@ class Builder:
     def _drain(self) -> None:
         for queue in self._queues:
             queue.drain()
+
+
+def _free(states: Iterable[QueueState]) -> list[set[int]]:
+    """Of each queue the slots that are free."""
+    return [{slot for slot, _ in free} for free, _ in states]
 
 
 def kernel_line() -> Line:

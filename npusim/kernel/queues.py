@@ -63,6 +63,8 @@ class Queue:
         self._slots = slots
         self._free = deque(slots)
         self._full: deque[Slot] = deque()
+        self._state: QueueState | None = None
+        """What `state` was set to, if nobody has used the queue since; slots are as before that."""
 
     @property
     def events(self) -> tuple[int, ...]:
@@ -71,6 +73,7 @@ class Queue:
 
     def alloc(self) -> Slot:
         """The next free buffer, for the producer; raises ProgramError when none is left."""
+        self._take_up()
         if not self._free:
             raise ProgramError(
                 f"Queue.alloc: one of {len(self._slots)} slots must be free; "
@@ -84,11 +87,13 @@ class Queue:
 
     def enque(self, slot: Slot) -> None:
         """Hand a filled buffer to the consumer."""
+        self._take_up()
         self._flags.set_flag(self._src, self._dst, slot.event)
         self._full.append(slot)
 
     def deque(self) -> Slot:
         """The oldest filled buffer, for the consumer; raises ProgramError when there is none."""
+        self._take_up()
         if not self._full:
             raise ProgramError("Queue.deque: a slot must have been enqueued; call enque first")
         slot = self._full.popleft()
@@ -97,6 +102,7 @@ class Queue:
 
     def free(self, slot: Slot) -> None:
         """The consumer has read the buffer."""
+        self._take_up()
         self._flags.set_flag(self._dst, self._src, slot.event)
         slot.used = True
         self._free.append(slot)
@@ -104,23 +110,29 @@ class Queue:
     @property
     def in_use(self) -> list[Slot]:
         """Slots that the producer fills, or the consumer reads."""
+        self._take_up()
         return [slot for slot in self._slots if slot not in self._free and slot not in self._full]
-
-    @property
-    def free_slots(self) -> frozenset[int]:
-        """Which of its slots are free."""
-        return frozenset(index for index, slot in enumerate(self._slots) if slot in self._free)
 
     @property
     def state(self) -> QueueState:
         """Which slots are free and which are full, and which flags are set."""
+        if self._state is not None:
+            return self._state
         number = self._slots.index
-        free = tuple((number(slot), slot.used) for slot in self._free)
+        free = tuple([(number(slot), slot.used) for slot in self._free])
         return free, tuple(map(number, self._full))
 
     @state.setter
     def state(self, state: QueueState) -> None:
-        free, full = state
+        # Calls often follow each other, with nobody in between who looks at the slots.
+        self._state = state
+
+    def _take_up(self) -> None:
+        """Bring the slots into the state that was set."""
+        if self._state is None:
+            return
+        free, full = self._state
+        self._state = None
         for slot in self._slots:
             slot.used = False
         self._free = deque(self._slots[index] for index, _ in free)
@@ -130,10 +142,12 @@ class Queue:
 
     def rewind(self) -> None:
         """Begin again with the first slot."""
+        self._take_up()
         self._free = deque(self._slots)
 
     def drain(self) -> None:
         """Wait for the flags that are still set, as TPipe does when it is destroyed."""
+        self._take_up()
         for slot in self._slots:
             if slot.used:
                 self._flags.wait_flag(self._dst, self._src, slot.event)

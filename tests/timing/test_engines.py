@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from chips import THREE, every
 from engine_times import assert_equal_traces, needs_compiled
+from nests import flat, nested
 from random_programs import DEVICE, TENSORS, RandomProgram, random_program
 
 from npusim import TensorSpec, chip, devices, run
@@ -53,6 +55,22 @@ def test_engines_agree_on_random_launches() -> None:
         else:
             assert simpy == built, seed
     assert kinds == {Trace, str}
+
+
+@needs_compiled
+@pytest.mark.parametrize("engine", ["simpy", "compiled"])
+def test_calls_in_calls_take_the_time_of_what_they_do(engine: Engine) -> None:
+    for seed in range(60):
+        program = random_program(seed)
+        one, other = (
+            outcome(replace(program, blocks=blocks), engine)
+            for blocks in (flat(program.blocks), nested(program.blocks, seed))
+        )
+        if isinstance(one, Trace) and isinstance(other, Trace):
+            assert one.to_text() == other.to_text(), seed
+            assert one.counters() == other.counters(), seed
+        else:
+            assert one == other, seed
 
 
 @needs_compiled

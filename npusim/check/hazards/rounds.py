@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import shared_names, walk
+from npusim.devices.schema import Pipe
 from npusim.isa import Barrier, MicroOp
 from npusim.kernel.program import Block, Body, Program
 
@@ -29,6 +30,31 @@ class _Numbered:
 
 
 @dataclass(slots=True)
+class _Led:
+    """States, and where bodies lead."""
+
+    states: States
+    led: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    """State and number of a body -> the state that it leads to, or None."""
+
+    def after(self, state: int, bodies: tuple[_Numbered, ...]) -> int | None:
+        """The state that *bodies* lead to, one after the other, or None."""
+        for body in bodies:
+            key = state, body.number
+            if key not in self.led:
+                self.led[key] = (
+                    self.after(state, body.calls)
+                    if body.calls
+                    else self.states.after(state, body.body)
+                )
+            after = self.led[key]
+            if after is None:
+                return None
+            state = after
+        return state
+
+
+@dataclass(slots=True)
 class Orders:
     """The orders of the programs of a launch; what was found for one serves those alike."""
 
@@ -36,9 +62,10 @@ class Orders:
     _equal: dict[Hashable, _Numbered] = field(default_factory=dict)
     """Micro-ops, or calls by their numbers and shifts -> the body that has them."""
     _by_body: dict[Body, _Numbered] = field(default_factory=dict)
-    _states: States = field(default_factory=States)
-    _led: dict[tuple[int, int], int | None] = field(default_factory=dict)
-    """State and number of a body -> the state that it leads to, or None."""
+    _states: dict[frozenset[Pipe], _Led] = field(default_factory=dict)
+    """Pipes -> the states of programs that use these."""
+    _pipes: dict[Body, frozenset[Pipe]] = field(default_factory=dict)
+    """Body without calls -> the pipes that it uses."""
     _touched: dict[Program, Touched] = field(default_factory=dict)
 
     def of_block(self, block: Block) -> Sequence[int]:
@@ -82,7 +109,7 @@ class Orders:
         return numbered
 
     def _order(self, program: Program, aliases: Aliases) -> Sequence[int]:
-        is_long = len(program.calls) > 1
+        is_long = len(program.calls) > 1 or any(call.body.calls for call in program.calls)
         if is_long and not _shares(program, aliases) and self._passes(program):
             return range(len(program))
         found = walk(program, aliases)
@@ -91,25 +118,16 @@ class Orders:
     def _passes(self, program: Program) -> bool:
         """Whether each micro-op of *program* goes at once, and no flag is left up."""
         bodies = tuple(self._numbered(call.body) for call in program.calls)
-        state = self._after(START, bodies)
+        for body in program.leaves:
+            if body not in self._pipes:
+                self._pipes[body] = frozenset(op.pipe for op in body)
+        pipes = frozenset[Pipe]().union(*(self._pipes[body] for body in program.leaves))
+        if pipes not in self._states:
+            self._states[pipes] = _Led(States(pipes))
+        led = self._states[pipes]
+        state = led.after(START, bodies)
         # The whole program says what is wrong, with its own numbers.
-        return state is not None and self._states.is_even(state)
-
-    def _after(self, state: int, bodies: tuple[_Numbered, ...]) -> int | None:
-        """The state that *bodies* lead to, one after the other, or None."""
-        for body in bodies:
-            key = state, body.number
-            if key not in self._led:
-                self._led[key] = (
-                    self._after(state, body.calls)
-                    if body.calls
-                    else self._states.after(state, body.body)
-                )
-            after = self._led[key]
-            if after is None:
-                return None
-            state = after
-        return state
+        return state is not None and led.states.is_even(state)
 
 
 def order(program: Program) -> Sequence[int]:

@@ -25,10 +25,13 @@ START = 0
 
 
 class States:
-    """The states that walks have met, by number, and what bodies make of them."""
+    """The states that walks have met, by number, and what bodies make of them.
 
-    def __init__(self) -> None:
-        first = BodyWalk()
+    They are those of programs that use *pipes* and no others.
+    """
+
+    def __init__(self, pipes: frozenset[Pipe]) -> None:
+        first = BodyWalk(tuple(pipe for pipe in PIPES if pipe in pipes))
         self._walks = [first]
         self._numbers: dict[Hashable, int] = {first.state(): START}
 
@@ -58,14 +61,16 @@ class BodyWalk(Walk):
     Accesses to global memory are left out: it is for programs whose pipes share none of it.
     """
 
-    def __init__(self, ops: list[MicroOp] | None = None) -> None:
+    def __init__(self, used: tuple[Pipe, ...], ops: list[MicroOp] | None = None) -> None:
         super().__init__(Program("walk", ()), pipes=PIPES)
+        self._used = used
+        """The pipes that what follows may be on."""
         self.ops: list[MicroOp] = [] if ops is None else ops
         """The micro-ops of this walk and of those that it shares the list with."""
 
     def copied(self) -> BodyWalk:
         """A walk that goes on from here without a trace in this one."""
-        other = BodyWalk(self.ops)
+        other = BodyWalk(self._used, self.ops)
         other.go_on_from(self)
         return other
 
@@ -89,15 +94,16 @@ class BodyWalk(Walk):
 
     def forget(self) -> None:
         """Forget the accesses that are over for every pipe: nothing that follows can race them."""
-        for pipe, lane in self.lanes.items():
+        lanes = [self.lanes[pipe] for pipe in self._used]
+        others = len(lanes) - 1
+        for pipe, lane in zip(self._used if others else (), lanes, strict=False):
             # What the scalar unit knows, each pipe learns with the next micro-op that it is handed.
             known = [
                 max(other.clock.get(key, 0), self.told.get(key, 0))
                 for key in ((pipe, SCALAR_READS) if pipe == "scalar" else (pipe,))
-                for other in self.lanes.values()
+                for other in lanes
                 if other is not lane
             ]
-            others = len(self.lanes) - 1
             written, read = min(known[:others]), min(known[-others:])
             if pipe == "vector":
                 # It does not wait for its own results either.
@@ -116,14 +122,16 @@ class BodyWalk(Walk):
         Numbers of micro-ops are only ever compared with each other, pipe by pipe: which is larger,
         and whether one is the next after another. Ranks that keep both stand for them.
         """
-        ranks: dict[str, dict[int, int]] = {pipe: _ranks(self._numbers_of(pipe)) for pipe in PIPES}
-        ranks[SCALAR_READS] = ranks["scalar"]
+        used = self._used
+        ranks: dict[str, dict[int, int]] = {pipe: _ranks(self._numbers_of(pipe)) for pipe in used}
+        if "scalar" in used:
+            ranks[SCALAR_READS] = ranks["scalar"]
 
         def told(clock: Clock) -> Hashable:
-            return tuple(ranks[key][clock.get(key, 0)] for key in (*PIPES, SCALAR_READS))
+            return tuple([rank[clock.get(key, 0)] for key, rank in ranks.items()])
 
         lanes = []
-        for pipe in PIPES:
+        for pipe in used:
             lane = self.lanes[pipe]
             touched = frozenset(
                 (key, area, adds, _kind(self.ops[access.op]), ranks[pipe][access.sequence])

@@ -172,9 +172,8 @@ class _VectorKernel:
         builder = self._builder
         for side, size in self._plan.turned.items():
             matrix = _matrix(self._p, side)
-            for index, (nd, nz) in enumerate(_tiles(matrix, size)):
-                if index % (2 * self._plan.block_dim) == core:
-                    repeat(builder, self._turn, nd, nz)
+            for nd, nz in _tiles(matrix, size, core, 2 * self._plan.block_dim):
+                repeat(builder, self._turn, nd, nz)
         repeat(builder, sync_all, builder, "mte3", "mte3", ALL_VECTOR_CORES, TURNED)
         return builder.build()
 
@@ -199,15 +198,25 @@ class _VectorKernel:
         store(builder, self._nz, out, nz)
 
 
-def _tiles(matrix: GmMatrix, size: RowTile) -> Iterator[tuple[GmView, GmView]]:
-    """The tiles of *matrix* as rows and as NZ, columns first."""
+def _tiles(
+    matrix: GmMatrix, size: RowTile, core: int, cores: int
+) -> Iterator[tuple[GmView, GmView]]:
+    """The tiles of *matrix* that *core* of *cores* turns, as rows and as NZ.
+
+    They are dealt out in turn, those of the first rows first.
+    """
     fractals = replace(matrix, layout="FRACTAL_NZ")
     nd = GmView.of(f"{matrix.name}_nd", matrix.dtype, matrix.rows, matrix.columns)
     column_bytes = fractals.nz_stride_bytes
     blocks = ceil_div(matrix.columns, c0(matrix.dtype))
     nz = GmView.of(matrix.name, UINT8, blocks, column_bytes)
-    for row, rows in pieces(matrix.rows, size.rows):
+    tiles_down, tiles_across = (
+        tuple(pieces(extent, step))
+        for extent, step in ((matrix.rows, size.rows), (matrix.columns, size.columns))
+    )
+    for index in range(core, len(tiles_down) * len(tiles_across), cores):
+        row, rows = tiles_down[index // len(tiles_across)]
+        column, columns = tiles_across[index % len(tiles_across)]
         down = slice(row * BLOCK_BYTES, (row + align_up(rows, FRACTAL_ROWS)) * BLOCK_BYTES)
-        for column, columns in pieces(matrix.columns, size.columns):
-            first, last = column // c0(matrix.dtype), ceil_div(column + columns, c0(matrix.dtype))
-            yield nd[row : row + rows, column : column + columns], nz[first:last, down]
+        first, last = column // c0(matrix.dtype), ceil_div(column + columns, c0(matrix.dtype))
+        yield nd[row : row + rows, column : column + columns], nz[first:last, down]
