@@ -52,6 +52,15 @@ IN_GROUPS = tuple(
     for shape, dtype in (((1, 128), "float16"), ((128, 8), "int32"), ((2, 64), "float16"))
 )
 OF_64 = {"antiquant_group_size": 64}
+HEADS, LINE = TensorSpec((1, 2, 3, 64), "bfloat16"), TensorSpec((1, 1, 3, 64), "bfloat16")
+NEW_TOKENS, SLOTS = TensorSpec((2, 1, 32), "float16"), np.array([3, 1], np.int32)
+
+
+def _heads(count: int, dtype: str) -> TensorSpec:
+    """So many heads of three tokens."""
+    return TensorSpec((1, 3, count, 64), dtype)
+
+
 CASES = [
     Case(
         "npu_quantize", "by_channel",
@@ -92,6 +101,25 @@ CASES = [
     ),
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
+    Case("npu_rotary_mul", "half", (HEADS, LINE, LINE), ALL[1:2]),
+    Case(
+        "npu_rotary_mul", "odd_halves",
+        (TensorSpec((1, 2, 1, 20), "float32"), *[TensorSpec((1, 1, 1, 20), "float32")] * 2),
+        ALL[1:2],
+    ),
+    *(
+        Case("npu_apply_rotary_pos_emb", dtype, (_heads(2, dtype), *[_heads(1, dtype)] * 3),
+             (A2, INFERENCE) if dtype == "float16" else (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
+    *(
+        Case("npu_scatter_pa_kv_cache", mode, (*[NEW_TOKENS] * 2, *[pages] * 2, SLOTS), (A2,),
+             {"cache_mode": mode})
+        for mode, pages in (
+            ("Norm", TensorSpec((1, 4, 1, 32), "float16")),
+            ("PA_NZ", TensorSpec((1, 2, 4, 16), "float16")),
+        )
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

@@ -132,8 +132,8 @@ def _pages(contract: Contract, cache: Operand, tokens: Operand, is_nz: bool) -> 
     if not is_nz:
         contract.require(
             len(shape) == 4 and shape[2:] == (heads, width),
-            f"{cache.name} must have shape (blocks, block_size, {heads}, {width}) for {tokens.name} "
-            f"of shape {tokens.shape}, not {shape}; make it so",
+            f"{cache.name} must have shape (blocks, block_size, {heads}, {width}) for "
+            f"{tokens.name} of shape {tokens.shape}, not {shape}; make it so",
         )
         return shape[0], shape[1]
     contract.require(

@@ -142,14 +142,14 @@ class TokenWriter:
         if self.plan.template == "nz_in_turn":
             # Both are on their way in before the first leaves.
             slots = [self._load(self.queues[side], token) for side, (token, _) in pairs.items()]
-            for slot, (side, (token, place)) in zip(slots, pairs.items(), strict=True):
-                self._store(self.queues[side], slot, token, place)
+            for slot, (side, (_, place)) in zip(slots, pairs.items(), strict=True):
+                self._store(self.queues[side], slot, place)
             return
         for side, (token, place) in pairs.items():
             step = self.plan.piece_bytes * 8 // self.p.element.bits
             for start, count in pieces(token.columns, step):
-                piece, part = token[:, start : start + count], self._part(place, start, count)
-                self._store(self.queues[side], self._load(self.queues[side], piece), piece, part)
+                slot = self._load(self.queues[side], token[:, start : start + count])
+                self._store(self.queues[side], slot, self._part(place, start, count))
 
     def _part(self, place: GmView, start: int, count: int) -> GmView:
         """*count* numbers of a token from *start* on, at its slot."""
@@ -164,7 +164,7 @@ class TokenWriter:
         queue.enque(slot)
         return queue.deque()
 
-    def _store(self, queue: Queue, slot: Slot, token: GmView, place: GmView) -> None:
+    def _store(self, queue: Queue, slot: Slot, place: GmView) -> None:
         """What is in *slot* to *place*, a burst for each of its rows."""
         for first, count in pieces(place.rows, MAX_BURSTS):
             part = place[first : first + count, :]

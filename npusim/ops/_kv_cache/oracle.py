@@ -16,9 +16,10 @@ def written(cache: Array, tokens: Array, slots: Array, *, is_nz: bool) -> Array:
     """
     result = np.array(cache)
     kept = slots >= 0
-    numbers, places = tokens.reshape(len(tokens), -1)[kept], slots[kept]
+    count = tokens.shape[1] * tokens.shape[2]
+    numbers, places = tokens.reshape(-1, count)[kept], slots[kept]
     if not is_nz:
-        result.reshape(-1, numbers.shape[1])[places] = numbers
+        result.reshape(-1, count)[places] = numbers
         return result
     _, fractals, block_size, lanes = result.shape
     blocks, offsets = np.divmod(places, block_size)

@@ -32,13 +32,15 @@ class Plan(_protocol.Plan):
     """The most that one copy moves."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Tokens are dealt out evenly; few of them pass one after the other.
+def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
+    """Tokens are dealt out evenly; few of them pass one after the other. None without tokens.
 
     ops-transformer@05c401f9 attention/scatter_pa_kv_cache/op_host, and ascend-transformer-boost
     @ddcc8b62 src/kernels/mixkernels/reshape_and_cache. Assumed: that tokens too long for the
     buffer pass as many ones do.
     """
+    if not p.tokens:
+        return None
     cores = min(p.tokens, len(spec.vector_cores))
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
     sizes = [p.token_bytes(side) for side in p.sides]
