@@ -14,7 +14,6 @@ from npusim.data.integers import ceil_div
 from npusim.exports.listing import Line, Listing
 from npusim.exports.writing import Clock
 from npusim.isa import copied_place, ends
-from npusim.kernel.program import Body
 from npusim.trace import LaneTrace, Trace, copies_of
 
 __all__ = ["STEP_NS", "path_of", "throughput"]
@@ -22,6 +21,7 @@ __all__ = ["STEP_NS", "path_of", "throughput"]
 STEP_NS = 1000
 FIRST_NS = 1
 """Time of the first value: Insight drops a value at 0."""
+Ints = NDArray[np.int64]
 Steps = NDArray[np.float64]
 
 
@@ -44,35 +44,46 @@ def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[s
         for name in ("GM_TO_L1", "GM_TO_UB", "GM_TO_TOTAL", "L1_TO_GM", "UB_TO_GM", "TOTAL_TO_GM")
     }
     for lane in trace.lanes:
-        for line, start, end in _copies(lane, listing):
-            src, dst = path_of(line) or ("", "")
-            spread = clock.ns(start), clock.ns(end)
+        for (src, dst), nbytes, start, end in _copies(lane, listing, clock):
             for name in (f"{src}_TO_{dst}", "GM_TO_TOTAL" if src == "GM" else "TOTAL_TO_GM"):
                 row = moved.setdefault(name, np.zeros(steps + 1))
-                _spread(row, *spread, line.nbytes * len(lane.cores))
+                _spread(row, start, end, nbytes * len(lane.cores))
     for name, row in moved.items():
         for step, nbytes in enumerate(row.tolist()):
             yield name, max(step * STEP_NS, FIRST_NS), nbytes
 
 
-def _copies(lane: LaneTrace, listing: Listing) -> Iterator[tuple[Line, int, int]]:
-    """The copies from and to global memory, in program order, each with its start and its end."""
+def _copies(
+    lane: LaneTrace, listing: Listing, clock: Clock
+) -> Iterator[tuple[tuple[str, str], Ints, Ints, Ints]]:
+    """Of each path, as it first comes, its copies: bytes, starts and ends in ns, `(copies,)`."""
+    _, numbers = lane.program.distinct()
+    calls = {call.body: call for call in lane.program.calls}
+    lines = [line for body in lane.program.bodies for line in listing.of(calls[body])]
+    paths = [path_of(line) for line in lines]
+    known = list(dict.fromkeys(paths))
+    nbytes = np.array([line.nbytes for line in lines], np.int64)
+    ways = np.array([known.index(path) for path in paths], np.int64)
     index = copies_of(lane.program)
-    own: dict[Body, list[Line]] = {}
-    for call in lane.program.calls:
-        if call.body not in own:
-            own[call.body] = [line for line in listing.of(call) if line.place is not None]
-    lines = (line for call in lane.program.calls for line in own[call.body])
-    return zip(lines, lane.start[index].tolist(), lane.end[index].tolist(), strict=True)
+    taken = ways[numbers[index]]
+    found, firsts = np.unique(taken, return_index=True)
+    for way in found[np.argsort(firsts)].tolist():
+        own = index[taken == way]
+        start, end = clock.all_ns(lane.start[own]), clock.all_ns(lane.end[own])
+        path = known[way]
+        assert path is not None
+        yield path, nbytes[numbers[own]], start, end
 
 
-def _spread(row: Steps, start: int, end: int, nbytes: int) -> None:
+def _spread(row: Steps, start: Ints, end: Ints, nbytes: Ints) -> None:
     """Add *nbytes* to the steps between *start* and *end* ns, to each by its share."""
-    first, last = start // STEP_NS, max(start, end - 1) // STEP_NS
-    if first == last:
-        row[first] += nbytes
-        return
+    first, last = start // STEP_NS, np.maximum(start, end - 1) // STEP_NS
+    within = first == last
+    np.add.at(row, first[within], nbytes[within])
+    start, end, nbytes, first, last = (x[~within] for x in (start, end, nbytes, first, last))
     share = nbytes / (end - start)
-    row[first] += share * ((first + 1) * STEP_NS - start)
-    row[first + 1 : last] += share * STEP_NS
-    row[last] += share * (end - last * STEP_NS)
+    np.add.at(row, first, share * ((first + 1) * STEP_NS - start))
+    np.add.at(row, last, share * (end - last * STEP_NS))
+    # Few copies take several microseconds.
+    for number in np.flatnonzero(last - first > 1).tolist():
+        row[first[number] + 1 : last[number]] += share[number] * STEP_NS

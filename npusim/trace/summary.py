@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
-from npusim.isa import ORDERING, global_operand
+from npusim.isa import ORDERING, copied_place
 from npusim.kernel.program import Body
 from npusim.trace.lanes import LaneTrace, Trace
 
@@ -152,7 +152,7 @@ class Summary:
     def _moved(self, body: Body) -> Ints:
         """Bytes that each micro-op moves from or to global memory, `(ops,)`."""
         if body not in self._bytes:
-            places = [global_operand(op) for op in body]
+            places = [copied_place(op) for op in body]
             self._bytes[body] = np.array(
                 [place.nbytes if place else 0 for place in places], np.int64
             )
