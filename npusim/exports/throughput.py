@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.integers import ceil_div
-from npusim.exports.listing import Line, Listing
 from npusim.exports.writing import Clock
-from npusim.isa import copied_place, ends
+from npusim.isa import MicroOp, copied_place, ends
 from npusim.trace import LaneTrace, Trace, copies_of
 
 __all__ = ["STEP_NS", "path_of", "throughput"]
@@ -25,15 +24,15 @@ Ints = NDArray[np.int64]
 Steps = NDArray[np.float64]
 
 
-def path_of(line: Line) -> tuple[str, str] | None:
+def path_of(op: MicroOp) -> tuple[str, str] | None:
     """Between which memories a copy to or from global memory goes; None for what is no such."""
-    if copied_place(line.op) is None:
+    if copied_place(op) is None:
         return None
-    src, dst = ends(line.op)
+    src, dst = ends(op)
     return src.upper(), dst.upper()
 
 
-def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[str, int, float]]:
+def throughput(trace: Trace, clock: Clock) -> Iterator[tuple[str, int, float]]:
     """(name, ns, bytes in the STEP_NS from there on) of each path and of totals; zero at the end.
 
     Bytes in a microsecond are MB/s.
@@ -44,7 +43,7 @@ def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[s
         for name in ("GM_TO_L1", "GM_TO_UB", "GM_TO_TOTAL", "L1_TO_GM", "UB_TO_GM", "TOTAL_TO_GM")
     }
     for lane in trace.lanes:
-        for (src, dst), nbytes, start, end in _copies(lane, listing, clock):
+        for (src, dst), nbytes, start, end in _copies(lane, clock):
             for name in (f"{src}_TO_{dst}", "GM_TO_TOTAL" if src == "GM" else "TOTAL_TO_GM"):
                 row = moved.setdefault(name, np.zeros(steps + 1))
                 _spread(row, start, end, nbytes * len(lane.cores))
@@ -53,16 +52,13 @@ def throughput(trace: Trace, listing: Listing, clock: Clock) -> Iterator[tuple[s
             yield name, max(step * STEP_NS, FIRST_NS), nbytes
 
 
-def _copies(
-    lane: LaneTrace, listing: Listing, clock: Clock
-) -> Iterator[tuple[tuple[str, str], Ints, Ints, Ints]]:
+def _copies(lane: LaneTrace, clock: Clock) -> Iterator[tuple[tuple[str, str], Ints, Ints, Ints]]:
     """Of each path, as it first comes, its copies: bytes, starts and ends in ns, `(copies,)`."""
-    _, numbers = lane.program.distinct()
-    calls = {call.body: call for call in lane.program.calls}
-    lines = [line for body in lane.program.bodies for line in listing.of(calls[body])]
-    paths = [path_of(line) for line in lines]
+    ops, numbers = lane.program.distinct()
+    paths = [path_of(op) for op in ops]
     known = list(dict.fromkeys(paths))
-    nbytes = np.array([line.nbytes for line in lines], np.int64)
+    places = [copied_place(op) for op in ops]
+    nbytes = np.array([place.nbytes if place else 0 for place in places], np.int64)
     ways = np.array([known.index(path) for path in paths], np.int64)
     index = copies_of(lane.program)
     taken = ways[numbers[index]]
