@@ -216,14 +216,10 @@ class SharedMemory:
 
         *answers* have the same traits; beside each stands how many cores it is for.
         """
-        cores = sum(cores for _, cores in answers)
         if request.is_read:
-            answer, _ = answers[0]
-            request = request._replace(copies=cores, is_aliased=answer.is_aliased)
-            found = [(answer.found, cores) for answer, cores in answers]
-            _Load(self, request, found, done).begin(answer.shared_port)
+            _Load(self, request, answers, done).begin()
         else:
-            self._store(request, cores, done)
+            self._store(request, sum(cores for _, cores in answers), done)
 
     def _store(self, request: Request, cores: int, done: Done) -> None:
         nbytes = request.nbytes
@@ -250,10 +246,9 @@ class SharedMemory:
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
         return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
 
-    def near_port(self, request: Request) -> int:
-        """The speed at which a core takes bytes out of the L2, in PORT_UNITS."""
-        port = request.l2_port
-        return max(1, round(port * self.aliased_speed)) if request.is_aliased else port
+    def near_port(self, port: int, is_aliased: bool) -> int:
+        """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
+        return max(1, round(port * self.aliased_speed)) if is_aliased else port
 
     def row_cycles(self, far_rows: int, near_rows: int) -> int:
         """How long rows from global memory and from the L2 take at least: the round trips of their
@@ -290,7 +285,7 @@ class _Load:
     """
 
     __slots__ = (
-        *("_all_found", "_done", "_far_bytes", "_found", "_is_queued", "_latest", "_memory"),
+        *("_answers", "_done", "_far_bytes", "_found", "_is_queued", "_latest", "_memory"),
         *("_request", "_since", "_under_way", "_unturned", "gm_narrow", "l2_narrow", "turning"),
     )
 
@@ -298,13 +293,13 @@ class _Load:
         self,
         memory: SharedMemory,
         request: Request,
-        all_found: Sequence[tuple[Found, int]],
+        answers: Sequence[tuple[Answer, int]],
         done: Done,
     ) -> None:
-        """*all_found* have the same hits and misses, each for so many cores."""
+        """*answers* have the same traits, each for so many cores."""
         self._memory, self._request, self._done = memory, request, done
-        self._all_found = all_found
-        self._found, _ = all_found[0]
+        self._answers = answers
+        self._found = answers[0][0].found
         lines = self._found.hits + self._found.misses
         self._far_bytes = request.nbytes * self._found.misses // lines
         self._under_way = 0
@@ -318,9 +313,10 @@ class _Load:
         """Cycles that its bytes alone take at the core's ports."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
 
-    def begin(self, shared_port: int | None) -> None:
-        """Ask for all bytes, at the speed *shared_port* at most."""
+    def begin(self) -> None:
+        """Ask for all bytes."""
         memory, request, found = self._memory, self._request, self._found
+        _, shared_port, is_aliased = self._answers[0][0]
         nbytes, far_bytes = request.nbytes, self._far_bytes
         near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
@@ -329,7 +325,7 @@ class _Load:
         if request.is_cached:
             # Rows of one line wait for it once.
             far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
-        far_port, near_port = request.gm_port, memory.near_port(request)
+        far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
         far_cycles = ceil_div(far_bytes * PORT_UNITS, far_port)
         self._unturned = far_cycles + ceil_div(near_bytes * PORT_UNITS, near_port)
         # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
@@ -343,20 +339,21 @@ class _Load:
                 self._is_queued = shared_port < port
                 port = min(port, shared_port)
             load, units = 0, far_bytes * SHARE_UNITS
-            for each, cores in self._all_found:
-                load += port * each.fetched // units * cores
+            for each, cores in self._answers:
+                load += port * each.found.fetched // units * cores
             self._join("gm", True, Copy(far_bytes, port, load), is_far=True)
             if request.is_cached:
                 # Lines that come in are stored in the L2, beside what the cores store. They take
                 # of that link what they take of global memory, and wait there as they would.
                 load = 0
-                for each, cores in self._all_found:
-                    load += memory.fill_load(port, each.read, far_bytes) * cores
+                for each, cores in self._answers:
+                    load += memory.fill_load(port, each.found.read, far_bytes) * cores
                 self._join("l2", False, Copy(far_bytes, port, load), is_far=True)
         if request.is_cached:
             # All that the core gets passes through the L2.
             port = _speed(nbytes, took)
-            self._join("l2", True, Copy(nbytes, port, port * request.copies), is_far=False)
+            cores = sum(cores for _, cores in self._answers)
+            self._join("l2", True, Copy(nbytes, port, port * cores), is_far=False)
 
     def _join(self, memory: str, is_read: bool, copy: Copy, is_far: bool) -> None:
         self._under_way += 1

@@ -274,8 +274,7 @@ class Lane:
                 if self._waits_for[y] == x:
                     self._wake(y)
             elif what == COPY:
-                self._waits_for[pipe] = COPYING
-                self._position[pipe] = position
+                self._waits_for[pipe], self._position[pipe] = COPYING, position
                 self._start_copy(pipe, start)
                 break
             elif what == CROSS_SET:
