@@ -143,6 +143,7 @@ void memory_serve(Run *run) {
     }
     run->asked_count = 0;
     write_back(run);
+    for (int i = 0; i < 4; i++) link_plan(run, &run->links[i]);
 }
 
 /* All bytes are through one of the links, which was too narrow for some cycles. */
