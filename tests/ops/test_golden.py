@@ -125,6 +125,11 @@ CASES = [
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
     ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
+    Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
+    Case(
+        "add", "numbers_a_row",
+        (TensorSpec((2, 3, 70), "float16"), TensorSpec((3, 1), "float16")), ALL,
+    ),
     Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
     Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),
     Case(

@@ -37,6 +37,10 @@ def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
 
 
+ELEMENTWISE_OF_ONE = ("neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh",
+                      "sigmoid", "silu", "gelu")  # fmt: skip
+ELEMENTWISE_OF_TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le",
+                      "gt", "ge")  # fmt: skip
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
@@ -94,6 +98,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "weight": BYTES, "antiquant_scale": ones(2, N, dtype=F16)}
         | {"antiquant_group_size": 32},
     ),
+}
+CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
+CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
+CALLS |= {
+    "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
+    "bounds": ("clamp", {"x": HALF, "low": -1.0}),
+    "conversion": ("cast", {"x": HALF, "dtype": "float32"}),
 }
 TENSORS = [
     (call, name)
@@ -177,7 +188,7 @@ def test_fractals_are_refused_by_name_where_only_rows_are_taken(call: str, name:
         return
     value = given[name] if given[name].ndim >= 2 else given[name].reshape(1, -1)
     # Which npu_format_cast does not take.
-    is_wide = np.asarray(value).dtype in (np.int64, np.uint64)
+    is_wide = np.asarray(value).dtype in (np.int64, np.uint64, np.uint8)
     remedy = "make it in ND" if is_wide else r"pass it through npu_format_cast\(\.\.\., 2\)"
     message = rf"^{op}: {name} must have layout ND, not FRACTAL_NZ; {remedy} \[161002\]$"
     for form in forms(value, "FRACTAL_NZ", False):
