@@ -6,9 +6,10 @@
 (d) to (h) products on the cube: see products.py;
 (i) processor time of values: see values.py;
 (k) processor time of a process that imports npusim, or tells the help, against one of numpy;
-(l) a second call of the same shapes, time only, against the first one.
+(l) a second call of the same shapes, time only, against the first one;
+(m) processor time and memory of calls with many small pieces, time only: see slow_calls.py.
 
-All rows but the last have every call computed anew.
+All rows but (l) have every call computed anew.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import simpy
 from products import products
+from slow_calls import slow_calls
 from values import values
 
 import npusim
@@ -202,3 +204,4 @@ if __name__ == "__main__":
         values()
         start_up()
         second_calls()
+        slow_calls()

@@ -18,7 +18,7 @@ from npusim.check.rules import Place, check, check_blocks
 from npusim.check.unwritten import Written
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Binding, Block, Body, Program
 from npusim.timing.engines import ENGINES, Engine, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, L2_STATES, L2State, at_launch
@@ -70,12 +70,13 @@ def verify(
     orders: dict[Program, Sequence[int]] = {}
     written: dict[str, Written] = {}
     seen: set[tuple[Program, str]] = set()
+    accepted: dict[str, set[Body]] = {}
     for number, block in enumerate(blocks):
         if progress:
             progress("checks", number / len(blocks))
         if (block.program, block.kind) not in seen:
             seen.add((block.program, block.kind))
-            check(block.program, Place(spec, block.kind))
+            check(block.program, Place(spec, block.kind), accepted.setdefault(block.kind, set()))
         orders[block.program] = found.of_block(block)
         if outputs is not None:
             if block.kind not in written:

@@ -116,6 +116,10 @@ class _Search:
 
 @lru_cache(maxsize=4096)
 def _pieces(place: Global) -> Pieces:
+    if place.bursts > 1 and 0 <= place.stride_bytes <= place.burst_bytes:
+        # Each touches the next one.
+        size = (place.bursts - 1) * place.stride_bytes + place.burst_bytes
+        return np.array([place.offset_bytes]), np.array([place.offset_bytes + size])
     starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
     return starts, starts + place.burst_bytes
 
@@ -125,9 +129,11 @@ def _shifted(pieces: Pieces, nbytes: int) -> Pieces:
 
 
 def _merged(pieces: list[Pieces]) -> Pieces:
-    """*pieces* in ascending order, those that touch or overlap joined."""
+    """*pieces*, each merged by itself, in ascending order, those that touch or overlap joined."""
     if not pieces:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if len(pieces) == 1:
+        return pieces[0]
     start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
     if not start.size:
         return start, end
@@ -149,10 +155,6 @@ class _Share:
     """read, write, or the type in which it adds: additions do not mind each other."""
     pieces: Pieces
     moment: Moment | None
-
-    def is_ordered(self, other: _Share) -> bool:
-        ordered = self.moment and other.moment and self.moment.is_ordered(other.moment)
-        return bool(ordered)
 
     def common(self, other: _Share) -> tuple[int, int] | None:
         """The first bytes that both touch."""
@@ -239,15 +241,54 @@ def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -
     high = np.array([share.pieces[1][-1] for share in shares])
     owners = np.array([share.owner for share in shares])
     kinds = np.array([share.kind for share in shares])
-    for index, share in enumerate(shares):
-        rest = slice(index + 1, None)
-        near = (low[rest] < high[index]) & (low[index] < high[rest])
-        clash = (kinds[rest] != share.kind) | (share.kind == "write")
-        for other in np.flatnonzero(near & clash & (owners[rest] != share.owner)) + index + 1:
-            if not share.is_ordered(shares[other]):
-                common = share.common(shares[other])
-                if common is not None:
-                    _raise(tensor, *common, share.owner, shares[other].owner, blocks)
+    ordered = _Ordered(shares)
+    by_low = np.argsort(low, kind="stable")
+    # Of those that begin no earlier, the first that begins behind the end of each.
+    ends = np.searchsorted(low[by_low], high)
+    racing: list[tuple[int, int]] = []
+    for place, index in enumerate(by_low):
+        others = by_low[place + 1 : ends[index]]
+        clash = (kinds[others] != kinds[index]) | (kinds[index] == "write")
+        others = others[clash & (owners[others] != owners[index])]
+        for other in others[~ordered.with_all(int(index), others)]:
+            first, second = sorted((int(index), int(other)))
+            if shares[first].common(shares[second]) is not None:
+                racing.append((first, second))
+    if racing:
+        first, second = min(racing)
+        common = shares[first].common(shares[second])
+        assert common is not None
+        _raise(tensor, *common, shares[first].owner, shares[second].owner, blocks)
+
+
+class _Ordered:
+    """Which of some shares flags order, whichever comes first."""
+
+    def __init__(self, shares: list[_Share]) -> None:
+        moments = [share.moment for share in shares]
+        clocks = {id(moment.before): moment.before for moment in moments if moment}
+        rows = {clock: row for row, clock in enumerate(clocks, 1)}
+        size = max((clock.size for clock in clocks.values()), default=0)
+        # Row 0, and the last column, are for shares that nothing comes before or after.
+        self._before = np.zeros((len(rows) + 1, size + 1), np.int32)
+        for row, clock in enumerate(clocks.values(), 1):
+            self._before[row, :size] = clock
+        self._row = np.array([rows[id(moment.before)] if moment else 0 for moment in moments])
+        most = max((len(moment.after) for moment in moments if moment), default=0)
+        # (shares, setters of a core): which set of each comes after
+        self._setters = np.full((len(shares), most), size)
+        self._firsts = np.zeros((len(shares), most), np.int64)
+        for number, moment in enumerate(moments):
+            for place, (setter, first) in enumerate(moment.after if moment else ()):
+                self._setters[number, place], self._firsts[number, place] = setter, first
+
+    def with_all(self, index: int, others: Numbers) -> NDArray[np.bool_]:
+        """Whether share *index* is ordered with each of *others*."""
+        rows = self._row[others]
+        after = self._before[rows[:, None], self._setters[index]] > self._firsts[index]
+        before = self._before[self._row[index]][self._setters[others]] > self._firsts[others]
+        either: NDArray[np.bool_] = after.any(axis=1) | before.any(axis=1)
+        return either
 
 
 def _raise(

@@ -18,9 +18,13 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.views import GmView
 
-__all__ = ["Writer", "balanced", "fill", "load", "pieces"]
+__all__ = ["BODY_ROWS", "Writer", "balanced", "fill", "load", "pieces"]
 
 __kernel_vocabulary__ = True
+
+BODY_ROWS = 4
+"""Rows that a kernel of one row at a time writes as one body, which it calls for all that follow.
+It is of no consequence for what runs: fewer make more calls, more make longer bodies to check."""
 
 
 def balanced(extent: int, parts: int) -> int:

@@ -41,8 +41,8 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32
 from npusim.kernel.columns import ColumnVector
 from npusim.kernel.program import Block, Program
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings
+from npusim.kernel.rows import BODY_ROWS, Writer, load, pieces
+from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, same_shape_remedy
 from npusim.ops._protocol import Operator, present
@@ -172,13 +172,14 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with rectangles of the same size share their program."""
+    kernel = AntiQuant(spec, p, plan)
     programs: dict[tuple[int, int], Program] = {}
     blocks: list[Block] = []
     x, y = _matrices(p)
     for row, rows in pieces(p.rows, plan.rows_per_core):
         for column, columns in pieces(p.columns, plan.columns_per_core):
             if (rows, columns) not in programs:
-                programs[rows, columns] = AntiQuant(spec, p, plan).program(rows, columns)
+                programs[rows, columns] = kernel.program(rows, columns)
             core, bound = len(blocks), bindings(x[row:, column:], y[row:, column:], *_vectors(p))
             blocks.append(Block(core, spec.vector_cores[core], programs[rows, columns], bound))
     return tuple(blocks)
@@ -227,12 +228,19 @@ class AntiQuant:
             if not self.is_single:
                 for view in _vectors(self.p):
                     self.numbers[view.name] = self.vectors[view.name].take(view[:, here])
-            for row in range(rows):
-                piece = slice(row, row + 1), here
-                self.row(x[piece], y[piece])
+            for row, count in pieces(rows, BODY_ROWS):
+                some = slice(row, row + count), here
+                # Where the numbers are depends on the width alone: they have one buffer each.
+                repeat(self.builder, self.rows, x[some], y[some])
             for vector in self.vectors.values():
                 vector.drop()
         return self.builder.build()
+
+    def rows(self, x: GmView, y: GmView) -> None:
+        """*x* to *y*, both `(rows, width)`, one after the other."""
+        for row in range(x.rows):
+            here = slice(row, row + 1), slice(None)
+            self.row(x[here], y[here])
 
     def row(self, x: GmView, y: GmView) -> None:
         """*x* to *y*, both `(1, width)`."""

@@ -96,6 +96,10 @@ QUANTIZE: list[Case] = [
         (COUPLED, (9000, 12), "float16", 12, -1, False),
     )
 ]  # fmt: skip
+ANTI_QUANT: list[Case] = [
+    ("npu_anti_quant", SPLIT, {"x": spec("int8", 900, 40), "scale": spec("float32", 40)}),
+    ("npu_anti_quant", COUPLED, {"x": spec("int8", 900, 40), "scale": spec("float32", 1)}),
+]
 GROUPS: list[Case] = [
     (
         "npu_group_quant", SPLIT,
@@ -158,7 +162,7 @@ def weights() -> list[Case]:
     ] + [FIXPIPE]
 
 
-CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *GROUPS, *FORMATS, *weights()]
+CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *ANTI_QUANT, *GROUPS, *FORMATS, *weights()]
 
 
 def blocks_of(op: str, chip: DeviceSpec, arguments: dict[str, Any]) -> tuple[Block, ...]:

@@ -6,10 +6,13 @@ The k-th wait for a flag takes the k-th set of each core that it awaits, as in
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from functools import cached_property
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards.errors import DeadlockError, FlagError
@@ -17,18 +20,28 @@ from npusim.check.hazards.record import (
     Accesses,
     Called,
     Epoch,
-    FlagUse,
     Record,
     Recorder,
     has_cross_core_flags,
 )
 from npusim.check.hazards.rounds import Orders
+from npusim.devices.schema import Pipe
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.kernel.program import Block, Program
 
 __all__ = ["CrossCoreOrder", "Moment"]
 
 Flag = tuple[CrossMode, int]
+PIPES: tuple[Pipe, ...] = get_args(Pipe)
+Counts = tuple[int, ...]
+"""A number for each of PIPES."""
+Clock = NDArray[np.int32]
+"""How many sets of each pipe of each core come before something, `(setters,)`.
+
+A set that comes before something does so with all earlier ones of its pipe.
+"""
+SetOf = tuple[int, int]
+"""A set: the number of its setter, which is a pipe of a core, and its own among the setter's."""
 
 MOST_SETS = 16
 """Sets of a flag that a core may not have awaited yet.
@@ -46,14 +59,17 @@ class Moment:
 
     accesses: tuple[tuple[dict[str, int], Accesses], ...]
     """Each with by how much its call shifts the names."""
-    after: int
-    """The sets of the launch, a bit each, that come after it."""
-    before: int
+    after: tuple[SetOf, ...]
+    """Of each setter of its core, the first set that comes after it."""
+    before: Clock
     """The sets that come before it."""
 
     def is_ordered(self, other: Moment) -> bool:
         """Whether flags order it and *other*, of another core, either way round."""
-        return bool(self.after & other.before or other.after & self.before)
+        return self._precedes(other) or other._precedes(self)
+
+    def _precedes(self, other: Moment) -> bool:
+        return any(other.before[setter] > number for setter, number in self.after)
 
 
 class CrossCoreOrder:
@@ -65,32 +81,51 @@ class CrossCoreOrder:
 
     def __init__(self, blocks: tuple[Block, ...], orders: Orders) -> None:
         recorder = Recorder(orders)
-        records: dict[Program, tuple[Record, list[Called]]] = {}
+        records: dict[Program, tuple[_Uses, list[Called]]] = {}
+        counted: dict[int, tuple[Record, _Uses]] = {}
         self._cores: dict[Block, _Core] = {}
         programs = {block.program: None for block in blocks}
         flagged = {program for program in programs if has_cross_core_flags(program)}
-        first = 0
+        setters = 0
         for block in blocks if flagged else ():
             if block.program not in records:
                 is_flagged = block.program in flagged
-                found = recorder.record(block.program) if is_flagged else (Record(), [])
-                records[block.program] = found
-            core = self._cores[block] = _Core(block, *records[block.program], first)
-            first += core.sets
-        self._heard: dict[int, int] = {}
-        """Number of a set -> the sets that come before it, a bit each."""
+                found, calls = recorder.record(block.program) if is_flagged else (Record(), [])
+                if id(found) not in counted:
+                    counted[id(found)] = found, _Uses(found)
+                records[block.program] = counted[id(found)][1], calls
+            core = self._cores[block] = _Core(block, *records[block.program], setters)
+            setters += len(core.setters)
+        self._nothing: Clock = np.zeros(setters, np.int32)
+        self._heard: list[list[Clock]] = [[] for _ in range(setters)]
+        """For each set of each setter so far, the sets that come before it."""
+        self._over: dict[object, Clock] = {}
+        """What cores hear that await a set of the same cores."""
         self._go()
         self._check_counts()
 
     def of(self, block: Block) -> list[Moment] | None:
         """The accesses of *block* to global memory; None if it has no flags between cores."""
         core = self._cores.get(block)
-        if core is None or not core.record.flags:
+        if core is None or not core.uses.flags:
             return None
-        return [
-            Moment(core.accesses(x), x.sets << core.first, core.heard(x.waits))
-            for x in core.record.epochs
-        ]
+        if core.moments is None:
+            core.moments = [
+                Moment(core.accesses(epoch), core.first_sets(sets), self._known(core, waits))
+                for epoch, waits, sets in core.uses.epochs
+            ]
+        return core.moments
+
+    def _known(self, core: _Core, waits: Counts) -> Clock:
+        """The sets that come before the end of *waits* of *core*."""
+        known = core.known.get(waits)
+        if known is None:
+            known = self._nothing
+            for learnt, count in zip(core.learnt, waits, strict=True):
+                if count:
+                    known = _joined(known, learnt[count - 1])
+            core.known[waits] = known
+        return known
 
     def _go(self) -> None:
         cores = list(self._cores.values())
@@ -123,9 +158,17 @@ class CrossCoreOrder:
                 continue
             later = core.sets_after(flag, ordinal - MOST_SETS)
             # The wait is over before one of them: the core has told of it.
-            if not any(later & (self._heard[number] | 1 << number) for number in sets):
+            if not any(self._follows(each, later) for each in sets):
                 source = sources[-1]
-                raise FlagError(_too_many(source, source.uses[sets[-1]].index, core))
+                raise FlagError(_too_many(source, source.of_set[sets[-1]].index, core))
+
+    def _follows(self, each: SetOf, firsts: tuple[SetOf, ...]) -> bool:
+        """Whether a set is one of *firsts*, or comes after one of them."""
+        setter, number = each
+        heard = self._heard[setter][number]
+        return any(
+            heard[other] > first or (other == setter and number >= first) for other, first in firsts
+        )
 
     def _sources(self, block: Block) -> dict[CrossMode, list[_Core]]:
         """Mode -> the cores whose sets *block* awaits."""
@@ -133,32 +176,47 @@ class CrossCoreOrder:
         cores = self._cores.values()
         return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
 
-    def _step(self, core: _Core, use: FlagUse, sources: dict[CrossMode, list[_Core]]) -> bool:
-        if use.waits & ~core.done:
+    def _step(self, core: _Core, use: _Use, sources: dict[CrossMode, list[_Core]]) -> bool:
+        if any(count > len(learnt) for count, learnt in zip(use.waits, core.learnt, strict=True)):
             return False
+        place = PIPES.index(use.op.pipe)
         if isinstance(use.op, CrossCoreSetFlag):
-            self._heard[core.first + use.number] = core.heard(use.waits)
+            self._heard[core.setters[place]].append(self._known(core, use.waits))
             return True
         heard = self._awaited(core, use, sources)
         if heard is None:
             return False
-        core.learnt[use.number] = heard
-        core.done |= 1 << use.number
+        learnt = core.learnt[place]
+        learnt.append(_joined(learnt[-1], heard) if learnt else heard)
         return True
 
     def _awaited(
-        self, core: _Core, use: FlagUse, sources: dict[CrossMode, list[_Core]]
-    ) -> int | None:
+        self, core: _Core, use: _Use, sources: dict[CrossMode, list[_Core]]
+    ) -> Clock | None:
         """The sets that come before the end of a wait; None while one that it needs is missing."""
         flag = use.op.mode, use.op.event
-        ordinal = core.ordinals[use.number]
-        heard = 0
-        for source in sources[use.op.mode]:
-            sets = source.sets_of.get(flag, [])
-            if ordinal >= len(sets) or sets[ordinal] not in self._heard:
+        ordinal = core.ordinals[PIPES.index(use.op.pipe)][use.number]
+        group = core.block.group if use.op.mode == "group" else None
+        key = flag, ordinal, core.block.kind, group
+        if key not in self._over:
+            sets: list[SetOf] = []
+            for source in sources[use.op.mode]:
+                of_flag = source.sets_of.get(flag, [])
+                if ordinal >= len(of_flag):
+                    return None
+                setter, number = of_flag[ordinal]
+                if number >= len(self._heard[setter]):
+                    return None
+                sets.append((setter, number))
+            if not sets:
                 return None
-            heard |= 1 << sets[ordinal] | self._heard[sets[ordinal]]
-        return heard or None
+            # Many have heard of the very same.
+            heard = {id(x): x for x in (self._heard[setter][number] for setter, number in sets)}
+            over = np.maximum.reduce(list(heard.values()))
+            for setter, number in sets:
+                over[setter] = max(over[setter], number + 1)
+            self._over[key] = over
+        return self._over[key]
 
     def _deadlock(self, sources: dict[Block, dict[CrossMode, list[_Core]]]) -> str:
         stuck = [
@@ -176,76 +234,81 @@ class CrossCoreOrder:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A set or a wait of a flag between cores, seen from its pipe."""
+
+    op: CrossCoreSetFlag | CrossCoreWaitFlag
+    index: int
+    waits: Counts
+    """How many waits of each pipe of its core come before it."""
+    number: int
+    """Among the sets, or the waits, of its pipe."""
+
+
+class _Uses:
+    """What a record says, counted by pipe.
+
+    What a pipe has waited for, and what comes before a set of it, only grows: it is told by how
+    many there are.
+    """
+
+    def __init__(self, found: Record) -> None:
+        masks = {kind: dict.fromkeys(PIPES, 0) for kind in (CrossCoreSetFlag, CrossCoreWaitFlag)}
+        numbers = []
+        for use in found.flags:
+            of_pipe = masks[type(use.op)]
+            numbers.append(of_pipe[use.op.pipe].bit_count())
+            of_pipe[use.op.pipe] |= 1 << use.number
+        waits = tuple(masks[CrossCoreWaitFlag].values())
+        sets = tuple(masks[CrossCoreSetFlag].values())
+        self.flags = [
+            _Use(use.op, use.index, _counts(use.waits, waits), number)
+            for use, number in zip(found.flags, numbers, strict=True)
+        ]
+        self.epochs: list[tuple[Epoch, Counts, Counts]] = [
+            (epoch, _counts(epoch.waits, waits), _counts(~epoch.sets, sets))
+            for epoch in found.epochs
+        ]
+        """With the waits that come before each, and the sets that do not come after it."""
+
+
+def _counts(bits: int, masks: tuple[int, ...]) -> Counts:
+    return tuple([(bits & mask).bit_count() for mask in masks])
+
+
 class _Core:
     """A core of the launch: the flags that it still has to set or await, and what it has learnt."""
 
-    def __init__(self, block: Block, found: Record, calls: list[Called], first: int) -> None:
-        self.block, self.record, self._calls, self.first = block, found, calls, first
-        self.lanes: dict[str, deque[FlagUse]] = {}
-        self.uses: dict[int, FlagUse] = {}
-        """Its sets, by their numbers in the launch."""
-        self.sets_of: dict[Flag, list[int]] = {}
-        """Flag -> its sets, by their numbers in the launch."""
-        self.waits_of: dict[Flag, list[int]] = {}
-        """Flag -> its waits, by their numbers in the core."""
-        self.ordinals: list[int] = []
-        """For each wait how many came before it for the same flag."""
-        self.done = 0
-        """The waits that are over."""
-        counts: dict[Flag, int] = {}
-        for use in found.flags:
-            flag = use.op.mode, use.op.event
+    def __init__(self, block: Block, uses: _Uses, calls: list[Called], first_setter: int) -> None:
+        self.block, self.uses, self._calls = block, uses, calls
+        self.lanes: dict[str, deque[_Use]] = {}
+        self.setters: dict[int, int] = {}
+        """Place of a pipe that sets flags among PIPES -> its number among the setters."""
+        self.of_set: dict[SetOf, _Use] = {}
+        self.sets_of: dict[Flag, list[SetOf]] = {}
+        """Flag -> its sets."""
+        self.waits_of: dict[Flag, list[tuple[int, int]]] = {}
+        """Flag -> its waits: the places of their pipes, and their numbers on them."""
+        self.ordinals: list[list[int]] = [[] for _ in PIPES]
+        """For each wait of each pipe how many came before it for the same flag."""
+        for use in uses.flags:
+            flag, place = (use.op.mode, use.op.event), PIPES.index(use.op.pipe)
             self.lanes.setdefault(use.op.pipe, deque()).append(use)
             if isinstance(use.op, CrossCoreSetFlag):
-                self.sets_of.setdefault(flag, []).append(first + use.number)
-                self.uses[first + use.number] = use
+                setter = self.setters.setdefault(place, first_setter + len(self.setters))
+                self.sets_of.setdefault(flag, []).append((setter, use.number))
+                self.of_set[setter, use.number] = use
             else:
-                self.waits_of.setdefault(flag, []).append(use.number)
-                self.ordinals.append(counts.get(flag, 0))
-                counts[flag] = self.ordinals[-1] + 1
-        self.sets = sum(len(sets) for sets in self.sets_of.values())
-        self.learnt = [0] * len(self.ordinals)
-        """For each wait, the sets that come before its end, a bit each."""
-        self._heard: dict[int, int] = {}
-        """Waits that are over -> the sets that come before their end."""
-        self._latest = 0, 0
-        """The last of these."""
-
-    def sets_after(self, flag: Flag, ordinal: int) -> int:
-        """Its sets that come after wait number *ordinal* for *flag*, a bit each."""
-        waits = self.waits_of.get(flag, [])
-        if ordinal >= len(waits):
-            return 0
-        later = 0
-        for lane in self._sets_of_lanes:
-            # What a pipe has waited for only grows, so all sets after the first one that follows.
-            at = bisect_left(lane, True, key=lambda x: bool(x[0].waits >> waits[ordinal] & 1))
-            later |= lane[at][1] if at < len(lane) else 0
-        return later
-
-    @cached_property
-    def _sets_of_lanes(self) -> list[list[tuple[FlagUse, int]]]:
-        """For each pipe its sets, each with a bit for itself and all that follow."""
-        lanes: dict[str, list[tuple[FlagUse, int]]] = {}
-        for number, use in sorted(self.uses.items(), reverse=True):
-            lane = lanes.setdefault(use.op.pipe, [])
-            lane.append((use, 1 << number | (lane[-1][1] if lane else 0)))
-        return [lane[::-1] for lane in lanes.values()]
-
-    def heard(self, waits: int) -> int:
-        """The sets that come before the end of *waits*, which are over, a bit each."""
-        if waits not in self._heard:
-            # Most of them are those that were asked about before.
-            known, heard = self._latest
-            if known & ~waits:
-                known = heard = 0
-            rest = waits & ~known
-            while rest:
-                lowest = rest & -rest
-                heard |= self.learnt[lowest.bit_length() - 1]
-                rest ^= lowest
-            self._heard[waits], self._latest = heard, (waits, heard)
-        return self._heard[waits]
+                waits = self.waits_of.setdefault(flag, [])
+                self.ordinals[place].append(len(waits))
+                waits.append((place, use.number))
+        self.learnt: list[list[Clock]] = [[] for _ in PIPES]
+        """For each wait of each pipe that is over, the sets that come before its end."""
+        self.known: dict[Counts, Clock] = {}
+        """The same of several waits at once."""
+        self.moments: list[Moment] | None = None
+        self._waits_of_sets: dict[tuple[int, int], list[int]] = {}
 
     def accesses(self, epoch: Epoch) -> tuple[tuple[dict[str, int], Accesses], ...]:
         """What it touches in *epoch*."""
@@ -254,6 +317,43 @@ class _Core:
             shifts, accesses = self._calls[call]
             touched.append((shifts, accesses[number]))
         return tuple(touched)
+
+    def first_sets(self, counts: Counts) -> tuple[SetOf, ...]:
+        """The sets that follow *counts* of each pipe, of each setter that has one."""
+        return tuple([(setter, counts[place]) for place, setter in self.setters.items()])
+
+    def sets_after(self, flag: Flag, ordinal: int) -> tuple[SetOf, ...]:
+        """Of each setter the first set that comes after wait number *ordinal* for *flag*."""
+        waits = self.waits_of.get(flag, [])
+        if ordinal >= len(waits):
+            return ()
+        place, number = waits[ordinal]
+        # What a pipe has waited for only grows.
+        return tuple(
+            [
+                (setter, bisect_right(self._waited(setter, place), number))
+                for setter in self.setters.values()
+            ]
+        )
+
+    def _waited(self, setter: int, place: int) -> list[int]:
+        """For each set of *setter* how many waits of the pipe at *place* come before it."""
+        found = self._waits_of_sets.get((setter, place))
+        if found is None:
+            uses = [use for (other, _), use in self.of_set.items() if other == setter]
+            found = self._waits_of_sets[setter, place] = [use.waits[place] for use in uses]
+        return found
+
+
+def _joined(a: Clock, b: Clock) -> Clock:
+    """The later of each; one of the two where it is the later throughout."""
+    if a is b:
+        return a
+    joined = np.maximum(a, b)
+    for known in (b, a):
+        if np.array_equal(joined, known):
+            return known
+    return joined
 
 
 def _too_many(source: _Core, index: int, core: _Core) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import shared_names, walk
-from npusim.isa import Barrier
+from npusim.isa import Barrier, MicroOp
 from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["Orders", "order"]
 
+_Run = Body | tuple[MicroOp, ...]
 EVERYTHING = (Barrier(),)
-"""What ends a call after which all pipes are done."""
+"""Micro-ops after which all pipes are done."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,17 +128,28 @@ def order(program: Program) -> Sequence[int]:
 
 def _shares(program: Program, aliases: Aliases) -> bool:
     """Whether two pipes touch the same global memory with no barrier of all pipes between them."""
-    segment: dict[Body, None] = {}
-    ending: dict[Body, bool] = {}
-    for number, call in enumerate(program.calls, 1):
-        segment |= dict.fromkeys(call.body.leaves)
-        if call.body not in ending:
-            ending[call.body] = _ends(call.body)
-        if ending[call.body] or number == len(program.calls):
-            if shared_names((op for body in segment for op in body), aliases):
+    segment: dict[_Run, None] = {}
+    stages: dict[Body, list[tuple[_Run, ...]]] = {}
+    for call in program.calls:
+        if call.body not in stages:
+            stages[call.body] = _stages(call.body)
+        first, *others = stages[call.body]
+        segment |= dict.fromkeys(first)
+        for stage in others:
+            if shared_names((op for run in segment for op in run), aliases):
                 return True
-            segment.clear()
-    return False
+            segment = dict.fromkeys(stage)
+    return bool(shared_names((op for run in segment for op in run), aliases))
+
+
+def _stages(body: Body) -> list[tuple[_Run, ...]]:
+    """*body* from barrier to barrier of all pipes; where it makes calls, the last alone counts."""
+    if body.calls:
+        return [body.leaves, ()] if _ends(body) else [body.leaves]
+    ends = [index for index, op in enumerate(body, 1) if op in EVERYTHING]
+    if not ends:
+        return [(body,)]
+    return [(body.ops[a:b],) for a, b in zip([0, *ends], [*ends, len(body)], strict=True)]
 
 
 def _ends(body: Body) -> bool:

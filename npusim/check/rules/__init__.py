@@ -24,7 +24,7 @@ from npusim.isa import (
     Table,
     Trap,
 )
-from npusim.kernel.program import Line, Program
+from npusim.kernel.program import Body, Line, Program
 
 __all__ = ["CASTS", "Place", "RuleError", "check", "check_blocks"]
 
@@ -109,11 +109,12 @@ ROWS: Table[tuple[Rule, ...]] = Table(
 )
 
 
-def check(program: Program, place: Place) -> None:
+def check(program: Program, place: Place, known: set[Body] | None = None) -> None:
     """Raise RuleError for the first micro-op of *program* that *place* does not accept.
 
     Bodies that calls share are looked at once, without their shifts, on which no rule depends; a
-    micro-op's number is the one of its first call.
+    micro-op's number is the one of its first call. Those that are *known* to be accepted there are
+    not looked at again; others are then added to them.
     """
     check_program(program)
     if place.kind not in place.spec.cores:
@@ -122,8 +123,12 @@ def check(program: Program, place: Place) -> None:
             f"of {', '.join(place.spec.cores)}, not {place.kind}; take one of these"
         )
     check_registers(program)
+    known = set() if known is None else known
     seen: set[MicroOp] = set()
     for start, body in program.first_leaves:
+        if body in known:
+            continue
+        known.add(body)
         for index, op in enumerate(body):
             if op not in seen:
                 seen.add(op)

@@ -29,7 +29,7 @@ from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.columns import ColumnVector
 from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load, pieces
+from npusim.kernel.rows import BODY_ROWS, Writer, load, pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.kernel.views import load as load_typed
 from npusim.ops.npu_group_quant.contract import Problem
@@ -39,10 +39,6 @@ __all__ = ["build"]
 
 INDEX_CHUNK = 256
 """Entries of group_index in the buffer at a time: 1 KiB of int32 (ops-nn, group_quant_base.h)."""
-
-BODY_ROWS = 4
-"""Rows of a group that are written as one body and called for all that follow. It is of no
-consequence for what runs: fewer make more calls, more make longer bodies to be checked."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
