@@ -78,6 +78,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_anti_quant": {"x": ones(4, 16, dtype=np.int8), "scale": ones(16, dtype=FULL)},
     "npu_convert_weight_to_int4pack": {"weight": ones(4, 16, dtype=np.int32)},
+    "npu_dequant_swiglu_quant": {"x": ones(4, 16), "quant_mode": 1},
     "npu_dynamic_quant": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},

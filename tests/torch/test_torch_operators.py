@@ -111,6 +111,27 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
+    "dequantised halves": (
+        "npu_dequant_swiglu_quant",
+        {
+            "x": integers(3, 20, 64, dtype=torch.int32),
+            "weight_scale": torch.rand(64),
+            "activation_scale": torch.rand(60, 1),
+            "quant_mode": 1,
+        },
+        {},
+    ),
+    "dequantised halves of groups": (
+        "npu_dequant_swiglu_quant",
+        {
+            "x": half(20, 128).bfloat16(),
+            "quant_scale": torch.rand(2),
+            "quant_offset": torch.rand(2),
+            "group_index": torch.tensor([8, 12]),
+            "activate_left": True,
+        },
+        {},
+    ),
     "int8 product": (
         "npu_quant_matmul",
         {
@@ -693,6 +714,7 @@ def ends_badly(call: Any, op: str) -> str | None:
     return None
 
 
+@pytest.mark.filterwarnings("ignore:npu_dequant_swiglu_quant:UserWarning")
 @pytest.mark.parametrize("call", {op: call for call, (op, *_) in CALLS.items()}.values())
 def test_junk_ends_in_words_of_npusim(call: str) -> None:
     op, given, dtypes = CALLS[call]
