@@ -116,6 +116,17 @@ CASES = [
         {"weight_scale": TensorSpec((32, 128), "float32"), "group_index": np.full(32, 2),
          "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
     ),
+    # Two rows of a core, each of another group.
+    *(
+        Case(
+            "npu_swiglu_quant", what, (TensorSpec((96, 32), "bfloat16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((96, 16), "float32"), "quant_mode": mode}
+            | {"group_index": np.arange(1, 97, dtype=np.int32)} | more, 1,
+        )
+        for what, mode, more in (
+            ("dynamic", 1, {}), ("static", 0, {"offsets": TensorSpec((96, 16), "float32")}),
+        )
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

@@ -94,6 +94,8 @@ CALLS: dict[str, dict[str, Any]] = {
         "dtype": "qint8",
     },
     "npu_swiglu": {"x": ones(4, 64)},
+    "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
+    | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),

@@ -24,6 +24,7 @@ from npusim.data.dtypes import (
 pytestmark = [
     pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning"),
     pytest.mark.filterwarnings("ignore:npu_dynamic_quant:UserWarning"),
+    pytest.mark.filterwarnings("ignore:npu_swiglu_quant:UserWarning"),
 ]
 
 F16, F32 = np.float16, np.float32
@@ -74,6 +75,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_dequant_swiglu_quant",
         {"x": ones(N, 128, dtype=np.int32), "weight_scale": ones(1, 128), "quant_mode": 1}
         | {"group_index": np.array([N])},
+    ),
+    "quantised halves": (
+        "npu_swiglu_quant",
+        {"x": HALF, "smooth_scales": ones(1, N // 2), "offsets": ones(1, N // 2)}
+        | {"group_index": INDEX},
     ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),

@@ -33,6 +33,12 @@ CALLS: dict[tuple[str, str], tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]]
     ("npu_dequant_swiglu_quant", "dst_type"): (
         {"x": HALF, "quant_mode": 1}, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),),
     ),
+    ("npu_swiglu_quant", "dst_type"): (
+        {"x": HALF, "smooth_scales": np.ones((1, HALF.shape[-1] // 2), np.float32)}
+        | {"quant_mode": 1},
+        (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
+         ("quint4x2", torch.quint4x2)),
+    ),
     ("npu_anti_quant", "dst_dtype"): (
         {"x": BYTES, "scale": ONE},
         (("float16", torch.float16, torch.half, np.float16, None),

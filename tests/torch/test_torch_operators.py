@@ -132,6 +132,16 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "quantised halves": (
+        "npu_swiglu_quant",
+        {
+            "x": half(20, 64),
+            "smooth_scales": torch.rand(2, 32),
+            "group_index": torch.tensor([8, 20], dtype=torch.int32),
+            "quant_mode": 1,
+        },
+        {"dst_type": "quint4x2"},
+    ),
     "int8 product": (
         "npu_quant_matmul",
         {
@@ -714,7 +724,7 @@ def ends_badly(call: Any, op: str) -> str | None:
     return None
 
 
-@pytest.mark.filterwarnings("ignore:npu_dequant_swiglu_quant:UserWarning")
+@pytest.mark.filterwarnings("ignore:npu_(dequant_)?swiglu_quant:UserWarning")
 @pytest.mark.parametrize("call", {op: call for call, (op, *_) in CALLS.items()}.values())
 def test_junk_ends_in_words_of_npusim(call: str) -> None:
     op, given, dtypes = CALLS[call]
