@@ -127,6 +127,19 @@ CASES = [
             ("dynamic", 1, {}), ("static", 0, {"offsets": TensorSpec((96, 16), "float32")}),
         )
     ),
+    *(
+        Case(
+            "npu_dynamic_quant_asymmetric", template,
+            (TensorSpec((rows, columns), "float16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((rows, columns), "float16"), "template": template}
+            | {"group_index": np.arange(1, rows + 1, dtype=np.int32)}
+            if "moe" in template else {"template": template}, 1,
+        )
+        for template, rows, columns in (
+            ("db", 97, 136), ("base", 1, 136), ("large", 1, 10256), ("moe", 96, 24),
+            ("moe_large", 1, 10256),
+        )
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

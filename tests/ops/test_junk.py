@@ -80,6 +80,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_convert_weight_to_int4pack": {"weight": ones(4, 16, dtype=np.int32)},
     "npu_dequant_swiglu_quant": {"x": ones(4, 16), "quant_mode": 1},
     "npu_dynamic_quant": {"x": ones(4, 16)},
+    "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
     "npu_quant_matmul": {

@@ -81,6 +81,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "smooth_scales": ones(1, N // 2), "offsets": ones(1, N // 2)}
         | {"group_index": INDEX},
     ),
+    "dynamic, offsets": (
+        "npu_dynamic_quant_asymmetric",
+        {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
+    ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
     "int8 product": (

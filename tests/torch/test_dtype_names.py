@@ -39,6 +39,10 @@ CALLS: dict[tuple[str, str], tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]]
         (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
          ("quint4x2", torch.quint4x2)),
     ),
+    ("npu_dynamic_quant_asymmetric", "dst_type"): (
+        {"x": HALF}, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
+                      ("quint4x2", torch.quint4x2)),
+    ),
     ("npu_anti_quant", "dst_dtype"): (
         {"x": BYTES, "scale": ONE},
         (("float16", torch.float16, torch.half, np.float16, None),

@@ -142,6 +142,11 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"dst_type": "quint4x2"},
     ),
+    "dynamic with offsets": (
+        "npu_dynamic_quant_asymmetric",
+        {"input": half(4, 3, 32), "smooth_scales": half(32)},
+        {"dst_type": "quint4x2"},
+    ),
     "int8 product": (
         "npu_quant_matmul",
         {
@@ -213,7 +218,11 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 """What it is -> operator, tensors and attributes, and dtypes by npusim's names."""
 
 
-OWN_NAMES = {("npu_dynamic_quant", "input"): "x", ("npu_swiglu", "self"): "x"}
+OWN_NAMES = {
+    ("npu_dynamic_quant_asymmetric", "input"): "x",
+    ("npu_dynamic_quant", "input"): "x",
+    ("npu_swiglu", "self"): "x",
+}
 """Operator and parameter of torch_npu -> npusim's name of it."""
 
 
