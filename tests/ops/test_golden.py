@@ -120,6 +120,54 @@ CASES = [
             ("PA_NZ", TensorSpec((1, 2, 4, 16), "float16")),
         )
     ),
+    *(
+        Case(
+            "npu_dequant_swiglu_quant", what, (TensorSpec((2, columns), dtype),), ALL[1:2],
+            {name: TensorSpec(shape, "float32") for name, shape in more.items()}
+            | {"quant_mode": mode},
+        )
+        for what, columns, dtype, mode, more in (
+            ("dynamic", 64, "float16", 1, {"quant_scale": (32,)}),
+            ("dynamic_long", 15808, "bfloat16", 1, {}),
+            ("performance", 64, "int32", 1, {"weight_scale": (64,), "activation_scale": (2,)}),
+            ("static", 64, "int32", 0,
+             {"weight_scale": (64,), "bias": (64,), "quant_scale": (32,), "quant_offset": (32,)}),
+        )
+    ),
+    Case(
+        "npu_dequant_swiglu_quant", "groups", (TensorSpec((4, 128), "int32"),), ALL[1:2],
+        {"weight_scale": TensorSpec((2, 128), "float32"), "group_index": np.array([3, 1]),
+         "activation_scale": TensorSpec((4, 1), "float32"), "quant_mode": 1}, 1,
+    ),
+    Case(
+        "npu_dequant_swiglu_quant", "whole_groups", (TensorSpec((64, 128), "int32"),), ALL[1:2],
+        {"weight_scale": TensorSpec((32, 128), "float32"), "group_index": np.full(32, 2),
+         "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
+    ),
+    # Two rows of a core, each of another group.
+    *(
+        Case(
+            "npu_swiglu_quant", what, (TensorSpec((96, 32), "bfloat16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((96, 16), "float32"), "quant_mode": mode}
+            | {"group_index": np.arange(1, 97, dtype=np.int32)} | more, 1,
+        )
+        for what, mode, more in (
+            ("dynamic", 1, {}), ("static", 0, {"offsets": TensorSpec((96, 16), "float32")}),
+        )
+    ),
+    *(
+        Case(
+            "npu_dynamic_quant_asymmetric", template,
+            (TensorSpec((rows, columns), "float16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((rows, columns), "float16"), "template": template}
+            | {"group_index": np.arange(1, rows + 1, dtype=np.int32)}
+            if "moe" in template else {"template": template}, 1,
+        )
+        for template, rows, columns in (
+            ("db", 97, 136), ("base", 1, 136), ("large", 1, 10256), ("moe", 96, 24),
+            ("moe_large", 1, 10256),
+        )
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

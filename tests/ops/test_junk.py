@@ -78,7 +78,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_anti_quant": {"x": ones(4, 16, dtype=np.int8), "scale": ones(16, dtype=FULL)},
     "npu_convert_weight_to_int4pack": {"weight": ones(4, 16, dtype=np.int32)},
+    "npu_dequant_swiglu_quant": {"x": ones(4, 16), "quant_mode": 1},
     "npu_dynamic_quant": {"x": ones(4, 16)},
+    "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
     "npu_quant_matmul": {
@@ -93,6 +95,8 @@ CALLS: dict[str, dict[str, Any]] = {
         "dtype": "qint8",
     },
     "npu_swiglu": {"x": ones(4, 64)},
+    "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
+    | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),

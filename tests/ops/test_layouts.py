@@ -24,6 +24,7 @@ from npusim.data.dtypes import (
 pytestmark = [
     pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning"),
     pytest.mark.filterwarnings("ignore:npu_dynamic_quant:UserWarning"),
+    pytest.mark.filterwarnings("ignore:npu_swiglu_quant:UserWarning"),
 ]
 
 F16, F32 = np.float16, np.float32
@@ -69,6 +70,25 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
+    "dequantised halves": (
+        "npu_dequant_swiglu_quant",
+        {"x": ones(N, N, dtype=np.int32), "weight_scale": ones(N), "activation_scale": ones(N)}
+        | {"bias": ones(N), "quant_scale": ones(N // 2), "quant_offset": ones(N // 2)},
+    ),
+    "dequantised halves, groups": (
+        "npu_dequant_swiglu_quant",
+        {"x": ones(N, 128, dtype=np.int32), "weight_scale": ones(1, 128), "quant_mode": 1}
+        | {"group_index": np.array([N])},
+    ),
+    "quantised halves": (
+        "npu_swiglu_quant",
+        {"x": HALF, "smooth_scales": ones(1, N // 2), "offsets": ones(1, N // 2)}
+        | {"group_index": INDEX},
+    ),
+    "dynamic, offsets": (
+        "npu_dynamic_quant_asymmetric",
+        {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
+    ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
     "int8 product": (
@@ -117,9 +137,10 @@ TENSORS = [
 def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
     """Full of what *like* holds, so that no value is refused.
 
-    64-bit words have the bit that says int8.
+    64-bit words have the bit that says int8, unless they are the rows of groups.
     """
-    return np.full(shape, 1 << 46 if np.dtype(dtype).itemsize == 8 else min(like.max(), N), dtype)
+    is_word = np.dtype(dtype).itemsize == 8 and not (like.dtype == np.int64 and like.max() <= N)
+    return np.full(shape, 1 << 46 if is_word else min(like.max(), N), dtype)
 
 
 def forms(value: Any, layout: str, transposed: bool) -> list[Any]:
