@@ -338,7 +338,7 @@ def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow)
         whole = Whole.rounded(values, dst, mode)
         if whole is not None:
             return whole.values
-    elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode == "rint":
+    elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode in ("rint", "none"):
         # Both round once, to nearest even, and have infinities; a NaN fails both tests.
         largest = np.inf if overflow == "inf_nan" else _FLOAT_FORMAT[dst][2]
         if values.size and values.max() <= largest and -largest <= values.min():

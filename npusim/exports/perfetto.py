@@ -55,7 +55,7 @@ def write(
     with TraceFile(path, head) as out:
         out.name("process_name", TRAFFIC, 1, "global memory")
         out.name("process_sort_index", TRAFFIC, 1, 0)
-        for name, at, nbytes in throughput(trace, listing, clock):
+        for name, at, nbytes in throughput(trace, clock):
             if scale == "us":
                 out.counter(TRAFFIC, name, at, "MB/s", nbytes)
             else:

@@ -68,7 +68,7 @@ def write_all(
                 for name in _used(lane, listing):
                     out.name("thread_sort_index", place.name, name, LANES[name])
         writer = EventWriter(out, listing, words)
-        for name, at, megabytes_per_s in throughput(trace, listing, clock):
+        for name, at, megabytes_per_s in throughput(trace, clock):
             out.counter("MTE Throughput", name, at, "throughput(MB/s)", megabytes_per_s)
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
             for core in lane.cores:

@@ -9,6 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["Clock", "Scale", "TraceFile", "quoted"]
 
 Scale = Literal["us", "cycles"]
@@ -28,6 +31,12 @@ class Clock:
 
     def ns(self, cycles: int) -> int:
         return cycles if self.scale == "cycles" else round(cycles * 1e9 / self.hz)
+
+    def all_ns(self, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The same of several, `(n,)`."""
+        if self.scale == "cycles":
+            return cycles
+        return np.rint(cycles * 1e9 / self.hz).astype(np.int64)
 
 
 def stamp(ns: int) -> str:

@@ -136,6 +136,16 @@ def _written_out(calls: tuple[Call, ...]) -> tuple[MicroOp, ...]:
     return tuple(_shifted(op, call.shifts) for call in calls for op in call.ops)
 
 
+def _laid_out(calls: tuple[Call, ...], known: dict[Body, NDArray[Number]]) -> NDArray[Number]:
+    """What *known* says of the bodies that *calls* are made of, one call after the other."""
+    found = []
+    for call in calls:
+        if call.body not in known:
+            known[call.body] = _laid_out(call.body.calls, known)
+        found.append(known[call.body])
+    return np.concatenate(found)
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Micro-ops in program order, for every core that is bound to them."""
@@ -175,19 +185,18 @@ class Program:
         return _written_out(self.calls)
 
     def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
-        """What *of_body* says of each micro-op of a body, `(ops,)` of it, for every micro-op.
+        """What *of_body* says of each micro-op of a body without calls, for every micro-op.
 
-        *of_body* is asked at every call, so it should keep what it has found out.
+        Both are `(ops,)`; *of_body* is asked once for each of :attr:`leaves`.
         """
-        found = [of_body(call.body) for call in self.calls]
-        return np.concatenate(found) if found else of_body(Body(()))
+        known = {leaf: of_body(leaf) for leaf in self.leaves}
+        return _laid_out(self.calls, known) if known else of_body(Body(()))
 
     def distinct(self) -> tuple[tuple[MicroOp, ...], NDArray[np.int64]]:
-        """The micro-ops of its bodies, not moved on, and for every micro-op the number of its own,
-        `(ops,)`."""
+        """The micro-ops of :attr:`leaves`, and for each of all the number of its own, `(ops,)`."""
         ops: list[MicroOp] = []
         numbers: dict[Body, NDArray[np.int64]] = {}
-        for body in self.bodies:
+        for body in self.leaves:
             numbers[body] = np.arange(len(ops), len(ops) + len(body))
             ops += body.ops
         return tuple(ops), self.laid_out(lambda body: numbers[body]) if ops else np.arange(0)

@@ -1,7 +1,8 @@
 """The operators, one module or folder each, named after the torch_npu function.
 
 An operator's module declares it: `OPERATOR = Operator(name=..., check=..., tile=..., build=...,
-reference=...)`, see :class:`Operator`. `check` holds a call against the contract of a product line
+reference=...)`, see :class:`Operator`; or, in the folder ``families``, as one row of several that a
+kernel serves. `check` holds a call against the contract of a product line
 and returns a :class:`Problem`, `tile` splits it over cores and buffers as the vendor's kernel does
 and returns a :class:`Plan`, `build` writes the programs, and `reference` computes the result on
 whole arrays in plain numpy; `torch` says how torch calls it. To add an
@@ -32,20 +33,40 @@ __all__ = [
 ]
 
 
+FAMILIES = "families"
+"""The folder of those that share kernels."""
+
+
 @cache
 def names() -> tuple[str, ...]:
     """The names of all operators, sorted."""
+    return tuple(sorted((*_modules(), *_of_families())))
+
+
+@cache
+def _modules() -> frozenset[str]:
+    """The operators that have a module of their own."""
     found = (module.name for module in iter_modules(__path__))
-    return tuple(sorted(name for name in found if not name.startswith("_")))
+    return frozenset(name for name in found if not name.startswith("_") and name != FAMILIES)
+
+
+@cache
+def _of_families() -> dict[str, Operator]:
+    """The operators of the families, by name."""
+    modules = iter_modules([f"{folder}/{FAMILIES}" for folder in __path__])
+    families = (import_module(f"{__name__}.{FAMILIES}.{module.name}") for module in modules)
+    return {operator.name: operator for family in families for operator in family.OPERATORS}
 
 
 def load(name: str) -> Operator:
     """The operator called *name*; raises ValueError if there is none."""
-    if not isinstance(name, str) or name not in names():
+    if isinstance(name, str) and name in _modules():
+        found: Operator = import_module(f"{__name__}.{name}").OPERATOR
+        return found
+    if not isinstance(name, str) or name not in _of_families():
         near = get_close_matches(name, names(), n=1) if isinstance(name, str) else []
         hint = f"; did you mean {near[0]}?" if near else "; use one of these"
         raise ValueError(
             f"ops: an operator must be one of {', '.join(names())}, not {shown(name)}{hint}"
         )
-    found: Operator = import_module(f"{__name__}.{name}").OPERATOR
-    return found
+    return _of_families()[name]

@@ -104,7 +104,7 @@ class Operator:
     earlier: Callable[[Any, dict[str, Any]], tuple[EarlierCall, ...]] = _nothing_first
     """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
-    reference: Callable[..., Array | Tensor | tuple[Array, ...]]
+    reference: Callable[..., Array | Tensor | tuple[Array | Tensor, ...]]
     """Computes the result on whole arrays in plain numpy. Its parameters are those of the torch_npu
     function, in its order, with its defaults; `spec` and `cube_order` are the oracle's own."""
     on_host: bool = False

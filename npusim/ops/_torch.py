@@ -62,6 +62,9 @@ class TorchFunction:
     """Parameter that is a dtype -> names of dtypes that the operator spells otherwise."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Parameter -> what None stands for, where the operator does not take None."""
+    into: tuple[str, ...] = ()
+    """Parameters whose tensors take the outputs of their names, where they lie: the kernel writes
+    to them in place."""
     absent: tuple[str, ...] = ()
     """Parameters that only chips after A3 take: None here."""
     warns_eager: Callable[[Given], str | None] = _nothing

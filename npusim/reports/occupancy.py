@@ -45,7 +45,7 @@ BUFFERS = {
 }
 """Buffer -> the pipe whose colour it has; in the order of the way of the data."""
 MAX_OPS = 200_000
-"""Longer programs are looked at up to there."""
+"""Longer programs are looked at up to there, and the picture says so."""
 HEADER_HEIGHT = 0.5
 ROOM = 0.8
 FAR_ABOVE = 5
@@ -117,7 +117,9 @@ def _lives(lane: LaneTrace) -> dict[str, list[Life]]:
     ended: dict[str, list[Life]] = {}
     alive: dict[str, list[Life]] = {}
     starts, ends = lane.start.tolist(), lane.end.tolist()
-    for index, op in enumerate(lane.ops[:MAX_OPS]):
+    ops, numbers = lane.program.distinct()
+    for index, number in enumerate(numbers[:MAX_OPS].tolist()):
+        op = ops[number]
         for place in reads(op):
             for life in alive.get(place.buffer, ()):
                 if life[0] < place.end_bytes and place.offset_bytes < life[1]:
@@ -178,8 +180,11 @@ def occupancy(subject: Subject, *, end_us: float | None = None, ax: Axes | None 
     ax.set_yticks(places, [row.buffer for row in found])
     style.bare(ax)
     style.title(ax, f"{title_start(subject)}{_finding(found)}")
+    label = "time since the cores started (us); light: at times; dashed: claimed; line: size"
+    if any(len(lane.program) > MAX_OPS for lane in slowest_lanes(trace)):
+        label += f"; of {MAX_OPS:,} micro-ops a core"
     ax.set_xlabel(
-        "time since the cores started (us); light: at times; dashed: claimed; line: size",
+        label,
         size=style.TEXT_POINTS,
         color=style.INK,
         loc="left",

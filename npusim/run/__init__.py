@@ -50,9 +50,8 @@ def run(
     :data:`npusim.chip.Progress`.
 
     Programs and times of earlier calls are kept, and found by all that they depend on: see
-    :mod:`npusim.run.kept`. Times can be kept for other processes too, in a folder *cache*, or in
-    the one that the environment variable NPUSIM_CACHE names: see :mod:`npusim.run.stored`. Of all
-    these *progress* hears nothing.
+    :mod:`npusim.run.kept`; times also for other processes, in the folder *cache* or the one that
+    NPUSIM_CACHE names: see :mod:`npusim.run.stored`. Of these *progress* hears nothing.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.

@@ -60,10 +60,12 @@ def simulate(
     spec: DeviceSpec,
     engine: Engine,
     hear: Callable[[float], None] | None = None,
+    *,
+    every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
     """As :func:`npusim.timing.simpy_engine.simulate`, by *engine*."""
     if engine == "simpy":
-        return simpy_engine.simulate(groups, codes, cache, spec, hear)
+        return simpy_engine.simulate(groups, codes, cache, spec, hear, every_core)
     from npusim.timing.compiled.run import simulate
 
     return simulate(groups, codes, cache, spec, hear)

@@ -18,7 +18,7 @@ from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, copied_place
 from npusim.kernel.program import Block, Body, Program
 from npusim.timing.memory import touched_lines
 
-__all__ = ["equivalent_cores"]
+__all__ = ["equivalent_cores", "has_cross_core_flags"]
 
 LineNumbers = NDArray[np.int64]
 _Place = tuple[Global, int]
@@ -41,7 +41,7 @@ def equivalent_cores(
             for name, bound in block.bindings.items()
         )
         if block.program not in has_flags:
-            has_flags[block.program] = _has_cross_core_flags(block.program)
+            has_flags[block.program] = has_cross_core_flags(block.program)
         # A flag ties the core to others at its own cycles: such a block is a class of its own.
         own = block.core if has_flags[block.program] else None
         by_traits.setdefault((block.program, block.kind, own, *places), []).append(block)
@@ -110,7 +110,7 @@ def _copied(body: Body) -> list[Global]:
     return [place for place in map(copied_place, body) if place is not None]
 
 
-def _has_cross_core_flags(program: Program) -> bool:
+def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores, so that its blocks differ in time."""
     return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.leaves for op in body)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 
 import simpy
 
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
+from npusim.timing.equivalence import has_cross_core_flags
 from npusim.timing.memory import L2, SharedMemory
-from npusim.timing.pipes import Code, CrossCoreFlags, Lane
+from npusim.timing.pipes import Code, CrossCoreFlags, Lane, Member
+from npusim.timing.pipes.decode import PIPES
 from npusim.trace import LaneTrace
 
 __all__ = ["simulate"]
@@ -24,32 +26,57 @@ def simulate(
     cache: L2,
     spec: DeviceSpec,
     hear: Callable[[float], None] | None,
+    every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
     """Time one of each of *groups*, which run *codes*, from cycle 0.
 
+    They are timed together as long as they do the same; with *every_core* each is on its own.
     Returns what happened when, group by group, and how many bytes the L2 wrote back. *hear* is told
     now and then which share of the micro-ops has started. Raises DeadlockError.
     """
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
     cross_core_flags = CrossCoreFlags()
-    lanes = [
-        Lane(env, memory, cross_core_flags, code, group)
-        for group, code in zip(groups, codes, strict=True)
-    ]
-    for lane in lanes:
+    lanes: list[Lane] = []
+    for members in _together(groups, codes, every_core):
+        Lane(env, memory, cross_core_flags, members, lanes)
+    for lane in tuple(lanes):
         lane.run()
     if hear:
-        _watch(env, lanes, hear)
+        _watch(env, lanes, sum(len(code.program) for code in codes), hear)
     env.run()
-    return tuple(lane.finish() for lane in lanes), memory.written_bytes
+    # A deadlock is told of the first core that is stuck.
+    lanes.sort(key=lambda lane: lane.members[0].number)
+    found = {
+        member.number: trace
+        for lane in lanes
+        for member, trace in zip(lane.members, lane.finish(), strict=True)
+    }
+    return tuple(found[number] for number in range(len(groups))), memory.written_bytes
 
 
-def _watch(env: simpy.Environment, lanes: list[Lane], hear: Callable[[float], None]) -> None:
+def _together(
+    groups: Sequence[tuple[Block, ...]], codes: Sequence[Code], every_core: bool
+) -> list[list[Member]]:
+    """Which of *groups* begin as one lane: those of a kind, unless flags tie them to others."""
+    found: dict[Hashable, list[Member]] = {}
+    for number, (blocks, code) in enumerate(zip(groups, codes, strict=True)):
+        names = blocks[0].bindings
+        places = {name: {block.bindings[name] for block in blocks} for name in names}
+        different = {name: len(meant) for name, meant in places.items()}
+        is_alone = every_core or has_cross_core_flags(code.program)
+        key = number if is_alone else code.decoder.kind
+        member = Member(number, code, blocks, different, [[] for _ in PIPES])
+        found.setdefault(key, []).append(member)
+    return list(found.values())
+
+
+def _watch(
+    env: simpy.Environment, lanes: list[Lane], total: int, hear: Callable[[float], None]
+) -> None:
     """Let SimPy work until nothing is left to do, with reports in between."""
-    total = sum(lane.waiting for lane in lanes)
     while env.peek() < inf:
-        hear(1 - sum(lane.waiting for lane in lanes) / total)
+        hear(sum(lane.started for lane in lanes) / total)
         for _ in range(EVENTS_PER_REPORT):
             if env.peek() == inf:
                 break

@@ -74,6 +74,8 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
     def fake(*args: Any, **kwargs: Any) -> Any:
         bound = bind(schema, args, kwargs)
         first = next(iter(bound.values()))
+        if function.into:
+            return _returned(schema, [bound[name] for name in function.into])
         if schema.is_mutable:
             return first
         known = described(arguments(function, bound), {})
@@ -91,6 +93,12 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
         return outputs if len(outputs) > 1 else outputs[0]
 
     return fake
+
+
+def _returned(schema: Any, tensors: list[torch.Tensor]) -> Any:
+    """What a function returns that writes to *tensors*: nothing, or as many of them as it says."""
+    found = tuple(tensors[: len(schema.returns)])
+    return found if len(found) > 1 else found[0] if found else None
 
 
 def _shapes(known: Mapping[str, Any]) -> str:
@@ -115,6 +123,12 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
             _require_none(op, acl, name, bound[name])
         if (text := function.warns_eager(known)) is not None and not clock.is_in_graph:
             warn(f"{op}: {text}", DocumentWarning, stacklevel=callers_level())
+        if function.into:
+            done = _run(op, acl, **own)
+            into = [bound[name] for name in function.into]
+            for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
+                tensor.copy_(found)
+            return _returned(schema, into)
         if not function.is_done(known):
             found = _run(op, acl, **own)
         elif schema.is_mutable:

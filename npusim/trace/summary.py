@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Pipe
-from npusim.isa import ORDERING, global_operand
+from npusim.isa import ORDERING, copied_place
 from npusim.kernel.program import Body
 from npusim.trace.lanes import LaneTrace, Trace
 
@@ -29,9 +29,10 @@ Level = Literal["full", "summary"]
 """Whether a timeline shows every micro-op, or a summary of them."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 WORDS = (
-    "a summary: of the slowest core of each kind, micro-ops at the beginning, in the middle and at "
-    "the end are shown one by one; all others are joined, a span on each pipe for each call of a "
-    "body or for several; numbers and tables are those of the whole run"
+    "a summary: micro-ops are shown one by one only of the slowest core of each kind, and of long "
+    "programs only at the beginning, in the middle and at the end; all others are joined, a span "
+    "on each pipe for each call of a body or for several; numbers and tables are those of the "
+    "whole run"
 )
 """What a summary says of itself."""
 LEAST_OPS = 500
@@ -152,7 +153,7 @@ class Summary:
     def _moved(self, body: Body) -> Ints:
         """Bytes that each micro-op moves from or to global memory, `(ops,)`."""
         if body not in self._bytes:
-            places = [global_operand(op) for op in body]
+            places = [copied_place(op) for op in body]
             self._bytes[body] = np.array(
                 [place.nbytes if place else 0 for place in places], np.int64
             )

@@ -45,16 +45,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, Protocol
 
 from npusim import devices, ops
 from npusim.chip import L2State
-from npusim.data.dtypes import FLOAT32, dtype_named
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
-from npusim.micro import broadcast, task_us, time
-from npusim.micro.elementwise import add, cast, maximum
+from npusim.micro import time
 from npusim.micro.published import find
 from npusim.ops.npu_dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
@@ -124,32 +121,6 @@ class Published:
         spec = devices.load(self.device)
         kernel = row.write(spec)
         return table.time_us(row, kernel, spec, time(kernel, spec, table.l2))
-
-
-@dataclass(frozen=True, slots=True)
-class Elementwise:
-    """A cast to fp32, a sum or a maximum, of tensors of these shapes."""
-
-    op: str
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: str
-    device: str
-    l2: L2State
-    icache: ICache
-
-    def time_us(self) -> float:
-        """Task Duration."""
-        spec, dtype = devices.load(self.device), dtype_named(self.dtype)
-        first, *others = self.shapes
-        if self.op == "cast":
-            kernel = cast(spec, prod(first), dtype, FLOAT32)
-        elif self.op == "add":
-            kernel = add(spec, prod(first), dtype)
-        elif others == [first]:
-            kernel = maximum(spec, prod(first), dtype)
-        else:
-            kernel = broadcast.maximum(spec, first, others[0], dtype)
-        return task_us(kernel, spec, time(kernel, spec, self.l2), icache=self.icache)
 
 
 def timed(row: Row) -> tuple[Timed, ...]:
@@ -235,27 +206,35 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
 
 
 def _cast(row: Row) -> tuple[Timed, ...]:
-    return (_elementwise(row),)
+    (x,) = _operands(row)
+    return (_elementwise(row, x, "float32"),)
 
 
 def _add(row: Row) -> tuple[Timed, ...]:
-    found = _elementwise(row)
-    if found.shapes[0] != found.shapes[-1] or len(found.shapes) != 2:
+    x, *others = _operands(row)
+    if others != [x]:
         raise NotModelledError("how the vendor adds operands of different shapes is closed")
-    return (found,)
+    return (_elementwise(row, x, x),)
 
 
 def _maximum(row: Row) -> tuple[Timed, ...]:
     if row.x_dtype.startswith("int64"):
         raise NotModelledError("how the vendor compares int64 is closed")
-    return (_elementwise(row),)
+    return (_elementwise(row, *_operands(row)),)
 
 
-def _elementwise(row: Row) -> Elementwise:
+def _of_one(row: Row) -> tuple[Timed, ...]:
+    (x,) = _operands(row)
+    return (_elementwise(row, x),)
+
+
+def _operands(row: Row) -> list[TensorSpec]:
     dtype = row.x_dtype.partition("/")[0]
-    return Elementwise(
-        row.op, _shapes(row), SHORT.get(dtype, dtype), row.device, _l2(row), _icache(row)
-    )
+    return [TensorSpec(shape, SHORT.get(dtype, dtype)) for shape in _shapes(row)]
+
+
+def _elementwise(row: Row, *args: TensorSpec | str) -> Call:
+    return Call(row.op, args, row.device, _l2(row), _icache(row))
 
 
 def _shapes(row: Row) -> tuple[tuple[int, ...], ...]:
@@ -278,7 +257,10 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
     "add": _add,
     "cast": _cast,
+    "gelu": _of_one,
     "maximum": _maximum,
+    "sigmoid": _of_one,
+    "sqrt": _of_one,
 }
 """The op of a row -> what is timed for it.
 

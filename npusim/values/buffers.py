@@ -84,7 +84,8 @@ class Buffers:
             size = getattr(core, f"{name}_bytes")
             if size is not None:
                 self._bytes[name] = np.full((*self.lead, size), UNWRITTEN, np.uint8)
-        self._views: dict[Local, Array] = {}
+        self._views: dict[Local, tuple[int, Array]] = {}
+        """One past the last byte, and the elements."""
 
     def reset(self) -> None:
         """Forget everything that was written."""
@@ -111,18 +112,17 @@ class Buffers:
         Lanes come first. Packed int4 is seen as its bytes. Raises OutOfBufferError beyond the end
         of the buffer.
         """
+        end, view = self._views.get(local) or self._kept(local)
         if self._tiles.get(local.buffer):
-            self._materialise(local.buffer, local.offset_bytes, local.end_bytes)
-        view = self._views.get(local)
-        if view is None:
-            view = self._views[local] = self._cut(local)
+            self._materialise(local.buffer, local.offset_bytes, end)
         return view
 
     def room(self, local: Local) -> Array:
         """:meth:`view` of elements of which each is written next: what lies there is forgotten."""
         tiles = self._tiles.get(local.buffer)
         if tiles and not local.is_strided:
-            first, end = local.offset_bytes, local.end_bytes
+            end, _ = self._views.get(local) or self._kept(local)
+            first = local.offset_bytes
             for start in [x.start for x in tiles.values() if first <= x.start and x.end <= end]:
                 del tiles[start]
         return self.view(local)
@@ -206,6 +206,10 @@ class Buffers:
                 f"claim it with the builder"
             )
         return raw[..., local.offset_bytes : local.end_bytes]
+
+    def _kept(self, local: Local) -> tuple[int, Array]:
+        found = self._views[local] = local.end_bytes, self._cut(local)
+        return found
 
     def _cut(self, local: Local) -> Array:
         dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy

@@ -26,7 +26,7 @@ __all__ = ["OPERAND_BYTES", "Batch", "batches"]
 Batch = tuple[Block, ...]
 """Blocks that run side by side, in the order of the launch; one alone is a batch too."""
 
-OPERAND_BYTES = 1 << 19
+OPERAND_BYTES = 1 << 20
 """How large an operand may become by lying side by side: two of them, read and written, stay in the
 second cache of a processor of today, which is faster than calling numpy more seldom (measured)."""
 

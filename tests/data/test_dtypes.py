@@ -232,6 +232,28 @@ def test_float32_becomes_the_same_halves(dst: DType, mode: RoundMode) -> None:
         assert_patterns(cast(values, dst, mode, overflow), expected)
 
 
+@pytest.mark.parametrize("dst", [FLOAT16, BFLOAT16], ids=str)
+@pytest.mark.parametrize("mode", ["rint", "none"])
+def test_float32_without_a_nan_becomes_the_same_halves(dst: DType, mode: RoundMode) -> None:
+    values, numbers = float32_sample()
+    kept = [number for number in numbers if number.kind != "nan"]
+    for overflow in OVERFLOWS:
+        expected = [to_float(number, FORMATS[dst], mode, overflow) for number in kept]
+        assert_patterns(cast(values[~np.isnan(values)], dst, mode, overflow), expected)
+
+
+def test_a_cast_may_be_written_over_its_source() -> None:
+    memory = np.zeros((9, 40_000), np.uint8)
+    values = memory[:, 4000:14_000].view(np.float16)
+    values[...] = np.arange(9 * 5000).reshape(9, 5000) % 2039
+    expected = values.astype(np.float32)
+    wide = memory[:, 2000:22_000].view(np.float32)
+    assert cast(values, FLOAT32, "none", out=wide) is wide
+    np.testing.assert_array_equal(wide, expected)
+    halves = memory[:, 4000:14_000].view(np.float16)
+    np.testing.assert_array_equal(cast(wide, FLOAT16, out=halves), expected)
+
+
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "none"])
 def test_float32_to_float32_rounds_to_integers_without_minus_zero(mode: RoundMode) -> None:
     values, numbers = float32_sample()

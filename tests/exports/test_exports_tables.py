@@ -309,7 +309,7 @@ def test_copies_spread_over_the_microseconds_that_they_take() -> None:
     start, end = np.array([500, 2400]), np.array([2500, 2400])
     lane = LaneTrace((0, 1), "aiv", Program("k", (load, load)), start, end, end, 0, 0)
     trace = Trace((lane,), 10**9)
-    every = throughput(trace, Listing(trace, "k"), Clock(10**9))
+    every = throughput(trace, Clock(10**9))
     rows = [row for row in every if row[2] or row[1] == 3000]
 
     step = [(1, 128.0), (1000, 256.0), (2000, 128.0 + 512), (3000, 0.0)]

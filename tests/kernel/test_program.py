@@ -349,3 +349,27 @@ def test_bodies_of_equal_micro_ops_are_kept_apart() -> None:
     assert {one: 1, other: 2}[one] == 1
     assert Program("kernel", (Call(one), Call(other), Call(one))).bodies == (one, other)
     assert list(one) == list(other) == [*ops]
+
+
+def test_what_is_known_of_bodies_is_laid_out_call_by_call() -> None:
+    first, second = (Duplicate(Local("ub", place, FLOAT32, 8), 0.0) for place in (0, 32))
+    inner = Body((first, second))
+    outer = Body((second, Call(inner), Call(inner)))
+    program = Program("kernel", (first, Call(outer), Call(inner), Call(outer)))
+
+    ops, numbers = program.distinct()
+    assert [ops[number] for number in numbers] == list(program.ops)
+    assert len(ops) == 4  # one alone, one before the inner body, two in it
+    asked: list[Body] = []
+
+    def widths(body: Body) -> np.ndarray:
+        asked.append(body)
+        return np.array([op.dst.offset_bytes for op in body])
+
+    assert program.laid_out(widths).tolist() == [op.dst.offset_bytes for op in program.ops]
+    assert len(asked) == len(set(asked)) == 3
+    assert Program("kernel", ()).laid_out(widths).tolist() == []
+    assert [(call.body, begin, own) for call, begin, own in program.between(3, 7)] == [
+        (outer, 1, slice(2, 5)),
+        (inner, 6, slice(0, 1)),
+    ]

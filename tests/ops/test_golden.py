@@ -52,6 +52,15 @@ IN_GROUPS = tuple(
     for shape, dtype in (((1, 128), "float16"), ((128, 8), "int32"), ((2, 64), "float16"))
 )
 OF_64 = {"antiquant_group_size": 64}
+HEADS, LINE = TensorSpec((1, 2, 3, 64), "bfloat16"), TensorSpec((1, 1, 3, 64), "bfloat16")
+NEW_TOKENS, SLOTS = TensorSpec((2, 1, 32), "float16"), np.array([3, 1], np.int32)
+
+
+def _heads(count: int, dtype: str) -> TensorSpec:
+    """So many heads of three tokens."""
+    return TensorSpec((1, 3, count, 64), dtype)
+
+
 CASES = [
     Case(
         "npu_quantize", "by_channel",
@@ -92,11 +101,83 @@ CASES = [
     ),
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
+    Case("npu_rotary_mul", "half", (HEADS, LINE, LINE), ALL[1:2]),
+    Case(
+        "npu_rotary_mul", "odd_halves",
+        (TensorSpec((1, 2, 1, 20), "float32"), *[TensorSpec((1, 1, 1, 20), "float32")] * 2),
+        ALL[1:2],
+    ),
+    *(
+        Case("npu_apply_rotary_pos_emb", dtype, (_heads(2, dtype), *[_heads(1, dtype)] * 3),
+             (A2, INFERENCE) if dtype == "float16" else (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
+    *(
+        Case("npu_scatter_pa_kv_cache", mode, (*[NEW_TOKENS] * 2, *[pages] * 2, SLOTS), (A2,),
+             {"cache_mode": mode})
+        for mode, pages in (
+            ("Norm", TensorSpec((1, 4, 1, 32), "float16")),
+            ("PA_NZ", TensorSpec((1, 2, 4, 16), "float16")),
+        )
+    ),
+    *(
+        Case(
+            "npu_dequant_swiglu_quant", what, (TensorSpec((2, columns), dtype),), ALL[1:2],
+            {name: TensorSpec(shape, "float32") for name, shape in more.items()}
+            | {"quant_mode": mode},
+        )
+        for what, columns, dtype, mode, more in (
+            ("dynamic", 64, "float16", 1, {"quant_scale": (32,)}),
+            ("dynamic_long", 15808, "bfloat16", 1, {}),
+            ("performance", 64, "int32", 1, {"weight_scale": (64,), "activation_scale": (2,)}),
+            ("static", 64, "int32", 0,
+             {"weight_scale": (64,), "bias": (64,), "quant_scale": (32,), "quant_offset": (32,)}),
+        )
+    ),
+    Case(
+        "npu_dequant_swiglu_quant", "groups", (TensorSpec((4, 128), "int32"),), ALL[1:2],
+        {"weight_scale": TensorSpec((2, 128), "float32"), "group_index": np.array([3, 1]),
+         "activation_scale": TensorSpec((4, 1), "float32"), "quant_mode": 1}, 1,
+    ),
+    Case(
+        "npu_dequant_swiglu_quant", "whole_groups", (TensorSpec((64, 128), "int32"),), ALL[1:2],
+        {"weight_scale": TensorSpec((32, 128), "float32"), "group_index": np.full(32, 2),
+         "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
+    ),
+    # Two rows of a core, each of another group.
+    *(
+        Case(
+            "npu_swiglu_quant", what, (TensorSpec((96, 32), "bfloat16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((96, 16), "float32"), "quant_mode": mode}
+            | {"group_index": np.arange(1, 97, dtype=np.int32)} | more, 1,
+        )
+        for what, mode, more in (
+            ("dynamic", 1, {}), ("static", 0, {"offsets": TensorSpec((96, 16), "float32")}),
+        )
+    ),
+    *(
+        Case(
+            "npu_dynamic_quant_asymmetric", template,
+            (TensorSpec((rows, columns), "float16"),), ALL[1:2],
+            {"smooth_scales": TensorSpec((rows, columns), "float16"), "template": template}
+            | {"group_index": np.arange(1, rows + 1, dtype=np.int32)}
+            if "moe" in template else {"template": template}, 1,
+        )
+        for template, rows, columns in (
+            ("db", 97, 136), ("base", 1, 136), ("large", 1, 10256), ("moe", 96, 24),
+            ("moe_large", 1, 10256),
+        )
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
     ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
+    Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
+    Case(
+        "add", "numbers_a_row",
+        (TensorSpec((2, 3, 70), "float16"), TensorSpec((3, 1), "float16")), ALL,
+    ),
     Case("npu_format_cast", "to_fractals", (TensorSpec((18, 40), "int8"), 29), ALL),
     Case("npu_format_cast", "to_rows", (TensorSpec((2, 40), "int8", "FRACTAL_NZ"), 2), ALL),
     Case(

@@ -78,7 +78,9 @@ CALLS: dict[str, dict[str, Any]] = {
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_anti_quant": {"x": ones(4, 16, dtype=np.int8), "scale": ones(16, dtype=FULL)},
     "npu_convert_weight_to_int4pack": {"weight": ones(4, 16, dtype=np.int32)},
+    "npu_dequant_swiglu_quant": {"x": ones(4, 16), "quant_mode": 1},
     "npu_dynamic_quant": {"x": ones(4, 16)},
+    "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
     "npu_quant_matmul": {
@@ -93,12 +95,26 @@ CALLS: dict[str, dict[str, Any]] = {
         "dtype": "qint8",
     },
     "npu_swiglu": {"x": ones(4, 64)},
+    "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
+    | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),
         "weight": ones(64, 32, dtype=np.int8),
         "antiquant_scale": ones(32),
     },
+}
+
+
+ONE = ("neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
+       "gelu")  # fmt: skip
+TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")
+CALLS |= {
+    **{op: {"x": ones(4, 16)} for op in ONE},
+    **{op: {"x": ones(4, 16), "other": ones(16)} for op in TWO},
+    "where": {"condition": ones(4, 1, dtype=np.uint8), "x": ones(4, 16), "other": ones(16)},
+    "clamp": {"x": ones(4, 16), "low": -1.0, "high": 1.0},
+    "cast": {"x": ones(4, 16), "dtype": "float32"},
 }
 
 
@@ -146,7 +162,9 @@ def test_junk_in_several_parameters_by_place_and_by_name(op: str) -> None:
     names = list(ops.signature(ops.load(op)).parameters)
     found = []
     for _ in range(80):
-        chosen = {name: source.choice(list(JUNK)) for name in source.sample(names, 2)}
+        chosen = {
+            name: source.choice(list(JUNK)) for name in source.sample(names, min(2, len(names)))
+        }
         by_place = [source.choice(list(JUNK)) for _ in range(source.randint(0, 12))]
         device = source.choice(("ascend910b2", "ascend910_9391", "ascend310p3"))
         kwargs = CALLS[op] | {name: JUNK[what] for name, what in chosen.items()}

@@ -24,6 +24,7 @@ from npusim.data.dtypes import (
 pytestmark = [
     pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning"),
     pytest.mark.filterwarnings("ignore:npu_dynamic_quant:UserWarning"),
+    pytest.mark.filterwarnings("ignore:npu_swiglu_quant:UserWarning"),
 ]
 
 F16, F32 = np.float16, np.float32
@@ -37,6 +38,10 @@ def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
 
 
+ELEMENTWISE_OF_ONE = ("neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh",
+                      "sigmoid", "silu", "gelu")  # fmt: skip
+ELEMENTWISE_OF_TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le",
+                      "gt", "ge")  # fmt: skip
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
@@ -65,6 +70,25 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
+    "dequantised halves": (
+        "npu_dequant_swiglu_quant",
+        {"x": ones(N, N, dtype=np.int32), "weight_scale": ones(N), "activation_scale": ones(N)}
+        | {"bias": ones(N), "quant_scale": ones(N // 2), "quant_offset": ones(N // 2)},
+    ),
+    "dequantised halves, groups": (
+        "npu_dequant_swiglu_quant",
+        {"x": ones(N, 128, dtype=np.int32), "weight_scale": ones(1, 128), "quant_mode": 1}
+        | {"group_index": np.array([N])},
+    ),
+    "quantised halves": (
+        "npu_swiglu_quant",
+        {"x": HALF, "smooth_scales": ones(1, N // 2), "offsets": ones(1, N // 2)}
+        | {"group_index": INDEX},
+    ),
+    "dynamic, offsets": (
+        "npu_dynamic_quant_asymmetric",
+        {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
+    ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
     "int8 product": (
@@ -95,6 +119,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"antiquant_group_size": 32},
     ),
 }
+CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
+CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
+CALLS |= {
+    "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
+    "bounds": ("clamp", {"x": HALF, "low": -1.0}),
+    "conversion": ("cast", {"x": HALF, "dtype": "float32"}),
+}
 TENSORS = [
     (call, name)
     for call, (_, given) in CALLS.items()
@@ -106,9 +137,10 @@ TENSORS = [
 def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
     """Full of what *like* holds, so that no value is refused.
 
-    64-bit words have the bit that says int8.
+    64-bit words have the bit that says int8, unless they are the rows of groups.
     """
-    return np.full(shape, 1 << 46 if np.dtype(dtype).itemsize == 8 else min(like.max(), N), dtype)
+    is_word = np.dtype(dtype).itemsize == 8 and not (like.dtype == np.int64 and like.max() <= N)
+    return np.full(shape, 1 << 46 if is_word else min(like.max(), N), dtype)
 
 
 def forms(value: Any, layout: str, transposed: bool) -> list[Any]:
@@ -177,7 +209,7 @@ def test_fractals_are_refused_by_name_where_only_rows_are_taken(call: str, name:
         return
     value = given[name] if given[name].ndim >= 2 else given[name].reshape(1, -1)
     # Which npu_format_cast does not take.
-    is_wide = np.asarray(value).dtype in (np.int64, np.uint64)
+    is_wide = np.asarray(value).dtype in (np.int64, np.uint64, np.uint8)
     remedy = "make it in ND" if is_wide else r"pass it through npu_format_cast\(\.\.\., 2\)"
     message = rf"^{op}: {name} must have layout ND, not FRACTAL_NZ; {remedy} \[161002\]$"
     for form in forms(value, "FRACTAL_NZ", False):

@@ -451,3 +451,15 @@ def test_a_limit_far_above_is_told_but_not_drawn(ax: Axes) -> None:
 
     assert all(not line.get_linestyle()[0][1] for line in ax.collections)
     assert "\nports 0.064 GB/s" in ax.texts[0].get_text()
+
+
+def test_a_program_that_is_not_looked_at_to_its_end_is_told(
+    ax: Axes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = trace(lane((0,), *CHAIN))
+    told = "time since the cores started (us); light: at times; dashed: claimed; line: size"
+    assert occupancy.occupancy(played, ax=ax).get_xlabel() == told
+    monkeypatch.setattr(occupancy, "MAX_OPS", 2)
+    cut = trace(lane((0,), *CHAIN))
+    drawn = occupancy.occupancy(cut, ax=Figure().subplots())
+    assert drawn.get_xlabel() == f"{told}; of 2 micro-ops a core"

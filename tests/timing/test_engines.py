@@ -33,12 +33,12 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 }
 
 
-def outcome(program: RandomProgram, engine: Engine) -> Trace | str:
+def outcome(program: RandomProgram, engine: Engine, every_core: bool = True) -> Trace | str:
     """What *engine* makes of *program*, right or wrong: its trace, or how it says to be stuck."""
     tensors = [GlobalTensor(name, nbytes) for name, nbytes in TENSORS.items()]
     spec = devices.load(DEVICE)
     try:
-        return chip.time(program.blocks, tensors, spec, engine=engine, every_core=True)
+        return chip.time(program.blocks, tensors, spec, engine=engine, every_core=every_core)
     except DeadlockError as error:
         return str(error)
 
@@ -54,6 +54,19 @@ def test_engines_agree_on_random_launches() -> None:
             assert_equal_traces(simpy, built)
         else:
             assert simpy == built, seed
+    assert kinds == {Trace, str}
+
+
+def test_cores_timed_together_do_as_each_on_its_own() -> None:
+    kinds = set()
+    for seed in random.Random(6).sample(range(10**6), 150):
+        program = random_program(seed)
+        together, alone = (outcome(program, "simpy", every_core) for every_core in (False, True))
+        kinds.add(type(alone))
+        if isinstance(together, Trace) and isinstance(alone, Trace):
+            assert together.to_text() == alone.to_text(), seed
+        else:
+            assert together == alone, seed
     assert kinds == {Trace, str}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from engine_times import assert_equal_traces
 from hypothesis import example, given, settings
@@ -13,11 +15,23 @@ from npusim.chip import L2_STATES, Binding, Block, L2State
 from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BinaryScalar, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
-from npusim.kernel.program import Program
+from npusim.isa import (
+    Barrier,
+    BinaryScalar,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    SetFlag,
+    Store,
+    WaitFlag,
+)
+from npusim.kernel.program import Body, Call, Program
 from npusim.timing.compiled import is_built
 from npusim.timing.equivalence import equivalent_cores
+from npusim.timing.pipes import Lane
 
+SCALE = {"scale": Binding("scale")}
 ROW = 1024
 """Bytes between the rows of two cores, when they are whole lines apart."""
 
@@ -158,6 +172,84 @@ def test_a_single_core_is_left_alone(tiny: DeviceSpec) -> None:
     assert lanes(blocks_of(kernel(), 1), tensors_of(1), tiny) == [(0,)]
 
 
+# ---- cores that do the same for a while ----
+
+
+@pytest.fixture
+def parted(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
+    """Each time that a lane parts: the numbers of the equivalent cores that go on together."""
+    found: list[list[list[int]]] = []
+    part = Lane.part
+
+    def spied(lane: Lane, groups: Sequence[Sequence[int]]) -> None:
+        found.append([[lane.members[index].number for index in group] for group in groups])
+        part(lane, groups)
+
+    monkeypatch.setattr(Lane, "part", spied)
+    return found
+
+
+def two_loads() -> Program:
+    """Load 512 B of the scale and then of x, one after the other, and store them to y."""
+    ops: list[MicroOp] = [
+        Load(Local("ub", 0, UINT8, 512), Global("scale", 0, 512)),
+        Load(Local("ub", 512, UINT8, 512), Global("x", 0, 512)),
+        *(SetFlag("mte2", "mte3", 0), WaitFlag("mte2", "mte3", 0)),
+        Store(Global("y", 0, 512), Local("ub", 0, UINT8, 512)),
+    ]
+    return Program("two loads", tuple(ops))
+
+
+def bound(program: Program, *x: Binding) -> tuple[Block, ...]:
+    return tuple(
+        Block(core, "aiv", program, {"x": own, "y": Binding("y", core * ROW)} | SCALE)
+        for core, own in enumerate(x)
+    )
+
+
+def test_cores_part_when_one_hits_where_another_misses(
+    tiny: DeviceSpec, parted: list[list[list[int]]]
+) -> None:
+    # What cores 0 and 1 load second is there since their first load; cores 2 and 3 have rows of
+    # their own, and core 4 reads what core 3 writes.
+    blocks = bound(two_loads(), *[Binding("scale")] * 2, *(Binding("x", ROW * i) for i in (2, 3)))
+    blocks += bound(two_loads(), *[Binding("y", 3 * ROW)] * 5)[4:]
+    assert lanes(blocks, tensors_of(5), tiny) == [(0, 1), (2,), (3,), (4,)]
+    chip.time(blocks, tensors_of(5), tiny, engine="simpy")
+    assert parted == [[[0], [1, 2, 3]]]
+    assert_equal_times(blocks, tensors_of(5), tiny)
+
+
+def test_what_a_line_costs_keeps_cores_together(
+    tiny: DeviceSpec, parted: list[list[list[int]]]
+) -> None:
+    # Cores 0 and 1 share what their lines cost, cores 2 and 3 pay for theirs alone.
+    places = (0, 0, 2 * ROW, 3 * ROW)
+    blocks = bound(two_loads(), *(Binding("x", place) for place in places))
+    trace = chip.time(blocks, tensors_of(4), tiny, engine="simpy")
+    assert not parted
+    read = {core: lane.gm_bytes for lane in trace.lanes for core in lane.cores}
+    assert read == {0: 128 + 256, 1: 128 + 256, 2: 128 + 512, 3: 128 + 512}
+    assert_equal_times(blocks, tensors_of(4), tiny)
+
+
+def test_cores_part_where_one_has_more_to_do(
+    tiny: DeviceSpec, parted: list[list[list[int]]]
+) -> None:
+    body = Body((*two_loads().ops, Barrier()))
+    several = [
+        Program("kernel", tuple(Call(body, {"x": 512 * turn}) for turn in range(turns)))
+        for turns in (3, 3, 1, 2)
+    ]
+    blocks = tuple(
+        Block(core, "aiv", program, {"x": Binding("x"), "y": Binding("y", core * ROW)} | SCALE)
+        for core, program in enumerate(several)
+    )
+    chip.time(blocks, tensors_of(4), tiny, engine="simpy")
+    assert parted == [[[0, 1, 3], [2]], [[0, 1], [3]]]
+    assert_equal_times(blocks, tensors_of(4), tiny)
+
+
 # ---- one representative against every core, on whatever comes ----
 
 
@@ -225,6 +317,49 @@ def test_times_of_representatives_and_of_every_core_are_equal(
     size = len(blocks) * apart + 4096
     tensors = [GlobalTensor(name, size) for name in ("x", "y", "scale")]
     assert_equal_times(tuple(blocks), tensors, spec, l2)
+
+
+@given(
+    bodies=st.lists(programs(), min_size=1, max_size=3),
+    cores=st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 64, 512, 1536])), max_size=5),
+        min_size=2,
+        max_size=6,
+    ),
+    first=st.integers(0, 3),
+    apart=st.sampled_from([0, 500, 1024]),
+    capacity=st.sampled_from([1024, 65536]),
+    is_cached=st.booleans(),
+    fills=st.sampled_from(["between", "beside"]),
+    is_over=st.booleans(),
+)
+@settings(max_examples=120)
+def test_cores_that_go_on_differently_have_their_own_times(
+    bodies: list[Program],
+    cores: list[list[tuple[int, int]]],
+    first: int,
+    apart: int,
+    capacity: int,
+    is_cached: bool,
+    fills: str,
+    is_over: bool,
+) -> None:
+    # All begin with as many calls of the first body, elsewhere each, and then do what comes.
+    spec = tiny_spec(
+        l2__capacity_bytes=capacity, l2__fills=fills, l2__same_line_ns=2.0, l2__aliased_bytes=256
+    )
+    ends = [Barrier()] if is_over else []
+    shared = [Body((*program.ops, *ends)) for program in bodies]
+    blocks = []
+    for core, calls in enumerate(cores):
+        begun = [(0, 256 * core)] * first + calls
+        parts = [Call(shared[which % len(shared)], {"x": shift}) for which, shift in begun]
+        places = {name: Binding(name, core * apart) for name in ("x", "y")}
+        scale = Binding("scale", is_cached=is_cached)
+        program = Program("random", tuple(parts))
+        blocks.append(Block(core, "aiv", program, places | {"scale": scale}))
+    tensors = [GlobalTensor(name, 16384) for name in ("x", "y", "scale")]
+    assert_equal_times(tuple(blocks), tensors, spec)
 
 
 @given(st.integers(2, 16), st.sampled_from([0, 64, 640]), st.sampled_from([0, 128, 256]))

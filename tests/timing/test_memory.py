@@ -93,6 +93,7 @@ def test_unequal_ports_share_in_proportion() -> None:
     for name, port in (("wide", 40), ("narrow", 20)):
         done = lambda _, name=name: ends.append((name, int(env.now)))  # noqa: E731
         link.join(copy(200, port), done)
+    link.plan()
     env.run()
     # 30 for 60: half speed. 200 bytes at 20 a cycle; then the narrow one has 100 left at 20.
     assert ends == [("wide", 10), ("narrow", 15)]
@@ -123,6 +124,7 @@ def test_a_link_finishes_equal_copies_together_whatever_the_order() -> None:
     for index, size in enumerate(sizes):
         done = lambda _, index=index: ends.append((int(env.now), index))  # noqa: E731
         link.join(copy(size, 32), done)
+    link.plan()
     env.run()
     times = {sizes[index]: time for time, index in ends}
     assert ends == sorted((times[size], index) for index, size in enumerate(sizes))
@@ -134,6 +136,7 @@ def test_several_copies_in_one_are_as_many_copies_apart() -> None:
         link, times = Link(env, 50.0), []
         for nbytes, copies in groups:
             link.join(copy(nbytes, 30, copies), lambda _: times.append(int(env.now)))
+        link.plan()
         env.run()
         return times
 

@@ -30,6 +30,19 @@ CALLS: dict[tuple[str, str], tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]]
     ("npu_dynamic_quant", "dst_type"): (
         {"x": HALF}, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),),
     ),
+    ("npu_dequant_swiglu_quant", "dst_type"): (
+        {"x": HALF, "quant_mode": 1}, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),),
+    ),
+    ("npu_swiglu_quant", "dst_type"): (
+        {"x": HALF, "smooth_scales": np.ones((1, HALF.shape[-1] // 2), np.float32)}
+        | {"quant_mode": 1},
+        (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
+         ("quint4x2", torch.quint4x2)),
+    ),
+    ("npu_dynamic_quant_asymmetric", "dst_type"): (
+        {"x": HALF}, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
+                      ("quint4x2", torch.quint4x2)),
+    ),
     ("npu_anti_quant", "dst_dtype"): (
         {"x": BYTES, "scale": ONE},
         (("float16", torch.float16, torch.half, np.float16, None),
@@ -56,6 +69,7 @@ def test_every_dtype_of_every_operator_is_among_the_calls() -> None:
     assert taken == set(CALLS)
 
 
+@pytest.mark.filterwarnings("ignore:npu_dequant_swiglu_quant:UserWarning")
 @pytest.mark.parametrize(("op", "parameter"), CALLS)
 def test_all_names_of_a_dtype_give_the_same(op: str, parameter: str) -> None:
     call, alike = CALLS[op, parameter]

@@ -111,6 +111,42 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
+    "dequantised halves": (
+        "npu_dequant_swiglu_quant",
+        {
+            "x": integers(3, 20, 64, dtype=torch.int32),
+            "weight_scale": torch.rand(64),
+            "activation_scale": torch.rand(60, 1),
+            "quant_mode": 1,
+        },
+        {},
+    ),
+    "dequantised halves of groups": (
+        "npu_dequant_swiglu_quant",
+        {
+            "x": half(20, 128).bfloat16(),
+            "quant_scale": torch.rand(2),
+            "quant_offset": torch.rand(2),
+            "group_index": torch.tensor([8, 12]),
+            "activate_left": True,
+        },
+        {},
+    ),
+    "quantised halves": (
+        "npu_swiglu_quant",
+        {
+            "x": half(20, 64),
+            "smooth_scales": torch.rand(2, 32),
+            "group_index": torch.tensor([8, 20], dtype=torch.int32),
+            "quant_mode": 1,
+        },
+        {"dst_type": "quint4x2"},
+    ),
+    "dynamic with offsets": (
+        "npu_dynamic_quant_asymmetric",
+        {"input": half(4, 3, 32), "smooth_scales": half(32)},
+        {"dst_type": "quint4x2"},
+    ),
     "int8 product": (
         "npu_quant_matmul",
         {
@@ -182,7 +218,11 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 """What it is -> operator, tensors and attributes, and dtypes by npusim's names."""
 
 
-OWN_NAMES = {("npu_dynamic_quant", "input"): "x", ("npu_swiglu", "self"): "x"}
+OWN_NAMES = {
+    ("npu_dynamic_quant_asymmetric", "input"): "x",
+    ("npu_dynamic_quant", "input"): "x",
+    ("npu_swiglu", "self"): "x",
+}
 """Operator and parameter of torch_npu -> npusim's name of it."""
 
 
@@ -693,6 +733,7 @@ def ends_badly(call: Any, op: str) -> str | None:
     return None
 
 
+@pytest.mark.filterwarnings("ignore:npu_(dequant_)?swiglu_quant:UserWarning")
 @pytest.mark.parametrize("call", {op: call for call, (op, *_) in CALLS.items()}.values())
 def test_junk_ends_in_words_of_npusim(call: str) -> None:
     op, given, dtypes = CALLS[call]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from math import prod
+from collections.abc import Callable, Iterator
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32
-from npusim.micro import broadcast
-from npusim.micro.elementwise import cast, maximum
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.launch import Kernel
+from npusim.micro.elementwise import elementwise
 from npusim.micro.published.rows import Row, Table
 
 __all__ = ["CASTS", "MAXIMA"]
@@ -26,36 +25,41 @@ def _casts() -> Iterator[Row]:
         (16, 154880): 9.47,
     }
     for shape, took in measured.items():
-        count = prod(shape)
-        yield Row("", _times(shape), took, partial(cast, count=count, src=BFLOAT16, dst=FLOAT32))
+        x = TensorSpec(shape, "bfloat16")
+        yield Row("", _times(shape), took, _kernel("cast", x, "float32"))
 
 
 def _maxima() -> Iterator[Row]:
     measured = {
-        (4096, 4096): (BFLOAT16, 66.02),
-        (8192, 16384): (INT8, 316.83),
-        (1023, 1023): (FLOAT16, 5.7),
-        (1009, 1021): (FLOAT32, 9.16),
-        (1537, 769): (BFLOAT16, 7.44),
-        (363, 367, 373): (FLOAT16, 188.04),
-        (1000007,): (FLOAT32, 8.82),
-        (3, 7, 11, 13, 1013): (FLOAT32, 20.62),
+        (4096, 4096): ("bfloat16", 66.02),
+        (8192, 16384): ("int8", 316.83),
+        (1023, 1023): ("float16", 5.7),
+        (1009, 1021): ("float32", 9.16),
+        (1537, 769): ("bfloat16", 7.44),
+        (363, 367, 373): ("float16", 188.04),
+        (1000007,): ("float32", 8.82),
+        (3, 7, 11, 13, 1013): ("float32", 20.62),
     }
     for shape, (dtype, took) in measured.items():
-        write = partial(maximum, count=prod(shape), dtype=dtype)
-        yield Row("", f"{_times(shape)} {dtype.name}", took, write)
+        x = TensorSpec(shape, dtype)
+        yield Row("", f"{_times(shape)} {dtype}", took, _kernel("maximum", x, x))
 
 
 def _broadcast_maxima() -> Iterator[Row]:
     measured = {
-        ((2, 3, 5, 1024, 256), (1024, 1)): (INT32, 39.06),
-        ((255, 8193), (8193,)): (FLOAT16, 9.74),
-        ((2, 3, 17, 1024, 101), (1024, 1)): (FLOAT32, 133.06),
-        ((2049, 513), (513,)): (FLOAT32, 10.78),
+        ((2, 3, 5, 1024, 256), (1024, 1)): ("int32", 39.06),
+        ((255, 8193), (8193,)): ("float16", 9.74),
+        ((2, 3, 17, 1024, 101), (1024, 1)): ("float32", 133.06),
+        ((2049, 513), (513,)): ("float32", 10.78),
     }
     for (shape, other), (dtype, took) in measured.items():
-        write = partial(broadcast.maximum, shape=shape, other=other, dtype=dtype)
-        yield Row("", f"{_times(shape)} and {_times(other)} {dtype.name}", took, write)
+        operands = TensorSpec(shape, dtype), TensorSpec(other, dtype)
+        text = f"{_times(shape)} and {_times(other)} {dtype}"
+        yield Row("", text, took, _kernel("maximum", *operands))
+
+
+def _kernel(op: str, *operands: TensorSpec | str) -> Callable[[DeviceSpec], Kernel]:
+    return lambda spec: elementwise(spec, op, *operands)
 
 
 def _times(shape: tuple[int, ...]) -> str:

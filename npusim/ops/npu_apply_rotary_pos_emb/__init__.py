@@ -36,6 +36,7 @@ TORCH = TorchFunction(
     outputs=lambda given, _: tuple(
         (given[name].shape, given[name].dtype) for name in ("query", "key")
     ),
+    into=("query", "key"),
 )
 
 OPERATOR = Operator(

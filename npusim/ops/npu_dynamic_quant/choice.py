@@ -70,6 +70,8 @@ NAMED: tuple[Template, ...] = (
 BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
 
+SEVERAL_ROWS = ("single_row", "multi_row")
+"""Templates of several rows an instruction, which give no offsets."""
 WITH_GROUPS = ("moe", "moe_large")
 """Templates that read a group_index, and take no call without one."""
 IN_PARTS, PART_COLUMNS = ("large", "moe_large"), 10240
@@ -127,20 +129,22 @@ def choose(
     *,
     is_int4: bool = False,
     groups: int = 0,
+    is_symmetric: bool = True,
 ) -> Choice:
     """The template of A2 and A3 for *rows* of *columns*, with smooth scales or not.
 
-    *groups* is how many groups of rows have smooth scales of their own, 0 for none.
+    *groups* is how many groups of rows have smooth scales of their own, 0 for none. Kernels of
+    several rows an instruction give no offsets: without them the next ones take the call.
     """
     if groups:
         limit = max_columns("moe", True, ub_bytes - index_bytes(groups))
         if columns <= limit:
             return Choice("moe", f"groups, and rows of at most {limit} elements fit")
         return Choice("moe_large", f"groups, and rows of more than {limit} elements do not fit")
-    if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384 and not is_int4:
+    if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384 and not is_int4 and is_symmetric:
         return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
     limit = max_columns("multi_row", smooth, ub_bytes)
-    if _takes_several(columns, limit):
+    if _takes_several(columns, limit) and is_symmetric:
         return Choice("multi_row", f"rows of 128 to {limit} elements, a multiple of 8")
     if columns <= (limit := max_columns("db", smooth, ub_bytes)):
         return Choice("db", f"rows of at most {limit} elements fit twice")
@@ -158,7 +162,14 @@ def _takes_several(columns: int, limit: int) -> bool:
 
 
 def asked_for(
-    contract: Contract, template: Any, columns: int, smooth: bool, is_int4: bool, groups: int
+    contract: Contract,
+    template: Any,
+    columns: int,
+    smooth: bool,
+    is_int4: bool,
+    groups: int,
+    *,
+    is_symmetric: bool = True,
 ) -> Template | None:
     """*template*, held against the product line and what the kernel needs; raises OpError.
 
@@ -172,10 +183,11 @@ def asked_for(
             f"template must be None on {spec.series}, where the rows decide, not "
             f"{shown(template)}; leave it out"
         )
-    named = [name for name in NAMED if isinstance(template, str) and name == template]
+    known = tuple(name for name in NAMED if is_symmetric or name not in SEVERAL_ROWS)
+    named = [name for name in known if isinstance(template, str) and name == template]
     if not named:
         contract.fail(
-            f"template must be {listed(NAMED)} on Atlas A2 and Atlas A3, not {shown(template)}; "
+            f"template must be {listed(known)} on Atlas A2 and Atlas A3, not {shown(template)}; "
             f"leave it out to get the vendor's choice"
         )
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")

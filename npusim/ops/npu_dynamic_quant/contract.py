@@ -17,7 +17,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops.npu_dynamic_quant.choice import Template, asked_for
 
-__all__ = ["Problem", "check"]
+__all__ = ["Problem", "check", "checked"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 LARGEST = {INT8: 127, INT4: 7}
@@ -42,6 +42,8 @@ class Problem(_protocol.Problem):
     """int8 or int4."""
     asked: Template | None
     """The kernel that the caller named."""
+    is_symmetric: bool = True
+    """Whether rows have no offset."""
 
     @property
     def rows(self) -> int:
@@ -55,6 +57,11 @@ class Problem(_protocol.Problem):
     def groups(self) -> int:
         """Groups of rows with smooth scales of their own; 0 without a group_index."""
         return self.group_index.shape[0] if self.group_index is not None else 0
+
+    @property
+    def op(self) -> str:
+        """The operator's name."""
+        return "npu_dynamic_quant" if self.is_symmetric else "npu_dynamic_quant_asymmetric"
 
     @property
     def largest(self) -> int:
@@ -85,7 +92,24 @@ def check(
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("npu_dynamic_quant", spec)
-    is_310p = spec.series == "Atlas inference"
+    given = x, smooth_scales, group_index, dst_type, quant_mode, dst_type_max, template
+    return checked(contract, *given)
+
+
+def checked(
+    contract: Contract,
+    x: Any,
+    smooth_scales: Any,
+    group_index: Any,
+    dst_type: Any,
+    quant_mode: Any,
+    dst_type_max: Any,
+    template: Any,
+    *,
+    is_symmetric: bool = True,
+) -> Problem:
+    """What :func:`check` does, for the operator of *contract*."""
+    is_310p = contract.spec.series == "Atlas inference"
     tokens = contract.operand("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16))
     smooth = contract.optional("smooth_scales", smooth_scales, (tokens.element,), " like x")
     index = contract.optional("group_index", group_index, (INT32,))
@@ -100,14 +124,17 @@ def check(
     target, output = _check_target(contract, tokens, dst_type)
     groups = index.shape[0] if index is not None else 0
     traits = tokens.shape[-1], smooth is not None, target is INT4, groups
+    numbers = ("scale",) if is_symmetric else ("scale", "offset")
+    of_rows = {name: TensorSpec(tokens.shape[:-1], "float32") for name in numbers}
     return Problem(
         inputs=present(tokens, smooth, index),
-        outputs={"output": output, "scale": TensorSpec(tokens.shape[:-1], "float32")},
+        outputs={"output": output} | of_rows,
         x=tokens,
         smooth_scales=smooth,
         group_index=index,
         target=target,
-        asked=asked_for(contract, template, *traits),
+        asked=asked_for(contract, template, *traits, is_symmetric=is_symmetric),
+        is_symmetric=is_symmetric,
     )
 
 

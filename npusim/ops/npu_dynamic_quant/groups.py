@@ -15,24 +15,21 @@ from npusim.isa import (
     Binary,
     BinaryScalar,
     Local,
-    Reduce,
     ScalarAlu,
     ScalarLoad,
     ScalarLoop,
     ScalarStore,
     Unary,
-    WholeReduce,
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_quantised
 from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Slot
+from npusim.kernel.reduction import Reduction
 from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings, store
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.long_rows import LongRows
 from npusim.ops.npu_dynamic_quant.row_steps import (
-    FLOAT_LANES,
     FLOATS_PER_BLOCK,
     RowKernel,
     float_bits,
@@ -168,49 +165,6 @@ class Moe(RowKernel):
             ScalarStore(scale, "scale"),
         )
         self.factor.free(slot)
-
-
-class Reduction:
-    """ReduceMax of a number of elements, without their index: three instructions and a scalar trip.
-
-    Elements that do not fill a repeat take three more trips. asc-devkit, impl/basic_api/dav_c220/
-    kernel_operator_vec_reduce_impl.h, where indices lie between the values, so that the second
-    instruction has up to twice the repeats.
-    """
-
-    def __init__(self, builder: Builder, columns: int) -> None:
-        self.builder = builder
-        self.partial = builder.claim("ub", FLOAT32.nbytes(max(1, columns // FLOAT_LANES)))
-
-    def find_largest(self, result: Slot, values: Local) -> None:
-        """The largest of *values* `(width,)` to the first element of *result*."""
-        builder, first = self.builder, result.of(FLOAT32, 1)
-        repeats, left = divmod(values.count, FLOAT_LANES)
-        if repeats > 1:
-            # (repeats x 64,) -> (repeats,) -> (1,)
-            partial = self.partial.of(FLOAT32, repeats)
-            step(builder, WholeReduce("max", partial, values.at(0, repeats * FLOAT_LANES)))
-            step(builder, Reduce("max", partial.at(0, 1), partial))
-            self._last_step(first, partial.at(0, 1))
-        else:
-            self._last_step(first, values.at(0, min(FLOAT_LANES, values.count)))
-        if repeats and left:
-            builder.emit(ScalarLoad("whole", first))
-            self._last_step(first, values.at(repeats * FLOAT_LANES, left))
-            second = result.of(FLOAT32, 1, FLOAT32.nbytes(1))
-            builder.emit(
-                ScalarLoad("rest", first), ScalarStore(first, "whole"), ScalarStore(second, "rest")
-            )
-            builder.sync("scalar", "vector")
-            self._last_step(first, result.of(FLOAT32, 2))
-
-    def _last_step(self, result: Local, values: Local) -> None:
-        """The largest of one repeat to *result*, by way of the scalar unit."""
-        builder, partial = self.builder, self.partial.of(FLOAT32, 1)
-        step(builder, WholeReduce("max", partial, values))
-        builder.sync("vector", "scalar")
-        builder.emit(ScalarLoad("found", partial), ScalarStore(result, "found"))
-        builder.sync("scalar", "vector")
 
 
 class MoeLarge(LongRows):

@@ -139,7 +139,7 @@ class RowKernel:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
-        self.builder = Builder("npu_dynamic_quant", spec.cores[spec.vector_kinds[0]], spec.sync)
+        self.builder = Builder(p.op, spec.cores[spec.vector_kinds[0]], spec.sync)
         self.x_pitch = align_up(p.x.element.nbytes(plan.column_step), BLOCK_BYTES)
         """Bytes from row to row of x in the buffer, where each begins at a block."""
         self.y_pitch = align_up(p.target.nbytes(plan.column_step), BLOCK_BYTES)

@@ -60,7 +60,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     if spec.arch == "2002":
         return _coupled(spec, p, ub_bytes)
     traits = p.rows, p.columns, smooth, ub_bytes
-    choice = choose(*traits, is_int4=p.target is INT4, groups=p.groups)
+    options = {"is_int4": p.target is INT4, "is_symmetric": p.is_symmetric}
+    choice = choose(*traits, groups=p.groups, **options)
     if p.asked is not None:
         choice = Choice(p.asked, "asked for")
     template = choice.template
@@ -73,7 +74,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         rows_of_core=rows,
         row_step=min(row_step, rows[0]),
         column_step=min(p.columns, PART_COLUMNS) if template in IN_PARTS else p.columns,
-        depth=2 if template in ("db", "large") else 1,
+        depth=2 if template == "db" or (template == "large" and p.is_symmetric) else 1,
     )
 
 

@@ -150,6 +150,7 @@ typedef struct {
 typedef struct {
     i64 width, most_rested, rested, load, since, narrow, joined, plan, index, count, room;
     i128 virtual_time;
+    bool is_planned;
     Moving *moving;
 } Link;
 
@@ -236,6 +237,7 @@ Event next_event(Run *run);
 
 /* link.c */
 void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far);
+void link_plan(Run *run, Link *link);
 void link_leave(Run *run, Link *link, i64 plan);
 
 /* l2.c */

@@ -33,11 +33,13 @@ static bool look_up(const Run *run, const Load *use, i64 *missing) {
     const i32 *touched = run->problem->touched + first_of(run, use);
     i64 count = count_of(use), then = -1, share = 0;
     bool any = false;
+    /* All rows first: lines lie apart in memory, and are waited for together if nothing depends on
+     * one of them. */
+    for (i64 i = 0; i < count; i++) missing[i] = touched[nth(asked, i)];
     for (i64 i = 0; i < count; i++) {
-        i64 found = touched[nth(asked, i)];
         /* Neighbours were mostly touched together. */
-        if (found != then) {
-            then = found;
+        if (missing[i] != then) {
+            then = missing[i];
             share = missing_since(run, run->volumes.items[then]);
             any |= share != 0;
         }

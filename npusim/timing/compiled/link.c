@@ -25,7 +25,9 @@ static void advance(Run *run, Link *link) {
 }
 
 /* Arrange to be called when the first copy ends or the rest is made up for. */
-static void plan(Run *run, Link *link) {
+void link_plan(Run *run, Link *link) {
+    if (link->is_planned) return;
+    link->is_planned = true;
     link->plan++;
     if (!link->count) return;
     i128 left = link->moving[0].ends - SLACK - link->virtual_time, now = speed(link);
@@ -39,6 +41,7 @@ static bool ends_before(const Moving *a, const Moving *b) {
     return a->ends != b->ends ? a->ends < b->ends : a->number < b->number;
 }
 
+/* Who joins copies has to plan before the cycle ends. */
 void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far) {
     advance(run, link);
     link->moving =
@@ -54,7 +57,7 @@ void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiti
     }
     link->moving[place] = copy;
     link->load += load;
-    plan(run, link);
+    link->is_planned = false;
 }
 
 static Moving take_first(Link *link) {
@@ -87,7 +90,8 @@ void link_leave(Run *run, Link *link, i64 planned) {
         link->load -= left[count - 1].loads;
     }
     i64 narrow = link->narrow;
-    plan(run, link);
+    link->is_planned = false;
+    link_plan(run, link);
     for (i64 i = 0; i < count; i++)
         if (left[i].load)
             memory_arrived(run, left[i].load, narrow - left[i].narrow_before, left[i].is_far);

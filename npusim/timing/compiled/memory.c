@@ -102,8 +102,8 @@ static void begin(Run *run, Load *load, Found found) {
         join(run, load, run->gm_reads, far, port, fetched, true);
         if (is_cached) {
             units = (i128)far * problem->count_units * problem->port_units;
-            i128 filled = (i128)(port * cores) * found.read * problem->fill_weight;
-            join(run, load, run->l2_writes, far, port, (i64)(filled / units), true);
+            i128 filled = (i128)port * found.read * problem->fill_weight;
+            join(run, load, run->l2_writes, far, port, (i64)(filled / units) * cores, true);
         }
     }
     if (is_cached) {
@@ -143,6 +143,7 @@ void memory_serve(Run *run) {
     }
     run->asked_count = 0;
     write_back(run);
+    for (int i = 0; i < 4; i++) link_plan(run, &run->links[i]);
 }
 
 /* All bytes are through one of the links, which was too narrow for some cycles. */

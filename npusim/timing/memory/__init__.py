@@ -7,13 +7,14 @@ all cores in one cycle are served together at its end, so that their order makes
 from npusim.timing.memory.at_launch import L2_STATES, L2State, at_launch
 from npusim.timing.memory.l2 import L2, WHOLE, Lines, Use, kept, touched_lines, unaligned_lines
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link
-from npusim.timing.memory.shared import Moved, Request, SharedMemory
+from npusim.timing.memory.shared import Answer, Moved, Request, SharedMemory
 
 __all__ = [
     "L2",
     "L2_STATES",
     "PORT_UNITS",
     "WHOLE",
+    "Answer",
     "Copy",
     "L2State",
     "Lines",

@@ -67,10 +67,13 @@ class Link:
         self._waiting: list[tuple[int, int, Copy, Callable[[int], None], int]] = []
         self._count = 0
         self._plan_number = 0
+        self._is_planned = True
 
     def join(self, copy: Copy, done: Callable[[int], None]) -> None:
         """Move the bytes of *copy*; then call *done* with the cycles in which the link was too
         narrow to move them at the speed of its port.
+
+        Who joins copies has to :meth:`plan` before the cycle ends.
         """
         self._advance()
         needs = ceil_div(copy.nbytes * PORT_UNITS * TICKS, copy.port)
@@ -80,7 +83,7 @@ class Link:
             self._waiting, (self._virtual + needs, self._count, copy, done, self._narrow)
         )
         self._load += copy.load
-        self._plan()
+        self._is_planned = False
 
     def _remove(self, copy: Copy) -> None:
         self._load -= copy.load
@@ -103,8 +106,11 @@ class Link:
             self._rested = min(self.most_rested, self._rested + unused)
         self._since = now
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """Arrange to be called when the first copy ends or the rest is made up for."""
+        if self._is_planned:
+            return
+        self._is_planned = True
         self._plan_number += 1
         if self._waiting:
             left = self._waiting[0][0] - SLACK - self._virtual
@@ -126,7 +132,7 @@ class Link:
             _, _, copy, done, before = heapq.heappop(self._waiting)
             self._remove(copy)
             left.append((done, self._narrow - before))
-        # The callbacks may join copies to this link, which must find it consistent.
-        self._plan()
+        self._is_planned = False
+        self.plan()
         for done, narrow in left:
             done(narrow)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import simpy
@@ -26,7 +26,7 @@ from npusim.timing.memory.l2 import (
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link
 from npusim.trace.copies import COUNT_UNITS
 
-__all__ = ["Moved", "Request", "SharedMemory"]
+__all__ = ["Answer", "Moved", "Request", "SharedMemory"]
 
 LAST = 9
 """Priority of an event after all others of its cycle; those of SimPy are 0 and 1."""
@@ -37,8 +37,6 @@ class Moved(NamedTuple):
 
     latency: int
     """Cycles from the last byte until the result is there."""
-    read: int
-    """Its share of what was read from global memory for it, in 1 / COUNT_UNITS of a byte."""
     l2_bytes: int
     """Bytes that it moved from or to the L2, as moved."""
     l2_hit_bytes: int
@@ -86,10 +84,54 @@ class Request(NamedTuple):
     other cores ask them for the same lines at once."""
 
     @property
+    def is_slowed_by_others(self) -> bool:
+        """Whether it matters to a load who else asks for the same lines at once."""
+        return self.is_aliased or not self.is_cached
+
+    @property
+    def traits(self) -> tuple[int, ...]:
+        """All that matters of it but for which lines it asks for, and for how many cores."""
+        ports = self.gm_port, self.l2_port, self.piece_bytes
+        return self.is_read, self.nbytes, self.rows, *ports, self.is_cached
+
+    @property
     def first_line(self) -> tuple[str, int]:
         """The tensor and the first of the lines, the same for requests for the same bytes."""
         lines = self.lines
         return self.tensor, lines.start if isinstance(lines, slice) else int(lines[0])
+
+
+class Answer(NamedTuple):
+    """What decides how a request fares, beside its own traits and what else is under way."""
+
+    found: Found
+    shared_port: int | None
+    """The speed, in PORT_UNITS, of each of those that ask past the L2 for the same lines at once;
+    None where that slows nobody."""
+    is_aliased: bool
+    """Whether other cores ask for the same lines in few parts of the L2."""
+
+    @property
+    def traits(self) -> tuple[int, int, int | None, bool]:
+        """What decides about the times of a load; the rest enters the load of the links alone."""
+        return self.found.hits, self.found.misses, self.shared_port, self.is_aliased
+
+
+STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False)
+"""Stores fare alike, whatever their lines."""
+
+
+class Asker(Protocol):
+    """The copy of a pipe of a lane, whose cores may ask for different bytes."""
+
+    def requests(self) -> Sequence[Request]:
+        """What its cores ask for, each place once."""
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Hear of each of `requests()` what will become of it."""
+
+    def begin(self, memory: SharedMemory) -> None:
+        """Let the memory move the bytes, now that all who asked in this cycle have answers."""
 
 
 class SharedMemory:
@@ -121,47 +163,72 @@ class SharedMemory:
             ("l2", True): round(spec.l2.read_latency_ns * clock / 1e9),
             ("l2", False): round(spec.l2.write_latency_ns * clock / 1e9),
         }
-        self._asked: list[tuple[Request, Done]] = []
-        """The requests of the present cycle."""
+        self._askers: list[Asker] = []
+        """Who has asked in the present cycle."""
         self.written_bytes = 0
         """What the L2 has written back to global memory, in whole lines."""
 
-    def start(self, request: Request, done: Done) -> None:
-        """Move the bytes of *request*; then call `done(moved)`."""
-        if not self._asked:
+    def ask(self, asker: Asker) -> None:
+        """Answer *asker* at the end of this cycle, and then let it begin."""
+        if not self._askers:
             _EndOfCycle(self.env, self._serve)
-        self._asked.append((request, done))
+        self._askers.append(asker)
 
     def _serve(self) -> None:
         """Serve all requests of a cycle together, at its end."""
-        asked, self._asked = self._asked, []
-        readers = Counter[tuple[str, int]]()
-        for request, _ in asked:
-            if request.is_read:
-                readers[request.first_line] += request.copies // request.different
-        cached = [request for request, _ in asked if request.is_cached or not request.is_read]
+        askers, self._askers = self._askers, []
+        asked = [asker.requests() for asker in askers]
+        answers = iter(self._answers([request for requests in asked for request in requests]))
+        for asker, requests in zip(askers, asked, strict=True):
+            asker.answer([next(answers) for _ in requests])
+        for asker in askers:
+            asker.begin(self)
+        self._write_back()
+        for link in self.links.values():
+            link.plan()
+
+    def _answers(self, requests: Sequence[Request]) -> list[Answer]:
+        """What becomes of each of *requests*, all of one cycle."""
+        cached = [request for request in requests if request.is_cached or not request.is_read]
         found = iter(self._l2.touch([_use(request) for request in cached]))
-        for request, done in asked:
+        readers = Counter[tuple[str, int]]()
+        if any(request.is_slowed_by_others for request in requests):
+            for request in requests:
+                if request.is_read:
+                    readers[request.first_line] += request.copies // request.different
+        answers = []
+        for request in requests:
             if not request.is_read:
                 next(found)
-                self._store(request, done)
-            else:
-                lines = next(found) if request.is_cached else self._past(request)
-                readers_of_it = readers[request.first_line]
-                if readers_of_it == 1:
-                    request = request._replace(is_aliased=False)
-                shared_port = self._shared_port(request, readers_of_it)
-                _Load(self, request, lines, done).begin(shared_port)
-        self._write_back()
+                answers.append(STORED)
+                continue
+            lines = next(found) if request.is_cached else self._past(request)
+            if not request.is_slowed_by_others:
+                answers.append(Answer(lines, None, is_aliased=False))
+                continue
+            of_it = readers[request.first_line]
+            shared_port = self._shared_port(request, of_it)
+            answers.append(Answer(lines, shared_port, request.is_aliased and of_it > 1))
+        return answers
 
-    def _store(self, request: Request, done: Done) -> None:
+    def move(self, request: Request, answers: Sequence[tuple[Answer, int]], done: Done) -> None:
+        """Move the bytes of *request*; then call `done(moved)`.
+
+        *answers* have the same traits; beside each stands how many cores it is for.
+        """
+        if request.is_read:
+            _Load(self, request, answers, done).begin()
+        else:
+            self._store(request, sum(cores for _, cores in answers), done)
+
+    def _store(self, request: Request, cores: int, done: Done) -> None:
         nbytes = request.nbytes
         latency = self.latency["l2", False]
 
         def stored(narrow: int) -> None:
-            done(Moved(latency, 0, nbytes, nbytes, nbytes, 0, narrow, 0))
+            done(Moved(latency, nbytes, nbytes, nbytes, 0, narrow, 0))
 
-        copy = Copy(nbytes, request.l2_port, request.l2_port * request.copies)
+        copy = Copy(nbytes, request.l2_port, request.l2_port * cores)
         self.links["l2", False].join(copy, stored)
 
     def _write_back(self) -> None:
@@ -179,10 +246,9 @@ class SharedMemory:
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
         return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
 
-    def near_port(self, request: Request) -> int:
-        """The speed at which a core takes bytes out of the L2, in PORT_UNITS."""
-        port = request.l2_port
-        return max(1, round(port * self.aliased_speed)) if request.is_aliased else port
+    def near_port(self, port: int, is_aliased: bool) -> int:
+        """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
+        return max(1, round(port * self.aliased_speed)) if is_aliased else port
 
     def row_cycles(self, far_rows: int, near_rows: int) -> int:
         """How long rows from global memory and from the L2 take at least: the round trips of their
@@ -219,13 +285,23 @@ class _Load:
     """
 
     __slots__ = (
-        *("_done", "_far_bytes", "_found", "_is_queued", "_latest", "_memory"),
+        *("_answers", "_done", "_far_bytes", "_found", "_is_queued", "_latest", "_memory"),
         *("_request", "_since", "_under_way", "_unturned", "gm_narrow", "l2_narrow", "turning"),
     )
 
-    def __init__(self, memory: SharedMemory, request: Request, found: Found, done: Done) -> None:
-        self._memory, self._request, self._found, self._done = memory, request, found, done
-        self._far_bytes = request.nbytes * found.misses // (found.hits + found.misses)
+    def __init__(
+        self,
+        memory: SharedMemory,
+        request: Request,
+        answers: Sequence[tuple[Answer, int]],
+        done: Done,
+    ) -> None:
+        """*answers* have the same traits, each for so many cores."""
+        self._memory, self._request, self._done = memory, request, done
+        self._answers = answers
+        self._found = answers[0][0].found
+        lines = self._found.hits + self._found.misses
+        self._far_bytes = request.nbytes * self._found.misses // lines
         self._under_way = 0
         """Links that are not through yet."""
         self._latest = -1, 0, False
@@ -237,9 +313,10 @@ class _Load:
         """Cycles that its bytes alone take at the core's ports."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
 
-    def begin(self, shared_port: int | None) -> None:
-        """Ask for all bytes, at the speed *shared_port* at most."""
+    def begin(self) -> None:
+        """Ask for all bytes."""
         memory, request, found = self._memory, self._request, self._found
+        _, shared_port, is_aliased = self._answers[0][0]
         nbytes, far_bytes = request.nbytes, self._far_bytes
         near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
@@ -248,7 +325,7 @@ class _Load:
         if request.is_cached:
             # Rows of one line wait for it once.
             far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
-        far_port, near_port = request.gm_port, memory.near_port(request)
+        far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
         far_cycles = ceil_div(far_bytes * PORT_UNITS, far_port)
         self._unturned = far_cycles + ceil_div(near_bytes * PORT_UNITS, near_port)
         # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
@@ -261,17 +338,22 @@ class _Load:
             if shared_port is not None:
                 self._is_queued = shared_port < port
                 port = min(port, shared_port)
-            load = port * found.fetched // (far_bytes * SHARE_UNITS) * request.copies
+            load, units = 0, far_bytes * SHARE_UNITS
+            for each, cores in self._answers:
+                load += port * each.found.fetched // units * cores
             self._join("gm", True, Copy(far_bytes, port, load), is_far=True)
             if request.is_cached:
                 # Lines that come in are stored in the L2, beside what the cores store. They take
                 # of that link what they take of global memory, and wait there as they would.
-                load = memory.fill_load(port * request.copies, found.read, far_bytes)
+                load = 0
+                for each, cores in self._answers:
+                    load += memory.fill_load(port, each.found.read, far_bytes) * cores
                 self._join("l2", False, Copy(far_bytes, port, load), is_far=True)
         if request.is_cached:
             # All that the core gets passes through the L2.
             port = _speed(nbytes, took)
-            self._join("l2", True, Copy(nbytes, port, port * request.copies), is_far=False)
+            cores = sum(cores for _, cores in self._answers)
+            self._join("l2", True, Copy(nbytes, port, port * cores), is_far=False)
 
     def _join(self, memory: str, is_read: bool, copy: Copy, is_far: bool) -> None:
         self._under_way += 1
@@ -301,7 +383,7 @@ class _Load:
         through = request.nbytes if request.is_cached else 0
         hit = request.nbytes - self._far_bytes
         held_up = self.gm_narrow, self.l2_narrow, self.turning
-        self._done(Moved(latency, self._found.read, through, hit, 0, *held_up))
+        self._done(Moved(latency, through, hit, 0, *held_up))
 
 
 def _speed(nbytes: int, took: tuple[int, int]) -> int:

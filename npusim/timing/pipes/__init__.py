@@ -7,14 +7,15 @@ needs a time that is not known yet: that of a flag not set so far, or the end of
 other cores can delay and which therefore goes through SimPy (temporal decoupling), as flags between
 cores do.
 
-``decode`` makes micro-ops ready to be timed, each shared body once; ``lane`` times them;
-``cross_core_flags`` carries flags from core to core.
+``decode`` makes micro-ops ready to be timed, each shared body once; ``lane`` times them, and
+``copying`` those that move bytes; ``cross_core_flags`` carries flags from core to core.
 """
 
 from __future__ import annotations
 
+from npusim.timing.pipes.copying import Member
 from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
 from npusim.timing.pipes.decode import Code, Decoder
 from npusim.timing.pipes.lane import Lane
 
-__all__ = ["Code", "CrossCoreFlags", "Decoder", "Lane"]
+__all__ = ["Code", "CrossCoreFlags", "Decoder", "Lane", "Member"]

@@ -146,6 +146,9 @@ class Decoder:
         self._bodies: dict[Body, Decoded] = {}
         self._runs: dict[Body, list[Run]] = {}
         self._steps: dict[MicroOp, Step] = {}
+        self._shapes: dict[object, int] = {}
+        self._shape_of: dict[int, int] = {}
+        """Address of a stretch -> its shape."""
 
     def cycles(self, core_cycles: int) -> int:
         """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
@@ -176,6 +179,23 @@ class Decoder:
                 found.append(Run(run.decoded, shifts, first + run.first))
             first += len(call.body)
         return found
+
+    def shape(self, stretch: Stretch) -> int:
+        """A number that *stretch*, of a decoded body, shares with those that differ from it in
+        nothing but which bytes of global memory their copies move.
+        """
+        known = self._shape_of.get(id(stretch))
+        if known is None:
+            steps = tuple(tuple(map(self._shape_of_step, steps)) for steps in stretch.steps)
+            known = self._shapes.setdefault((stretch.cycles, steps), len(self._shapes))
+            self._shape_of[id(stretch)] = known
+        return known
+
+    def _shape_of_step(self, step: Step) -> tuple[int, ...]:
+        if step[0] != COPY:
+            return step
+        copy = self.copies[step[3]]
+        return COPY, step[1], copy.startup, copy.is_read
 
     def _body(self, body: Body) -> Decoded:
         rows: list[list[int]] = [[] for _ in PIPES]

@@ -1,4 +1,10 @@
-"""Timing of the pipes of one core while it runs a program.
+"""Timing of the pipes of a core while it runs a program, or of several while they do the same.
+
+Cores begin as one lane. It asks the memory for the bytes of each, and parts where these fare
+differently, or where the programs go on differently: a lane that parts off takes over all that has
+happened so far. Times are those of each core on its own, since the order of what happens in a cycle
+makes no difference: requests of a cycle are served together, all that decides when one ends is
+compared, and the links, which are shared fairly, get the load of every core.
 
 A pipe is simulated ahead of the global clock as far as its flags allow; it stops at a wait for a
 flag that is not set yet, at a copy, and at a barrier of all pipes.
@@ -7,7 +13,8 @@ flag that is not set yet, at a copy, and at a barrier of all pipes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy as twin_of
 from functools import partial
 
 import numpy as np
@@ -16,8 +23,9 @@ from numpy.typing import NDArray
 
 from npusim.check.hazards import DeadlockError, deadlock
 from npusim.isa import CrossMode
-from npusim.kernel.program import Block
+from npusim.kernel.program import Binding
 from npusim.timing.memory import Moved, Request, SharedMemory
+from npusim.timing.pipes.copying import Copying, Member, Stage, Wanted
 from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
 from npusim.timing.pipes.decode import (
     COPY,
@@ -28,35 +36,35 @@ from npusim.timing.pipes.decode import (
     SET,
     WAIT,
     WORK,
-    Code,
+    CopyStep,
     Step,
 )
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace
 
 __all__ = ["FACTS", "Lane", "copy_times"]
 
+Numbers = NDArray[np.int64]
 READY, WORKLESS, COPYING, DRAINING = -1, -2, -3, -4
 """What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
 hand out more, its copy, all other pipes."""
 
 
 class Lane:
-    """The pipes of one core, or of several equivalent ones, which have the same times."""
+    """The pipes of one core, or of several, as long as they have the same times."""
 
     def __init__(
         self,
         env: simpy.Environment,
         memory: SharedMemory,
         cross_core_flags: CrossCoreFlags,
-        code: Code,
-        blocks: tuple[Block, ...],
+        members: list[Member],
+        lanes: list[Lane],
     ) -> None:
+        """*lanes* are all of the launch: this one joins them, and those that part off later."""
         self._env, self._memory, self._cross_core_flags = env, memory, cross_core_flags
-        self._code, self._decoder, self._parts = code, code.decoder, code.parts
-        self._blocks, self._bindings = blocks, blocks[0].bindings
-        places = {name: {block.bindings[name] for block in blocks} for name in self._bindings}
-        self._different = {name: len(meant) for name, meant in places.items()}
-        """Name of global memory -> to how many different places the cores bind it."""
+        self.members, self._lanes = members, lanes
+        code = members[0].code
+        self._decoder, self._parts = code.decoder, code.parts
         self._opened: list[int] = []
         """For each stretch that the scalar unit has entered, the cycle at which it did."""
         self._part = [0] * len(PIPES)
@@ -76,48 +84,104 @@ class Lane:
         self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
         """For each pipe, when each micro-op started, left the pipe free and had its result."""
         self._copied: list[list[int]] = [[] for _ in PIPES]
-        """For each pipe, FACTS numbers of each of its copies, one after the other."""
-        self._read = self._l2_bytes = self._l2_hit_bytes = self._l2_written_bytes = 0
-        cross_core_flags.join(blocks[0], self._raise)
+        """For each pipe, FACTS numbers of each of its copies but the last of them, one after the
+        other."""
+        self._copying: list[Copying | None] = [None for _ in PIPES]
+        """For each pipe, the copy that it waits for."""
+        self._l2_bytes = self._l2_hit_bytes = self._l2_written_bytes = 0
+        for member in members:
+            cross_core_flags.join(member.blocks[0], self._raise)
+        lanes.append(self)
 
     @property
-    def waiting(self) -> int:
-        """Micro-ops that have not started yet."""
-        return len(self._code.program) - sum(len(starts) for starts, _, _ in self._times)
+    def started(self) -> int:
+        """Micro-ops that have started, on one of each of its members."""
+        return len(self.members) * sum(len(starts) for starts, _, _ in self._times)
 
     def run(self) -> None:
         """Let all pipes run until each waits for an event of SimPy or has ended."""
         while self._runnable:
             self._walk(self._runnable.pop())
 
-    def finish(self) -> LaneTrace:
-        """The times, once SimPy has nothing left to do; raises DeadlockError if a pipe waits."""
-        rows = self._code.rows
+    def finish(self) -> list[LaneTrace]:
+        """The times of each of its members, once SimPy has nothing left to do.
+
+        Raises DeadlockError if a pipe waits.
+        """
+        rows = self.members[0].code.rows
         waiting = [
             int(rows[pipe][len(self._times[pipe][0])])
             for pipe, reason in enumerate(self._waits_for)
             if reason != WORKLESS
         ]
         if waiting:
-            raise DeadlockError(deadlock(self._code.program, waiting))
-        times = np.empty((3, len(self._code.program)), np.int64)
-        for pipe, found in enumerate(self._times):
-            times[:, rows[pipe]] = found
-        start, free, end = times
+            raise DeadlockError(deadlock(self.members[0].code.program, waiting))
+        times = [np.array(found, np.int64) for found in self._times]
+        copied = [np.array(found, np.int64) for found in self._copied]
+        return [self._trace(member, times, copied) for member in self.members]
+
+    def _trace(self, member: Member, times: list[Numbers], copied: list[Numbers]) -> LaneTrace:
+        program, rows = member.code.program, member.code.rows
+        ordered = np.empty((3, len(program)), np.int64)
+        for pipe, found in enumerate(times):
+            ordered[:, rows[pipe]] = found
+        start, free, end = ordered
         return LaneTrace(
-            tuple(block.core for block in self._blocks),
+            tuple(block.core for block in member.blocks),
             self._decoder.kind,
-            self._code.program,
+            program,
             start,
             free,
             end,
-            self._read / COUNT_UNITS,
+            sum(map(sum, member.read)) / COUNT_UNITS,
             self._l2_bytes,
-            tuple(block.group for block in self._blocks),
+            tuple(block.group for block in member.blocks),
             self._l2_hit_bytes,
             self._l2_written_bytes,
-            partial(_copy_times, rows, [np.array(found, np.int64) for found in self._copied]),
+            partial(_copy_times, rows, copied, member.read),
         )
+
+    # ---- members that part ----
+
+    def part(self, groups: Sequence[Sequence[int]]) -> None:
+        """Keep those members whose numbers in `members` are the first of *groups*, and make a lane
+        of each of the other groups.
+        """
+        first, *others = groups
+        twins = [self._twin(members) for members in others]
+        self.members = [self.members[index] for index in first]
+        self._parts = self.members[0].code.parts
+        for copying in self._copying:
+            if copying:
+                copying.keep(first)
+        for twin in twins:
+            twin.go_on()
+
+    def _twin(self, members: Sequence[int]) -> Lane:
+        """A lane of these of the members, to which the same has happened."""
+        twin = twin_of(self)
+        twin.members = [self.members[index] for index in members]
+        twin._parts = twin.members[0].code.parts
+        names = "_opened", "_part", "_position", "_free", "_done", "_waits_for", "_runnable"
+        for name in names:
+            setattr(twin, name, getattr(self, name).copy())
+        twin._raised = [risen.copy() for risen in self._raised]
+        twin._times = [(starts[:], frees[:], ends[:]) for starts, frees, ends in self._times]
+        twin._copied = [facts[:] for facts in self._copied]
+        twin._copying = [each and each.of(twin, members) for each in self._copying]
+        self._lanes.append(twin)
+        return twin
+
+    def go_on(self) -> None:
+        """Do again for this lane what the one it parted from had arranged for the time to come."""
+        for copying in self._copying:
+            if copying and copying.stage is Stage.ISSUED:
+                self._at(copying.asked, partial(copying.ask, self._memory))
+            elif copying and copying.stage is Stage.ASKED:
+                self._memory.ask(copying)
+            elif copying and copying.stage is Stage.ANSWERED:
+                copying.begin(self._memory)
+        self.run()
 
     # ---- pipes ----
 
@@ -143,6 +207,8 @@ class Lane:
 
     def _open(self) -> bool:
         """Let the pipes into the next stretch, if there is one."""
+        if len(self.members) > 1:
+            self._part_by_stretch(len(self._opened))
         if len(self._opened) == len(self._parts):
             return False
         self._opened.append(self._free[SCALAR])
@@ -150,6 +216,20 @@ class Lane:
             if reason == WORKLESS:
                 self._wake(pipe)
         return True
+
+    def _part_by_stretch(self, number: int) -> None:
+        """Part from those whose stretch of this *number* is another one."""
+        alike: dict[Hashable, list[int]] = {}
+        for index, member in enumerate(self.members):
+            parts = member.code.parts
+            is_over = number == len(parts)
+            shape = None if is_over else self._decoder.shape(parts[number].stretch)
+            alike.setdefault(shape, []).append(index)
+        if len(alike) > 1:
+            # The others open their own once they go on.
+            self._runnable.append(SCALAR)
+            self.part(list(alike.values()))
+            self._runnable.pop()
 
     def _wake(self, pipe: int) -> None:
         self._waits_for[pipe] = READY
@@ -194,8 +274,8 @@ class Lane:
                 if self._waits_for[y] == x:
                     self._wake(y)
             elif what == COPY:
-                self._waits_for[pipe] = COPYING
-                self._start_copy(pipe, x, start)
+                self._waits_for[pipe], self._position[pipe] = COPYING, position
+                self._start_copy(pipe, start)
                 break
             elif what == CROSS_SET:
                 free, end = start + cycles, max(start, done) + cycles
@@ -226,7 +306,7 @@ class Lane:
 
     def _send(self, number: int, risen: int) -> None:
         mode, event = self._decoder.cross_flags[number]
-        block = self._blocks[0]
+        block = self.members[0].blocks[0]
         seen = risen + self._decoder.cross_core
         self._at(seen, lambda: self._cross_core_flags.arrive(block, mode, event))
 
@@ -241,52 +321,78 @@ class Lane:
                 self._wake(pipe)
         self.run()
 
-    def _start_copy(self, pipe: int, number: int, start: int) -> None:
-        copy = self._decoder.copies[number]
-        place = copy.place
-        binding = self._bindings[place.name]
-        shift = self._parts[self._part[pipe]].shifts.get(place.name, 0)
-        address = binding.base_bytes + shift + place.offset_bytes
-        wanted = self._decoder.asked(copy, address)
-        hold = wanted.hold_cycles
+    def _start_copy(self, pipe: int, start: int) -> None:
+        number, position = self._part[pipe], self._position[pipe]
+        step = self._parts[number].stretch.steps[pipe][position]
+        asked = start + self._decoder.copies[step[3]].startup
+        copying = Copying(self, pipe, start, asked, self._wanted(pipe, number, position))
+        self._copying[pipe] = copying
+        self._at(asked, partial(copying.ask, self._memory))
+
+    def _wanted(self, pipe: int, number: int, position: int) -> list[Wanted]:
+        """What the copy at *position* of the stretch of this *number* asks for, for each member."""
+        known: dict[Hashable, Wanted] = {}
+        found = []
+        for member in self.members:
+            stretch, shifts = member.code.parts[number]
+            which = stretch.steps[pipe][position][3]
+            copy = self._decoder.copies[which]
+            name = copy.place.name
+            binding, different = member.blocks[0].bindings[name], member.different[name]
+            address = binding.base_bytes + shifts.get(name, 0) + copy.place.offset_bytes
+            # Equivalent cores that all have lines of their own share theirs with nobody.
+            alone = member.number if different > 1 else None
+            key = which, binding.tensor, binding.is_cached, address, alone
+            wanted = known.get(key)
+            if wanted is None:
+                cores = len(member.blocks), different
+                wanted = known[key] = self._want(copy, binding, address, *cores)
+            found.append(wanted)
+        return found
+
+    def _want(
+        self, copy: CopyStep, binding: Binding, address: int, cores: int, different: int
+    ) -> Wanted:
+        """What *copy* asks for, from *address* on within its tensor."""
+        asked = self._decoder.asked(copy, address)
         request = Request(
             copy.is_read,
             binding.tensor,
-            wanted.lines,
-            wanted.nbytes,
-            wanted.rows,
+            asked.lines,
+            asked.nbytes,
+            asked.rows,
             copy.gm_port,
             copy.l2_port,
-            len(self._blocks),
+            cores,
             binding.is_cached,
-            self._different[place.name],
+            different,
             copy.piece_bytes,
-            wanted.unkept,
+            asked.unkept,
             copy.is_aliased,
         )
+        return Wanted(request, asked.hold_cycles)
 
-        def done(moved: Moved) -> None:
-            self._read += moved.read
-            self._l2_bytes += moved.l2_bytes
-            self._l2_hit_bytes += moved.l2_hit_bytes
-            self._l2_written_bytes += moved.l2_written_bytes
-            # The pipe is free when the bytes have moved, or its own overhead is over; the latency
-            # of the memory delays only the result, so copies behind each other hide it.
-            now = int(self._env.now)
-            free = max(start + hold, now)
-            end = max(free, now + moved.latency)
-            # Its number on the pipe, then as in `CopyTimes`.
-            facts = moved.gm_narrow, moved.l2_narrow, moved.turning, moved.read
-            self._copied[pipe] += (len(self._times[pipe][0]), asked, now, *facts)
-            for times, time in zip(self._times[pipe], (start, free, end), strict=True):
-                times.append(time)
-            self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
-            self._position[pipe] += 1
-            self._wake(pipe)
-            self.run()
-
-        asked = start + copy.startup
-        self._at(asked, lambda: self._memory.start(request, done))
+    def moved(self, copying: Copying, moved: Moved) -> None:
+        """The last byte of *copying* has moved."""
+        pipe = copying.pipe
+        self._copying[pipe] = None
+        self._l2_bytes += moved.l2_bytes
+        self._l2_hit_bytes += moved.l2_hit_bytes
+        self._l2_written_bytes += moved.l2_written_bytes
+        # The pipe is free when the bytes have moved, or its own overhead is over; the latency of
+        # the memory delays only the result, so copies behind each other hide it.
+        now = int(self._env.now)
+        free = max(copying.start + copying.hold_cycles, now)
+        end = max(free, now + moved.latency)
+        # Its number on the pipe, then as in `CopyTimes`.
+        facts = moved.gm_narrow, moved.l2_narrow, moved.turning
+        self._copied[pipe] += (len(self._times[pipe][0]), copying.asked, now, *facts)
+        for times, time in zip(self._times[pipe], (copying.start, free, end), strict=True):
+            times.append(time)
+        self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
+        self._position[pipe] += 1
+        self._wake(pipe)
+        self.run()
 
     def _at(self, cycle: int, action: Callable[[], None]) -> None:
         event = self._env.timeout(cycle - int(self._env.now))
@@ -296,11 +402,13 @@ class Lane:
 FACTS = 7
 
 
-def _copy_times(rows: list[NDArray[np.int64]], copied: list[NDArray[np.int64]]) -> CopyTimes:
+def _copy_times(
+    rows: list[Numbers], copied: list[Numbers], read: Sequence[Sequence[int]]
+) -> CopyTimes:
     """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
     tables = [np.zeros((0, FACTS), np.int64)]
-    for numbers, found in zip(rows, copied, strict=True):
-        table = found.reshape(-1, FACTS).copy()
+    for numbers, found, shares in zip(rows, copied, read, strict=True):
+        table = np.column_stack([found.reshape(-1, FACTS - 1), np.array(shares, np.int64)])
         table[:, 0] = numbers[table[:, 0]]
         tables.append(table)
     return copy_times(np.concatenate(tables))

@@ -1,0 +1,178 @@
+"""What calls of the family are accepted, and what their kernels read off them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, INT8, UINT8, DType
+from npusim.data.errors import shown
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
+from npusim.ops._contract import Contract
+from npusim.ops.families.elementwise.chain import Extent
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
+
+__all__ = ["Axes", "Axis", "Problem", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Axes of the result that follow each other and along which the same operands are broadcast."""
+
+    size: int
+    has: tuple[bool, ...]
+    """Whether each operand has it; those that do not are broadcast along it."""
+
+
+Axes = tuple[Axis, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
+    """A checked call."""
+
+    name: str
+    """Of the row in the table."""
+    axes: Axes
+    """Of the result, the last one running fastest; one at least."""
+    extents: tuple[Extent, ...]
+    """Which part of a tile each operand has."""
+    computed_in: DType
+    low: float | None = None
+    high: float | None = None
+    """Bounds of `clamp`."""
+
+    @property
+    def expression(self) -> Expression:
+        return EXPRESSIONS[self.name]
+
+
+def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
+    """Hold a call of operator *name* against what its kernel takes; raises OpError."""
+    expression, contract = EXPRESSIONS[name], Contract(name, spec)
+    known = tuple(dtype for dtype in expression.computed_in if _has(spec, dtype))
+    x = contract.operand("x", given["x"], known)
+    operands = [x]
+    if "other" in given:
+        operands.append(_other(contract, x, given["other"]))
+    if "condition" in given:
+        flags = contract.operand("condition", given["condition"], (UINT8, INT8), " of 0 and 1")
+        operands.insert(0, flags)
+    shape = _broadcast(contract, operands)
+    axes = _merged(shape, operands)
+    low, high = (_bound(contract, x, bound, given.get(bound)) for bound in ("low", "high"))
+    contract.require(
+        name != "clamp" or low is not None or high is not None,
+        "low or high must be given, not neither; pass one of them",
+    )
+    return Problem(
+        inputs=tuple(operands),
+        outputs={"output": TensorSpec(shape, _output(contract, expression, x, given))},
+        name=name,
+        axes=axes,
+        extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
+        computed_in=expression.computed_in[x.element],
+        low=low,
+        high=high,
+    )
+
+
+def _has(spec: DeviceSpec, dtype: DType) -> bool:
+    """Whether the product line has *dtype* at all; Atlas inference has no bfloat16."""
+    return dtype is not BFLOAT16 or spec.series != "Atlas inference"
+
+
+def _other(contract: Contract, x: Operand, other: Any) -> Operand:
+    """The second operand: a tensor of the type of *x*, or a number, which the host uploads."""
+    is_number = isinstance(other, int | float | np.integer | np.floating)
+    if not is_number or isinstance(other, bool | np.generic):
+        return contract.operand("other", other, (x.element,), " like x")
+    number = _number(contract, "other", other, x.element)
+    return Operand("other", TensorSpec((1,), x.spec.dtype), np.array([number], x.element.numpy))
+
+
+def _number(contract: Contract, name: str, value: Any, dtype: DType) -> float:
+    """*value* as a number that *dtype* has, rounded if that is a float."""
+    contract.require(
+        isinstance(value, int | float) and not isinstance(value, bool),
+        f"{name} must be a number, not {shown(value)}; pass one",
+    )
+    contract.require(
+        isinstance(value, float) or abs(value) < 2**63,
+        f"{name} must fit into 64 bits, not be {shown(value)}; pass a smaller one",
+    )
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return float(np.array([float(value)]).astype(dtype.numpy)[0])
+    limits = np.iinfo(dtype.numpy)
+    contract.require(
+        isfinite(value) and value == int(value) and limits.min <= value <= limits.max,
+        f"{name} must be a whole number that {dtype.name} has, not {shown(value)}; round or clip "
+        f"it",
+    )
+    return int(value)
+
+
+def _bound(contract: Contract, x: Operand, name: str, value: Any) -> float | None:
+    return None if value is None else _number(contract, name, value, x.element)
+
+
+def _output(contract: Contract, expression: Expression, x: Operand, given: dict[str, Any]) -> str:
+    """The type of the result."""
+    if expression.gives_bool:
+        return UINT8.name
+    if "dtype" not in given:
+        return x.spec.dtype
+    targets = [t for t in (*expression.computed_in,) if _has(contract.spec, t) and t.bits > 8]
+    names = tuple(target.name for target in targets)
+    return contract.choice("dtype", given["dtype"], names, f" on {contract.spec.series}")
+
+
+def _broadcast(contract: Contract, operands: list[Operand]) -> tuple[int, ...]:
+    try:
+        return tuple(np.broadcast_shapes(*(x.shape for x in operands)))
+    except ValueError:
+        shapes = " and ".join(f"{x.name} {x.shape}" for x in operands)
+        contract.fail(
+            f"shapes must be equal or 1 along each axis, counted from the last one, not {shapes}; "
+            f"reshape one of them"
+        )
+
+
+# ---- axes ----
+
+
+def _merged(shape: tuple[int, ...], operands: list[Operand]) -> Axes:
+    """The axes of *shape* that are longer than 1, merged where that changes nothing."""
+    found: list[Axis] = []
+    for place, size in enumerate(shape):
+        if size == 1:
+            continue
+        behind = len(shape) - place
+        has = tuple(len(x.shape) >= behind and x.shape[-behind] == size for x in operands)
+        if found and found[-1].has == has:
+            found[-1] = Axis(found[-1].size * size, has)
+        else:
+            found.append(Axis(size, has))
+    return tuple(found) or (Axis(1, (True,) * len(operands)),)
+
+
+def _extent(contract: Contract, axes: Axes, index: int, x: Operand) -> Extent:
+    """Which part of a tile, the last two of *axes*, operand number *index* has."""
+    if not any(axis.has[index] for axis in axes):
+        return "number"
+    has_columns = axes[-1].has[index]
+    has_rows = len(axes) > 1 and axes[-2].has[index]
+    contract.require(
+        has_columns or has_rows,
+        f"{x.name} must have one of the last two axes along which others are broadcast, not "
+        f"{x.shape}; expand it first",
+    )
+    if has_columns and (has_rows or len(axes) == 1):
+        return "tile"
+    return "row" if has_columns else "column"

@@ -1,0 +1,290 @@
+"""What each operator of the family computes: a row of the table a kernel of the vendor's.
+
+The vendor builds these kernels from a description of what they compute (CANN 8.1.RC1, public TBE
+copy, impl/dynamic/<kernel>.py); steps and types are those of the descriptions, restated. bfloat16
+is computed in float32 and rounded once at the end, whatever the kernel
+(tbe/common/register/operation_func_mgr.py); so is float16 where `WIDE` says so, else each step is
+rounded to float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from npusim.isa import BinaryOp, CompareOp, UnaryOp
+from npusim.ops.families.elementwise.chain import Chain, Value
+
+__all__ = ["EXPRESSIONS", "Expression"]
+
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
+WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
+WITH_INT32 = AS_IS | {INT32: INT32}
+WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
+
+Parameters = Literal["x", "x, other", "condition, x, other", "x, low, high", "x, dtype"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """One operator of the family."""
+
+    name: str
+    kernel: str
+    """What profilers call the vendor's."""
+    caption: str
+    """What it does, for a list."""
+    formula: str
+    parameters: Parameters
+    computed_in: dict[DType, DType]
+    """Types that it takes -> the one in which it computes them."""
+    write: Callable[..., Value]
+    """`write(chain, *values)`: the steps, in the type that it computes in."""
+    gives_bool: bool = False
+    """Whether the result is 0 or 1 in uint8, in which numpy and torch keep a bool."""
+
+
+def _unary(op: UnaryOp) -> Callable[..., Value]:
+    return lambda chain, x: chain.unary(op, x)
+
+
+def _binary(op: BinaryOp) -> Callable[..., Value]:
+    return lambda chain, x, other: chain.binary(op, x, other)
+
+
+def _compare(op: CompareOp) -> Callable[..., Value]:
+    def write(chain: Chain, x: Value, other: Value) -> Value:
+        bits = chain.compare(op, x, other)
+        return chain.cast(chain.select(bits, chain.constant(1.0, FLOAT16), 0.0), UINT8)
+
+    return write
+
+
+def _one_over(chain: Chain, x: Value) -> Value:
+    return chain.binary("div", chain.constant(1.0, x.dtype), x)
+
+
+def _rsqrt(chain: Chain, x: Value) -> Value:
+    return _one_over(chain, chain.unary("sqrt", x))
+
+
+def _sigmoid(chain: Chain, x: Value) -> Value:
+    return _one_over(chain, chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0))
+
+
+def _silu(chain: Chain, x: Value) -> Value:
+    denominator = chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0)
+    return chain.binary("div", x, denominator)
+
+
+def _gelu(chain: Chain, x: Value) -> Value:
+    cube = chain.binary("mul", chain.binary("mul", x, x), x)
+    inner = chain.binary("add", x, chain.mul_number(cube, 0.044715))
+    exponential = chain.unary("exp", chain.mul_number(inner, -1.5957691))
+    return chain.binary("div", x, chain.add_number(exponential, 1.0))
+
+
+TINY = 2.0**-126
+"""Keeps the sign of 0 from 0 / 0."""
+
+
+def _tanh(chain: Chain, x: Value) -> Value:
+    magnitude = chain.unary("abs", x)
+    power = chain.unary("exp", chain.mul_number(magnitude, -2.0))
+    sign = chain.binary("div", x, chain.add_number(magnitude, TINY))
+    numerator = chain.binary("mul", sign, chain.add_number(chain.mul_number(power, -1.0), 1.0))
+    return chain.binary("div", numerator, chain.add_number(power, 1.0))
+
+
+def _where(chain: Chain, condition: Value, x: Value, other: Value) -> Value:
+    flags = chain.spread(chain.cast(condition, FLOAT16))
+    ones = chain.constant(1.0, FLOAT16)
+    return chain.select(chain.compare("eq", flags, ones), x, other)
+
+
+def _clamp(chain: Chain, x: Value, low: float | None, high: float | None) -> Value:
+    x = x if high is None else chain.min_number(x, high)
+    return x if low is None else chain.max_number(x, low)
+
+
+def _of_one(
+    name: str,
+    kernel: str,
+    caption: str,
+    formula: str,
+    types: dict[DType, DType],
+    write: Callable[..., Value],
+) -> Expression:
+    return Expression(
+        name=name,
+        kernel=kernel,
+        caption=caption,
+        formula=formula,
+        parameters="x",
+        computed_in=types,
+        write=write,
+    )
+
+
+def _of_two(
+    name: str,
+    kernel: str,
+    caption: str,
+    formula: str,
+    types: dict[DType, DType],
+    op: BinaryOp,
+) -> Expression:
+    return Expression(
+        name=name,
+        kernel=kernel,
+        caption=caption,
+        formula=formula,
+        parameters="x, other",
+        computed_in=types,
+        write=_binary(op),
+    )
+
+
+def _comparison(name: CompareOp, kernel: str, sign: str) -> Expression:
+    return Expression(
+        name=name,
+        kernel=kernel,
+        caption=f"whether x {sign} other, element by element, as 0 or 1 in uint8",
+        formula=f"y = x {sign} other",
+        parameters="x, other",
+        computed_in=AS_IS | {INT32: INT32} if name == "eq" else AS_IS,
+        write=_compare(name),
+        gives_bool=True,
+    )
+
+
+TABLE = (
+    _of_two("add", "Add", "the sum of two tensors", "y = x + other", WITH_INT32, "add"),
+    _of_two("sub", "Sub", "the difference of two tensors", "y = x - other", WITH_INT32, "sub"),
+    _of_two(
+        "mul",
+        "Mul",
+        "the product of two tensors, element by element",
+        "y = x * other",
+        WITH_INT32,
+        "mul",
+    ),
+    # Default of the shipped binaries: high performance, a division in float16.
+    _of_two("div", "RealDiv", "the quotient of two tensors", "y = x / other", AS_IS, "div"),
+    _of_two(
+        "maximum",
+        "Maximum",
+        "the larger one of two elements each",
+        "y = max(x, other)",
+        WITH_BYTES,
+        "max",
+    ),
+    _of_two(
+        "minimum",
+        "Minimum",
+        "the smaller one of two elements each",
+        "y = min(x, other)",
+        WITH_BYTES,
+        "min",
+    ),
+    _comparison("eq", "Equal", "=="),
+    _comparison("ne", "NotEqual", "!="),
+    _comparison("lt", "Less", "<"),
+    _comparison("le", "LessEqual", "<="),
+    _comparison("gt", "Greater", ">"),
+    _comparison("ge", "GreaterEqual", ">="),
+    _of_one(
+        "neg",
+        "Neg",
+        "each element with the other sign",
+        "y = x * -1",
+        WITH_INT32,
+        lambda chain, x: chain.mul_number(x, -1.0),
+    ),
+    _of_one("abs", "Abs", "the magnitude of each element", "y = |x|", AS_IS, _unary("abs")),
+    _of_one(
+        "relu",
+        "Relu",
+        "each element, cut off below zero",
+        "y = max(x, 0)",
+        WITH_INT32,
+        _unary("relu"),
+    ),
+    # Unkeyed binaries: the default of the source, high performance, stays in float16 (inferred).
+    _of_one("exp", "Exp", "e to the power of each element", "y = e ** x", AS_IS, _unary("exp")),
+    _of_one("log", "Log", "the natural logarithm of each element", "y = ln(x)", WIDE, _unary("ln")),
+    _of_one("sqrt", "Sqrt", "the square root of each element", "y = sqrt(x)", WIDE, _unary("sqrt")),
+    _of_one(
+        "rsqrt",
+        "Rsqrt",
+        "one over the square root of each element",
+        "y = 1 / sqrt(x)",
+        WIDE,
+        _rsqrt,
+    ),
+    _of_one("reciprocal", "Reciprocal", "one over each element", "y = 1 / x", WIDE, _one_over),
+    # The description of Tanh was not at hand: assumed.
+    _of_one(
+        "tanh",
+        "Tanh",
+        "the hyperbolic tangent of each element",
+        "y = x / (|x| + 2**-126) * (1 - p) / (1 + p), p = e ** (-2 |x|)",
+        WIDE,
+        _tanh,
+    ),
+    _of_one(
+        "sigmoid",
+        "Sigmoid",
+        "the logistic function of each element",
+        "y = 1 / (e ** (-x) + 1)",
+        WIDE,
+        _sigmoid,
+    ),
+    _of_one(
+        "silu",
+        "Swish",
+        "each element times its logistic function",
+        "y = x / (e ** (-x) + 1)",
+        WIDE,
+        _silu,
+    ),
+    _of_one(
+        "gelu",
+        "Gelu",
+        "each element times the chance of a smaller normal one, by the form with tanh",
+        "y = x / (e ** (-1.5957691 (x + 0.044715 x**3)) + 1)",
+        WIDE,
+        _gelu,
+    ),
+    Expression(
+        name="where",
+        kernel="SelectV2",
+        caption="one of two elements each, as a condition says",
+        formula="y = x where condition == 1, else other",
+        parameters="condition, x, other",
+        computed_in=AS_IS,
+        write=_where,
+    ),
+    Expression(
+        name="clamp",
+        kernel="ClipByValueV2",
+        caption="each element within bounds",
+        formula="y = max(min(x, high), low)",
+        parameters="x, low, high",
+        computed_in=WITH_INT32,
+        write=_clamp,
+    ),
+    Expression(
+        name="cast",
+        kernel="Cast",
+        caption="each element as another type",
+        formula="y = x as dtype, to nearest even, integers toward zero",
+        parameters="x, dtype",
+        computed_in={dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
+        write=lambda _, x: x,
+    ),
+)
+EXPRESSIONS: dict[str, Expression] = {expression.name: expression for expression in TABLE}

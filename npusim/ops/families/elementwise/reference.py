@@ -1,0 +1,139 @@
+"""What the operators of the family compute, on whole arrays in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
+from npusim.devices.schema import DeviceSpec
+
+__all__ = ["compute"]
+
+HALF, FULL, BF16 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+
+
+def _nearest(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """*function* in float64, rounded to the type that comes in."""
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+_exp, _log = _nearest(np.exp), _nearest(np.log)
+
+
+def _one(x: Array) -> Any:
+    return x.dtype.type(1)
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(_one(x) / (_exp(-x) + _one(x)))
+
+
+def _gelu(x: Array) -> Array:
+    inner = x * x * x * np.float32(0.044715) + x
+    return np.asarray(x / (_exp(inner * np.float32(-1.5957691)) + _one(x)))
+
+
+def _tanh(x: Array) -> Array:
+    power = _exp(np.abs(x) * np.float32(-2))
+    sign = x / (np.abs(x) + np.float32(2.0**-126))
+    return np.asarray(sign * (_one(x) - power) / (_one(x) + power))
+
+
+_SAME: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "neg": np.negative,
+    "abs": np.abs,
+    "relu": lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0))),
+    "exp": _exp,
+}
+"""In float16 if they are given that."""
+_WIDE: dict[str, Callable[..., Array]] = {
+    "log": _log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: _one(x) / np.sqrt(x),
+    "reciprocal": lambda x: _one(x) / x,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x / (_exp(-x) + _one(x)),
+    "gelu": _gelu,
+}
+"""Always in float32."""
+_COMPARE: dict[str, Callable[..., Array]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+
+
+def compute(
+    name: str,
+    x: Array,
+    other: Any = None,
+    *,
+    condition: Array | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    dtype: str | None = None,
+    spec: DeviceSpec | None = None,
+) -> Array:
+    """The result of operator *name*; *spec* says what overflow does, None is an Atlas A2 or A3."""
+    if other is not None and not isinstance(other, np.ndarray):
+        other = np.array(other, x.dtype)
+    with np.errstate(all="ignore"):
+        if name in _COMPARE:
+            return np.asarray(_COMPARE[name](x, other).astype(np.uint8))
+        if name == "where":
+            assert condition is not None
+            return np.where(condition == 1, x, other)
+        if name == "clamp":
+            return _rounded(_clamped(x, low, high), x.dtype, spec)
+        if name == "cast":
+            return _cast(x, dtype or "", spec)
+        operands = (x,) if other is None else (x, other)
+        if name in _SAME and x.dtype != BF16:
+            return _rounded(np.asarray(_SAME[name](*operands)), x.dtype, spec)
+        wide = [operand.astype(np.float32) for operand in operands]
+        function = _SAME[name] if name in _SAME else _WIDE[name]
+        return _rounded(np.asarray(function(*wide)), x.dtype, spec)
+
+
+def _clamped(x: Array, low: float | None, high: float | None) -> Array:
+    found = x
+    if high is not None:
+        found = np.minimum(found, np.array(high).astype(x.dtype))
+    if low is not None:
+        found = np.maximum(found, np.array(low).astype(x.dtype))
+    return found
+
+
+def _saturates(spec: DeviceSpec | None) -> bool:
+    return spec is not None and spec.half_overflow == "saturate"
+
+
+def _rounded(values: Array, dtype: np.dtype[Any], spec: DeviceSpec | None) -> Array:
+    """*values* as *dtype*; where float16 saturates, 65504 for more and 0 for NaN."""
+    if dtype != HALF or not _saturates(spec):
+        return values.astype(dtype)
+    most = np.finfo(np.float16).max
+    return np.clip(np.where(np.isnan(values), 0, values), -most, most).astype(np.float16)
+
+
+def _cast(x: Array, dtype: str, spec: DeviceSpec | None) -> Array:
+    target = dtype_named(dtype)
+    if target is INT32 and x.dtype.kind not in "iu":
+        return cast(x.astype(np.float32), INT32, "trunc")
+    if target is FLOAT16:
+        return _rounded(x.astype(np.float32), HALF, spec)
+    return x.astype(target.numpy)

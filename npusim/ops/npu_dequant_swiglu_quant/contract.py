@@ -1,0 +1,349 @@
+"""What npu_dequant_swiglu_quant accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64, Array
+from npusim.data.errors import Code, shown
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
+from npusim.ops._contract import Contract
+from npusim.ops._protocol import present
+
+__all__ = ["Problem", "check", "max_columns"]
+
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+LARGEST = float(np.finfo(np.float32).max)
+"""What attributes may be: numbers of fp32."""
+KEPT_BYTES = 1124
+"""Of the unified buffer, for other things than rows of H elements (see `max_columns`)."""
+COLUMN_UNIT = 128
+"""Columns of x with a group_index. The tiling asks for 64; but where half a row is no multiple of
+64, the kernel finds the largest number of a row in another place (assumed, from its step)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
+    """A checked call: x is `(rows, 2 x columns)` to the kernel, y `(rows, columns)`."""
+
+    x: Operand
+    weight_scale: Operand | None
+    """`(2 x columns,)`, with groups `(groups, 2 x columns)`; None where no kernel reads it."""
+    activation_scale: Operand | None
+    """`(rows,)`"""
+    bias: Operand | None
+    quant_scale: Operand | None
+    quant_offset: Operand | None
+    group_index: Operand | None
+    """`(groups,)` counts of rows, or `(groups, 2)` groups and their counts."""
+    activate_left: bool
+    is_dynamic: bool
+    swiglu_mode: int
+    clamp_limit: float
+    glu_alpha: float
+    glu_bias: float
+
+    @property
+    def rows(self) -> int:
+        return prod(self.x.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        """Of y: half of those of x."""
+        return self.x.shape[-1] // 2
+
+    @property
+    def groups(self) -> int:
+        """0 without a group_index."""
+        return self.group_index.shape[0] if self.group_index is not None else 0
+
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]:
+        """Groups and how many rows each has, in the order of the rows; evenly for time alone."""
+        index = self.group_index
+        assert index is not None
+        if index.array is None:
+            each, more = divmod(self.rows, self.groups)
+            return tuple((group, each + (group < more)) for group in range(self.groups))
+        pairs = index.array.reshape(self.groups, -1).tolist()
+        if len(index.shape) == 1:
+            return tuple((group, count) for group, (count,) in enumerate(pairs))
+        return tuple((group, count) for group, count in pairs)
+
+
+def max_columns(ub_bytes: int, *, bias: bool, is_static: bool, interleaved: bool) -> int:
+    """Columns of y in the longest row that the kernel of groups has room for.
+
+    An element of y takes 8 bytes of x, 16 of fp32 and 1 of y, and 12 of its scales; 8 of a bias, 4
+    of offsets, and 5 where halves are gathered from every other element.
+    """
+    each = 37 + 8 * bias + 4 * is_static + 5 * interleaved
+    return (ub_bytes - KEPT_BYTES) // each // 32 * 32
+
+
+def check(
+    spec: DeviceSpec,
+    x: Any,
+    *,
+    weight_scale: Any = None,
+    activation_scale: Any = None,
+    bias: Any = None,
+    quant_scale: Any = None,
+    quant_offset: Any = None,
+    group_index: Any = None,
+    activate_left: Any = False,
+    quant_mode: Any = 0,
+    dst_type: Any = None,
+    round_mode: Any = None,
+    activate_dim: Any = None,
+    swiglu_mode: Any = 0,
+    clamp_limit: Any = 7.0,
+    glu_alpha: Any = 1.702,
+    glu_bias: Any = 1.0,
+) -> Problem:
+    """Hold a call against the contract of its product line; raises OpError."""
+    contract = Contract("npu_dequant_swiglu_quant", spec)
+    contract.require(
+        spec.series != "Atlas inference",
+        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
+        f"no such kernel; use npu_swiglu and npu_dynamic_quant",
+        Code.UNSUPPORTED,
+    )
+    tokens = contract.operand("x", x, (INT32, FLOAT16, BFLOAT16))
+    left = contract.boolean("activate_left", activate_left)
+    mode = _one_of(contract, "quant_mode", quant_mode, 2)
+    gate = _one_of(contract, "swiglu_mode", swiglu_mode, 3)
+    numbers = _gate_numbers(contract, clamp_limit, glu_alpha, glu_bias)
+    _warn_of_unread(contract, dst_type=dst_type, round_mode=round_mode, activate_dim=activate_dim)
+    index = contract.optional("group_index", group_index, (INT64,))
+    if index is not None:
+        _check_index(contract, index)
+    _check_rows(contract, tokens)
+    weight = contract.optional("weight_scale", weight_scale, (FLOAT32,))
+    act = contract.optional("activation_scale", activation_scale, (FLOAT32,))
+    point = contract.optional("bias", bias, (INT32, *FLOATS))
+    scale = contract.optional("quant_scale", quant_scale, FLOATS if index else (FLOAT32,))
+    kinds = (scale.element,) if scale else FLOATS
+    offset = contract.optional("quant_offset", quant_offset, kinds, " like quant_scale")
+    p = Problem(
+        inputs=present(tokens, weight, act, point, scale, offset, index),
+        outputs={
+            "output": TensorSpec((*tokens.shape[:-1], tokens.shape[-1] // 2), "int8"),
+            "scale": TensorSpec(tokens.shape[:-1], "float32"),
+        },
+        x=tokens,
+        weight_scale=weight,
+        activation_scale=act,
+        bias=point,
+        quant_scale=scale,
+        quant_offset=offset,
+        group_index=index,
+        activate_left=left,
+        is_dynamic=mode == 1,
+        swiglu_mode=gate if index else 0,
+        clamp_limit=numbers[0],
+        glu_alpha=numbers[1],
+        glu_bias=numbers[2],
+    )
+    if index is None and gate:
+        contract.warn(
+            f"swiglu_mode should be 0 without a group_index, not {gate}, which its kernels do not "
+            f"read; leave it out"
+        )
+    _check_dequantisation(contract, p)
+    _check_quantisation(contract, p)
+    if index is not None:
+        _check_groups(contract, p, index)
+    return p
+
+
+def _one_of(contract: Contract, name: str, value: Any, count: int) -> int:
+    number = contract.integer(name, value)
+    known = ", ".join(map(str, range(count - 1))) + f" or {count - 1}"
+    contract.require(
+        0 <= number < count, f"{name} must be {known}, not {number}; choose one of these"
+    )
+    return number
+
+
+def _gate_numbers(contract: Contract, *values: Any) -> list[float]:
+    names = ("clamp_limit", "glu_alpha", "glu_bias")
+    for name, value in zip(names, values, strict=True):
+        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        is_limit = name == "clamp_limit"
+        contract.require(
+            is_number and -LARGEST <= value <= LARGEST and (value > 0 or not is_limit),
+            f"{name} must be a finite number{' above 0' if is_limit else ''}, not {shown(value)}; "
+            f"leave it out",
+        )
+    return [float(np.float32(value)) for value in values]
+
+
+def _warn_of_unread(contract: Contract, **values: Any) -> None:
+    """Only chips after A3 look at these; before, it is int8, to nearest, along the last axis."""
+    for name, value in values.items():
+        if value is not None:
+            contract.warn(
+                f"{name} should be None on {contract.spec.series}, where no kernel reads it, not "
+                f"{shown(value)}; leave it out"
+            )
+
+
+def _check_rows(contract: Contract, x: Operand) -> None:
+    contract.require(
+        len(x.shape) >= 2, f"x must have at least two dimensions, not shape {x.shape}; reshape it"
+    )
+    contract.require(
+        x.shape[-1] % 2 == 0,
+        f"the last dimension of x must be even, to be cut in half, not {x.shape[-1]}; pad both "
+        f"halves",
+    )
+    contract.require(
+        x.shape[-1] > 0 or prod(x.shape[:-1]) == 0,
+        f"the last dimension of x must not be empty where x has rows, not shape {x.shape}; drop "
+        f"the rows",
+    )
+
+
+def _check_index(contract: Contract, index: Operand) -> None:
+    contract.require(
+        0 < len(index.shape) <= 2 and index.shape[1:] in ((), (2,)) and index.shape[0] > 0,
+        f"group_index must have shape (groups,) with counts, or (groups, 2) with groups and "
+        f"counts, not {index.shape}; pass the rows of each group",
+        Code.TILING_ERROR,
+    )
+
+
+def _check_dequantisation(contract: Contract, p: Problem) -> None:
+    """The scales and bias that turn int32 back into floats."""
+    width, is_int32 = 2 * p.columns, p.x.element is INT32
+    contract.require(
+        p.weight_scale is not None or not is_int32,
+        "weight_scale must be given with x of int32, not None; pass a scale for each column",
+        Code.TILING_ERROR,
+    )
+    if not is_int32:
+        for operand in (p.weight_scale, p.activation_scale, p.bias):
+            contract.require(
+                operand is None,
+                f"{operand.name if operand else ''} must be None with x of {p.x.element}, which is "
+                f"dequantised already, not given; leave it out",
+            )
+    whole = [(p.groups, width)] if p.group_index is not None else []
+    for operand in present(p.weight_scale, p.bias):
+        one_row = [(width,), (1, width)] if p.groups <= 1 else []
+        known = whole + one_row
+        contract.require(
+            operand.shape in known,
+            f"{operand.name} must have shape {known[0]} for x of shape {p.x.shape}"
+            f"{f' and {p.groups} groups' if p.groups else ''}, not {operand.shape}; pass a number "
+            f"for each column",
+            Code.TILING_ERROR,
+        )
+    if p.activation_scale is not None:
+        contract.require(
+            p.activation_scale.spec.size == p.rows,
+            f"activation_scale must have a number for each of the {p.rows} rows of x, not shape "
+            f"{p.activation_scale.shape}; pass shape ({p.rows}, 1)",
+            Code.TILING_ERROR,
+        )
+
+
+def _check_quantisation(contract: Contract, p: Problem) -> None:
+    """Smooth scales, or with quant_mode 0 scale and offset."""
+    scale, offset, columns = p.quant_scale, p.quant_offset, p.columns
+    contract.require(
+        offset is None or not p.is_dynamic,
+        "quant_offset must be None with quant_mode=1, which has none, not given; leave it out",
+        Code.TILING_ERROR,
+    )
+    contract.require(
+        offset is not None or scale is None or p.is_dynamic,
+        "quant_offset must be given with quant_mode=0 and a quant_scale, not None; pass zeros of "
+        "its shape",
+        Code.TILING_ERROR,
+    )
+    contract.require(
+        offset is None or (scale is not None and offset.shape == scale.shape),
+        f"quant_offset must have the shape of quant_scale, {scale.shape if scale else 'None'}, not "
+        f"{offset.shape if offset else ()}; pass one for each scale",
+        Code.TILING_ERROR,
+    )
+    contract.require(
+        scale is not None or p.is_dynamic or p.group_index is None,
+        "quant_scale must be given with quant_mode=0 and a group_index, not None; pass one for "
+        "each group",
+        Code.TILING_ERROR,
+    )
+    if scale is None:
+        return
+    known: list[tuple[int, ...]] = [(columns,), (1, columns), (1,)]
+    if p.group_index is not None:
+        known = [(p.groups, columns)] + [(p.groups,)] * (not p.is_dynamic)
+        known += [(columns,)] * (p.groups == 1 and p.is_dynamic)
+    contract.require(
+        scale.shape in known,
+        f"quant_scale must have shape {' or '.join(map(str, dict.fromkeys(known)))}, not "
+        f"{scale.shape}; pass a scale for each column of y",
+        Code.TILING_ERROR,
+    )
+
+
+def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
+    """What the kernel of groups asks for beyond the others."""
+    contract.require(
+        p.x.element is not FLOAT16,
+        "x must be int32 or bfloat16 with a group_index, not float16; convert it",
+        Code.TILING_ERROR,
+    )
+    in_pairs = len(index.shape) == 2
+    contract.require(
+        not in_pairs or (p.bias is None and p.swiglu_mode == 0),
+        f"group_index must have shape (groups,) with a bias or a swiglu_mode, not {index.shape}; "
+        f"pass the counts alone",
+        Code.TILING_ERROR,
+    )
+    columns = 2 * p.columns
+    contract.require(
+        columns % COLUMN_UNIT == 0,
+        f"the last dimension of x must be a multiple of {COLUMN_UNIT} with a group_index, not "
+        f"{columns}; pad both halves",
+        Code.TILING_ERROR,
+    )
+    ub_bytes = contract.spec.cores[contract.spec.vector_kinds[0]].usable_bytes("ub")
+    most = 2 * max_columns(
+        ub_bytes,
+        bias=p.bias is not None,
+        is_static=not p.is_dynamic,
+        interleaved=p.swiglu_mode == 1,
+    )
+    contract.require(
+        columns <= most,
+        f"the last dimension of x must be at most {most} with a group_index and these operands, "
+        f"not {columns}; call npu_swiglu and npu_dynamic_quant",
+        Code.TILING_ERROR,
+    )
+    if index.array is not None:
+        counts = np.array(p.counts)
+        contract.require(
+            bool((counts >= 0).all()) and bool((counts[:, 0] < p.groups).all()),
+            f"group_index must hold counts from 0 on{', of groups below their number' * in_pairs}, "
+            f"not {_few(counts)}; pass the rows of each group",
+        )
+        total = int(counts[:, 1].sum())
+        contract.require(
+            total <= p.rows,
+            f"group_index must count at most the {p.rows} rows of x, not {total}; pass the rows of "
+            f"each group",
+        )
+
+
+def _few(counts: Array) -> str:
+    shown_counts = counts[:, 1].tolist()
+    return shown(shown_counts)

@@ -1,0 +1,118 @@
+"""npu_dequant_swiglu_quant on whole arrays in plain numpy: the oracle for every tiled run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+
+__all__ = ["reference"]
+
+F32 = np.float32
+
+
+def reference(
+    x: Array,
+    *,
+    weight_scale: Array | None = None,
+    activation_scale: Array | None = None,
+    bias: Array | None = None,
+    quant_scale: Array | None = None,
+    quant_offset: Array | None = None,
+    group_index: Array | None = None,
+    activate_left: bool = False,
+    quant_mode: int = 0,
+    dst_type: str | None = None,  # noqa: ARG001 (int8 on these chips)
+    round_mode: int | None = None,  # noqa: ARG001 (to nearest)
+    activate_dim: int | None = None,  # noqa: ARG001 (the last)
+    swiglu_mode: int = 0,
+    clamp_limit: float = 7.0,
+    glu_alpha: float = 1.702,
+    glu_bias: float = 1.0,
+) -> tuple[Array, Array]:
+    """int8 `(..., columns)` of *x* `(..., 2 x columns)`, and scales `(...)`, float32.
+
+    What no kernel writes is zero: scales with *quant_mode* 0, and rows that no group counts.
+    """
+    *outer, width = x.shape
+    rows = x.reshape(-1, width)
+    group, is_counted = _groups(group_index, rows.shape[0])
+    groups = 1 if group_index is None else group_index.shape[0]
+
+    def of_rows(numbers: Array | None) -> Array | None:
+        """Those of each row's group in fp32, `(rows, columns)` or `(rows, 1)`."""
+        return None if numbers is None else numbers.reshape(groups, -1).astype(F32)[group]
+
+    with np.errstate(all="ignore"):
+        if bias is not None and bias.dtype == np.int32:
+            rows, bias = rows + bias.reshape(groups, -1)[group], None
+        values = rows.astype(F32)
+        for factors in (of_rows(weight_scale), activation_scale):
+            if factors is not None:
+                values = values * factors.reshape(len(values), -1)
+        point = of_rows(bias)
+        if point is not None:
+            values = values + point
+        first, second = np.split(values, 2, axis=1)
+        a, b = (first, second) if activate_left else (second, first)
+        if swiglu_mode == 1 and group_index is not None:
+            a, b = values[:, 0::2], values[:, 1::2]
+        if swiglu_mode and group_index is not None:
+            z = _gated(a, b, F32(clamp_limit), F32(glu_alpha), F32(glu_bias))
+        else:
+            z = (a / _exp_plus_1(a, F32(-1))) * b
+        factors, scale = of_rows(quant_scale), np.zeros(len(rows), F32)
+        if quant_mode == 1:
+            z = z if factors is None else z * factors
+            scaled, scale = _dynamic(z, by_division=group_index is not None)
+        else:
+            points = of_rows(quant_offset)
+            in_groups = group_index is not None
+            scaled = z if factors is None else _static(z, factors, points, in_groups=in_groups)
+        whole = np.rint(scaled)
+        y = np.clip(np.where(np.isnan(whole), 0, whole), -128, 127).astype(np.int8)
+    y[~is_counted], scale[~is_counted] = 0, 0
+    return y.reshape(*outer, width // 2), scale.reshape(outer)
+
+
+def _groups(group_index: Array | None, rows: int) -> tuple[Array, Array]:
+    """The group of each row, and whether it has one: both `(rows,)`."""
+    if group_index is None:
+        return np.zeros(rows, np.int64), np.ones(rows, bool)
+    if group_index.ndim == 2:
+        names, counts = group_index[:, 0], group_index[:, 1]
+    else:
+        names, counts = np.arange(group_index.size), group_index
+    group = np.repeat(names, counts)
+    return np.pad(group, (0, rows - group.size)), np.arange(rows) < group.size
+
+
+def _exp_plus_1(a: Array, factor: np.float32) -> Array:
+    """`exp(a x factor) + 1`, the exponential rounded once."""
+    return np.exp((a * factor).astype(np.float64)).astype(F32) + F32(1)
+
+
+def _gated(a: Array, b: Array, limit: np.float32, alpha: np.float32, beta: np.float32) -> Array:
+    b = np.maximum(np.minimum(b, limit), -limit) + beta
+    a = np.minimum(a, limit)
+    return np.asarray(b * (a / _exp_plus_1(a, -alpha)))
+
+
+def _dynamic(z: Array, *, by_division: bool) -> tuple[Array, Array]:
+    """Rows scaled to 127, and their scales: the kernels differ in the last bit."""
+    largest = np.abs(z).max(axis=1, initial=0)
+    if by_division:
+        scale = largest * F32(1 / 127)
+        return z / scale[:, None], scale
+    scale = largest / F32(127)
+    return z * (F32(1) / scale)[:, None], scale
+
+
+def _static(z: Array, factors: Array, points: Array | None, *, in_groups: bool) -> Array:
+    assert points is not None
+    if factors.shape[1] == z.shape[1] > 1:
+        return np.asarray(z / factors + points)
+    # One number a row: the scalar unit inverts it, and that of a group unless it is 0.
+    inverse = F32(1) / factors
+    inverse = np.where((factors == 0) & in_groups, F32(1), inverse)
+    return np.asarray(z * inverse + points)

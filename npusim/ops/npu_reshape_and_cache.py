@@ -1,0 +1,112 @@
+"""npu_reshape_and_cache: keys and values of new tokens written into the pages of a cache.
+
+torch_npu calls it `_npu_reshape_and_cache`. It does what npu_scatter_pa_kv_cache does, on every
+product line: with caches in ND as its mode Norm, with both in FRACTAL_NZ as PA_NZ. The latter are
+`(blocks, numbers / C0, block_size, C0)`, numbers being those of a token and C0 as many as 32 bytes
+hold; their last two dimensions are one column of fractals, so that the bytes lie as in ND.
+
+Sources: op-plugin@517f2e7 ops/atb/ReshapeAndCachAtb.cpp and ascend-transformer-boost@ddcc8b62
+mixkernels/reshape_and_cache. Slots and what is open about them: see npu_scatter_pa_kv_cache.
+Assumed: the same types as there, without bfloat16 on Atlas inference, where a token of a cache in
+ND must be whole blocks of 32 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.data.tensor import Tensor
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import BLOCK_BYTES
+from npusim.ops._contract import Contract
+from npusim.ops._kv_cache.contract import Problem, checked, tokens_of
+from npusim.ops._kv_cache.kernel import build
+from npusim.ops._kv_cache.oracle import written
+from npusim.ops._kv_cache.tiling import Plan, tile
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction
+
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+LAYOUTS = ("ND", "FRACTAL_NZ")
+
+
+def check(
+    spec: DeviceSpec, key: Any, value: Any, key_cache: Any, value_cache: Any, slot_indices: Any
+) -> Problem:
+    """Hold a call against the contract of its product line; raises OpError."""
+    contract, is_310p = Contract("npu_reshape_and_cache", spec), spec.arch == "2002"
+    dtypes = (FLOAT16, INT8) if is_310p else (FLOAT16, BFLOAT16, INT8)
+    tokens = tokens_of(contract, key, value, dtypes)
+    element = tokens[0].element
+    given = {"key_cache": key_cache, "value_cache": value_cache}
+    caches = [
+        contract.matrix(name, cache, (element,), f" like key, {element.name}", LAYOUTS)
+        for name, cache in given.items()
+    ]
+    layouts = [cache.spec.layout for cache in caches]
+    contract.require(
+        layouts[0] == layouts[1],
+        f"value_cache must have the layout of key_cache, {layouts[0]}, not {layouts[1]}; "
+        f"pass one of them through npu_format_cast",
+    )
+    is_nz = layouts[0] == "FRACTAL_NZ"
+    for cache in caches:
+        block_size = cache.shape[-2]
+        contract.require(
+            not is_nz or block_size % FRACTAL_ROWS == 0,
+            f"{cache.name} must have blocks of a multiple of {FRACTAL_ROWS} tokens in FRACTAL_NZ, "
+            f"not {block_size}; choose other blocks",
+        )
+    problem = checked(
+        contract, tokens, (caches[0], caches[1]), slot_indices, "slot_indices", is_nz=is_nz
+    )
+    for side in problem.sides:
+        nbytes = problem.token_bytes(side)
+        contract.require(
+            not is_310p or nbytes % BLOCK_BYTES == 0,
+            f"{side.name} must have tokens of whole blocks of {BLOCK_BYTES} bytes on "
+            f"{spec.series}, not {nbytes} bytes; pad the width",
+        )
+    return problem
+
+
+def reference(
+    key: Array, value: Array, key_cache: Array, value_cache: Array, slot_indices: Array
+) -> tuple[Array | Tensor, Array | Tensor]:
+    """Whole arrays in plain numpy: both caches with the tokens in their slots."""
+    pairs = (key_cache, key), (value_cache, value)
+    found = [_with_tokens(cache, x, np.asarray(slot_indices)) for cache, x in pairs]
+    return found[0], found[1]
+
+
+def _with_tokens(cache: Array | Tensor, tokens: Array, slots: Array) -> Array | Tensor:
+    if not isinstance(cache, Tensor):
+        return written(cache, tokens, slots, is_nz=False)
+    return Tensor.of(written(cache.numpy(), tokens, slots, is_nz=True), "FRACTAL_NZ")
+
+
+TORCH = TorchFunction(
+    schema="_npu_reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, "
+    "Tensor(b!) value_cache, Tensor slot_indices) -> ()",
+    aclnn=lambda _: "reshape_and_cache",
+    outputs=lambda given, _: tuple(
+        (given[name].shape, given[name].dtype) for name in ("key_cache", "value_cache")
+    ),
+    into=("key_cache", "value_cache"),
+)
+
+OPERATOR = Operator(
+    name="npu_reshape_and_cache",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+    seen_by_kernel=("slot_indices",),
+    torch=(TORCH,),
+)

@@ -1,0 +1,166 @@
+"""The elementwise family: values, shapes that are broadcast, tiles, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from npusim import OpError, TensorSpec, devices, ops, run
+from npusim.isa import Duplicate, Unary
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS
+
+CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
+HALF, FULL, BF16 = np.float16, np.float32, ml_dtypes.bfloat16
+SPECIAL = [np.inf, -np.inf, np.nan, -0.0]
+SHAPES = [
+    ((5,), (5,)),
+    ((3, 100), (3, 100)),
+    ((70000,), ()),
+    ((7, 33), (33,)),
+    ((2, 7, 33), (7, 1)),
+    ((4, 1), (1, 9)),
+    ((3, 1, 65), (4, 65)),
+]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Bit for bit, any NaN being as good as any other."""
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    if found.dtype.kind in "iu":
+        np.testing.assert_array_equal(found, expected)
+        return
+    nan = np.isnan(found.astype(FULL))
+    np.testing.assert_array_equal(nan, np.isnan(expected.astype(FULL)))
+    bits = f"u{found.itemsize}"
+    np.testing.assert_array_equal(found.view(bits)[~nan], expected.view(bits)[~nan])
+
+
+def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """Arguments of operator *name*, special numbers among them."""
+    given: dict[str, Any] = {"x": (5 * rng.normal(size=shape)).astype(dtype)}
+    if np.dtype(dtype).kind not in "iu" and given["x"].size > len(SPECIAL):
+        given["x"].reshape(-1)[: len(SPECIAL)] = SPECIAL
+    parameters = EXPRESSIONS[name].parameters
+    if "other" in parameters:
+        given["other"] = (5 * rng.normal(size=other)).astype(dtype) if other else 2
+    if "condition" in parameters:
+        given["condition"] = rng.integers(0, 2, shape).astype(np.uint8)
+    if "low" in parameters:
+        given |= {"low": -1, "high": 2}
+    if "dtype" in parameters:
+        given["dtype"] = "float16" if given["x"].dtype == FULL else "float32"
+    return given
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_the_kernel_gives_the_bits_of_the_reference(
+    name: str, device: str, rng: np.random.Generator
+) -> None:
+    spec, operator = devices.load(device), ops.load(name)
+    computed = [x for x in EXPRESSIONS[name].computed_in if x.name != "bfloat16" or "910" in device]
+    for index, dtype in enumerate(computed):
+        # Each shape with some type; all of them with the first one.
+        for shape, other in SHAPES if index == 0 else SHAPES[index::3]:
+            given = call(name, dtype.numpy, shape, other, rng)
+            found = run(name, device=device, timing=False, **given).output
+            known = {"spec": spec} if "spec" in str(operator.reference.__annotations__) else {}
+            assert_same(np.asarray(found), np.asarray(operator.reference(**given, **known)))
+
+
+VECTORS = [
+    # Worked out apart, in the steps of the vendor's description.
+    ("silu", BF16, [0xC100, 0xBF80, 0x0000, 0x3F00, 0x4040, 0x41A0],
+     [0xBB30, 0xBE8A, 0x0000, 0x3E9F, 0x4037, 0x41A0]),
+    ("gelu", BF16, [0xC040, 0xBF00, 0x3E80, 0x4000, 0x40C0],
+     [0xBB6E, 0xBE1E, 0x3E19, 0x3FFA, 0x40C0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "given", "expected"), VECTORS, ids=str)
+def test_vectors(name: str, dtype: Any, given: list[int], expected: list[int]) -> None:
+    x = np.array(given, np.uint16).view(dtype)
+    found = run(name, x, device="ascend910b2", timing=False).output
+    assert np.asarray(found).view(np.uint16).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "scale"),
+    [
+        ("sigmoid", lambda x: 1 / (1 + np.exp(-x)), 4),
+        ("silu", lambda x: x / (1 + np.exp(-x)), 4),
+        ("tanh", np.tanh, 2),
+        ("exp", np.exp, 3),
+        ("rsqrt", lambda x: 1 / np.sqrt(np.abs(x)), 3),
+    ],
+)
+def test_float32_is_near_the_exact_function(
+    name: str, exact: Any, scale: float, rng: np.random.Generator
+) -> None:
+    x = (rng.normal(size=4000) * scale).astype(FULL)
+    x = np.abs(x) if name == "rsqrt" else x
+    found = run(name, x, device="ascend910b2", timing=False).output
+    np.testing.assert_allclose(found, exact(x.astype(np.float64)), rtol=2e-6, atol=1e-7)
+
+
+def test_float16_is_added_in_one_rounding_and_saturates_on_inference() -> None:
+    x = HALF([60000, 1, -60000, 2048])
+    found = [run("add", x, x, device=d, timing=False).output.tolist() for d in CHIPS[:2]]
+    assert found == [[65504, 2, -65504, 4096], [np.inf, 2, -np.inf, 4096]]
+
+
+def test_tiles_of_a_constant_are_filled_once() -> None:
+    done = run("sigmoid", TensorSpec((2**24,), "float16"), device="ascend910b2", values=False)
+    assert done.trace is not None
+    ops_of_core = [span.op for span in done.trace.spans() if span.core == 0]
+    tiles = sum(isinstance(op, Unary) for op in ops_of_core)
+    assert tiles > 1
+    assert sum(isinstance(op, Duplicate) for op in ops_of_core) == 1
+
+
+def test_a_number_is_rounded_to_the_type_of_the_tensor() -> None:
+    x = HALF([1, 2])
+    found = run("mul", x, 0.1, device="ascend910b2", timing=False).output
+    assert_same(np.asarray(found), x * HALF(0.1))
+
+
+REFUSED = [
+    ("add", {"x": np.ones(4, np.int16), "other": 1},
+     "add: x must be float32, float16, bfloat16 or int32 on Atlas A2, not int16; convert it"),
+    ("add", {"x": np.ones(4, HALF), "other": np.ones(4, FULL)},
+     "add: other must be float16 like x, not float32; convert it"),
+    ("add", {"x": np.ones(4, HALF), "other": np.ones(3, HALF)},
+     "add: shapes must be equal or 1 along each axis, counted from the last one, not x (4,) and "
+     "other (3,); reshape one of them"),
+    ("where", {"condition": np.ones((2, 1, 1), np.uint8), "x": np.ones((3, 1), HALF),
+               "other": np.ones((2, 3, 4), HALF)},
+     "where: condition must have one of the last two axes along which others are broadcast, not "
+     "(2, 1, 1); expand it first"),
+    ("add", {"x": np.ones(4, np.int32), "other": 0.5},
+     "add: other must be a whole number that int32 has, not 0.5; round or clip it"),
+    ("clamp", {"x": np.ones(4, HALF)},
+     "clamp: low or high must be given, not neither; pass one of them"),
+    ("clamp", {"x": np.ones(4, HALF), "low": "a"},
+     "clamp: low must be a number, not 'a'; pass one"),
+    ("cast", {"x": np.ones(4, HALF), "dtype": "int8"},
+     "cast: dtype must be float32, float16, bfloat16 or int32 on Atlas A2, not 'int8'; choose one "
+     "of these"),
+    ("where", {"condition": np.ones(4, HALF), "x": np.ones(4, HALF), "other": 1.0},
+     "where: condition must be uint8 or int8 of 0 and 1, not float16; convert it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "message"), REFUSED)
+def test_what_is_refused(name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OpError, match=rf"^{re.escape(message)} \[161002\]$"):
+        run(name, device="ascend910b2", timing=False, **given)
+
+
+def test_inference_has_no_bfloat16() -> None:
+    message = "exp: x must be float32 or float16 on Atlas inference, not bfloat16; convert it"
+    with pytest.raises(OpError, match=rf"^{re.escape(message)} \[161002\]$"):
+        run("exp", np.ones(4, BF16), device="ascend310p3", timing=False)

@@ -1,0 +1,158 @@
+"""npu_rotary_mul: what comes out, bit for bit, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import (
+    BF16,
+    NEW,
+    OLD,
+    Row,
+    assert_accepted,
+    assert_refused,
+    assert_same,
+    on_each_line,
+)
+
+from npusim import Code, ops, run
+
+OP = "npu_rotary_mul"
+A2, A3 = "ascend910b2", "ascend910_9391"
+
+
+def rotary_mul(x: Any, cos: Any, sin: Any, device: str = A2) -> Any:
+    return run(OP, x, cos, sin, device=device, timing=False).output
+
+
+# ---- values ----
+
+
+def bf16(*words: int) -> Any:
+    return np.array(words, np.uint16).view(BF16).reshape(1, 1, 1, -1)
+
+
+def test_a_vector_worked_out_apart() -> None:
+    x = bf16(0x3F80, 0xC020, 0x3EAB, 0x40E0, 0x3F81, 0xBBE5, 0x4053, 0x42C8)
+    cos = bf16(*[0x3F75, 0x3F0A, 0xBE04, 0xBF3D] * 2)
+    sin = bf16(*[0x3E97, 0x3F57, 0x3F7E, 0x3F2D] * 2)
+    y = rotary_mul(x, cos, sin)
+    words = [f"{word:04x}" for word in y.view(np.uint16).ravel()]
+    assert words == ["3f29", "bfac", "c054", "c291", "3fa1", "c007", "bdc0", "c28a"]
+
+
+def test_the_halves_of_cosines_and_sines_may_differ() -> None:
+    x, cos, sin = (np.float32([[[row]]]) for row in ([3, 5], [2, 7], [1, 4]))
+    # 3 * 2 - 5 * 1, 5 * 7 + 3 * 4
+    assert rotary_mul(x, cos, sin).ravel().tolist() == [1, 47]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32])
+def test_turning_keeps_lengths_as_well_as_the_vendor_asks(dtype: Any) -> None:
+    """Against float64, within the tolerance of torch_npu's own test of the operator."""
+    rng = np.random.default_rng(1)
+    x, angle = rng.standard_normal((2, 4, 9, 128)), rng.uniform(-7, 7, (1, 1, 9, 64))
+    angles = np.concatenate((angle, angle), axis=-1)
+    x, cos, sin = (each.astype(dtype) for each in (x, np.cos(angles), np.sin(angles)))
+    y = rotary_mul(x, cos, sin).astype(np.float64)
+    wide = [each.astype(np.float64) for each in (x, cos, sin)]
+    exact = wide[0] * wide[1] + np.roll(wide[0], 64, -1) * wide[2] * np.repeat([-1.0, 1.0], 64)
+    tolerance = {np.float16: 1e-3, BF16: 4e-3, np.float32: 1e-4}[dtype]
+    assert np.all(np.abs(y - exact) <= tolerance * (1 + np.abs(exact)))
+
+
+LAYOUTS = st.sampled_from([
+    "11SD", "B1SD", "1S1D", "BS1D", "S11D", "T1D", "as x", "one line",
+])  # fmt: skip
+
+
+def shapes(layout: str, a: int, b: int, c: int, width: int) -> tuple[Any, Any]:
+    """Shapes of x and of r1."""
+    if layout == "T1D":
+        return (a, b, width), (a, 1, width)
+    lines = {
+        "11SD": (1, 1, c), "B1SD": (a, 1, c), "1S1D": (1, b, 1), "BS1D": (a, b, 1),
+        "S11D": (a, 1, 1), "as x": (a, b, c), "one line": (1, 1, 1),
+    }  # fmt: skip
+    return (a, b, c, width), (*lines[layout], width)
+
+
+@settings(max_examples=40)
+@given(
+    device=st.sampled_from([A2, A3]),
+    layout=LAYOUTS,
+    sizes=st.tuples(*[st.sampled_from([1, 2, 3, 7, 50])] * 3),
+    half=st.sampled_from([1, 3, 8, 16, 20, 64, 72, 448]),
+    dtype=st.sampled_from([np.float16, BF16, np.float32]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_equals_the_reference(
+    device: str, layout: str, sizes: tuple[int, int, int], half: int, dtype: Any, seed: int
+) -> None:
+    a, b, c = sizes
+    c = min(c, 2) if a * b > 400 else c
+    x_shape, r_shape = shapes(layout, a, b, c, 2 * half)
+    rng = np.random.default_rng(seed)
+    x, cos, sin = (
+        (rng.standard_normal(shape) * 10).astype(dtype) for shape in (x_shape, r_shape, r_shape)
+    )
+    for array in (x, cos):
+        array.reshape(-1)[:: max(1, array.size // 5)] = np.array(
+            [np.nan, np.inf, -np.inf, -0.0, 6e4][seed % 5], dtype
+        )
+    assert_same(rotary_mul(x, cos, sin, device), ops.load(OP).reference(x, cos, sin))
+
+
+# ---- what is refused ----
+
+
+def ones(*shape: int, dtype: Any = np.float16) -> Any:
+    return np.ones(shape, dtype)
+
+
+BASE = {"self": ones(2, 3, 5, 8), "r1": ones(1, 1, 5, 8), "r2": ones(1, 1, 5, 8)}
+WIDE = {name: ones(1, 1, 1, 898) for name in BASE}
+WIDEST = {name: ones(1, 1, 1, 896) for name in BASE}
+CUT = "cut vectors into parts that turn by themselves"
+FITS = (
+    "r1 must have the last dimension of self and, of the others, 1 in place of those that turn "
+    "alike, in a layout of the document, not shape {} for (2, 3, 5, 8); reshape it"
+)
+
+ROWS = [
+    Row({"self": None}, "self must be given, not None; pass a tensor", {}, NEW, Code.NULL_POINTER),
+    Row({"self": ones(2, 3, 5, 8, dtype=np.int8)},
+        "self must be float16, bfloat16 or float32 on {series}, not int8; convert it", {}, NEW),
+    Row({"r1": ones(1, 1, 5, 8, dtype=np.float32)},
+        "r1 must be float16 like self, float16, not float32; convert it", {}, NEW),
+    Row({"rotary_mode": "interleave"},
+        "rotary_mode must be half, not 'interleave'; pass 'half'", {"rotary_mode": "half"}, NEW),
+    Row({"self": ones(5, 8)},
+        "self must have three or four dimensions, not 2; reshape it", {}, NEW),
+    Row({"self": ones(0, 3, 5, 8)},
+        "self must have elements, not shape (0, 3, 5, 8); leave it out", {}, NEW),
+    Row(WIDE, f"self must have an even last dimension of at most 896, not 898; {CUT}", WIDEST, NEW),
+    Row({"self": ones(2, 3, 5, 7)},
+        f"self must have an even last dimension of at most 896, not 7; {CUT}", {}, NEW),
+    Row({"r2": ones(1, 1, 1, 8)},
+        "r2 must have the shape of r1, (1, 1, 5, 8), not (1, 1, 1, 8); pass both for the same "
+        "lines", {}, NEW),
+    *(
+        Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape), {}, NEW)
+        for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))
+    ),
+    Row({}, "the chip must have the kernel RotaryPositionEmbedding, not be one of {series}; run "
+        "npu_apply_rotary_pos_emb, or on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+]  # fmt: skip
+
+
+@on_each_line(ROWS)
+def test_each_constraint(series: str, rows: list[Row]) -> None:
+    for row in rows:
+        assert_refused(OP, BASE | row.wrong, row, series)
+        if series in NEW:
+            assert_accepted(OP, BASE | row.right, series)
