@@ -220,6 +220,29 @@ def test_cores_part_when_one_hits_where_another_misses(
     assert_equal_times(blocks, tensors_of(5), tiny)
 
 
+def test_cores_that_part_ask_in_their_own_name_for_what_they_had_in_common(
+    parted: list[list[list[int]]],
+) -> None:
+    # Core 2 stores from the middle of a sector on, while all are about to load the same line, past
+    # the L2, where three of them are answered in turn.
+    ops = (
+        Store(Global("y", 0, 128), Local("ub", 0, UINT8, 128)),
+        BinaryScalar("add", *[Local("ub", 2048, FLOAT32, 64)] * 2, 1.0),
+        *(SetFlag("vector", "mte2", 0), WaitFlag("vector", "mte2", 0)),
+        Load(Local("ub", 512, UINT8, 512), Global("scale", 0, 512)),
+    )
+    spec = tiny_spec(l2__same_line_ns=7.0)
+    program, past = Program("kernel", ops), {"scale": Binding("scale", is_cached=False)}
+    blocks = tuple(
+        Block(core, "aiv", program, {"y": Binding("y", place)} | past)
+        for core, place in enumerate((0, ROW, 2 * ROW + 16))
+    )
+    assert lanes(blocks, tensors_of(3), spec) == [(0, 1), (2,)]
+    chip.time(blocks, tensors_of(3), spec, engine="simpy")
+    assert parted == [[[0], [1]]]
+    assert_equal_times(blocks, tensors_of(3), spec)
+
+
 def test_what_a_line_costs_keeps_cores_together(
     tiny: DeviceSpec, parted: list[list[list[int]]]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,7 +37,7 @@ class Wanted:
 
     def __init__(self, request: Request, hold_cycles: int) -> None:
         self.request = request
-        """Of one of the members."""
+        """Of one of the members, whose cores may be others than those that ask in the end."""
         self.hold_cycles = hold_cycles
         """Cycles of the chip's clock that hold the pipe at least."""
         self.answer: Answer | None = None
@@ -105,11 +104,9 @@ class Copying:
 
     def requests(self) -> list[Request]:
         """What the members ask for, cores that ask for the same together."""
-        if len(self._wanted) == 1:
-            return [self._wanted[0].request]
-        cores = Counter[Wanted]()
+        cores: dict[Wanted, int] = {}
         for wanted, member in zip(self._wanted, self.lanes[0].members, strict=True):
-            cores[wanted] += len(member.blocks)
+            cores[wanted] = cores.get(wanted, 0) + len(member.blocks)
         return [wanted.request._replace(copies=count) for wanted, count in cores.items()]
 
     def answer(self, answers: Sequence[Answer]) -> None:
