@@ -11,9 +11,9 @@ from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.ops import _rms_norm
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
+from npusim.ops._rms_norm import contract as shared
 from npusim.ops._rms_norm.contract import check_gamma, check_template, epsilon_of
 from npusim.ops._rms_norm.rows import ub_bytes_of
 from npusim.ops.npu_rms_norm.choice import NAMED, unmet
@@ -22,7 +22,7 @@ __all__ = ["Problem", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_rms_norm.contract.Problem):
+class Problem(shared.Problem):
     """A checked call."""
 
     is_small: bool
@@ -67,7 +67,7 @@ def check(
         gamma=weights,
         epsilon=epsilon_of(contract, epsilon),
         asked=check_template(contract, template, NAMED, needs),
-        is_small=_is_small(rows, weights),
+        is_small=is_310p or _is_small(rows, weights),
     )
 
 
@@ -90,7 +90,8 @@ SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 
 def _is_small(x: Operand, gamma: Operand) -> bool:
-    """Of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)` (rms_norm_tiling.cpp)."""
+    """All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)` (rms_norm_tiling.cpp)."""
     *outer, _ = x.shape
     is_few = len(outer) in (1, 2) and outer[0] <= SMALL_ROWS and prod(outer[1:]) <= SMALL_INNER_ROWS
-    return x.element is not FLOAT32 and len(gamma.shape) == 1 and is_few
+    is_mixed = gamma.element is not x.element
+    return not is_mixed and x.element is not FLOAT32 and len(gamma.shape) == 1 and is_few

@@ -58,6 +58,7 @@ class Merged:
         self.values = None if self.is_wide else claim("ub", wide_bytes)
         copies = 1 if p.is_small else rows
         self.gamma = claim("ub", copies * FLOAT32.nbytes(self.pitch))
+        self.writer = Writer(self.builder, spec)
 
     def begin(self) -> None:
         """As :class:`RowsKernel` says: gamma in fp32, once or for each row."""
