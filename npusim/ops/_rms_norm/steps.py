@@ -101,13 +101,16 @@ class RootsOfRows:
     """
 
     def __init__(self, builder: Builder, spec: DeviceSpec, rows: int, source: Pipe = "scalar") -> None:
-        self._builder, self._is_310p = builder, spec.arch == "2002"
+        self._builder, self._is_310p, self._source = builder, spec.arch == "2002", source
         nbytes = FLOAT32.nbytes(align_up(rows, FLOATS_PER_BLOCK))
         self._queue = builder.queue("ub", nbytes, source, "mte3")
 
     def alloc(self) -> Slot:
         """Room for the next rows."""
-        return self._queue.alloc()
+        slot = self._queue.alloc()
+        if self._is_310p and self._source == "vector":
+            step(self._builder, Duplicate(slot.of(FLOAT32, slot.nbytes // 4), 0.0))
+        return slot
 
     def keep(self, root: Register, slot: Slot, row: int) -> None:
         """Register *root* to element *row* of *slot*."""
@@ -119,7 +122,7 @@ class RootsOfRows:
             store(self._builder, self._queue, slot, rstd)
             return
         count, whole = rstd.columns, align_up(rstd.columns, FLOATS_PER_BLOCK)
-        for row in range(count, whole):
+        for row in range(count, whole) if self._source == "scalar" else ():
             self._builder.emit(ScalarAlu("add", "zero", 0))
             self.keep("zero", slot, row)
         self._queue.enque(slot)

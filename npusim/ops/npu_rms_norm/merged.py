@@ -28,6 +28,7 @@ from npusim.ops._rms_norm.steps import (
     widen,
 )
 from npusim.ops._rms_norm.sums import FLOATS_PER_BLOCK, LANES, rows_into
+from npusim.ops.npu_dynamic_quant.row_steps import repeat_block
 from npusim.ops.npu_rms_norm.contract import Problem
 from npusim.ops.npu_rms_norm.one_row import gamma_of
 from npusim.ops.npu_rms_norm.tiling import Plan
@@ -134,7 +135,6 @@ class Merged:
         blocks = self.lanes.of(FLOAT32, rows * FLOATS_PER_BLOCK)
         spread(builder, blocks, roots)
         for row in range(rows):
-            here = plane.at(row * self.pitch, self.pitch)
-            where = blocks.offset_bytes + row * FLOATS_PER_BLOCK * 4
-            builder.emit(Copy(here, Local(blocks.buffer, where, FLOAT32, self.pitch, 0, 0)))
+            block = blocks.at(row * FLOATS_PER_BLOCK, FLOATS_PER_BLOCK)
+            repeat_block(builder, plane.at(row * self.pitch, self.pitch), block)
         builder.barrier("vector")
