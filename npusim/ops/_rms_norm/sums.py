@@ -13,14 +13,20 @@ from npusim.isa import Binary, Duplicate, Fold, Local, WholeReduce
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 
-__all__ = ["FLOATS_PER_BLOCK", "LANES", "every_row", "halve_into", "lanes_into", "rows_into"]
+__all__ = ["FLOATS_PER_BLOCK", "LANES", "every_row", "halve_into", "lanes_into", "lanes_of_row", "rows_into"]
 
 FLOATS_PER_BLOCK, LANES = 8, 64
 """fp32 numbers in a block of 32 bytes, and in a repeat."""
 
 
 def lanes_into(builder: Builder, total: Local, lanes: Local, values: Local) -> None:
-    """The sum of *values* `(n,)` to *total* `(1,)`, by way of 64 running sums in *lanes*.
+    """The sum of *values* `(n,)` to *total* `(1,)`, by way of 64 running sums in *lanes*."""
+    lanes_of_row(builder, lanes, values)
+    step(builder, WholeReduce("sum", total, lanes))
+
+
+def lanes_of_row(builder: Builder, lanes: Local, values: Local) -> None:
+    """64 running sums of *values* `(n,)` to *lanes*.
 
     One Add, whose repeats depend on each other; what is left of the row is added to the first
     lanes.
@@ -32,7 +38,6 @@ def lanes_into(builder: Builder, total: Local, lanes: Local, values: Local) -> N
     if left := values.count - whole:
         head = lanes.at(0, left)
         step(builder, Binary("add", head, values.at(whole, left), head))
-    step(builder, WholeReduce("sum", total, lanes))
 
 
 def rows_into(builder: Builder, totals: Local, lanes: Local, plane: Local, columns: int) -> None:
