@@ -48,7 +48,7 @@ class Problem(_protocol.Problem):
 
 
 def epsilon_of(
-    contract: Contract, epsilon: Any, *, least: str = ">= 0", code: Code = Code.TILING
+    contract: Contract, epsilon: Any, *, least: str = ">= 0", code: Code = Code.TILING_ERROR
 ) -> float:
     """*epsilon* as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     is_number = isinstance(epsilon, int | float | np.floating | np.integer)
@@ -67,7 +67,7 @@ def epsilon_of(
 
 
 def check_gamma(
-    contract: Contract, x: Operand, gamma: Operand, *, name: str = "x", code: Code = Code.TILING
+    contract: Contract, x: Operand, gamma: Operand, *, name: str = "x", code: Code = Code.TILING_ERROR
 ) -> None:
     """The shape of gamma is that of the last dimensions of *x*."""
     rank = len(gamma.shape)

@@ -99,19 +99,34 @@ class RootsOfRows:
 
     On 310P, which stores whole blocks, they are added to what is in global memory, so that rows of
     another core in the same block get zeros. The vendor's kernel clears that memory first; here it
-    is clear when it is allocated, and the few bytes of that take no time.
+    is clear when it is allocated, and the few bytes of that take no time. Unless they are stored
+    (*is_stored*) they only stay until the next rows.
     """
 
-    def __init__(self, builder: Builder, spec: DeviceSpec, rows: int, source: Pipe = "scalar") -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        spec: DeviceSpec,
+        rows: int,
+        source: Pipe = "scalar",
+        *,
+        is_stored: bool = True,
+    ) -> None:
         self._builder, self._is_310p, self._source = builder, spec.arch == "2002", source
-        nbytes = FLOAT32.nbytes(align_up(rows, FLOATS_PER_BLOCK))
-        self._queue = builder.queue("ub", nbytes, source, "mte3")
+        self._numbers = align_up(rows, FLOATS_PER_BLOCK)
+        nbytes = FLOAT32.nbytes(self._numbers)
+        self._queue = builder.queue("ub", nbytes, source, "mte3") if is_stored else None
+        self._kept = None if is_stored else builder.claim("ub", nbytes)
 
     def alloc(self) -> Slot:
         """Room for the next rows."""
+        if self._queue is None:
+            assert self._kept is not None
+            return self._kept
         slot = self._queue.alloc()
         if self._is_310p and self._source == "vector":
-            step(self._builder, Duplicate(slot.of(FLOAT32, slot.nbytes // 4), 0.0))
+            # What is not set of the last block is added, too.
+            step(self._builder, Duplicate(slot.of(FLOAT32, self._numbers), 0.0))
         return slot
 
     def keep(self, root: Register, slot: Slot, row: int) -> None:
@@ -120,11 +135,13 @@ class RootsOfRows:
 
     def store(self, slot: Slot, rstd: GmView) -> None:
         """What is in *slot* to *rstd* `(rows,)`."""
+        if self._queue is None:
+            return
         if not self._is_310p:
             store(self._builder, self._queue, slot, rstd)
             return
-        count, whole = rstd.columns, align_up(rstd.columns, FLOATS_PER_BLOCK)
-        for row in range(count, whole) if self._source == "scalar" else ():
+        whole = align_up(rstd.columns, FLOATS_PER_BLOCK)
+        for row in range(rstd.columns, whole) if self._source == "scalar" else ():
             self._builder.emit(ScalarAlu("add", "zero", 0))
             self.keep("zero", slot, row)
         self._queue.enque(slot)

@@ -47,7 +47,9 @@ class InPieces:
         self.blocks = claim("ub", rows * BLOCK_BYTES)
         self.ones = claim("ub", FLOAT32.nbytes(rows))
         """Sums of a piece, and then ones."""
-        self.roots = RootsOfRows(self.builder, spec, rows, "vector")
+        # 310P does not store them.
+        is_stored = spec.arch != "2002"
+        self.roots = RootsOfRows(self.builder, spec, rows, "vector", is_stored=is_stored)
         self.writer = Writer(self.builder, spec)
 
     def begin(self) -> None:

@@ -49,8 +49,8 @@ class Normal:
         self.lanes, self.total = claim("ub", FLOAT32.nbytes(LANES)), claim("ub", BLOCK_BYTES)
         self.ones = claim("ub", BLOCK_BYTES)
         # 310P does not store them.
-        is_310p = spec.arch == "2002"
-        self.roots = None if is_310p else RootsOfRows(self.builder, spec, plan.row_step)
+        is_stored = spec.arch != "2002"
+        self.roots = RootsOfRows(self.builder, spec, plan.row_step, is_stored=is_stored)
         self.writer = Writer(self.builder, spec)
 
     def begin(self) -> None:
@@ -61,14 +61,12 @@ class Normal:
     def group(self, *views: GmView) -> None:
         """As :class:`RowsKernel` says, of x1, x2, output, rstd and x."""
         x1, x2, output, rstd, x = views
-        kept = self.roots.alloc() if self.roots else None
+        kept = self.roots.alloc()
         for row in range(x1.rows):
             here = slice(row, row + 1), slice(None)
             self._row(x1[here], x2[here], output[here], x[here])
-            if self.roots and kept:
-                self.roots.keep("root", kept, row)
-        if self.roots and kept:
-            self.roots.store(kept, rstd)
+            self.roots.keep("root", kept, row)
+        self.roots.store(kept, rstd)
 
     def _row(self, x1: GmView, x2: GmView, output: GmView, x: GmView) -> None:
         builder, spec, count = self.builder, self.spec, x1.columns

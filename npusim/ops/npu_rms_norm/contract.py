@@ -49,7 +49,7 @@ def check(
         contract.require(
             operand.spec.size > 0,
             f"{operand.name} must have elements, not shape {operand.shape}; leave the call out",
-            Code.TILING,
+            Code.TILING_ERROR,
         )
     if is_310p:
         _check_blocks(contract, rows)
@@ -82,7 +82,7 @@ def _check_blocks(contract: Contract, x: Operand) -> None:
         x.shape[-1] >= least,
         f"the last dimension of x and gamma must have at least {least} elements of "
         f"{x.spec.dtype} on {contract.spec.series}, not {x.shape[-1]}; pad it",
-        Code.TILING,
+        Code.TILING_ERROR,
     )
 
 
