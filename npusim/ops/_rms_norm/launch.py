@@ -39,11 +39,12 @@ def blocks_of(
     row_step: int,
     by_row: tuple[GmView, ...],
     whole: tuple[GmView, ...],
+    by_core: tuple[GmView, ...] = (),
 ) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program.
 
     Views *by_row* are cut to the rows of a core, and to *row_step* of them for a group; *whole* are
-    read by all.
+    read by all. Of views *by_core* each core has as many rows, in turn.
     """
     programs: dict[int, Program] = {}
     blocks: list[Block] = []
@@ -51,7 +52,8 @@ def blocks_of(
     for core, rows in enumerate(rows_of_core):
         if rows not in programs:
             programs[rows] = _program(kernel, by_row, rows, row_step)
-        bound = bindings(*(cut(view, first) for view in by_row), *whole)
+        own = [cut(view, core * (view.rows // len(rows_of_core))) for view in by_core]
+        bound = bindings(*(cut(view, first) for view in by_row), *own, *whole)
         blocks.append(Block(core, spec.vector_cores[core], programs[rows], bound))
         first += rows
     return tuple(blocks)
