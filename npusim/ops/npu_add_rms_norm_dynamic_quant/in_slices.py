@@ -42,7 +42,7 @@ class InSlices(QuantKernel):
         super().__init__(spec, p, plan)
         claim, queue = self.builder.claim, self.builder.queue
         wide_bytes, narrow_bytes = FLOAT32.nbytes(self.pitch), p.x.element.nbytes(self.pitch)
-        self.outputs = outputs_of(p, all_without_mask=True)
+        self.outputs = outputs_of(p, all_without_mask=False)
         self.x = queue("ub", wide_bytes, "mte2", "vector")
         self.vector = queue("ub", narrow_bytes, "mte2", "vector")
         self.wide_out = queue("ub", wide_bytes, "vector", "mte3")
@@ -52,9 +52,7 @@ class InSlices(QuantKernel):
         self.scales = {
             output.number: queue("ub", BLOCK_BYTES, "scalar", "mte3")
             for output in self.outputs
-            if output.is_stored
         }
-        self.dropped = claim("ub", BLOCK_BYTES)
         columns = pieces(p.columns, plan.column_step)
         self.slices = [slice(start, start + width) for start, width in columns]
         self.writer = Writer(self.builder, spec)
@@ -74,15 +72,12 @@ class InSlices(QuantKernel):
         builder.sync("mte3", "mte2")
         for index, output in enumerate(self.outputs):
             number = output.number
-            queue = self.scales.get(number)
-            scales = queue.alloc() if queue else self.dropped
+            scales = self.scales[number].alloc()
             self.divide(f"absmax{number}", scales, 0)
-            if queue:
-                store(builder, queue, scales, named[f"scale{number}"])
+            store(builder, self.scales[number], scales, named[f"scale{number}"])
+            name = "output" if number == 1 else "y2"
             for part in self.slices:
-                view = kept[index : index + 1, part]
-                name = "output" if number == 1 else "y2"
-                self._quantise(view, named[name][:, part] if output.is_stored else None)
+                self._quantise(kept[index : index + 1, part], named[name][:, part])
 
     def _sum(self, named: dict[str, GmView], kept: GmView) -> None:
         """x1 and x2 added, slice by slice; 1 / root into register `root`."""
@@ -155,8 +150,8 @@ class InSlices(QuantKernel):
         self.vector.free(slot)
         return wide
 
-    def _quantise(self, kept: GmView, output: GmView | None) -> None:
-        """z of a slice times register `factor`, rounded, to *output*; None drops it."""
+    def _quantise(self, kept: GmView, output: GmView) -> None:
+        """z of a slice times register `factor`, rounded, to *output*."""
         builder, count = self.builder, kept.columns
         slot = load(builder, self.spec, self.x, kept)
         z = slot.of(FLOAT32, count)
@@ -164,8 +159,4 @@ class InSlices(QuantKernel):
         out = self.out.alloc()
         to_quantised(builder, self.spec, out.of(self.p.target, count), z)
         self.x.free(slot)
-        if output is not None:
-            self.writer.store(self.out, out, output)
-            return
-        self.out.enque(out)
-        self.out.free(self.out.deque())
+        self.writer.store(self.out, out, output)

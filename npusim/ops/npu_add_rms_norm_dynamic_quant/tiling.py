@@ -48,8 +48,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     else:
         column_step = slice_columns(p.columns, is_int4=p.is_int4)
         # Each core has a row of fp32 for each output, again and again.
-        copies = sum(p.taken) if p.is_masked else 2
-        workspaces = {"workspace": FLOAT32.nbytes(len(rows) * copies * p.columns)}
+        workspaces = {"workspace": FLOAT32.nbytes(len(rows) * sum(p.taken) * p.columns)}
     return Plan(
         block_dim=len(rows),
         template=choice.template,
