@@ -67,7 +67,12 @@ def epsilon_of(
 
 
 def check_gamma(
-    contract: Contract, x: Operand, gamma: Operand, *, name: str = "x", code: Code = Code.TILING_ERROR
+    contract: Contract,
+    x: Operand,
+    gamma: Operand,
+    *,
+    name: str = "x",
+    code: Code = Code.TILING_ERROR,
 ) -> None:
     """The shape of gamma is that of the last dimensions of *x*."""
     rank = len(gamma.shape)

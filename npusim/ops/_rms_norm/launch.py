@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from npusim.devices.schema import DeviceSpec
@@ -59,12 +58,8 @@ def blocks_of(
     return tuple(blocks)
 
 
-def _program(
-    kernel: RowsKernel, views: tuple[GmView, ...], rows: int, row_step: int
-) -> Program:
+def _program(kernel: RowsKernel, views: tuple[GmView, ...], rows: int, row_step: int) -> Program:
     kernel.begin()
     for row, count in pieces(rows, row_step):
         repeat(kernel.builder, kernel.group, *(cut(view, row, row + count) for view in views))
     return kernel.builder.build()
-
-

@@ -13,7 +13,15 @@ from npusim.isa import Binary, Duplicate, Fold, Local, WholeReduce
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 
-__all__ = ["FLOATS_PER_BLOCK", "LANES", "every_row", "halve_into", "lanes_into", "lanes_of_row", "rows_into"]
+__all__ = [
+    "FLOATS_PER_BLOCK",
+    "LANES",
+    "every_row",
+    "halve_into",
+    "lanes_into",
+    "lanes_of_row",
+    "rows_into",
+]
 
 FLOATS_PER_BLOCK, LANES = 8, 64
 """fp32 numbers in a block of 32 bytes, and in a repeat."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, BlockReduce, Duplicate, Fold, Local
+from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, BlockReduce, Duplicate, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.queues import Slot

@@ -35,12 +35,15 @@ def reference(
         return x1.copy(), np.zeros(shape, np.float32), x1.copy()
     first, second = (x.reshape(-1, columns) for x in (x1, x2))
     is_310p = spec is not None and spec.arch == "2002"
-    taken = template or choose(
-        *(len(first), columns, element),
-        cores=core_count(spec) if spec else CORES,
-        is_310p=is_310p,
-        ub_bytes=ub_bytes_of(spec) if spec else UB_BYTES,
-    ).template
+    taken = (
+        template
+        or choose(
+            *(len(first), columns, element),
+            cores=core_count(spec) if spec else CORES,
+            is_310p=is_310p,
+            ub_bytes=ub_bytes_of(spec) if spec else UB_BYTES,
+        ).template
+    )
     with np.errstate(all="ignore"):
         exact = first.astype(np.float32) + second.astype(np.float32)
         total = rounded(exact, x1.dtype, spec)

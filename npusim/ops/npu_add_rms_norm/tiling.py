@@ -37,9 +37,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does; see `choice` for the source."""
     ub_bytes, cores, element = ub_bytes_of(spec), core_count(spec), p.x.element
     is_310p = spec.arch == "2002"
-    choice = choose(
-        p.rows, p.columns, element, cores=cores, is_310p=is_310p, ub_bytes=ub_bytes
-    )
+    choice = choose(p.rows, p.columns, element, cores=cores, is_310p=is_310p, ub_bytes=ub_bytes)
     if p.asked is not None:
         choice = Choice(p.asked, "asked for")
     rows = rows_of_core(p.rows, cores)

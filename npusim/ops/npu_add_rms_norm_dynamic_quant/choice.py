@@ -64,9 +64,7 @@ def choose(columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int) -> Cho
     return Choice("slice_d", "a row does not fit")
 
 
-def unmet(
-    columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int
-) -> dict[str, str | None]:
+def unmet(columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int) -> dict[str, str | None]:
     """Template -> what it would need and rows of *columns* do not have, None if it can run."""
     rows = step_rows(columns, is_int4=is_int4, has_beta=has_beta, ub_bytes=ub_bytes)
     row_bytes = SINGLE_ROW_BYTES * padded(columns, is_int4=is_int4) + SINGLE_ROW_KEPT_BYTES

@@ -166,9 +166,7 @@ def _target(contract: Contract, x1: Operand, y_dtype: Any) -> DType:
     return target
 
 
-def _outputs(
-    x1: Operand, taken: tuple[bool, bool], target: DType
-) -> dict[str, TensorSpec]:
+def _outputs(x1: Operand, taken: tuple[bool, bool], target: DType) -> dict[str, TensorSpec]:
     """What comes out; of what is not asked for a single number, which nobody writes."""
     shape, dtype = x1.shape, "int8"
     if target is INT4:

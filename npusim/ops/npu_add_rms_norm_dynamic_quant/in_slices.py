@@ -50,8 +50,7 @@ class InSlices(QuantKernel):
         self.out = queue("ub", narrow_bytes, "vector", "mte3")
         self.values, self.work = claim("ub", wide_bytes), claim("ub", wide_bytes)
         self.scales = {
-            output.number: queue("ub", BLOCK_BYTES, "scalar", "mte3")
-            for output in self.outputs
+            output.number: queue("ub", BLOCK_BYTES, "scalar", "mte3") for output in self.outputs
         }
         columns = pieces(p.columns, plan.column_step)
         self.slices = [slice(start, start + width) for start, width in columns]

@@ -55,9 +55,7 @@ class SingleRow(QuantKernel):
         named = self.named(views)
         scales = {number: queue.alloc() for number, queue in self.scales.items()}
         for row in range(named["x1"].rows):
-            here = {
-                name: view[row : row + 1, :] for name, view in named.items() if view.pitch
-            }
+            here = {name: view[row : row + 1, :] for name, view in named.items() if view.pitch}
             self._row(here, scales, row)
         for number, slot in scales.items():
             store(self.builder, self.scales[number], slot, named[f"scale{number}"])
@@ -126,5 +124,3 @@ class SingleRow(QuantKernel):
         out = self.out.alloc()
         to_quantised(builder, self.spec, out.of(output.dtype, count), z)
         self.writer.store(self.out, out, output)
-
-

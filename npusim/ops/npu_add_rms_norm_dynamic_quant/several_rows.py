@@ -77,7 +77,9 @@ class Normal(QuantKernel):
         self.writer.store(self.x_out, out, named["x"], pitch_bytes)
         self._scale(values, work, rows)
         z = slot.of(FLOAT32, count)
-        found = [(output, *self._quantise(output, z, values, work, rows)) for output in self.outputs]
+        found = [
+            (output, *self._quantise(output, z, values, work, rows)) for output in self.outputs
+        ]
         self.x.free(slot)
         for output, quantised, scales in found:
             if output.is_stored:

@@ -126,5 +126,3 @@ class QuantKernel:
     def magnitudes(self, dst: Local, values: Local) -> None:
         """*values* without their signs."""
         step(self.builder, Unary("abs", dst, values))
-
-

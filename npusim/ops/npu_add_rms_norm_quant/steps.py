@@ -40,7 +40,9 @@ def vector_of(operand: Operand) -> GmView:
 
 def views_of(p: Problem) -> tuple[GmView, ...]:
     """x1, x2, the output, x and, with second scales, y2, `(rows, columns)`."""
-    narrow_views = {name: GmView.of(name, p.x.element, p.rows, p.columns) for name in ("x1", "x2", "x")}
+    narrow_views = {
+        name: GmView.of(name, p.x.element, p.rows, p.columns) for name in ("x1", "x2", "x")
+    }
     outputs = [GmView.of(name, INT8, p.rows, p.columns) for name in ("output", "y2")]
     found = (narrow_views["x1"], narrow_views["x2"], outputs[0], narrow_views["x"])
     return (*found, outputs[1]) if p.scales[1] is not None else found

@@ -104,7 +104,9 @@ def unmet(columns: int, element: DType, *, is_mixed: bool, ub_bytes: int) -> dic
     return found
 
 
-def merged_rows(columns: int, element: DType, *, is_mixed: bool, is_310p: bool, ub_bytes: int) -> int:
+def merged_rows(
+    columns: int, element: DType, *, is_mixed: bool, is_310p: bool, ub_bytes: int
+) -> int:
     """Rows that merge_n takes in one step."""
     row_bytes = MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES
     row_bytes += 16 * whole_blocks(columns, element)

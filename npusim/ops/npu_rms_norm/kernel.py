@@ -27,9 +27,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
     assert plan.template is not None
     kernel = KERNELS[plan.template](spec, p, plan)
-    x, output = (
-        GmView.of(name, p.x.element, p.rows, p.columns) for name in ("x", "output")
-    )
+    x, output = (GmView.of(name, p.x.element, p.rows, p.columns) for name in ("x", "output"))
     rstd = GmView.vector("rstd", FLOAT32, p.rows)
     views = (x, output, rstd)
     return blocks_of(spec, kernel, plan.rows_of_core, plan.row_step, views, (gamma_of(p),))

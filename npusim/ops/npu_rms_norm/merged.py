@@ -14,7 +14,6 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Copy, Duplicate, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, fill, load
 from npusim.kernel.views import GmView, store
 from npusim.ops._rms_norm.rows import whole_blocks

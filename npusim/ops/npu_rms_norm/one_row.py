@@ -39,7 +39,9 @@ class OneRow:
         claim, queue, element = self.builder.claim, self.builder.queue, p.x.element
         padded = whole_blocks(plan.column_step, element)
         self.squares_in_x = plan.template == "single_row"
-        self.x = queue("ub", (FLOAT32 if self.squares_in_x else element).nbytes(padded), "mte2", "vector")
+        self.x = queue(
+            "ub", (FLOAT32 if self.squares_in_x else element).nbytes(padded), "mte2", "vector"
+        )
         self.y = queue("ub", element.nbytes(padded), "vector", "mte3")
         self.is_wide = element is FLOAT32
         self.values = None if self.is_wide else claim("ub", FLOAT32.nbytes(padded))
