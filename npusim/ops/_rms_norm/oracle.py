@@ -7,6 +7,7 @@ the kernel's: a template decides which of the two.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def scaled_root(mean_square: Array, epsilon: float) -> Array:
     return np.asarray(np.float32(1) / np.sqrt(mean_square + np.float32(epsilon)))
 
 
-def rounded(values: Array, dtype: np.dtype, spec: DeviceSpec | None) -> Array:  # type: ignore[type-arg]
+def rounded(values: Array, dtype: np.dtype[Any], spec: DeviceSpec | None) -> Array:
     """*values* `(...)` fp32 as *dtype*, to nearest even; 310P has no fp16 infinities or NaN."""
     if dtype == np.float32:
         return values

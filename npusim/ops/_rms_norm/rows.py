@@ -5,18 +5,18 @@ No row is shared by cores, and none waits for another one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 
 __all__ = [
-    "CORES",
     "KEPT_BYTES",
-    "UB_BYTES",
-    "core_count",
+    "Choice",
+    "Machine",
     "rows_of_core",
-    "ub_bytes_of",
     "whole_blocks",
 ]
 
@@ -28,17 +28,31 @@ KEPT_BYTES = 1024
 """The vendor's tiling leaves this much of it alone, but for the dynamic quantisation."""
 
 
-def core_count(spec: DeviceSpec) -> int:
-    """Cores that the tiling counts on; the vector cores beside 310P's AI cores take no part.
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the tiling knows of a chip."""
 
-    Assumed of 310P, as of other kernels there (asc-devkit, GetCoreNumAiv.md).
-    """
-    return spec.cores[spec.vector_kinds[0]].count
+    cores: int
+    """The vector cores beside 310P's AI cores take no part: assumed, as of other kernels there
+    (asc-devkit, GetCoreNumAiv.md)."""
+    ub_bytes: int
+    is_310p: bool
+
+    @staticmethod
+    def of(spec: DeviceSpec | None) -> Machine:
+        """That of *spec*, or of an Ascend910B2."""
+        if spec is None:
+            return Machine(CORES, UB_BYTES, is_310p=False)
+        core = spec.cores[spec.vector_kinds[0]]
+        return Machine(core.count, core.usable_bytes("ub"), is_310p=spec.arch == "2002")
 
 
-def ub_bytes_of(spec: DeviceSpec) -> int:
-    """Bytes of the unified buffer that the tiling sees."""
-    return spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A template, and one line that says why."""
+
+    template: str
+    reason: str
 
 
 def rows_of_core(rows: int, cores: int, unit: int = 1) -> tuple[int, ...]:

@@ -25,7 +25,6 @@ from npusim.isa import (
     ScalarStore,
     Store,
     Unary,
-    WholeReduce,
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
@@ -43,7 +42,6 @@ __all__ = [
     "root_by_scalar",
     "root_by_vector",
     "spread",
-    "spread_firsts",
     "widen",
 ]
 
@@ -175,18 +173,6 @@ def narrow(builder: Builder, spec: DeviceSpec, dst: Local, src: Local) -> None:
 
 def spread(builder: Builder, blocks: Local, numbers: Local) -> None:
     """Each of *numbers* eight times."""
-    step(builder, Broadcast(blocks, numbers))
-
-
-def spread_firsts(builder: Builder, blocks: Local, firsts: Local) -> None:
-    """The first number of each block of *firsts* eight times, to the same block of *blocks*.
-
-    The kernels do so with Gather; a sum of one number a block and Brcb take as long.
-    """
-    rows = firsts.count // FLOATS_PER_BLOCK
-    every = Local(firsts.buffer, firsts.offset_bytes, FLOAT32, firsts.count, 1, 1, 1)
-    numbers = blocks.at(0, rows)
-    step(builder, WholeReduce("sum", numbers, every, mask=1))
     step(builder, Broadcast(blocks, numbers))
 
 

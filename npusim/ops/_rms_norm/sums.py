@@ -87,7 +87,8 @@ def _onto(builder: Builder, dst: Local, other: Local) -> None:
 def every_row(plane: Local, pitch: int, start: int, columns: int, rows: int) -> Local:
     """*columns*, at most 64, from column *start* on, of all *rows* of *plane*: a row a repeat.
 
-    They are filled up to whole blocks. *pitch* is how many numbers a row of *plane* has; 0 reads the same row in every repeat.
+    They are filled up to whole blocks. *pitch* is how many numbers a row of *plane* has; 0 reads
+    the same row in every repeat.
     """
     offset = plane.offset_bytes + FLOAT32.nbytes(start)
     blocks, stride = ceil_div(columns, FLOATS_PER_BLOCK), pitch // FLOATS_PER_BLOCK

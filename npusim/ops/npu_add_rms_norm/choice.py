@@ -17,19 +17,14 @@ has room for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, DType
 from npusim.data.integers import align_up, ceil_div
-from npusim.ops._rms_norm.rows import KEPT_BYTES, whole_blocks
+from npusim.ops._rms_norm.rows import KEPT_BYTES, Choice, Machine, whole_blocks
 
 __all__ = [
     "IN_PIECES",
     "NAMED",
     "ROUNDED",
-    "Choice",
-    "Template",
     "choose",
     "merged_rows",
     "piece_columns",
@@ -37,8 +32,7 @@ __all__ = [
     "unmet",
 ]
 
-Template = Literal["split_d", "single_n", "merge_n", "multi_n", "normal"]
-NAMED: tuple[Template, ...] = ("split_d", "single_n", "merge_n", "multi_n", "normal")
+NAMED = ("split_d", "single_n", "merge_n", "multi_n", "normal")
 IN_PIECES = "split_d"
 ROUNDED = ("single_n", "merge_n", "multi_n")
 """Templates that scale the sum of two bf16 as it is stored, rounded; the others keep it in fp32."""
@@ -55,38 +49,26 @@ MULTI_UNIT, MULTI_BYTES, MULTI_ROW_BYTES, MULTI_KEPT_BYTES = 16, 16, 64, 256
 """Rows of multi_n are a multiple of 16; what it takes of the buffer likewise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A template, and one line that says why."""
-
-    template: Template
-    reason: str
-
-
-def choose(
-    rows: int, columns: int, element: DType, *, cores: int, is_310p: bool, ub_bytes: int
-) -> Choice:
+def choose(rows: int, columns: int, element: DType, machine: Machine) -> Choice:
     """The template for *rows* of *columns* of *element*."""
     limit = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     if columns > limit:
         return Choice("split_d", f"rows of more than {limit} elements do not fit")
-    if not is_310p and rows <= cores:
-        return Choice("single_n", f"no more rows than the {cores} cores")
-    if not is_310p and whole_blocks(columns, element) <= MERGED_COLUMNS:
+    if not machine.is_310p and rows <= machine.cores:
+        return Choice("single_n", f"no more rows than the {machine.cores} cores")
+    if not machine.is_310p and whole_blocks(columns, element) <= MERGED_COLUMNS:
         return Choice("merge_n", f"rows of at most {MERGED_COLUMNS} elements")
-    if _takes_several(columns, element, ub_bytes):
+    if _takes_several(columns, element, machine):
         return Choice("multi_n", f"rows of fp16, a multiple of {MULTI_UNIT} elements")
     return Choice("normal", f"rows of at most {limit} elements fit")
 
 
-def _takes_several(columns: int, element: DType, ub_bytes: int) -> bool:
+def _takes_several(columns: int, element: DType, machine: Machine) -> bool:
     is_aligned = element is FLOAT16 and columns % MULTI_UNIT == 0
-    return is_aligned and stepped_rows(columns, ub_bytes) > 0
+    return is_aligned and stepped_rows(columns, machine) > 0
 
 
-def unmet(
-    rows: int, columns: int, element: DType, *, cores: int, ub_bytes: int
-) -> dict[str, str | None]:
+def unmet(rows: int, columns: int, element: DType, machine: Machine) -> dict[str, str | None]:
     """Template -> what it would need and a call does not have, None if it can run."""
     limit = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     too_long = f"rows have at most {limit} elements" if columns > limit else None
@@ -96,23 +78,23 @@ def unmet(
         "single_n": too_long,
         "merge_n": None if is_short else f"rows have at most {MERGED_COLUMNS} elements",
     }
-    if too_long is None and rows > cores:
-        found["single_n"] = f"there are at most {cores} rows, one a core"
-    if not _takes_several(columns, element, ub_bytes):
-        found["multi_n"] = "rows have a multiple of 16 fp16 elements, of which two steps fit"
+    if too_long is None and rows > machine.cores:
+        found["single_n"] = f"there are at most {machine.cores} rows, one a core"
+    if not _takes_several(columns, element, machine):
+        found["multi_n"] = "rows have a multiple of 16 fp16 elements and fit twice"
     return found
 
 
-def merged_rows(columns: int, element: DType, ub_bytes: int) -> int:
+def merged_rows(columns: int, element: DType, machine: Machine) -> int:
     """Rows that merge_n takes in one step."""
     column_bytes = MERGED_BYTES_FLOAT32 if element is FLOAT32 else MERGED_BYTES
     row_bytes = column_bytes * whole_blocks(columns, element) + MERGED_ROW_BYTES
-    return (ub_bytes - KEPT_BYTES) // row_bytes
+    return (machine.ub_bytes - KEPT_BYTES) // row_bytes
 
 
-def stepped_rows(columns: int, ub_bytes: int) -> int:
+def stepped_rows(columns: int, machine: Machine) -> int:
     """Rows that multi_n takes in one step; 0 where not even one fits."""
-    room = ub_bytes - KEPT_BYTES - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
+    room = machine.ub_bytes - KEPT_BYTES - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
     return max(0, room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
 
 

@@ -12,7 +12,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm import contract as shared
 from npusim.ops._rms_norm.contract import check_gamma, check_pair, check_template, epsilon_of
-from npusim.ops._rms_norm.rows import core_count, ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_add_rms_norm.choice import NAMED, unmet
 
 __all__ = ["Problem", "check"]
@@ -47,7 +47,7 @@ def check(
     like = TensorSpec(first.shape, first.spec.dtype)
     columns = weights.spec.size
     rows = first.spec.size // columns if columns else 0
-    traits = {"cores": core_count(spec), "ub_bytes": ub_bytes_of(spec)}
+    needs = unmet(rows, columns, first.element, Machine.of(spec))
     return Problem(
         inputs=present(first, second, weights),
         outputs={"output": like, "rstd": TensorSpec(shape, "float32"), "x": like},
@@ -55,7 +55,5 @@ def check(
         x2=second,
         gamma=weights,
         epsilon=epsilon_of(contract, epsilon),
-        asked=check_template(
-            contract, template, NAMED, unmet(rows, columns, first.element, **traits)
-        ),
+        asked=check_template(contract, template, NAMED, needs),
     )

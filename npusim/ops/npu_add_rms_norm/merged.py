@@ -5,9 +5,9 @@ ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h and add_rms_no
 
 from __future__ import annotations
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Local
+from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Duplicate, Gather, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.queues import Queue, Slot
@@ -21,7 +21,6 @@ from npusim.ops._rms_norm.steps import (
     narrow,
     root_by_vector,
     spread,
-    spread_firsts,
     widen,
 )
 from npusim.ops._rms_norm.sums import FLOATS_PER_BLOCK, LANES, lanes_into, rows_into
@@ -149,7 +148,16 @@ class MultiN(_Several):
             self.totals = claim("ub", block_bytes)
         else:
             self.roots = queue("ub", block_bytes, "vector", "mte3")
-        self.blocks = claim("ub", block_bytes)
+        self.firsts = claim("ub", block_bytes)
+        """Eight times the offset of the first number of each block."""
+
+    def begin(self) -> None:
+        """As :class:`RowsKernel` says."""
+        super().begin()
+        for row in range(self.plan.row_step):
+            offsets = self.firsts.of(INT32, FLOATS_PER_BLOCK, row * BLOCK_BYTES)
+            self.builder.emit(Duplicate(offsets, row * BLOCK_BYTES))
+        self.builder.barrier("vector")
 
     def group(self, *views: GmView) -> None:
         """As :class:`RowsKernel` says, of x1, x2, output, rstd and x."""
@@ -164,9 +172,9 @@ class MultiN(_Several):
             lanes_into(builder, total, lanes, squares.at(row * columns, columns))
         # A block a row, of which the first number counts.
         count = rows * FLOATS_PER_BLOCK
-        roots, blocks = (slot.of(FLOAT32, count) for slot in (kept, self.blocks))
+        roots, blocks = kept.of(FLOAT32, count), squares.at(0, count)
         root_by_vector(builder, roots, blocks, self.p.epsilon)
-        spread_firsts(builder, blocks, roots)
+        step(builder, Gather(blocks, roots, self.firsts.of(INT32, count)))
         if self.roots is not None:
             self._store_roots(kept, rstd)
         out = self.y.alloc()

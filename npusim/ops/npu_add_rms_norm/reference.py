@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, Array, dtype_of
+from npusim.data.dtypes import FLOAT16, Array, dtype_of
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._rms_norm.oracle import lanes_sum, rounded, scaled_root, sum_of_parts
-from npusim.ops._rms_norm.rows import CORES, UB_BYTES, core_count, ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_add_rms_norm.choice import ROUNDED, choose, piece_columns
 
 __all__ = ["reference"]
@@ -34,16 +34,8 @@ def reference(
     if not x1.size:
         return x1.copy(), np.zeros(shape, np.float32), x1.copy()
     first, second = (x.reshape(-1, columns) for x in (x1, x2))
-    is_310p = spec is not None and spec.arch == "2002"
-    taken = (
-        template
-        or choose(
-            *(len(first), columns, element),
-            cores=core_count(spec) if spec else CORES,
-            is_310p=is_310p,
-            ub_bytes=ub_bytes_of(spec) if spec else UB_BYTES,
-        ).template
-    )
+    machine = Machine.of(spec)
+    taken = template or choose(len(first), columns, element, machine).template
     with np.errstate(all="ignore"):
         exact = first.astype(np.float32) + second.astype(np.float32)
         total = rounded(exact, x1.dtype, spec)
@@ -54,8 +46,7 @@ def reference(
         root = scaled_root(sum_of_parts(lanes_sum, summed * summed * mean, part), epsilon)
         values = stored if taken == "split_d" else summed
         scaled = rounded(values * root[:, None], x1.dtype, spec).astype(np.float32)
-        # Products of fp16 are rounded once more than these, from fp32: the same value.
+        # A product of two fp16 is exact in fp32, so it is rounded once here as well.
         output = rounded(scaled * gamma.astype(np.float32).reshape(-1), x1.dtype, spec)
-    assert element in (FLOAT16, FLOAT32) or output.dtype == x1.dtype
-    root = np.zeros_like(root) if is_310p else root
+    root = np.zeros_like(root) if machine.is_310p else root
     return output.reshape(x1.shape), root.reshape(shape), total.reshape(x1.shape)

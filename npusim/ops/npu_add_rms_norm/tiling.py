@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._rms_norm.rows import core_count, rows_of_core, ub_bytes_of
+from npusim.ops._rms_norm.rows import Choice, Machine, rows_of_core
 from npusim.ops.npu_add_rms_norm.choice import (
-    Choice,
     choose,
     merged_rows,
     piece_columns,
@@ -35,17 +34,16 @@ class Plan(_protocol.Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does; see `choice` for the source."""
-    ub_bytes, cores, element = ub_bytes_of(spec), core_count(spec), p.x.element
-    is_310p = spec.arch == "2002"
-    choice = choose(p.rows, p.columns, element, cores=cores, is_310p=is_310p, ub_bytes=ub_bytes)
+    machine, element = Machine.of(spec), p.x.element
+    choice = choose(p.rows, p.columns, element, machine)
     if p.asked is not None:
         choice = Choice(p.asked, "asked for")
-    rows = rows_of_core(p.rows, cores)
-    steps = {
-        "merge_n": lambda: merged_rows(p.columns, element, ub_bytes),
-        "multi_n": lambda: stepped_rows(p.columns, ub_bytes),
-    }
-    row_step = steps.get(choice.template, lambda: GROUP_ROWS)()
+    rows = rows_of_core(p.rows, machine.cores)
+    row_step = GROUP_ROWS
+    if choice.template == "merge_n":
+        row_step = merged_rows(p.columns, element, machine)
+    elif choice.template == "multi_n":
+        row_step = stepped_rows(p.columns, machine)
     is_cut = choice.template == "split_d"
     return Plan(
         block_dim=len(rows),

@@ -24,8 +24,8 @@ what the operator's document says (torch_npu-npu_add_rms_norm_dynamic_quant.md),
 * fp16 and bf16 of 2 to 8 dimensions; gamma, beta and the smooth scales of their type, one number a
   column; epsilon above 0.
 * y2 and scale2 come with both smooth scales, or as output_mask says; without a mask the template
-  normal computes the second in any case, and drops it, which takes its time. What is not asked for comes back as a
-  tensor without dimensions, undefined on a card and 0 here.
+  normal computes the second in any case, and drops it, which takes its time. What is not asked for
+  comes back as a tensor without dimensions, undefined on a card and 0 here.
 * `template` names the kernel that the vendor would not take itself, see `choice`.
 """
 

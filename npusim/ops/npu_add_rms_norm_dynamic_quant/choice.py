@@ -14,15 +14,12 @@ another template, which overrules the choice, but not what a kernel has room for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from npusim.data.integers import align_up
+from npusim.ops._rms_norm.rows import Choice, Machine
 
-__all__ = ["NAMED", "Choice", "Template", "choose", "padded", "slice_columns", "step_rows", "unmet"]
+__all__ = ["NAMED", "choose", "padded", "slice_columns", "step_rows", "unmet"]
 
-Template = Literal["normal", "single_row", "slice_d"]
-NAMED: tuple[Template, ...] = ("normal", "single_row", "slice_d")
+NAMED = ("normal", "single_row", "slice_d")
 
 MAX_STEP_ROWS = 16
 NORMAL_BYTES, NORMAL_ROW_BYTES, NORMAL_KEPT_BYTES = 16, 8, 768
@@ -32,31 +29,23 @@ SLICE, SLICE_INT4 = 8864, 8832
 """Columns of a slice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A template, and one line that says why."""
-
-    template: Template
-    reason: str
-
-
 def padded(columns: int, *, is_int4: bool) -> int:
     """Columns of a row in the buffer: whole blocks of what comes out."""
     return align_up(columns, 64 if is_int4 else 32)
 
 
-def step_rows(columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int) -> int:
+def step_rows(columns: int, machine: Machine, *, is_int4: bool, has_beta: bool) -> int:
     """Rows that normal takes in one step; 0 where not even one fits."""
     whole = padded(columns, is_int4=is_int4)
     # gamma and two smooth scales, and beta
     vectors = 2 * whole * (4 if has_beta else 3)
-    room = max(0, ub_bytes - vectors - NORMAL_KEPT_BYTES)
+    room = max(0, machine.ub_bytes - vectors - NORMAL_KEPT_BYTES)
     return min(MAX_STEP_ROWS, room // (NORMAL_BYTES * whole + NORMAL_ROW_BYTES))
 
 
-def choose(columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int) -> Choice:
+def choose(columns: int, machine: Machine, *, is_int4: bool, has_beta: bool) -> Choice:
     """The template for rows of *columns*."""
-    needs = unmet(columns, is_int4=is_int4, has_beta=has_beta, ub_bytes=ub_bytes)
+    needs = unmet(columns, machine, is_int4=is_int4, has_beta=has_beta)
     if needs["normal"] is None:
         return Choice("normal", "a row and its vectors fit")
     if needs["single_row"] is None:
@@ -64,13 +53,17 @@ def choose(columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int) -> Cho
     return Choice("slice_d", "a row does not fit")
 
 
-def unmet(columns: int, *, is_int4: bool, has_beta: bool, ub_bytes: int) -> dict[str, str | None]:
+def unmet(
+    columns: int, machine: Machine, *, is_int4: bool, has_beta: bool
+) -> dict[str, str | None]:
     """Template -> what it would need and rows of *columns* do not have, None if it can run."""
-    rows = step_rows(columns, is_int4=is_int4, has_beta=has_beta, ub_bytes=ub_bytes)
+    rows = step_rows(columns, machine, is_int4=is_int4, has_beta=has_beta)
     row_bytes = SINGLE_ROW_BYTES * padded(columns, is_int4=is_int4) + SINGLE_ROW_KEPT_BYTES
     return {
         "normal": None if rows else "a row and its vectors fit into the unified buffer",
-        "single_row": None if row_bytes <= ub_bytes else "a row fits into the unified buffer",
+        "single_row": None
+        if row_bytes <= machine.ub_bytes
+        else "a row fits into the unified buffer",
     }
 
 

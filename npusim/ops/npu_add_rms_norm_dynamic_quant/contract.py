@@ -13,7 +13,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm import contract as shared
 from npusim.ops._rms_norm.contract import check_pair, check_template, epsilon_of
-from npusim.ops._rms_norm.rows import ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_add_rms_norm_dynamic_quant.choice import NAMED, unmet
 
 __all__ = ["Problem", "check", "taken_outputs"]
@@ -88,7 +88,7 @@ def check(
     taken = taken_outputs(contract, output_mask, smooth)
     target = _target(contract, first, y_dtype)
     traits = {"is_int4": target is INT4, "has_beta": offset is not None}
-    needs = unmet(weights.spec.size, **traits, ub_bytes=ub_bytes_of(spec))
+    needs = unmet(weights.spec.size, Machine.of(spec), **traits)
     return Problem(
         inputs=present(first, second, weights, *smooth, offset),
         outputs=_outputs(first, taken, target),

@@ -29,7 +29,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     kernel = KERNELS[plan.template](spec, p, plan)
     others = [operand.name for operand in (p.gamma, p.beta, *p.smooth) if operand is not None]
     whole = tuple(vector_of(p, name) for name in others)
-    by_core = ()
+    by_core: tuple[GmView, ...] = ()
     if "workspace" in plan.workspaces:
         rows = plan.workspaces["workspace"] // FLOAT32.nbytes(p.columns)
         by_core = (GmView.of("workspace", FLOAT32, rows, p.columns),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryScalar, Local
+from npusim.isa import Binary, BinaryOp, BinaryScalar, Local
 from npusim.kernel.chain import step, to_quantised
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, fill, load
@@ -102,10 +102,10 @@ class SingleRow(QuantKernel):
     def _fetch(self, name: str) -> Slot:
         return load(self.builder, self.spec, self.x, vector_of(self.p, name))
 
-    def _apply(self, op: str, slot: Slot, values: Local, work: Local) -> None:
+    def _apply(self, op: BinaryOp, slot: Slot, values: Local, work: Local) -> None:
         """*values* times, or plus, the vector in *slot*."""
         widen(self.builder, work, slot.of(self.p.x.element, values.count))
-        step(self.builder, Binary("mul" if op == "mul" else "add", values, values, work))
+        step(self.builder, Binary(op, values, values, work))
 
     def _quantise(
         self, output: GmView, smooth: Slot | None, room: Slot, scales: Slot, row: int

@@ -7,7 +7,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._rms_norm.oracle import clamped, halving_sum, rounded, scaled_root, sum_of_parts
-from npusim.ops._rms_norm.rows import UB_BYTES, ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_add_rms_norm_dynamic_quant.choice import choose, slice_columns
 
 __all__ = ["reference"]
@@ -33,9 +33,8 @@ def reference(
     *spec* decides, and None is an Atlas A2.
     """
     columns, is_int4 = x1.shape[-1], y_dtype in ("int4", "quint4x2")
-    ub_bytes = ub_bytes_of(spec) if spec else UB_BYTES
-    traits = {"is_int4": is_int4, "has_beta": beta is not None, "ub_bytes": ub_bytes}
-    taken = template or choose(columns, **traits).template
+    traits = {"is_int4": is_int4, "has_beta": beta is not None}
+    taken = template or choose(columns, Machine.of(spec), **traits).template
     part = slice_columns(columns, is_int4=is_int4) if taken == "slice_d" else columns
     smooth = smooth_scale1, smooth_scale2
     asked = output_mask or (True, smooth_scale2 is not None)

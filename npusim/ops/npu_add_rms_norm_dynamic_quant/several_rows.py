@@ -9,7 +9,7 @@ from __future__ import annotations
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryScalar, Local
+from npusim.isa import Binary, BinaryOp, BinaryScalar, Local
 from npusim.kernel.chain import step, to_quantised
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.rows import Writer, fill
@@ -112,7 +112,8 @@ class Normal(QuantKernel):
             self.find_root(self._row(work, row))
             here = self._row(values, row)
             times_root(self.builder, here, here)
-        for name, op in (("gamma", "mul"), ("beta", "add")):
+        operations: tuple[tuple[str, BinaryOp], ...] = (("gamma", "mul"), ("beta", "add"))
+        for name, op in operations:
             if name in self.vectors:
                 vector = self._widened(name, work)
                 for row in range(rows):

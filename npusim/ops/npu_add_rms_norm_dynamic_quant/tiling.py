@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._rms_norm.rows import core_count, rows_of_core, ub_bytes_of
+from npusim.ops._rms_norm.rows import Choice, Machine, rows_of_core
 from npusim.ops.npu_add_rms_norm_dynamic_quant.choice import (
-    Choice,
     choose,
     slice_columns,
     step_rows,
@@ -35,14 +34,15 @@ class Plan(_protocol.Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does; see `choice` for the source."""
-    traits = {"is_int4": p.is_int4, "has_beta": p.beta is not None, "ub_bytes": ub_bytes_of(spec)}
-    choice = choose(p.columns, **traits)
+    machine, traits = Machine.of(spec), {"is_int4": p.is_int4, "has_beta": p.beta is not None}
+    choice = choose(p.columns, machine, **traits)
     if p.asked is not None:
         choice = Choice(p.asked, "asked for")
-    rows = rows_of_core(p.rows, core_count(spec))
-    row_step, column_step, workspaces = 1, p.columns, {}
+    rows = rows_of_core(p.rows, machine.cores)
+    row_step, column_step = 1, p.columns
+    workspaces: dict[str, int] = {}
     if choice.template == "normal":
-        row_step = step_rows(p.columns, **traits)
+        row_step = step_rows(p.columns, machine, **traits)
     elif choice.template == "single_row":
         row_step = GROUP_ROWS
     else:

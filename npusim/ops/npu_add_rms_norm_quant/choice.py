@@ -18,15 +18,13 @@ a kernel has room for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.ops._rms_norm.rows import KEPT_BYTES
+from npusim.ops._rms_norm.rows import KEPT_BYTES, Choice, Machine
 
-__all__ = ["NAMED", "Choice", "Given", "Template", "choose", "piece_columns", "unmet"]
+__all__ = ["NAMED", "Given", "choose", "piece_columns", "unmet"]
 
-Template = Literal["single_n", "split_d", "normal"]
-NAMED: tuple[Template, ...] = ("single_n", "split_d", "normal")
+NAMED = ("single_n", "split_d", "normal")
 
 PLAIN_NORMAL, PLAIN_SINGLE, PLAIN_PIECE = 8192, 12224, 7680
 """Columns that fit with neither beta nor a second scale."""
@@ -36,14 +34,6 @@ SINGLE_BYTES = 16
 """What the templates take of the buffer for a column beside the operands, and all in all."""
 UNIT = 32
 """Limits are multiples of 32 columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A template, and one line that says why."""
-
-    template: Template
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,51 +61,49 @@ class Given:
         return 4 + self.scales2 * (4 + 4 * self.zero_points2)
 
 
-def _longest_normal(given: Given, ub_bytes: int) -> int:
+def _longest_normal(given: Given, machine: Machine) -> int:
     if given.is_plain:
         return PLAIN_NORMAL
-    room = ub_bytes - KEPT_BYTES - NORMAL_KEPT_BYTES
+    room = machine.ub_bytes - KEPT_BYTES - NORMAL_KEPT_BYTES
     return align_down(room // (NORMAL_BYTES + given.row_bytes), UNIT)
 
 
-def _longest_single(given: Given, ub_bytes: int) -> int:
+def _longest_single(given: Given, machine: Machine) -> int:
     if given.is_plain:
         return PLAIN_SINGLE
-    return align_down((ub_bytes - KEPT_BYTES) // (SINGLE_BYTES + given.single_bytes), UNIT)
+    return align_down((machine.ub_bytes - KEPT_BYTES) // (SINGLE_BYTES + given.single_bytes), UNIT)
 
 
-def piece_columns(columns: int, given: Given, ub_bytes: int) -> int:
+def piece_columns(columns: int, given: Given, machine: Machine) -> int:
     """Columns that split_d takes at a time; the last piece of a row is what is left."""
     if given.is_plain:
         return align_up(ceil_div(columns, ceil_div(columns, PLAIN_PIECE)), 16)
-    room = ub_bytes - KEPT_BYTES - PIECE_KEPT_BYTES
+    room = machine.ub_bytes - KEPT_BYTES - PIECE_KEPT_BYTES
     return min(columns, align_down(room // (PIECE_BYTES + given.row_bytes), UNIT))
 
 
-def choose(
-    rows: int, columns: int, given: Given, *, cores: int, is_310p: bool, ub_bytes: int
-) -> Choice:
+def choose(rows: int, columns: int, given: Given, machine: Machine) -> Choice:
     """The template for *rows* of *columns*."""
-    longest = _longest_single(given, ub_bytes)
-    if rows <= cores and not is_310p and columns <= longest:
-        return Choice("single_n", f"no more rows than the {cores} cores, of at most {longest}")
-    longest = _longest_normal(given, ub_bytes)
+    longest = _longest_single(given, machine)
+    cores = machine.cores
+    if rows <= cores and not machine.is_310p and columns <= longest:
+        reason = f"no more rows than the {cores} cores, of at most {longest} elements"
+        return Choice("single_n", reason)
+    longest = _longest_normal(given, machine)
     if columns > longest:
         return Choice("split_d", f"rows of more than {longest} elements do not fit")
     return Choice("normal", f"rows of at most {longest} elements fit")
 
 
-def unmet(
-    rows: int, columns: int, given: Given, *, cores: int, ub_bytes: int
-) -> dict[str, str | None]:
+def unmet(rows: int, columns: int, given: Given, machine: Machine) -> dict[str, str | None]:
     """Template -> what it would need and a call does not have, None if it can run."""
     found: dict[str, str | None] = {}
     limits = (
-        ("normal", _longest_normal(given, ub_bytes)),
-        ("single_n", _longest_single(given, ub_bytes)),
+        ("normal", _longest_normal(given, machine)),
+        ("single_n", _longest_single(given, machine)),
     )
     for template, limit in limits:
         found[template] = None if columns <= limit else f"rows have at most {limit} elements"
-    if rows > cores:
-        found["single_n"] = f"there are at most {cores} rows, one a core"
+    if rows > machine.cores:
+        found["single_n"] = f"there are at most {machine.cores} rows, one a core"
     return found

@@ -13,7 +13,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm import contract as shared
 from npusim.ops._rms_norm.contract import check_gamma, check_pair, check_template, epsilon_of
-from npusim.ops._rms_norm.rows import core_count, ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_add_rms_norm_quant.choice import NAMED, Given, unmet
 
 __all__ = ["Problem", "check", "is_per_tensor"]
@@ -173,6 +173,6 @@ def _check_vectors(contract: Contract, gamma: Operand, vectors: tuple[Operand, .
 
 def _with_template(contract: Contract, p: Problem, template: Any) -> Problem:
     rows = p.rows if p.columns else 0
-    traits = {"cores": core_count(contract.spec), "ub_bytes": ub_bytes_of(contract.spec)}
-    asked = check_template(contract, template, NAMED, unmet(rows, p.columns, p.given, **traits))
+    needs = unmet(rows, p.columns, p.given, Machine.of(contract.spec))
+    asked = check_template(contract, template, NAMED, needs)
     return p if asked is None else replace(p, asked=asked)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from npusim.data.dtypes import Array
@@ -14,7 +16,7 @@ from npusim.ops._rms_norm.oracle import (
     scaled_root,
     sum_of_parts,
 )
-from npusim.ops._rms_norm.rows import CORES, UB_BYTES, core_count, ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_add_rms_norm_quant.choice import Given, choose, piece_columns
 
 __all__ = ["reference"]
@@ -86,18 +88,16 @@ def _kernel(
     """The template, and how many columns of a row are added up at a time."""
     point, beta, scales2, point2 = (vector is not None for vector in vectors)
     given = Given(zero_points1=point, beta=beta, scales2=scales2, zero_points2=point2 and scales2)
-    ub_bytes = ub_bytes_of(spec) if spec else UB_BYTES
-    cores, is_310p = core_count(spec) if spec else CORES, spec is not None and spec.arch == "2002"
-    traits = {"cores": cores, "is_310p": is_310p, "ub_bytes": ub_bytes}
-    taken = template or choose(rows, columns, given, **traits).template
-    return taken, piece_columns(columns, given, ub_bytes) if taken == "split_d" else columns
+    machine = Machine.of(spec)
+    taken = template or choose(rows, columns, given, machine).template
+    return taken, piece_columns(columns, given, machine) if taken == "split_d" else columns
 
 
 def _scaled(
     scaled: Array,
     gamma: Array,
     beta: Array | None,
-    dtype: np.dtype,  # type: ignore[type-arg]
+    dtype: np.dtype[Any],
     spec: DeviceSpec | None,
     *,
     is_one: bool,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._rms_norm.rows import core_count, rows_of_core, ub_bytes_of
-from npusim.ops.npu_add_rms_norm_quant.choice import Choice, choose, piece_columns
+from npusim.ops._rms_norm.rows import Choice, Machine, rows_of_core
+from npusim.ops.npu_add_rms_norm_quant.choice import choose, piece_columns
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem
 
 __all__ = ["Plan", "tile"]
@@ -32,12 +32,11 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
     Assumed: that the kernel for a single scale is tiled as the one for a scale a column.
     """
-    ub_bytes, cores, is_310p = ub_bytes_of(spec), core_count(spec), spec.arch == "2002"
-    traits = {"cores": cores, "is_310p": is_310p, "ub_bytes": ub_bytes}
-    choice = choose(p.rows, p.columns, p.given, **traits)
+    machine = Machine.of(spec)
+    choice = choose(p.rows, p.columns, p.given, machine)
     if p.asked is not None:
         choice = Choice(p.asked, "asked for")
-    rows = rows_of_core(p.rows, cores)
+    rows = rows_of_core(p.rows, machine.cores)
     is_cut = choice.template == "split_d"
     return Plan(
         block_dim=len(rows),
@@ -45,5 +44,5 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         reason=choice.reason,
         rows_of_core=rows,
         row_step=min(GROUP_ROWS, rows[0]) if is_cut else 1,
-        column_step=piece_columns(p.columns, p.given, ub_bytes) if is_cut else p.columns,
+        column_step=piece_columns(p.columns, p.given, machine) if is_cut else p.columns,
     )

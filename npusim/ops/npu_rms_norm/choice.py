@@ -15,26 +15,20 @@ template, which overrules the choice, but not what a kernel has room for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, cast
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, DType
 from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.ops._rms_norm.rows import KEPT_BYTES, whole_blocks
+from npusim.ops._rms_norm.rows import KEPT_BYTES, Choice, Machine, whole_blocks
 
 __all__ = [
     "MERGED_COLUMNS",
     "NAMED",
-    "Choice",
-    "Template",
     "choose",
     "merged_rows",
     "piece_columns",
     "unmet",
 ]
 
-Template = Literal["merge_n", "normal", "single_row", "split_d"]
-NAMED: tuple[Template, ...] = ("merge_n", "normal", "single_row", "split_d")
+NAMED = ("merge_n", "normal", "single_row", "split_d")
 
 MERGED_COLUMNS = 2000
 """A stride has eight bits: rows of fp32 in the buffer begin at most 255 blocks apart."""
@@ -55,46 +49,41 @@ SPREAD_BYTES_310P = 8192
 ROWS_OF_A_BLOCK = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A template, and one line that says why."""
+def choose(rows: int, columns: int, element: DType, machine: Machine, *, is_mixed: bool) -> Choice:
+    """The template for *rows* of *columns* of *element*.
 
-    template: Template
-    reason: str
-
-
-def choose(
-    rows: int, columns: int, element: DType, *, is_mixed: bool, is_310p: bool, ub_bytes: int
-) -> Choice:
-    """The template for *rows* of *columns* of *element*; *is_mixed* of a gamma in fp32 beside it."""
+    *is_mixed* says that gamma is in fp32 beside 16 bits.
+    """
     padded = whole_blocks(columns, element)
-    if is_310p:
+    if machine.is_310p:
         if element is FLOAT16 and columns == COLUMNS_310P and rows % ROWS_310P == 0:
             return Choice("merge_n", f"a multiple of {ROWS_310P} rows of {COLUMNS_310P} fp16")
     elif padded <= MERGED_COLUMNS:
         return Choice("merge_n", f"rows of at most {MERGED_COLUMNS} elements")
     for template in ("normal", "single_row") if is_mixed else ("normal",):
-        limit = _whole_row(template, element, is_mixed=is_mixed, ub_bytes=ub_bytes)
+        limit = _whole_row(template, element, machine, is_mixed=is_mixed)
         if padded <= limit:
-            return Choice(cast(Template, template), f"rows of at most {limit} elements fit")
+            return Choice(template, f"rows of at most {limit} elements fit")
     return Choice("split_d", f"rows of more than {limit} elements do not fit")
 
 
-def _whole_row(template: str, element: DType, *, is_mixed: bool, ub_bytes: int) -> int:
+def _whole_row(template: str, element: DType, machine: Machine, *, is_mixed: bool) -> int:
     """Columns of the longest row that *template* takes in one piece."""
     if not is_mixed:
         return WHOLE_ROW.get(element, WHOLE_ROW_OF_16_BITS)
     # It must leave at least a byte.
-    room = ub_bytes - KEPT_BYTES - MIXED_KEPT_BYTES - 1
+    room = machine.ub_bytes - KEPT_BYTES - MIXED_KEPT_BYTES - 1
     return align_down(room // MIXED_BYTES[template], 16)
 
 
-def unmet(columns: int, element: DType, *, is_mixed: bool, ub_bytes: int) -> dict[str, str | None]:
+def unmet(
+    columns: int, element: DType, machine: Machine, *, is_mixed: bool
+) -> dict[str, str | None]:
     """Template -> what it would need and rows of *columns* do not have, None if it can run."""
     padded = whole_blocks(columns, element)
     limits = {"merge_n": MERGED_COLUMNS}
     for template in ("normal", "single_row") if is_mixed else ("normal",):
-        limits[template] = _whole_row(template, element, is_mixed=is_mixed, ub_bytes=ub_bytes)
+        limits[template] = _whole_row(template, element, machine, is_mixed=is_mixed)
     found: dict[str, str | None] = {
         template: None if padded <= limit else f"rows have at most {limit} elements"
         for template, limit in limits.items()
@@ -104,14 +93,12 @@ def unmet(columns: int, element: DType, *, is_mixed: bool, ub_bytes: int) -> dic
     return found
 
 
-def merged_rows(
-    columns: int, element: DType, *, is_mixed: bool, is_310p: bool, ub_bytes: int
-) -> int:
+def merged_rows(columns: int, element: DType, machine: Machine, *, is_mixed: bool) -> int:
     """Rows that merge_n takes in one step."""
     row_bytes = MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES
     row_bytes += 16 * whole_blocks(columns, element)
-    room = ub_bytes - KEPT_BYTES
-    if is_310p:
+    room = machine.ub_bytes - KEPT_BYTES
+    if machine.is_310p:
         return align_down((room - SPREAD_BYTES_310P) // row_bytes, ROWS_OF_A_BLOCK)
     return room // row_bytes
 

@@ -15,7 +15,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm import contract as shared
 from npusim.ops._rms_norm.contract import check_gamma, check_template, epsilon_of
-from npusim.ops._rms_norm.rows import ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_rms_norm.choice import NAMED, unmet
 
 __all__ = ["Problem", "check"]
@@ -53,8 +53,8 @@ def check(
         )
     if is_310p:
         _check_blocks(contract, rows)
-    traits = {"is_mixed": weights.element is not rows.element, "ub_bytes": ub_bytes_of(spec)}
-    needs = unmet(weights.spec.size, rows.element, **traits)
+    is_mixed = weights.element is not rows.element
+    needs = unmet(weights.spec.size, rows.element, Machine.of(spec), is_mixed=is_mixed)
     outer = rows.shape[: len(rows.shape) - len(weights.shape)]
     shape = (*outer, *(1,) * len(weights.shape))
     return Problem(

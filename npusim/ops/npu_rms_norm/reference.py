@@ -15,7 +15,7 @@ from npusim.ops._rms_norm.oracle import (
     scaled_root,
     sum_of_parts,
 )
-from npusim.ops._rms_norm.rows import UB_BYTES, ub_bytes_of
+from npusim.ops._rms_norm.rows import Machine
 from npusim.ops.npu_rms_norm.choice import choose, piece_columns
 
 __all__ = ["reference"]
@@ -36,10 +36,10 @@ def reference(
     """
     columns, is_mixed = gamma.size, gamma.dtype != x.dtype
     rows = x.reshape(-1, columns)
-    element, is_310p = dtype_of(x), spec is not None and spec.arch == "2002"
+    element = dtype_of(x)
     assert element is not None
-    traits = {"is_mixed": is_mixed, "ub_bytes": ub_bytes_of(spec) if spec else UB_BYTES}
-    taken = template or choose(len(rows), columns, element, is_310p=is_310p, **traits).template
+    choice = choose(len(rows), columns, element, Machine.of(spec), is_mixed=is_mixed)
+    taken = template or choice.template
     with np.errstate(all="ignore"):
         values = rows.astype(np.float32)
         squares = values * values

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._rms_norm.rows import core_count, rows_of_core, ub_bytes_of
+from npusim.ops._rms_norm.rows import Choice, Machine, rows_of_core
 from npusim.ops.npu_rms_norm.choice import (
     ROWS_OF_A_BLOCK,
-    Choice,
     choose,
     merged_rows,
     piece_columns,
@@ -36,17 +35,16 @@ class Plan(_protocol.Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does; see `choice` for the source."""
-    is_310p, element = spec.arch == "2002", p.x.element
-    traits = {"is_mixed": p.is_mixed, "is_310p": is_310p, "ub_bytes": ub_bytes_of(spec)}
-    choice = choose(p.rows, p.columns, element, **traits)
+    machine, element = Machine.of(spec), p.x.element
+    choice = choose(p.rows, p.columns, element, machine, is_mixed=p.is_mixed)
     if p.asked is not None:
         choice = Choice(p.asked, "asked for")
     is_merged = choice.template == "merge_n"
-    unit = ROWS_OF_A_BLOCK if is_merged and is_310p else 1
-    rows = rows_of_core(p.rows, core_count(spec), unit)
+    unit = ROWS_OF_A_BLOCK if is_merged and machine.is_310p else 1
+    rows = rows_of_core(p.rows, machine.cores, unit)
     row_step, column_step = GROUP_ROWS, p.columns
     if is_merged:
-        row_step = merged_rows(p.columns, element, **traits)
+        row_step = merged_rows(p.columns, element, machine, is_mixed=p.is_mixed)
     elif choice.template == "split_d":
         column_step = piece_columns(p.columns, element, is_mixed=p.is_mixed)
     return Plan(
