@@ -141,19 +141,22 @@ class MultiN(_Several):
         claim, queue = self.builder.claim, self.builder.queue
         block_bytes = plan.row_step * BLOCK_BYTES
         self.lanes = claim("ub", FLOAT32.nbytes(LANES))
+        self.totals = claim("ub", block_bytes)
+        """A block for each row."""
         self.roots: Queue | None = None
-        self.totals: Slot | None = None
-        # A block for each row. 310P does not store them.
-        if spec.arch == "2002":
-            self.totals = claim("ub", block_bytes)
-        else:
-            self.roots = queue("ub", block_bytes, "vector", "mte3")
+        if spec.arch != "2002":
+            # 310P does not store them.
+            with self.builder.on_top_of(self.totals):
+                self.roots = queue("ub", block_bytes, "vector", "mte3")
         self.firsts = claim("ub", block_bytes)
         """Eight times the offset of the first number of each block."""
 
     def begin(self) -> None:
         """As :class:`RowsKernel` says."""
         super().begin()
+        # Seven of eight numbers are never looked at; that they are set first is assumed.
+        totals = self.totals.of(FLOAT32, self.plan.row_step * FLOATS_PER_BLOCK)
+        self.builder.emit(Duplicate(totals, 0.0))
         for row in range(self.plan.row_step):
             offsets = self.firsts.of(INT32, FLOATS_PER_BLOCK, row * BLOCK_BYTES)
             self.builder.emit(Duplicate(offsets, row * BLOCK_BYTES))
@@ -165,8 +168,7 @@ class MultiN(_Several):
         builder, rows, columns = self.builder, x1.rows, x1.columns
         values, _ = self.add(x1, x2, x)
         squares = self.square(values)
-        kept = self.totals or (self.roots.alloc() if self.roots else None)
-        assert kept is not None
+        kept = self.roots.alloc() if self.roots else self.totals
         for row in range(rows):
             total, lanes = kept.of(FLOAT32, 1, row * BLOCK_BYTES), self.lanes.of(FLOAT32, LANES)
             lanes_into(builder, total, lanes, squares.at(row * columns, columns))
