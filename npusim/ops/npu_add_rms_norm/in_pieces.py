@@ -51,6 +51,10 @@ class InPieces:
         is_stored = spec.arch != "2002"
         self.roots = RootsOfRows(self.builder, spec, rows, "vector", is_stored=is_stored)
         self.writer = Writer(self.builder, spec)
+        granule = spec.transfer.load_granule_bytes
+        self.adds_again = element.nbytes(p.columns) % granule != 0
+        """Whether a copy of whole blocks would reach from x into a row that another core stores.
+        Assumed of 310P, where the vendor's kernel reads beyond the row."""
 
     def begin(self) -> None:
         """As :class:`RowsKernel` says; nothing stays in the buffer."""
@@ -80,56 +84,66 @@ class InPieces:
             for row in range(rows):
                 here = slice(row, row + 1), part
                 read_root(builder, "root", roots.at(row, 1))
-                self._scale(x[here], output[here], gamma.of(view.dtype, view.columns))
+                if self.adds_again:
+                    values, _, slot = self._sum(x1[here], x2[here], x[here])
+                else:
+                    values, slot = self._load(x[here])
+                self._scale(values, slot, output[here], gamma.of(view.dtype, view.columns))
             self.gamma.free(gamma)
         self.roots.store(kept, rstd)
 
     def _add_up(self, x1: GmView, x2: GmView, x: GmView, eight: Local) -> None:
         """The sum of *x1* and *x2* to *x*, and eight sums of its squares times 1 / n to *eight*."""
-        builder, count = self.builder, x1.columns
-        slot = self.x.alloc()
-        fill(builder, self.spec, slot, x1)
-        second = Slot("ub", slot.offset_bytes + self.piece_bytes, self.piece_bytes, -1)
-        fill(builder, self.spec, second, x2)
-        self.x.enque(slot)
-        slot = self.x.deque()
-        addends = slot.of(x1.dtype, count), second.of(x2.dtype, count)
-        values, squares = self._wide(slot, second, count)
-        out = self.y.alloc()
-        add(builder, self.spec, out.of(x.dtype, count), values, addends, squares, is_rounded=False)
-        if self.values is not None:
-            self.x.free(slot)
-        self.writer.store(self.y, out, x)
+        builder = self.builder
+        values, squares, slot = self._sum(x1, x2, x)
         step(builder, Binary("mul", squares, values, values))
         step(builder, BinaryScalar("mul", squares, squares, self.p.mean))
         lanes = self.lanes.of(FLOAT32, LANES)
         lanes_of_row(builder, lanes, squares)
         step(builder, BlockReduce("sum", eight, lanes))
-        if self.values is None:
+        if slot is not None:
             self.x.free(slot)
 
-    def _wide(self, slot: Slot, second: Slot, count: int) -> tuple[Local, Local]:
-        """Where *count* numbers and their squares are, in fp32."""
-        values, squares = self.values or slot, self.squares or second
-        return values.of(FLOAT32, count), squares.of(FLOAT32, count)
+    def _sum(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local, Slot | None]:
+        """The sum of *x1* and *x2* in fp32 and to *x*, room for its squares, and its slot of x."""
+        builder, count, slot = self.builder, x1.columns, self.x.alloc()
+        second = Slot("ub", slot.offset_bytes + self.piece_bytes, self.piece_bytes, -1)
+        fill(builder, self.spec, slot, x1)
+        fill(builder, self.spec, second, x2)
+        self.x.enque(slot)
+        slot, out = self.x.deque(), self.y.alloc()
+        addends = slot.of(x1.dtype, count), second.of(x2.dtype, count)
+        values = (self.values or slot).of(FLOAT32, count)
+        squares = (self.squares or second).of(FLOAT32, count)
+        add(builder, self.spec, out.of(x.dtype, count), values, addends, squares, is_rounded=False)
+        if self.values is not None:
+            self.x.free(slot)
+        self.writer.store(self.y, out, x)
+        return values, squares, slot if self.values is None else None
 
-    def _scale(self, x: GmView, output: GmView, gamma: Local) -> None:
-        """*x* times register `root` and *gamma* to *output*."""
-        builder, count = self.builder, x.columns
-        slot = load(builder, self.spec, self.x, x)
+    def _load(self, x: GmView) -> tuple[Local, Slot | None]:
+        """*x* in fp32, and the slot that still holds it."""
+        slot = load(self.builder, self.spec, self.x, x)
         if self.values is None:
+            return slot.of(FLOAT32, x.columns), slot
+        values = self.values.of(FLOAT32, x.columns)
+        widen(self.builder, values, slot.of(x.dtype, x.columns))
+        self.x.free(slot)
+        return values, None
+
+    def _scale(self, values: Local, slot: Slot | None, output: GmView, gamma: Local) -> None:
+        """*values*, which are in *slot*, times register `root` and *gamma* to *output*."""
+        builder, count = self.builder, values.count
+        if slot is not None:
             out = self.y.alloc()
             scaled = out.of(FLOAT32, count)
-            times_root(builder, scaled, slot.of(FLOAT32, count))
+            times_root(builder, scaled, values)
             self.x.free(slot)
             times_gamma(builder, self.spec, scaled, scaled, gamma, scaled)
         else:
             assert self.squares is not None
-            values = self.values.of(FLOAT32, count)
-            widen(builder, values, slot.of(x.dtype, count))
-            self.x.free(slot)
             times_root(builder, values, values)
             out = self.y.alloc()
-            y, work = out.of(x.dtype, count), self.squares.of(FLOAT32, count)
+            y, work = out.of(output.dtype, count), self.squares.of(FLOAT32, count)
             times_gamma(builder, self.spec, y, values, gamma, work)
         self.writer.store(self.y, out, output)
