@@ -212,14 +212,13 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     (
         "aiv",
         other(ADD, atomic=BFLOAT16),
-        "what is added must be one of float32, float16, int32 on arch 2201, not bfloat16 on arch "
-        "2201; add in the unified buffer",
+        "what is added must be one of float32, float16, int32 on arch 2201, not bfloat16; add in "
+        "the unified buffer",
     ),
     (
         "ai_core",
-        ADD,
-        "what is added must be one of float32, float16, int32 on arch 2201, not float32 on arch "
-        "2002; add in the unified buffer",
+        other(ADD, atomic=FLOAT16),
+        "what is added must be one of float32 on arch 2002, not float16; add in the unified buffer",
     ),
     (
         "aiv",

@@ -33,8 +33,10 @@ GAP_BLOCKS = 2**16 - 1
 """Assumed of DataCopyParams: the gaps between bursts are counted in blocks, in 16 bits."""
 PADDED_GAP_BYTES = 2**32 - 1
 """Assumed of DataCopyExtParams (DataCopyPad): in global memory in bytes, in 32 bits."""
-# asc-devkit, SetAtomicAdd.md.
+# asc-devkit, SetAtomicAdd.md; 310P's from a kernel that adds there (ops-nn@e5c3fa9,
+# norm/rms_norm/op_kernel/rms_norm.h).
 ATOMIC_DTYPES = (FLOAT32, FLOAT16, INT32)
+ATOMIC_DTYPES_OF = {"2201": ATOMIC_DTYPES, "2002": (FLOAT32,)}
 
 
 def _global(op: Load | LoadNd2Nz | Store) -> Global:
@@ -156,10 +158,10 @@ RULES = (
     ),
     Rule(
         (Store,),
-        lambda op, at: op.atomic is None or (op.atomic in ATOMIC_DTYPES and at.arch == "2201"),
+        lambda op, at: op.atomic is None or op.atomic in ATOMIC_DTYPES_OF[at.arch],
         lambda op, at: (
-            f"what is added must be one of {names(ATOMIC_DTYPES)} on arch 2201, not "
-            f"{op.atomic.name} on arch {at.arch}; add in the unified buffer"
+            f"what is added must be one of {names(ATOMIC_DTYPES_OF[at.arch])} on arch {at.arch}, "
+            f"not {op.atomic.name}; add in the unified buffer"
         ),
     ),
     Rule(

@@ -1,0 +1,85 @@
+"""Sums and roundings of the family on whole arrays, in plain numpy.
+
+Rows lie along the last axis. A sum is fp32 throughout, one rounding an addition, and its order is
+the kernel's: a template decides which of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
+
+__all__ = ["clamped", "halving_sum", "lanes_sum", "rounded", "scaled_root", "sum_of_parts"]
+
+LANES = 64
+LARGEST_HALF = np.float32(65504)
+
+
+def lanes_sum(values: Array) -> Array:
+    """`(...,)` from `(..., n)`: 64 running sums, then a tree of them."""
+    *outer, columns = values.shape
+    sums = np.zeros((*outer, LANES), np.float32)
+    for start in range(0, columns, LANES):
+        part = values[..., start : start + LANES]
+        sums[..., : part.shape[-1]] = part + sums[..., : part.shape[-1]]
+    return _tree(sums)
+
+
+def halving_sum(values: Array) -> Array:
+    """`(...,)` from `(..., n)`: the upper half onto the lower one until 64 are left, then a tree.
+
+    The first half is the largest power of two in n.
+    """
+    *outer, columns = values.shape
+    if columns <= LANES:
+        sums = np.zeros((*outer, LANES), np.float32)
+        sums[..., :columns] = values
+        return _tree(sums)
+    half = 1 << (columns.bit_length() - 1)
+    sums = values[..., :half].copy()
+    sums[..., : columns - half] += values[..., half:]
+    while half > LANES:
+        half //= 2
+        sums = sums[..., :half] + sums[..., half:]
+    return _tree(sums)
+
+
+def sum_of_parts(add: Callable[[Array], Array], values: Array, part: int) -> Array:
+    """`((0 + a) + b) + ...` of what *add* gives for every *part* columns."""
+    total = np.zeros(values.shape[:-1], np.float32)
+    for start in range(0, values.shape[-1], part):
+        total = total + add(values[..., start : start + part])
+    return total
+
+
+def _tree(sums: Array) -> Array:
+    """Neighbours added, then neighbours of these, `(...,)` from `(..., 64)`."""
+    while sums.shape[-1] > 1:
+        sums = sums[..., 0::2] + sums[..., 1::2]
+    return np.asarray(sums[..., 0])
+
+
+def scaled_root(mean_square: Array, epsilon: float) -> Array:
+    """`1 / sqrt(mean_square + epsilon)`, three roundings."""
+    return np.asarray(np.float32(1) / np.sqrt(mean_square + np.float32(epsilon)))
+
+
+def rounded(values: Array, dtype: np.dtype[Any], spec: DeviceSpec | None) -> Array:
+    """*values* `(...)` fp32 as *dtype*, to nearest even; 310P has no fp16 infinities or NaN."""
+    if dtype == np.float32:
+        return values
+    if spec is not None and spec.half_overflow == "saturate":
+        finite = np.where(np.isnan(values), np.float32(0), values)
+        values = np.clip(finite, -LARGEST_HALF, LARGEST_HALF)
+    return values.astype(dtype)
+
+
+def clamped(values: Array, low: int = -128, high: int = 127) -> Array:
+    """fp32 *values* as int8: to nearest even, NaN as 0, and what is too large as the largest."""
+    whole = np.rint(np.where(np.isnan(values), np.float32(0), values))
+    return np.clip(whole, low, high).astype(np.int8)

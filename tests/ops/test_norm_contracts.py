@@ -1,0 +1,248 @@
+"""The RMS norms: what they refuse, with the nearest call that they take.
+
+Sources: the documents of torch_npu for each operator; for what tilings refuse, ops-nn@e5c3fa9
+norm/*/op_host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from op_calls import (
+    BF16,
+    LINES,
+    NEW,
+    OLD,
+    Row,
+    assert_refused,
+    on_each_line,
+)
+
+from npusim import Code, OpError, TensorSpec, run
+
+F16, F32 = np.float16, np.float32
+
+
+def ones(*shape: int, dtype: Any = F16) -> Any:
+    return np.ones(shape, dtype)
+
+
+def hold(op: str, base: dict[str, Any], series: str, rows: list[Row]) -> None:
+    """Each row is refused with its message, and its repair runs."""
+    for row in rows:
+        assert_refused(op, base | row.wrong, row, series)
+        run(op, device=LINES[series], timing=False, **(base | row.right))
+
+
+NULL, TILING = Code.NULL_POINTER, Code.TILING_ERROR
+NO_TENSOR = "must be given, not None; pass a tensor"
+FLOATS = "must be float16, bfloat16 or float32 on {series}, not"
+EPSILON = "pass one such as 1e-6"
+TEMPLATE_310P = Row(
+    {"template": "normal"},
+    "template must be None on Atlas inference, where rows and types decide, not 'normal'; leave it "
+    "out",
+    {},
+    OLD,
+)
+
+NORM_BASE = {"x": ones(3, 2, 64), "gamma": ones(64)}
+NORM_ROWS = [
+    *(Row({name: None}, f"{name} {NO_TENSOR}", {}, code=NULL) for name in NORM_BASE),
+    Row({"x": ones(3, 64, dtype=np.int8)}, f"x {FLOATS} int8; convert it", {}, NEW),
+    Row({"x": ones(3, 64, dtype=BF16)},
+        "x must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
+    Row({"gamma": ones(64, dtype=F32)},
+        "gamma must be float16 beside an x of float16, not float32; convert it", {}, OLD),
+    Row({"gamma": ones(64, dtype=BF16)},
+        "gamma must be float16 or float32 on {series}, not bfloat16; convert it",
+        {"gamma": ones(64, dtype=F32)}, NEW),
+    Row({"x": ones(3, 64, dtype=F32)},
+        "gamma must be float32 beside an x of float32, not float16; convert it",
+        {"x": ones(3, 64, dtype=F32), "gamma": ones(64, dtype=F32)}, NEW),
+    Row({"gamma": ones(1, 3, 2, 64)},
+        "gamma must have 1 to 3 dimensions like x, not shape (1, 3, 2, 64); reshape it",
+        {"gamma": ones(3, 2, 64)}),
+    Row({"gamma": ones(3, 64)},
+        "gamma must have the shape of the last dimensions of x, (2, 64), not (3, 64); pass a "
+        "number for each of their elements", {"gamma": ones(2, 64)}, code=TILING),
+    Row({"x": ones(0, 2, 64)},
+        "x must have elements, not shape (0, 2, 64); leave the call out", {}, code=TILING),
+    Row({"x": ones(2, 15), "gamma": ones(15)},
+        "the last dimension of x and gamma must have at least 16 elements of float16 on {series}, "
+        "not 15; pad it", {"x": ones(2, 16), "gamma": ones(16)}, OLD, code=TILING),
+    Row({"epsilon": -1e-9}, f"epsilon must be >= 0, not -1e-09; {EPSILON}", {"epsilon": 0.0},
+        code=TILING),
+    Row({"epsilon": "1"}, f"epsilon must be a number, not '1'; {EPSILON}", {"epsilon": 1}),
+    Row({"template": "large"},
+        "template must be merge_n, normal, single_row or split_d on Atlas A2 and Atlas A3, not "
+        "'large'; leave it out to get the vendor's choice", {"template": "normal"}, NEW),
+    Row({"template": "single_row"},
+        "template 'single_row' can run only if gamma is float32 beside an x of 16 bits; leave it "
+        "out to get the vendor's choice",
+        {"gamma": ones(64, dtype=F32), "template": "single_row"}, NEW),
+    Row({"x": ones(2, 2001), "gamma": ones(2001), "template": "merge_n"},
+        "template 'merge_n' can run only if rows have at most 2000 elements; leave it out to get "
+        "the vendor's choice",
+        {"x": ones(2, 2000), "gamma": ones(2000), "template": "merge_n"}, NEW),
+    TEMPLATE_310P,
+]  # fmt: skip
+
+
+@on_each_line(NORM_ROWS)
+def test_npu_rms_norm(series: str, rows: list[Row]) -> None:
+    hold("npu_rms_norm", NORM_BASE, series, rows)
+
+
+ADD_BASE = {"x1": ones(3, 64), "x2": ones(3, 64), "gamma": ones(64)}
+ADD_ROWS = [
+    *(Row({name: None}, f"{name} {NO_TENSOR}", {}, code=NULL) for name in ADD_BASE),
+    Row({"x1": ones(3, 64, dtype=BF16)},
+        "x1 must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
+    Row({"x2": ones(3, 64, dtype=F32)}, "x2 must be float16 like x1, not float32; convert it", {}),
+    Row({"gamma": ones(64, dtype=F32)}, "gamma must be float16 like x1, not float32; convert it",
+        {}),
+    Row({"x1": ones(), "x2": ones()},
+        "x1 must have at least one dimension, not shape (); reshape it",
+        {"x1": ones(64), "x2": ones(64)}),
+    Row({"x2": ones(1, 64)},
+        "x2 must have the shape of x1, (3, 64), not (1, 64); pass tensors of one shape", {}),
+    Row({"gamma": ones(32)},
+        "gamma must have the shape of the last dimensions of x1, (64,), not (32,); pass a number "
+        "for each of their elements", {}, code=TILING),
+    Row({"epsilon": -1.0}, f"epsilon must be >= 0, not -1.0; {EPSILON}", {"epsilon": 0.0},
+        code=TILING),
+    Row({"template": "multi_n", "x1": ones(3, 65), "x2": ones(3, 65), "gamma": ones(65)},
+        "template 'multi_n' can run only if rows have a multiple of 16 fp16 elements and fit "
+        "twice; leave it out to get the vendor's choice", {"template": "multi_n"}, NEW),
+    Row({"template": "single_n", "x1": ones(49, 64), "x2": ones(49, 64)},
+        "template 'single_n' can run only if there are at most 48 rows, one a core; leave it out "
+        "to get the vendor's choice", {"template": "merge_n"}, NEW),
+    TEMPLATE_310P,
+]  # fmt: skip
+
+
+@on_each_line(ADD_ROWS)
+def test_npu_add_rms_norm(series: str, rows: list[Row]) -> None:
+    hold("npu_add_rms_norm", ADD_BASE, series, rows)
+
+
+QUANT_BASE = ADD_BASE | {
+    "scales1": ones(64, dtype=F32),
+    "zero_points1": ones(64, dtype=np.int32),
+}
+VECTOR = "must have the shape of gamma, (64,), not (1,); pass a number for each of its elements"
+QUANT_ROWS = [
+    Row({"scales1": None}, f"scales1 {NO_TENSOR}", {"zero_points1": None}, code=NULL),
+    Row({"x1": ones(3, 64, dtype=F32)},
+        "x1 must be float16 or bfloat16 on {series}, not float32; convert it", {}, NEW),
+    Row({"x1": ones(3, 64, dtype=F32)},
+        "x1 must be float16 on {series}, not float32; convert it", {}, OLD),
+    Row({"scales1": ones(64)},
+        "scales1 must be float32 beside an x1 of float16, not float16; convert it", {}),
+    Row({"zero_points1": ones(64, dtype=F32)},
+        "zero_points1 must be int32 beside scales of float32, not float32; convert it", {}),
+    Row({"scales1": ones(1, dtype=F32), "zero_points1": None}, f"scales1 {VECTOR}",
+        {"scales1": ones(1, dtype=F32), "zero_points1": ones(1, dtype=np.int32),
+         "beta": ones(64)}),
+    Row({"beta": ones(1)}, f"beta {VECTOR}", {"beta": ones(64)}),
+    Row({"scales2": ones(1, dtype=F32)}, f"scales2 {VECTOR}", {"scales2": ones(64, dtype=F32)}),
+    Row({"zero_points2": ones(1, dtype=np.int32)}, f"zero_points2 {VECTOR}",
+        {"zero_points2": ones(64, dtype=np.int32)}),
+    Row({"gamma": ones(32)},
+        "gamma must have the shape of the last dimensions of x1, (64,), not (32,); pass a number "
+        "for each of their elements", {}),
+    Row({"axis": 0}, "axis must be -1, not 0; leave it out", {"axis": -1}),
+    Row({"div_mode": 1}, "div_mode must be True or False, not 1; pass one of them",
+        {"div_mode": False}),
+    Row({"dst_type": "quint4x2"}, "dst_type must be int8, not 'quint4x2'; pass 'int8'",
+        {"dst_type": "int8"}),
+    Row({name: ones(*shape, 16, dtype=kind) for name, shape, kind in (
+            ("x1", (3,), F16), ("x2", (3,), F16), ("gamma", (), F16), ("scales1", (), F32),
+            ("zero_points1", (), np.int32))},
+        "gamma must have at least 32 elements on {series}, not 16; pad it", {}, OLD),
+    Row({"template": "large"},
+        "template must be single_n, split_d or normal on Atlas A2 and Atlas A3, not 'large'; leave "
+        "it out to get the vendor's choice", {"template": "split_d", "epsilon": 0.5}, NEW),
+    TEMPLATE_310P,
+]  # fmt: skip
+
+
+@on_each_line(QUANT_ROWS)
+def test_npu_add_rms_norm_quant(series: str, rows: list[Row]) -> None:
+    hold("npu_add_rms_norm_quant", QUANT_BASE, series, rows)
+
+
+def test_scales_in_float32_beside_bfloat16_are_warned_of() -> None:
+    call = {name: value.astype(BF16) for name, value in ADD_BASE.items()}
+    message = (
+        "^npu_add_rms_norm_quant: scales1 should be bfloat16 like x1, not float32, which the kernel "
+        "takes and the document does not name; convert it$"
+    )
+    with pytest.warns(UserWarning, match=message):
+        run("npu_add_rms_norm_quant", **(QUANT_BASE | call), device="Atlas A2")
+
+
+SCALE = {"smooth_scale1": ones(64)}
+BOTH = SCALE | {"smooth_scale2": ones(64)}
+COLUMN = "must have shape (64,) like the last dimension of x1, not"
+DYNAMIC_ROWS = [
+    Row({"x1": ones(3, 64, dtype=F32)},
+        "x1 must be float16 or bfloat16 on {series}, not float32; convert it", {}, NEW),
+    Row({"x1": ones(64), "x2": ones(64)},
+        "x1 must have 2 to 8 dimensions, not shape (64,); reshape it", {}, NEW),
+    Row({"gamma": ones(3, 64)}, f"gamma {COLUMN} (3, 64); pass a number for each column", {}, NEW,
+        TILING),
+    Row({"smooth_scale1": ones(1)}, f"smooth_scale1 {COLUMN} (1,); pass a number for each column",
+        SCALE, NEW, TILING),
+    Row({"epsilon": 0.0}, f"epsilon must be > 0, not 0.0; {EPSILON}", {"epsilon": 1e-9}, NEW,
+        TILING),
+    Row({"smooth_scale2": ones(64)},
+        "smooth_scale1 must be given with a smooth_scale2 unless an output_mask says which "
+        "outputs there are, not None; pass it, or an output_mask", BOTH, NEW),
+    Row(BOTH | {"output_mask": [True, False]},
+        "smooth_scale2 must be None where output_mask leaves y2 out, not a tensor; leave it out",
+        SCALE | {"output_mask": [True, False]}, NEW),
+    Row({"output_mask": [False, False]},
+        "output_mask must ask for an output at least, not [False, False]; set one to True",
+        {"output_mask": [False, True]}, NEW),
+    Row({"output_mask": [True]},
+        "output_mask must be two of True and False, or None, not [True]; pass for example [True, "
+        "False]", {}, NEW),
+    Row({"y_dtype": "int16"}, "y_dtype must be int8, int4 or quint4x2, not 'int16'; choose one of "
+        "these", {"y_dtype": "int4"}, NEW),
+    Row({"x1": ones(3, 60), "x2": ones(3, 60), "gamma": ones(60), "y_dtype": "int4"},
+        "the last dimension of x1 must be a multiple of 8 for y_dtype='int4', not 60; pad it",
+        {"y_dtype": "int8"}, NEW),
+    Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
+         "gamma": ones(12200)},
+        "template 'single_row' can run only if a row fits into the unified buffer; leave it out to "
+        "get the vendor's choice", {"template": "single_row"}, NEW),
+]  # fmt: skip
+
+
+@on_each_line(DYNAMIC_ROWS)
+def test_npu_add_rms_norm_dynamic_quant(series: str, rows: list[Row]) -> None:
+    hold("npu_add_rms_norm_dynamic_quant", ADD_BASE, series, rows)
+
+
+def test_310p_has_no_dynamic_quantisation() -> None:
+    message = (
+        r"^npu_add_rms_norm_dynamic_quant: the chip must be of Atlas A2 or Atlas A3, not "
+        r"ascend310p3 of Atlas inference; choose another device \[361001\]$"
+    )
+    with pytest.raises(OpError, match=message):
+        run("npu_add_rms_norm_dynamic_quant", **ADD_BASE, device="ascend310p3")
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0)])
+def test_no_elements_give_empty_outputs(shape: tuple[int, ...]) -> None:
+    x, gamma = TensorSpec(shape, "float16"), TensorSpec(shape[1:], "float16")
+    found = run("npu_add_rms_norm", x, x, gamma, device="ascend910b2")
+    assert (found.plan, found.time_us) == (None, 0)
+    assert found.output == (x, TensorSpec((shape[0], 1), "float32"), x)
+    scales = TensorSpec(shape[1:], "float32")
+    found = run("npu_add_rms_norm_quant", x, x, gamma, scales, None, device="ascend910b2")
+    assert (found.plan, found.time_us) == (None, 0)
