@@ -133,7 +133,7 @@ class GmTile(Shiftable):
 
     def shifted_to(self, offset_bytes: int) -> GmTile:
         """The same tile, beginning at *offset_bytes* of the tensor."""
-        return replace(self, offset_bytes=offset_bytes)
+        return GmTile(self.name, offset_bytes, self.extent, self.k)
 
 
 class Feed(Protocol):

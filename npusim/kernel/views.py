@@ -84,9 +84,9 @@ class GmView(Shiftable):
             part.indices(size) for part, size in zip(where, (self.rows, self.columns), strict=True)
         )
         first = self.offset_bytes + self.dtype.nbytes(top * self.pitch + left)
-        return replace(
-            self, rows=max(0, bottom - top), columns=max(0, right - left), offset_bytes=first
-        )
+        rows, columns = max(0, bottom - top), max(0, right - left)
+        # As `replace` would make it: of every tile of every core.
+        return GmView(self.name, self.dtype, rows, columns, self.pitch, first)
 
     def row(self, index: int) -> GmView:
         """Row number *index* as a vector: one that nothing follows."""
@@ -121,7 +121,7 @@ class GmView(Shiftable):
 
     def shifted_to(self, offset_bytes: int) -> GmView:
         """The same view, beginning at *offset_bytes* of the tensor."""
-        return replace(self, offset_bytes=offset_bytes)
+        return GmView(self.name, self.dtype, self.rows, self.columns, self.pitch, offset_bytes)
 
 
 def bindings(*views: GmView, is_cached: bool = True) -> dict[str, Binding]:

@@ -11,7 +11,7 @@ from tiny import builder, tiny_spec
 
 from npusim.data.dtypes import FLOAT32, INT4, UINT8
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Duplicate, Global, Local
+from npusim.isa import Duplicate, Global, Load, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Body, Call, Program
 from npusim.kernel.queues import ProgramError
@@ -341,6 +341,39 @@ def test_calls_of_one_key_share_a_body_and_are_moved_each_on_its_own(tiny: Devic
         "load ub[0:64] uint8 <- x+8 64 B",
         "load ub[0:64] uint8 <- x+72 64 B",
     ]
+
+
+def test_a_call_may_hold_calls_and_parts_that_hand_slots_on(tiny: DeviceSpec) -> None:
+    write = builder(tiny)
+    queue = write.queue("ub", 64, "mte2", "vector", 2)
+    written = []
+
+    def fill() -> None:
+        written.append("fill")
+        slot = queue.alloc()
+        write.load(slot.of(UINT8, 64), Global("x", 8, 64))
+        queue.enque(slot)
+
+    def tile() -> None:
+        written.append("tile")
+        for at in (0, 64):
+            write.call_part("fill", {"x": at}, fill)
+            queue.free(queue.deque())
+
+    for at in (0, 256, 512):
+        write.call("tile", {"x": at}, tile)
+    first, second, third, _ = write.build().calls
+    # Once with slots that were never used, each of two; then the flag of each is awaited.
+    assert written == ["tile", "fill", "fill", "tile", "fill", "fill"]
+    assert second.body is third.body is not first.body
+    program = Program("kernel", (second, third))
+    assert len(program) == 2 * len(second.body) == len(program.ops) == 20
+    assert [str(op) for op in program.ops if isinstance(op, Load)] == [
+        f"load ub[{start}:{start + 64}] uint8 <- x+{at} 64 B"
+        for start, at in ((0, 264), (64, 328), (0, 520), (64, 584))
+    ]
+    assert len(second.body.lines) == 10
+    assert len(program.leaves) == len(second.body.leaves) == 4
 
 
 def test_bodies_of_equal_micro_ops_are_kept_apart() -> None:

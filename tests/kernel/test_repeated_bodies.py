@@ -20,6 +20,7 @@ from npusim.data.dtypes import FLOAT16, FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Load, Local
 from npusim.kernel.builder import Builder
+from npusim.kernel.cube import CubeWriter
 from npusim.kernel.program import Block, Program
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.reference import TEMPLATES
@@ -154,6 +155,30 @@ UNROLLED: list[Case] = [
 """These write no calls: there is nothing to be forgotten."""
 
 
+LONG_K: list[Case] = [
+    ("matmul", chip, {"x1": x1, "x2": x2})
+    for chip, x1, x2 in (
+        (SPLIT, spec("bfloat16", 300, 4100), spec("bfloat16", 4100, 600)),
+        (SPLIT, spec("float16", 3000, 300, turned=True),
+         spec("float16", 3000, 600, layout="FRACTAL_NZ")),
+        (COUPLED, spec("float16", 300, 2500), spec("float16", 2500, 600, layout="FRACTAL_NZ")),
+        (COUPLED, spec("float16", 200, 3000), spec("float16", 3000, 300)),
+    )
+] + [
+    (
+        "npu_quant_matmul", SPLIT,
+        {"x1": spec("int8", m, k), "x2": spec("int8", k, n), "scale": spec("float32", 1),
+         "output_dtype": target, "bias": bias},
+    )
+    for m, k, n, target, bias in (
+        (900, 8000, 800, "int8", spec("int32", 800)),
+        (900, 8192, 800, "int8", None),
+        (700, 5000, 1300, "bfloat16", None),
+    )
+]  # fmt: skip
+"""Whose products have several turns, in the body of a block."""
+
+
 def weights() -> list[Case]:
     rng = np.random.default_rng(0)
     op = "npu_weight_quant_batchmatmul"
@@ -162,7 +187,10 @@ def weights() -> list[Case]:
     ] + [FIXPIPE]
 
 
-CASES = [*MATMULS, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *ANTI_QUANT, *GROUPS, *FORMATS, *weights()]
+CASES = [
+    *(*MATMULS, *LONG_K, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *ANTI_QUANT, *GROUPS, *FORMATS),
+    *weights(),
+]
 
 
 def blocks_of(op: str, chip: DeviceSpec, arguments: dict[str, Any]) -> tuple[Block, ...]:
@@ -175,16 +203,21 @@ def blocks_of(op: str, chip: DeviceSpec, arguments: dict[str, Any]) -> tuple[Blo
 @contextmanager
 def every_body_written_anew() -> Iterator[None]:
     """Let builders forget the bodies that they know before each call."""
-    plain = Builder.call
 
-    def call(
-        self: Builder, key: Hashable, shifts: dict[str, int], write: Callable[[], None]
-    ) -> None:
-        self._bodies.clear()
-        plain(self, key, shifts, write)
+    def anew(name: str) -> Callable[[Builder, Hashable, dict[str, int], Callable[[], None]], None]:
+        plain = getattr(Builder, name)
+
+        def call(
+            self: Builder, key: Hashable, shifts: dict[str, int], write: Callable[[], None]
+        ) -> None:
+            self._bodies.clear()
+            plain(self, key, shifts, write)
+
+        return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Builder, "call", call)
+        for name in ("call", "call_part"):
+            patch.setattr(Builder, name, anew(name))
         yield
 
 
@@ -206,6 +239,20 @@ def repeats(blocks: tuple[Block, ...]) -> int:
 def test_bodies_are_reused_only_where_they_are_the_same(case: Case) -> None:
     assert repeats(blocks_of(*case)) > 0
     assert same_programs(lambda: [block.program for block in blocks_of(*case)])
+
+
+@pytest.mark.parametrize("case", LONG_K, ids=lambda case: case[0])
+def test_turns_of_a_product_are_what_a_plain_loop_over_k_writes(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = blocks_of(*case)
+    bodies = {body for block in blocks for body in block.program.bodies}
+    called = [call.body for body in bodies for call in body.calls]
+    assert len(called) > len(set(called))
+    monkeypatch.setattr(CubeWriter, "_turns", lambda _, first_k, k: [(first_k, k)])
+    for block, plain in zip(blocks, blocks_of(*case), strict=True):
+        assert not any(body.calls for body in plain.program.bodies)
+        assert block.program.ops == plain.program.ops
 
 
 @pytest.mark.parametrize("case", UNROLLED, ids=lambda case: case[0])
