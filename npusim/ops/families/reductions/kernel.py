@@ -36,10 +36,10 @@ from npusim.isa import (
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import ProgramError
 from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
+from npusim.ops._contract import Contract
 from npusim.ops.families.reductions.contract import Problem
 
 __all__ = ["Plan", "build", "tile"]
@@ -62,7 +62,7 @@ class Plan(_protocol.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even runs of rows; raises ProgramError where not one row fits into the buffer."""
+    """Even runs of rows; raises OpError where not one row fits into the buffer."""
     cores = len(spec.vector_cores)
     out_columns = p.columns if p.keeps_shape else 1
     if p.output.element.nbytes(out_columns) < spec.transfer.store_granule_bytes:
@@ -70,19 +70,19 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         cores = 1
     each = ceil_div(p.rows, cores)
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - _fixed_bytes(p)
-    for depth in (2, 1):
-        fitting = room // (depth * (_pitch_bytes(p) + _out_bytes(p)))
-        if fitting > 0:
-            return Plan(
-                block_dim=ceil_div(p.rows, each),
-                reads_tiling=False,
-                rows_per_core=each,
-                tile_rows=min(each, fitting),
-                depth=depth,
-            )
-    raise ProgramError(
-        f"{p.name}: a row must fit into the unified buffer, not have {p.columns} elements: longer "
-        f"ones are not simulated; split it"
+    row_bytes = _pitch_bytes(p) + _out_bytes(p)
+    if room < row_bytes:
+        Contract(p.name, spec).fail(
+            f"a row must fit into the unified buffer, not have {p.columns} elements: longer ones "
+            f"are not simulated; split it"
+        )
+    depth = 2 if room >= 2 * row_bytes else 1
+    return Plan(
+        block_dim=ceil_div(p.rows, each),
+        reads_tiling=False,
+        rows_per_core=each,
+        tile_rows=min(each, room // (depth * row_bytes)),
+        depth=depth,
     )
 
 
