@@ -279,6 +279,7 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "gelu": _of_one,
     "maximum": _maximum,
     "sigmoid": _of_one,
+    "softmax": _of_one,
     "sqrt": _of_one,
 }
 """The op of a row -> what is timed for it.

@@ -112,6 +112,7 @@ TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le",
 CALLS |= {
     **{op: {"x": ones(4, 16)} for op in ONE},
     **{op: {"x": ones(4, 16), "other": ones(16)} for op in TWO},
+    **{op: {"x": ones(4, 16)} for op in ("sum", "mean", "amax", "softmax", "log_softmax")},
     "where": {"condition": ones(4, 1, dtype=np.uint8), "x": ones(4, 16), "other": ones(16)},
     "clamp": {"x": ones(4, 16), "low": -1.0, "high": 1.0},
     "cast": {"x": ones(4, 16), "dtype": "float32"},

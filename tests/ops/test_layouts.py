@@ -121,6 +121,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
 CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
+CALLS |= {op: (op, {"x": HALF}) for op in ("sum", "mean", "amax", "softmax", "log_softmax")}
 CALLS |= {
     "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
     "bounds": ("clamp", {"x": HALF, "low": -1.0}),

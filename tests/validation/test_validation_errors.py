@@ -58,18 +58,18 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
         replace(ROW, id=f"r{m}", m=m, latency_us=latency)
         for m, latency in ((3, 9.0), (640, 30.0), (128, 10.0), (48, 20.0))
     ]
-    rows.insert(2, replace(ROW, id="none", op="softmax"))
+    rows.insert(2, replace(ROW, id="none", op="cumsum"))
     alone, together = measure(rows, jobs=1), measure(rows, jobs=2)
 
     assert together == alone
     assert [found.row for found in alone] == rows
-    assert [found.reason for found in alone] == [None, None, "npusim has no softmax", None, None]
+    assert [found.reason for found in alone] == [None, None, "npusim has no cumsum", None, None]
     assert len({found.time_us for found in alone}) == 5
 
 
 def test_progress_tells_the_share_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(calls.KERNELS, "softmax", lambda row: (Kernel(row.latency_us),))
-    rows = [replace(ROW, op="softmax"), replace(ROW, op="relu"), replace(ROW, op="softmax")]
+    monkeypatch.setitem(calls.KERNELS, "cumsum", lambda row: (Kernel(row.latency_us),))
+    rows = [replace(ROW, op="cumsum"), replace(ROW, op="relu"), replace(ROW, op="cumsum")]
     told: list[tuple[str, float]] = []
     measure(rows, jobs=1, progress=lambda stage, share: told.append((stage, share)))
 
@@ -85,22 +85,22 @@ def test_long_kernels_are_begun_first(monkeypatch: pytest.MonkeyPatch) -> None:
             begun.append(self.us)
             return self.us
 
-    monkeypatch.setitem(calls.KERNELS, "softmax", lambda row: (Noted(row.latency_us),))
-    rows = [replace(ROW, op="softmax", latency_us=us) for us in (5.0, 500.0, 50.0)]
+    monkeypatch.setitem(calls.KERNELS, "cumsum", lambda row: (Noted(row.latency_us),))
+    rows = [replace(ROW, op="cumsum", latency_us=us) for us in (5.0, 500.0, 50.0)]
 
     assert [found.time_us for found in measure(rows, jobs=1)] == [5.0, 500.0, 50.0]
     assert begun == [500.0, 50.0, 5.0]
 
 
 def test_the_times_of_kernels_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(calls.KERNELS, "softmax", lambda _: (Kernel(1.5), Kernel(2.25)))
-    assert measure([replace(ROW, op="softmax")], jobs=1)[0].time_us == 3.75
+    monkeypatch.setitem(calls.KERNELS, "cumsum", lambda _: (Kernel(1.5), Kernel(2.25)))
+    assert measure([replace(ROW, op="cumsum")], jobs=1)[0].time_us == 3.75
 
 
 def test_what_an_operator_refuses_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = OpError(Code.UNSUPPORTED, "cast: no; go")
-    monkeypatch.setitem(calls.KERNELS, "softmax", lambda _: (Kernel(error=refusal),))
-    row = replace(ROW, op="softmax")
+    monkeypatch.setitem(calls.KERNELS, "cumsum", lambda _: (Kernel(error=refusal),))
+    row = replace(ROW, op="cumsum")
 
     assert measure([row], jobs=1) == (Result(row, None, "cast: no; go [361001]"),)
 

@@ -1,0 +1,79 @@
+"""Reductions along the last axis: sums, means, the largest, and softmax.
+
+.. code-block:: text
+
+    sum, mean, amax       a number a row
+    softmax               y = e ** (x - max) / sum(e ** (x - max))
+    log_softmax           y = x - max - ln(sum(e ** (x - max)))
+
+Sums are in float32. Their order of additions, halves onto halves and then neighbours, is assumed:
+the vendor's generator is closed, and sums bit for bit those of a card are not claimed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._protocol import Operator
+from npusim.ops.families.reductions.contract import Problem, check
+from npusim.ops.families.reductions.kernel import Plan, build, tile
+from npusim.ops.families.reductions.reference import compute
+
+__all__ = ["OPERATORS", "Plan", "Problem"]
+
+TABLE = {
+    # Operator: the vendor's kernel, what it does, the formula, a note on types.
+    "sum": (
+        "ReduceSum",
+        "the sum of each row",
+        "y = x[0] + x[1] + ... in float32",
+        "float16 and bfloat16 are widened first, and the sum is rounded once.",
+    ),
+    "mean": (
+        "ReduceMean",
+        "the mean of each row",
+        "y = x[0] * (1 / n) + x[1] * (1 / n) + ... in float32",
+        "float16 and bfloat16 are widened first, and the mean is rounded once.",
+    ),
+    "amax": ("ReduceMax", "the largest of each row", "y = max(x[0], x[1], ...)", "NaN is largest."),
+    "softmax": (
+        "SoftmaxV2",
+        "numbers that add up to one, by the exponential of each element of a row",
+        "y = e ** (x - max) / sum(e ** (x - max))",
+        "float16 subtracts in float16, all else is in float32; Atlas inference multiplies by one "
+        "over the sum.",
+    ),
+    "log_softmax": (
+        "LogSoftmaxV2",
+        "the logarithm of softmax",
+        "y = x - max - ln(sum(e ** (x - max)))",
+        "All is in float32, but the largest of float32 and bfloat16 is rounded to float16: beyond "
+        "65504 comes NaN or an infinity.",
+    ),
+}
+
+
+def _operator(name: str) -> Operator:
+    def check_rows(spec: DeviceSpec, x: Any, dim: Any = -1) -> Problem:
+        return check(name, spec, x, dim)
+
+    def reference(x: Array, dim: int = -1, *, spec: DeviceSpec | None = None) -> Array:
+        return compute(name, x, dim, spec)
+
+    kernel, caption, formula, note = TABLE[name]
+    return Operator(
+        name=name,
+        document=(
+            f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
+            f"The vendor's kernel is {kernel}; *dim* is the last axis. {note}"
+        ),
+        check=check_rows,
+        tile=tile,
+        build=build,
+        reference=reference,
+    )
+
+
+OPERATORS = tuple(map(_operator, TABLE))

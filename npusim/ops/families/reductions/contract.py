@@ -1,0 +1,57 @@
+"""What calls of the family are accepted, and what their kernels read off them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.ops import _protocol
+from npusim.ops._contract import Contract
+
+__all__ = ["Problem", "check"]
+
+KEEPS_SHAPE = ("softmax", "log_softmax")
+"""Operators that give a number for each element, not one a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
+    """A checked call: *rows* of *columns* elements each, one after the other."""
+
+    name: str
+    rows: int
+    columns: int
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether each row becomes a row, not a number."""
+        return self.name in KEEPS_SHAPE
+
+
+def check(name: str, spec: DeviceSpec, x: Any, dim: Any) -> Problem:
+    """Hold a call of operator *name* against what its kernel takes; raises OpError."""
+    contract = Contract(name, spec)
+    has_bf16 = spec.series != "Atlas inference"
+    known = (FLOAT32, FLOAT16, BFLOAT16) if has_bf16 else (FLOAT32, FLOAT16)
+    operand = contract.operand("x", x, known)
+    rank, axis = len(operand.shape), contract.integer("dim", dim)
+    contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
+    contract.require(
+        axis in (-1, rank - 1),
+        f"dim must be the last one, -1 or {rank - 1}, not {axis}: others are not simulated; "
+        f"transpose x first",
+    )
+    *outer, columns = operand.shape
+    contract.require(columns > 0, f"x must have elements along dim, not {operand.shape}; give some")
+    shape = operand.shape if name in KEEPS_SHAPE else tuple(outer)
+    return Problem(
+        inputs=(operand,),
+        outputs={"output": TensorSpec(shape, operand.spec.dtype)},
+        name=name,
+        rows=prod(outer),
+        columns=columns,
+    )

@@ -1,0 +1,68 @@
+"""What the operators of the family compute, on whole arrays in plain numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
+
+__all__ = ["compute"]
+
+LANES = 64
+"""Of float32 that one instruction reduces."""
+
+
+def compute(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
+    """The result of operator *name* along the last axis of *x*."""
+    assert dim in (-1, x.ndim - 1)
+    is_inference = spec is not None and spec.arch == "2002"
+    with np.errstate(all="ignore"):
+        if name == "amax":
+            return np.asarray(np.max(x, axis=-1))
+        wide = x.astype(np.float32)
+        if name == "sum":
+            return _as(_sum(wide), x, spec)
+        if name == "mean":
+            return _as(_sum(wide * np.float32(1 / x.shape[-1])), x, spec)
+        largest = np.max(x, axis=-1, keepdims=True)
+        if name == "softmax":
+            is_half = x.dtype == np.float16
+            apart = _as(wide - largest.astype(np.float32), x, spec) if is_half else wide - largest
+            exponential = _exp(apart.astype(np.float32))
+            total = _sum(exponential)[..., None]
+            if is_inference:
+                return _as(exponential * (np.float32(1) / total), x, spec)
+            return _as(exponential / total, x, spec)
+        largest = largest.astype(np.float32)
+        if x.dtype != np.float16:
+            largest = _as(largest, np.zeros(0, np.float16), spec).astype(np.float32)
+        apart = wide - largest
+        logarithm = np.log(_sum(_exp(apart)).astype(np.float64)).astype(np.float32)
+        return _as(apart - logarithm[..., None], x, spec)
+
+
+def _exp(x: Array) -> Array:
+    return np.exp(x.astype(np.float64)).astype(np.float32)
+
+
+def _sum(x: Array) -> Array:
+    """Of each row: halves onto halves until LANES are left, then neighbours onto neighbours."""
+    while x.shape[-1] > LANES:
+        half = 1 << (x.shape[-1] - 1).bit_length() - 1
+        rest = x.shape[-1] - half
+        x = np.concatenate([x[..., :rest] + x[..., half:], x[..., rest:half]], axis=-1)
+    x = np.concatenate([x, np.zeros((*x.shape[:-1], LANES - x.shape[-1]), np.float32)], axis=-1)
+    while x.shape[-1] > 1:
+        x = x[..., 0::2] + x[..., 1::2]
+    return x[..., 0]
+
+
+def _as(values: Array, like: Any, spec: DeviceSpec | None) -> Array:
+    """*values* in the type of *like*; where float16 saturates, 65504 for more and 0 for NaN."""
+    if like.dtype == np.float16 and spec is not None and spec.half_overflow == "saturate":
+        most = np.finfo(np.float16).max
+        values = np.clip(np.where(np.isnan(values), 0, values), -most, most)
+    return np.asarray(values.astype(like.dtype))

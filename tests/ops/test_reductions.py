@@ -1,0 +1,104 @@
+"""Reductions along rows: values, their order of additions, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from npusim import OpError, TensorSpec, devices, ops, run
+
+CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
+HALF, FULL, BF16 = np.float16, np.float32, ml_dtypes.bfloat16
+NAMES = ("sum", "mean", "amax", "softmax", "log_softmax")
+SHAPES = ((3, 5), (100, 64), (7, 65), (2, 3, 130), (1, 9000), (61, 257), (40,))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Bit for bit, any NaN being as good as any other."""
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    nan = np.isnan(found.astype(FULL))
+    np.testing.assert_array_equal(nan, np.isnan(expected.astype(FULL)))
+    bits = f"u{found.itemsize}"
+    np.testing.assert_array_equal(found.view(bits)[~nan], expected.view(bits)[~nan])
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("dtype", [FULL, HALF, BF16])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kernel_gives_the_bits_of_the_reference(
+    name: str, dtype: Any, device: str, rng: np.random.Generator
+) -> None:
+    is_inference = device == "ascend310p3"
+    if is_inference and dtype is BF16:
+        return
+    for shape in SHAPES:
+        x = (5 * rng.normal(size=shape)).astype(dtype)
+        if not is_inference:
+            # Documents forbid them on Atlas inference.
+            x.reshape(-1)[:2] = np.inf, np.nan
+        found = np.asarray(run(name, x, device=device, timing=False).output)
+        assert_same(found, ops.load(name).reference(x, spec=devices.load(device)))
+
+
+@pytest.mark.parametrize("dtype", [FULL, HALF, BF16])
+def test_results_are_near_the_exact_ones(dtype: Any, rng: np.random.Generator) -> None:
+    x = rng.normal(size=(9, 300)).astype(dtype)
+    wide = x.astype(np.float64)
+    exponential = np.exp(wide - wide.max(axis=1, keepdims=True))
+    total = exponential.sum(axis=1, keepdims=True)
+    within = {FULL: 2e-6, HALF: 2e-3, BF16: 8e-3}[dtype]
+    for name, exact in (
+        ("sum", wide.sum(axis=1)),
+        ("mean", wide.mean(axis=1)),
+        ("softmax", exponential / total),
+        ("log_softmax", wide - wide.max(axis=1, keepdims=True) - np.log(total)),
+    ):
+        found = np.asarray(run(name, x, device="ascend910b2", timing=False).output)
+        np.testing.assert_allclose(found.astype(np.float64), exact, rtol=within, atol=within)
+
+
+def test_a_sum_adds_halves_and_then_neighbours() -> None:
+    # 2**24 swallows a 1 that is added by itself, but not two that come together.
+    x = np.zeros(128, FULL)
+    x[[0, 64]] = 2.0**24, 1
+    assert run("sum", x, device="ascend910b2", timing=False).output == 2.0**24
+    x[[1, 64, 65]] = 1, 0, 1
+    assert run("sum", x, device="ascend910b2", timing=False).output == 2.0**24 + 2
+
+
+def test_softmax_of_float16_is_a_published_vector() -> None:
+    x = np.array([0x2E66, 0x3C00, 0xC000, 0x4280], np.uint16).view(HALF)
+    found = np.asarray(run("softmax", x, device="ascend910b2", timing=False).output)
+    assert found.view(np.uint16).tolist() == [0x28C1, 0x2DD9, 0x1CA9, 0x3AEF]
+
+
+def test_log_softmax_looks_for_the_largest_in_float16() -> None:
+    x = np.float32([1e5, 0])
+    assert np.isnan(run("log_softmax", x, device="ascend910b2", timing=False).output).all()
+    assert run("softmax", x, device="ascend910b2", timing=False).output.tolist() == [1, 0]
+
+
+REFUSED = [
+    ("sum", {"x": np.ones((4, 4), np.int32)},
+     "sum: x must be float32, float16 or bfloat16 on Atlas A2, not int32; convert it"),
+    ("softmax", {"x": np.ones((4, 4), HALF), "dim": 0},
+     "softmax: dim must be the last one, -1 or 1, not 0: others are not simulated; transpose x "
+     "first"),
+    ("amax", {"x": np.ones((), HALF)},
+     "amax: x must have a dimension at least, not none; reshape it"),
+    ("mean", {"x": np.ones((4, 0), HALF)},
+     "mean: x must have elements along dim, not (4, 0); give some"),
+    ("softmax", {"x": TensorSpec((1, 10**5), "float32")},
+     "softmax: a row must fit into the unified buffer, not have 100000 elements: longer ones are "
+     "not simulated; split it"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "message"), REFUSED)
+def test_what_is_refused(name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OpError, match=rf"^{re.escape(message)} \[161002\]$"):
+        run(name, device="ascend910b2", values=False, **given)
