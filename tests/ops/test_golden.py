@@ -61,7 +61,47 @@ def _heads(count: int, dtype: str) -> TensorSpec:
     return TensorSpec((1, 3, count, 64), dtype)
 
 
+HALF_ROWS = TensorSpec((4, 72), "float16")
+HALF_ROW = TensorSpec((72,), "float16")
+BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
+BRAIN_ROW = TensorSpec((72,), "bfloat16")
+FULL_ROWS, FULL_ROW = TensorSpec((4, 72), "float32"), TensorSpec((72,), "float32")
+SUM_OF_HALVES = HALF_ROWS, HALF_ROWS, HALF_ROW
+SUM_OF_BRAINS = BRAIN_ROWS, BRAIN_ROWS, BRAIN_ROW
+POINTS = TensorSpec((72,), "int32")
+IN_COLUMNS = *SUM_OF_HALVES, FULL_ROW, POINTS
+NORM_CASES = [
+    Case("npu_rms_norm", "merged", (HALF_ROWS, HALF_ROW), (A2,), cores=1),
+    Case("npu_rms_norm", "merged_in_planes", (FULL_ROWS, FULL_ROW), (A2,), cores=1),
+    *(
+        Case("npu_rms_norm", name, (BRAIN_ROWS, weights), (A2,), {"template": name}, 1)
+        for name, weights in (("normal", BRAIN_ROW), ("split_d", BRAIN_ROW), ("single_row", FULL_ROW))
+    ),
+    Case("npu_rms_norm", "normal", (HALF_ROWS, HALF_ROW), (INFERENCE,)),
+    *(
+        Case("npu_add_rms_norm", name, SUM_OF_BRAINS, (A2,), {"template": name}, 1)
+        for name in ("normal", "split_d", "merge_n")
+    ),
+    Case("npu_add_rms_norm", "single_n", tuple(
+        TensorSpec((2, 72), "bfloat16") if x is BRAIN_ROWS else x for x in SUM_OF_BRAINS
+    ), (A2,), cores=1),
+    Case("npu_add_rms_norm", "multi_n", tuple(
+        TensorSpec((*x.shape[:-1], 80), "float16") for x in SUM_OF_HALVES
+    ), (A2, INFERENCE), cores=1),
+    *(
+        Case("npu_add_rms_norm_quant", name, IN_COLUMNS, (A2,), {"template": name}, 1)
+        for name in ("normal", "split_d")
+    ),
+    Case("npu_add_rms_norm_quant", "single_n", tuple(
+        TensorSpec((2, 72), "float16") if x is HALF_ROWS else x for x in IN_COLUMNS
+    ), (A2,), {"beta": HALF_ROW}, 1),
+    *(
+        Case("npu_add_rms_norm_dynamic_quant", name, SUM_OF_BRAINS, (A2,), {"template": name}, 1)
+        for name in ("normal", "single_row", "slice_d")
+    ),
+]  # fmt: skip
 CASES = [
+    *NORM_CASES,
     Case(
         "npu_quantize", "by_channel",
         (TensorSpec((1, 40), "float16"), CHANNEL, CHANNEL, "qint8", -1, False), ALL,

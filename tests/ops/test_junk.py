@@ -76,6 +76,15 @@ JUNK: dict[str, Any] = {
 
 CALLS: dict[str, dict[str, Any]] = {
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
+    "npu_add_rms_norm": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
+    "npu_add_rms_norm_dynamic_quant": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
+    "npu_add_rms_norm_quant": {
+        "x1": ones(4, 64),
+        "x2": ones(4, 64),
+        "gamma": ones(64),
+        "scales1": ones(64, dtype=FULL),
+        "zero_points1": None,
+    },
     "npu_anti_quant": {"x": ones(4, 16, dtype=np.int8), "scale": ones(16, dtype=FULL)},
     "npu_convert_weight_to_int4pack": {"weight": ones(4, 16, dtype=np.int32)},
     "npu_dequant_swiglu_quant": {"x": ones(4, 16), "quant_mode": 1},
@@ -94,6 +103,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "zero_points": None,
         "dtype": "qint8",
     },
+    "npu_rms_norm": {"x": ones(4, 16), "gamma": ones(16)},
     "npu_swiglu": {"x": ones(4, 64)},
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},

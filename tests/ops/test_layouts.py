@@ -46,6 +46,7 @@ HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
 PRODUCT = {"x1": BYTES, "x2": BYTES}
+SUM = {"x1": HALF, "x2": HALF, "gamma": ones(N, dtype=F16)}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -68,6 +69,23 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "dynamic, groups": (
         "npu_dynamic_quant",
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
+    ),
+    "norm": ("npu_rms_norm", {"x": HALF, "gamma": ones(N, dtype=F16)}),
+    "norm of a sum": ("npu_add_rms_norm", SUM),
+    "norm, quantised": (
+        "npu_add_rms_norm_quant",
+        SUM
+        | {
+            "scales1": ones(N),
+            "zero_points1": ones(N, dtype=np.int32),
+            "beta": ones(N, dtype=F16),
+            "scales2": ones(N),
+            "zero_points2": ones(N, dtype=np.int32),
+        },
+    ),
+    "norm, quantised by rows": (
+        "npu_add_rms_norm_dynamic_quant",
+        SUM | dict.fromkeys(("smooth_scale1", "smooth_scale2", "beta"), ones(N, dtype=F16)),
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "dequantised halves": (

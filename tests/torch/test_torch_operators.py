@@ -109,6 +109,35 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"input": half(4, 3, 32), "smooth_scales": half(32)},
         {"dst_type": "int8"},
     ),
+    "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
+    "norm of a sum": (
+        "npu_add_rms_norm",
+        {"x1": half(4, 3, 32), "x2": half(4, 3, 32), "gamma": half(3, 32), "epsilon": 1e-5},
+        {},
+    ),
+    "norm, quantised": (
+        "npu_add_rms_norm_quant",
+        {
+            "x1": half(5, 32),
+            "x2": half(5, 32),
+            "gamma": half(32),
+            "scales1": torch.rand(32) + 0.1,
+            "zero_points1": integers(32, dtype=torch.int32),
+            "div_mode": False,
+        },
+        {"dst_type": "int8"},
+    ),
+    "norm, quantised by rows": (
+        "npu_add_rms_norm_dynamic_quant",
+        {
+            "x1": half(5, 32),
+            "x2": half(5, 32),
+            "gamma": half(32),
+            "smooth_scale1": half(32),
+            "output_mask": [True, False],
+        },
+        {"y_dtype": "quint4x2"},
+    ),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
@@ -221,6 +250,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
+    ("npu_rms_norm", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""
