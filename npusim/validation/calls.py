@@ -30,6 +30,7 @@ What the rows leave open is settled here, once for all:
   rows do, of which the product with 256 columns takes 21 and 24: 0.22 and 0.24 us a row of a core,
   as a kernel does that works row by row. Which of the two of this kind, base or db, is open: base
   is nearer to most rows. Rows too long for it run what the rules choose.
+* npu_dequant_swiglu_quant is dynamic, without groups: the harness of its rows says so.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
@@ -205,6 +206,22 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
     return (*_dynamic_quant(row, "k"), *_quant_matmul(row))
 
 
+def _swiglu(row: Row) -> tuple[Timed, ...]:
+    (shape,) = _shapes(row)
+    return (Call(row.op, (TensorSpec(shape, row.x_dtype),), row.device, _l2(row), _icache(row)),)
+
+
+def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
+    """x; of int32 its scales by column and by row; and scales of y, if there are more shapes."""
+    shape, *more = _shapes(row)
+    dtype, *_ = row.x_dtype.split("/")
+    names = ("weight_scale", "activation_scale") if dtype == "int32" else ()
+    given = dict(zip((*names, "quant_scale"), more, strict=False))
+    options: dict[str, Any] = {name: TensorSpec(size, "float32") for name, size in given.items()}
+    x = TensorSpec(shape, dtype)
+    return (Call(row.op, (x,), row.device, _l2(row), _icache(row), options | {"quant_mode": 1}),)
+
+
 def _cast(row: Row) -> tuple[Timed, ...]:
     (x,) = _operands(row)
     return (_elementwise(row, x, "float32"),)
@@ -254,6 +271,8 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_weight_quant_batchmatmul": _weight_quant_matmul,
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,
+    "npu_swiglu": _swiglu,
+    "npu_dequant_swiglu_quant": _dequant_swiglu_quant,
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
     "add": _add,
     "cast": _cast,

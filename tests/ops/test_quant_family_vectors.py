@@ -57,3 +57,11 @@ def test_dynamic_quant_of_310p(device: str) -> None:
         *(0,) * 16,
     ]
     assert bits(scale)[0] == "3CC99326"
+
+
+@pytest.mark.parametrize("device", every(A2 + A3 + INFERENCE))
+def test_anti_quant_to_float16(device: str) -> None:
+    x = np.array([-128, -7, 0, 127], np.int8)
+    scale, offset = np.array([0.0123], np.float32), np.array([0.3], np.float32)
+    (values,) = outputs("npu_anti_quant", device, x, scale, offset=offset)
+    assert bits(values) == ["BE48", "AD46", "1B8F", "3E43"]

@@ -84,6 +84,27 @@ def test_a_row_of_batches_has_them_in_both_operands() -> None:
     )
 
 
+def test_a_row_of_swiglu_has_its_shape_in_words() -> None:
+    assert call(shipped("m0104")).args == (TensorSpec((3, 7, 13, 1018), "float32"),)
+    assert call(shipped("m0645")).l2 == "repeat"
+
+
+def test_a_row_of_dequantised_halves_lists_x_its_scales_and_those_of_y() -> None:
+    found = call(shipped("m0210"))
+
+    assert found.args == (TensorSpec((2048, 8192), "int32"),)
+    assert found.options == {
+        "quant_mode": 1,
+        "weight_scale": TensorSpec((1, 8192), "float32"),
+        "activation_scale": TensorSpec((2048,), "float32"),
+        "quant_scale": TensorSpec((1, 4096), "float32"),
+    }
+    assert call(shipped("m0202")).options == {
+        "quant_mode": 1,
+        "quant_scale": TensorSpec((1, 4096), "float32"),
+    }
+
+
 # ---- what the L2 holds ----
 
 
@@ -300,7 +321,7 @@ def test_a_dtype_that_is_none_is_refused() -> None:
 def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
     int64 = "int64/int64"
     modelled = [row for row in read() if row.op in calls.KERNELS and row.x_dtype != int64]
-    assert len(modelled) == 1398
+    assert len(modelled) == 1431
     for found in (found for row in modelled for found in timed(row)):
         assert isinstance(found, Call)
         operator = ops.load(found.op)
