@@ -132,10 +132,16 @@ def bindings(*views: GmView, is_cached: bool = True) -> dict[str, Binding]:
     return {view.name: Binding(view.name, view.offset_bytes, is_cached) for view in views}
 
 
-def repeat(builder: Builder, stage: Callable[..., None], *arguments: Hashable) -> None:
+def repeat(
+    builder: Builder,
+    stage: Callable[..., None],
+    *arguments: Hashable,
+    keeps_slots: bool = False,
+) -> None:
     """Call `stage(*arguments)`, written once for calls that differ in their views' offsets only.
 
-    Several views of one tensor are shifted together, by the offset of the first.
+    Several views of one tensor are shifted together, by the offset of the first. A stage that
+    *keeps_slots* leaves some in use that the next one asks its queues for: a load ahead.
     """
     shifts: dict[str, int] = {}
     plain: list[Any] = []
@@ -145,7 +151,8 @@ def repeat(builder: Builder, stage: Callable[..., None], *arguments: Hashable) -
             plain.append(argument.shifted_to(argument.offset_bytes - first))
         else:
             plain.append(argument)
-    builder.call((stage, *plain), shifts, partial(stage, *plain))
+    call = builder.call_part if keeps_slots else builder.call
+    call((stage, *plain), shifts, partial(stage, *plain))
 
 
 def load(

@@ -75,7 +75,9 @@ NORM_CASES = [
     Case("npu_rms_norm", "merged_in_planes", (FULL_ROWS, FULL_ROW), (A2,), cores=1),
     *(
         Case("npu_rms_norm", name, (BRAIN_ROWS, weights), (A2,), {"template": name}, 1)
-        for name, weights in (("normal", BRAIN_ROW), ("split_d", BRAIN_ROW), ("single_row", FULL_ROW))
+        for name, weights in (
+            ("normal", BRAIN_ROW), ("split_d", BRAIN_ROW), ("single_row", FULL_ROW),
+        )
     ),
     Case("npu_rms_norm", "normal", (HALF_ROWS, HALF_ROW), (INFERENCE,)),
     *(

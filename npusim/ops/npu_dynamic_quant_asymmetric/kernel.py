@@ -17,7 +17,7 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.reduction import Reduction
 from npusim.kernel.rows import Writer, fill, pieces
-from npusim.kernel.views import GmView, bindings, store
+from npusim.kernel.views import GmView, bindings, repeat, store
 from npusim.ops.npu_dynamic_quant.choice import IN_PARTS
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.groups import GroupSearch
@@ -148,13 +148,31 @@ class WholeRows(Asymmetric):
             self.take_smooth(slice(0, self.p.columns))
         spans = [slice(row, row + count) for row, count in pieces(len(groups), self.plan.row_step)]
         is_ahead = self.plan.template == "db"
+        if is_ahead:
+            self.fetch(x[spans[0], :])
         for here, after in zip(spans, [*spans[1:], None], strict=True):
-            if not is_ahead or here is spans[0]:
-                self.fetch(x[here, :])
-            if is_ahead and after is not None:
-                self.fetch(x[after, :])
-            self._piece(output[here, :], scale[:, here], offset[:, here], groups[here])
+            coming = after if is_ahead else here
+            fetched = x[coming, :] if coming is not None else None
+            views = output[here, :], scale[:, here], offset[:, here]
+            if self.search is None:
+                stage = self._fetch_and_quantise, fetched, *views, groups[here]
+                repeat(self.builder, *stage, keeps_slots=is_ahead)
+            else:
+                self._fetch_and_quantise(fetched, *views, groups[here])
         return self.builder.build()
+
+    def _fetch_and_quantise(
+        self,
+        x: GmView | None,
+        output: GmView,
+        scale: GmView,
+        offset: GmView,
+        groups: Groups,
+    ) -> None:
+        """Begin to load *x*, if there is any, and quantise the oldest rows that were fetched."""
+        if x is not None:
+            self.fetch(x)
+        self._piece(output, scale, offset, groups)
 
     def _piece(self, output: GmView, scale: GmView, offset: GmView, groups: Groups) -> None:
         """*output* `(rows, columns)`, *scale* and *offset* `(rows,)` of the oldest rows fetched."""
@@ -194,7 +212,11 @@ class Parts(Asymmetric):
             if self.search is not None:
                 self.search.advance(group)
             here = slice(row, row + 1)
-            self._row(x[here, :], output[here, :], scale[:, here], offset[:, here])
+            views = x[here, :], output[here, :], scale[:, here], offset[:, here]
+            if self.search is None:
+                repeat(self.builder, self._row, *views)
+            else:
+                self._row(*views)
         return self.builder.build()
 
     def _row(self, x: GmView, output: GmView, scale: GmView, offset: GmView) -> None:
