@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import autocast, npu
+from npusim.torch import aten, autocast, npu
 from npusim.torch.fallback import HostOp, fallback
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -92,7 +92,7 @@ def _register_fallback() -> None:
 def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for name, kernel in KERNELS.items():
+    for name, kernel in {**KERNELS, **aten.kernels()}.items():
         library.impl(name, kernel, KEY)
     for name, host_op in _functions():
         library.impl(name, host_op, KEY)
@@ -123,6 +123,7 @@ def _patch_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
+    torch._tensor_str._str = aten.on_host(torch._tensor_str._str)
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
     torch.accelerator.synchronize = npu.synchronize
     torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # noqa: ARG005

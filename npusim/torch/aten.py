@@ -1,0 +1,163 @@
+"""Operations of torch itself that a kernel of the card computes.
+
+Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
+bits and time, where the operator takes the call: contiguous tensors of one type that it knows, of
+shapes that it broadcasts. All other calls run on the host, as operations without a kernel do: those
+with views, whose copies are kernels of their own that are not simulated, in place, and with `out=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from npusim import ops
+from npusim.data.errors import OpError
+from npusim.torch import card, formats
+from npusim.torch.fallback import HostOp
+from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.values import argument, result
+
+__all__ = ["kernels", "on_host"]
+
+Given = dict[str, Any]
+"""Parameter of the operator -> a tensor on npu, or a number."""
+Take = Callable[..., Given | None]
+"""The arguments of an operation as the operator takes them; None where it does not."""
+REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
+FLOATS = REALS[:3]
+
+
+_on_host: list[str] = []
+"""Why operations are to run on the host, while they are."""
+
+
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        _on_host.append(function.__name__)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _on_host.pop()
+
+    return run
+
+
+class CardOp:
+    """An operation of torch with an operator of npusim."""
+
+    __slots__ = ("_host", "_is_bool", "_operator", "_take")
+
+    def __init__(self, op: Any, name: str, take: Take) -> None:
+        self._host, self._operator, self._take = HostOp(op), ops.load(name), take
+        self._is_bool = name in COMPARISONS
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = None if _on_host else self._take(*args, **kwargs)
+        if given is None or not self._is_taken(given):
+            return self._host(*args, **kwargs)
+        name = self._operator.name
+        arrays = {
+            key: argument(name, key, to_host(value), formats.ND)
+            if isinstance(value, torch.Tensor)
+            else value
+            for key, value in given.items()
+        }
+        try:
+            self._operator.check(card.spec(), **arrays)
+        except OpError:
+            return self._host(*args, **kwargs)
+        found = result(card.run(name, **arrays).outputs["output"])
+        return to_npu(found.view(torch.bool) if self._is_bool else found)
+
+    def _is_taken(self, given: Given) -> bool:
+        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+        return all(
+            tensor.is_npu
+            and tensor.numel() > 0
+            and tensor.is_contiguous()
+            and formats.get(tensor) == formats.ND
+            and not tensor.is_neg()
+            for tensor in tensors
+        )
+
+
+def kernels() -> dict[str, CardOp]:
+    """Operation of aten -> its kernel for the card."""
+    found = {}
+    for full, (name, take) in _TABLE.items():
+        packet, _, overload = full.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        found[full] = CardOp(op, name, take)
+    return found
+
+
+# ---- arguments ----
+
+
+def _one(x: torch.Tensor, **_: Any) -> Given | None:
+    return {"x": x} if x.dtype in REALS else None
+
+
+def _two(x: Any, other: Any, *, alpha: Any = 1) -> Given | None:
+    if alpha != 1 or not isinstance(x, torch.Tensor) or x.dtype not in REALS:
+        return None
+    number = _number(other)
+    if number is None:
+        return {"x": x, "other": other} if other.dtype == x.dtype else None
+    is_whole = isinstance(number, int)
+    return {"x": x, "other": number} if is_whole or x.dtype in FLOATS else None
+
+
+def _floats(x: Any, other: Any) -> Given | None:
+    """Division: torch makes floats of integers first."""
+    return _two(x, other) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else None
+
+
+def _number(value: Any) -> int | float | None:
+    """*value* if it is a number, or a tensor of the host that torch made of one; else None."""
+    if isinstance(value, torch.Tensor):
+        is_number = value.dim() == 0 and not value.is_npu
+        value = value.item() if is_number else None
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_real else None
+
+
+def _where(condition: Any, x: Any, other: Any) -> Given | None:
+    given = _two(x, other)
+    if given is None or not condition.is_npu or condition.dtype != torch.bool:
+        return None
+    return {"condition": condition.view(torch.uint8)} | given
+
+
+def _rows(x: torch.Tensor, dim: Any, *rest: Any, **more: Any) -> Given | None:
+    """Along the last axis, without a type or an axis to keep."""
+    dims = dim if isinstance(dim, list | tuple) else [dim]
+    if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:
+        return None
+    return {"x": x, "dim": dims[0]}
+
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
+           "gelu", "relu")  # fmt: skip
+_TABLE: dict[str, tuple[str, Take]] = {
+    **{name: (name, _one) for name in _OF_ONE},
+    **{f"{name}.Tensor": (name, _two) for name in ("add", "sub", "mul", *COMPARISONS)},
+    **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
+    **{name: (name, _two) for name in ("maximum", "minimum")},
+    "div.Tensor": ("div", _floats),
+    "where.self": ("where", _where),
+    "_softmax": ("softmax", _rows),
+    "_log_softmax": ("log_softmax", _rows),
+    "sum.dim_IntList": ("sum", _rows),
+    "mean.dim": ("mean", _rows),
+    "amax": ("amax", _rows),
+}
+"""Operation of aten -> the operator, and how its arguments become the operator's."""

@@ -1,0 +1,99 @@
+"""Operations of torch itself that run as kernels of the card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_card import torch
+
+import npusim
+from npusim.torch.clock import clock
+
+ROW = [-2.0, -0.5, 0.25, 3.0]
+
+
+def numbers(dtype: Any = torch.float16) -> Any:
+    return torch.tensor([ROW, ROW[::-1]], dtype=dtype).npu()
+
+
+def launched(call: Any) -> tuple[Any, int]:
+    """What *call* gives, and how many kernels it launched."""
+    before = clock.launches
+    return call(), clock.launches - before
+
+
+CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "add": (lambda x: x + x, ("x", "x")),
+    "sub": (lambda x: x - 1, ("x", 1)),
+    "mul": (lambda x: 3 * x, ("x", 3)),
+    "div": (lambda x: x / 3, ("x", 3)),
+    "maximum": (lambda x: torch.maximum(x, x), ("x", "x")),
+    "neg": (lambda x: -x, ("x",)),
+    "abs": (lambda x: x.abs(), ("x",)),
+    "exp": (lambda x: x.exp(), ("x",)),
+    "sigmoid": (torch.sigmoid, ("x",)),
+    "silu": (lambda x: torch.nn.functional.silu(x), ("x",)),
+    "gelu": (lambda x: torch.nn.functional.gelu(x), ("x",)),
+    "relu": (torch.relu, ("x",)),
+    "softmax": (lambda x: x.softmax(-1), ("x",)),
+    "log_softmax": (lambda x: x.log_softmax(1), ("x",)),
+    "sum": (lambda x: x.sum(-1), ("x",)),
+    "mean": (lambda x: x.mean(dim=1), ("x",)),
+    "amax": (lambda x: x.amax(-1), ("x",)),
+    "gt": (lambda x: x > 0.25, ("x", 0.25)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operation_is_one_kernel_with_its_bits(name: str) -> None:
+    call, args = CALLS[name]
+    x = numbers()
+    found, launches = launched(lambda: call(x))
+    assert launches == 1
+    assert found.is_npu
+    given = (x.cpu().numpy() if arg == "x" else arg for arg in args)
+    expected = np.asarray(npusim.run(name, *given, device="ascend910b2", timing=False).output)
+    np.testing.assert_array_equal(found.cpu().numpy(), expected.astype(found.cpu().numpy().dtype))
+
+
+def test_a_selection_takes_a_mask() -> None:
+    x = numbers()
+    found, launches = launched(lambda: torch.where(x > 0, x, 0.0))
+    assert launches == 2
+    assert found.tolist() == [[0, 0, 0.25, 3], [3, 0.25, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.t() + x.t(),
+        lambda x: x + x.float(),
+        lambda x: torch.add(x, x, alpha=2),
+        lambda x: x.add_(1),
+        lambda x: x.long() + 1,
+        lambda x: x.sum(0),
+        lambda x: x[:0] + 1,
+        str,
+    ],
+    ids=["view", "mixed", "alpha", "in place", "int64", "first axis", "empty", "printed"],
+)
+def test_what_no_kernel_takes_runs_on_the_host(call: Any) -> None:
+    x, start = numbers(), clock.now_us
+    _, launches = launched(lambda: call(x))
+    assert launches == 0
+    assert clock.now_us == start
+
+
+def test_gradients_pass_through() -> None:
+    x = torch.tensor(ROW, requires_grad=True)
+    there = x.detach().npu().requires_grad_()
+    torch.nn.functional.silu(x * 2).sum().backward()
+    torch.nn.functional.silu(there * 2).sum().backward()
+    torch.testing.assert_close(there.grad.cpu(), x.grad)
+
+
+def test_tensors_of_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="same device"):
+        _ = numbers() + torch.ones(2, 4, dtype=torch.float16)
