@@ -106,6 +106,14 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     match op:
         case "matmul":
             return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+        case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
+            half = str(rng.choice(FLOATS[:2]))
+            added = {name: tensor((m, n), half) for name in ("x1", "x2")}
+            point = "int32" if half == "float16" else half
+            scale = tensor((n,), "float32" if half == "float16" else half)
+            more = {"scales1": scale, "zero_points1": tensor((n,), point)}
+            is_quant = op == "npu_add_rms_norm_quant"
+            return {**added, "gamma": tensor((n,), half), **(more if is_quant else {})}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
         case "npu_convert_weight_to_int4pack":
@@ -128,6 +136,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             scales = tensor((n,), "float32")
             return {"input": tensor((m, n), dtype), "scales": scales, "zero_points": None,
                     "dtype": "qint8", "axis": 1}  # fmt: skip
+        case "npu_rms_norm":
+            return {"x": tensor((m, n), dtype), "gamma": tensor((n,), dtype)}
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
         case "npu_weight_quant_batchmatmul":

@@ -20,6 +20,8 @@ What the rows leave open is settled here, once for all:
   npu_trans_quant_param, whose own time is not in the row: the kernel takes int64.
 * A bias has the last dtype that the note lists. One that is not known is left out, and so is an
   offset.
+* AddRmsNormBias, of vllm-ascend, is timed as npu_add_rms_norm: without a bias its kernels are copies
+  of that one's, as it is tiled for bf16 rows of 6144.
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
 * npu_dynamic_quant of the sources ROW_BY_ROW runs the template base, inferred: they have CANN 8,
@@ -202,6 +204,12 @@ def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
     return (Call("npu_dynamic_quant", (x,), row.device, _l2(row), _icache(row), options),)
 
 
+def _norm(row: Row) -> tuple[Timed, ...]:
+    x, gamma = _rows(row, "n", row.x_dtype), TensorSpec((_size(row, "n"),), row.x_dtype)
+    added = (x,) if row.op == "npu_rms_norm" else (x, x)
+    return (Call(row.op, (*added, gamma), row.device, _l2(row), _icache(row)),)
+
+
 def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
     return (*_dynamic_quant(row, "k"), *_quant_matmul(row))
 
@@ -274,6 +282,9 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_swiglu": _swiglu,
     "npu_dequant_swiglu_quant": _dequant_swiglu_quant,
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
+    "npu_rms_norm": _norm,
+    "npu_add_rms_norm": _norm,
+    "npu_add_rms_norm_dynamic_quant": _norm,
     "add": _add,
     "cast": _cast,
     "gelu": _of_one,
