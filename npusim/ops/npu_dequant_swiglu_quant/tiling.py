@@ -98,7 +98,7 @@ def _rows_of_piece(p: Problem, ub_bytes: int) -> tuple[int, bool]:
     What it gives is more than there is room for with three planes of int32 and fp32: assumed that
     one of them serves both.
     """
-    h, width, interleaved = p.columns, 2 * p.columns, p.swiglu_mode == 1
+    h, width, interleaved = p.columns, 2 * p.columns, p.gate.mode == 1
     if p.bias is None and not interleaved and width in GIVEN_ROWS:
         return GIVEN_ROWS[width], True
     of_group = 12 * h + 8 * h * (p.bias is not None) + 4 * h * (not p.is_dynamic)
