@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npusim.data.dtypes import FLOAT32, INT8, INT32
-from npusim.data.integers import align_down, align_up
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
@@ -70,7 +70,7 @@ class ByRow:
         self.reduction = Reduction(self.builder, plan.column_step)
         self.writer = Writer(self.builder, spec)
         # Of as many rows as there is room for, a multiple of those of a piece.
-        most = min(KEPT_ROWS, max(rows for ((_, _, rows),) in plan.segments_of_core))
+        most = min(KEPT_ROWS, ceil_div(p.rows, plan.block_dim))
         fitting = align_down(self.builder.room_bytes("ub") // FLOAT32.nbytes(2) - 16, 16)
         self.kept_rows = max(plan.row_step, min(most, fitting) // plan.row_step * plan.row_step)
         kept_bytes = align_up(FLOAT32.nbytes(self.kept_rows), BLOCK_BYTES)
