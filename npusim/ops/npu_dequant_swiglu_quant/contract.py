@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64, Array
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -22,7 +22,7 @@ FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 LARGEST = float(np.finfo(np.float32).max)
 """What attributes may be: numbers of fp32."""
 KEPT_BYTES = 1124
-"""Of the unified buffer, for other things than rows of H elements (see `max_columns`)."""
+"""Of the unified buffer: 1024 and 32 left alone, and 68 of a row whatever its length."""
 COLUMN_UNIT = 128
 """Columns of x with a group_index. The tiling asks for 64; but where half a row is no multiple of
 64, the kernel finds the largest number of a row in another place (assumed, from its step)."""
@@ -351,7 +351,7 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
         contract.require(
             bool((counts >= 0).all()) and bool((counts[:, 0] < p.groups).all()),
             f"group_index must hold counts from 0 on{', of groups below their number' * in_pairs}, "
-            f"not {_few(counts)}; pass the rows of each group",
+            f"not {shown(counts[:, 1].tolist())}; pass the rows of each group",
         )
         total = int(counts[:, 1].sum())
         contract.require(
@@ -359,8 +359,3 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
             f"group_index must count at most the {p.rows} rows of x, not {total}; pass the rows of "
             f"each group",
         )
-
-
-def _few(counts: Array) -> str:
-    shown_counts = counts[:, 1].tolist()
-    return shown(shown_counts)
