@@ -27,6 +27,7 @@ from op_calls import (
 )
 
 from npusim import Code, OpError, TensorSpec, devices, ops, run
+from npusim.ops.npu_dequant_swiglu_quant.tiling import segments_of
 
 OP = "npu_dequant_swiglu_quant"
 OPERATOR = ops.load(OP)
@@ -230,20 +231,22 @@ def test_rows_without_groups(
 def test_the_rows_of_every_group_are_shared_by_36_cores() -> None:
     x, weight = spec(1024, 2048, dtype="int32"), spec(2, 2048)
     counts = np.array([100, 36], np.int64)
-    problem = OPERATOR.check(SPEC, x, weight_scale=weight, group_index=counts, quant_mode=1)
+    problem: Any = OPERATOR.check(SPEC, x, weight_scale=weight, group_index=counts, quant_mode=1)
     plan: Any = OPERATOR.tile(SPEC, problem)
     assert (plan.template, plan.row_step, plan.block_dim) == ("groups", 8, 36)
-    assert plan.segments_of_core[0] == ((0, 0, 3), (1, 100, 1))
-    assert plan.segments_of_core[33] == ((0, 99, 1), (1, 133, 1))
-    assert plan.segments_of_core[35] == ((1, 135, 1),)
+    segments = segments_of(problem, plan)
+    assert segments[0] == ((0, 0, 3), (1, 100, 1))
+    assert segments[33] == ((0, 99, 1), (1, 133, 1))
+    assert segments[35] == ((1, 135, 1),)
 
 
 def test_many_small_groups_stay_whole() -> None:
     x, given = spec(320, 256, dtype="int32"), {"weight_scale": spec(32, 256), "quant_mode": 1}
     given |= {"quant_scale": spec(32, 128), "group_index": np.full(32, 10)}
-    plan: Any = OPERATOR.tile(SPEC, OPERATOR.check(SPEC, x, **given))
+    problem: Any = OPERATOR.check(SPEC, x, **given)
+    plan: Any = OPERATOR.tile(SPEC, problem)
     assert (plan.template, plan.block_dim) == ("whole_groups", 48)
-    assert plan.segments_of_core[31:33] == (((31, 310, 10),), ())
+    assert segments_of(problem, plan)[31:33] == (((31, 310, 10),), ())
     fewer = {name: value for name, value in given.items() if name != "quant_scale"}
     assert template(x, **fewer) == "groups"
 
@@ -258,7 +261,7 @@ def bits(values: Array) -> Array:
 
 
 def assert_as_reference(x: Array, device: str = "ascend910b2", **given: Any) -> None:
-    expected = OPERATOR.reference(x, **given)
+    expected: Any = OPERATOR.reference(x, **given)
     assert isinstance(expected, tuple)
     for came, wanted in zip(outputs(x, device, **given), expected, strict=True):
         assert (came.dtype, came.shape) == (wanted.dtype, wanted.shape)

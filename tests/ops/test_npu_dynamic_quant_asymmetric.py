@@ -114,7 +114,7 @@ def bits(values: Array) -> Array:
 
 
 def assert_as_reference(x: Array, device: str = "ascend910b2", **given: Any) -> None:
-    expected = OPERATOR.reference(x, spec=devices.load(device), **given)
+    expected: Any = OPERATOR.reference(x, spec=devices.load(device), **given)
     assert isinstance(expected, tuple)
     for came, wanted in zip(outputs(x, device, **given), expected, strict=True):
         assert (came.dtype, came.shape) == (wanted.dtype, wanted.shape)

@@ -345,14 +345,14 @@ def test_an_array_is_not_on_the_card() -> None:
 
 def test_an_operator_that_is_not_modelled_says_so() -> None:
     message = (
-        "module 'torch_npu' has no attribute 'npu_swiglu'\nnpusim.torch: torch_npu.npu_swiglu "
+        "module 'torch_npu' has no attribute 'npu_geglu'\nnpusim.torch: torch_npu.npu_geglu "
         "must be modelled, but is not; write it with torch's own operations, which run on the host "
         "in no simulated time"
     )
     with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_swiglu
+        _ = torch_npu.npu_geglu
     gate, x = numbers(4, 8).chunk(2, dim=-1)
-    assert (torch.nn.functional.silu(gate) * x).device.type == "npu"
+    assert (torch.nn.functional.gelu(gate) * x).device.type == "npu"
 
 
 def test_a_slip_in_a_name_is_told() -> None:

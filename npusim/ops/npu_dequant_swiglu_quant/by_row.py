@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npusim.data.dtypes import FLOAT32, INT8, INT32
-from npusim.data.integers import align_down, align_up
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
@@ -30,13 +30,15 @@ from npusim.kernel.program import Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.reduction import Reduction
 from npusim.kernel.rows import Writer, fill, load, pieces
-from npusim.kernel.views import GmView, store
+from npusim.kernel.views import GmView, repeat, store
 from npusim.ops.npu_dequant_swiglu_quant.contract import Problem
 from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan
 from npusim.ops.npu_dynamic_quant.row_steps import float_bits, round_by_int16
 
 __all__ = ["ByRow"]
 
+KEPT_ROWS = 512
+"""At most so many rows keep their scales in the buffer together (assumed)."""
 PITCH_UNIT = 32
 """Rows of y begin at blocks, and rows of everything else at as many elements."""
 
@@ -68,7 +70,7 @@ class ByRow:
         self.reduction = Reduction(self.builder, plan.column_step)
         self.writer = Writer(self.builder, spec)
         # Of as many rows as there is room for, a multiple of those of a piece.
-        most = max(rows for ((_, _, rows),) in plan.segments_of_core)
+        most = min(KEPT_ROWS, ceil_div(p.rows, plan.block_dim))
         fitting = align_down(self.builder.room_bytes("ub") // FLOAT32.nbytes(2) - 16, 16)
         self.kept_rows = max(plan.row_step, min(most, fitting) // plan.row_step * plan.row_step)
         kept_bytes = align_up(FLOAT32.nbytes(self.kept_rows), BLOCK_BYTES)
@@ -78,14 +80,15 @@ class ByRow:
     def program(self, rows: int) -> Program:
         """*rows* rows; names of global memory begin at the first one."""
         p = self.p
-        self.vectors.taken = None
+        if self.plan.column_step == p.columns:
+            self.vectors.load(0, p.columns)
         x = GmView.of("x", p.x.element, rows, 2 * p.columns)
         y = GmView.of("output", INT8, rows, p.columns)
         scale = GmView.vector("scale", FLOAT32, rows)
         act = GmView.vector("activation_scale", FLOAT32, rows)
         for first, count in pieces(rows, self.kept_rows):
             here = slice(first, first + count)
-            self._kept(x[here, :], y[here, :], scale[:, here], act[:, here])
+            repeat(self.builder, self._kept, x[here, :], y[here, :], scale[:, here], act[:, here])
         return self.builder.build()
 
     def _kept(self, x: GmView, y: GmView, scale: GmView, act: GmView) -> None:
@@ -146,7 +149,9 @@ class ByRow:
         """The piece of *y* in fp32 before it is quantised: swiglu, times the smooth scales."""
         builder, count = self.builder, self._count(y)
         values, other, work = (slot.of(FLOAT32, count) for slot in (where, self.other, self.work))
-        self.vectors.take(columns)
+        if self.plan.column_step < self.p.columns:
+            builder.sync("vector", "mte2")
+            self.vectors.load(columns.start, columns.stop - columns.start)
         if acts is not None:
             builder.emit(ScalarLoad("act", acts.of(FLOAT32, 1, FLOAT32.nbytes(row))))
         active, passive = self._sides()
@@ -260,7 +265,6 @@ class Vectors:
         self.builder, self.p = builder, p
         self.columns = columns
         """Of a part; halves lie one behind the other."""
-        self.taken: slice | None = None
         pitch = align_up(columns, 16)
         self.half_bytes = FLOAT32.nbytes(pitch)
         wide = 2 * self.half_bytes
@@ -272,32 +276,27 @@ class Vectors:
         self.offsets = builder.claim("ub", self.half_bytes) if p.quant_offset else None
         self.is_one = p.quant_scale is not None and p.quant_scale.spec.size == 1
 
-    def take(self, columns: slice) -> None:
-        """Load those of *columns* unless they are there."""
-        if self.taken == columns:
-            return
+    def load(self, column: int, count: int) -> None:
+        """Load those of *count* columns from *column* on."""
         builder, p = self.builder, self.p
-        if self.taken is not None:
-            builder.sync("vector", "mte2")
-        self.taken = columns
         given = ((self.weights, p.weight_scale), (self.narrow or self.biases, p.bias))
         for slot, operand in given:
             if slot is None or operand is None:
                 continue
             whole = GmView.vector(operand.name, operand.element, 2 * p.columns)
             for half in (0, 1):
-                shift = half * p.columns
-                view = whole[:, shift + columns.start : shift + columns.stop]
+                first = half * p.columns + column
+                view = whole[:, first : first + count]
                 start = half * (self.half_bytes // 2 if slot is self.narrow else self.half_bytes)
                 builder.load(slot.of(operand.element, view.columns, start), view.operand)
         for slot, operand in ((self.scales, p.quant_scale), (self.offsets, p.quant_offset)):
             if slot is None or operand is None:
                 continue
             view = GmView.vector(operand.name, FLOAT32, operand.spec.size)
-            view = view if self.is_one else view[:, columns]
+            view = view if self.is_one else view[:, column : column + count]
             builder.load(slot.of(FLOAT32, view.columns), view.operand)
         builder.sync("mte2", "vector")
-        self._finish(columns.stop - columns.start)
+        self._finish(count)
 
     def _finish(self, count: int) -> None:
         """Widen a bias of 16 bits; read a scale and an offset that are one number each."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64, Array
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -22,10 +22,20 @@ FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 LARGEST = float(np.finfo(np.float32).max)
 """What attributes may be: numbers of fp32."""
 KEPT_BYTES = 1124
-"""Of the unified buffer, for other things than rows of H elements (see `max_columns`)."""
+"""Of the unified buffer: 1024 and 32 left alone, and 68 of a row whatever its length."""
 COLUMN_UNIT = 128
 """Columns of x with a group_index. The tiling asks for 64; but where half a row is no multiple of
 64, the kernel finds the largest number of a row in another place (assumed, from its step)."""
+
+
+class Gate(NamedTuple):
+    """Attributes of swiglu, as fp32."""
+
+    mode: int
+    """1: halves are every other element; 1 and 2: with limit and bias; 0 without a group_index."""
+    limit: float
+    alpha: float
+    bias: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +54,7 @@ class Problem(_protocol.Problem):
     """`(groups,)` counts of rows, or `(groups, 2)` groups and their counts."""
     activate_left: bool
     is_dynamic: bool
-    swiglu_mode: int
-    clamp_limit: float
-    glu_alpha: float
-    glu_bias: float
+    gate: Gate
 
     @property
     def rows(self) -> int:
@@ -109,17 +116,11 @@ def check(
 ) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract("npu_dequant_swiglu_quant", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; use npu_swiglu and npu_dynamic_quant",
-        Code.UNSUPPORTED,
-    )
+    _require_chip(contract)
     tokens = contract.operand("x", x, (INT32, FLOAT16, BFLOAT16))
     left = contract.boolean("activate_left", activate_left)
     mode = _one_of(contract, "quant_mode", quant_mode, 2)
-    gate = _one_of(contract, "swiglu_mode", swiglu_mode, 3)
-    numbers = _gate_numbers(contract, clamp_limit, glu_alpha, glu_bias)
+    gate = _gate(contract, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
     _warn_of_unread(contract, dst_type=dst_type, round_mode=round_mode, activate_dim=activate_dim)
     index = contract.optional("group_index", group_index, (INT64,))
     if index is not None:
@@ -133,10 +134,7 @@ def check(
     offset = contract.optional("quant_offset", quant_offset, kinds, " like quant_scale")
     p = Problem(
         inputs=present(tokens, weight, act, point, scale, offset, index),
-        outputs={
-            "output": TensorSpec((*tokens.shape[:-1], tokens.shape[-1] // 2), "int8"),
-            "scale": TensorSpec(tokens.shape[:-1], "float32"),
-        },
+        outputs=_outputs(tokens),
         x=tokens,
         weight_scale=weight,
         activation_scale=act,
@@ -146,21 +144,29 @@ def check(
         group_index=index,
         activate_left=left,
         is_dynamic=mode == 1,
-        swiglu_mode=gate if index else 0,
-        clamp_limit=numbers[0],
-        glu_alpha=numbers[1],
-        glu_bias=numbers[2],
+        gate=gate if index is not None else _unread(contract, gate),
     )
-    if index is None and gate:
-        contract.warn(
-            f"swiglu_mode should be 0 without a group_index, not {gate}, which its kernels do not "
-            f"read; leave it out"
-        )
     _check_dequantisation(contract, p)
     _check_quantisation(contract, p)
     if index is not None:
         _check_groups(contract, p, index)
     return p
+
+
+def _require_chip(contract: Contract) -> None:
+    spec = contract.spec
+    contract.require(
+        spec.series != "Atlas inference",
+        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
+        f"no such kernel; use npu_swiglu and npu_dynamic_quant",
+        Code.UNSUPPORTED,
+    )
+
+
+def _outputs(x: Operand) -> dict[str, TensorSpec]:
+    *outer, width = x.shape
+    y = TensorSpec((*outer, width // 2), "int8")
+    return {"output": y, "scale": TensorSpec(tuple(outer), "float32")}
 
 
 def _one_of(contract: Contract, name: str, value: Any, count: int) -> int:
@@ -172,7 +178,8 @@ def _one_of(contract: Contract, name: str, value: Any, count: int) -> int:
     return number
 
 
-def _gate_numbers(contract: Contract, *values: Any) -> list[float]:
+def _gate(contract: Contract, mode: Any, *values: Any) -> Gate:
+    number = _one_of(contract, "swiglu_mode", mode, 3)
     names = ("clamp_limit", "glu_alpha", "glu_bias")
     for name, value in zip(names, values, strict=True):
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
@@ -182,7 +189,17 @@ def _gate_numbers(contract: Contract, *values: Any) -> list[float]:
             f"{name} must be a finite number{' above 0' if is_limit else ''}, not {shown(value)}; "
             f"leave it out",
         )
-    return [float(np.float32(value)) for value in values]
+    return Gate(number, *(float(np.float32(value)) for value in values))
+
+
+def _unread(contract: Contract, gate: Gate) -> Gate:
+    """The gate of kernels without groups, whatever *gate* was given."""
+    if gate.mode:
+        contract.warn(
+            f"swiglu_mode should be 0 without a group_index, not {gate.mode}, which its kernels do "
+            f"not read; leave it out"
+        )
+    return gate._replace(mode=0)
 
 
 def _warn_of_unread(contract: Contract, **values: Any) -> None:
@@ -304,7 +321,7 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
     )
     in_pairs = len(index.shape) == 2
     contract.require(
-        not in_pairs or (p.bias is None and p.swiglu_mode == 0),
+        not in_pairs or (p.bias is None and p.gate.mode == 0),
         f"group_index must have shape (groups,) with a bias or a swiglu_mode, not {index.shape}; "
         f"pass the counts alone",
         Code.TILING_ERROR,
@@ -321,7 +338,7 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
         ub_bytes,
         bias=p.bias is not None,
         is_static=not p.is_dynamic,
-        interleaved=p.swiglu_mode == 1,
+        interleaved=p.gate.mode == 1,
     )
     contract.require(
         columns <= most,
@@ -334,7 +351,7 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
         contract.require(
             bool((counts >= 0).all()) and bool((counts[:, 0] < p.groups).all()),
             f"group_index must hold counts from 0 on{', of groups below their number' * in_pairs}, "
-            f"not {_few(counts)}; pass the rows of each group",
+            f"not {shown(counts[:, 1].tolist())}; pass the rows of each group",
         )
         total = int(counts[:, 1].sum())
         contract.require(
@@ -342,8 +359,3 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
             f"group_index must count at most the {p.rows} rows of x, not {total}; pass the rows of "
             f"each group",
         )
-
-
-def _few(counts: Array) -> str:
-    shown_counts = counts[:, 1].tolist()
-    return shown(shown_counts)

@@ -67,7 +67,7 @@ class InGroups:
         self.in_place = plan.in_place
         self.first = None if plan.in_place else claim("ub", FLOAT32.nbytes(count))
         """Another one, or that of int32 that become fp32 where they were loaded."""
-        self.places = claim("ub", INT32.nbytes(rows * p.columns)) if p.swiglu_mode == 1 else None
+        self.places = claim("ub", INT32.nbytes(rows * p.columns)) if p.gate.mode == 1 else None
         """Where every other element lies, in bytes."""
         self.absmax = claim("ub", align_up(FLOAT32.nbytes(rows), BLOCK_BYTES))
         self.blocks = claim("ub", align_up(rows, FLOATS_PER_BLOCK) * BLOCK_BYTES)
@@ -262,9 +262,9 @@ class InGroups:
             self._split(halves)
             active, other = halves if p.activate_left else halves[::-1]
         work, alpha = self.plane.of(FLOAT32, count), -1.0
-        if p.swiglu_mode:
+        if p.gate.mode:
             self._clamp(active, other)
-            alpha = -p.glu_alpha
+            alpha = -p.gate.alpha
         step(builder, BinaryScalar("mul", work, active, alpha))
         step(builder, Unary("exp", work, work))
         step(builder, BinaryScalar("add", work, work, 1.0))
@@ -295,10 +295,10 @@ class InGroups:
 
     def _clamp(self, active: Local, other: Local) -> None:
         """Both at most the limit, *other* at least minus it and more by the bias of the gate."""
-        builder, limit = self.builder, self.p.clamp_limit
+        builder, limit = self.builder, self.p.gate.limit
         step(builder, BinaryScalar("min", other, other, limit))
         step(builder, BinaryScalar("max", other, other, -limit))
-        step(builder, BinaryScalar("add", other, other, self.p.glu_bias))
+        step(builder, BinaryScalar("add", other, other, self.p.gate.bias))
         step(builder, BinaryScalar("min", active, active, limit))
 
     def _scale_rows(self, z: Local, scale: GmView) -> None:

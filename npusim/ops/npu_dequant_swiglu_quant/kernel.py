@@ -9,7 +9,7 @@ from npusim.kernel.views import GmView, bindings
 from npusim.ops.npu_dequant_swiglu_quant.by_row import ByRow
 from npusim.ops.npu_dequant_swiglu_quant.contract import Problem
 from npusim.ops.npu_dequant_swiglu_quant.groups import InGroups
-from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, Segment
+from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, Segment, segments_of
 
 __all__ = ["build"]
 
@@ -19,7 +19,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     kernel = InGroups(spec, p, plan) if p.group_index is not None else ByRow(spec, p, plan)
     programs: dict[tuple[Segment, ...], Program] = {}
     blocks: list[Block] = []
-    for core, segments in enumerate(plan.segments_of_core):
+    for core, segments in enumerate(segments_of(p, plan)):
         start = segments[0][1] if segments else 0
         moved = tuple((group, first - start, rows) for group, first, rows in segments)
         if moved not in programs:

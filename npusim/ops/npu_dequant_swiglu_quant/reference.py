@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from npusim.data.dtypes import Array
@@ -37,42 +39,45 @@ def reference(
     *outer, width = x.shape
     rows = x.reshape(-1, width)
     group, is_counted = _groups(group_index, rows.shape[0])
-    groups = 1 if group_index is None else group_index.shape[0]
-
-    def of_rows(numbers: Array | None) -> Array | None:
-        """Those of each row's group in fp32, `(rows, columns)` or `(rows, 1)`."""
-        return None if numbers is None else numbers.reshape(groups, -1).astype(F32)[group]
-
+    in_groups = group_index is not None
+    of_rows = partial(_of_rows, group, 1 if group_index is None else group_index.shape[0])
     with np.errstate(all="ignore"):
-        if bias is not None and bias.dtype == np.int32:
-            rows, bias = rows + bias.reshape(groups, -1)[group], None
-        values = rows.astype(F32)
-        for factors in (of_rows(weight_scale), activation_scale):
-            if factors is not None:
-                values = values * factors.reshape(len(values), -1)
-        point = of_rows(bias)
-        if point is not None:
-            values = values + point
+        act = None if activation_scale is None else activation_scale.reshape(-1, 1)
+        values = _dequantised(rows, of_rows(weight_scale), act, of_rows(bias))
         first, second = np.split(values, 2, axis=1)
         a, b = (first, second) if activate_left else (second, first)
-        if swiglu_mode == 1 and group_index is not None:
+        if swiglu_mode == 1 and in_groups:
             a, b = values[:, 0::2], values[:, 1::2]
-        if swiglu_mode and group_index is not None:
+        if swiglu_mode and in_groups:
             z = _gated(a, b, F32(clamp_limit), F32(glu_alpha), F32(glu_bias))
         else:
             z = (a / _exp_plus_1(a, F32(-1))) * b
-        factors, scale = of_rows(quant_scale), np.zeros(len(rows), F32)
+        factors = of_rows(quant_scale)
         if quant_mode == 1:
-            z = z if factors is None else z * factors
-            scaled, scale = _dynamic(z, by_division=group_index is not None)
+            z = z if factors is None else z * factors.astype(F32)
+            scaled, scale = _dynamic(z, by_division=in_groups)
         else:
-            points = of_rows(quant_offset)
-            in_groups = group_index is not None
-            scaled = z if factors is None else _static(z, factors, points, in_groups=in_groups)
+            scaled = _static(z, factors, of_rows(quant_offset), in_groups=in_groups)
+            scale = np.zeros(len(rows), F32)
         whole = np.rint(scaled)
         y = np.clip(np.where(np.isnan(whole), 0, whole), -128, 127).astype(np.int8)
     y[~is_counted], scale[~is_counted] = 0, 0
     return y.reshape(*outer, width // 2), scale.reshape(outer)
+
+
+def _of_rows(group: Array, groups: int, numbers: Array | None) -> Array | None:
+    """Those of each row's group, `(rows, columns)` or `(rows, 1)`."""
+    return None if numbers is None else numbers.reshape(groups, -1)[group]
+
+
+def _dequantised(rows: Array, weight: Array | None, act: Array | None, bias: Array | None) -> Array:
+    """`(rows, width)` in fp32; a bias of int32 is added before, any other at last."""
+    if bias is not None and bias.dtype == np.int32:
+        rows, bias = rows + bias, None
+    values = rows.astype(F32)
+    for factors in (weight, act):
+        values = values if factors is None else values * factors
+    return np.asarray(values if bias is None else values + bias.astype(F32))
 
 
 def _groups(group_index: Array | None, rows: int) -> tuple[Array, Array]:
@@ -108,11 +113,12 @@ def _dynamic(z: Array, *, by_division: bool) -> tuple[Array, Array]:
     return z * (F32(1) / scale)[:, None], scale
 
 
-def _static(z: Array, factors: Array, points: Array | None, *, in_groups: bool) -> Array:
-    assert points is not None
+def _static(z: Array, scale: Array | None, offset: Array | None, *, in_groups: bool) -> Array:
+    if scale is None or offset is None:
+        return z
+    factors, points = scale.astype(F32), offset.astype(F32)
     if factors.shape[1] == z.shape[1] > 1:
         return np.asarray(z / factors + points)
     # One number a row: the scalar unit inverts it, and that of a group unless it is 0.
-    inverse = F32(1) / factors
-    inverse = np.where((factors == 0) & in_groups, F32(1), inverse)
+    inverse = np.where((factors == 0) & in_groups, F32(1), F32(1) / factors)
     return np.asarray(z * inverse + points)

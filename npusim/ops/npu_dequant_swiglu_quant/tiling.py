@@ -27,7 +27,7 @@ from npusim.kernel.launch import share
 from npusim.ops import _protocol
 from npusim.ops.npu_dequant_swiglu_quant.contract import Problem
 
-__all__ = ["Plan", "Segment", "Template", "tile"]
+__all__ = ["Plan", "Segment", "Template", "segments_of", "tile"]
 
 Template = Literal["groups", "whole_groups", "static", "performance", "dynamic", "dynamic_long"]
 Segment = tuple[int, int, int]
@@ -47,12 +47,13 @@ WHOLE_GROUPS_FROM, WHOLE_PAIRS_FROM, SMALL_GROUP_ROWS = 32, 64, 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """Rows of each core, in pieces of `row_step` rows and `column_step` columns of y."""
+    """Rows of each core, in pieces of `row_step` rows and `column_step` columns of y.
+
+    Which rows, :func:`segments_of` says.
+    """
 
     template: Template
     reason: str
-    segments_of_core: tuple[tuple[Segment, ...], ...]
-    """In the order in which a core takes them; without groups all are of group 0."""
     row_step: int
     column_step: int
     in_place: bool = False
@@ -68,6 +69,20 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     return _by_row(p, cores, ub_bytes)
 
 
+def segments_of(p: Problem, plan: Plan) -> tuple[tuple[Segment, ...], ...]:
+    """What each core takes, in this order; without groups all rows are of group 0."""
+    cores = plan.block_dim
+    if plan.template == "whole_groups":
+        # Groups in turn to the cores.
+        groups = _firsts(p)
+        dealt = (tuple(part for part in groups[core::cores] if part[2]) for core in range(cores))
+        return tuple(dealt)
+    if plan.template == "groups":
+        return _shared(p, cores)
+    rows = (share(p.rows, cores, core) for core in range(cores))
+    return tuple(((0, mine.start, len(mine)),) for mine in rows)
+
+
 # ---- with groups ----
 
 
@@ -78,14 +93,13 @@ def _in_groups(p: Problem, cores: int, ub_bytes: int) -> Plan:
     reason = f"a group_index: {u} rows at a time"
     if _stay_whole(p):
         template, reason = "whole_groups", f"{p.groups} groups of few rows, each on one core"
-        segments = _dealt(p, min(cores, p.rows))
+        cores = min(cores, p.rows)
     else:
-        segments = _shared(p, min(ceil_div(p.rows, u), GROUP_CORES, cores))
+        cores = min(ceil_div(p.rows, u), GROUP_CORES, cores)
     return Plan(
-        block_dim=len(segments),
+        block_dim=cores,
         template=template,
         reason=reason,
-        segments_of_core=segments,
         row_step=u,
         column_step=p.columns,
         in_place=is_given and p.x.element is INT32,
@@ -98,7 +112,7 @@ def _rows_of_piece(p: Problem, ub_bytes: int) -> tuple[int, bool]:
     What it gives is more than there is room for with three planes of int32 and fp32: assumed that
     one of them serves both.
     """
-    h, width, interleaved = p.columns, 2 * p.columns, p.swiglu_mode == 1
+    h, width, interleaved = p.columns, 2 * p.columns, p.gate.mode == 1
     if p.bias is None and not interleaved and width in GIVEN_ROWS:
         return GIVEN_ROWS[width], True
     of_group = 12 * h + 8 * h * (p.bias is not None) + 4 * h * (not p.is_dynamic)
@@ -130,13 +144,6 @@ def _firsts(p: Problem) -> list[Segment]:
     return found
 
 
-def _dealt(p: Problem, cores: int) -> tuple[tuple[Segment, ...], ...]:
-    """Groups in turn to *cores*."""
-    groups = _firsts(p)
-    dealt = (tuple(part for part in groups[core::cores] if part[2]) for core in range(cores))
-    return tuple(dealt)
-
-
 def _shared(p: Problem, cores: int) -> tuple[tuple[Segment, ...], ...]:
     """The rows of every group over *cores*, from the first one on."""
     found: list[list[Segment]] = [[] for _ in range(cores)]
@@ -161,14 +168,12 @@ def _by_row(p: Problem, cores: int, ub_bytes: int) -> Plan:
     if p.columns < SHORT_COLUMNS and p.rows < FEW_ROWS:
         cores = min(cores, FEW_CORES)
     cores = min(cores, p.rows)
-    firsts = (share(p.rows, cores, core) for core in range(cores))
     template, reason = _template(p, columns)
     is_long = template == "dynamic_long"
     return Plan(
         block_dim=cores,
         template=template,
         reason=reason,
-        segments_of_core=tuple(((0, rows_.start, len(rows_)),) for rows_ in firsts),
         row_step=max(1, rows),
         column_step=columns,
         workspaces={"swiglu": cores * FLOAT32.nbytes(p.columns)} if is_long else {},
