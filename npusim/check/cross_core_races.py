@@ -7,8 +7,6 @@ type. (``check/hazards`` checks the order within one block.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
 from npusim.check.hazards.record import Accesses
+from npusim.data.integers import ceil_div
 from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, Program, added
 
@@ -25,6 +24,12 @@ __all__ = ["check_apart"]
 Numbers = NDArray[np.int64]
 Pieces = tuple[Numbers, Numbers]
 """Where byte ranges begin and end."""
+Touched = tuple[tuple[dict[str, int], Accesses], ...]
+"""Accesses, each with by how much its names are shifted."""
+FEW_PAIRS = 200
+"""Pairs of accesses that are held against each other as quickly as the bytes of two are."""
+PAIRS = 2**20
+"""Pairs that are held against each other at a time, some bytes of memory for each."""
 
 
 class _Ranges(NamedTuple):
@@ -151,8 +156,7 @@ def _merged(pieces: list[Pieces]) -> Pieces:
 # ---- whether flags order those that do ----
 
 
-@dataclass(frozen=True, slots=True)
-class _Share:
+class _Share(NamedTuple):
     """What a block does to a tensor between two flags, or in all."""
 
     owner: int
@@ -161,16 +165,17 @@ class _Share:
     pieces: Pieces
     moment: Moment | None
 
-    def common(self, other: _Share) -> tuple[int, int] | None:
-        """The first bytes that both touch."""
-        (starts, ends), (others, other_ends) = self.pieces, other.pieces
-        at = np.searchsorted(other_ends, starts, side="right")
-        inside = np.flatnonzero(at < others.size)
-        inside = inside[others[at[inside]] < ends[inside]]
-        if not inside.size:
-            return None
-        a, b = int(inside[0]), int(at[inside[0]])
-        return max(int(starts[a]), int(others[b])), min(int(ends[a]), int(other_ends[b]))
+
+def _common(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
+    """The first bytes that are in both."""
+    (starts, ends), (others, other_ends) = pieces, other
+    at = np.searchsorted(other_ends, starts, side="right")
+    inside = np.flatnonzero(at < others.size)
+    inside = inside[others[at[inside]] < ends[inside]]
+    if not inside.size:
+        return None
+    a, b = int(inside[0]), int(at[inside[0]])
+    return max(int(starts[a]), int(others[b])), min(int(ends[a]), int(other_ends[b]))
 
 
 def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> list[_Share]:
@@ -178,24 +183,22 @@ def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> li
     found = []
     shapes = _Shapes()
     for owner, block in enumerate(blocks):
-        bound = {name: to for name, to in block.bindings.items() if to.tensor == tensor}
-        if not bound:
+        bases = {
+            name: bound.base_bytes
+            for name, bound in block.bindings.items()
+            if bound.tensor == tensor
+        }
+        if not bases:
             continue
         moments = order.of(block)
-        spans: list[tuple[Moment | None, Iterable[tuple[dict[str, int], Accesses]]]]
+        spans: list[tuple[Moment | None, Touched]]
         if moments is None:
             calls = block.program.calls
-            spans = [(None, ((call.shifts, _accesses(call.body)) for call in calls))]
+            spans = [(None, tuple((call.shifts, _accesses(call.body)) for call in calls))]
         else:
             spans = [(moment, moment.accesses) for moment in moments]
         for moment, touched in spans:
-            pieces: dict[str, list[Pieces]] = {}
-            for shifts, accesses in touched:
-                for name, kind, of_kind in shapes.of(accesses):
-                    if name in bound:
-                        shift = shifts.get(name, 0) + bound[name].base_bytes
-                        pieces.setdefault(kind, []).append(_shifted(of_kind, shift))
-            found += [_Share(owner, kind, _merged(x), moment) for kind, x in pieces.items()]
+            found += [_Share(owner, *place, moment) for place in shapes.together(touched, bases)]
     return found
 
 
@@ -212,13 +215,35 @@ def _accesses(body: Body) -> Accesses:
 
 
 class _Shapes:
-    """The bytes of accesses, each found once."""
+    """The bytes of accesses to a tensor, each found once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Accesses, list[tuple[str, str, Pieces]]]] = {}
         """Address of accesses -> them, and their bytes by name and kind."""
+        self._together: dict[tuple[tuple[int, str, int], ...], list[tuple[str, Pieces]]] = {}
+        """Addresses of accesses, names and how far they are shifted -> kinds and bytes of all."""
 
-    def of(self, accesses: Accesses) -> list[tuple[str, str, Pieces]]:
+    def together(self, touched: Touched, bases: dict[str, int]) -> list[tuple[str, Pieces]]:
+        """Kinds and bytes of all of *touched*; names of the tensor begin at *bases* of it."""
+        key = tuple(
+            [
+                (id(accesses), name, shifts.get(name, 0) + base_bytes)
+                for shifts, accesses in touched
+                for name, base_bytes in bases.items()
+            ]
+        )
+        found = self._together.get(key)
+        if found is None:
+            pieces: dict[str, list[Pieces]] = {}
+            for shifts, accesses in touched:
+                for name, kind, of_kind in self._of(accesses):
+                    if name in bases:
+                        shift_bytes = shifts.get(name, 0) + bases[name]
+                        pieces.setdefault(kind, []).append(_shifted(of_kind, shift_bytes))
+            found = self._together[key] = [(kind, _merged(x)) for kind, x in pieces.items()]
+        return found
+
+    def _of(self, accesses: Accesses) -> list[tuple[str, str, Pieces]]:
         """The bytes of *accesses* by name of global memory and kind."""
         known = self._known.get(id(accesses))
         if known is None:
@@ -241,29 +266,66 @@ def _kind(op: MicroOp) -> str:
     return "write" if dtype is None else dtype.name
 
 
+class _Alike(NamedTuple):
+    """The shares of one kind in the very same bytes."""
+
+    kind: str
+    pieces: Pieces
+    numbers: Numbers
+
+
+def _alike(shares: list[_Share]) -> list[_Alike]:
+    """*shares* by kind and bytes, in the order in which the bytes begin."""
+    found: dict[tuple[str, bytes, bytes], list[int]] = {}
+    keys: dict[int, tuple[bytes, bytes]] = {}
+    for number, (_, kind, (starts, ends), _) in enumerate(shares):
+        if id(starts) not in keys:
+            keys[id(starts)] = starts.tobytes(), ends.tobytes()
+        found.setdefault((kind, *keys[id(starts)]), []).append(number)
+    groups = [_Alike(key[0], shares[x[0]].pieces, np.array(x)) for key, x in found.items()]
+    return sorted(groups, key=lambda group: int(group.pieces[0][0]))
+
+
 def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -> None:
-    low = np.array([share.pieces[0][0] for share in shares])
-    high = np.array([share.pieces[1][-1] for share in shares])
     owners = np.array([share.owner for share in shares])
-    kinds = np.array([share.kind for share in shares])
     ordered = _Ordered(shares)
-    by_low = np.argsort(low, kind="stable")
-    # Of those that begin no earlier, the first that begins behind the end of each.
-    ends = np.searchsorted(low[by_low], high)
+    groups = _alike(shares)
+    low = np.array([group.pieces[0][0] for group in groups])
     racing: list[tuple[int, int]] = []
-    for place, index in enumerate(by_low):
-        others = by_low[place + 1 : ends[index]]
-        clash = (kinds[others] != kinds[index]) | (kinds[index] == "write")
-        others = others[clash & (owners[others] != owners[index])]
-        for other in others[~ordered.with_all(int(index), others)]:
-            first, second = sorted((int(index), int(other)))
-            if shares[first].common(shares[second]) is not None:
-                racing.append((first, second))
+    for place, group in enumerate(groups):
+        # Of those that begin no earlier, those that begin before its end.
+        end = int(np.searchsorted(low, group.pieces[1][-1]))
+        met = [
+            other.numbers
+            for other in groups[place:end]
+            if (other.kind != group.kind or group.kind == "write") and _may_meet(group, other)
+        ]
+        if not met:
+            continue
+        others = np.concatenate(met)
+        for numbers in np.array_split(
+            group.numbers, ceil_div(group.numbers.size * others.size, PAIRS)
+        ):
+            apart = ordered.all_with_all(numbers, others)
+            apart |= owners[numbers][:, None] == owners[others]
+            for index, other in np.argwhere(~apart):
+                first, second = sorted((int(numbers[index]), int(others[other])))
+                if _common(shares[first].pieces, shares[second].pieces) is not None:
+                    racing.append((first, second))
     if racing:
         first, second = min(racing)
-        common = shares[first].common(shares[second])
+        common = _common(shares[first].pieces, shares[second].pieces)
         assert common is not None
         _raise(tensor, *common, shares[first].owner, shares[second].owner, blocks)
+
+
+def _may_meet(group: _Alike, other: _Alike) -> bool:
+    """Whether shares of both may have bytes in common.
+
+    Where pairs of them are few it is as quick to ask first which of these are ordered.
+    """
+    is_few = group.numbers.size * other.numbers.size < FEW_PAIRS
+    return is_few or _common(group.pieces, other.pieces) is not None
 
 
 class _Ordered:
@@ -280,19 +342,21 @@ class _Ordered:
             self._before[row, :size] = clock
         self._row = np.array([rows[id(moment.before)] if moment else 0 for moment in moments])
         most = max((len(moment.after) for moment in moments if moment), default=0)
-        # (shares, setters of a core): which set of each comes after
-        self._setters = np.full((len(shares), most), size)
-        self._firsts = np.zeros((len(shares), most), np.int64)
+        # (setters of a core, shares): which set of each comes after
+        self._setters = np.full((most, len(shares)), size)
+        self._firsts = np.zeros((most, len(shares)), np.int64)
         for number, moment in enumerate(moments):
             for place, (setter, first) in enumerate(moment.after if moment else ()):
-                self._setters[number, place], self._firsts[number, place] = setter, first
+                self._setters[place, number], self._firsts[place, number] = setter, first
 
-    def with_all(self, index: int, others: Numbers) -> NDArray[np.bool_]:
-        """Whether share *index* is ordered with each of *others*."""
-        rows = self._row[others]
-        after = self._before[rows[:, None], self._setters[index]] > self._firsts[index]
-        before = self._before[self._row[index]][self._setters[others]] > self._firsts[others]
-        either: NDArray[np.bool_] = after.any(axis=1) | before.any(axis=1)
+    def all_with_all(self, some: Numbers, others: Numbers) -> NDArray[np.bool_]:
+        """Whether each of *some* shares is ordered with each of *others*, `(some, others)`."""
+        either = np.zeros((some.size, others.size), np.bool_)
+        # Rows of the one against columns of the other
+        some, others = some[:, None], others[None, :]
+        for setters, firsts in zip(self._setters, self._firsts, strict=True):
+            either |= self._before[self._row[others], setters[some]] > firsts[some]
+            either |= self._before[self._row[some], setters[others]] > firsts[others]
         return either
 
 
