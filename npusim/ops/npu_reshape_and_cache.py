@@ -1,5 +1,15 @@
 """npu_reshape_and_cache: keys and values of new tokens written into the pages of a cache.
 
+.. code-block:: text
+
+    ND           cache[slot // block_size, slot % block_size, head, j] = x[token, head, j]
+    FRACTAL_NZ   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
+
+.. code-block:: text
+
+    ND           cache[slot // block_size, slot % block_size, head, j] = x[token, head, j]
+    FRACTAL_NZ   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
+
 torch_npu calls it `_npu_reshape_and_cache`. It does what npu_scatter_pa_kv_cache does, on every
 product line: with caches in ND as its mode Norm, with both in FRACTAL_NZ as PA_NZ. The latter are
 `(blocks, numbers / C0, block_size, C0)`, numbers being those of a token and C0 as many as 32 bytes

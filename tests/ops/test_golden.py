@@ -54,6 +54,7 @@ IN_GROUPS = tuple(
 OF_64 = {"antiquant_group_size": 64}
 HEADS, LINE = TensorSpec((1, 2, 3, 64), "bfloat16"), TensorSpec((1, 1, 3, 64), "bfloat16")
 NEW_TOKENS, SLOTS = TensorSpec((2, 1, 32), "float16"), np.array([3, 1], np.int32)
+INDICES = TensorSpec((5,), "int64")
 
 
 def _heads(count: int, dtype: str) -> TensorSpec:
@@ -208,6 +209,13 @@ CASES = [
         for template, rows, columns in (
             ("db", 97, 136), ("base", 1, 136), ("large", 1, 10256), ("moe", 96, 24),
             ("moe_large", 1, 10256),
+        )
+    ),
+    *(
+        Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
+        for template, rows, columns, chip in (
+            ("short", 9000, 8, INFERENCE), ("short_table", 9, 8, A2), ("whole", 9000, 32, A2),
+            ("whole_table", 9, 32, A2), ("ragged", 9, 40, A2), ("pieces", 2, 60000, A2),
         )
     ),
     Case(

@@ -74,7 +74,12 @@ JUNK: dict[str, Any] = {
     "a transposed tensor": Tensor.of(ones(4, 16, dtype=np.int32), "FRACTAL_NZ").T,
 }
 
+TOKENS = {"key": ones(2, 1, 16), "value": ones(2, 1, 16)}
+CACHES = {"key_cache": ones(2, 4, 1, 16), "value_cache": ones(2, 4, 1, 16)}
+SLOTS = np.arange(2, dtype=np.int32)
+
 CALLS: dict[str, dict[str, Any]] = {
+    "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_add_rms_norm": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
     "npu_add_rms_norm_dynamic_quant": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
@@ -86,6 +91,12 @@ CALLS: dict[str, dict[str, Any]] = {
         "zero_points1": None,
     },
     "npu_anti_quant": {"x": ones(4, 16, dtype=np.int8), "scale": ones(16, dtype=FULL)},
+    "npu_apply_rotary_pos_emb": {
+        "query": ones(1, 2, 1, 128),
+        "key": ones(1, 2, 1, 128),
+        "cos": ones(1, 2, 1, 128),
+        "sin": ones(1, 2, 1, 128),
+    },
     "npu_convert_weight_to_int4pack": {"weight": ones(4, 16, dtype=np.int32)},
     "npu_dequant_swiglu_quant": {"x": ones(4, 16), "quant_mode": 1},
     "npu_dynamic_quant": {"x": ones(4, 16)},
@@ -104,6 +115,9 @@ CALLS: dict[str, dict[str, Any]] = {
         "dtype": "qint8",
     },
     "npu_rms_norm": {"x": ones(4, 16), "gamma": ones(16)},
+    "npu_reshape_and_cache": TOKENS | CACHES | {"slot_indices": SLOTS},
+    "npu_rotary_mul": {name: ones(1, 1, 4, 16) for name in ("self", "r1", "r2")},
+    "npu_scatter_pa_kv_cache": TOKENS | CACHES | {"slot_mapping": SLOTS, "cache_mode": "Norm"},
     "npu_swiglu": {"x": ones(4, 64)},
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},

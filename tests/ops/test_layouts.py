@@ -45,6 +45,12 @@ ELEMENTWISE_OF_TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "n
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
+HEAD = ones(1, 1, 4, 16, dtype=F16)
+TOKENS = {
+    **{name: ones(1, 1, N, dtype=F16) for name in ("key", "value")},
+    **{name: ones(2, N, 1, N, dtype=F16) for name in ("key_cache", "value_cache")},
+}
+SLOTS = np.array([5], np.int32)
 PRODUCT = {"x1": BYTES, "x2": BYTES}
 SUM = {"x1": HALF, "x2": HALF, "gamma": ones(N, dtype=F16)}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -88,6 +94,14 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         SUM | dict.fromkeys(("smooth_scale1", "smooth_scale2", "beta"), ones(N, dtype=F16)),
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
+    "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
+    "turned heads": (
+        "npu_apply_rotary_pos_emb",
+        dict.fromkeys(("query", "key", "cos", "sin"), ones(1, 2, 1, 128, dtype=F16)),
+    ),
+    "tokens": ("npu_scatter_pa_kv_cache", TOKENS | {"slot_mapping": SLOTS, "cache_mode": "Norm"}),
+    "tokens of blocks": ("npu_reshape_and_cache", TOKENS | {"slot_indices": SLOTS}),
+    "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",
         {"x": ones(N, N, dtype=np.int32), "weight_scale": ones(N), "activation_scale": ones(N)}
@@ -218,6 +232,7 @@ def test_the_verdict_does_not_depend_on_how_a_tensor_is_given(call: str, name: s
 TAKES_FRACTALS = {
     ("matmul", "x2"), ("npu_format_cast", "x"), ("npu_convert_weight_to_int4pack", "weight"),
     ("npu_quant_matmul", "x2"), ("npu_weight_quant_batchmatmul", "weight"),
+    ("npu_reshape_and_cache", "key_cache"), ("npu_reshape_and_cache", "value_cache"),
 }  # fmt: skip
 
 
