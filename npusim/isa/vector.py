@@ -31,6 +31,7 @@ __all__ = [
     "MulAddDst",
     "Reduce",
     "Select",
+    "Transpose",
     "Unary",
     "UnaryOp",
     "WholeReduce",
@@ -406,3 +407,17 @@ class Gather(MicroOp):
 
     def __str__(self) -> str:
         return f"gather {self.dst} <- {self.src} at {self.offsets}"
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose(MicroOp):
+    """Each matrix of 16 x 16 elements of 16 bits, 512 bytes, the other way round (Transpose)."""
+
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        return f"transpose {self.dst} <- {self.src}"

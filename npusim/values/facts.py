@@ -34,6 +34,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     Store,
+    Transpose,
     Trap,
     Unary,
     WholeReduce,
@@ -55,7 +56,17 @@ SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
         *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
         *(Duplicate, Fold, Gather, Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad),
-        *(ScalarLoadGlobal, ScalarLoop, ScalarStore, Select, Store, Trap, Unary, WholeReduce),
+        *(
+            ScalarLoadGlobal,
+            ScalarLoop,
+            ScalarStore,
+            Select,
+            Store,
+            Transpose,
+            Trap,
+            Unary,
+            WholeReduce,
+        ),
     )
 )
 """Micro-ops that can be computed for several blocks at once."""

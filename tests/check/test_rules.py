@@ -52,6 +52,7 @@ from npusim.isa import (
     Select,
     SetFlag,
     Store,
+    Transpose,
     Trap,
     Unary,
     WaitFlag,
@@ -281,6 +282,13 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         "src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
         "element of dst, not 9 float32, 63 int32, 64 float32; cast first, or cut them alike",
         Gather(X, ub(1024, FLOAT32, 9), ub(2048, INT32, 64)),
+    ),
+    (
+        "aiv",
+        Transpose(ub(0, FLOAT16, 256), ub(1024, FLOAT16, 128)),
+        "src and dst must be as many matrices of 512 bytes each, of one type of 16 bits, not 128 "
+        "float16, 256 float16; pad them",
+        Transpose(ub(0, FLOAT16, 256), ub(1024, FLOAT16, 256)),
     ),
     (
         "aiv",

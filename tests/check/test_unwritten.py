@@ -49,6 +49,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     Store,
+    Transpose,
     Trap,
     Unary,
     WholeReduce,
@@ -188,6 +189,14 @@ def test_a_byte_of_bits_comes_of_eight_elements() -> None:
     ):
         check(zero, load(0, 96), compare, store(512, 3))
         leaves("ub[96:256]", zero, load(0, 96), compare, store(512, 4))
+
+
+def test_a_square_turned_has_its_columns_in_rows() -> None:
+    turn = Transpose(ub(1024, 256, FLOAT16), ub(0, 256, FLOAT16))
+    first = Load(ub(0, 16, FLOAT16), Global("x", 0, 32))
+    # The first row of what comes is the first column of what is there.
+    leaves("ub[32:512]", first, turn, store(1024, 32))
+    check(load(0, 256), Duplicate(ub(256, 64), 0.0), turn, store(1024, 512))
 
 
 def test_a_selection_comes_of_its_mask() -> None:

@@ -223,6 +223,7 @@ CASES = [
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
     ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
+    Case("narrow", "three_rows", (TensorSpec((3, 40), "float16"), 1, 4, 20), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(

@@ -155,6 +155,9 @@ CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
 CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
 CALLS |= {op: (op, {"x": HALF}) for op in ("sum", "mean", "amax", "softmax", "log_softmax")}
 CALLS |= {
+    "a copy": ("clone", {"x": HALF}),
+    "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
+    "two": ("concat", {"x": HALF, "other": HALF, "dim": -1}),
     "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
     "bounds": ("clamp", {"x": HALF, "low": -1.0}),
     "conversion": ("cast", {"x": HALF, "dtype": "float32"}),

@@ -49,6 +49,7 @@ from npusim.isa import (
     Select,
     SetFlag,
     Store,
+    Transpose,
     Trap,
     Unary,
     WaitFlag,
@@ -115,10 +116,13 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (CompareScalar("lt", ub(512, UINT8, 8), X, 0.5), "compare"),
         (Select(Z, ub(1024, UINT8, 8), X, Y), "select"),
         (Select(Z, ub(1024, UINT8, 8), X, 0.5), "select"),
+        (Transpose(ub(0, FLOAT16, 256), ub(8192 + 256, FLOAT16, 256)), "transpose"),
         (Gather(Z, ub(4096, FLOAT32, 640), Y.as_dtype(INT32)), "gather"),
     ]:
         with subtests.test(str(op)):
-            cycles = 2 if {x.dtype.bits for x in (*reads(op), *writes(op))} == {16} else 3
+            is_narrow = {x.dtype.bits for x in (*reads(op), *writes(op))} == {16}
+            repeats = 2 if isinstance(op, Transpose) else 1
+            cycles = repeats * (2 if is_narrow else 3)
             assert cost(op, classy) == Cost(cycles, classy.vector.classes[name].head_cycles, 3)
 
 

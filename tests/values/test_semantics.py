@@ -55,6 +55,7 @@ from npusim.isa import (
     Select,
     SetFlag,
     Store,
+    Transpose,
     Trap,
     Unary,
     WaitFlag,
@@ -799,6 +800,14 @@ def test_elements_are_looked_up(bench: Bench, dtype: DType, rng: np.random.Gener
     bench.put(1024, (places * table.itemsize).astype(np.int32))
     bench.run(Gather(ub(2048, dtype, 70), ub(0, dtype, 100), ub(1024, INT32, 70)))
     np.testing.assert_array_equal(bench.get(2048, dtype, 70), table[places])
+
+
+def test_squares_are_turned(bench: Bench, rng: np.random.Generator) -> None:
+    squares = rng.integers(0, 1000, (3, 16, 16)).astype(np.int16)
+    bench.put(0, squares)
+    bench.run(Transpose(ub(2048, INT16, 768), ub(0, INT16, 768)))
+    turned = bench.get(2048, INT16, 768).reshape(3, 16, 16)
+    np.testing.assert_array_equal(turned, squares.swapaxes(1, 2))
 
 
 @pytest.mark.parametrize("offset", [-4, 2, 256])

@@ -44,6 +44,7 @@ from npusim.isa import (
     Reduce,
     Register,
     Select,
+    Transpose,
     Unary,
     UnaryOp,
     WholeReduce,
@@ -59,7 +60,9 @@ FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 COMPARING = (Compare, CompareScalar)
-SOLID = (*COMPARING, Select, Gather)
+SOLID = (*COMPARING, Select, Gather, Transpose)
+SQUARE_BYTES = 16 * BLOCK_BYTES
+# asc-devkit, Transpose.md: a matrix of 16 rows, each of a block of 16 elements.
 VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
 """What works on the unified buffer alone."""
 
@@ -344,6 +347,19 @@ RULES = (
         lambda op, _: (
             f"src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
             f"element of dst, not {_sizes(op)}; cast first, or cut them alike"
+        ),
+    ),
+    Rule(
+        (Transpose,),
+        lambda op, _: (
+            op.dst.dtype.bits == 16
+            and op.src.dtype is op.dst.dtype
+            and op.src.nbytes == op.dst.nbytes > 0
+            and op.dst.nbytes % SQUARE_BYTES == 0
+        ),
+        lambda op, _: (
+            f"src and dst must be as many matrices of {SQUARE_BYTES} bytes each, of one type of 16 "
+            f"bits, not {_sizes(op)}; pad them"
         ),
     ),
     Rule(

@@ -58,6 +58,7 @@ from npusim.isa import (
     Select,
     Store,
     Table,
+    Transpose,
     Trap,
     Unary,
     WholeReduce,
@@ -192,6 +193,12 @@ def _select(op: Select, marks: Marks) -> Sink:
 def _gather(op: Gather, marks: Marks) -> Sink:
     # Which element an offset names is not known here, so any may be meant.
     marks.put(op.dst, np.maximum(marks.elements(op.offsets), marks.elements(op.src).max()))
+    return None
+
+
+def _transpose(op: Transpose, marks: Marks) -> Sink:
+    matrices = marks.elements(op.src).reshape(-1, *SQUARE)
+    marks.put(op.dst, matrices.swapaxes(1, 2).reshape(-1))
     return None
 
 
@@ -429,6 +436,7 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         CompareScalar: _compare_scalar,
         Select: _select,
         Gather: _gather,
+        Transpose: _transpose,
         Broadcast: _broadcast,
         Reduce: _reduce,
         BlockReduce: _block_reduce,

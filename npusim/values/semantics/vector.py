@@ -38,6 +38,7 @@ from npusim.isa import (
     MulAddDst,
     Reduce,
     Select,
+    Transpose,
     Unary,
     WholeReduce,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "mul_add_dst",
     "reduce",
     "select",
+    "transpose",
     "unary",
     "whole_reduce",
 ]
@@ -245,6 +247,8 @@ def _half_table(op: str, overflow: Overflow) -> Array:
     return cast(nearest.astype(np.float32), FLOAT16, "rint", overflow)
 
 
+SQUARE_ROWS = 16
+"""Rows, and columns, of what Transpose turns."""
 _TILE_BLOCKS = 32
 """Blocks that are filled before they are copied on: numpy is slow with runs of one block."""
 
@@ -328,3 +332,9 @@ def gather(op: Gather, state: State) -> None:
             f"[0, {op.src.nbytes}), not {offsets[bad][0]}; fix what fills them"
         )
     state.write(op.dst, np.take_along_axis(src, offsets // size, axis=-1))
+
+
+def transpose(op: Transpose, state: State) -> None:
+    matrices = state.read(op.src).reshape(*state.lead, -1, SQUARE_ROWS, SQUARE_ROWS)
+    turned = matrices.swapaxes(-1, -2).reshape(*state.lead, op.dst.count)
+    state.write(op.dst, turned)

@@ -1,0 +1,66 @@
+"""Copies of tensors, of parts of them, and of two beside each other; no bit changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.ops._protocol import Operator
+from npusim.ops.families.copies.contract import Problem, check_clone, check_concat, check_narrow
+from npusim.ops.families.copies.kernel import Plan, build, tile
+
+__all__ = ["OPERATORS", "Plan", "Problem"]
+
+
+def _clone(x: Array) -> Array:
+    return x.copy()
+
+
+def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
+    return np.take(x, range(start, start + length), axis=dim)
+
+
+def _concat(x: Array, other: Array, dim: int) -> Array:
+    return np.concatenate([x, other], axis=dim)
+
+
+def _document(name: str, caption: str, formula: str, kernel: str) -> str:
+    return (
+        f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
+        f"The vendor's kernel is {kernel}."
+    )
+
+
+OPERATORS = (
+    Operator(
+        name="clone",
+        document=_document("clone", "a copy of a tensor", "y = x", "TensorMove"),
+        check=check_clone,
+        tile=tile,
+        build=build,
+        reference=_clone,
+    ),
+    Operator(
+        name="narrow",
+        document=_document(
+            "narrow",
+            "a copy of a part along an axis",
+            "y = x[..., start : start + length]",
+            "Slice",
+        ),
+        check=check_narrow,
+        tile=tile,
+        build=build,
+        reference=_narrow,
+    ),
+    Operator(
+        name="concat",
+        document=_document(
+            "concat", "two tensors one behind the other", "y = x and other along dim", "ConcatD"
+        ),
+        check=check_concat,
+        tile=tile,
+        build=build,
+        reference=_concat,
+    ),
+)

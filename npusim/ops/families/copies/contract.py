@@ -1,0 +1,113 @@
+"""What calls of the family are accepted, and which rows they move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, UINT8
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.views import GmView
+from npusim.ops import _protocol
+from npusim.ops._contract import Contract
+
+__all__ = ["Move", "Problem", "check_clone", "check_concat", "check_narrow"]
+
+KNOWN = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT64, INT8, UINT8)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Rows of an operand that become rows of the result; both `(rows, columns)`."""
+
+    src: GmView
+    dst: GmView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
+    """A checked call."""
+
+    name: str
+    moves: tuple[Move, ...]
+
+
+def _operand(contract: Contract, name: str, value: Any) -> Operand:
+    is_inference = contract.spec.series == "Atlas inference"
+    known = tuple(dtype for dtype in KNOWN if not (is_inference and dtype is BFLOAT16))
+    return contract.operand(name, value, known)
+
+
+def _axis(contract: Contract, x: Operand, dim: Any) -> int:
+    """*dim* counted from the first axis of *x*."""
+    axis, rank = contract.integer("dim", dim), len(x.shape)
+    contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
+    contract.require(
+        -rank <= axis < rank, f"dim must lie in [{-rank}, {rank - 1}], not {axis}; pass another"
+    )
+    return axis % rank
+
+
+def check_clone(spec: DeviceSpec, x: Any) -> Problem:
+    """Hold a call against what the kernel takes; raises OpError."""
+    operand = _operand(Contract("clone", spec), "x", x)
+    element, size = operand.element, operand.spec.size
+    move = Move(GmView.vector("x", element, size), GmView.vector("output", element, size))
+    output = TensorSpec(operand.shape, operand.spec.dtype)
+    return Problem(inputs=(operand,), outputs={"output": output}, name="clone", moves=(move,))
+
+
+def check_narrow(spec: DeviceSpec, x: Any, dim: Any, start: Any, length: Any) -> Problem:
+    """Hold a call against what the kernel takes; raises OpError."""
+    contract = Contract("narrow", spec)
+    operand = _operand(contract, "x", x)
+    axis = _axis(contract, operand, dim)
+    first, count = contract.integer("start", start), contract.integer("length", length)
+    size = operand.shape[axis]
+    contract.require(
+        0 <= first <= first + count <= size and count >= 0,
+        f"start and length must name a part of the {size} along dim, not [{first}, "
+        f"{first + count}); cut it",
+    )
+    rows, inner = prod(operand.shape[:axis]), prod(operand.shape[axis + 1 :])
+    shape = (*operand.shape[:axis], count, *operand.shape[axis + 1 :])
+    whole = GmView.of("x", operand.element, rows, size * inner)
+    part = whole[:, first * inner : (first + count) * inner]
+    out = GmView.of("output", operand.element, rows, count * inner)
+    output = TensorSpec(shape, operand.spec.dtype)
+    moves = (Move(part, out),)
+    return Problem(inputs=(operand,), outputs={"output": output}, name="narrow", moves=moves)
+
+
+def check_concat(spec: DeviceSpec, x: Any, other: Any, dim: Any) -> Problem:
+    """Hold a call against what the kernel takes; raises OpError."""
+    contract = Contract("concat", spec)
+    a = _operand(contract, "x", x)
+    b = contract.operand("other", other, (a.element,), " like x")
+    axis = _axis(contract, a, dim)
+    rest = [(*op.shape[:axis], *op.shape[axis + 1 :]) for op in (a, b)]
+    contract.require(
+        len(a.shape) == len(b.shape) and rest[0] == rest[1],
+        f"x and other must have the same sizes but along dim, not {a.shape} and {b.shape}; "
+        f"reshape one of them",
+    )
+    rows, inner = prod(a.shape[:axis]), prod(a.shape[axis + 1 :])
+    widths = [op.shape[axis] * inner for op in (a, b)]
+    granule = spec.transfer.store_granule_bytes
+    contract.require(
+        all(a.element.nbytes(width) % granule == 0 for width in widths),
+        f"x and other must have whole blocks of {granule} bytes from dim on on {spec.series}, not "
+        f"{a.shape} and {b.shape}: others are not simulated; pad them",
+    )
+    out = GmView.of("output", a.element, rows, sum(widths))
+    targets = out[:, : widths[0]], out[:, widths[0] :]
+    sources = [GmView.of(op.name, a.element, rows, w) for op, w in zip((a, b), widths, strict=True)]
+    shape = (*a.shape[:axis], a.shape[axis] + b.shape[axis], *a.shape[axis + 1 :])
+    return Problem(
+        inputs=(a, b),
+        outputs={"output": TensorSpec(shape, a.spec.dtype)},
+        name="concat",
+        moves=tuple(Move(*pair) for pair in zip(sources, targets, strict=True) if pair[0].nbytes),
+    )

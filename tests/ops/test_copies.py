@@ -1,0 +1,79 @@
+"""Copies: every type and alignment, how they are cut, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from npusim import OpError, TensorSpec, ops, run
+from npusim.isa import Load
+
+CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
+DTYPES = (np.float16, np.float32, ml_dtypes.bfloat16, np.int8, np.uint8, np.int32, np.int64)
+SHAPES = ((4, 9, 17), (64, 40), (3, 9), (5, 9, 2000), (2, 32))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_bit_changes(dtype: Any, device: str, rng: np.random.Generator) -> None:
+    if device == "ascend310p3" and dtype is ml_dtypes.bfloat16:
+        return
+    for shape in SHAPES:
+        x = rng.integers(0, 100, shape).astype(dtype)
+        calls: list[tuple[str, tuple[Any, ...], Any]] = [
+            ("clone", (x,), x),
+            ("narrow", (x, 1, 3, 5), x[:, 3:8]),
+            ("narrow", (x, 0, 1, 1), x[1:2]),
+            ("concat", (x, x[:, :7], 1), np.concatenate([x, x[:, :7]], 1)),
+            ("concat", (x, x[:2], 0), np.concatenate([x, x[:2]])),
+        ]
+        for name, args, expected in calls:
+            if device == "ascend310p3" and name == "concat" and shape != (2, 32):
+                continue
+            if device == "ascend310p3" and name == "concat":
+                args, expected = (x, x, -1), np.concatenate([x, x], -1)
+            found = np.asarray(run(name, *args, device=device, timing=False).output)
+            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(ops.load(name).reference(*args), expected)
+
+
+@pytest.mark.parametrize(
+    ("count", "cores", "tiles"),
+    [(16, 1, 1), (100, 7, 1), (48 * 16, 48, 1), (48 * 47040, 48, 1), (48 * 47056, 48, 2)],
+)
+def test_a_long_row_is_shared_out_in_blocks(count: int, cores: int, tiles: int) -> None:
+    """Half of 196352 B less 8 KiB are 94080 B, 47040 numbers of 16 bits."""
+    done = run("clone", TensorSpec((count,), "float16"), device="ascend910b2", values=False)
+    assert done.plan is not None
+    assert done.plan.block_dim == cores
+    assert done.trace is not None
+    first = [span for span in done.trace.spans() if span.core == 0]
+    assert sum(isinstance(span.op, Load) for span in first) == tiles
+
+
+REFUSED = [
+    ("clone", ("ascend910b2", np.ones(4, np.int16)),
+     "clone: x must be float32, float16, bfloat16, int32, int64, int8 or uint8 on Atlas A2, not "
+     "int16; convert it"),
+    ("narrow", ("ascend910b2", np.ones((4, 4)).astype(np.float32), 2, 0, 1),
+     "narrow: dim must lie in [-2, 1], not 2; pass another"),
+    ("narrow", ("ascend910b2", np.ones((4, 4), np.float32), 0, 3, 2),
+     "narrow: start and length must name a part of the 4 along dim, not [3, 5); cut it"),
+    ("concat", ("ascend910b2", np.ones((4, 4), np.float32), np.ones((3, 4), np.float32), 1),
+     "concat: x and other must have the same sizes but along dim, not (4, 4) and (3, 4); reshape "
+     "one of them"),
+    ("concat", ("ascend310p3", np.ones((4, 4), np.float32), np.ones((4, 8), np.float32), 1),
+     "concat: x and other must have whole blocks of 32 bytes from dim on on Atlas inference, not "
+     "(4, 4) and (4, 8): others are not simulated; pad them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "message"), REFUSED)
+def test_what_is_refused(name: str, given: tuple[Any, ...], message: str) -> None:
+    device, *args = given
+    with pytest.raises(OpError, match=rf"^{re.escape(message)} \[161002\]$"):
+        run(name, *args, device=device, timing=False)
