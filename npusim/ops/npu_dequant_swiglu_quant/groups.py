@@ -28,7 +28,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step, to_float32, to_quantised
 from npusim.kernel.program import Program
 from npusim.kernel.queues import Queue, Slot
-from npusim.kernel.rows import pieces
+from npusim.kernel.rows import load, pieces
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_dequant_swiglu_quant.contract import Problem
 from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, Segment
@@ -42,6 +42,9 @@ from npusim.ops.npu_dynamic_quant.row_steps import (
 )
 
 __all__ = ["InGroups"]
+
+ENTRIES = 64
+"""Of the group_index in the buffer at a time (assumed)."""
 
 
 class InGroups:
@@ -71,15 +74,13 @@ class InGroups:
         """Where every other element lies, in bytes."""
         self.absmax = claim("ub", align_up(FLOAT32.nbytes(rows), BLOCK_BYTES))
         self.blocks = claim("ub", align_up(rows, FLOATS_PER_BLOCK) * BLOCK_BYTES)
-        self.index = claim("ub", INT64.nbytes(p.group_index.spec.size if p.group_index else 0))
+        self.index = queue("ub", INT64.nbytes(ENTRIES), "mte2", "scalar")
+        self.entries: tuple[int, Slot] | None = None
+        """Which entries of the group_index are in the buffer: the first of them, and where."""
 
     def program(self, segments: tuple[Segment, ...]) -> Program:
         """*segments*, whose rows are counted from where the names of global memory begin."""
         builder, p = self.builder, self.p
-        assert p.group_index is not None
-        counts = GmView.vector("group_index", INT64, p.group_index.spec.size)
-        builder.load(self.index.of(INT64, counts.columns), counts.operand)
-        builder.sync("mte2", "scalar")
         if self.places is not None:
             self._write_places()
         rows = max((first + count for _, first, count in segments), default=0)
@@ -88,13 +89,30 @@ class InGroups:
         scale = GmView.vector("scale", FLOAT32, rows)
         act = GmView.vector("activation_scale", FLOAT32, rows)
         for group, first, count in segments:
-            place = INT64.nbytes(group * (counts.columns // p.groups))
-            builder.emit(ScalarLoad("count", self.index.of(INT64, 1, place)))
+            self._read_count(group)
             self._take_group(group)
             for row, some in pieces(count, self.rows):
                 here = slice(first + row, first + row + some)
                 repeat(builder, self._piece, x[here, :], y[here, :], scale[:, here], act[:, here])
+        if self.entries is not None:
+            self.index.free(self.entries[1])
+            self.entries = None
         return builder.build()
+
+    def _read_count(self, group: int) -> None:
+        """How many rows *group* has, into a register: here it is known beforehand."""
+        p = self.p
+        assert p.group_index is not None
+        entry = group * (p.group_index.spec.size // p.groups)
+        first = entry // ENTRIES * ENTRIES
+        if self.entries is None or self.entries[0] != first:
+            if self.entries is not None:
+                self.index.free(self.entries[1])
+            whole = GmView.vector("group_index", INT64, p.group_index.spec.size)
+            slot = load(self.builder, self.spec, self.index, whole[:, first : first + ENTRIES])
+            self.entries = first, slot
+        where = self.entries[1].of(INT64, 1, INT64.nbytes(entry - first))
+        self.builder.emit(ScalarLoad("count", where))
 
     def _write_places(self) -> None:
         """Where elements 0, 2, 4, ... lie: eight one by one, then twice as many a step."""
