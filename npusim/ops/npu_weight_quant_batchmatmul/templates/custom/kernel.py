@@ -31,6 +31,8 @@ __all__ = ["build"]
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 """Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
+BODY_TILES = 64
+"""Base tiles of rows that a cube core calls together. It is of no consequence for what runs."""
 MAX_ROUNDS_AHEAD = 2
 """Vector cores store a round after cube cores have read the one so many before."""
 
@@ -139,7 +141,7 @@ class _CubeKernel:
             repeat(builder, builder.cross_core_wait_flag, "group", "mte2", FILLED)
             column = number * plan.round_n + j * plan.base.n
             columns = slice(column, min(column + plan.base.n, f.n))
-            for row, rows in pieces(max(0, bottom - top), plan.base.m):
+            for row, rows in pieces(max(0, bottom - top), BODY_TILES * plan.base.m):
                 if column < f.n:
                     self._call(number, slice(top + row, top + row + rows), columns)
             repeat(builder, sync_all, builder, "fixpipe", "fixpipe", CUBES_DONE, READ)
@@ -152,13 +154,23 @@ class _CubeKernel:
         weight = self._ring.tile(columns.start - number * plan.round_n, output.columns)
         repeat(
             self._builder,
-            self._multiply,
+            self._multiply if output.rows <= plan.base.m else self._multiply_tiles,
             self._x.tile(rows.start, output.rows),
             weight.shifted_to(weight.offset_bytes + slot),
             output,
             None if self._bias is None else self._bias[:, columns],
             None if self._quant is None else self._quant[:, columns],
         )
+
+    def _multiply_tiles(
+        self, x: GmTile, weight: GmTile, output: GmView, bias: GmView | None, quant: GmView | None
+    ) -> None:
+        """`_multiply`, a base tile of rows after the other."""
+        for row, rows in pieces(output.rows, self._plan.base.m):
+            tile = self._x.tile(row, rows)
+            tile = tile.shifted_to(x.offset_bytes + tile.offset_bytes)
+            of_rows = output[row : row + rows, :]
+            repeat(self._builder, self._multiply, tile, weight, of_rows, bias, quant)
 
     def _multiply(
         self, _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, quant: GmView | None
