@@ -21,7 +21,7 @@ What the rows leave open is settled here, once for all:
 * A bias has the last dtype that the note lists. One that is not known is left out, and so is an
   offset.
 * AddRmsNormBias, of vllm-ascend, is timed as npu_add_rms_norm: without a bias its kernels are
-  copies of that one's, as it is tiled for bf16 rows of 6144.
+  copies of that one's, and bf16 rows of 6144 are tiled alike.
 * The times of two operators add; the gap between their kernels, which some rows include, is not
   simulated.
 * npu_dynamic_quant of the sources ROW_BY_ROW runs the template base, inferred: they have CANN 8,

@@ -19,11 +19,16 @@ QUANT, DYNAMIC = "npu_add_rms_norm_quant", "npu_add_rms_norm_dynamic_quant"
 def agrees(op: str, device: str, *args: Any, **kwargs: Any) -> Any:
     """The run of a call whose outputs are those of the reference, bit for bit."""
     found = run(op, *args, device=device, timing=False, **kwargs)
-    expected = ops.load(op).reference(*args, spec=devices.load(device), **kwargs)
+    expected: Any = ops.load(op).reference(*args, spec=devices.load(device), **kwargs)
     # numpy finds no NaN in bfloat16.
-    outputs, wanted = (tuple(map(comparable, each)) for each in (found.output, expected))
-    assert_all_same(outputs, wanted)
+    came: Any = found.output
+    assert_all_same(*(tuple(map(comparable, each)) for each in (came, expected)))
     return found
+
+
+def outputs(op: str, *args: Any, device: str = "ascend910b2", **kwargs: Any) -> Any:
+    """All that a call gives."""
+    return run(op, *args, device=device, timing=False, **kwargs).output
 
 
 def comparable(values: Any) -> Array:
@@ -224,7 +229,7 @@ def test_special_rows(template: str) -> None:
     x = np.ones((5, 96), np.float32)
     x[0, 3], x[1, 4], x[2], x[4] = np.inf, np.nan, 0, 2e19
     gamma = np.ones(96, np.float32)
-    output, rstd = run(NORM, x, gamma, 0.0, template=template, device="ascend910b2").output
+    output, rstd = outputs(NORM, x, gamma, 0.0, template=template)
     assert np.isnan(output[0, 3])
     assert not np.delete(output[0], 3).any()
     assert rstd[0, 0] == 0
@@ -236,18 +241,18 @@ def test_special_rows(template: str) -> None:
     assert (output[3] == 1).all()
     # Squares overflow.
     assert not output[4].any()
-    assert run(NORM, x, gamma, 0.25, device="ascend910b2").output[1][2, 0] == 2
+    assert outputs(NORM, x, gamma, 0.25)[1][2, 0] == 2
 
 
 def test_sums_of_fp16_overflow_as_the_product_line_does() -> None:
     x, gamma = np.full((2, 64), 6e4, np.float16), np.ones(64, np.float16)
-    assert np.isinf(run(ADD, x, x, gamma, device="ascend910b2").output[2]).all()
-    assert (run(ADD, x, x, gamma, device="ascend310p3").output[2] == 65504).all()
+    assert np.isinf(outputs(ADD, x, x, gamma)[2]).all()
+    assert (outputs(ADD, x, x, gamma, device="ascend310p3")[2] == 65504).all()
 
 
 def test_a_row_of_zeros_has_scale_0() -> None:
     x, gamma = np.zeros((2, 64), np.float16), np.ones(64, np.float16)
-    y1, y2, _, scale, other = run(DYNAMIC, x, x, gamma, device="ascend910b2").output
+    y1, y2, _, scale, other = outputs(DYNAMIC, x, x, gamma)
     assert not y1.any()
     assert scale.tolist() == [0, 0]
     assert (y2.shape, other.shape) == ((), ())
@@ -264,11 +269,11 @@ def test_within_the_vendors_tolerances_of_float64(dtype: Any, tolerance: float) 
     rng = np.random.default_rng(0)
     x1, x2 = (rng.uniform(0, 100, (96, 12288)).astype(dtype) for _ in range(2))
     gamma = rng.uniform(0, 100, 12288).astype(np.float32)
-    found = run(NORM, x1, gamma, device="ascend910b2", timing=False).output
+    found = outputs(NORM, x1, gamma)
     for one, other in zip(found, exactly(x1.astype(float), gamma), strict=True):
         np.testing.assert_allclose(one.astype(float), other, rtol=tolerance)
     weights = gamma.astype(dtype)
-    y, rstd, x = run(ADD, x1, x2, weights, device="ascend910b2", timing=False).output
+    y, rstd, x = outputs(ADD, x1, x2, weights)
     total = x1.astype(float) + x2.astype(float)
     for one, other in zip((y, rstd, x), (*exactly(total, weights), total), strict=True):
         np.testing.assert_allclose(one.astype(float), other, rtol=2 * tolerance)
@@ -288,7 +293,7 @@ def test_quantised_rows_are_within_one_of_float64() -> None:
     total = x1.astype(float) + x2.astype(float)
     exact, _ = exactly(total, gamma)
     largest = np.abs(exact).max(-1)
-    y1, _, x, scale, _ = run(DYNAMIC, x1, x2, gamma, device="ascend910b2", timing=False).output
+    y1, _, x, scale, _ = outputs(DYNAMIC, x1, x2, gamma)
     assert np.abs(y1 - np.rint(exact * (127 / largest)[:, None])).max() <= 1
     np.testing.assert_allclose(scale, largest / 127, rtol=2**-7)
     np.testing.assert_allclose(x.astype(float), total, rtol=2**-7, atol=2**-7)
@@ -312,4 +317,6 @@ def test_what_is_not_asked_for_takes_time_without_a_mask() -> None:
     x, gamma = TensorSpec((480, 4096), "bfloat16"), TensorSpec((4096,), "bfloat16")
     bare = run(DYNAMIC, x, x, gamma, device="ascend910b2").cycles
     masked = run(DYNAMIC, x, x, gamma, output_mask=[True, False], device="ascend910b2").cycles
+    assert masked is not None
+    assert bare is not None
     assert masked < 0.85 * bare

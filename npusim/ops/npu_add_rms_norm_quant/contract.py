@@ -84,11 +84,7 @@ def check(
     check_pair(contract, first, second)
     check_gamma(contract, first, weights, name="x1", code=_INVALID)
     _check_columns(contract, weights)
-    if first.element is BFLOAT16 and scale.element is FLOAT32:
-        contract.warn(
-            "scales1 should be bfloat16 like x1, not float32, which the kernel takes and the "
-            "document does not name; convert it"
-        )
+    _warn_of_scales(contract, first, scale)
     one = is_per_tensor(first, weights, scale, points, (offset, scale2), divides=divides)
     vectors = (offset, scale2, points[1]) if one else (offset, scale, scale2, *points)
     _check_vectors(contract, weights, present(*vectors))
@@ -118,6 +114,14 @@ def _scale_dtypes(x: Operand) -> tuple[tuple[DType, ...], str]:
     if x.element is FLOAT16:
         return (FLOAT32,), " beside an x1 of float16"
     return (BFLOAT16, FLOAT32), " beside an x1 of bfloat16"
+
+
+def _warn_of_scales(contract: Contract, x1: Operand, scale: Operand) -> None:
+    if x1.element is BFLOAT16 and scale.element is FLOAT32:
+        contract.warn(
+            "scales1 should be bfloat16 like x1, not float32, which the kernel takes and the "
+            "document does not name; convert it"
+        )
 
 
 def _check_attributes(contract: Contract, axis: Any, dst_type: Any) -> None:
