@@ -116,9 +116,14 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             return {**added, "gamma": tensor((n,), half), **(more if is_quant else {})}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
+        case "npu_apply_rotary_pos_emb":
+            heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
+            return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_convert_weight_to_int4pack":
             return {"weight": tensor((k, 8 * n), "int32")}
-        case "npu_dynamic_quant":
+        case "npu_dequant_swiglu_quant":
+            return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
+        case "npu_dynamic_quant" | "npu_dynamic_quant_asymmetric":
             return {"x": tensor((m, n), dtype)}
         case "npu_format_cast":
             return {"x": tensor((m, n), dtype), "acl_format": 29}
@@ -136,16 +141,40 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             scales = tensor((n,), "float32")
             return {"input": tensor((m, n), dtype), "scales": scales, "zero_points": None,
                     "dtype": "qint8", "axis": 1}  # fmt: skip
+        case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
+            tokens = {name: tensor((m, 1, 32), dtype) for name in ("key", "value")}
+            is_norm = {"cache_mode": "Norm"} if op == "npu_scatter_pa_kv_cache" else {}
+            pages = {f"{name}_cache": tensor((m, 2, 1, 32), dtype) for name in tokens}
+            slots = "slot_mapping" if is_norm else "slot_indices"
+            return tokens | pages | is_norm | {slots: rng.permutation(2 * m)[:m].astype(np.int32)}
         case "npu_rms_norm":
             return {"x": tensor((m, n), dtype), "gamma": tensor((n,), dtype)}
+        case "npu_rotary_mul":
+            shapes = {"self": (1, 2, m, 64), "r1": (1, 1, m, 64), "r2": (1, 1, m, 64)}
+            return {name: tensor(shape, dtype) for name, shape in shapes.items()}
+        case "npu_swiglu" | "npu_swiglu_quant":
+            return {"x": tensor((m, 2 * n), dtype)}
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
             weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)
             return {"x": tensor((m, k), half), "weight": weight, "antiquant_scale": scale}
+        case "embedding":
+            return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
         case _:
-            raise AssertionError(f"fuzz: there must be a right call of {op}; add one to right()")
+            return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
+
+
+def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:
+    """A right call of *op*, an operator of torch's own that takes one tensor or two alike."""
+    known = {"x": x, "other": other, "condition": np.zeros(x.shape, np.bool_),
+             "dtype": "float32", "dim": 0, "start": 0, "length": 1}  # fmt: skip
+    parameters = ops.signature(ops.load(op)).parameters.values()
+    needed = [each.name for each in parameters if each.default is each.empty]
+    if op.startswith("npu_") or not set(needed) <= set(known):
+        raise AssertionError(f"fuzz: there must be a right call of {op}; add one to right()")
+    return {name: known[name] for name in needed}
 
 
 def tensor_of(rng: Rng, shape: tuple[int, ...], dtype: str, layout: str = "ND") -> Any:

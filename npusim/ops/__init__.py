@@ -65,8 +65,8 @@ def load(name: str) -> Operator:
         return found
     if not isinstance(name, str) or name not in _of_families():
         near = get_close_matches(name, names(), n=1) if isinstance(name, str) else []
-        hint = f"; did you mean {near[0]}?" if near else "; use one of these"
+        hint = f"did you mean {near[0]}?" if near else "choose one of these"
         raise ValueError(
-            f"ops: an operator must be one of {', '.join(names())}, not {shown(name)}{hint}"
+            f"ops: an operator must be one that npusim ops lists, not {shown(name)}; {hint}"
         )
     return _of_families()[name]

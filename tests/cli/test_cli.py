@@ -306,10 +306,10 @@ def test_a_device_can_be_a_file_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_an_operator_must_exist() -> None:
-    names = ", ".join(npusim.ops.names())
     refused(
         2,
-        f"ops: an operator must be one of {names}, not 'npu_quantise'; did you mean npu_quantize?",
+        "ops: an operator must be one that npusim ops lists, not 'npu_quantise'; did you mean "
+        "npu_quantize?",
         *("run", "npu_quantise", "-d", "Atlas A2"),
     )
 

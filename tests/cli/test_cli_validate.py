@@ -20,7 +20,7 @@ from npusim.validation import Row, calls, families, measure, read
 FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
 q1,static,npu_quantize,Atlas A3,30,4096,bfloat16,warm,40,by hand
 q2,static,npu_quantize,Atlas A3,4,32,bfloat16,warm,2.5,by hand
-e1,elementwise,softmax,Atlas A3,,,,,7,by hand
+e1,elementwise,topk,Atlas A3,,,,,7,by hand
 """
 
 TABLE = """\
@@ -30,7 +30,7 @@ static           2       2            1     25 %   25 %   -25 %   -25 % q1      
 elementwise      1       0
 
 not modelled
-elementwise  1  npusim has no softmax
+elementwise  1  npusim has no topk
 """  # noqa: E501
 
 
