@@ -132,7 +132,7 @@ class GroupQuant:
         """*x* to *output*, both `(rows, columns)`, other rows of the group following."""
         for row in range(x.rows):
             here = slice(row, row + 1), slice(None)
-            self._piece(x[here], output[here], factors)
+            repeat(self.builder, self._piece, x[here], output[here], factors)
             self.index.look_at(entry)
 
     def _wide_rows(self, x: GmView, output: GmView, scales: GmView, entry: Local) -> None:
