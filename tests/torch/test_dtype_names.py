@@ -17,6 +17,7 @@ X, ONE = np.linspace(-9, 9, 64, dtype=np.float32).reshape(4, 16), np.full(1, 0.5
 HALF, BYTES = X.astype(np.float16), np.arange(-32, 32, dtype=np.int8).reshape(4, 16)
 SCALES = np.full((1, 16), 0.5, np.float32)
 PACKED = np.arange(8, dtype=np.int32).reshape(4, 2)
+SUM = {"x1": HALF, "x2": HALF, "gamma": HALF[0]}
 CALLS: dict[tuple[str, str], tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]] = {
     ("npu_quantize", "dtype"): (
         {"input": X, "scales": ONE, "zero_points": None, "div_mode": False, "axis": -1},
@@ -38,6 +39,14 @@ CALLS: dict[tuple[str, str], tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]]
         | {"quant_mode": 1},
         (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
          ("quint4x2", torch.quint4x2)),
+    ),
+    ("npu_add_rms_norm_quant", "dst_type"): (
+        SUM | {"scales1": X[-1], "zero_points1": None},
+        (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),),
+    ),
+    ("npu_add_rms_norm_dynamic_quant", "y_dtype"): (
+        SUM, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
+              ("quint4x2", "int4", torch.quint4x2)),
     ),
     ("npu_dynamic_quant_asymmetric", "dst_type"): (
         {"x": HALF}, (("int8", "qint8", torch.int8, torch.qint8, np.int8, None),
