@@ -287,6 +287,7 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_add_rms_norm_dynamic_quant": _norm,
     "add": _add,
     "cast": _cast,
+    "clone": _of_one,
     "gelu": _of_one,
     "maximum": _maximum,
     "sigmoid": _of_one,
