@@ -145,6 +145,17 @@ CASES = [
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
     Case("npu_rotary_mul", "half", (HEADS, LINE, LINE), ALL[1:2]),
+    *(
+        Case(
+            "npu_rotary_mul", template,
+            (TensorSpec(x, "bfloat16"), *[TensorSpec((1, 1, 1, x[-1]), "bfloat16")] * 2),
+            ALL[1:2], {"rotary_mode": "interleave"},
+        )
+        for template, x in (
+            ("split_s", (1, 1, 2, 128)), ("split_bs", (13, 1, 1, 894)),
+            ("split_bsn", (1, 1, 13, 894)),
+        )
+    ),
     Case(
         "npu_rotary_mul", "odd_halves",
         (TensorSpec((1, 2, 1, 20), "float32"), *[TensorSpec((1, 1, 1, 20), "float32")] * 2),

@@ -107,6 +107,72 @@ def test_a_tiled_run_equals_the_reference(
     assert_same(rotary_mul(x, cos, sin, device), ops.load(OP).reference(x, cos, sin))
 
 
+def test_neighbours_turn_too() -> None:
+    x, cos, sin = (np.float32([[[row]]]) for row in ([3, 5], [2, 7], [1, 4]))
+    # 3 * 2 - 5 * 1, 5 * 7 + 3 * 4
+    y = run(OP, x, cos, sin, rotary_mode="interleave", device=A2).output
+    assert np.ravel(y).tolist() == [1, 47]
+
+
+INTERLEAVED = {
+    "split_s": ((7, 2, 3, 10), (7, 1, 1, 10)),
+    "split_bs": ((20, 40, 1, 128), (1, 1, 1, 128)),
+    "split_bsn": ((1, 3, 300, 300), (1, 3, 1, 300)),
+}
+
+
+@pytest.mark.parametrize("template", INTERLEAVED)
+@pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32])
+def test_each_template_of_interleave_equals_the_reference(template: str, dtype: Any) -> None:
+    shapes = INTERLEAVED[template]
+    rng = np.random.default_rng(2)
+    x, cos, sin = (
+        (rng.standard_normal(shape) * 10).astype(dtype)
+        for shape in (shapes[0], shapes[1], shapes[1])
+    )
+    x.reshape(-1)[:3] = np.array([np.nan, np.inf, -0.0], dtype)
+    for device in (A2, A3):
+        found = run(OP, x, cos, sin, rotary_mode="interleave", device=device, timing=False)
+        assert found.template == template
+        assert_same(found.output, ops.load(OP).reference(x, cos, sin, "interleave"))
+
+
+@settings(max_examples=25)
+@given(
+    layout=st.sampled_from(["11SD", "1S1D", "S11D", "T1D"]),
+    sizes=st.tuples(*[st.sampled_from([1, 2, 3, 7, 50])] * 3),
+    half=st.sampled_from([1, 3, 8, 20, 64]),
+    dtype=st.sampled_from([np.float16, BF16, np.float32]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_of_interleave_equals_the_reference(
+    layout: str, sizes: tuple[int, int, int], half: int, dtype: Any, seed: int
+) -> None:
+    a, b, c = sizes
+    c = min(c, 2) if a * b > 400 else c
+    x_shape, r_shape = shapes(layout, a, b, c, 2 * half)
+    heads = a * b * c // max(r_shape[:-1])
+    if heads >= 1000:
+        return
+    rng = np.random.default_rng(seed)
+    x, cos, sin = (rng.standard_normal(shape) for shape in (x_shape, r_shape, r_shape))
+    x, cos, sin = (each.astype(dtype) for each in (x, cos, sin))
+    found = run(OP, x, cos, sin, rotary_mode="interleave", device=A2, timing=False).output
+    assert_same(found, ops.load(OP).reference(x, cos, sin, "interleave"))
+
+
+@pytest.mark.parametrize("mode", ["half", "interleave"])
+def test_float32_angles_are_cast_by_kernels_of_their_own(mode: str) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 3, 5, 16)).astype(BF16)
+    cos, sin = rng.standard_normal((2, 1, 1, 5, 16)).astype(np.float32)
+    found = run(OP, x, cos, sin, rotary_mode=mode, device=A2)
+    plain = run(OP, x, cos.astype(BF16), sin.astype(BF16), rotary_mode=mode, device=A2)
+    assert_same(found.output, plain.output)
+    assert (len(found.earlier), len(plain.earlier)) == (2, 0)
+    assert all(each.time_us is not None and each.time_us > 1 for each in found.earlier)
+
+
 # ---- what is refused ----
 
 
@@ -127,10 +193,21 @@ ROWS = [
     Row({"self": None}, "self must be given, not None; pass a tensor", {}, NEW, Code.NULL_POINTER),
     Row({"self": ones(2, 3, 5, 8, dtype=np.int8)},
         "self must be float16, bfloat16 or float32 on {series}, not int8; convert it", {}, NEW),
-    Row({"r1": ones(1, 1, 5, 8, dtype=np.float32)},
-        "r1 must be float16 like self, float16, not float32; convert it", {}, NEW),
-    Row({"rotary_mode": "interleave"},
-        "rotary_mode must be half, not 'interleave'; pass 'half'", {"rotary_mode": "half"}, NEW),
+    Row({"r1": ones(1, 1, 5, 8, dtype=BF16)},
+        "r1 must be float16 or float32 for self of float16, not bfloat16; convert it",
+        {name: ones(1, 1, 5, 8, dtype=np.float32) for name in ("r1", "r2")}, NEW),
+    Row({"r2": ones(1, 1, 5, 8, dtype=np.float32)},
+        "r2 must be float16 like r1, float16, not float32; convert it", {}, NEW),
+    Row({"rotary_mode": "quarter"},
+        "rotary_mode must be half or interleave, not 'quarter'; choose one of these",
+        {"rotary_mode": "interleave"}, NEW),
+    Row({"rotary_mode": "interleave", "r1": ones(2, 1, 5, 8), "r2": ones(2, 1, 5, 8)},
+        FITS.format((2, 1, 5, 8)).replace("a layout of the document", "11SD, 1S1D, S11D or T1D"),
+        {"rotary_mode": "half", "r1": ones(2, 1, 5, 8), "r2": ones(2, 1, 5, 8)}, NEW),
+    Row({"rotary_mode": "interleave", "self": ones(50, 20, 5, 8)},
+        "self must have fewer than 1000 vectors a line, of fewer than 896 numbers, for rotary_mode "
+        "'interleave', not 1000 of 8; cut it into parts",
+        {"rotary_mode": "interleave", "self": ones(27, 37, 5, 8)}, NEW),
     Row({"self": ones(5, 8)},
         "self must have three or four dimensions, not 2; reshape it", {}, NEW),
     Row({"self": ones(0, 3, 5, 8)},

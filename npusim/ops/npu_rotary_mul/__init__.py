@@ -2,21 +2,26 @@
 
 .. code-block:: text
 
+    rotary_mode half
     y[j]         = x[j] * r1[j] + x[j + half] * -r2[j]               j < half = width / 2
     y[j + half]  = x[j + half] * r1[j + half] + x[j] * r2[j + half]
+
+    rotary_mode interleave
+    y[2 * j]     = x[2 * j] * r1[2 * j] - x[2 * j + 1] * r2[2 * j]
+    y[2 * j + 1] = x[2 * j + 1] * r1[2 * j + 1] + x[2 * j] * r2[2 * j + 1]
 
 *r1* holds cosines and *r2* sines. All is float32, each product and each sum rounded by itself, then
 one rounding to the type of x, to nearest, ties to even. The halves of r1 and r2 need not be equal.
 
 Sources: ops-transformer@c29bc10 posembedding/rotary_position_embedding, op_kernel and op_host, and
 the operator's document (torch_npu-npu_rotary_mul.md). Atlas A2 and A3; on Atlas inference torch_npu
-runs other kernels, and npusim refuses. Not there:
-
-* rotary_mode="interleave", which turns neighbours in place of halves, is refused.
-* r1 and r2 of float32 with 16-bit x, which torch_npu casts first, are refused: cast them.
+runs other kernels, and npusim refuses. r1 and r2 of float32 are cast to a 16-bit type of x
+first, by kernels of their own.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
@@ -26,6 +31,16 @@ from npusim.ops.npu_rotary_mul.reference import reference
 from npusim.ops.npu_rotary_mul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """torch_npu casts r1 and r2 to the type of x (op-plugin@517f2e7,
+    RotaryMulKernelNpuOpApi.cpp)."""
+    if not p.casts:
+        return ()
+    dtype = p.x.spec.dtype
+    return tuple(("cast", {"x": arguments[name], "dtype": dtype}) for name in ("r1", "r2"))
+
 
 TORCH = TorchFunction(
     schema="npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half') -> Tensor",
@@ -37,6 +52,7 @@ OPERATOR = Operator(
     name="npu_rotary_mul",
     document=__doc__,
     check=check,
+    earlier=_earlier,
     tile=tile,
     build=build,
     reference=reference,

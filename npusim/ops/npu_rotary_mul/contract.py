@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -20,8 +22,12 @@ from npusim.ops._contract import Contract
 __all__ = ["Heads", "Problem", "check"]
 
 MAX_WIDTH = 896
-"""Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp)."""
-MODES = ("half",)
+"""Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
+takes shorter ones only for interleave."""
+MAX_HEADS = 1000
+"""Of a line, for interleave: fewer (the operator's document)."""
+HALF, INTERLEAVE = "half", "interleave"
+MODES = (HALF, INTERLEAVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,10 @@ class Problem(_protocol.Problem):
     inner: Heads
     is_single: bool
     """Whether all vectors turn by the same line."""
+    is_interleaved: bool
+    """Whether neighbours turn, in place of halves."""
+    casts: bool
+    """Whether r1 and r2 came in float32 and are cast to the type of x first."""
 
     @property
     def vectors(self) -> int:
@@ -67,6 +77,9 @@ class _Axes:
     outer: Heads
     inner: Heads = Heads(1, 1)
     is_single: bool = False
+    fits_interleaving: bool = False
+    """Whether the document has the layout for interleave; such vectors of a line then lie in
+    *outer.count* runs, of *inner.count* vectors each."""
 
 
 def check(spec: DeviceSpec, self: Any, r1: Any, r2: Any, rotary_mode: Any = "half") -> Problem:
@@ -79,10 +92,10 @@ def check(spec: DeviceSpec, self: Any, r1: Any, r2: Any, rotary_mode: Any = "hal
         Code.UNSUPPORTED,
     )
     x = contract.operand("self", self, (FLOAT16, BFLOAT16, FLOAT32))
-    like = f" like self, {x.spec.dtype}"
-    cos = contract.operand("r1", r1, (x.element,), like)
-    sin = contract.operand("r2", r2, (x.element,), like)
-    contract.choice("rotary_mode", rotary_mode, MODES)
+    kinds = dict.fromkeys((x.element, FLOAT32))
+    cos = contract.operand("r1", r1, tuple(kinds), f" for self of {x.spec.dtype}")
+    sin = contract.operand("r2", r2, (cos.element,), f" like r1, {cos.spec.dtype}")
+    mode = contract.choice("rotary_mode", rotary_mode, MODES)
     contract.require(
         len(x.shape) in (3, 4),
         f"self must have three or four dimensions, not {len(x.shape)}; reshape it",
@@ -98,15 +111,23 @@ def check(spec: DeviceSpec, self: Any, r1: Any, r2: Any, rotary_mode: Any = "hal
         sin.shape == cos.shape,
         f"r2 must have the shape of r1, {cos.shape}, not {sin.shape}; pass both for the same lines",
     )
-    axes = _axes(x.shape, cos.shape)
+    is_interleaved = mode == INTERLEAVE
+    axes = _axes(x.shape, cos.shape, is_interleaved=is_interleaved)
     if axes is None:
+        layouts = "11SD, 1S1D, S11D or T1D" if is_interleaved else "a layout of the document"
         contract.fail(
             f"r1 must have the last dimension of self and, of the others, 1 in place of those that "
-            f"turn alike, in a layout of the document, not shape {cos.shape} for {x.shape}; "
+            f"turn alike, in {layouts}, not shape {cos.shape} for {x.shape}; "
             f"reshape it"
         )
+    heads = axes.outer.count * axes.inner.count
+    contract.require(
+        not is_interleaved or (heads < MAX_HEADS and width < MAX_WIDTH),
+        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} numbers, "
+        f"for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
+    )
     return Problem(
-        inputs=(x, cos, sin),
+        inputs=(x, _as(x.element, cos), _as(x.element, sin)),
         outputs={"output": TensorSpec(x.shape, x.spec.dtype)},
         x=x,
         width=width,
@@ -117,10 +138,21 @@ def check(spec: DeviceSpec, self: Any, r1: Any, r2: Any, rotary_mode: Any = "hal
         outer=axes.outer,
         inner=axes.inner,
         is_single=axes.is_single,
+        is_interleaved=is_interleaved,
+        casts=cos.element is not x.element,
     )
 
 
-def _axes(x: tuple[int, ...], r: tuple[int, ...]) -> _Axes | None:
+def _as(dtype: DType, operand: Operand) -> Operand:
+    """*operand* cast to *dtype*, as a kernel of its own does first: to nearest, ties to even."""
+    if operand.element is dtype:
+        return operand
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = None if operand.array is None else operand.array.astype(dtype.numpy)
+    return Operand(operand.name, TensorSpec(operand.shape, dtype.name), array)
+
+
+def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> _Axes | None:
     """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
 
     Which axis is which is told by r: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
@@ -135,10 +167,21 @@ def _axes(x: tuple[int, ...], r: tuple[int, ...]) -> _Axes | None:
     layouts = (
         ((a, b, c), _Axes(1, 0, a * b * c, 1, Heads(1, 1))),
         ((1, 1, 1), _Axes(1, 0, a * b * c, 1, Heads(1, 1), is_single=True)),
-        ((1, 1, c), _Axes(1, 0, c, 1, Heads(a * b, c))),
+        ((1, 1, c), _Axes(1, 0, c, 1, Heads(a * b, c), fits_interleaving=True)),
         ((a, 1, c), _Axes(a, b * c, c, 1, Heads(b, c))),
-        ((1, b, 1), _Axes(1, 0, b, c, Heads(a, b * c), Heads(c, 1))),
+        (
+            (1, b, 1),
+            _Axes(1, 0, b, c, Heads(a, b * c), Heads(c, 1), fits_interleaving=True),
+        ),
         ((a, b, 1), _Axes(1, 0, a * b, c, Heads(c, 1))),
-        ((a, 1, 1), _Axes(1, 0, a, b * c, Heads(b * c, 1))),
+        (
+            (a, 1, 1),
+            _Axes(1, 0, a, b * c, Heads(1, b * c), Heads(b * c, 1), fits_interleaving=True),
+        ),
     )
-    return next((axes for shape, axes in layouts if shape == r[:3]), None)
+    fits = (
+        axes
+        for shape, axes in layouts
+        if shape == r[:3] and (axes.fits_interleaving or not is_interleaved)
+    )
+    return next(fits, None)

@@ -25,14 +25,17 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, bindings, repeat
+from npusim.ops.npu_rotary_mul import interleaved
 from npusim.ops.npu_rotary_mul.contract import Problem
-from npusim.ops.npu_rotary_mul.tiling import Plan, half_pitch
+from npusim.ops.npu_rotary_mul.tiling import InterleavedPlan, Plan, half_pitch
 
 __all__ = ["build"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many lines share their program."""
+    if isinstance(plan, InterleavedPlan):
+        return interleaved.build(spec, p, plan)
     kernel = RotaryMul(spec, p, plan)
     programs: dict[int, Program] = {}
     blocks: list[Block] = []
