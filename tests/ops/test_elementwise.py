@@ -72,6 +72,22 @@ def test_the_kernel_gives_the_bits_of_the_reference(
             assert_same(np.asarray(found), np.asarray(operator.reference(**given, **known)))
 
 
+@pytest.mark.parametrize("device", CHIPS)
+def test_a_selection_takes_numbers_and_what_is_broadcast(
+    device: str, rng: np.random.Generator
+) -> None:
+    x = rng.normal(size=(5, 40)).astype(HALF)
+    flags = rng.integers(0, 2, (5, 40)).astype(np.uint8)
+    for condition, a, b in (
+        (np.array(1, np.uint8), x[:, :1], x[:1]),
+        (flags[:, :1], x[:1], HALF(0.5).reshape(1)),
+        (flags[:1], x, x[:, :1]),
+        (flags, x[:1, :1], x[1:2, 1:2]),
+    ):
+        found = run("where", condition, a, b, device=device, timing=False).output
+        assert_same(np.asarray(found), np.where(condition == 1, a, b))
+
+
 VECTORS = [
     # Worked out apart, in the steps of the vendor's description.
     ("silu", BF16, [0xC100, 0xBF80, 0x0000, 0x3F00, 0x4040, 0x41A0],

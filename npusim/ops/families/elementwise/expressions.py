@@ -100,7 +100,7 @@ def _tanh(chain: Chain, x: Value) -> Value:
 
 
 def _where(chain: Chain, condition: Value, x: Value, other: Value) -> Value:
-    flags = chain.spread(chain.cast(condition, FLOAT16))
+    flags = chain.spread(condition)
     ones = chain.constant(1.0, FLOAT16)
     return chain.select(chain.compare("eq", flags, ones), x, other)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import FLOAT16, DType
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
@@ -120,15 +120,13 @@ def steps_of(spec: DeviceSpec, p: Problem) -> Steps:
     """What the kernel of *p* does with a tile."""
     chain = Chain(spec)
     # A number for all is widened once, on its way into its register.
+    # Flags are compared in float16, whatever they choose from.
+    targets = [FLOAT16 if x.name == "condition" else p.computed_in for x in p.inputs]
     operands = [
-        chain.operand(p.computed_in if extent == "number" else x.element, extent)
-        for x, extent in zip(p.inputs, p.extents, strict=True)
+        chain.operand(target if extent == "number" else x.element, extent)
+        for x, extent, target in zip(p.inputs, p.extents, targets, strict=True)
     ]
-    is_flag = [x.name == "condition" for x in p.inputs]
-    values = [
-        x if keeps else chain.cast(x, p.computed_in)
-        for x, keeps in zip(operands, is_flag, strict=True)
-    ]
+    values = [chain.cast(x, target) for x, target in zip(operands, targets, strict=True)]
     bounds = (p.low, p.high) if p.name == "clamp" else ()
     found = p.expression.write(chain, *values, *bounds)
     output = p.output.element
@@ -326,8 +324,9 @@ class Tiles:
 
     def program(self, tiles: Iterable[list[GmView]]) -> Program:
         """*tiles* one after the other, each the views of its operands and of its result."""
-        for view, queue in self.numbers:
-            self._take_number(view, queue)
+        dtypes = [x.dtype for x in self.steps.operands if x.extent == "number"]
+        for (view, queue), dtype in zip(self.numbers, dtypes, strict=True):
+            self._take_number(view, queue, dtype)
         for local, (_, number) in zip(self.constants, self.steps.constants, strict=True):
             self.builder.emit(Duplicate(local, number))
             self.builder.barrier("vector")
@@ -335,13 +334,13 @@ class Tiles:
             repeat(self.builder, self._tile, *views)
         return self.builder.build()
 
-    def _take_number(self, view: GmView, queue: Queue) -> None:
-        """Put the one number of *view* into the register of its name."""
+    def _take_number(self, view: GmView, queue: Queue, dtype: DType) -> None:
+        """Put the one number of *view* into the register of its name, as *dtype*."""
         slot = load(self.builder, self.spec, queue, view)
         number = slot.of(view.dtype, 1)
-        if view.dtype is not self.p.computed_in:
+        if view.dtype is not dtype:
             assert self.widened is not None
-            number = self.widened.of(self.p.computed_in, 1)
+            number = self.widened.of(dtype, 1)
             self.builder.emit(Cast(number, slot.of(view.dtype, 1)))
             self.builder.sync("vector", "scalar")
         self.builder.emit(ScalarLoad(view.name, number))
