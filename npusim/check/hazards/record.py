@@ -127,6 +127,13 @@ def has_cross_core_flags(program: Program) -> bool:
     return any(isinstance(op, kinds) for body in program.leaves for op in body)
 
 
+FEW_FLAGS = 16
+"""Between cores, in a body that is followed as one.
+
+What many of them say of many accesses is longer than the calls that the body makes.
+"""
+
+
 class Recorder:
     """Records programs; bodies that they share are followed once."""
 
@@ -135,6 +142,7 @@ class Recorder:
         self._known: dict[tuple[int, Hashable], _Followed] = {}
         self._numbers: dict[_Effect, int] = {}
         self._awaited: dict[Body, tuple[Flag, ...]] = {}
+        self._cross_core: dict[Body, int] = {}
         self._records: dict[Hashable, Record] = {}
 
     def record(self, program: Program) -> tuple[Record, list[Called]]:
@@ -144,7 +152,8 @@ class Recorder:
             return _recorded_in(order, program.ops)
         up: dict[Flag, int] = {}
         called = []
-        for call in program.calls:
+        calls = [x for call in program.calls for x in self._with_few_flags(call)]
+        for call in calls:
             called.append(self._followed(call.body, up))
             for flag, taken, pasts in called[-1].effect.flags:
                 up[flag] = up.get(flag, 0) - taken + len(pasts)
@@ -155,8 +164,28 @@ class Recorder:
                 touched = [(number, index) for index in range(len(followed.accesses))]
                 state.call(followed.effect, touched)
             self._records[key] = state.record()
-        pairs = zip(program.calls, called, strict=True)
+        pairs = zip(calls, called, strict=True)
         return self._records[key], [(call.shifts, followed.accesses) for call, followed in pairs]
+
+    def _with_few_flags(self, call: Call) -> Iterator[Call]:
+        """*call*, or the calls of its body where flags between cores are more than a few."""
+        if not call.body.calls or self._flags_in(call.body) <= FEW_FLAGS:
+            yield call
+            return
+        for inner in call.body.calls:
+            shifted = Call(inner.body, added(inner.shifts, call.shifts))
+            yield from self._with_few_flags(shifted)
+
+    def _flags_in(self, body: Body) -> int:
+        """How many flags between cores *body* sets and awaits."""
+        if body not in self._cross_core:
+            kinds = CrossCoreSetFlag, CrossCoreWaitFlag
+            self._cross_core[body] = (
+                sum(self._flags_in(call.body) for call in body.calls)
+                if body.calls
+                else sum(isinstance(op, kinds) for op in body.ops)
+            )
+        return self._cross_core[body]
 
     def _followed(self, body: Body, up: dict[Flag, int]) -> _Followed:
         """*body*, followed from where so many sets of flags are *up*."""

@@ -19,8 +19,10 @@ of these are launched than a step has products, and how many groups are combined
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT32
@@ -178,13 +180,31 @@ def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
             index += 1
 
 
+class Round(NamedTuple):
+    """The steps of some columns."""
+
+    column: int
+    number: int
+    """The same for rounds of the same steps."""
+    steps: tuple[Step, ...]
+    """With columns counted from `column`."""
+
+
+def rounds(every: Iterable[Step]) -> Iterator[Round]:
+    """*every* step, by rounds."""
+    numbers: dict[tuple[Step, ...], int] = {}
+    for column, of_round in groupby(every, key=lambda step: step.column):
+        own = tuple(step._replace(column=0) for step in of_round)
+        yield Round(column, numbers.setdefault(own, len(numbers)), own)
+
+
 # ---- who does what ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     cube, vector = _CubeCore(spec, p, plan), _VectorCore(spec, p, plan)
-    every, bound = tuple(steps(p, plan)), bindings(p, plan)
+    every, bound = tuple(rounds(steps(p, plan))), bindings(p, plan)
     return mixed_launch(
         plan.block_dim,
         lambda _: bound,
@@ -210,29 +230,36 @@ class _CubeCore:
         columns, max_k = min(BLOCK_N, plan.round_n), plan.pack_groups * p.traits.group_size
         self._cube = GroupCube(self._builder, p, columns, max_k, depth=2)
 
-    def program(self, every: tuple[Step, ...], core: int) -> Program:
+    def program(self, every: tuple[Round, ...], core: int) -> Program:
         """The program of cube core number *core*."""
-        builder, cube, size = self._builder, self._cube, self._f.group_size
+        builder, weight = self._builder, self._cube.weight
         builder.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+        for column, number, of_round in every:
+            shifts = {weight.name: weight.shift(column)}
+            builder.call((number, core), shifts, partial(self._round, of_round, core))
+        return builder.build()
+
+    def _round(self, every: tuple[Step, ...], core: int) -> None:
+        """The share of *core* of the steps of a round."""
+        cube, size = self._cube, self._f.group_size
         for step in every:
             k, count, columns = step.group * size, step.groups * size, step.products.columns
             repeat(
-                builder,
+                self._builder,
                 self._multiply,
-                self._tasks(step, core),
+                self._tasks(step.groups, columns, core),
                 step.waits,
                 cube.digits.tile(0, self._products.digit_rows, k, count),
                 cube.weight.tile(step.column, columns, k, count),
                 step.products,
             )
-        return builder.build()
 
-    def _tasks(self, step: Step, core: int) -> tuple[_Task, ...]:
+    def _tasks(self, groups: int, columns: int, core: int) -> tuple[_Task, ...]:
         """The share of *core*: a run of the groups of one block of columns after the other."""
         every = [
-            _Task(group, column, columns)
-            for column, columns in pieces(step.products.columns, BLOCK_N)
-            for group in range(step.groups)
+            _Task(group, column, width)
+            for column, width in pieces(columns, BLOCK_N)
+            for group in range(groups)
         ]
         run = share(len(every), self._plan.block_dim, core)
         return tuple(every[run.start : run.stop])
@@ -274,7 +301,7 @@ class _VectorCore:
         self._builder.reset_buffers()
         self._sums = _StripSums(self._builder, p, plan)
 
-    def program(self, every: tuple[Step, ...], core: int) -> Program:
+    def program(self, every: tuple[Round, ...], core: int) -> Program:
         """The program of vector core number *core*."""
         builder, plan = self._builder, self._plan
         self._write_digits(core)
@@ -284,12 +311,13 @@ class _VectorCore:
         part, strip = divmod(core, ceil_div(plan.round_n, plan.strip_n))
         row, left = part * plan.strip_m, strip * plan.strip_n
         rows = slice(row, min(row + plan.strip_m, self._f.m))
-        for step in every:
-            columns = slice(left, min(left + plan.strip_n, step.products.columns))
-            if rows.stop > rows.start and columns.stop > columns.start:
-                self._sums.add(step, rows, columns)
+        for column, number, of_round in every:
+            right = min(left + plan.strip_n, of_round[0].products.columns)
+            if rows.stop > rows.start and right > left:
+                here = slice(column + left, column + right)
+                self._sums.add_round(number, of_round, rows, left, here)
             else:
-                repeat(builder, self._idle, step.releases)
+                builder.call(("idle", number), {}, partial(self._idle_round, of_round))
         return builder.build()
 
     def _write_digits(self, core: int) -> None:
@@ -303,6 +331,11 @@ class _VectorCore:
         run = ceil_div(len(every), 2 * self._plan.block_dim)
         for row, group, groups in every[core * run : (core + 1) * run]:
             self._splitter.write(row, group, groups)
+
+    def _idle_round(self, every: tuple[Step, ...]) -> None:
+        """A round of a core that has no part of its columns or rows."""
+        for step in every:
+            repeat(self._builder, self._idle, step.releases)
 
     def _idle(self, releases: bool) -> None:
         """A step of a core that has no part of its columns or rows."""
@@ -333,21 +366,46 @@ class _StripSums:
             max_products=plan.joint_groups * count,
         )
 
-    def add(self, step: Step, rows: slice, columns: slice) -> None:
-        """Add the groups of *step* to the sums of *rows* and of *columns* of its round."""
+    def add_round(
+        self, number: int, every: tuple[Step, ...], rows: slice, left: int, columns: slice
+    ) -> None:
+        """Add *every* step of round *number* to the sums of *rows* and *columns* of the output.
+
+        The columns begin at *left* of the round.
+        """
+        width = columns.stop - columns.start
+        # Strips of the same width differ by where they begin in each tensor.
+        first = self._views(every[0], rows, 0, slice(0, width))
+        shifts = {
+            here.name: here.offset_bytes - there.offset_bytes
+            for here, there in zip(self._views(every[0], rows, left, columns), first, strict=True)
+            if here is not None and there is not None
+        }
+        key = number, rows.start, rows.stop, width
+        self._builder.call(key, shifts, partial(self._add_steps, every, rows, width))
+
+    def _add_steps(self, every: tuple[Step, ...], rows: slice, width: int) -> None:
+        """Add *every* step of a round to the sums of *rows* and the first *width* columns."""
+        for step in every:
+            views = self._views(step, rows, 0, slice(0, width))
+            of_step = step.is_first, step.is_last, step.releases
+            repeat(self._builder, self._add, *of_step, *views)
+
+    def _views(
+        self, step: Step, rows: slice, left: int, columns: slice
+    ) -> tuple[GmView | None, ...]:
+        """What *step* touches in global memory for *rows* and *columns* of the output.
+
+        The columns begin at *left* of the products.
+        """
         groups = slice(step.group, step.group + step.groups)
-        here = slice(step.column + columns.start, step.column + columns.stop)
         # From these rows of the first digit of the first group to those of the last.
         span = slice(rows.start, rows.stop + step.products.rows - self._f.m)
-        repeat(
-            self._builder,
-            self._add,
-            step.is_first,
-            step.is_last,
-            step.releases,
-            step.products[span, columns],
-            *self._epilogue.views(rows, here),
-            *self._operands.views(rows, groups, here),
+        in_products = slice(left, left + columns.stop - columns.start)
+        return (
+            step.products[span, in_products],
+            *self._epilogue.views(rows, columns),
+            *self._operands.views(rows, groups, columns),
         )
 
     def release_half(self) -> None:
