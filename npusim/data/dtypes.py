@@ -293,11 +293,12 @@ def cast(
 ) -> Array:
     """Convert *values* to *dst*, rounding by *mode*.
 
-    Sources: float32, float16, bfloat16, int8, uint8, int16, int32 arrays (int4 as int8). int4 comes
-    out as int8 numbers in [-8, 7]; :func:`pack_int4` makes them bytes. Integer to float ignores
-    *mode* and rounds to nearest even (asc-devkit, precision_conversion.md). The result is written
-    to *out*, where it is given: an array of its shape and type, which may share memory with
-    *values*. Raises ValueError on an unknown mode.
+    Sources: float32, float16, bfloat16, int8, uint8, int16, int32 arrays (int4 as int8), and int64,
+    which goes to int32 alone and saturates (assumed). int4 comes out as int8 numbers in [-8, 7];
+    :func:`pack_int4` makes them bytes. Integer to float ignores *mode* and rounds to nearest even
+    (asc-devkit, precision_conversion.md). The result is written to *out*, where it is given: an
+    array of its shape and type, which may share memory with *values*. Raises ValueError on an
+    unknown mode.
     """
     if mode not in _ROUND_MODES:
         raise ValueError(
@@ -333,7 +334,7 @@ def _looked_up(values: Array, table: Array, out: Array | None) -> Array:
 
 
 def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow) -> Array:
-    """Numbers that numpy or ml_dtypes make the cast of, for sources of 32 bits."""
+    """Numbers that numpy or ml_dtypes make the cast of, for sources of 32 and of 64 bits."""
     if values.dtype == np.float32 and dst in _LAST_FLOAT32:
         whole = Whole.rounded(values, dst, mode)
         if whole is not None:
@@ -349,6 +350,8 @@ def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow)
             return cast(values.astype(np.int16), dst, mode, overflow)
     elif values.dtype == np.int32 and dst is FLOAT32:
         return values
+    elif values.dtype == np.int64 and dst is INT32:
+        return np.clip(values, *_INTEGER_RANGE[INT32])
     return _define(values, dst, mode, overflow)
 
 

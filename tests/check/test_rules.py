@@ -19,6 +19,7 @@ from npusim.data.dtypes import (
     INT8,
     INT16,
     INT32,
+    INT64,
     UINT8,
     DType,
     RoundMode,
@@ -661,6 +662,7 @@ def test_every_cast_of_the_table_is_accepted_and_no_other(
         (INT32, FLOAT16, "rint", False, False),
         (FLOAT32, INT8, "rint", False, False),
         (INT8, FLOAT32, "none", False, False),
+        (INT64, INT32, "none", True, False),
     ],
 )
 def test_casts_that_the_two_architectures_have(

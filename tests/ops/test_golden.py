@@ -223,6 +223,16 @@ CASES = [
         )
     ),
     *(
+        Case(
+            "npu_scatter_nd_update", template,
+            (TensorSpec((rows, *[4] * (depth - 1), 32), "float16"), TensorSpec((3, depth), dtype),
+             TensorSpec((3, 32), "float16")), (A2,),
+        )
+        for template, rows, depth, dtype in (
+            ("sorted", 9, 2, "int64"), ("scanned", 2**24, 1, "int32"),
+        )
+    ),
+    *(
         Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
         for template, rows, columns, chip in (
             ("short", 9000, 8, INFERENCE), ("short_table", 9, 8, A2), ("whole", 9000, 32, A2),

@@ -117,6 +117,11 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_rms_norm": {"x": ones(4, 16), "gamma": ones(16)},
     "npu_reshape_and_cache": TOKENS | CACHES | {"slot_indices": SLOTS},
     "npu_rotary_mul": {name: ones(1, 1, 4, 16) for name in ("self", "r1", "r2")},
+    "npu_scatter_nd_update": {
+        "self": ones(4, 16),
+        "indices": np.array([[1], [3]]),
+        "updates": ones(2, 16),
+    },
     "npu_scatter_pa_kv_cache": TOKENS | CACHES | {"slot_mapping": SLOTS, "cache_mode": "Norm"},
     "npu_swiglu": {"x": ones(4, 64)},
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}

@@ -101,6 +101,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "tokens": ("npu_scatter_pa_kv_cache", TOKENS | {"slot_mapping": SLOTS, "cache_mode": "Norm"}),
     "tokens of blocks": ("npu_reshape_and_cache", TOKENS | {"slot_indices": SLOTS}),
+    "rows replaced": (
+        "npu_scatter_nd_update",
+        {"self": HALF, "indices": np.array([[N - 1]]), "updates": ones(1, N, dtype=F16)},
+    ),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",

@@ -16,6 +16,7 @@ from npusim.data.dtypes import (
     INT8,
     INT16,
     INT32,
+    INT64,
     UINT8,
     DType,
     RoundMode,
@@ -89,6 +90,7 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
         (INT32, FLOAT32): ("none",),
         (INT32, FLOAT16): ("none",),
         (INT16, FLOAT16): _INTEGRAL,
+        (INT64, INT32): ("none",),
     },
     "2002": {
         (FLOAT32, FLOAT16): ("odd", "none"),
