@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, Array, DType
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
@@ -105,7 +105,7 @@ def _places(
             )
     if not count:
         return ()
-    places = np.ravel_multi_index(tuple(numbers.T), leading)
+    places: Array = np.array(np.ravel_multi_index(tuple(numbers.T), leading))
     _, first, counts = np.unique(places, return_index=True, return_counts=True)
     for tuple_number in first[counts > 1][:1]:
         contract.fail(
