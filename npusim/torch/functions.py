@@ -139,6 +139,9 @@ def _is_int64(value: Any) -> bool:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    declared.name: _function(op, declared) for op in ops.names() for declared in ops.load(op).torch
+    declared.name: _function(op, declared)
+    for op in ops.names()
+    for declared in ops.load(op).torch
+    if not declared.is_aten
 }
 """Name in torch_npu -> function."""

@@ -138,6 +138,22 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"y_dtype": "quint4x2"},
     ),
+    "turned halves": (
+        "npu_rotary_mul",
+        {"self": half(2, 3, 5, 16), "r1": half(1, 1, 5, 16), "r2": half(1, 1, 5, 16)},
+        {},
+    ),
+    "turned neighbours": (
+        "npu_rotary_mul",
+        {"self": half(2, 3, 16), "r1": torch.rand(2, 1, 16), "r2": torch.rand(2, 1, 16)}
+        | {"rotary_mode": "interleave"},
+        {},
+    ),
+    "rows replaced": (
+        "npu_scatter_nd_update",
+        {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
+        {},
+    ),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
@@ -350,6 +366,51 @@ def test_a_thousand_calls_leave_nothing_behind() -> None:
     assert calls(490) == before
     gc.collect()
     assert len(gc.get_objects()) - objects < 100
+
+
+def test_rows_are_replaced_in_place() -> None:
+    x, indices, updates = half(9, 16), torch.tensor([[5], [2]]), half(2, 16)
+    wanted = x.clone()
+    wanted[indices[:, 0]] = updates
+    card = x.npu()
+    assert torch_npu.npu_scatter_nd_update_(card, indices.npu(), updates.npu()) is card
+    assert torch.equal(card.cpu(), wanted)
+
+
+def test_tokens_are_written_into_caches_in_place() -> None:
+    key, value, pages = half(2, 1, 16), half(2, 1, 16), torch.zeros(3, 4, 1, 16).half()
+    slots = torch.tensor([9, 2], dtype=torch.int32).npu()
+    for name in ("npu_scatter_pa_kv_cache", "_npu_reshape_and_cache"):
+        caches = pages.npu(), pages.npu()
+        more = {"cache_mode": "Norm"} if "scatter" in name else {}
+        call = getattr(torch_npu, name)
+        assert call(key.npu(), value.npu(), *caches, slots, **more) is None
+        for cache, tokens in zip(caches, (key, value), strict=True):
+            wanted = pages.clone().view(12, 1, 16)
+            wanted[[9, 2]] = tokens
+            assert torch.equal(cache.cpu(), wanted.view(3, 4, 1, 16))
+
+
+def test_embedding_of_torch_runs_on_the_card() -> None:
+    table, indices = half(50, 16), torch.tensor([[3, 49], [0, 3]])
+    before = clock.now_us
+    found = torch.nn.functional.embedding(indices.npu(), table.npu())
+    took_us = clock.now_us - before
+    assert torch.equal(found.cpu(), table[indices])
+    run = npusim.run("embedding", array(table), array(indices), device=A2)
+    assert took_us == pytest.approx(run.time_us)
+
+
+def test_embedding_has_gradients_and_refuses_rows_that_are_not_there() -> None:
+    table = torch.nn.Embedding(5, 4).npu()
+    table(torch.tensor([1, 3, 1]).npu()).sum().backward()
+    assert table.weight.grad.cpu().sum(1).tolist() == [0, 8, 0, 4, 0]
+    refused(
+        lambda: table(torch.tensor([5]).npu()),
+        "embedding: NPU function error: call aclnnEmbedding failed, error code is 161002\n"
+        "embedding: indices must name rows in [0, 5) of weight, not 5; a card would read "
+        "elsewhere: correct them [161002]",
+    )
 
 
 # ---- formats ----
