@@ -366,7 +366,7 @@ class Walk:
         clashing += [(key, access) for access in written for key in access.keys(False)]
         clashes: list[tuple[_Access, _Access]] = []
         for other in self.lanes.values():
-            if other is not lane:
+            if other.touched and other is not lane:
                 clashes += self._clashes(clashing, other, lane.clock.get(other.pipe, 0), lane)
         # asc-devkit, PipeBarrier(ISASI).md: the vector pipe does not wait for its own results.
         if op.pipe == "vector":

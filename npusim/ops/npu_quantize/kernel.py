@@ -36,15 +36,27 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     for row, rows in pieces(p.rows, plan.rows_per_core):
         for column, columns in pieces(p.columns, plan.columns_per_core, least_columns(spec, p)):
             # Scaled by row, a rectangle's first row decides which scale comes first.
-            phase = row % p.period if p.scaling == "row" else 0
+            phase, start = 0, column if p.scaling == "column" else 0
+            if p.scaling == "row":
+                phase, start = _first_scale(p, row, rows)
             key = (rows, columns, phase)
             if key not in programs:
                 programs[key] = kernel.program(rows, columns, phase)
-            start = column if p.scaling == "column" else 0
             vectors = [_vector(operand)[:, start:] for operand in p.inputs[1:]]
             bound = bindings(x[row:, column:], output[row:, column:], *vectors)
             blocks.append(Block(len(blocks), kinds[len(blocks)], programs[key], bound))
     return tuple(blocks)
+
+
+def _first_scale(p: Problem, row: int, rows: int) -> tuple[int, int]:
+    """Scaled by row: which scale *row* takes, from the one on that the tensor is bound from.
+
+    That is the first of its chunk where this and all that *rows* take are whole.
+    """
+    phase = row % p.period
+    if phase + rows > p.period - p.period % SCALE_CHUNK:
+        return phase, 0
+    return phase % SCALE_CHUNK, phase - phase % SCALE_CHUNK
 
 
 def _matrices(p: Problem) -> tuple[GmView, GmView]:
