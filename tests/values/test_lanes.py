@@ -240,7 +240,11 @@ def test_the_first_core_that_traps_is_named_though_a_later_one_is_computed_befor
     )
     # Cores 0 and 3 lie side by side, and so do 1 and 2, which come after them.
     assert cut(*blocks) == [[0, 3], [1, 2]]
-    for trapping, first in (((3,), "must be zero"), ((3, 2), "must be 0"), ((0, 1), "must be zero")):
+    for trapping, first in (
+        ((3,), "must be zero"),
+        ((3, 2), "must be 0"),
+        ((0, 1), "must be zero"),
+    ):
         x[:] = 0
         x[trapping, 0] = 1
         with pytest.raises(TrapError, match=rf"^{first} \(core {min(trapping)}\)$"):
