@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -118,6 +119,7 @@ def l1_matrix(raw: Bytes, dtype: DType, nz_rows: int, rows: int, columns: int) -
 # ---- L0A, L0B ----
 
 
+@cache
 def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
     width = c0(dtype)
     return (FRACTAL_ROWS, width) if buffer == "l0a" else (width, FRACTAL_ROWS)
