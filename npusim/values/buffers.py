@@ -79,11 +79,10 @@ class Buffers:
         """What the shape of everything that is read begins with."""
         self._byte_exact = byte_exact
         self._tiles: dict[str, dict[int, LazyTile]] = {}
+        sizes = {name: getattr(core, f"{name}_bytes") for name in BUFFERS}
+        self._sizes: dict[str, int] = {n: size for n, size in sizes.items() if size is not None}
         self._bytes: dict[str, NDArray[np.uint8]] = {}
-        for name in BUFFERS:
-            size = getattr(core, f"{name}_bytes")
-            if size is not None:
-                self._bytes[name] = np.full((*self.lead, size), UNWRITTEN, np.uint8)
+        """Of the buffers that hold more than lazy tiles, or did."""
         self._views: dict[Local, tuple[int, Array]] = {}
         """One past the last byte, and the elements."""
 
@@ -100,11 +99,18 @@ class Buffers:
         return raw
 
     def _raw(self, buffer: str) -> NDArray[np.uint8]:
-        if buffer not in self._bytes:
+        raw = self._bytes.get(buffer)
+        if raw is None:
+            shape = *self.lead, self._size(buffer)
+            raw = self._bytes[buffer] = np.full(shape, UNWRITTEN, np.uint8)
+        return raw
+
+    def _size(self, buffer: str) -> int:
+        if buffer not in self._sizes:
             raise OutOfBufferError(
-                f"buffers: {buffer!r} must be a buffer of the core, one of {', '.join(self._bytes)}"
+                f"buffers: {buffer!r} must be a buffer of the core, one of {', '.join(self._sizes)}"
             )
-        return self._bytes[buffer]
+        return self._sizes[buffer]
 
     def view(self, local: Local) -> Array:
         """The elements of *local*: a writable view, `(count,)`, or `(repeats, blocks, elements)`.
@@ -160,15 +166,14 @@ class Buffers:
 
         Raises OutOfBufferError beyond the end of the buffer.
         """
-        raw = self._raw(buffer)
-        size = raw.shape[-1]
-        if tile.start < 0 or tile.end > size:
+        size = self._size(buffer)
+        start, end = tile.start, tile.end
+        if start < 0 or end > size:
             raise OutOfBufferError(
-                f"buffers: bytes [{tile.start}:{tile.end}] must lie within {size} bytes of "
+                f"buffers: bytes [{start}:{end}] must lie within {size} bytes of "
                 f"{buffer}; use a smaller tile"
             )
         tiles = self._tiles.setdefault(buffer, {})
-        start, end = tile.start, tile.end
         # Invariant: lazy tiles never overlap. One that the new tile covers is dropped unwritten;
         # one that it overlaps in part is materialised first, to keep the rest of its bytes.
         before = tiles.get(start)
@@ -179,7 +184,7 @@ class Buffers:
                 self._materialise(buffer, start, end)
                 break
         if self._byte_exact:
-            tile.write(raw)
+            tile.write(self._raw(buffer))
         else:
             tiles[start] = tile
 
@@ -195,7 +200,7 @@ class Buffers:
             # A list: tiles leave the dictionary in the loop.
             for tile in [tile for tile in tiles.values() if tile.start < end and start < tile.end]:
                 del tiles[tile.start]
-                tile.write(self._bytes[buffer])
+                tile.write(self._raw(buffer))
 
     def _within(self, local: Local) -> NDArray[np.uint8]:
         raw = self._raw(local.buffer)

@@ -9,13 +9,12 @@ its own, and finds in global memory what it would find alone.
 Three things are left alone. Atomic additions round, so their order counts: whoever has one runs by
 itself, and where cores meet all do then. A matrix of the cube is one call of numpy already, and is
 held in a way of its own (``matrices``). And where a core may trap, the first one in the order of
-the blocks must be the one that is named: only neighbours in that order run side by side.
+the blocks must be the one that is named: batches that meet would have to wait for one that stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from npusim.data.integers import ceil_div
 from npusim.kernel.program import Block, Call, Program
@@ -41,16 +40,12 @@ def batches(blocks: Sequence[Block], calls: Mapping[Program, tuple[Call, ...]]) 
     if meets and (traps or any(each.adds for each in facts)):
         return [(block,) for block in blocks]
     known = {program: [facts_of(call.body) for call in calls[program]] for program in calls}
-    keys = [_key(block, calls[block.program], known[block.program]) for block in blocks]
-    if traps:
-        groups = [list(run) for _, run in groupby(range(len(blocks)), keys.__getitem__)]
-    else:
-        found: dict[object, list[int]] = {}
-        for index, key in enumerate(keys):
-            found.setdefault(key, []).append(index)
-        groups = list(found.values())
+    groups: dict[object, list[int]] = {}
+    for index, block in enumerate(blocks):
+        key = _key(block, calls[block.program], known[block.program])
+        groups.setdefault(key, []).append(index)
     cut = []
-    for group in groups:
+    for group in groups.values():
         widest = max((each.width for each in known[blocks[group[0]].program]), default=0)
         most = max(1, OPERAND_BYTES // max(1, widest))
         # As few batches as that allows, of about the same number of lanes.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ __all__ = [
     "L0Tile",
     "L1Tile",
     "Panels",
+    "address_of",
     "joined",
     "l0_matrix",
     "l0c_matrix",
@@ -71,8 +72,8 @@ class L1Tile:
     dtype: DType
     nz_rows: int
     matrix: Array
-    is_constant: bool = False
-    """Whether the matrix is a view of memory that is never written."""
+    address: int = 0
+    """Of the first element, where the matrix is a view of memory that is never written, else 0."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,6 +119,7 @@ def l1_matrix(raw: Bytes, dtype: DType, nz_rows: int, rows: int, columns: int) -
 # ---- L0A, L0B ----
 
 
+@cache
 def _fractal(buffer: str, dtype: DType) -> tuple[int, int]:
     width = c0(dtype)
     return (FRACTAL_ROWS, width) if buffer == "l0a" else (width, FRACTAL_ROWS)
@@ -132,8 +134,8 @@ class L0Tile:
     buffer: str
     layout: Layout
     matrix: Array
-    is_constant: bool = False
-    """Whether the matrix is a view of memory that is never written."""
+    address: int = 0
+    """Of the first element, where the matrix is a view of memory that is never written, else 0."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -173,17 +175,23 @@ def l0_matrix(
 # ---- L0C ----
 
 
+def address_of(matrix: Array) -> int:
+    """Where *matrix* begins in the host's memory."""
+    address: int = matrix.__array_interface__["data"][0]
+    return address
+
+
 class Factor(NamedTuple):
-    """One side of a product, and whether it is a view of memory that is never written."""
+    """One side of a product."""
 
     matrix: Array
-    is_constant: bool
+    address: int = 0
+    """Of the first element, where the matrix is a view of memory that is never written, else 0."""
 
     @property
-    def address(self) -> int:
-        """Where it begins in the host's memory."""
-        address: int = self.matrix.__array_interface__["data"][0]
-        return address
+    def is_constant(self) -> bool:
+        """Whether it is a view of memory that is never written."""
+        return self.address != 0
 
     def key(self) -> tuple[object, ...]:
         """What tells it from others, while both live and nobody writes them."""
@@ -347,25 +355,28 @@ def joined(factors: list[Factor], axis: int) -> Factor:
     first = factors[0].matrix
     if len(factors) == 1:
         return factors[0]
-    ends = pairwise([(factor, factor.address) for factor in factors])
-    if all(_follows(*before, *after, axis) for before, after in ends):
-        # All are neighbours in constant memory with the same strides: one view, nothing copied.
+    if _are_neighbours(factors, axis):
+        # One view, nothing copied.
         length = sum(factor.matrix.shape[axis] for factor in factors)
         shape = (first.shape[0], length) if axis else (length, first.shape[1])
-        return Factor(as_strided(first, shape, first.strides), True)
-    return Factor(np.concatenate([matrix for matrix, _ in factors], axis), False)
+        return Factor(as_strided(first, shape, first.strides), factors[0].address)
+    return Factor(np.concatenate([matrix for matrix, _ in factors], axis))
 
 
-def _follows(before: Factor, start: int, factor: Factor, address: int, axis: int) -> bool:
-    (a, is_constant), (b, is_constant_too) = before, factor
-    return (
-        is_constant
-        and is_constant_too
-        and a.dtype == b.dtype
-        and a.strides == b.strides
-        and a.shape[1 - axis] == b.shape[1 - axis]
-        and address == start + int(a.shape[axis] * a.strides[axis])
-    )
+def _are_neighbours(factors: list[Factor], axis: int) -> bool:
+    """Whether all lie one after the other along *axis* in constant memory, with equal strides."""
+    first, address = factors[0]
+    for matrix, start in factors:
+        if not (
+            start
+            and start == address
+            and matrix.dtype == first.dtype
+            and matrix.strides == first.strides
+            and matrix.shape[1 - axis] == first.shape[1 - axis]
+        ):
+            return False
+        address = start + matrix.shape[axis] * matrix.strides[axis]
+    return True
 
 
 def l0c_matrix(raw: Bytes, dtype: DType, nz_rows: int, shape: tuple[int, int]) -> Array:

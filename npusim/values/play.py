@@ -69,6 +69,8 @@ class Player:
         self._late = None if model.byte_exact else Late(self._panels)
         self._late_tensors = set() if model.byte_exact else late
         self._buffers: dict[tuple[str, int], Buffers] = {}
+        self._trapped: dict[int, str] = {}
+        """Place of a block in the launch -> why it stopped."""
 
     def run(self, progress: Callable[[float], None] | None = None) -> None:
         """Run all blocks; *progress* is called with the share that has begun."""
@@ -85,6 +87,9 @@ class Player:
         plays = {batch: self._play(batch) for batch in batches}
         if not _meet(plays, CrossCoreFlagCounts(self._blocks), progress):
             raise AssertionError("flags between cores have been checked")
+        if self._trapped:
+            _, reason = min(self._trapped.items())
+            raise TrapError(reason)
         if self._late is not None:
             self._late.flush()
 
@@ -104,6 +109,8 @@ class Player:
     def _play(self, batch: Batch) -> Iterator[CrossCoreOp]:
         """Run the blocks of *batch* side by side, stopping at each flag between cores."""
         first = batch[0]
+        if any(place < self._blocks.index(first) for place in self._trapped):
+            return
         overflow, order = self._spec.half_overflow, self._model.cube_order
         buffers = self._fresh(first.kind, len(batch))
         state = State(buffers, {}, overflow, order, self._panels, late=self._late)
@@ -117,10 +124,19 @@ class Player:
                     else:
                         yield piece
         except TrapError as trap:
-            raise TrapError(f"{trap} (core {first.core})") from None
+            state.trapped[0] = str(trap)
         if state.trapped:
             lane, reason = min(state.trapped.items())
-            raise TrapError(f"{reason} (core {batch[lane].core})")
+            self._stop(batch[lane], reason)
+
+    def _stop(self, block: Block, reason: str) -> None:
+        """*block* trapped. It is named in the end, unless one before it in the launch does too.
+
+        Raises TrapError at once where others may wait for *block*: blocks run alone there.
+        """
+        self._trapped[self._blocks.index(block)] = message = f"{reason} (core {block.core})"
+        if self._has_cross_core_flags:
+            raise TrapError(message)
 
     def _fresh(self, kind: str, lanes: int) -> Buffers:
         """Empty buffers; batches that run one after the other, each to its end, share them."""

@@ -188,12 +188,6 @@ def test_wide_operands_are_not_made_wider_than_the_cache() -> None:
     assert cut(*(block(core, program) for core in range(5))) == [[0, 1], [2, 3], [4]]
 
 
-def test_where_a_core_may_trap_only_neighbours_lie_side_by_side() -> None:
-    traps, copies = Program("traps", (Trap(0, "never"),)), Program("copies", COPY)
-    blocks = [block(0, traps), block(1, traps), block(2, copies), block(3, traps)]
-    assert cut(*blocks) == [[0, 1], [2], [3]]
-
-
 # ---- traps, registers and what a cast has in hand ----
 
 
@@ -229,6 +223,32 @@ def test_the_first_core_that_traps_is_named_though_another_does_so_earlier(
     )
     with pytest.raises(TrapError, match=r"^fifth \(core 4\)$"):
         play(tiny, *ops, x=x, cores=4)
+
+
+def test_the_first_core_that_traps_is_named_though_a_later_one_is_computed_before_it(
+    tiny: DeviceSpec,
+) -> None:
+    read = Load(ROW, Global("x", 0, 32)), Barrier(), ScalarLoad("bad", Local("ub", 0, INT32, 1))
+    ends = Program("ends", (*read, Trap("bad", "must be zero")))
+    copies = Program("copies", (*read, Trap("bad", "must be 0"), Barrier(), *COPY))
+    x = np.zeros((4, 8), np.int32)
+    tensors = [GlobalTensor("x", x.nbytes, x.reshape(-1).view(np.uint8))]
+    tensors += [GlobalTensor("y", x.nbytes, np.zeros(x.nbytes, np.uint8))]
+    blocks = tuple(
+        Block(core, "aiv", program, {"x": Binding("x", 32 * core), "y": Binding("y", 32 * core)})
+        for core, program in enumerate((ends, copies, copies, ends))
+    )
+    # Cores 0 and 3 lie side by side, and so do 1 and 2, which come after them.
+    assert cut(*blocks) == [[0, 3], [1, 2]]
+    for trapping, first in (
+        ((3,), "must be zero"),
+        ((3, 2), "must be 0"),
+        ((0, 1), "must be zero"),
+    ):
+        x[:] = 0
+        x[trapping, 0] = 1
+        with pytest.raises(TrapError, match=rf"^{first} \(core {min(trapping)}\)$"):
+            chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
 
 
 def test_each_core_has_registers_of_its_own(tiny: DeviceSpec) -> None:

@@ -15,7 +15,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Load, LoadData, Local, Mmad, Store
 from npusim.values.buffers import UNWRITTEN, Buffers
 from npusim.values.late import MOST_ROWS, Late, Place
-from npusim.values.matrices import Factor, Panels
+from npusim.values.matrices import Factor, Panels, address_of
 from npusim.values.semantics import Memory, State, run
 
 CHIPS = ("ascend910b2", "ascend910_9391", "ascend310p3")
@@ -166,8 +166,8 @@ def test_products_of_the_same_columns_are_one_up_to_a_limit(
     monkeypatch.setattr("npusim.values.late.int_product", multiply)
     step, place = MOST_ROWS // 2, Place(0, 8, 0, 1, 0, 8)
     for row in (2 * step, 0, 5 * step, step, 4 * step):
-        left = Factor(x[row : row + step], True)
+        left = Factor(x[row : row + step], address_of(x[row:]))
         at = place._replace(top=row, bottom=row + step)
-        late.add(at, left, Factor(y, True), lambda _: None)
+        late.add(at, left, Factor(y, address_of(y)), lambda _: None)
     late.flush()
     assert seen == [MOST_ROWS, MOST_ROWS, step]

@@ -338,11 +338,11 @@ def test_a_panel_is_made_once_and_the_oldest_is_forgotten_first(
 ) -> None:
     panels = matrices.Panels()
     data = np.arange(64, dtype=np.int8).reshape(2, 4, 8)
-    first, second = (matrices.Factor(matrix, True) for matrix in data)
+    first, second = (matrices.Factor(matrix, matrices.address_of(matrix)) for matrix in data)
     kept = panels.single(first)
     np.testing.assert_array_equal(kept, data[0].astype(np.float32), strict=True)
     assert panels.single(first) is kept
-    assert panels.single(matrices.Factor(data[0], False)) is not kept
+    assert panels.single(matrices.Factor(data[0])) is not kept
     monkeypatch.setattr(matrices, "PANEL_BYTES", 2 * kept.nbytes - 1)
     panels.single(second)
     assert panels.single(first) is not kept
@@ -355,8 +355,8 @@ def test_what_ran_over_the_end_of_memory_is_no_panel() -> None:
         made = CubeBench(SPEC, byte_exact, x=x)
         made.run(nd2nz(Local("l1", 0, INT8, 1), "x", (16, 32), 16))
         tile = made.state.buffers.tile("l1", 0)
-        assert byte_exact or (isinstance(tile, matrices.L1Tile) and not tile.is_constant)
+        assert byte_exact or (isinstance(tile, matrices.L1Tile) and not tile.address)
         made.bind("whole", np.zeros(512, np.int8))
         made.run(nd2nz(Local("l1", 0, INT8, 1), "whole", (16, 32), 16))
         tile = made.state.buffers.tile("l1", 0)
-        assert byte_exact or (isinstance(tile, matrices.L1Tile) and tile.is_constant)
+        assert byte_exact or (isinstance(tile, matrices.L1Tile) and tile.address)

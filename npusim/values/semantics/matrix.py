@@ -27,6 +27,7 @@ from npusim.values.matrices import (
     Factor,
     L0Tile,
     L1Tile,
+    address_of,
     l0_matrix,
     l0c_matrix,
     l1_matrix,
@@ -48,15 +49,17 @@ __all__ = [
 
 def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
     rows = window(op.src, state, SLACK_BYTES)
+    address = 0
     if op.dst.dtype is INT4:
-        is_constant = False
         matrix: Array = unpack_int4(rows)
     else:
         memory = state.memories[op.src.name]
         # Where a row runs over the end, the window is a copy that is not kept.
         is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
-    tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, is_constant)
+        if is_constant:
+            address = address_of(matrix)
+    tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, address)
     state.buffers.add_tile(op.dst.buffer, tile)
 
 
@@ -71,16 +74,19 @@ def load_data(op: LoadData, state: State) -> None:
         and bottom <= tile.matrix.shape[0]
         and right <= tile.matrix.shape[1]
     ):
-        piece, is_constant = tile.matrix[op.row : bottom, op.column : right], tile.is_constant
+        piece, address = tile.matrix[op.row : bottom, op.column : right], tile.address
+        if address:
+            down, across = tile.matrix.strides
+            address += op.row * down + op.column * across
     else:
-        is_constant = False
+        address = 0
         raw = buffers.window(op.footprint)
         piece = l1_matrix(raw, src.dtype, op.src_rows, op.rows, op.columns)
     is_left = op.dst.buffer == "l0a"
     matrix = piece.T if op.transpose is is_left else piece
     layout = ZZ if is_left else ZN
     where = op.dst.offset_bytes, op.dst.dtype, op.dst.buffer, layout
-    buffers.add_tile(op.dst.buffer, L0Tile(*where, matrix, is_constant))
+    buffers.add_tile(op.dst.buffer, L0Tile(*where, matrix, address))
 
 
 def load_table(op: LoadTable, state: State) -> None:
@@ -92,13 +98,15 @@ def _operand(local: Local, shape: tuple[int, int], state: State) -> Factor:
     """The matrix of *shape* that *local* begins with, in L0A or L0B."""
     tile = state.buffers.tile(local.buffer, local.offset_bytes)
     if isinstance(tile, L0Tile) and tile.dtype is local.dtype:
+        if tile.matrix.shape == shape:
+            return Factor(tile.matrix, tile.address)
         rows, columns = tile.matrix.shape
         # Fractals beyond the edge of the tile belong to other tiles: take those from the bytes.
         if shape[0] <= rows and shape[1] <= columns and _same_fractals(tile, shape):
-            return Factor(tile.matrix[: shape[0], : shape[1]], tile.is_constant)
+            return Factor(tile.matrix[: shape[0], : shape[1]], tile.address)
     layout = ZZ if local.buffer == "l0a" else ZN
     raw = state.buffers.window(local)
-    return Factor(l0_matrix(raw, local.dtype, local.buffer, layout, shape).copy(), False)
+    return Factor(l0_matrix(raw, local.dtype, local.buffer, layout, shape).copy())
 
 
 def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
