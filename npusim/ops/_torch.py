@@ -46,7 +46,7 @@ def _nothing(_: Given) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFunction:
-    """A function of torch_npu, or of torch itself, that runs the operator."""
+    """A function of torch_npu that runs the operator."""
 
     schema: str
     """op-plugin's (op_plugin_functions.yaml): a dtype is an int there, and torch takes
@@ -67,9 +67,6 @@ class TorchFunction:
     to them in place."""
     absent: tuple[str, ...] = ()
     """Parameters that only chips after A3 take: None here."""
-    is_aten: bool = False
-    """Whether it is torch's own, of the namespace `aten`: calls with tensors of the card run the
-    operator. Torch tells the shape of the result itself."""
     warns_eager: Callable[[Given], str | None] = _nothing
     """What the document says against a call outside of a compiled graph; None if nothing."""
     is_done: Callable[[Given], bool] = _never
@@ -77,7 +74,7 @@ class TorchFunction:
 
     @property
     def name(self) -> str:
-        """Of the function in its namespace."""
+        """Of the function in the namespace `npu`."""
         return self.schema.partition("(")[0]
 
     @property

@@ -144,6 +144,12 @@ def _rows(x: torch.Tensor, dim: Any, *rest: Any, **more: Any) -> Given | None:
     return {"x": x, "dim": dims[0]}
 
 
+def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> Given | None:
+    """What else there is is about gradients."""
+    is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
+    return {"weight": weight, "indices": indices} if is_known else None
+
+
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
@@ -159,5 +165,6 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "sum.dim_IntList": ("sum", _rows),
     "mean.dim": ("mean", _rows),
     "amax": ("amax", _rows),
+    "embedding": ("embedding", _table),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""

@@ -29,7 +29,7 @@ from npusim.torch import aten, autocast, npu
 from npusim.torch.fallback import HostOp, fallback
 from npusim.torch.storages import KERNELS, new_storage
 
-__all__ = ["KEY", "Define", "check", "define", "register"]
+__all__ = ["Define", "check", "define", "register"]
 
 KEY = "PrivateUse1"
 _libraries: list[Any] = []

@@ -139,9 +139,6 @@ def _is_int64(value: Any) -> bool:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    declared.name: _function(op, declared)
-    for op in ops.names()
-    for declared in ops.load(op).torch
-    if not declared.is_aten
+    declared.name: _function(op, declared) for op in ops.names() for declared in ops.load(op).torch
 }
 """Name in torch_npu -> function."""

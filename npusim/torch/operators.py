@@ -1,7 +1,5 @@
 """The operators of torch_npu in the namespace `npu`: each call runs on the simulated card.
 
-So do functions of torch itself that an operator declares, in the namespace `aten`.
-
 Errors are those of a card, with torch_npu's first line and CANN's code, and then what npusim has to
 say: what must hold, what came, what to do. The form of the first line is that of published error
 reports. A kernel that traps is reported at once, by a card only at the next synchronise. Which
@@ -22,7 +20,7 @@ from npusim.data.tensor import Tensor
 from npusim.ops import TorchTensor
 from npusim.run.result import Output
 from npusim.torch import card, formats
-from npusim.torch.backend import KEY, Define
+from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import inference_only
@@ -35,15 +33,11 @@ __all__ = ["register"]
 
 def register(define: Define) -> None:
     """Define every operator; called once by `npusim.torch.install`."""
-    library, aten = (torch.library.Library(name, "IMPL") for name in ("npu", "aten"))
-    _libraries.extend((library, aten))
+    library = torch.library.Library("npu", "IMPL")
+    _libraries.append(library)
     for operator in map(ops.load, ops.names()):
         for function in operator.torch:
-            if function.is_aten:
-                schema = getattr(torch.ops.aten, function.name).default._schema
-                aten.impl(function.name, _real(operator.name, function, schema), KEY)
-            else:
-                _register(define, library, operator.name, function)
+            _register(define, library, operator.name, function)
 
 
 def _register(define: Define, library: Any, op: str, function: ops.TorchFunction) -> None:

@@ -242,6 +242,13 @@ def test_float32_without_a_nan_becomes_the_same_halves(dst: DType, mode: RoundMo
         assert_patterns(cast(values[~np.isnan(values)], dst, mode, overflow), expected)
 
 
+def test_int64_comes_to_int32_and_saturates() -> None:
+    numbers = np.array([-(2**40), -(2**31), -1, 7, 2**31, 2**62])
+    found = cast(numbers, INT32, "none")
+    assert found.dtype == np.int32
+    assert found.tolist() == [-(2**31), -(2**31), -1, 7, 2**31 - 1, 2**31 - 1]
+
+
 def test_a_cast_may_be_written_over_its_source() -> None:
     memory = np.zeros((9, 40_000), np.uint8)
     values = memory[:, 4000:14_000].view(np.float16)

@@ -401,16 +401,10 @@ def test_embedding_of_torch_runs_on_the_card() -> None:
     assert took_us == pytest.approx(run.time_us)
 
 
-def test_embedding_has_gradients_and_refuses_rows_that_are_not_there() -> None:
+def test_embedding_has_gradients() -> None:
     table = torch.nn.Embedding(5, 4).npu()
     table(torch.tensor([1, 3, 1]).npu()).sum().backward()
     assert table.weight.grad.cpu().sum(1).tolist() == [0, 8, 0, 4, 0]
-    refused(
-        lambda: table(torch.tensor([5]).npu()),
-        "embedding: NPU function error: call aclnnEmbedding failed, error code is 161002\n"
-        "embedding: indices must name rows in [0, 5) of weight, not 5; a card would read "
-        "elsewhere: correct them [161002]",
-    )
 
 
 # ---- formats ----

@@ -4,9 +4,8 @@
 
     output[..., j] = weight[indices[...], j]
 
-The bits come out as they went in. Torch runs it for `torch.nn.functional.embedding` on the card;
-*padding_idx* and what follows are about gradients and change nothing here. The vendor's kernel is
-GatherV2 with axis 0.
+The bits come out as they went in. Torch runs it for `torch.nn.functional.embedding` on the card.
+The vendor's kernel is GatherV2 with axis 0.
 
 Sources: ops-nn@e5c3fa9 index/embedding/op_api/aclnn_embedding.cpp; of the kernel gather_v2.py of
 CANN 8.1.RC1 and gather_v2.cc, the tiling library of 2022. Assumed: the types, that chips of A2 and
@@ -18,23 +17,12 @@ values of *indices* the rows are taken in turn, again and again.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchFunction
 from npusim.ops.embedding.contract import Problem, check
 from npusim.ops.embedding.kernel import build
 from npusim.ops.embedding.reference import reference
 from npusim.ops.embedding.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
-
-TORCH = TorchFunction(
-    schema="embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, "
-    "bool scale_grad_by_freq=False, bool sparse=False) -> Tensor",
-    aclnn=lambda _: "aclnnEmbedding",
-    outputs=lambda given, _: (
-        ((*given["indices"].shape, given["weight"].shape[1]), given["weight"].dtype),
-    ),
-    is_aten=True,
-)
 
 OPERATOR = Operator(
     name="embedding",
@@ -44,5 +32,4 @@ OPERATOR = Operator(
     build=build,
     reference=reference,
     seen_by_kernel=("indices",),
-    torch=(TORCH,),
 )

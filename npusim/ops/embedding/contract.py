@@ -50,19 +50,9 @@ class Problem(_protocol.Problem):
         return index % self.rows if self.indices is None else self.indices[index]
 
 
-def check(
-    spec: DeviceSpec,
-    weight: Any,
-    indices: Any,
-    padding_idx: Any = -1,
-    scale_grad_by_freq: Any = False,
-    sparse: Any = False,
-) -> Problem:
+def check(spec: DeviceSpec, weight: Any, indices: Any) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract("embedding", spec)
-    contract.integer("padding_idx", padding_idx)
-    contract.boolean("scale_grad_by_freq", scale_grad_by_freq)
-    contract.boolean("sparse", sparse)
     has_bf16 = spec.series != "Atlas inference"
     types = tuple(dtype for dtype in TYPES if has_bf16 or dtype is not BFLOAT16)
     table = contract.operand("weight", weight, types)

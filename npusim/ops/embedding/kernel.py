@@ -56,8 +56,8 @@ class Embedding:
         """The table."""
         if plan.keeps_table:
             self.held = builder.claim("ub", p.table_bytes)
-        self.short = builder.queue("ub", BLOCK_BYTES, "mte2", "scalar")
-        """One row on its way to its place."""
+        self.brought = builder.queue("ub", BLOCK_BYTES, "mte2", "scalar")
+        """A row shorter than a block, on its way to its place."""
         nbytes = min(plan.rows_per_store, most) * p.row_bytes
         if plan.rows_per_store == 1:
             nbytes = plan.piece_bytes
@@ -126,9 +126,9 @@ class Embedding:
             assert self.held is not None
             self._copy_bytes(slot, place * nbytes, self.held, row * nbytes)
         else:
-            brought = load(builder, self.spec, self.short, view)
+            brought = load(builder, self.spec, self.brought, view)
             self._copy_bytes(slot, place * nbytes, brought, 0)
-            self.short.free(brought)
+            self.brought.free(brought)
 
     def _copy_bytes(self, dst: Slot, to_bytes: int, src: Slot, from_bytes: int) -> None:
         """A row shorter than a block, by the scalar unit."""
