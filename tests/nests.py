@@ -48,7 +48,7 @@ def _grouped(
             continue
         # The body begins where its first access of x begins, so that turns of a loop share it.
         first = next((x for part in piece for x in [_offset(part)] if x is not None), 0)
-        steps = {"x": first, "y": rng.choice(STEPS)}
+        steps = {"x": first, "y": rng.choice(STEPS), "w": rng.choice(STEPS)}
         inner = tuple(_moved(part, steps) for part in piece)
         key = tuple((id(x.body), *x.shifts.items()) if isinstance(x, Call) else x for x in inner)
         found.append(Call(bodies.setdefault(key, Body(inner)), steps))

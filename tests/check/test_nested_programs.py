@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from nests import flat, nested
 from random_programs import DEVICE, OUTPUTS, TENSORS, random_program
 
 from npusim import chip, devices
+from npusim.check import cross_core_races
 from npusim.check.bounds import BoundsError, check_inside
-from npusim.check.hazards import HazardError, Orders
+from npusim.check.hazards import HazardError, Orders, record
 from npusim.check.hazards.record import Recorder
 from npusim.data.tensor import GlobalTensor
 from npusim.isa import global_operand
@@ -26,12 +28,18 @@ def verdict(blocks: tuple[Block, ...]) -> str:
     return "right"
 
 
-def test_nests_get_the_verdict_of_what_they_do() -> None:
+def test_nests_get_the_verdict_of_what_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
     said: Counter[str] = Counter()
     for seed in range(400):
         program = random_program(seed)
         wanted = verdict(flat(program.blocks))
         assert verdict(nested(program.blocks, seed)) == wanted, program
+        with monkeypatch.context() as limits:
+            # Every flag is one too many, and pairs of accesses come one by one.
+            limits.setattr(record, "FEW_FLAGS", 0)
+            limits.setattr(cross_core_races, "FEW_PAIRS", 0)
+            limits.setattr(cross_core_races, "PAIRS", 1)
+            assert verdict(nested(program.blocks, seed)) == wanted, program
         said[wanted] += 1
     assert 50 < said["right"] < 350
 
@@ -46,9 +54,9 @@ def test_nests_hold_the_micro_ops_that_went_into_them() -> None:
 
 def told(program: Program) -> object:
     """The flags between cores of *program*, and its accesses by what comes before and after."""
-    record, called = Recorder(Orders()).record(program)
+    found, called = Recorder(Orders()).record(program)
     epochs = {}
-    for epoch in record.epochs:
+    for epoch in found.epochs:
         touched = Counter(
             str(moved(op, shifts.get(place.name, 0) + more.get(place.name, 0)))
             for call, number in epoch.touched
@@ -59,10 +67,14 @@ def told(program: Program) -> object:
             if place is not None
         )
         epochs[epoch.waits, epoch.sets] = touched
-    return record.flags, epochs
+    return found.flags, epochs
 
 
-def test_nests_and_what_they_do_are_alike_to_other_cores() -> None:
+@pytest.mark.parametrize("few_flags", [0, record.FEW_FLAGS])
+def test_nests_and_what_they_do_are_alike_to_other_cores(
+    monkeypatch: pytest.MonkeyPatch, few_flags: int
+) -> None:
+    monkeypatch.setattr(record, "FEW_FLAGS", few_flags)
     compared = 0
     for seed in range(600):
         blocks = random_program(seed).blocks
