@@ -131,13 +131,14 @@ class Buffers:
 
     def room(self, local: Local) -> Array:
         """:meth:`view` of elements of which each is written next: what lies there is forgotten."""
-        tiles = self._tiles.get(local.buffer)
+        end, view = self._views.get(local) or self._kept(local)
+        tiles, first = self._tiles.get(local.buffer), local.offset_bytes
         if tiles and not local.is_strided:
-            end, _ = self._views.get(local) or self._kept(local)
-            first = local.offset_bytes
             for start in [x.start for x in tiles.values() if first <= x.start and x.end <= end]:
                 del tiles[start]
-        return self.view(local)
+        if tiles:
+            self._materialise(local.buffer, first, end)
+        return view
 
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked."""
