@@ -123,6 +123,8 @@ def accumulate_int(start: NDArray[np.int32], product: Wide) -> NDArray[np.int32]
 _TILE_COLUMNS, _TILE_SUMS = 512, 2**15
 # A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
 _ABOVE_TIE, _TIE = 35, -(2**63)
+_MAGNITUDE = np.int32(2**31 - 1)
+"""All bits of an fp32 but its sign."""
 _REACH = 2.0**53 - 2.0**40
 """So many multiples of a power of two float64 holds; some are left out, as bounds were rounded."""
 _BLOCKS_AHEAD = 8
@@ -309,6 +311,7 @@ class _Tile:
     """`(blocks, rows)`: the least q so far."""
     doubtful: NDArray[np.bool_]
     """`(blocks, rows)`"""
+    is_any_doubtful: bool
     tolerances: Double
     """`(blocks, rows, 1)`"""
     width: int
@@ -330,7 +333,8 @@ class _Tile:
         finest = np.minimum(np.minimum.accumulate(quanta, axis=0), finest_start)
         doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)
         tolerances = 2.0**-52 * (width * bounds + 2 * largest)
-        return cls(bounds, quanta, finest, doubtful, tolerances[:, :, None], width, finite)
+        is_any = bool(doubtful.any())
+        return cls(bounds, quanta, finest, doubtful, is_any, tolerances[:, :, None], width, finite)
 
     def run(self, a: Double, b: Double, out: Single) -> None:
         """Add the product to *out*, which is a window of the result."""
@@ -361,7 +365,8 @@ class _Tile:
         *total* is the accumulator before *block*, the first of them.
         """
         blocks = slice(block, block + _BLOCKS_AHEAD)
-        sizes = np.maximum(total.max(axis=1), -total.min(axis=1))
+        # Without their sign the bits of numbers are in the order of the numbers, NaN above inf.
+        sizes = (total.view(np.int32) & _MAGNITUDE).max(axis=1).view(np.float32)
         largest = sizes + 2 * np.cumsum(self.bounds[blocks], axis=0)
         # A NaN is beyond every reach.
         beyond = ~(largest <= _REACH * self.finest[blocks])
@@ -391,7 +396,7 @@ class _Tile:
             _, rest = _two_sum(total[row, column].astype(np.float64), sums[row, column])
             if rest.any():
                 return True
-        return bool(self.doubtful[block, rows].any())
+        return self.is_any_doubtful and bool(self.doubtful[block, rows].any())
 
     def _careful(
         self,

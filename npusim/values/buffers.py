@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import INT4, Array, Whole, unpack_int4
+from npusim.data.dtypes import INT4, UINT8, Array, Whole, unpack_int4
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
@@ -49,6 +49,10 @@ class LazyTile(Protocol):
 
     def write(self, raw: NDArray[np.uint8]) -> None:
         """Write it into *raw*, the bytes of its whole buffer."""
+
+
+Rows = tuple[Local, int, int, int]
+"""What begins where they do, bytes of each, how many, and bytes from one to the next."""
 
 
 class WholeTile:
@@ -85,6 +89,8 @@ class Buffers:
         """Of the buffers that hold more than lazy tiles, or did."""
         self._views: dict[Local, tuple[int, Array]] = {}
         """One past the last byte, and the elements."""
+        self._rows: dict[Rows, tuple[int, NDArray[np.uint8]]] = {}
+        """One past the last byte, and the bytes."""
 
     def reset(self) -> None:
         """Forget everything that was written."""
@@ -125,13 +131,14 @@ class Buffers:
 
     def room(self, local: Local) -> Array:
         """:meth:`view` of elements of which each is written next: what lies there is forgotten."""
-        tiles = self._tiles.get(local.buffer)
+        end, view = self._views.get(local) or self._kept(local)
+        tiles, first = self._tiles.get(local.buffer), local.offset_bytes
         if tiles and not local.is_strided:
-            end, _ = self._views.get(local) or self._kept(local)
-            first = local.offset_bytes
             for start in [x.start for x in tiles.values() if first <= x.start and x.end <= end]:
                 del tiles[start]
-        return self.view(local)
+        if tiles:
+            self._materialise(local.buffer, first, end)
+        return view
 
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked."""
@@ -147,17 +154,27 @@ class Buffers:
         return window
 
     def rows(self, local: Local, burst: int, count: int, step: int) -> NDArray[np.uint8]:
-        """`(count, burst)` bytes within *local* from its first on, rows *step* bytes apart.
+        """`(count, burst)` bytes from where *local* begins, rows *step* bytes apart.
 
-        Lanes come first.
+        Lanes come first. Raises OutOfBufferError beyond the end of the buffer.
         """
-        window = self.window(local)
+        key = local, burst, count, step
+        end, rows = self._rows.get(key) or self._kept_rows(key)
+        if self._tiles.get(local.buffer):
+            self._materialise(local.buffer, local.offset_bytes, end)
+        return rows
+
+    def _kept_rows(self, key: Rows) -> tuple[int, NDArray[np.uint8]]:
+        local, burst, count, step = key
+        whole = Local(local.buffer, local.offset_bytes, UINT8, (count - 1) * step + burst)
+        window = self._within(whole)
         if count == 1:
-            return window[..., None, :burst]
-        # Ten times faster than as_strided, and there may be a hundred thousand of them.
-        raw = self._bytes[local.buffer]
-        shape, strides = (*self.lead, count, burst), (*raw.strides[:-1], step, 1)
-        return np.ndarray(shape, np.uint8, raw, local.offset_bytes, strides)
+            rows = window[..., None, :]
+        else:
+            shape, strides = (*self.lead, count, burst), (*window.strides[:-1], step, 1)
+            rows = as_strided(window, shape, strides)
+        found = self._rows[key] = whole.end_bytes, rows
+        return found
 
     # ---- lazy tiles ----
 

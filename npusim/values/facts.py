@@ -27,6 +27,7 @@ from npusim.isa import (
     MicroOp,
     MulAddDst,
     Reduce,
+    Register,
     ScalarAlu,
     ScalarLoad,
     ScalarLoadGlobal,
@@ -41,6 +42,8 @@ from npusim.isa import (
     added_dtype,
     global_operand,
     reads,
+    registers_read,
+    registers_set,
     writes,
     writes_global,
 )
@@ -50,7 +53,10 @@ __all__ = ["CrossCoreOp", "Facts", "Piece", "facts_of"]
 
 CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
 Piece = list[MicroOp] | CrossCoreOp
-"""Micro-ops between two flags between cores, without those that order pipes, or one such flag."""
+"""Micro-ops between two flags between cores, or one such flag.
+
+Without those that order pipes and those that set registers for nobody.
+"""
 
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
@@ -106,7 +112,7 @@ def facts_of(body: Body) -> Facts:
 def _look(body: Body) -> Facts:
     pieces: list[Piece] = []
     quiet: list[MicroOp] = []
-    for op in body:
+    for op in _with_effect(list(body)):
         if isinstance(op, CrossCoreOp):
             pieces += [quiet, op]
             quiet = []
@@ -126,6 +132,27 @@ def _look(body: Body) -> Facts:
         any(_traps(op) for op in working),
         len(pieces) > 1,
     )
+
+
+def _with_effect(ops: list[MicroOp]) -> list[MicroOp]:
+    """*ops* without those that only set registers which are set again before anyone reads them.
+
+    Kernels look at an entry of a list for each row, say: that takes time and yields no value.
+    """
+    kept: list[MicroOp] = []
+    overwritten: set[Register] = set()
+    for op in reversed(ops):
+        if _only_sets_registers(op) and overwritten.issuperset(registers_set(op)):
+            continue
+        overwritten.update(registers_set(op))
+        overwritten.difference_update(registers_read(op))
+        kept.append(op)
+    return kept[::-1]
+
+
+def _only_sets_registers(op: MicroOp) -> bool:
+    parts = op.body if isinstance(op, ScalarLoop) else (op,)
+    return all(isinstance(part, ScalarLoad | ScalarAlu) for part in parts)
 
 
 def _stored(ops: list[MicroOp]) -> list[str]:

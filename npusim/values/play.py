@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from npusim.check.cross_core_flags import CrossCoreFlagCounts
 from npusim.data.blas import one_thread
@@ -221,5 +221,6 @@ def _memories(bound: list[dict[str, Memory]], calls: tuple[Call, ...]) -> dict[s
             memories[name].base_bytes + call.shifts.get(name, 0)
             for memories, call in zip(bound, calls, strict=True)
         )
-        found[name] = replace(memory, base_bytes=bases[0], bases=bases)
+        data, is_constant, is_late = memory.data, memory.is_constant, memory.is_late
+        found[name] = Memory(data, bases[0], is_constant, is_late, bases)
     return found

@@ -38,6 +38,7 @@ from npusim.isa import (
     Trap,
 )
 from npusim.kernel.program import Program
+from npusim.values.facts import facts_of
 from npusim.values.lanes import OPERAND_BYTES, batches
 from npusim.values.play import _meet
 
@@ -249,6 +250,18 @@ def test_the_first_core_that_traps_is_named_though_a_later_one_is_computed_befor
         x[trapping, 0] = 1
         with pytest.raises(TrapError, match=rf"^{first} \(core {min(trapping)}\)$"):
             chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
+
+
+def test_registers_that_are_set_again_before_anyone_reads_them_are_not_calculated() -> None:
+    here = Local("ub", 0, INT32, 1)
+    look = ScalarLoop(2, (ScalarLoad("end", here), ScalarAlu("lt", "inside", 0, "end")))
+    used = ScalarLoop(1, (ScalarLoad("end", here), ScalarAlu("add", "inside", "inside", "end")))
+    stops = ScalarLoop(1, (ScalarLoad("end", here), Trap("end", "never")))
+    puts = ScalarLoop(1, (ScalarLoad("end", here), ScalarStore(here, "end")))
+    ops = (look, look, stops, puts, look, used, Trap("inside", "never"), look)
+    [kept] = facts_of(Program("looks", ops).calls[0].body).pieces
+    # What the last one leaves may be read in the next body.
+    assert kept == [stops, puts, look, used, Trap("inside", "never"), look]
 
 
 def test_each_core_has_registers_of_its_own(tiny: DeviceSpec) -> None:

@@ -99,7 +99,7 @@ def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> 
 def load(op: Load, state: State) -> None:
     burst, count = op.src.burst_bytes, op.src.bursts
     padded = align_up(burst, BLOCK_BYTES)
-    rows = state.buffers.rows(op.footprint, padded, count, op.pitch_bytes)
+    rows = state.buffers.rows(op.dst, padded, count, op.pitch_bytes)
     found = windows(op.src, state, SLACK_BYTES)
     if isinstance(found, list):
         for lane, there in zip(rows, found, strict=True):
@@ -111,7 +111,7 @@ def load(op: Load, state: State) -> None:
 
 
 def store(op: Store, state: State) -> None:
-    rows = state.buffers.rows(op.footprint, op.dst.burst_bytes, op.dst.bursts, op.pitch_bytes)
+    rows = state.buffers.rows(op.src, op.dst.burst_bytes, op.dst.bursts, op.pitch_bytes)
     if op.atomic is None:
         places = windows(op.dst, state)
         if isinstance(places, list):
