@@ -257,7 +257,7 @@ def play(op: MicroOp, kind: str) -> None:
     """Compute *op* on guarded bytes, and see that it touched what it says."""
     core = CHIPS[kind].cores[kind]
     buffers = Buffers(core, byte_exact=True)
-    guards = {name: Guarded(raw.size) for name, raw in buffers._bytes.items()}
+    guards = {name: Guarded(size) for name, size in buffers._sizes.items()}
     buffers._bytes = {name: guard.data for name, guard in guards.items()}
     if isinstance(op, Gather):
         # Offsets at random are hardly ever those of elements.
