@@ -245,6 +245,9 @@ CASES = [
     ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
     Case("narrow", "three_rows", (TensorSpec((3, 40), "float16"), 1, 4, 20), ALL),
+    Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
+    Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
+    Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(

@@ -6,6 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.ops._protocol import Operator
+from npusim.ops.families.copies import permute
 from npusim.ops.families.copies.contract import Problem, check_clone, check_concat, check_narrow
 from npusim.ops.families.copies.kernel import Plan, build, tile
 
@@ -22,6 +23,10 @@ def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
 
 def _concat(x: Array, other: Array, dim: int) -> Array:
     return np.concatenate([x, other], axis=dim)
+
+
+def _permute(x: Array, dims: tuple[int, ...]) -> Array:
+    return np.ascontiguousarray(np.transpose(x, dims))
 
 
 def _document(name: str, caption: str, formula: str, kernel: str) -> str:
@@ -62,5 +67,18 @@ OPERATORS = (
         tile=tile,
         build=build,
         reference=_concat,
+    ),
+    Operator(
+        name="permute",
+        document=_document(
+            "permute",
+            "axes in another order",
+            "y[j, ..., i] = x[i, ..., j], for each order of axes",
+            "Transpose",
+        ),
+        check=permute.check,
+        tile=permute.tile,
+        build=permute.build,
+        reference=_permute,
     ),
 )

@@ -13,7 +13,7 @@ from npusim.kernel.views import GmView
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 
-__all__ = ["Move", "Problem", "check_clone", "check_concat", "check_narrow"]
+__all__ = ["Move", "Problem", "check_clone", "check_concat", "check_narrow", "known_operand"]
 
 KNOWN = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT64, INT8, UINT8)
 
@@ -34,7 +34,8 @@ class Problem(_protocol.Problem):
     moves: tuple[Move, ...]
 
 
-def _operand(contract: Contract, name: str, value: Any) -> Operand:
+def known_operand(contract: Contract, name: str, value: Any) -> Operand:
+    """A tensor of a type that copies take."""
     is_inference = contract.spec.series == "Atlas inference"
     known = tuple(dtype for dtype in KNOWN if not (is_inference and dtype is BFLOAT16))
     return contract.operand(name, value, known)
@@ -52,7 +53,7 @@ def _axis(contract: Contract, x: Operand, dim: Any) -> int:
 
 def check_clone(spec: DeviceSpec, x: Any) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
-    operand = _operand(Contract("clone", spec), "x", x)
+    operand = known_operand(Contract("clone", spec), "x", x)
     element, size = operand.element, operand.spec.size
     move = Move(GmView.vector("x", element, size), GmView.vector("output", element, size))
     output = TensorSpec(operand.shape, operand.spec.dtype)
@@ -62,7 +63,7 @@ def check_clone(spec: DeviceSpec, x: Any) -> Problem:
 def check_narrow(spec: DeviceSpec, x: Any, dim: Any, start: Any, length: Any) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
     contract = Contract("narrow", spec)
-    operand = _operand(contract, "x", x)
+    operand = known_operand(contract, "x", x)
     axis = _axis(contract, operand, dim)
     first, count = contract.integer("start", start), contract.integer("length", length)
     size = operand.shape[axis]
@@ -84,7 +85,7 @@ def check_narrow(spec: DeviceSpec, x: Any, dim: Any, start: Any, length: Any) ->
 def check_concat(spec: DeviceSpec, x: Any, other: Any, dim: Any) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
     contract = Contract("concat", spec)
-    a = _operand(contract, "x", x)
+    a = known_operand(contract, "x", x)
     b = contract.operand("other", other, (a.element,), " like x")
     axis = _axis(contract, a, dim)
     rest = [(*op.shape[:axis], *op.shape[axis + 1 :]) for op in (a, b)]
