@@ -169,7 +169,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
 def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:
     """A right call of *op*, an operator of torch's own that takes one tensor or two alike."""
     known = {"x": x, "other": other, "condition": np.zeros(x.shape, np.bool_),
-             "dtype": "float32", "dim": 0, "start": 0, "length": 1, "dims": (1, 0)}  # fmt: skip
+             "dtype": "float32", "dim": 0, "start": 0, "length": 1, "dims": (1, 0),
+             "shape": (2, *x.shape), "value": 1.5}  # fmt: skip
     parameters = ops.signature(ops.load(op)).parameters.values()
     needed = [each.name for each in parameters if each.default is each.empty]
     if op.startswith("npu_") or not set(needed) <= set(known):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, devices, ops, run
 from npusim.isa import Duplicate, Unary
@@ -51,6 +55,10 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
         given["condition"] = rng.integers(0, 2, shape).astype(np.uint8)
     if "low" in parameters:
         given |= {"low": -1, "high": 2}
+    if "shape" in parameters:
+        given |= {"x": given["x"][..., :1], "shape": (2, *shape)}
+    if "value" in parameters:
+        given["value"] = -3
     if "dtype" in parameters:
         given["dtype"] = "float16" if given["x"].dtype == FULL else "float32"
     return given
@@ -144,7 +152,47 @@ def test_a_number_is_rounded_to_the_type_of_the_tensor() -> None:
     assert_same(np.asarray(found), x * HALF(0.1))
 
 
+@settings(max_examples=15, deadline=None)
+@drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
+def test_any_shape_is_broadcast(data: st.DataObject, device: str, seed: int) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)))
+    kept = [size if data.draw(st.booleans()) else 1 for size in shape]
+    kept = kept[data.draw(st.integers(0, len(shape))) :]
+    dtype = data.draw(st.sampled_from([HALF, FULL, np.int32]))
+    x = np.random.default_rng(seed).integers(-99, 99, kept).astype(dtype)
+    found = np.asarray(run("broadcast_to", x, shape, device=device, timing=False).output)
+    np.testing.assert_array_equal(found, np.broadcast_to(x, shape))
+
+
+@settings(max_examples=25, deadline=None)
+@drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
+def test_any_expression_of_any_shape_and_stride(
+    data: st.DataObject, device: str, seed: int
+) -> None:
+    name = data.draw(st.sampled_from(sorted(EXPRESSIONS)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=3)))
+    dtype = data.draw(st.sampled_from([HALF, FULL]))
+    given = call(name, dtype, shape, shape, np.random.default_rng(seed))
+    if device == CHIPS[0]:
+        # Documents forbid NaN and infinities on Atlas inference.
+        given["x"] = np.nan_to_num(given["x"], posinf=1, neginf=-1)
+    if data.draw(st.booleans()):
+        given["x"] = np.repeat(given["x"], 2, axis=-1)[..., ::2]
+    found = np.asarray(run(name, device=device, timing=False, **given).output)
+    function = ops.load(name).reference
+    more = {"spec": devices.load(device)} if "spec" in signature(function).parameters else {}
+    with np.errstate(all="ignore"):
+        assert_same(found, function(**given, **more))
+
+
 REFUSED = [
+    ("broadcast_to", {"x": np.ones((2, 3), HALF), "shape": (3, 3)},
+     "broadcast_to: shape must end in the sizes of x, (2, 3), any 1 of which may be another size, "
+     "not be (3, 3); reshape x"),
+    ("broadcast_to", {"x": np.ones((2, 3), HALF), "shape": 3},
+     "broadcast_to: shape must be at most 8 sizes, not 3; pass a tuple of them"),
+    ("fill", {"x": np.ones((2, 3), np.int32), "value": 0.5},
+     "fill: value must be a whole number that int32 has, not 0.5; round or clip it"),
     ("add", {"x": np.ones(4, np.int16), "other": 1},
      "add: x must be float32, float16, bfloat16 or int32 on Atlas A2, not int16; convert it"),
     ("add", {"x": np.ones(4, HALF), "other": np.ones(4, FULL)},

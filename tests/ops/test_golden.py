@@ -245,6 +245,8 @@ CASES = [
     ),
     Case("npu_trans_quant_param", "five", (FIVE, FIVE), ALL),
     Case("narrow", "three_rows", (TensorSpec((3, 40), "float16"), 1, 4, 20), ALL),
+    Case("broadcast_to", "columns", (TensorSpec((3, 1), "float16"), (3, 40)), ALL),
+    Case("fill", "three_rows", (TensorSpec((3, 40), "float16"), 1.5), ALL),
     Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),

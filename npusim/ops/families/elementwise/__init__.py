@@ -1,4 +1,4 @@
-"""Elementwise operators: sums, products, functions, comparisons and selections of tensors.
+"""Elementwise operators: sums, products, functions, comparisons, selections, broadcasts, fills.
 
 One kernel serves all of them: ``expressions`` says what each computes, ``kernel`` how tiles are
 cut and what a tile's micro-ops are, ``reference`` what comes out, in plain numpy. The second
@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from npusim.data.dtypes import Array
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT32, Array
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
 from npusim.ops.families.elementwise.contract import Problem, check
@@ -82,14 +84,43 @@ def _of_dtype(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
     return check_dtype, reference
 
 
+def _of_shape(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
+    def check_shape(spec: DeviceSpec, x: Any, shape: Any) -> Problem:
+        return check(name, spec, x=x, shape=shape)
+
+    def reference(x: Array, shape: tuple[int, ...]) -> Array:
+        return np.ascontiguousarray(np.broadcast_to(x, shape))
+
+    return check_shape, reference
+
+
+def _of_value(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
+    def check_value(spec: DeviceSpec, x: Any, value: Any) -> Problem:
+        return check(name, spec, x=x, value=value)
+
+    def reference(x: Array, value: float) -> Array:
+        with np.errstate(over="ignore"):
+            return np.full(x.shape, np.array(value).astype(x.dtype))
+
+    return check_value, reference
+
+
 _FUNCTIONS = {
     "x": _of_one,
     "x, other": _of_two,
     "condition, x, other": _of_condition,
     "x, low, high": _of_bounds,
     "x, dtype": _of_dtype,
+    "x, shape": _of_shape,
+    "x, value": _of_value,
 }
 """Parameters -> what makes the functions that have them."""
+
+
+def _computed(expression: Expression) -> str:
+    """What becomes of bfloat16."""
+    is_wide = expression.computed_in.get(BFLOAT16) is FLOAT32
+    return "; bfloat16 is computed in float32 and rounded once" if is_wide else ""
 
 
 def _operator(expression: Expression) -> Operator:
@@ -100,8 +131,7 @@ def _operator(expression: Expression) -> Operator:
         document=(
             f"{expression.name}: {expression.caption}.\n\n.. code-block:: text\n\n"
             f"    {expression.formula}\n\n"
-            f"The vendor's kernel is {expression.kernel}. It takes {types}; bfloat16 is computed "
-            f"in float32 and rounded once."
+            f"The vendor's kernel is {expression.kernel}. It takes {types}{_computed(expression)}."
         ),
         check=check_call,
         tile=tile,

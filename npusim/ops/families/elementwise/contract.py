@@ -13,7 +13,7 @@ from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.ops._contract import MAX_RANK, Contract
 from npusim.ops.families.elementwise.chain import Extent
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
 
@@ -57,13 +57,16 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
     expression, contract = EXPRESSIONS[name], Contract(name, spec)
     known = tuple(dtype for dtype in expression.computed_in if _has(spec, dtype))
     x = contract.operand("x", given["x"], known)
-    operands = [x]
+    # What is filled gives its shape and type alone; a kernel does not read it.
+    operands = [_number_operand(contract, "value", given["value"], x)] if "value" in given else [x]
     if "other" in given:
         operands.append(_other(contract, x, given["other"]))
     if "condition" in given:
         flags = contract.operand("condition", given["condition"], (UINT8, INT8), " of 0 and 1")
         operands.insert(0, flags)
-    shape = _broadcast(contract, operands)
+    shape = x.shape if "value" in given else _broadcast(contract, operands)
+    if "shape" in given:
+        shape = _target(contract, x, given["shape"])
     axes = _merged(shape, operands)
     low, high = (_bound(contract, x, bound, given.get(bound)) for bound in ("low", "high"))
     contract.require(
@@ -92,8 +95,13 @@ def _other(contract: Contract, x: Operand, other: Any) -> Operand:
     is_number = isinstance(other, int | float | np.integer | np.floating)
     if not is_number or isinstance(other, bool | np.generic):
         return contract.operand("other", other, (x.element,), " like x")
-    number = _number(contract, "other", other, x.element)
-    return Operand("other", TensorSpec((1,), x.spec.dtype), np.array([number], x.element.numpy))
+    return _number_operand(contract, "other", other, x)
+
+
+def _number_operand(contract: Contract, name: str, value: Any, x: Operand) -> Operand:
+    """A number as a tensor of one element of the type of *x*."""
+    number = _number(contract, name, value, x.element)
+    return Operand(name, TensorSpec((1,), x.spec.dtype), np.array([number], x.element.numpy))
 
 
 def _number(contract: Contract, name: str, value: Any, dtype: DType) -> float:
@@ -142,6 +150,24 @@ def _broadcast(contract: Contract, operands: list[Operand]) -> tuple[int, ...]:
             f"shapes must be equal or 1 along each axis, counted from the last one, not {shapes}; "
             f"reshape one of them"
         )
+
+
+def _target(contract: Contract, x: Operand, shape: Any) -> tuple[int, ...]:
+    """*shape* as sizes to which *x* can be broadcast."""
+    contract.require(
+        isinstance(shape, tuple | list) and len(shape) <= MAX_RANK,
+        f"shape must be at most {MAX_RANK} sizes, not {shown(shape)}; pass a tuple of them",
+    )
+    sizes = tuple(contract.integer("shape", size) for size in shape)
+    behind = sizes[len(sizes) - len(x.shape) :] if len(sizes) >= len(x.shape) else ()
+    contract.require(
+        len(behind) == len(x.shape)
+        and all(size >= 0 for size in sizes)
+        and all(own in (1, size) for own, size in zip(x.shape, behind, strict=True)),
+        f"shape must end in the sizes of x, {x.shape}, any 1 of which may be another size, not be "
+        f"{sizes}; reshape x",
+    )
+    return sizes
 
 
 # ---- axes ----

@@ -25,7 +25,11 @@ WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
 WITH_INT32 = AS_IS | {INT32: INT32}
 WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
 
-Parameters = Literal["x", "x, other", "condition, x, other", "x, low, high", "x, dtype"]
+UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
+
+Parameters = Literal[
+    "x", "x, other", "condition, x, other", "x, low, high", "x, dtype", "x, shape", "x, value"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +289,24 @@ TABLE = (
         parameters="x, dtype",
         computed_in={dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
         write=lambda _, x: x,
+    ),
+    Expression(
+        name="broadcast_to",
+        kernel="BroadcastTo",
+        caption="a tensor repeated along axes where it has one element",
+        formula="y[i, j] = x[i, 0], for each set of such axes",
+        parameters="x, shape",
+        computed_in=UNCHANGED,
+        write=lambda _, x: x,
+    ),
+    Expression(
+        name="fill",
+        kernel="Fill",
+        caption="a tensor of the shape of x that is full of a number",
+        formula="y = value",
+        parameters="x, value",
+        computed_in=UNCHANGED,
+        write=lambda _, value: value,
     ),
 )
 EXPRESSIONS: dict[str, Expression] = {expression.name: expression for expression in TABLE}
