@@ -1,4 +1,4 @@
-"""Reductions along rows: values, their order of additions, and what is refused."""
+"""Reductions: values, their order of additions, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, devices, ops, run
 
 CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
 HALF, FULL, BF16 = np.float16, np.float32, ml_dtypes.bfloat16
 NAMES = ("sum", "mean", "amax", "softmax", "log_softmax")
+ANY_AXIS = ("sum", "mean", "amax")
 SHAPES = ((3, 5), (100, 64), (7, 65), (2, 3, 130), (1, 9000), (61, 257), (40,))
 
 
@@ -42,6 +46,41 @@ def test_the_kernel_gives_the_bits_of_the_reference(
             x.reshape(-1)[:2] = np.inf, np.nan
         found = np.asarray(run(name, x, device=device, timing=False).output)
         assert_same(found, ops.load(name).reference(x, spec=devices.load(device)))
+
+
+@settings(max_examples=40, deadline=None)
+@drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
+def test_any_axis_of_any_shape_and_stride(data: st.DataObject, device: str, seed: int) -> None:
+    name = data.draw(st.sampled_from(NAMES))
+    shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
+    is_inference = device == "ascend310p3"
+    dtype = data.draw(st.sampled_from([FULL, HALF] if is_inference else [FULL, HALF, BF16]))
+    dim = data.draw(st.integers(-len(shape), len(shape) - 1)) if name in ANY_AXIS else -1
+    x = (5 * np.random.default_rng(seed).normal(size=shape)).astype(dtype)
+    if not is_inference and x.size > 3:
+        x.reshape(-1)[:3] = data.draw(st.permutations([np.inf, -np.inf, np.nan, 0, -0.0]))[:3]
+    if data.draw(st.booleans()):
+        x = np.repeat(x, 2, axis=0)[::2]
+    found = np.asarray(run(name, x, dim, device=device, timing=False).output)
+    assert_same(found, ops.load(name).reference(x, dim, spec=devices.load(device)))
+
+
+def test_other_axes_add_row_after_row() -> None:
+    # 2**24 swallows each 1 that follows it, but not two that came before.
+    x = np.zeros((4, 3), FULL)
+    x[:3] = [[2.0**24, 1, 1], [1, 1, 2.0**24], [1, 2.0**24, 1]]
+    found = run("sum", x, 0, device="ascend910b2", timing=False).output
+    assert np.asarray(found).tolist() == [2.0**24, 2.0**24 + 2, 2.0**24]
+    found = run("amax", x, 0, device="ascend910b2", timing=False).output
+    assert np.asarray(found).tolist() == [2.0**24] * 3
+
+
+def test_columns_are_dealt_out_to_all_cores() -> None:
+    """6144 columns are 48 pieces of 128."""
+    x = TensorSpec((64, 6144), "float16")
+    done = run("sum", x, 0, device="ascend910b2", values=False, timing=False)
+    assert done.plan is not None
+    assert done.plan.block_dim == 48
 
 
 @pytest.mark.parametrize("dtype", [FULL, HALF, BF16])
@@ -88,6 +127,8 @@ REFUSED = [
     ("softmax", {"x": np.ones((4, 4), HALF), "dim": 0},
      "softmax: dim must be the last one, -1 or 1, not 0: others are not simulated; transpose x "
      "first"),
+    ("sum", {"x": np.ones((4, 4), HALF), "dim": 2},
+     "sum: dim must lie in [-2, 1], not 2; pass another"),
     ("amax", {"x": np.ones((), HALF)},
      "amax: x must have a dimension at least, not none; reshape it"),
     ("mean", {"x": np.ones((4, 0), HALF)},

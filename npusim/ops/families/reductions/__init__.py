@@ -1,4 +1,4 @@
-"""Reductions along the last axis: sums, means, the largest, and softmax.
+"""Reductions along an axis: sums, means, the largest, and softmax along the last one.
 
 .. code-block:: text
 
@@ -6,8 +6,9 @@
     softmax               y = e ** (x - max) / sum(e ** (x - max))
     log_softmax           y = x - max - ln(sum(e ** (x - max)))
 
-Sums are in float32. Their order of additions, halves onto halves and then neighbours, is assumed:
-the vendor's generator is closed, and sums bit for bit those of a card are not claimed.
+Sums are in float32. Their order of additions is assumed: along the last axis halves onto halves and
+then neighbours, along others one row after the other. The vendor's generator is closed, and sums
+bit for bit those of a card are not claimed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
 from npusim.ops._protocol import Operator
-from npusim.ops.families.reductions.contract import Problem, check
-from npusim.ops.families.reductions.kernel import Plan, build, tile
+from npusim.ops.families.reductions import columns, kernel
+from npusim.ops.families.reductions.contract import BY_ROW, Problem, check
+from npusim.ops.families.reductions.kernel import Plan
 from npusim.ops.families.reductions.reference import compute
 
 __all__ = ["OPERATORS", "Plan", "Problem"]
@@ -27,17 +30,22 @@ TABLE = {
     # Operator: the vendor's kernel, what it does, the formula, a note on types.
     "sum": (
         "ReduceSum",
-        "the sum of each row",
+        "the sum of each row, or column",
         "y = x[0] + x[1] + ... in float32",
         "float16 and bfloat16 are widened first, and the sum is rounded once.",
     ),
     "mean": (
         "ReduceMean",
-        "the mean of each row",
+        "the mean of each row, or column",
         "y = x[0] * (1 / n) + x[1] * (1 / n) + ... in float32",
         "float16 and bfloat16 are widened first, and the mean is rounded once.",
     ),
-    "amax": ("ReduceMax", "the largest of each row", "y = max(x[0], x[1], ...)", "NaN is largest."),
+    "amax": (
+        "ReduceMax",
+        "the largest of each row, or column",
+        "y = max(x[0], x[1], ...)",
+        "NaN is largest.",
+    ),
     "softmax": (
         "SoftmaxV2",
         "numbers that add up to one, by the exponential of each element of a row",
@@ -55,6 +63,14 @@ TABLE = {
 }
 
 
+def _tile(spec: DeviceSpec, p: Problem) -> Plan | columns.Plan:
+    return columns.tile(spec, p) if p.inner > 1 else kernel.tile(spec, p)
+
+
+def _build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
+    return columns.build(spec, p, plan) if p.inner > 1 else kernel.build(spec, p, plan)
+
+
 def _operator(name: str) -> Operator:
     def check_rows(spec: DeviceSpec, x: Any, dim: Any = -1) -> Problem:
         return check(name, spec, x, dim)
@@ -62,16 +78,17 @@ def _operator(name: str) -> Operator:
     def reference(x: Array, dim: int = -1, *, spec: DeviceSpec | None = None) -> Array:
         return compute(name, x, dim, spec)
 
-    kernel, caption, formula, note = TABLE[name]
+    vendor, caption, formula, note = TABLE[name]
+    axis = "*dim* is the last axis" if name in BY_ROW else "*dim* is any axis"
     return Operator(
         name=name,
         document=(
             f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
-            f"The vendor's kernel is {kernel}; *dim* is the last axis. {note}"
+            f"The vendor's kernel is {vendor}; {axis}. {note}"
         ),
         check=check_rows,
-        tile=tile,
-        build=build,
+        tile=_tile,
+        build=_build,
         reference=reference,
     )
 

@@ -17,6 +17,9 @@ __all__ = ["Problem", "check"]
 KEEPS_SHAPE = ("softmax", "log_softmax")
 """Operators that give a number for each element, not one a row."""
 
+BY_ROW = KEEPS_SHAPE
+"""Operators whose kernel takes the last axis only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(_protocol.Problem):
@@ -25,6 +28,8 @@ class Problem(_protocol.Problem):
     name: str
     rows: int
     columns: int
+    inner: int = 1
+    """Elements behind each of these; where there are more than one, rows are added to rows."""
 
     @property
     def keeps_shape(self) -> bool:
@@ -40,18 +45,24 @@ def check(name: str, spec: DeviceSpec, x: Any, dim: Any) -> Problem:
     operand = contract.operand("x", x, known)
     rank, axis = len(operand.shape), contract.integer("dim", dim)
     contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
+    if name in BY_ROW:
+        contract.require(
+            axis in (-1, rank - 1),
+            f"dim must be the last one, -1 or {rank - 1}, not {axis}: others are not simulated; "
+            f"transpose x first",
+        )
     contract.require(
-        axis in (-1, rank - 1),
-        f"dim must be the last one, -1 or {rank - 1}, not {axis}: others are not simulated; "
-        f"transpose x first",
+        -rank <= axis < rank, f"dim must lie in [{-rank}, {rank - 1}], not {axis}; pass another"
     )
-    *outer, columns = operand.shape
+    axis %= rank
+    outer, columns, rest = operand.shape[:axis], operand.shape[axis], operand.shape[axis + 1 :]
     contract.require(columns > 0, f"x must have elements along dim, not {operand.shape}; give some")
-    shape = operand.shape if name in KEEPS_SHAPE else tuple(outer)
+    shape = operand.shape if name in KEEPS_SHAPE else (*outer, *rest)
     return Problem(
         inputs=(operand,),
         outputs={"output": TensorSpec(shape, operand.spec.dtype)},
         name=name,
         rows=prod(outer),
         columns=columns,
+        inner=prod(rest),
     )

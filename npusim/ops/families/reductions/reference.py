@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ LANES = 64
 
 
 def compute(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
-    """The result of operator *name* along the last axis of *x*."""
-    assert dim in (-1, x.ndim - 1)
+    """The result of operator *name* along axis *dim* of *x*."""
+    dim %= x.ndim
+    if prod(x.shape[dim + 1 :]) > 1:
+        return _by_rows(name, x, dim, spec)
+    x = np.moveaxis(x, dim, -1)
     is_inference = spec is not None and spec.arch == "2002"
     with np.errstate(all="ignore"):
         if name == "amax":
@@ -42,6 +46,20 @@ def compute(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
         apart = wide - largest
         logarithm = np.log(_sum(_exp(apart)).astype(np.float64)).astype(np.float32)
         return _as(apart - logarithm[..., None], x, spec)
+
+
+def _by_rows(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
+    """What each row along *dim* adds to the one before, or the larger of both."""
+    with np.errstate(all="ignore"):
+        if name == "amax":
+            return np.asarray(np.max(x, axis=dim))
+        wide = np.moveaxis(x.astype(np.float32), dim, 0)
+        if name == "mean":
+            wide = wide * np.float32(1 / x.shape[dim])
+        total = wide[0].copy()
+        for row in wide[1:]:
+            total += row
+        return _as(total, x, spec)
 
 
 def _exp(x: Array) -> Array:
