@@ -251,6 +251,7 @@ CASES = [
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
+    Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(

@@ -141,7 +141,9 @@ TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le",
 CALLS |= {
     **{op: {"x": ones(4, 16)} for op in ONE},
     **{op: {"x": ones(4, 16), "other": ones(16)} for op in TWO},
-    **{op: {"x": ones(4, 16)} for op in ("sum", "mean", "amax", "softmax", "log_softmax")},
+    **{
+        op: {"x": ones(4, 16)} for op in ("sum", "mean", "amax", "argmax", "softmax", "log_softmax")
+    },
     "clone": {"x": ones(4, 16)},
     "narrow": {"x": ones(4, 16), "dim": 1, "start": 2, "length": 5},
     "concat": {"x": ones(4, 16), "other": ones(4, 16), "dim": 1},

@@ -157,7 +157,9 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
 CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
-CALLS |= {op: (op, {"x": HALF}) for op in ("sum", "mean", "amax", "softmax", "log_softmax")}
+CALLS |= {
+    op: (op, {"x": HALF}) for op in ("sum", "mean", "amax", "argmax", "softmax", "log_softmax")
+}
 CALLS |= {
     "a copy": ("clone", {"x": HALF}),
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),

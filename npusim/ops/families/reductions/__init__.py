@@ -3,6 +3,7 @@
 .. code-block:: text
 
     sum, mean, amax       a number a row
+    argmax                the index of the first of the largest, along the last axis
     softmax               y = e ** (x - max) / sum(e ** (x - max))
     log_softmax           y = x - max - ln(sum(e ** (x - max)))
 
@@ -45,6 +46,13 @@ TABLE = {
         "the largest of each row, or column",
         "y = max(x[0], x[1], ...)",
         "NaN is largest.",
+    ),
+    "argmax": (
+        "ArgMaxV2",
+        "where in each row the largest is, as int32",
+        "y = the first i where x[i] = max(x[0], x[1], ...)",
+        "That the largest is found first and then where it is, and that a row with NaN gives its "
+        "last index, is assumed.",
     ),
     "softmax": (
         "SoftmaxV2",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
@@ -17,7 +17,7 @@ __all__ = ["Problem", "check"]
 KEEPS_SHAPE = ("softmax", "log_softmax")
 """Operators that give a number for each element, not one a row."""
 
-BY_ROW = KEEPS_SHAPE
+BY_ROW = (*KEEPS_SHAPE, "argmax")
 """Operators whose kernel takes the last axis only."""
 
 
@@ -58,9 +58,10 @@ def check(name: str, spec: DeviceSpec, x: Any, dim: Any) -> Problem:
     outer, columns, rest = operand.shape[:axis], operand.shape[axis], operand.shape[axis + 1 :]
     contract.require(columns > 0, f"x must have elements along dim, not {operand.shape}; give some")
     shape = operand.shape if name in KEEPS_SHAPE else (*outer, *rest)
+    dtype = INT32.name if name == "argmax" else operand.spec.dtype
     return Problem(
         inputs=(operand,),
-        outputs={"output": TensorSpec(shape, operand.spec.dtype)},
+        outputs={"output": TensorSpec(shape, dtype)},
         name=name,
         rows=prod(outer),
         columns=columns,

@@ -4,7 +4,8 @@ Rows are shared out evenly; as many as fit twice into the unified buffer, with w
 are a tile. A row goes through its steps by itself, each behind a barrier. A reduction adds, or
 takes the larger, of halves: what lies behind the largest power of two is folded onto the beginning,
 then one half onto the other until one repeat is left, which one instruction reduces. A number of a
-row meets the row as the block that Brcb made of it.
+row meets the row as the block that Brcb made of it. Where the largest is, is the smallest index of
+those that equal it.
 
 The vendor's kernels are built by a closed generator; that they take rows one after the other, and
 halves, is assumed.
@@ -16,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, DType, RoundMode
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType, RoundMode
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
@@ -27,15 +30,21 @@ from npusim.isa import (
     BinaryScalar,
     Broadcast,
     Cast,
+    CompareScalar,
     Copy,
     Duplicate,
     Local,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarStore,
+    Select,
     Unary,
     WholeReduce,
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.program import Block, Program
+from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
@@ -98,13 +107,23 @@ def _out_bytes(p: Problem) -> int:
 
 def _width(p: Problem) -> int:
     """Elements of a row, filled up to whole blocks of any type."""
+    if p.name == "argmax":
+        # A comparison takes whole repeats.
+        return align_up(p.columns, REPEAT_BYTES * 8 // FLOAT32.bits)
     return align_up(p.columns, BLOCK_BYTES * 8 // FLOAT16.bits)
 
 
 def _fixed_bytes(p: Problem) -> int:
     """What a reduction overwrites, a row in float32, a number of the row and its blocks."""
     rows = 1 if _ends_in_float32(p) else 2
-    return rows * FLOAT32.nbytes(_width(p)) + (BRCB_LANES + 1) * BLOCK_BYTES
+    # The indices as float32, and a bit for each.
+    beside = FLOAT32.nbytes(_width(p)) + _mask_bytes(p) if p.name == "argmax" else 0
+    return rows * FLOAT32.nbytes(_width(p)) + (BRCB_LANES + 1) * BLOCK_BYTES + beside
+
+
+def _mask_bytes(p: Problem) -> int:
+    """A bit for each element of a row."""
+    return align_up(_width(p) // 8, BLOCK_BYTES)
 
 
 def _ends_in_float32(p: Problem) -> bool:
@@ -149,16 +168,39 @@ class RowKernel:
         self.folded = builder.claim("ub", row_bytes)
         self.number = builder.claim("ub", BLOCK_BYTES)
         self.blocks = builder.claim("ub", BRCB_LANES * BLOCK_BYTES)
+        self.indices = self.mask = None
+        if p.name == "argmax":
+            self.indices = builder.claim("ub", row_bytes)
+            self.mask = builder.claim("ub", _mask_bytes(p))
         self.row = self.folded.of(FLOAT32, p.columns)
         """Where a row is calculated with in float32; of each row, where the last one was."""
         self.writer = Writer(builder, spec)
 
     def program(self, rows: int) -> Program:
         x, y = _views(self.p, rows)
+        if self.indices:
+            assert self.values is not None
+            # A comparison reads what fills a row up too.
+            step(self.builder, Duplicate(self.values.of(FLOAT32, _width(self.p)), 0.0))
+            self._count(self.indices)
         for first, count in pieces(rows, self.plan.tile_rows):
             here = slice(first, first + count), slice(None)
             repeat(self.builder, self._tile, x[here], y[here])
         return self.builder.build()
+
+    def _count(self, indices: Slot) -> None:
+        """Fill *indices* with 0, 1, 2 and so on: eight by hand, and then as many again."""
+        for index in range(BRCB_LANES):
+            bits = int(np.float32(index).view(np.int32))
+            self.builder.emit(ScalarAlu("add", "index", bits))
+            self.builder.emit(ScalarStore(indices.of(FLOAT32, 1, FLOAT32.nbytes(index)), "index"))
+        self.builder.sync("scalar", "vector")
+        count, width = BRCB_LANES, _width(self.p)
+        while count < width:
+            more = min(count, width - count)
+            dst = indices.of(FLOAT32, more, FLOAT32.nbytes(count))
+            step(self.builder, BinaryScalar("add", dst, indices.of(FLOAT32, more), float(count)))
+            count += more
 
     def _tile(self, x: GmView, y: GmView) -> None:
         """*x* `(rows, columns)`; *y* the same, or `(rows, 1)`."""
@@ -191,16 +233,16 @@ class RowKernel:
         elif dst != src:
             step(self.builder, Copy(dst, src))
 
-    def reduced(self, op: Literal["sum", "max"], src: Local) -> Local:
-        """The sum or the largest of *src*, a number."""
+    def reduced(self, op: Literal["sum", "max", "min"], src: Local) -> Local:
+        """The sum, the largest or the smallest of *src*, a number."""
         step(self.builder, Copy(self.folded.of(src.dtype, src.count), src))
         return self.fold(op, src.dtype, src.count)
 
-    def fold(self, op: Literal["sum", "max"], dtype: DType, count: int) -> Local:
+    def fold(self, op: Literal["sum", "max", "min"], dtype: DType, count: int) -> Local:
         """The same of the *count* elements in `folded`, which are overwritten."""
         folded = self.folded.of(dtype, count)
         lanes = REPEAT_BYTES * 8 // dtype.bits
-        both: BinaryOp = "add" if op == "sum" else "max"
+        both: BinaryOp = "add" if op == "sum" else op
         while count > lanes:
             half = 1 << (count - 1).bit_length() - 1
             low, high = folded.at(0, count - half), folded.at(half, count - half)
@@ -259,6 +301,27 @@ def _amax(kernel: RowKernel, dst: Local, src: Local) -> None:
         kernel.narrow(dst, kernel.reduced("max", kernel.wide(src)))
 
 
+def _argmax(kernel: RowKernel, dst: Local, src: Local) -> None:
+    assert kernel.indices is not None
+    assert kernel.mask is not None
+    builder, width = kernel.builder, _width(kernel.p)
+    if src.dtype is FLOAT32:
+        step(builder, Copy(kernel.row, src))
+    else:
+        kernel.wide(src)
+    largest = kernel.reduced("max", kernel.row)
+    builder.sync("vector", "scalar")
+    builder.emit(ScalarLoad("largest", largest))
+    builder.sync("scalar", "vector")
+    # What fills the row up is compared as well, and left out by the fold.
+    row = Local("ub", kernel.row.offset_bytes, FLOAT32, width)
+    mask = kernel.mask.of(UINT8, width // 8)
+    step(builder, CompareScalar("eq", mask, row, "largest"))
+    folded, last = kernel.folded.of(FLOAT32, width), float(src.count - 1)
+    step(builder, Select(folded, mask, kernel.indices.of(FLOAT32, width), last))
+    step(builder, Cast(dst, kernel.fold("min", FLOAT32, src.count), "trunc"))
+
+
 def _softmax(kernel: RowKernel, dst: Local, src: Local) -> None:
     # The largest is taken off in float16, where the row is that.
     row = src if src.dtype is FLOAT16 else kernel.wide(src)
@@ -295,6 +358,7 @@ ROWS: dict[str, Callable[[RowKernel, Local, Local], None]] = {
     "sum": _sum,
     "mean": _mean,
     "amax": _amax,
+    "argmax": _argmax,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
 }

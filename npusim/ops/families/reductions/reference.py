@@ -26,6 +26,10 @@ def compute(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
     with np.errstate(all="ignore"):
         if name == "amax":
             return np.asarray(np.max(x, axis=-1))
+        if name == "argmax":
+            has_nan = np.isnan(x).any(axis=-1)
+            first = np.where(has_nan, x.shape[-1] - 1, np.argmax(x, axis=-1))
+            return np.asarray(first.astype(np.int32))
         wide = x.astype(np.float32)
         if name == "sum":
             return _as(_sum(wide), x, spec)
