@@ -165,6 +165,7 @@ CALLS |= {
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
     "two": ("concat", {"x": HALF, "other": HALF, "dim": -1}),
     "broadcast": ("broadcast_to", {"x": HALF, "shape": (2, N, N)}),
+    "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),
     "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
     "bounds": ("clamp", {"x": HALF, "low": -1.0}),
