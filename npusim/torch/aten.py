@@ -29,6 +29,7 @@ Take = Callable[..., Given | None]
 """The arguments of an operation as the operator takes them; None where it does not."""
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
+COPIED = (*REALS, torch.int64, torch.int8, torch.uint8)
 
 
 _on_host: list[str] = []
@@ -137,7 +138,7 @@ def _where(condition: Any, x: Any, other: Any) -> Given | None:
 
 
 def _rows(x: torch.Tensor, dim: Any, *rest: Any, **more: Any) -> Given | None:
-    """Along the last axis, without a type or an axis to keep."""
+    """Along one axis, without a type or an axis to keep."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:
         return None
@@ -148,6 +149,12 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
     """What else there is is about gradients."""
     is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
     return {"weight": weight, "indices": indices} if is_known else None
+
+
+def _copied(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Given | None:
+    """A copy that lies as *x* does, which is contiguous."""
+    kept = (None, torch.preserve_format, torch.contiguous_format)
+    return {"x": x} if memory_format in kept and x.dtype in COPIED else None
 
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -166,5 +173,6 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "mean.dim": ("mean", _rows),
     "amax": ("amax", _rows),
     "embedding": ("embedding", _table),
+    "clone": ("clone", _copied),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""

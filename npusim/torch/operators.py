@@ -134,7 +134,8 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
         elif schema.is_mutable:
             return first
         else:
-            found = first.clone()
+            # No kernel: a clone of an npu tensor would be one.
+            found = to_npu(to_host(first).clone())
             formats.put(found, formats.get(first))
         if not schema.is_mutable:
             return found

@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "sum": (lambda x: x.sum(-1), ("x",)),
     "mean": (lambda x: x.mean(dim=1), ("x",)),
     "amax": (lambda x: x.amax(-1), ("x",)),
+    "clone": (lambda x: x.clone(), ("x",)),
     "gt": (lambda x: x > 0.25, ("x", 0.25)),
 }
 
@@ -56,6 +57,14 @@ def test_an_operation_is_one_kernel_with_its_bits(name: str) -> None:
     given = (x.cpu().numpy() if arg == "x" else arg for arg in args)
     expected = np.asarray(npusim.run(name, *given, device="ascend910b2", timing=False).output)
     np.testing.assert_array_equal(found.cpu().numpy(), expected.astype(found.cpu().numpy().dtype))
+
+
+def test_sums_and_the_largest_are_along_any_axis() -> None:
+    x = numbers()
+    for call in (lambda: x.sum(0), lambda: x.amax(0)):
+        found, launches = launched(call)
+        assert launches == 1
+        assert found.shape == x.shape[1:]
 
 
 def test_a_selection_takes_a_mask() -> None:
@@ -73,11 +82,11 @@ def test_a_selection_takes_a_mask() -> None:
         lambda x: torch.add(x, x, alpha=2),
         lambda x: x.add_(1),
         lambda x: x.long() + 1,
-        lambda x: x.sum(0),
+        lambda x: x.sum(),
         lambda x: x[:0] + 1,
         str,
     ],
-    ids=["view", "mixed", "alpha", "in place", "int64", "first axis", "empty", "printed"],
+    ids=["view", "mixed", "alpha", "in place", "int64", "all axes", "empty", "printed"],
 )
 def test_what_no_kernel_takes_runs_on_the_host(call: Any) -> None:
     x, start = numbers(), clock.now_us
