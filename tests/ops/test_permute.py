@@ -69,6 +69,15 @@ def test_tiles_are_32_kib_of_128_rows(dtype: str, tiles: int, share: int) -> Non
     assert done.plan.block_dim == -(-tiles // share)
 
 
+def test_an_order_that_stays_is_shared_out_in_blocks() -> None:
+    x = numbers((7, 1, 100), np.float16, 0)
+    assert_moved(x, (1, 0, 2), "ascend910b2")
+    done = run("permute", x, (1, 0, 2), device="ascend910b2", timing=False)
+    assert done.plan is not None
+    # 700 numbers in 44 blocks of 16.
+    assert done.plan.block_dim == 44
+
+
 REFUSED = [
     ("ascend910b2", np.ones((4, 4), np.int8), (1, 0),
      "permute: dims must keep the last axis where x is int8, not be (1, 0): turning such numbers "

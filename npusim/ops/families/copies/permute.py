@@ -17,7 +17,7 @@ from typing import Any
 
 from npusim.data.dtypes import INT16, DType
 from npusim.data.errors import shown
-from npusim.data.integers import ceil_div
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Copy, Local, Transpose
@@ -71,7 +71,7 @@ class Plan(_protocol.Plan):
     """Rows, or tiles that are turned, in even shares."""
 
     share: int
-    """Rows, or tiles, of a core."""
+    """Rows, or tiles, of a core; elements, where all of x is one row."""
     tile_columns: int
     """Along the last axis of x."""
 
@@ -154,6 +154,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
             # What is stored beyond the end of a row belongs to the next one, of the same core.
             cores = 1
     share = ceil_div(count, cores)
+    if len(p.axes) == 1:
+        # One long row is cut into whole blocks.
+        count, cores = p.output.size, len(spec.vector_cores)
+        share = align_up(ceil_div(count, cores), BLOCK_BYTES * 8 // element.bits)
     return Plan(
         block_dim=ceil_div(count, share), reads_tiling=False, share=share, tile_columns=columns
     )
@@ -186,8 +190,13 @@ def _turned(p: Problem, tile_columns: int) -> Iterator[Move]:
 def _moved(p: Problem, plan: Plan, core: int) -> Iterator[Move]:
     """Rows that *core* moves at a time."""
     element, size = p.output.element, p.axes[-1].size
-    *outer, lines = p.axes[:-1] if len(p.axes) > 1 else (Axis(1, size, size),)
     first, end = core * plan.share, (core + 1) * plan.share
+    if len(p.axes) == 1:
+        for left, width in pieces(min(end, size) - first, plan.tile_columns):
+            here = slice(None), slice(first + left, first + left + width)
+            yield Move(*(GmView.vector(name, element, size)[here] for name in ("x", "output")))
+        return
+    *outer, lines = p.axes[:-1]
     height = max(1, LINE_BYTES // (ceil_div(element.nbytes(size), BLOCK_BYTES) * BLOCK_BYTES))
     for number, (src, dst) in enumerate(_starts(tuple(outer))):
         low = max(first - number * lines.size, 0)
