@@ -152,6 +152,10 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
         case "npu_rotary_mul":
             shapes = {"self": (1, 2, m, 64), "r1": (1, 1, m, 64), "r2": (1, 1, m, 64)}
             return {name: tensor(shape, dtype) for name, shape in shapes.items()}
+        case "npu_scatter_nd_update":
+            rows = rng.permutation(k)[: min(m, k)].astype(np.int32).reshape(-1, 1)
+            tensors = {"self": tensor((k, n), dtype), "updates": tensor((len(rows), n), dtype)}
+            return tensors | {"indices": rows}
         case "npu_swiglu" | "npu_swiglu_quant":
             return {"x": tensor((m, 2 * n), dtype)}
         case "npu_trans_quant_param":
