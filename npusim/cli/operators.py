@@ -16,15 +16,26 @@ __all__ = ["described", "is_tensor", "list_operators"]
 
 
 def list_operators(as_json: bool) -> None:
-    """List the operators with their parameters."""
+    """List the operators with the parameters that they need; as JSON with all."""
     rows = [described(name) for name in ops.names()]
     if as_json:
         typer.echo(json_text(rows))
         return
     listing = table("operator", "what it does")
     for row in rows:
-        listing.add_row(Text.assemble((row["name"], "bold"), row["signature"]), row["summary"])
+        listing.add_row(Text.assemble((row["name"], "bold"), _needed(row["name"])), row["summary"])
     show(listing)
+
+
+def _needed(name: str) -> str:
+    """The parameters that a call of *name* needs, in brackets, and dots for those that it may have.
+
+    >>> _needed("npu_swiglu"), _needed("abs")
+    ('(x, ...)', '(x)')
+    """
+    parameters = ops.signature(ops.load(name)).parameters.values()
+    needed = [p.name for p in parameters if p.default is Parameter.empty]
+    return f"({', '.join(needed + ['...'] * (len(needed) < len(parameters)))})"
 
 
 def described(name: str) -> dict[str, Any]:
