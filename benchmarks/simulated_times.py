@@ -52,7 +52,7 @@ def main() -> None:
         known |= {one.row.id: one.time_us for one in found if one.time_us is not None}
         FILE.write_text(simulated.content(rows, known))
         print(f"{min(start + AT_ONCE, len(work))} of {len(work)} rows", flush=True)
-    figure = Figure((9.4, 7.0), layout="constrained")
+    figure = Figure((10.8, 7.6), layout="constrained")
     predicted_against_measured(simulated.results(rows), ax=figure.subplots())
     figure.savefig(PICTURE, dpi=100)
 
