@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import npusim
 from npusim.validation import measure, read, sample, simulated
-from npusim.validation.pictures import predicted_against_measured
+from npusim.validation.pictures import predicted_against_measured, square_inches
 
 FILE = Path(npusim.__file__).parent / "accuracy" / "simulated.csv"
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "validation.png"
@@ -52,8 +52,9 @@ def main() -> None:
         known |= {one.row.id: one.time_us for one in found if one.time_us is not None}
         FILE.write_text(simulated.content(rows, known))
         print(f"{min(start + AT_ONCE, len(work))} of {len(work)} rows", flush=True)
-    figure = Figure((10.8, 7.6), layout="constrained")
-    predicted_against_measured(simulated.results(rows), ax=figure.subplots())
+    results = simulated.results(rows)
+    figure = Figure(square_inches(results), layout="constrained")
+    predicted_against_measured(results, ax=figure.subplots())
     figure.savefig(PICTURE, dpi=100)
 
 

@@ -19,7 +19,15 @@ from npusim.validation.measure import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["BANDS", "PICTURES", "errors", "looks", "predicted_against_measured", "write"]
+__all__ = [
+    "BANDS",
+    "PICTURES",
+    "errors",
+    "looks",
+    "predicted_against_measured",
+    "square_inches",
+    "write",
+]
 
 PICTURES = ("predicted_against_measured.png", "errors.png")
 """Files that :func:`write` leaves."""
@@ -37,6 +45,10 @@ MARKERS = "os^Dv<>PXphdH8"
 Look = tuple[str, str]
 """A colour and a marker."""
 
+LEAST_INCHES, WIDE_INCHES = 7.0, 5.0
+"""The least height of a figure whose axes are a square, and of one whose axes are wide."""
+LINE_INCHES, LEGEND_INCHES = 0.22, 3.5
+"""How high a line of the legend is, and how wide the legend, with the labels of the axes."""
 EDGE = 0.6
 """Where the histogram ends: larger errors are in its last bins."""
 BIN = 0.05
@@ -55,12 +67,25 @@ def write(results: Sequence[Result], folder: Path) -> list[str]:
     """Write both pictures into *folder*; returns the names of the files."""
     from matplotlib.figure import Figure
 
-    drawings = (predicted_against_measured, (9.4, 7.0)), (errors, (10.0, 5.0))
+    width, height = square_inches(results)
+    wide = width, max(WIDE_INCHES, _legend_inches(results))
+    drawings = (predicted_against_measured, (width, height)), (errors, wide)
     for name, (picture, inches) in zip(PICTURES, drawings, strict=True):
         figure = Figure(inches, layout="constrained")
         picture(results, ax=figure.subplots())
         figure.savefig(folder / name, dpi=100)
     return list(PICTURES)
+
+
+def square_inches(results: Sequence[Result]) -> tuple[float, float]:
+    """Width and height of a figure whose axes are a square, with a legend of all families."""
+    height = max(LEAST_INCHES, _legend_inches(results))
+    return height + LEGEND_INCHES, height
+
+
+def _legend_inches(results: Sequence[Result]) -> float:
+    """The height of a figure that the legend fits: families, bands, and room around them."""
+    return (len(looks(results)) + len(BANDS) + 1) * LINE_INCHES
 
 
 def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
