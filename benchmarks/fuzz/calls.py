@@ -106,23 +106,10 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     match op:
         case "matmul":
             return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
-        case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
-            half = str(rng.choice(FLOATS[:2]))
-            added = {name: tensor((m, n), half) for name in ("x1", "x2")}
-            point = "int32" if half == "float16" else half
-            scale = tensor((n,), "float32" if half == "float16" else half)
-            more = {"scales1": scale, "zero_points1": tensor((n,), point)}
-            is_quant = op == "npu_add_rms_norm_quant"
-            return {**added, "gamma": tensor((n,), half), **(more if is_quant else {})}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
-        case "npu_apply_rotary_pos_emb":
-            heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
-            return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_convert_weight_to_int4pack":
             return {"weight": tensor((k, 8 * n), "int32")}
-        case "npu_dequant_swiglu_quant":
-            return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_dynamic_quant" | "npu_dynamic_quant_asymmetric":
             return {"x": tensor((m, n), dtype)}
         case "npu_format_cast":
@@ -141,6 +128,39 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             scales = tensor((n,), "float32")
             return {"input": tensor((m, n), dtype), "scales": scales, "zero_points": None,
                     "dtype": "qint8", "axis": 1}  # fmt: skip
+        case "npu_trans_quant_param":
+            return {"scale": tensor((n,), "float32")}
+        case "npu_weight_quant_batchmatmul":
+            half = str(rng.choice(FLOATS[:2]))
+            weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)
+            return {"x": tensor((m, k), half), "weight": weight, "antiquant_scale": scale}
+        case _:
+            return _between_products(rng, op, (m, k, n), dtype)
+
+
+def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str) -> dict[str, Any]:
+    """Arguments of *op*, one of those that stand between the products of a model."""
+    m, k, n = sizes
+
+    def tensor(shape: tuple[int, ...], dtype: str) -> Any:
+        return tensor_of(rng, shape, dtype)
+
+    match op:
+        case "embedding":
+            return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
+        case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
+            half = str(rng.choice(FLOATS[:2]))
+            added = {name: tensor((m, n), half) for name in ("x1", "x2")}
+            point = "int32" if half == "float16" else half
+            scale = tensor((n,), "float32" if half == "float16" else half)
+            more = {"scales1": scale, "zero_points1": tensor((n,), point)}
+            is_quant = op == "npu_add_rms_norm_quant"
+            return {**added, "gamma": tensor((n,), half), **(more if is_quant else {})}
+        case "npu_apply_rotary_pos_emb":
+            heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
+            return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
+        case "npu_dequant_swiglu_quant":
+            return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
             tokens = {name: tensor((m, 1, 32), dtype) for name in ("key", "value")}
             is_norm = {"cache_mode": "Norm"} if op == "npu_scatter_pa_kv_cache" else {}
@@ -158,14 +178,6 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             return tensors | {"indices": rows}
         case "npu_swiglu" | "npu_swiglu_quant":
             return {"x": tensor((m, 2 * n), dtype)}
-        case "npu_trans_quant_param":
-            return {"scale": tensor((n,), "float32")}
-        case "npu_weight_quant_batchmatmul":
-            half = str(rng.choice(FLOATS[:2]))
-            weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)
-            return {"x": tensor((m, k), half), "weight": weight, "antiquant_scale": scale}
-        case "embedding":
-            return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
         case _:
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
 

@@ -43,7 +43,15 @@ from npusim.isa.micro_op import (
     writes_global,
 )
 from npusim.isa.mte import Load, Store
-from npusim.isa.operands import BLOCK_BYTES, REPEAT_BYTES, Global, Local, Register
+from npusim.isa.operands import (
+    BLOCK_BYTES,
+    MAX_BURSTS,
+    MAX_REPEATS,
+    REPEAT_BYTES,
+    Global,
+    Local,
+    Register,
+)
 from npusim.isa.scalar import (
     ScalarAlu,
     ScalarLoad,
@@ -97,6 +105,8 @@ from npusim.isa.work import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "MAX_BURSTS",
+    "MAX_REPEATS",
     "MICRO_OPS",
     "ORDERING",
     "REPEAT_BYTES",

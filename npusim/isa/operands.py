@@ -9,7 +9,17 @@ from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.isa.fields import BYTES, COUNT, OneOf, Range
 
-__all__ = ["BLOCK_BYTES", "BUFFERS", "REPEAT_BYTES", "STRIDE", "Global", "Local", "Register"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BUFFERS",
+    "MAX_BURSTS",
+    "MAX_REPEATS",
+    "REPEAT_BYTES",
+    "STRIDE",
+    "Global",
+    "Local",
+    "Register",
+]
 
 BLOCK_BYTES = 32
 """A data block: the unit of the unified buffer and of DataCopy (asc-devkit, docs/zh/guide)."""
@@ -20,6 +30,13 @@ REPEAT_BLOCKS = Range(1, 8)
 """Blocks of an operand in a repeat: 256 bytes are the most that a vector instruction takes."""
 REPEAT_BYTES = REPEAT_BLOCKS.high * BLOCK_BYTES
 """Bytes of an operand in a whole repeat."""
+MAX_REPEATS = 2**8 - 1
+"""The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
+MAX_BURSTS = 2**12 - 1
+"""The field of DataCopy for the number of bursts has 12 bits, as that of Mmad for its extents.
+
+Assumed of every copy, also that of the unified buffer to L1.
+"""
 STRIDE = Range(0, 2**16 - 1)
 """Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 

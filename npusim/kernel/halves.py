@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from npusim.isa import BLOCK_BYTES, Copy, Local
+from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, Copy, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.rows import pieces
 
 __all__ = ["columns_of_rows", "exchange", "half_of_rows"]
 
 __kernel_vocabulary__ = True
-
-REPEAT_BYTES = 256
-"""What a repeat of a vector instruction takes at most (asc-devkit, docs/zh/guide)."""
 
 
 def columns_of_rows(plane: Local, width: int, columns: range) -> Iterator[Local]:

@@ -8,6 +8,7 @@ from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import (
     BLOCK_BYTES,
+    MAX_BURSTS,
     CopyToL1,
     Global,
     Load,
@@ -22,11 +23,6 @@ __all__ = ["ATOMIC_DTYPES", "RULES"]
 
 FROM_GM = (Load, LoadNd2Nz)
 TO_GM = (Store,)
-BURSTS = 2**12 - 1
-"""The field of DataCopy for the number of bursts has 12 bits, as that of Mmad for its extents.
-
-Assumed of every copy, also that of the unified buffer to L1.
-"""
 ND2NZ_ROWS = 2**14
 """Assumed of Nd2NzParams, for the rows of the source and of the matrix in L1."""
 GAP_BLOCKS = 2**16 - 1
@@ -94,9 +90,9 @@ def _whole_blocks(op: CopyToL1) -> bool:
 RULES = (
     Rule(
         (Load, Store, CopyToL1),
-        lambda op, _: _bursts(op) <= BURSTS,
+        lambda op, _: _bursts(op) <= MAX_BURSTS,
         lambda op, _: (
-            f"a copy must have at most {BURSTS} bursts, not {_bursts(op)}; make it several"
+            f"a copy must have at most {MAX_BURSTS} bursts, not {_bursts(op)}; make it several"
         ),
     ),
     Rule(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from npusim.data.dtypes import INT32, UINT8
 from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Global, Load, ScalarLoad, ScalarLoadGlobal
+from npusim.isa import BLOCK_BYTES, MAX_BURSTS, Global, Load, ScalarLoad, ScalarLoadGlobal
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Block, Program
 from npusim.kernel.queues import Queue, Slot
@@ -31,8 +31,6 @@ LINE_BYTES = 64
 DataCacheCleanAndInvalid.md)."""
 SLOT = "slot"
 """The register of a token's slot."""
-MAX_BURSTS = 2**12 - 1
-"""Of one copy (asc-devkit, DataCopyParams)."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:

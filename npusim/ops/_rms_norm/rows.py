@@ -1,4 +1,4 @@
-"""Which rows a core gets, and what room its kernel has.
+"""Which rows a core gets, in what steps, and what room its kernel has.
 
 No row is shared by cores, and none waits for another one.
 """
@@ -11,11 +11,14 @@ from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
+from npusim.ops import _protocol
 
 __all__ = [
     "KEPT_BYTES",
     "Choice",
     "Machine",
+    "Plan",
+    "planned",
     "rows_of_core",
     "whole_blocks",
 ]
@@ -53,6 +56,37 @@ class Choice:
 
     template: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
+    """Each core has rows of its own and takes them in steps."""
+
+    rows_of_core: tuple[int, ...]
+    row_step: int
+    """Rows that are loaded together, or of which what comes out for a whole row is stored
+    together; each operator's `tile` says which."""
+    column_step: int
+    """Columns that are loaded together: all, but for templates that cut rows into pieces."""
+
+
+def planned(
+    choice: Choice,
+    rows: tuple[int, ...],
+    row_step: int,
+    column_step: int,
+    workspaces: dict[str, int] | None = None,
+) -> Plan:
+    """The plan of *choice* for cores with *rows* each; no step has more rows than a core."""
+    return Plan(
+        block_dim=len(rows),
+        template=choice.template,
+        reason=choice.reason,
+        rows_of_core=rows,
+        row_step=min(row_step, rows[0]),
+        column_step=column_step,
+        workspaces=workspaces or {},
+    )
 
 
 def rows_of_core(rows: int, cores: int, unit: int = 1) -> tuple[int, ...]:

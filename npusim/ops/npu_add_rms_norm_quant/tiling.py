@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from npusim.devices.schema import DeviceSpec
-from npusim.ops import _protocol
-from npusim.ops._rms_norm.rows import Choice, Machine, rows_of_core
+from npusim.ops._rms_norm.rows import Choice, Machine, Plan, planned, rows_of_core
 from npusim.ops.npu_add_rms_norm_quant.choice import choose, piece_columns
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem
 
@@ -16,20 +13,10 @@ GROUP_ROWS = 64
 """split_d takes so many rows, a piece of all of them after the other."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
-    """Each core has rows of its own and takes them in steps."""
-
-    rows_of_core: tuple[int, ...]
-    row_step: int
-    """Rows of which split_d adds up the squares before it scales them; 1 of the others."""
-    column_step: int
-    """Columns that are loaded together: all, but for split_d."""
-
-
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split over cores and buffers as the vendor does; see `choice` for the source.
 
+    A step is the rows of which split_d adds up the squares before it scales them; 1 of the others.
     Assumed: that the kernel for a single scale is tiled as the one for a scale a column.
     """
     machine = Machine.of(spec)
@@ -38,11 +25,6 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         choice = Choice(p.asked, "asked for")
     rows = rows_of_core(p.rows, machine.cores)
     is_cut = choice.template == "split_d"
-    return Plan(
-        block_dim=len(rows),
-        template=choice.template,
-        reason=choice.reason,
-        rows_of_core=rows,
-        row_step=min(GROUP_ROWS, rows[0]) if is_cut else 1,
-        column_step=piece_columns(p.columns, p.given, machine) if is_cut else p.columns,
-    )
+    row_step = GROUP_ROWS if is_cut else 1
+    column_step = piece_columns(p.columns, p.given, machine) if is_cut else p.columns
+    return planned(choice, rows, row_step, column_step)

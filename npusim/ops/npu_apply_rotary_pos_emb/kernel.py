@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from npusim.data.dtypes import BFLOAT16, FLOAT32
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryScalar, Cast, Global, Local
+from npusim.isa import MAX_REPEATS, Binary, BinaryScalar, Cast, Global, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.halves import columns_of_rows, exchange, half_of_rows
@@ -27,9 +27,6 @@ from npusim.ops.npu_apply_rotary_pos_emb.contract import Problem
 from npusim.ops.npu_apply_rotary_pos_emb.tiling import Plan
 
 __all__ = ["build"]
-
-MAX_REPEATS = 255
-"""Of one vector instruction (asc-devkit, docs/zh/guide)."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:

@@ -9,6 +9,7 @@ from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     BLOCK_BYTES,
+    REPEAT_BYTES,
     Binary,
     Cast,
     Copy,
@@ -43,8 +44,6 @@ __all__ = [
 
 FLOATS_PER_BLOCK, FLOAT_LANES = 8, 64
 """fp32 numbers in a block of 32 bytes, and in a repeat."""
-REPEAT_BYTES = 256
-"""What a repeat of a vector instruction reads of a contiguous operand."""
 
 
 def lanes_of(local: Local) -> int:

@@ -9,7 +9,7 @@ from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_down, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES
+from npusim.isa import BLOCK_BYTES, MAX_REPEATS
 from npusim.kernel.rows import pieces
 from npusim.ops import _protocol
 from npusim.ops.npu_format_cast.contract import Problem
@@ -20,8 +20,6 @@ DEPTH = 2
 """Buffers of each queue: one is loaded while the other is converted."""
 LINE_BLOCKS = 16
 """Columns are split in whole cache lines of 512 bytes, over cores and into pieces."""
-MAX_REPEATS = 255
-"""The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
 LEAST_BLOCKS = 2
 """A piece with the ragged end of the rows is never less than a block wide, so that 310P, which
 stores whole blocks, can end it with an overlapping one."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from npusim.devices.schema import DeviceSpec
-from npusim.ops import _protocol
-from npusim.ops._rms_norm.rows import Choice, Machine, rows_of_core
+from npusim.ops._rms_norm.rows import Choice, Machine, Plan, planned, rows_of_core
 from npusim.ops.npu_rms_norm.choice import (
     ROWS_OF_A_BLOCK,
     choose,
@@ -21,20 +18,11 @@ GROUP_ROWS = 64
 """1 / root of so many rows is stored together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
-    """Each core has rows of its own and takes them in steps."""
-
-    rows_of_core: tuple[int, ...]
-    row_step: int
-    """Rows that are loaded together; of the others than merge_n, whose 1 / root is stored together.
-    """
-    column_step: int
-    """Columns that are loaded together: all, but for split_d."""
-
-
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Split over cores and buffers as the vendor does; see `choice` for the source."""
+    """Split over cores and buffers as the vendor does; see `choice` for the source.
+
+    A step is what merge_n loads together, of the others whose 1 / root is stored together.
+    """
     machine, element = Machine.of(spec), p.x.element
     choice = choose(p.rows, p.columns, element, machine, is_mixed=p.is_mixed)
     if p.asked is not None:
@@ -47,11 +35,4 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         row_step = merged_rows(p.columns, element, machine, is_mixed=p.is_mixed)
     elif choice.template == "split_d":
         column_step = piece_columns(p.columns, element, is_mixed=p.is_mixed)
-    return Plan(
-        block_dim=len(rows),
-        template=choice.template,
-        reason=choice.reason,
-        rows_of_core=rows,
-        row_step=min(row_step, rows[0]),
-        column_step=column_step,
-    )
+    return planned(choice, rows, row_step, column_step)
