@@ -24,7 +24,12 @@ NUMBERS = {
         f"{LAUNCH.tiling_per_core_us:g} a core"
     ),
     "mixed kernels": f"{LAUNCH.mix_us:g} us when",
-    "global memory": f"{GM.read_bytes_per_s / 1e12:.3f} TB/s",
+    "global memory": (
+        f"{GM.read_bytes_per_s / 1e12:.3f} TB/s; fair shares; {GM.read_latency_ns:g} ns from"
+    ),
+    "written back": f"written at {GM.write_bytes_per_s / 1e12:.3f} TB/s",
+    "fills and stores": f"{L2.write_bytes_per_s / 1e12:.2f} TB/s of stores alone",
+    "handing out": f"{A2.scalar.dispatch_cycles} cycles of the scalar unit",
     "cores apart": f"in {GM.apart_us:g} us",
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
@@ -59,7 +64,6 @@ def test_the_table_says_what_the_device_file_says() -> None:
         "banks",
         "replacement",
         "odd rows",
-        "fills and stores",
     }
     for effect, numbers in NUMBERS.items():
         assert numbers in rows[effect]

@@ -205,6 +205,8 @@ class GlobalMemory(Part):
     read_bytes_per_s: BytesPerSecond
     """Of all cores together, as `write_bytes_per_s`."""
     write_bytes_per_s: BytesPerSecond
+    """Of lines that the L2 writes back, when nothing is read. A shared bus is taken up by them for
+    so long."""
     read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: Nanoseconds
@@ -218,7 +220,7 @@ class GlobalMemory(Part):
     apart_us: Microseconds
     """How far cores that do the same are apart in time, so that some load while others rest. What
     the memory could have read while all rest, simulated in step, it reads later, up to what it
-    reads in this time."""
+    reads in this time; and so does the L2 with what comes in and what is stored."""
 
 
 class L2Cache(Part):
@@ -327,7 +329,8 @@ class Scalar(Part):
     """The scalar unit, which also hands every micro-op to its pipe."""
 
     dispatch_cycles: Cycles
-    """Between two micro-ops handed to other pipes."""
+    """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
+    barrier takes as long as what the scalar unit calculates, if that is less."""
     load_cycles: Cycles
     global_load_cycles: Cycles
     """Of one element of global memory that is not in the data cache."""

@@ -201,10 +201,8 @@ def _least_us(trace: Trace, device: DeviceSpec | None) -> dict[Known, float]:
         return {}
     gm, l2 = device.gm, device.l2
     read_s = trace.gm_read_bytes / gm.read_bytes_per_s
-    if gm.bus == "shared":
-        far_s = trace.gm_bytes / gm.read_bytes_per_s
-    else:
-        far_s = max(read_s, trace.gm_written_bytes / gm.write_bytes_per_s)
+    back_s = trace.gm_written_bytes / gm.write_bytes_per_s
+    far_s = read_s + back_s if gm.bus == "shared" else max(read_s, back_s)
     # Launch comes before all of it.
     near_s = (trace.l2_bytes - trace.l2_written_bytes) / l2.read_bytes_per_s
     written_s = trace.l2_written_bytes / l2.write_bytes_per_s

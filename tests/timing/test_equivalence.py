@@ -354,6 +354,8 @@ def test_times_of_representatives_and_of_every_core_are_equal(
     capacity=st.sampled_from([1024, 65536]),
     is_cached=st.booleans(),
     fills=st.sampled_from(["between", "beside"]),
+    bus=st.sampled_from(["shared", "separate"]),
+    apart_us=st.sampled_from([0.0, 0.05]),
     is_over=st.booleans(),
 )
 @settings(max_examples=120)
@@ -365,12 +367,13 @@ def test_cores_that_go_on_differently_have_their_own_times(
     capacity: int,
     is_cached: bool,
     fills: str,
+    bus: str,
+    apart_us: float,
     is_over: bool,
 ) -> None:
     # All begin with as many calls of the first body, elsewhere each, and then do what comes.
-    spec = tiny_spec(
-        l2__capacity_bytes=capacity, l2__fills=fills, l2__same_line_ns=2.0, l2__aliased_bytes=256
-    )
+    l2 = {"l2__capacity_bytes": capacity, "l2__fills": fills, "l2__aliased_bytes": 256}
+    spec = tiny_spec(**l2, l2__same_line_ns=2.0, gm__bus=bus, gm__apart_us=apart_us)
     ends = [Barrier()] if is_over else []
     shared = [Body((*program.ops, *ends)) for program in bodies]
     blocks = []

@@ -12,7 +12,7 @@ from tiny import log, play, tiny_spec
 from npusim.chip import Binding, L2State
 from npusim.data.dtypes import UINT8
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, Load, LoadNd2Nz, Local, Store
+from npusim.isa import Global, Load, LoadNd2Nz, Local, ScalarAlu, Store
 from npusim.kernel.program import Program
 
 SMALL = {"x": 3072, "y": 2048}
@@ -100,6 +100,16 @@ def test_the_memory_makes_up_for_its_rest(apart_us: float, took: int, every_core
     assert log(trace, 0) == [("mte2", 0, 4, 6), ("mte2", 4, 4 + took, 14 + took)]
 
 
+@pytest.mark.parametrize(("apart_us", "took"), [(0.0, 16), (0.004, 12)])
+def test_so_does_the_l2_with_what_is_stored(apart_us: float, took: int) -> None:
+    spec = tiny_spec(gm__apart_us=apart_us)
+    # Two cores store 256 bytes each at 32 bytes a cycle, for which the L2 has 32. In the 10 cycles
+    # before it could have taken 320; it makes up for 4 of them.
+    program = (*(ScalarAlu("add", "r", 1) for _ in range(10)), store(256))
+    trace = play(spec, program, program)
+    assert log(trace, 0)[-1] == ("mte3", 10, 10 + took, 14 + took)
+
+
 def test_at_launch_there_is_nothing_to_make_up_for() -> None:
     spec = tiny_spec(gm__apart_us=0.01)
     trace = play(spec, (load(256),), (load(256, 1024),))
@@ -134,11 +144,16 @@ def test_what_goes_past_the_l2_comes_once_for_each_core(every_core: bool, tiny: 
 # ---- what was stored ----
 
 
-@pytest.mark.parametrize(("bus", "took"), [("shared", 136), ("separate", 128)])
-def test_what_leaves_the_l2_is_written_back_over_the_bus(bus: str, took: int) -> None:
-    spec = tiny_spec(gm__bus=bus)
-    # The second load brings the volume to 8192 + 256, so that the 256 bytes stored have to go: 16
-    # cycles at half the bus, of which the load loses 8.
+@pytest.mark.parametrize(
+    ("bus", "write_bytes_per_s", "took"),
+    [("shared", 32e9, 136), ("shared", 16e9, 144), ("separate", 16e9, 128)],
+)
+def test_what_leaves_the_l2_is_written_back_over_the_bus(
+    bus: str, write_bytes_per_s: float, took: int
+) -> None:
+    spec = tiny_spec(gm__bus=bus, gm__write_bytes_per_s=write_bytes_per_s)
+    # The second load brings the volume to 8192 + 256, so that the 256 bytes stored have to go. A
+    # bus for both is taken up by them for 8 cycles, or 16 where it writes at half the speed.
     trace = play(spec, (store(256), load(4096), load(4096, 4096)), sizes=BIG)
     assert log(trace) == [
         ("mte3", 0, 8, 12),

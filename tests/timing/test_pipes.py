@@ -171,6 +171,17 @@ def test_handing_out_takes_a_cycle_each() -> None:
     ]
 
 
+def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
+    program = (vector(1, 1024), Barrier("vector"), vector(1, 2048))
+    # Handed out at 3, 4 and 7; the barrier waits for the result, which is there at 7.
+    assert log(play(tiny_spec(scalar__dispatch_cycles=3), program)) == [
+        ("vector", 3, 6, 9),
+        ("vector", 9, 12, 15),
+    ]
+    # The barrier's own cycle is not more than what others take.
+    assert log(play(tiny_spec(scalar__alu_cycles=5), program))[0] == ("vector", 0, 3, 6)
+
+
 # ---- scalar ----
 
 

@@ -96,7 +96,8 @@ typedef struct {
     i64 volume_count, share_count, holds_all;
     i64 line_bytes, capacity_bytes, run_bytes, ages, whole, share_units, count_units, port_units;
     /* Links: bandwidths in port units a cycle; a shared bus has one link for reads and writes. */
-    i64 gm_read_width, gm_write_width, l2_read_width, l2_write_width, shared_bus, gm_most_rested;
+    i64 gm_read_width, gm_write_width, l2_read_width, l2_write_width, shared_bus;
+    i64 gm_most_rested, l2_most_rested;
     i64 gm_read_latency, l2_read_latency, l2_write_latency;
     double gm_row_ns, l2_row_ns, same_line_ns, clock_hz, aliased_speed;
     i64 fill_weight;

@@ -117,7 +117,9 @@ static void write_back(Run *run) {
     if (!nbytes) return;
     run->problem->written_bytes += nbytes;
     i64 width = run->gm_writes->width;
-    link_join(run, run->gm_writes, nbytes, width, width, 0, true);
+    /* On a bus for both, written bytes take longer than as many that are read. */
+    i64 read_meanwhile = (i64)((i128)nbytes * width / run->problem->gm_write_width);
+    link_join(run, run->gm_writes, read_meanwhile, width, width, 0, true);
 }
 
 /* Serve all requests of a cycle together. */

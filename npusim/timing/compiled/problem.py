@@ -45,7 +45,7 @@ class Problem(ctypes.Structure):
         *((name, I64) for name in ("run_bytes", "ages", "whole", "share_units", "count_units")),
         *((name, I64) for name in ("port_units", "gm_read_width", "gm_write_width")),
         *((name, I64) for name in ("l2_read_width", "l2_write_width", "shared_bus")),
-        ("gm_most_rested", I64),
+        *((name, I64) for name in ("gm_most_rested", "l2_most_rested")),
         *((name, I64) for name in ("gm_read_latency", "l2_read_latency", "l2_write_latency")),
         *((name, ctypes.c_double) for name in ("gm_row_ns", "l2_row_ns", "same_line_ns")),
         *((name, ctypes.c_double) for name in ("clock_hz", "aliased_speed")),

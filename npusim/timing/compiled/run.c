@@ -66,6 +66,7 @@ static void make_links(Run *run) {
         run->links[i].index = i;
     }
     run->links[0].most_rested = problem->gm_most_rested;
+    run->links[3].most_rested = problem->l2_most_rested;
     run->gm_reads = &run->links[0];
     run->gm_writes = &run->links[problem->shared_bus ? 0 : 1];
     run->l2_reads = &run->links[2];

@@ -97,8 +97,10 @@ class _Run:
         for far in ("gm", "l2"):
             for is_read, way in ((True, "read"), (False, "write")):
                 setattr(problem, f"{far}_{way}_width", memory.links[far, is_read].width)
+        problem.gm_write_width = memory.gm_write_width
         problem.shared_bus = spec.gm.bus == "shared"
         problem.gm_most_rested = memory.links["gm", True].most_rested
+        problem.l2_most_rested = memory.links["l2", False].most_rested
         problem.gm_read_latency = memory.latency["gm", True]
         problem.l2_read_latency = memory.latency["l2", True]
         problem.l2_write_latency = memory.latency["l2", False]

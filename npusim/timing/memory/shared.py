@@ -144,11 +144,14 @@ class SharedMemory:
         apart_cycles = round(spec.gm.apart_us * clock / 1e6)
         reads = Link(env, spec.gm.read_bytes_per_s / clock, apart_cycles)
         writes = Link(env, spec.gm.write_bytes_per_s / clock)
+        self.gm_write_width = writes.width
+        """What global memory takes of written bytes when nothing is read, in PORT_UNITS."""
         self.links = {
             ("gm", True): reads,
             ("gm", False): reads if spec.gm.bus == "shared" else writes,
             ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
-            ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock),
+            # What comes in from global memory passes it as it comes, and so do stores.
+            ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock, apart_cycles),
         }
         self._clock_hz = clock
         self._run_bytes = spec.gm.run_bytes
@@ -237,7 +240,9 @@ class SharedMemory:
         if nbytes:
             self.written_bytes += nbytes
             link = self.links["gm", False]
-            link.join(Copy(nbytes, link.width, link.width), lambda _: None)
+            # On a bus for both, written bytes take longer than as many that are read.
+            bytes_read_meanwhile = nbytes * link.width // self.gm_write_width
+            link.join(Copy(bytes_read_meanwhile, link.width, link.width), lambda _: None)
 
     def _past(self, request: Request) -> Found:
         """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""

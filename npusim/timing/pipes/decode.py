@@ -136,6 +136,7 @@ class Decoder:
         self._core = spec.cores[kind]
         self._ratio = spec.clock_hz / self._core.clock_hz
         self._dispatch = self.cycles(spec.scalar.dispatch_cycles)
+        self._dispatch_barrier = min(self._dispatch, self.cycles(spec.scalar.alu_cycles))
         self.cross_core = self.cycles(spec.sync.cross_core_cycles or 0)
         """From a set flag until another core sees it."""
         self._line_bytes = spec.l2.line_bytes
@@ -204,7 +205,10 @@ class Decoder:
         elapsed = 0
         for index, op in enumerate(body):
             pipe = PIPES.index(op.pipe)
-            elapsed += self._dispatch if pipe != SCALAR else 0
+            if pipe != SCALAR:
+                # A barrier is one instruction, of which nothing has to be worked out before.
+                is_barrier = isinstance(op, Barrier)
+                elapsed += self._dispatch_barrier if is_barrier else self._dispatch
             what, _, cycles, x, y = self._step(op)
             steps[pipe].append((what, elapsed, cycles, x, y))
             rows[pipe].append(index)
