@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
@@ -115,6 +116,24 @@ class Clock:
             f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
             f"{_counted(plain, 'host operation', 'host operations')} not simulated"
         )
+
+    def pause(self) -> dict[str, Any]:
+        """Stand still; returns what :meth:`go_on` needs to take up the time again from here."""
+        before = {
+            "now_us": self.now_us,
+            "launches": self.launches,
+            "kernels": self.kernels,
+            "not_simulated": self.not_simulated.copy(),
+            "_times_us": self._times_us.copy(),
+            "_recordings": self._recordings,
+        }
+        self._recordings = []
+        return before
+
+    def go_on(self, before: dict[str, Any]) -> None:
+        """Forget what has passed since :meth:`pause`."""
+        for name, value in before.items():
+            setattr(self, name, value)
 
     def _trust(self, kind: Kind, time_us: float) -> None:
         key = kind, time_us < SHORT_US
