@@ -234,10 +234,10 @@ def test_a_default_device_is_the_card() -> None:
 
 
 def test_host_operations_take_no_simulated_time() -> None:
-    before, times = clock.now_us, clock.not_simulated["aten.flip.default"]
+    before, times = clock.now_us, clock.not_timed["aten.flip.default"]
     _ = numbers(2).flip(0)
     assert clock.now_us == before
-    assert clock.not_simulated["aten.flip.default"] == times + 1
+    assert clock.not_timed["aten.flip.default"] == times + 1
 
 
 def test_a_thousand_operations_leave_nothing_behind() -> None:
@@ -265,8 +265,7 @@ def test_host_and_card_do_not_mix() -> None:
         x + host
     with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.cat.default"))):
         torch.cat([x, host])
-    # Torch itself refuses this one before it asks the card.
-    with pytest.raises(RuntimeError, match=exactly(MIXED.partition("\n")[0])):
+    with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.add_.Tensor"))):
         host.add_(x)
 
 
