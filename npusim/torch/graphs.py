@@ -80,7 +80,6 @@ class NPUGraph:
         self._name = f"npu_graph_{next(_numbers)}"
         self._pool = next(_pools)
         self._capture: _Capture | None = None
-        self._before: Any = None
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
         """Note what runs until :meth:`capture_end`. Raises RuntimeError in another capture."""
@@ -91,7 +90,7 @@ class NPUGraph:
             )
         self._capture = _Capture()
         _capturing.append(self._capture)
-        self._before = clock.pause()
+        clock.is_paused = True
         self._capture.__enter__()
 
     def capture_end(self) -> None:
@@ -102,7 +101,7 @@ class NPUGraph:
                 "capture_begin() first"
             )
         self._capture.__exit__(None, None, None)
-        clock.go_on(self._before)
+        clock.is_paused = False
         _capturing.clear()
         self._steps, self._capture = self._capture.steps, None
 

@@ -128,7 +128,8 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
             done = _run(op, acl, **own)
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
-                tensor.copy_(found)
+                # The kernel wrote there itself: a copy on npu would be another one.
+                to_host(tensor).copy_(to_host(found))
             return _returned(schema, into)
         if not function.is_done(known):
             found = _run(op, acl, **own)

@@ -203,7 +203,7 @@ def test_an_optimiser_takes_its_step() -> None:
 
 def test_functions_are_mapped_differentiated_and_exported() -> None:
     x = numbers(3, 4)
-    assert torch.equal(torch.func.vmap(torch.sum)(x).cpu(), x.cpu().sum(1))
+    torch.testing.assert_close(torch.func.vmap(torch.sum)(x).cpu(), x.cpu().sum(1))
     assert torch.equal(torch.func.grad(lambda y: (y * y).sum())(x), 2 * x)
     layer = torch.nn.Linear(4, 2).npu()
     exported = torch.export.export(layer, (x,)).module()
@@ -234,10 +234,10 @@ def test_a_default_device_is_the_card() -> None:
 
 
 def test_host_operations_take_no_simulated_time() -> None:
-    before, times = clock.now_us, clock.not_simulated["aten.flip.default"]
+    before, times = clock.now_us, clock.not_timed["aten.flip.default"]
     _ = numbers(2).flip(0)
     assert clock.now_us == before
-    assert clock.not_simulated["aten.flip.default"] == times + 1
+    assert clock.not_timed["aten.flip.default"] == times + 1
 
 
 def test_a_thousand_operations_leave_nothing_behind() -> None:
@@ -265,8 +265,7 @@ def test_host_and_card_do_not_mix() -> None:
         x + host
     with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.cat.default"))):
         torch.cat([x, host])
-    # Torch itself refuses this one before it asks the card.
-    with pytest.raises(RuntimeError, match=exactly(MIXED.partition("\n")[0])):
+    with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.add_.Tensor"))):
         host.add_(x)
 
 

@@ -9,23 +9,10 @@ from typing import Any
 import pytest
 from simulated_card import torch
 
-OPERATORS = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "and_",
-    "or_",
-    "xor",
-    "lshift",
-    "rshift",
-    "lt",
-    "ge",
-    "eq",
-]
+OPERATORS = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lt", "ge", "eq"),
+    *("and_", "or_", "xor", "lshift", "rshift"),
+)
 FUNCTIONS = (
     *("fmod", "remainder", "copysign", "xlogy", "float_power", "floor_divide", "bitwise_and"),
     *("bitwise_xor", "bitwise_left_shift"),
