@@ -232,6 +232,17 @@ CASES = [
             ("sorted", 9, 2, "int64"), ("scanned", 2**24, 1, "int32"),
         )
     ),
+    Case(
+        "npu_moe_finalize_routing", "two_tokens",
+        (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
+         np.array([2, 0, 1, 3], np.int32), None), (A2,),
+    ),
+    Case(
+        "npu_moe_finalize_routing", "all_given",
+        (TensorSpec((1, 2, 40), "bfloat16"), *[TensorSpec((1, 40), "bfloat16")] * 3,
+         TensorSpec((1, 2), "bfloat16"), np.array([-1, 1], np.int32), np.zeros((1, 2), np.int32),
+         3), (A2,),
+    ),
     *(
         Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
         for template, rows, columns, chip in (
