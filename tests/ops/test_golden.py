@@ -233,6 +233,16 @@ CASES = [
         )
     ),
     Case(
+        "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
+        {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
+         "group_select_mode": 1, "norm_type": 1},
+    ),
+    Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
+    Case(
+        "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
+        {"k_group": 2, "group_count": 3, "out_flag": True},
+    ),
+    Case(
         "npu_moe_finalize_routing", "two_tokens",
         (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
          np.array([2, 0, 1, 3], np.int32), None), (A2,),

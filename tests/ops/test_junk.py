@@ -112,6 +112,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "expanded_src_to_dst_row": np.arange(4, dtype=np.int32),
         "export_for_source_row": None,
     },
+    "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),

@@ -154,6 +154,12 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
+    "best experts": (
+        "npu_moe_gating_top_k",
+        {"x": half(4, 64), "k": 3, "bias": half(64), "k_group": 2, "group_count": 4}
+        | {"norm_type": 1, "routed_scaling_factor": 2.5},
+        {},
+    ),
     "rows of experts": (
         "npu_moe_finalize_routing",
         {
