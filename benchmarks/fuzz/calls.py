@@ -161,6 +161,14 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
+        case "npu_moe_gating_top_k":
+            return {"x": tensor((m, n), dtype), "k": 1}
+        case "npu_moe_finalize_routing":
+            where = rng.permutation(2 * m).astype(np.int32)
+            given = dict.fromkeys(("skip1", "skip2", "bias", "export_for_source_row"))
+            rows = {"expanded_permuted_rows": tensor((2 * m, n), dtype)}
+            scales = {"scales": tensor((m, 2), dtype)}
+            return given | rows | scales | {"expanded_src_to_dst_row": where}
         case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
             tokens = {name: tensor((m, 1, 32), dtype) for name in ("key", "value")}
             is_norm = {"cache_mode": "Norm"} if op == "npu_scatter_pa_kv_cache" else {}

@@ -105,6 +105,14 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_scatter_nd_update",
         {"self": HALF, "indices": np.array([[N - 1]]), "updates": ones(1, N, dtype=F16)},
     ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {"expanded_permuted_rows": HALF, "scales": ones(N // 2, 2, dtype=F16)}
+        | dict.fromkeys(("skip1", "skip2"), ones(N // 2, N, dtype=F16))
+        | {"bias": ones(1, N, dtype=F16), "expanded_src_to_dst_row": np.arange(N, dtype=np.int32)}
+        | {"export_for_source_row": np.zeros((N // 2, 2), np.int32)},
+    ),
+    "best experts": ("npu_moe_gating_top_k", {"x": HALF, "k": 2, "bias": ones(N, dtype=F16)}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",

@@ -154,6 +154,25 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
+    "best experts": (
+        "npu_moe_gating_top_k",
+        {"x": half(4, 64), "k": 3, "bias": half(64), "k_group": 2, "group_count": 4}
+        | {"norm_type": 1, "routed_scaling_factor": 2.5},
+        {},
+    ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {
+            "expanded_permuted_rows": half(8, 16),
+            "skip1": half(4, 16),
+            "skip2": None,
+            "bias": half(3, 16),
+            "scales": half(4, 2),
+            "expanded_src_to_dst_row": torch.randperm(8).int(),
+            "export_for_source_row": integers(4, 2, low=0, high=3, dtype=torch.int32),
+        },
+        {},
+    ),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
