@@ -64,5 +64,6 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    flags_may_stay_up=True,
     seen_by_kernel=("group_list",),
 )

@@ -17,6 +17,7 @@ from npusim.data.dtypes import (
     FLOAT16,
     FLOAT32,
     INT4,
+    INT8,
     INT32,
     INT64,
     UINT64,
@@ -24,7 +25,7 @@ from npusim.data.dtypes import (
 )
 from npusim.ops._contract import Contract
 
-__all__ = ["CASES", "Case", "Presence", "case_named", "cases_of"]
+__all__ = ["CASES", "PACKED", "Case", "Presence", "case_named", "cases_of"]
 
 Presence = Literal["none", "optional", "required"]
 ND, NZ = "ND", "FRACTAL_NZ"
@@ -85,6 +86,7 @@ class Case:
 ALL = (-1, 0, 2)
 
 CASES: tuple[Case, ...] = (
+    # ---- floats of one type ----
     Case(
         name="fp16",
         x=FLOAT16,
@@ -106,6 +108,86 @@ CASES: tuple[Case, ...] = (
         group_types=ALL,
         template="plain",
         reference="plain",
+    ),
+    Case(
+        name="fp32",
+        x=FLOAT32,
+        weight=FLOAT32,
+        output=FLOAT32,
+        bias=(FLOAT32,),
+        group_types=ALL,
+        template="plain",
+        reference="plain",
+    ),
+    # ---- int8 by int8 ----
+    Case(
+        name="a8w8_int8",
+        x=INT8,
+        weight=INT8,
+        output=INT8,
+        bias=(INT32,),
+        scale=PACKED,
+        one_scale=True,
+        # torch_npu-npu_grouped_matmul.md has -1 here, the vendor's other document only 0.
+        group_types=(-1, 0),
+        takes_pairs=True,
+        template="fixpipe",
+        reference="a8w8",
+    ),
+    Case(
+        name="a8w8_int32",
+        x=INT8,
+        weight=INT8,
+        output=INT32,
+        layouts=(ND, NZ),
+        bias=(INT32,),
+        takes_pairs=True,
+        template="fixpipe",
+        reference="a8w8",
+    ),
+    Case(
+        name="a8w8_bf16",
+        x=INT8,
+        weight=INT8,
+        output=BFLOAT16,
+        layouts=(ND, NZ),
+        bias=(INT32,),
+        scale=(BFLOAT16,),
+        per_token="optional",
+        takes_pairs=True,
+        has_activation=True,
+        template="dequantise",
+        reference="a8w8",
+    ),
+    Case(
+        name="a8w8_fp16",
+        x=INT8,
+        weight=INT8,
+        output=FLOAT16,
+        layouts=(ND, NZ),
+        bias=(INT32,),
+        scale=(FLOAT32,),
+        per_token="optional",
+        takes_pairs=True,
+        has_activation=True,
+        template="dequantise",
+        reference="a8w8",
+    ),
+    # In the kernel and its definition, in none of the documents.
+    Case(
+        name="a8w8_bf16_bias",
+        x=INT8,
+        weight=INT8,
+        output=BFLOAT16,
+        layouts=(NZ,),
+        bias=(BFLOAT16,),
+        needs_bias=True,
+        scale=(BFLOAT16, FLOAT32),
+        per_token="required",
+        takes_pairs=True,
+        has_activation=True,
+        template="dequantise",
+        reference="a8w8",
     ),
 )
 """In the order in which they are tried: of several for the same types of x, weight and output the

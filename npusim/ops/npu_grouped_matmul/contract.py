@@ -12,7 +12,9 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract, listed
 from npusim.ops._lists import joined
 from npusim.ops._protocol import present
-from npusim.ops.npu_grouped_matmul.cases import CASES, Case, cases_of
+from npusim.ops._words import fixpipe_words
+from npusim.ops.npu_grouped_matmul.activations import NUMBERS
+from npusim.ops.npu_grouped_matmul.cases import CASES, PACKED, Case, cases_of
 from npusim.ops.npu_grouped_matmul.forms import check_form, check_shapes
 from npusim.ops.npu_grouped_matmul.lists import check_groups, group_list_of
 from npusim.ops.npu_grouped_matmul.parameters import check_parameters
@@ -20,8 +22,6 @@ from npusim.ops.npu_grouped_matmul.problem import Problem
 
 __all__ = ["Problem", "check"]
 
-ACTIVATIONS = {0: "none", 1: "relu", 2: "gelu_tanh", 4: "fast_gelu", 5: "silu"}
-"""act_type; 3, the exact gelu, is refused (aclnn_grouped_matmul.cpp)."""
 Operands = tuple[Operand, ...]
 
 
@@ -83,7 +83,7 @@ def check(
         x=xs,
         weight=weights,
         bias=_numbers(contract, "bias", given.bias, case.bias, case.needs_bias, case),
-        scale=_numbers(contract, "scale", given.scale, case.scale, bool(case.scale), case),
+        scale=_scale(contract, given.scale, case),
         per_token_scale=_per_token(contract, given.per_token_scale, case),
         antiquant_scale=_antiquant(contract, "antiquant_scale", given.antiquant_scale, case),
         antiquant_offset=_antiquant(contract, "antiquant_offset", given.antiquant_offset, case),
@@ -207,6 +207,14 @@ def _numbers(
     return tuple(contract.operand(n, v, known, what) for n, v in contract.tensors(name, value))
 
 
+def _scale(contract: Contract, value: Any, case: Case) -> Operands:
+    """The scales, those for the fixpipe as its words."""
+    found = _numbers(contract, "scale", value, case.scale, bool(case.scale), case)
+    if case.scale != PACKED:
+        return found
+    return tuple(fixpipe_words(contract, each, case.output) for each in found)
+
+
 def _per_token(contract: Contract, value: Any, case: Case) -> Operands:
     known = () if case.per_token == "none" else (FLOAT32,)
     return _numbers(contract, "per_token_scale", value, known, case.per_token == "required", case)
@@ -219,9 +227,9 @@ def _antiquant(contract: Contract, name: str, value: Any, case: Case) -> Operand
 
 def _activation(contract: Contract, act_type: Any, case: Case) -> int:
     kind = contract.integer("act_type", act_type)
-    known = ", ".join(f"{number} ({name})" for number, name in ACTIVATIONS.items())
+    known = ", ".join(f"{number} ({name})" for number, name in NUMBERS.items())
     contract.require(
-        kind in ACTIVATIONS,
+        kind in NUMBERS,
         f"act_type must be one of {known}, not {kind}; apply another function to the output",
     )
     contract.require(

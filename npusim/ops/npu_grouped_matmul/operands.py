@@ -38,7 +38,7 @@ class Operands:
     def __init__(self, p: Problem) -> None:
         self.p = p
         self._x_starts, self._weight_starts = p.x_starts, p.weight_starts
-        lists = (p.bias, p.scale, p.antiquant_scale, p.antiquant_offset)
+        lists = (p.bias, p.scale, p.per_token_scale, p.antiquant_scale, p.antiquant_offset)
         self._starts = {parts[0].name.partition("[")[0]: starts(parts) for parts in lists if parts}
         self._entries = len(p.listed)
 
@@ -106,6 +106,15 @@ class Operands:
         place = group.matrix * each + first
         offset = self._starts[name][group.weight] + operand.element.nbytes(place)
         return GmView.vector(name, operand.element, count).shifted_to(offset)
+
+    def rows(self, parts: tuple[Operand, ...], part: Part) -> GmView | None:
+        """The numbers of its rows in a list such as the scales of rows; None without one."""
+        if not parts:
+            return None
+        group = part.group
+        name, operand = parts[0].name.partition("[")[0], parts[group.x]
+        offset = self._starts[name][group.x] + operand.element.nbytes(group.x_row + part.row)
+        return GmView.vector(name, operand.element, part.rows).shifted_to(offset)
 
 
 def _read(builder: Builder, entry: GmView, is_cached: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from itertools import groupby
+from itertools import count, groupby
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up
@@ -68,12 +68,12 @@ class GroupedCube:
 
         *index* counts them; group_list is read up to its end on the way.
         """
-        indices = {id(part): index for index, part in enumerate(parts)}
+        numbers = count()
 
         def block(part: Part) -> None:
             matrices = self.operands.matrices(part)
             tiles = self.operands.tiles(part, matrices)
-            repeat(self.builder, stage, *tiles, matrices, *arguments(indices[id(part)], part))
+            repeat(self.builder, stage, *tiles, matrices, *arguments(next(numbers), part))
 
         walk(self.builder, self.operands, parts, block)
 

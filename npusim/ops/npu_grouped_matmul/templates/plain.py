@@ -22,23 +22,22 @@ from npusim.ops.npu_grouped_matmul.templates.plan import (
     Part,
     Plan,
     base_tile,
+    cores_of,
     parts_of_cores,
     reason,
+    rows_of,
+    table_bytes,
 )
 from npusim.ops.npu_grouped_matmul.templates.zeros import ZeroFill
 
 __all__ = ["build", "tile"]
 
-BIAS_BYTES = 4 * 256
-"""What a bias takes of L1."""
-
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Blocks of a base tile each, dealt out to all cube cores."""
-    rows = p.rows if len(p.x) == 1 else max(group.m for group in p.groups)
-    base = base_tile(spec, p.case.x, rows, table_bytes=BIAS_BYTES if p.bias else 0)
+    base = base_tile(spec, p.case.x, rows_of(p), table_bytes=table_bytes(p))
     return Plan(
-        block_dim=spec.cores["aic"].count,
+        block_dim=cores_of(spec),
         template="plain",
         reason=reason(p),
         is_mix=p.group_type == 2,

@@ -20,7 +20,16 @@ from npusim.ops import _protocol
 from npusim.ops.npu_grouped_matmul.groups import Group
 from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["Part", "Plan", "base_tile", "parts_of_cores", "reason"]
+__all__ = [
+    "Part",
+    "Plan",
+    "base_tile",
+    "cores_of",
+    "parts_of_cores",
+    "reason",
+    "rows_of",
+    "table_bytes",
+]
 
 WIDTH = 256
 """Columns of a base tile."""
@@ -30,6 +39,8 @@ SUM_BYTES = 131072
 """L0C, which holds one tile."""
 WEIGHT_BYTES = 262144
 """The weight's half of L1."""
+BIAS_BYTES, WORDS_BYTES = 4 * 256, 8 * 256
+"""What the bias and the scales of a tile's columns take of L1."""
 ROW_MAJOR_BLOCKS = 5
 """Up to so many blocks of rows a group's blocks follow each other row after row."""
 WINDOW = 8
@@ -85,6 +96,24 @@ def base_tile(
     else:
         step_b = align_down(step_b, step_a)
     return BaseTile(m, width, k, step_a, step_b)
+
+
+def rows_of(p: Problem) -> int:
+    """The rows that the tile is chosen for: of one x all, of several those of the largest.
+
+    They are not those of a group, which the host does not know.
+    """
+    return p.rows if len(p.x) == 1 else max(group.m for group in p.groups)
+
+
+def table_bytes(p: Problem, *, words: bool = False) -> int:
+    """What a bias, and the *words* of the fixpipe, take of L1."""
+    return (BIAS_BYTES if p.bias else 0) + (WORDS_BYTES if words else 0)
+
+
+def cores_of(spec: DeviceSpec) -> int:
+    """All cube cores start, even where fewer have work."""
+    return spec.cores["aic"].count
 
 
 def reason(p: Problem) -> str:
