@@ -130,6 +130,9 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
                     "dtype": "qint8", "axis": 1}  # fmt: skip
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
+        case "npu_transpose_batchmatmul":
+            half = str(rng.choice(FLOATS[:2]))
+            return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
             weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)

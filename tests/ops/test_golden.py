@@ -276,6 +276,11 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    Case(
+        "npu_transpose_batchmatmul", "two_heads",
+        (TensorSpec((3, 2, 48), "float16"), TensorSpec((2, 48, 48), "float16")), (A2,),
+        {"perm_x1": (1, 0, 2)},
+    ),
     Case("npu_quant_matmul", "fixpipe", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,)),
     Case(
         "npu_quant_matmul", "vector", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,),

@@ -254,6 +254,17 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "heads": (
+        "npu_transpose_batchmatmul",
+        {"input": half(3, 5, 32), "weight": half(5, 32, 48), "perm_x1": [1, 0, 2]},
+        {},
+    ),
+    "heads in two parts": (
+        "npu_transpose_batchmatmul",
+        {"input": half(4, 3, 32), "weight": half(4, 48, 32), "perm_x2": [0, 2, 1]}
+        | {"batch_split_factor": 2},
+        {},
+    ),
     "packed": (
         "npu_convert_weight_to_int4pack",
         {"weight": integers(8, 32, dtype=torch.int32)},
