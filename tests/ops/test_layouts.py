@@ -128,6 +128,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
+    "int8 times int4": (
+        "npu_quant_matmul",
+        {"x1": BYTES, "x2": ones(N, N // 8, dtype=np.int32), "scale": ones(N, dtype=np.int64) << 29}
+        | {"offset": ones(N), "pertoken_scale": ones(N), "output_dtype": "float16"},
+    ),
     "heads": (
         "npu_transpose_batchmatmul",
         {"input": ones(2, N, N, dtype=F16), "weight": ones(2, N, N, dtype=F16)}
