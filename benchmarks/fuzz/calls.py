@@ -119,6 +119,12 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_quant_matmul" if rng.random() < 0.2:
+            scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
+            return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),
+                    "scale": scale, "offset": tensor((8 * n,), "float32"),
+                    "pertoken_scale": tensor((m,), "float32"),
+                    "output_dtype": str(rng.choice(["float16", "bfloat16"]))}  # fmt: skip
         case "npu_quant_matmul":
             x2 = tensor((k, n), "int8", layout)
             scale = tensor((n,), "float32")
@@ -130,6 +136,9 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
                     "dtype": "qint8", "axis": 1}  # fmt: skip
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
+        case "npu_transpose_batchmatmul":
+            half = str(rng.choice(FLOATS[:2]))
+            return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
             weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)

@@ -137,6 +137,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
+    "npu_transpose_batchmatmul": {"input": ones(2, 4, 16), "weight": ones(2, 16, 32)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),
         "weight": ones(64, 32, dtype=np.int8),

@@ -273,6 +273,40 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "int8 times int4": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 16),
+            "x2": integers(16, 1, dtype=torch.int32),
+            "scale": torch.ones(8, dtype=torch.int64) << 29,
+            "offset": torch.rand(8),
+            "pertoken_scale": torch.rand(3),
+        },
+        {"output_dtype": "float16"},
+    ),
+    "groups of int4": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 128, dtype=torch.int32),
+            "x2": integers(256, 128, dtype=torch.int32).t(),
+            "scale": torch.rand(4, 256),
+            "offset": half(4, 256),
+            "pertoken_scale": torch.rand(3, 1),
+            "group_sizes": [0, 0, 256],
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "heads": (
+        "npu_transpose_batchmatmul",
+        {"input": half(3, 5, 32), "weight": half(5, 32, 48), "perm_x1": [1, 0, 2]},
+        {},
+    ),
+    "heads in two parts": (
+        "npu_transpose_batchmatmul",
+        {"input": half(4, 3, 32), "weight": half(4, 48, 32), "perm_x2": [0, 2, 1]}
+        | {"batch_split_factor": 2},
+        {},
+    ),
     "packed": (
         "npu_convert_weight_to_int4pack",
         {"weight": integers(8, 32, dtype=torch.int32)},
