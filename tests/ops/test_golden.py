@@ -252,6 +252,9 @@ CASES = [
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
+    Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
+    Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(
