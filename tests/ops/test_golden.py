@@ -249,6 +249,8 @@ CASES = [
     Case("fill", "three_rows", (TensorSpec((3, 40), "float16"), 1.5), ALL),
     Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
+    Case("permute", "turned_bytes", (TensorSpec((32, 16), "int8"), (1, 0)), ALL),
+    Case("permute", "turned_64_bits", (TensorSpec((8, 6), "int64"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
