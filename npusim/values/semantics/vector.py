@@ -29,6 +29,7 @@ from npusim.isa import (
     Broadcast,
     Cast,
     Compare,
+    CompareOp,
     CompareScalar,
     Copy,
     Duplicate,
@@ -249,6 +250,7 @@ def _half_table(op: str, overflow: Overflow) -> Array:
 
 SQUARE_ROWS = 16
 """Rows, and columns, of what Transpose turns."""
+_BLOCK = np.dtype(f"V{BLOCK_BYTES}")
 _TILE_BLOCKS = 32
 """Blocks that are filled before they are copied on: numpy is slow with runs of one block."""
 
@@ -265,7 +267,13 @@ def copy(op: Copy, state: State) -> None:
         dst[..., :whole].reshape(*state.lead, -1, elements)[...] = tile
         dst[..., whole:] = tile[..., 0, : dst.shape[-1] - whole]
         return
-    state.write(op.dst, state.read(op.src))
+    strided = [x for x, local in ((src, op.src), (dst, op.dst)) if local.is_strided]
+    if strided and src.size == dst.size and strided[0].shape == strided[-1].shape:
+        # Whole blocks, each as one element.
+        shape = strided[0].shape
+        dst.reshape(shape).view(_BLOCK)[...] = src.reshape(shape).view(_BLOCK)
+    else:
+        state.write(op.dst, state.read(op.src))
 
 
 def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
@@ -307,19 +315,50 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 
 def compare(op: Compare, state: State) -> None:
-    holds = _COMPARE[op.op](state.read(op.a), state.read(op.b))
+    holds = _holds(op.op, state.read(op.a), state.read(op.b))
     state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
-    holds = _COMPARE[op.op](state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
+    holds = _holds(op.op, state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
     state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+
+
+def _holds(op: CompareOp, a: Array, b: Array) -> Array:
+    if a.dtype == np.float16:
+        # numpy compares numbers of fp16 one by one, whole numbers many at once.
+        keys = _order(a), _order(b)
+        if keys[0] is not None and keys[1] is not None:
+            a, b = keys[0], keys[1]
+    return np.asarray(_COMPARE[op](a, b))
+
+
+_MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
+_INFINITY_OF_16_BITS = 0x7C00
+
+
+def _order(values: Array) -> Array | None:
+    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
+    patterns = values.view(np.int16)
+    order = patterns & _MAGNITUDE_OF_16_BITS
+    if order.max(initial=0) > _INFINITY_OF_16_BITS:
+        return None
+    signs = patterns >> 15
+    order ^= signs
+    order -= signs
+    return np.asarray(order)
 
 
 def select(op: Select, state: State) -> None:
     is_set = np.unpackbits(state.read(op.mask), axis=-1, count=op.dst.count, bitorder="little")
-    other = state.read(op.b) if isinstance(op.b, Local) else op.dst.dtype.numpy.type(op.b)
-    state.write(op.dst, np.where(is_set.view(np.bool_), state.read(op.a), other))
+    a = state.read(op.a)
+    b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
+    # As bits, without a branch for each element.
+    bits = f"u{a.itemsize}"
+    mask = np.negative(is_set, dtype=bits, casting="unsafe")
+    mask &= a.view(bits) ^ b.view(bits)
+    mask ^= b.view(bits)
+    state.write(op.dst, mask.view(a.dtype))
 
 
 def gather(op: Gather, state: State) -> None:
