@@ -44,9 +44,11 @@ from npusim.isa import (
     WholeReduce,
 )
 from npusim.values.buffers import OutOfBufferError, WholeTile
+from npusim.values.runs import FIELDS, Accumulated, Swept
 from npusim.values.semantics.state import State
 
 __all__ = [
+    "accumulate",
     "axpy",
     "binary",
     "binary_scalar",
@@ -62,6 +64,7 @@ __all__ = [
     "mul_add_dst",
     "reduce",
     "select",
+    "sweep",
     "transpose",
     "unary",
     "whole_reduce",
@@ -110,16 +113,53 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
         _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
-    elif dst.dtype.is_float:
-        wide = _ARITHMETIC[op](state.read(a).astype(np.float32), b.astype(np.float32))
-        narrow = wide if dst.dtype is FLOAT32 else cast(wide, dst.dtype, "rint", state.overflow)
-        state.write(dst, narrow)
     else:
-        state.write(dst, _ARITHMETIC[op](state.read(a), b))
+        state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
+
+
+def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
+    """`a op b`, rounded once to *dtype*, of which both are."""
+    if dtype is FLOAT32 or not dtype.is_float:
+        return np.asarray(_ARITHMETIC[op](a, b))
+    wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
+    return cast(wide, dtype, "rint", state.overflow)
 
 
 def binary(op: Binary, state: State) -> None:
     _compute(op.op, op.dst, op.a, state.read(op.b), state)
+
+
+def accumulate(op: Accumulated, state: State) -> None:
+    """Rows come as `(..., count, elements)`."""
+    calculate: Any = _ARITHMETIC[op.first.op]
+    total = state.buffers.view(op.first.dst)
+    rows = state.buffers.swept(op.first.b, op.count, op.step_bytes)
+    # numpy begins with the first row, so the total goes there meanwhile.
+    first = rows[..., 0, :]
+    kept = first.copy()
+    calculate(total, kept, out=first)
+    calculate.reduce(rows, axis=-2, out=total)
+    first[...] = kept
+
+
+def sweep(op: Swept, state: State) -> None:
+    first = op.first
+    operands = [getattr(first, name) for name in FIELDS[type(first)]]
+    views = [
+        state.buffers.swept(x, op.count, step) for x, step in zip(operands, op.steps, strict=True)
+    ]
+    strided = [view for x, view in zip(operands, views, strict=True) if x.is_strided]
+    if strided:
+        views = [view.reshape(strided[0].shape) for view in views]
+    src, dst = views[0], views[-1]
+    if isinstance(first, Binary) and first.dst.dtype is FLOAT32:
+        _ARITHMETIC[first.op](src, views[1], out=dst)
+    elif isinstance(first, Binary):
+        dst[...] = _rounded(first.op, src, views[1], first.dst.dtype, state)
+    elif strided:
+        _copy_blocks(dst, src, dst.shape)
+    else:
+        dst[...] = src
 
 
 def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
@@ -269,11 +309,15 @@ def copy(op: Copy, state: State) -> None:
         return
     strided = [x for x, local in ((src, op.src), (dst, op.dst)) if local.is_strided]
     if strided and src.size == dst.size and strided[0].shape == strided[-1].shape:
-        # Whole blocks, each as one element.
-        shape = strided[0].shape
-        dst.reshape(shape).view(_BLOCK)[...] = src.reshape(shape).view(_BLOCK)
+        _copy_blocks(dst, src, strided[0].shape)
     else:
         state.write(op.dst, state.read(op.src))
+
+
+def _copy_blocks(dst: Array, src: Array, shape: tuple[int, ...]) -> None:
+    """Copy *src* to *dst*, both seen as *shape*, `(..., elements of a block)`."""
+    # Each block as one element.
+    dst.reshape(shape).view(_BLOCK)[...] = src.reshape(shape).view(_BLOCK)
 
 
 def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:

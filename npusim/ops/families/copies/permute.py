@@ -214,10 +214,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core: its share, one move after the other."""
     whole = [GmView.vector(name, p.output.element, p.output.size) for name in ("x", "output")]
     tiles = list(_turned(p, plan.tile_columns)) if p.is_turned else []
+    builder = Builder("permute", spec.cores[spec.vector_kinds[0]], spec.sync)
+    stage = _turning(builder, spec, p.output.element) if tiles else _moving(builder, spec)
     blocks = []
     for core in range(plan.block_dim):
-        builder = Builder("permute", spec.cores[spec.vector_kinds[0]], spec.sync)
-        stage = _turning(builder, spec, p.output.element) if tiles else _moving(builder, spec)
         moves = tiles[core * plan.share : (core + 1) * plan.share] or _moved(p, plan, core)
         for move in moves:
             repeat(builder, stage, move.src, move.dst)

@@ -71,9 +71,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     least = ceil_div(spec.transfer.store_granule_bytes * 8, element.bits)
     spans = list(product(range(p.rows), pieces(p.inner, plan.piece_columns, least)))
     bound = bindings(*(GmView.vector(name, element, size) for name in ("x", "output")))
-    blocks = []
+    kernel, blocks = ColumnSoftmax(spec, p, plan), []
     for core in range(plan.block_dim):
-        kernel = ColumnSoftmax(spec, p, plan)
         first = core * plan.pieces_per_core
         for row, (left, width) in spans[first : first + plan.pieces_per_core]:
             above = element.nbytes(row * p.columns * p.inner)

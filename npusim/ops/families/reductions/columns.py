@@ -95,9 +95,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     spans = list(product(range(p.rows), pieces(p.inner, plan.piece_columns)))
     element, y = p.inputs[0].element, GmView.of("output", p.output.element, p.rows, p.inner)
     bound = bindings(GmView.vector("x", element, p.inputs[0].spec.size), y)
-    blocks = []
+    kernel, blocks = ColumnKernel(spec, p, plan), []
     for core in range(plan.block_dim):
-        kernel = ColumnKernel(spec, p, plan)
         first = core * plan.pieces_per_core
         for row, (left, width) in spans[first : first + plan.pieces_per_core]:
             above = element.nbytes(row * p.columns * p.inner)
