@@ -35,7 +35,7 @@ What is accepted is what torch_npu-npu_grouped_matmul.md and the checks of ops-t
 * group_list may list fewer rows than x has: those that are left are not written, and stay zero here
   as the allocator gives them. A list that goes beyond x, or that names an expert that is not there,
   is refused, where a card would read on.
-* 310P has a kernel for fp16, which is not simulated.
+* float32 by float32, and 310P's kernel for float16, are not simulated.
 
 Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 
