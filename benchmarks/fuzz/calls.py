@@ -120,6 +120,12 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_quant_matmul" if rng.random() < 0.2:
+            scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
+            return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),
+                    "scale": scale, "offset": tensor((8 * n,), "float32"),
+                    "pertoken_scale": tensor((m,), "float32"),
+                    "output_dtype": str(rng.choice(["float16", "bfloat16"]))}  # fmt: skip
         case "npu_quant_matmul":
             x2 = tensor((k, n), "int8", layout)
             scale = tensor((n,), "float32")
@@ -131,6 +137,9 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
                     "dtype": "qint8", "axis": 1}  # fmt: skip
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
+        case "npu_transpose_batchmatmul":
+            half = str(rng.choice(FLOATS[:2]))
+            return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
             weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)
@@ -162,6 +171,14 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
+        case "npu_moe_gating_top_k":
+            return {"x": tensor((m, n), dtype), "k": 1}
+        case "npu_moe_finalize_routing":
+            where = rng.permutation(2 * m).astype(np.int32)
+            given = dict.fromkeys(("skip1", "skip2", "bias", "export_for_source_row"))
+            rows = {"expanded_permuted_rows": tensor((2 * m, n), dtype)}
+            scales = {"scales": tensor((m, 2), dtype)}
+            return given | rows | scales | {"expanded_src_to_dst_row": where}
         case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
             tokens = {name: tensor((m, 1, 32), dtype) for name in ("key", "value")}
             is_norm = {"cache_mode": "Norm"} if op == "npu_scatter_pa_kv_cache" else {}

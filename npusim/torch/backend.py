@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import aten, autocast, npu
+from npusim.torch import accelerator, aten, autocast, npu, pinned
 from npusim.torch.fallback import HostOp, fallback, on_host
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -126,8 +126,8 @@ def _patch_torch() -> None:
     torch.Generator = npu.Generator
     torch._tensor_str._str = on_host(torch._tensor_str._str)
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
-    torch.accelerator.synchronize = npu.synchronize
-    torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # noqa: ARG005
+    accelerator.patch()
+    pinned.patch()
 
 
 _inductor = torch._TorchCompileInductorWrapper.__call__

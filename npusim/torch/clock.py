@@ -62,6 +62,8 @@ class Clock:
     _recordings: list[list[Event]] = field(default_factory=list)
     _graph: str | None = None
     _paid_us: float | None = None
+    is_paused: bool = False
+    """Whether what runs counts for nothing, as while a graph is captured."""
 
     @property
     def is_in_graph(self) -> bool:
@@ -73,6 +75,8 @@ class Clock:
 
         In a graph the launch is paid once: a later kernel pays only what its own costs more.
         """
+        if self.is_paused:
+            return
         for earlier in run.earlier:
             self.kernel(earlier)
         launch_us, time_us = 0.0, 0.0
@@ -95,6 +99,8 @@ class Clock:
 
     def host(self, name: str, is_kernel: bool = True) -> None:
         """A host operation, which takes no simulated time; *is_kernel* says of a card's."""
+        if self.is_paused:
+            return
         if is_kernel:
             self.not_timed[name] += 1
         for kept in self._recordings:

@@ -26,6 +26,8 @@ CPU = torch.device("cpu")
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, complex})
 """Types of arguments that mean the same on the host."""
 
+NUMBERS = frozenset({int, float, bool, complex})
+
 CPU_INDICES = frozenset(
     f"aten::{name}"
     for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
@@ -83,12 +85,18 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 class HostOp:
     """One torch operation, and how to run it on the host for npu tensors."""
 
-    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run")
+    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
 
     def __init__(self, op: Any) -> None:
         schema = op._schema
         self.op, self.name = op, str(op)
         self.outs = [argument.name for argument in schema.arguments if argument.is_out]
+        self.tensors = tuple(
+            place
+            for place, argument in enumerate(schema.arguments)
+            if isinstance(argument.type, torch.TensorType) and not argument.kwarg_only
+        )
+        """Places of arguments that are tensors."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
@@ -104,10 +112,15 @@ class HostOp:
         if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
             raise mixed_devices(self.name)
         clock.host(self.name, self.is_kernel and call.has_work and not _on_host)
+        run = self.run
+        if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
+            # Torch wraps a number as a tensor before it asks for a backend, and hands the bare
+            # number on: the overload for numbers computes what it would have.
+            run = self.op.overloadpacket
         try:
             if not self.is_mutable:
-                return call.up(self.run(*low, **named))
-            result = self._run_mutable(call, low, named)
+                return call.up(run(*low, **named))
+            result = self._run_mutable(run, call, low, named)
         except NotImplementedError as error:
             if not str(error).startswith("Could not run"):
                 raise
@@ -119,15 +132,15 @@ class HostOp:
         call.give_back()
         return call.up(result)
 
-    def _run_mutable(self, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
+    def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
         call.renew_empty(named)
         try:
-            return self.run(*low, **named)
+            return run(*low, **named)
         except RuntimeError as error:
             if "not resizable" not in str(error) or not self.outs:
                 raise
         call.renew(named)
-        return self.run(*low, **named)
+        return run(*low, **named)
 
 
 class _Call:

@@ -35,7 +35,11 @@ def takes(name: str, given: Given) -> bool:
 
 def launch(name: str, given: Given) -> torch.Tensor:
     """The output of operator *name* on npu. Raises OpError where it does not take *given*."""
-    return to_npu(result(card.run(name, **_arguments(name, given)).outputs["output"]))
+    found = result(card.run(name, **_arguments(name, given)).outputs["output"])
+    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    # Operators take a number's tensor as one of one element, and give such a one.
+    is_scalar = all(tensor.dim() == 0 for tensor in tensors)
+    return to_npu(found.reshape(()) if is_scalar and found.numel() == 1 else found)
 
 
 def _arguments(name: str, given: Given) -> dict[str, Any]:

@@ -31,13 +31,14 @@ from npusim.torch.values import argument, result
 __all__ = ["register"]
 
 
-def register(define: Define) -> None:
-    """Define every operator; called once by `npusim.torch.install`."""
+def register(define: Define) -> frozenset[str]:
+    """Define every operator, and return their names in torch_npu; called once by `install`."""
     library = torch.library.Library("npu", "IMPL")
     _libraries.append(library)
     for operator in map(ops.load, ops.names()):
         for function in operator.torch:
             _register(define, library, operator.name, function)
+    return frozenset(function.name for op in ops.names() for function in ops.load(op).torch)
 
 
 def _register(define: Define, library: Any, op: str, function: ops.TorchFunction) -> None:

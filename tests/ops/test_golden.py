@@ -233,6 +233,27 @@ CASES = [
             ("sorted", 9, 2, "int64"), ("scanned", 2**24, 1, "int32"),
         )
     ),
+    Case(
+        "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
+        {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
+         "group_select_mode": 1, "norm_type": 1},
+    ),
+    Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
+    Case(
+        "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
+        {"k_group": 2, "group_count": 3, "out_flag": True},
+    ),
+    Case(
+        "npu_moe_finalize_routing", "two_tokens",
+        (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
+         np.array([2, 0, 1, 3], np.int32), None), (A2,),
+    ),
+    Case(
+        "npu_moe_finalize_routing", "all_given",
+        (TensorSpec((1, 2, 40), "bfloat16"), *[TensorSpec((1, 40), "bfloat16")] * 3,
+         TensorSpec((1, 2), "bfloat16"), np.array([-1, 1], np.int32), np.zeros((1, 2), np.int32),
+         3), (A2,),
+    ),
     *(
         Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
         for template, rows, columns, chip in (
@@ -250,9 +271,14 @@ CASES = [
     Case("fill", "three_rows", (TensorSpec((3, 40), "float16"), 1.5), ALL),
     Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
+    Case("permute", "turned_bytes", (TensorSpec((32, 16), "int8"), (1, 0)), ALL),
+    Case("permute", "turned_64_bits", (TensorSpec((8, 6), "int64"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
+    Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
+    Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(
@@ -281,6 +307,25 @@ CASES = [
         "matmul", "float32_sums",
         (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
         {"output_dtype": "float32"},
+    ),
+    Case(
+        "npu_quant_matmul", "msd",
+        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
+         TensorSpec((64,), "float32")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((1, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]}, 3,
+    ),
+    Case(
+        "npu_quant_matmul", "pergroup",
+        (TensorSpec((3, 128), "int32"), TensorSpec((256, 128), "int32").T,
+         TensorSpec((4, 256), "float32"), TensorSpec((4, 256), "float16")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((3, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]},
+    ),
+    Case(
+        "npu_transpose_batchmatmul", "two_heads",
+        (TensorSpec((3, 2, 48), "float16"), TensorSpec((2, 48, 48), "float16")), (A2,),
+        {"perm_x1": (1, 0, 2)},
     ),
     Case("npu_quant_matmul", "fixpipe", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,)),
     Case(

@@ -103,6 +103,16 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_moe_finalize_routing": {
+        "expanded_permuted_rows": ones(4, 16),
+        "skip1": None,
+        "skip2": None,
+        "bias": None,
+        "scales": ones(2, 2),
+        "expanded_src_to_dst_row": np.arange(4, dtype=np.int32),
+        "export_for_source_row": None,
+    },
+    "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),
@@ -127,6 +137,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
+    "npu_transpose_batchmatmul": {"input": ones(2, 4, 16), "weight": ones(2, 16, 32)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),
         "weight": ones(64, 32, dtype=np.int8),

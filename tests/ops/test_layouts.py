@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul:UserWarning"),
     pytest.mark.filterwarnings("ignore:npu_dynamic_quant:UserWarning"),
     pytest.mark.filterwarnings("ignore:npu_swiglu_quant:UserWarning"),
+    pytest.mark.filterwarnings("ignore:npu_transpose_batchmatmul:UserWarning"),
 ]
 
 F16, F32 = np.float16, np.float32
@@ -105,6 +106,14 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_scatter_nd_update",
         {"self": HALF, "indices": np.array([[N - 1]]), "updates": ones(1, N, dtype=F16)},
     ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {"expanded_permuted_rows": HALF, "scales": ones(N // 2, 2, dtype=F16)}
+        | dict.fromkeys(("skip1", "skip2"), ones(N // 2, N, dtype=F16))
+        | {"bias": ones(1, N, dtype=F16), "expanded_src_to_dst_row": np.arange(N, dtype=np.int32)}
+        | {"export_for_source_row": np.zeros((N // 2, 2), np.int32)},
+    ),
+    "best experts": ("npu_moe_gating_top_k", {"x": HALF, "k": 2, "bias": ones(N, dtype=F16)}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",
@@ -127,6 +136,16 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
+    "int8 times int4": (
+        "npu_quant_matmul",
+        {"x1": BYTES, "x2": ones(N, N // 8, dtype=np.int32), "scale": ones(N, dtype=np.int64) << 29}
+        | {"offset": ones(N), "pertoken_scale": ones(N), "output_dtype": "float16"},
+    ),
+    "heads": (
+        "npu_transpose_batchmatmul",
+        {"input": ones(2, N, N, dtype=F16), "weight": ones(2, N, N, dtype=F16)}
+        | {"scale": ones(2 * N, dtype=np.int64) << 46},
+    ),
     "int8 product": (
         "npu_quant_matmul",
         PRODUCT | {"scale": ones(N), "offset": ones(N), "bias": ones(N, dtype=np.int32)},
@@ -245,6 +264,7 @@ TAKES_FRACTALS = {
     ("matmul", "x2"), ("npu_format_cast", "x"), ("npu_convert_weight_to_int4pack", "weight"),
     ("npu_quant_matmul", "x2"), ("npu_weight_quant_batchmatmul", "weight"),
     ("npu_reshape_and_cache", "key_cache"), ("npu_reshape_and_cache", "value_cache"),
+    ("npu_transpose_batchmatmul", "weight"),
 }  # fmt: skip
 
 

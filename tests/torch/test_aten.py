@@ -73,6 +73,10 @@ def test_sums_and_the_largest_are_along_any_axis() -> None:
         found, launches = launched(call)
         assert launches == 1
         assert found.shape == x.shape[1:]
+    found, launches = launched(lambda: x.softmax(0))
+    assert launches == 1
+    expected = npusim.run("softmax", x.cpu().numpy(), 0, device="ascend910b2", timing=False).output
+    np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
 
 
 def test_an_axis_that_is_summed_may_stay() -> None:

@@ -135,7 +135,7 @@ def test_a_stream_is_current_inside_its_context() -> None:
     default, other = streams.current_stream(), streams.Stream()
     with streams.StreamContext(other):
         assert streams.current_stream() is other
-        streams.set_current(default)
+        streams.set_stream(default)
         assert streams.current_stream() is default
     assert streams.current_stream() is default is streams.default_stream()
     with streams.StreamContext(None):

@@ -154,6 +154,25 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
+    "best experts": (
+        "npu_moe_gating_top_k",
+        {"x": half(4, 64), "k": 3, "bias": half(64), "k_group": 2, "group_count": 4}
+        | {"norm_type": 1, "routed_scaling_factor": 2.5},
+        {},
+    ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {
+            "expanded_permuted_rows": half(8, 16),
+            "skip1": half(4, 16),
+            "skip2": None,
+            "bias": half(3, 16),
+            "scales": half(4, 2),
+            "expanded_src_to_dst_row": torch.randperm(8).int(),
+            "export_for_source_row": integers(4, 2, low=0, high=3, dtype=torch.int32),
+        },
+        {},
+    ),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
@@ -252,6 +271,40 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "quant_scale": torch.rand(64),
             "antiquant_group_size": 64,
         },
+        {},
+    ),
+    "int8 times int4": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 16),
+            "x2": integers(16, 1, dtype=torch.int32),
+            "scale": torch.ones(8, dtype=torch.int64) << 29,
+            "offset": torch.rand(8),
+            "pertoken_scale": torch.rand(3),
+        },
+        {"output_dtype": "float16"},
+    ),
+    "groups of int4": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 128, dtype=torch.int32),
+            "x2": integers(256, 128, dtype=torch.int32).t(),
+            "scale": torch.rand(4, 256),
+            "offset": half(4, 256),
+            "pertoken_scale": torch.rand(3, 1),
+            "group_sizes": [0, 0, 256],
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "heads": (
+        "npu_transpose_batchmatmul",
+        {"input": half(3, 5, 32), "weight": half(5, 32, 48), "perm_x1": [1, 0, 2]},
+        {},
+    ),
+    "heads in two parts": (
+        "npu_transpose_batchmatmul",
+        {"input": half(4, 3, 32), "weight": half(4, 48, 32), "perm_x2": [0, 2, 1]}
+        | {"batch_split_factor": 2},
         {},
     ),
     "packed": (

@@ -1,0 +1,97 @@
+"""The programs of FAI: a cube core and its two vector cores for each group.
+
+Sources: see :mod:`npusim.ops._attention.fai`. Assumed: that each core reads both lengths of each
+request, up to that of its task, when it looks for the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from npusim.data.dtypes import INT64
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import ScalarLoadGlobal
+from npusim.kernel.builder import Builder
+from npusim.kernel.launch import mixed_launch
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.views import GmView, repeat
+from npusim.ops._attention.description import Attention
+from npusim.ops._attention.fai.cube import CubeCore
+from npusim.ops._attention.fai.places import Places
+from npusim.ops._attention.fai.tasks import Form, Task, tasks_of
+from npusim.ops._attention.fai.tiling import Plan, Workspaces
+from npusim.ops._attention.fai.vector import VectorCore
+
+__all__ = ["build"]
+
+NAME = "fai"
+LENGTHS_OF_A_LINE = 8
+"""Lengths in 64 bytes, a line of the scalar unit's cache."""
+
+
+def build(spec: DeviceSpec, a: Attention, plan: Plan) -> tuple[Block, ...]:
+    """Three blocks a group; tasks go round the groups."""
+    places = Places(a)
+    tasks = list(tasks_of(a))
+    cube, vector = _Cube(spec, a, places), _Vector(spec, a, places)
+    sizes = Workspaces(a).group_bytes
+
+    def bindings(group: int) -> dict[str, Binding]:
+        own = {name: Binding(name, group * nbytes) for name, nbytes in sizes.items()}
+        return places.bindings | own
+
+    return mixed_launch(
+        plan.block_dim,
+        bindings,
+        lambda group: cube.program(tasks[group :: plan.block_dim]),
+        lambda group, half: vector.program(tasks[group :: plan.block_dim], half),
+    )
+
+
+class _Core:
+    """What cube and vector cores have in common: they look for their tasks, and work on them."""
+
+    def __init__(self, builder: Builder, places: Places) -> None:
+        self._builder, self._places = builder, places
+
+    def _tasks(self, tasks: list[Task], write: Callable[[Form], None], kind: object) -> Program:
+        """The program of a core with *tasks*; *write* writes one of them, as *kind* tells."""
+        request = -1
+        for task in tasks:
+            for number in range(request + 1, task.request + 1):
+                views = self._places.lengths(number)
+                is_cached = number > 0 and number % LENGTHS_OF_A_LINE > 0
+                repeat(self._builder, self._look_at, is_cached, *views)
+            request = task.request
+            shifts = self._places.shifts(task)
+            self._builder.call((kind, task.form), shifts, partial(write, task.form))
+        return self._builder.build()
+
+    def _look_at(self, is_cached: bool, *lengths: GmView) -> None:
+        """Read the lengths of a request."""
+        for view in lengths:
+            self._builder.emit(ScalarLoadGlobal("length", view.operand, INT64, is_cached))
+
+
+class _Cube(_Core):
+    """Programs of cube cores."""
+
+    def __init__(self, spec: DeviceSpec, a: Attention, places: Places) -> None:
+        super().__init__(Builder(NAME, spec.cores["aic"], spec.sync), places)
+        self._core = CubeCore(self._builder, a, places)
+
+    def program(self, tasks: list[Task]) -> Program:
+        return self._tasks(tasks, self._core.task, "cube")
+
+
+class _Vector(_Core):
+    """Programs of vector cores."""
+
+    def __init__(self, spec: DeviceSpec, a: Attention, places: Places) -> None:
+        # The vendor's tensors take all of the unified buffer.
+        super().__init__(Builder(NAME, spec.cores["aiv"], spec.sync, alone=True), places)
+        self._core = VectorCore(self._builder, spec, a, places)
+
+    def program(self, tasks: list[Task], half: int) -> Program:
+        return self._tasks(tasks, lambda form: self._core.task(form, half), half)
