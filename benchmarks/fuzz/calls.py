@@ -105,7 +105,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     layout = str(rng.choice(["ND", "FRACTAL_NZ"]))
     match op:
         case "matmul":
-            return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            call = {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            return call | {"output_dtype": str(rng.choice([dtype, "float32"]))}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
         case "npu_convert_weight_to_int4pack":
