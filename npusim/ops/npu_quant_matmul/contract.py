@@ -17,6 +17,7 @@ from npusim.ops import npu_trans_quant_param
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import as_fractals, product_of, require_nd
 from npusim.ops._protocol import present
+from npusim.ops._words import fixpipe_words
 from npusim.ops.npu_quant_matmul.choice import asked_for, form_of
 from npusim.ops.npu_quant_matmul.problem import Problem
 from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks, check_vectors
@@ -32,7 +33,6 @@ SCALES: dict[DType, tuple[DType, ...]] = {
     BFLOAT16: (FLOAT32, BFLOAT16),
     INT32: (FLOAT32, BFLOAT16),
 }
-SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 
 
 def check(
@@ -210,22 +210,7 @@ def _kernel_scale(
 def _words(contract: Contract, s: Operand, o: Operand | None, target: DType) -> Operand:
     """The 64-bit parameters of the fixpipe, from numbers or as they came."""
     if s.element in PACKED:
-        spec = TensorSpec(s.shape, "uint64")
-        if s.array is None:
-            return Operand("scale", spec)
-        words = np.ascontiguousarray(s.array).view(np.uint64)
-        contract.require(
-            not np.any(words & np.uint64(SHIFT_BIT)),
-            "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
-            "does and that is not simulated; pack it with npu_trans_quant_param",
-            Code.UNSUPPORTED,
-        )
-        contract.require(
-            target is not INT8 or bool(np.all(words & np.uint64(SIGNED_BIT))),
-            "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; "
-            "pack it with npu_trans_quant_param",
-        )
-        return Operand("scale", spec, words)
+        return fixpipe_words(contract, s, target)
     shape = s.shape if o is None or s.spec.size > 1 else o.shape
     spec = TensorSpec(shape, "uint64")
     if s.array is None or (o is not None and o.array is None):
