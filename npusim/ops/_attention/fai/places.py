@@ -17,7 +17,10 @@ from npusim.kernel.views import GmView
 from npusim.ops._attention.description import MASK_EXTENT, Attention
 from npusim.ops._attention.fai.tasks import ENTRIES_OF_A_LINE, TILE, Form, Part, Task, Tile
 
-__all__ = ["Piece", "Places"]
+__all__ = ["KEYS", "Piece", "Places"]
+
+KEYS = 128
+"""Keys that are loaded for a product of scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +158,10 @@ class Places:
         page = self.a.paging
         if page is None:
             return 1
+        if page.block_size % KEYS == 0 or KEYS % page.block_size == 0:
+            return TILE // min(page.block_size, KEYS)
         # A block may be cut where keys of a tile, and 128 of them, begin.
-        return ceil_div(TILE, page.block_size) + TILE // 128 + 1
+        return ceil_div(TILE, page.block_size) + TILE // KEYS + 1
 
     @property
     def bindings(self) -> dict[str, Binding]:
