@@ -90,9 +90,9 @@ class VectorCore:
         tiles = list(form.tiles)
         for index in range(len(tiles) + AHEAD):
             if index < len(tiles):
-                self._softmax(part, tiles[index])
+                self._softmax(part, tiles[index], is_first=index == 0)
             if index >= AHEAD:
-                self._update(part, tiles[index - AHEAD], index - AHEAD == len(tiles) - 1)
+                self._update(form, part, tiles, index - AHEAD)
 
     def _vector(self, name: str, row: int, rows: int) -> Local:
         """The numbers of *rows* from *row* on in the vector *name*."""
@@ -100,7 +100,7 @@ class VectorCore:
 
     # ---- softmax ----
 
-    def _softmax(self, part: Part, tile: Tile) -> None:
+    def _softmax(self, part: Part, tile: Tile, *, is_first: bool) -> None:
         """Scores of *tile* to probabilities, from slot to slot."""
         rows = slice(part.row, part.row + part.rows)
         last = part.row + part.rows
@@ -116,7 +116,7 @@ class VectorCore:
             scores,
             probabilities,
             tile.index % SLOTS,
-            tile.index == 0,
+            is_first,
             first_masked(tile) if masked else 0,
             *masked,
         )
@@ -137,7 +137,9 @@ class VectorCore:
         builder, columns = self._builder, scores.columns
         wait = builder.cross_core_wait_flag
         if scores.rows == 0:
+            # The other core has all rows; this one must not set flags ahead of it.
             wait("group", "mte2", SCORES_READY)
+            builder.sync("mte2", "mte3")
         width = columns if mask is None else max(columns, mask.columns)
         for row, rows in pieces(scores.rows, rows_at_a_time(width)):
             if mask is not None and self._mask is not None:
@@ -219,23 +221,27 @@ class VectorCore:
 
     # ---- output ----
 
-    def _update(self, part: Part, tile: Tile, is_last: bool) -> None:
-        """Add the products of *tile* to the output; after the last one it is divided and stored."""
+    def _update(self, form: Form, part: Part, tiles: list[Tile], number: int) -> None:
+        """Add the products of tile *number*; after the last one divide and store the output."""
+        tile, is_last = tiles[number], number == len(tiles) - 1
         rows = slice(part.row, part.row + part.rows)
         products = self._work.products(tile.index, part.row + part.rows)[rows, :]
         keeps = part.rows <= rows_at_a_time(self._a.head_size)
         write = self._update_kept if keeps else self._update_stored
         between = [] if keeps else [self._work.updated(part.row + part.rows)[rows, :]]
-        outputs = [view for _, view in self._places.outputs(part)] if is_last else []
-        sums = []
-        if is_last and self._a.returns_lse:
-            sums = [view for _, view in self._places.sums(part)]
+        outputs: list[GmView] = []
+        sums: list[GmView] = []
+        if is_last and form.is_piece:
+            outputs, sums = ([view] for view in self._places.of_piece(part))
+        elif is_last:
+            outputs = [view for _, view in self._places.outputs(part)]
+            sums = [view for _, view in self._places.sums(part)] if self._a.returns_lse else []
         repeat(
             self._builder,
             write,
             products,
             tile.index % SLOTS,
-            tile.index == 0,
+            number == 0,
             len(outputs),
             *between,
             *outputs,
@@ -323,9 +329,10 @@ class VectorCore:
         plane = Rows(output.of(FLOAT32, 1), rows, size, size)
         blocks = spread(builder, self._blocks, self._vector("total", row, rows))
         by_row(builder, "div", plane, blocks)
-        # fp32 -> the type of the query, where it lies
-        narrow = output.of(self._a.element, rows * size)
-        step(builder, Cast(narrow, plane.whole(), self._rounding))
+        if views[0].dtype is not FLOAT32:
+            # fp32 -> the type of the query, where it lies
+            narrow = output.of(self._a.element, rows * size)
+            step(builder, Cast(narrow, plane.whole(), self._rounding))
         builder.sync("vector", "mte3")
         for head, view in enumerate(views):
             first = head * view.rows
@@ -344,6 +351,13 @@ class VectorCore:
         )
         step(builder, Unary("ln", found, total))
         step(builder, Binary("add", found, found, largest))
+        if views[0].pitch == 0:
+            # Those of a piece lie together.
+            builder.sync("vector", "mte3")
+            source = self._vectors["of_tile"].of(UINT8, views[0].row_bytes)
+            builder.store(views[0].operand, source)
+            builder.sync("mte3", "vector")
+            return
         spread(builder, self._blocks, found)
         self._store_sums(views)
 
