@@ -105,7 +105,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     layout = str(rng.choice(["ND", "FRACTAL_NZ"]))
     match op:
         case "matmul":
-            return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            call = {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            return call | {"output_dtype": str(rng.choice([dtype, "float32"]))}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
         case "npu_convert_weight_to_int4pack":
@@ -170,7 +171,7 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
-        case "npu_moe_gating_top_k":
+        case "npu_moe_gating_top_k" | "npu_moe_gating_top_k_softmax":
             return {"x": tensor((m, n), dtype), "k": 1}
         case "npu_moe_finalize_routing":
             where = rng.permutation(2 * m).astype(np.int32)

@@ -59,6 +59,16 @@ class CardOp:
         return found.view(torch.bool) if self._is_bool else found
 
 
+class SumOp(CardOp):
+    """The same along an axis, which may stay as one of length 1."""
+
+    def _on_card(self, x: Any, dim: Any = (), keepdim: Any = False, **kwargs: Any) -> Any:
+        found = super()._on_card(x, dim, **kwargs)
+        if found is None or not keepdim:
+            return found
+        return found.unsqueeze(dim[0] if isinstance(dim, list | tuple) else dim)
+
+
 class InPlaceOp(CardOp):
     """The same where the result is written over the first tensor."""
 
@@ -96,7 +106,7 @@ class CopyOp:
 def kernels() -> dict[str, Callable[..., Any]]:
     """Operation of aten -> its kernel for the card."""
     found: dict[str, Callable[..., Any]] = {**products.kernels(), "clone": CopyOp()}
-    for kind, table in ((CardOp, _TABLE), (InPlaceOp, _IN_PLACE)):
+    for kind, table in ((CardOp, _TABLE), (SumOp, _SUMS), (InPlaceOp, _IN_PLACE)):
         for full, (name, take) in table.items():
             packet, _, overload = full.partition(".")
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -143,7 +153,7 @@ def _where(condition: Any, x: Any, other: Any) -> Given | None:
 
 
 def _rows(x: torch.Tensor, dim: Any = (), *rest: Any, **more: Any) -> Given | None:
-    """Along one axis, without a type or an axis to keep."""
+    """Along one axis, without a type."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:
         return None
@@ -154,6 +164,13 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
     """What else there is is about gradients."""
     is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
     return {"weight": weight, "indices": indices} if is_known else None
+
+
+def _joined(tensors: list[torch.Tensor], dim: int = 0) -> Given | None:
+    """Two tensors, as many as the operator takes."""
+    if len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
+        return None
+    return {"x": tensors[0], "other": tensors[1], "dim": dim}
 
 
 def _filled(x: torch.Tensor, value: Any = 0) -> Given | None:
@@ -174,12 +191,16 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "where.self": ("where", _where),
     "_softmax": ("softmax", _rows),
     "_log_softmax": ("log_softmax", _rows),
-    "sum.dim_IntList": ("sum", _rows),
-    "mean.dim": ("mean", _rows),
-    "amax": ("amax", _rows),
+    "cat": ("concat", _joined),
     "embedding": ("embedding", _table),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""
+_SUMS: dict[str, tuple[str, Take]] = {
+    "sum.dim_IntList": ("sum", _rows),
+    "mean.dim": ("mean", _rows),
+    "amax": ("amax", _rows),
+}
+"""The same for operations along an axis."""
 _IN_PLACE: dict[str, tuple[str, Take]] = {
     **{f"{name}_": (name, _one) for name in _OF_ONE if name not in ("silu", "gelu")},
     **{f"{name}_.Tensor": (name, _two) for name in ("add", "sub", "mul")},

@@ -9,11 +9,14 @@ matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
   casts float32 to it and the result back;
 * k = 1 is Mul and never reaches the cube, but on Atlas inference, with a bias or FRACTAL_NZ, and
   with bfloat16 of more than 4000 columns or fewer than 10000 elements;
-* a number a column that is added is a bias, of bfloat16 cast to float32 first.
+* a number a column that is added is a bias, of bfloat16 cast to float32 first;
+* a whole matrix is added by a kernel of its own: to the product in float32, as which the matrix is
+  then cast too, and the sum back; to the product as it is rounded on Atlas inference, and where the
+  weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
 
-Products of float32 on A2 and A3 run on the host and are counted as not timed. So are sums of a
-product and a whole matrix there, for which the product is handed on in float32. That a result is of
-the type of the first matrix, where the two differ, is assumed.
+Products of float32 on A2 and A3 run on the host and are counted as not timed, and so are sums with
+`alpha` other than 1. That a result is of the type of the first matrix, where the two differ, is
+assumed.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import torch
 
 from npusim.torch import card, formats
 from npusim.torch.fallback import HostOp, is_on_host
-from npusim.torch.kernels import launch, takes
+from npusim.torch.kernels import Given, launch, takes
 from npusim.torch.views import cast, contiguous, is_plain
 
 __all__ = ["kernels"]
@@ -80,18 +83,20 @@ def _sum(
         return None
     if beta == 1 and tuple(x.shape) in ((columns,), (1, columns)):
         return _product(a, b, x)
-    is_one_type = x.dtype == a.dtype == b.dtype == torch.float16
-    if not is_one_type or (_has_wide_sums() and formats.get(b) == formats.ND):
+    is_wide = not _is_inference() and formats.get(b) == formats.ND
+    known = (torch.float16, torch.bfloat16) if is_wide else (torch.float16,)
+    if not x.dtype == a.dtype == b.dtype or x.dtype not in known:
         return None
+    found = _product(a, b, is_wide=is_wide)
+    if found is None:
+        return None
+    x = contiguous(x)
     if beta != 1:
-        x = launch("mul", {"x": contiguous(x), "other": float(beta)})
-    found = _product(a, b)
-    return None if found is None else launch("add", {"x": found, "other": contiguous(x)})
-
-
-def _has_wide_sums() -> bool:
-    """Whether a product to which a matrix is added is handed on in float32."""
-    return not _is_inference()
+        x = launch("mul", {"x": x, "other": float(beta)})
+    if not is_wide:
+        return launch("add", {"x": found, "other": x})
+    added = launch("add", {"x": found, "other": launch("cast", {"x": x, "dtype": "float32"})})
+    return cast(added, a.dtype)
 
 
 def _is_inference() -> bool:
@@ -102,15 +107,15 @@ def _is_inference() -> bool:
 
 
 def _product(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, *, is_wide: bool = False
 ) -> torch.Tensor | None:
-    """`a @ b + bias`, of the type of *a*; None where no kernel takes it."""
+    """`a @ b + bias`, of the type of *a* or, *is_wide*, float32; None where no kernel takes it."""
     given = [x for x in (a, b, bias) if x is not None]
     if not all(x.is_npu and x.numel() and x.dtype in FLOATS for x in given):
         return None
     if a.dim() != b.dim() or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         return None
-    if bias is None and _is_mul(a, b):
+    if bias is None and not is_wide and _is_mul(a, b):
         return launch("mul", {"x": contiguous(a), "other": contiguous(b)})
     precision = _precision(a.dtype, b.dtype)
     if precision == torch.float32:
@@ -118,11 +123,13 @@ def _product(
     x1, x2 = _factor(a, precision), _factor(b, precision)
     if x1 is None or x2 is None:
         return None
-    call = {"x1": x1, "x2": x2, "bias": _bias(bias, precision)}
+    call: Given = {"x1": x1, "x2": x2, "bias": _bias(bias, precision)}
+    if is_wide:
+        call["output_dtype"] = "float32"
     if not takes("matmul", call):
         return None
     found = launch("matmul", call)
-    return found if found.dtype == a.dtype else cast(found, a.dtype)
+    return found if is_wide or found.dtype == a.dtype else cast(found, a.dtype)
 
 
 def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:
@@ -155,9 +162,10 @@ def _factor(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
 
 def _bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     """*bias* as the bias table takes it beside matrices of *dtype*."""
-    if bias is None or (bias.dtype in (torch.float32, dtype) and dtype != torch.bfloat16):
-        return bias
-    return bias if bias.dtype == torch.float32 else cast(bias, torch.float32)
+    if bias is None:
+        return None
+    is_taken = bias.dtype == torch.float32 or bias.dtype == dtype == torch.float16
+    return contiguous(bias) if is_taken else cast(bias, torch.float32)
 
 
 def _is_mul(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
+CHANNEL_32 = TensorSpec((32,), "float16")
 CHANNEL_24 = TensorSpec((24,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
@@ -242,6 +243,11 @@ CASES = [
         "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
         {"k_group": 2, "group_count": 3, "out_flag": True},
     ),
+    *(
+        Case("npu_moe_gating_top_k_softmax", dtype,
+             (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
     Case(
         "npu_moe_finalize_routing", "two_tokens",
         (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
@@ -301,6 +307,11 @@ CASES = [
             (A2,), {"template": template},
         )
         for template in ("single_core_split_k", "deterministic_split_k")
+    ),
+    Case(
+        "matmul", "float32_sums",
+        (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
+        {"output_dtype": "float32"},
     ),
     Case(
         "npu_quant_matmul", "msd",

@@ -79,6 +79,28 @@ def test_sums_and_the_largest_are_along_any_axis() -> None:
     np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
 
 
+def test_an_axis_that_is_summed_may_stay() -> None:
+    x = torch.tensor([ROW, ROW[::-1]])
+    for call in (
+        lambda x: x.sum(-1, keepdim=True),
+        lambda x: x.mean([0], keepdim=True),
+        lambda x: x.amax(1, keepdim=True),
+    ):
+        found, launches = launched(lambda: call(x.npu()))  # noqa: B023
+        assert launches == 1
+        assert torch.equal(found.cpu(), call(x))
+
+
+def test_two_tensors_are_joined_by_a_kernel() -> None:
+    x = torch.arange(64.0).view(2, 32)
+    for dim in (0, 1, -1):
+        found, names = recorded(lambda: torch.cat((x.npu(), x.npu()[:, :32]), dim))  # noqa: B023
+        assert names == ["concat"]
+        assert torch.equal(found.cpu(), torch.cat((x, x), dim))
+    _, names = recorded(lambda: torch.cat([x.npu()] * 3))
+    assert names == ["aten.cat.default"]
+
+
 def test_a_selection_takes_a_mask() -> None:
     x = numbers()
     # Greater, Fill of the number that torch makes a tensor on the card, SelectV2.

@@ -153,8 +153,32 @@ def test_atlas_inference_multiplies_float16_alone() -> None:
     np.testing.assert_array_equal(plain(found), by_operator(*half, device="ascend310p3"))
     x, w, other = drawn(16, 32), drawn(32, 64), drawn(16, 64)
     found, names = recorded(lambda: torch.addmm(other, x, w, beta=2))
-    assert names == ["mul", "matmul", "add"]
+    assert names == ["matmul", "mul", "add"]
     assert torch.equal(found, other * 2 + x @ w)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("beta", [1, 0.5])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_whole_matrix_is_added_in_float32(dtype: Any, beta: float, batch: Any) -> None:
+    x, w, other = (drawn(*batch, *shape, dtype=dtype) for shape in ((16, 32), (32, 64), (16, 64)))
+    add = torch.baddbmm if batch else torch.addmm
+    found, names = recorded(lambda: add(other, x, w, beta=beta))
+    scaled = ["mul"] if beta != 1 else []
+    assert names == ["matmul", *scaled, "cast", "add", "cast"]
+    given = plain(x), plain(w)
+    sums = npusim.run("matmul", *given, output_dtype="float32", device="ascend910b2").output
+    expected = torch.from_numpy(np.asarray(sums)) + (other.cpu() * beta).float()
+    assert torch.equal(found.cpu(), expected.to(dtype))
+
+
+def test_the_sum_in_float32_is_rounded_once() -> None:
+    # 1 + 2^-8 + 2^-9: a product that was rounded to bfloat16 first would give 1.
+    a = torch.tensor([[1, 2.0**-8]] * 2, dtype=BRAIN).npu()
+    b, x = torch.ones(2, 1, dtype=BRAIN).npu(), torch.full((2, 1), 2.0**-9, dtype=BRAIN).npu()
+    assert torch.addmm(x, a, b).tolist() == [[1.0078125]] * 2
+    assert torch.addmm(x[0], a[:1], b).tolist() == [[1.0078125]]
+    assert (a @ b + x).tolist() == [[1.0]] * 2
 
 
 def test_a_sum_that_is_scaled_away_is_the_product() -> None:
