@@ -8,7 +8,7 @@ with views, whose copies are kernels of their own that are not simulated, in pla
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError
+from npusim.run.kept import key_of
+from npusim.run.result import Output
 from npusim.torch import card, formats
 from npusim.torch.fallback import HostOp
 from npusim.torch.relabel import to_host, to_npu
@@ -31,6 +33,9 @@ REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 COPIED = (*REALS, torch.int64, torch.int8, torch.uint8)
 
+
+SEES_VALUES = ("embedding",)
+"""Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
 
 _on_host: list[str] = []
 """Why operations are to run on the host, while they are."""
@@ -61,32 +66,43 @@ class CardOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = None if _on_host else self._take(*args, **kwargs)
-        if given is None or not self._is_taken(given):
+        if given is None or not all(map(_is_taken, given.values())):
             return self._host(*args, **kwargs)
         name = self._operator.name
-        arrays = {
-            key: argument(name, key, to_host(value), formats.ND)
-            if isinstance(value, torch.Tensor)
-            else value
-            for key, value in given.items()
-        }
+        arguments: Given = {}
+        key: list[Hashable] = []
+        for parameter, value in given.items():
+            if isinstance(value, torch.Tensor):
+                arguments[parameter] = argument(name, parameter, to_host(value), formats.ND)
+                key.append((value.dtype, value.shape))
+            else:
+                arguments[parameter] = value
+                key.append(key_of(value))
         try:
-            self._operator.check(card.spec(), **arrays)
+            output = self._output(name, tuple(key), arguments)
         except OpError:
             return self._host(*args, **kwargs)
-        found = result(card.run(name, **arrays).outputs["output"])
+        found = result(output)
         return to_npu(found.view(torch.bool) if self._is_bool else found)
 
-    def _is_taken(self, given: Given) -> bool:
-        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
-        return all(
-            tensor.is_npu
-            and tensor.numel() > 0
-            and tensor.is_contiguous()
-            and formats.get(tensor) == formats.ND
-            and not tensor.is_neg()
-            for tensor in tensors
-        )
+    def _output(self, name: str, key: Hashable, arguments: Given) -> Output:
+        """What comes out; raises OpError for a call that the operator does not take."""
+        again = None if name in SEES_VALUES else card.run_again(name, key, arguments)
+        if again is not None:
+            return again["output"]
+        self._operator.check(card.spec(), **arguments)
+        return card.run(name, **arguments).outputs["output"]
+
+
+def _is_taken(value: Any) -> bool:
+    """Whether *value* is no tensor, or one that lies on the card as operators take it."""
+    return not isinstance(value, torch.Tensor) or (
+        value.is_npu
+        and value.numel() > 0
+        and value.is_contiguous()
+        and formats.get(value) == formats.ND
+        and not value.is_neg()
+    )
 
 
 def kernels() -> dict[str, CardOp]:
