@@ -68,7 +68,8 @@ def check(
         "offset": offset,
     }
     for name, value in unused.items():
-        contract.require(value in (None, [], ()), f"{name} must be None; leave it out")
+        is_absent = value is None or (isinstance(value, list | tuple) and not value)
+        contract.require(is_absent, f"{name} must be None; leave it out")
     xs, weights = _matrices(contract, x, weight)
     given = _Given(bias, scale, per_token_scale, antiquant_scale, antiquant_offset)
     case = _case(contract, xs, weights, output_dtype, given)
