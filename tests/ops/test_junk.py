@@ -103,6 +103,13 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_grouped_matmul": {
+        "x": ones(4, 16),
+        "weight": ones(1, 16, 8),
+        "group_list": np.array([4]),
+        "group_type": 0,
+        "split_item": 3,
+    },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),

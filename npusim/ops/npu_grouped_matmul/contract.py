@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from npusim.data.dtypes import FLOAT32, DType
-from npusim.data.errors import Code
+from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract, listed
@@ -245,7 +245,7 @@ def _tuning(contract: Contract, value: Any) -> tuple[int, ...]:
         return ()
     contract.require(
         isinstance(value, list | tuple),
-        f"tuning_config must be a list of integers, not {value!r}; pass for example [128]",
+        f"tuning_config must be a list of integers, not {shown(value)}; pass for example [128]",
     )
     return tuple(
         contract.integer(f"tuning_config[{place}]", one) for place, one in enumerate(value)
