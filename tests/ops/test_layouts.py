@@ -150,6 +150,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_transpose_batchmatmul",
         {"input": ones(2, N, N, dtype=F16), "weight": ones(2, N, N, dtype=F16)}
         | {"scale": ones(2 * N, dtype=np.int64) << 46},
+    ),
     "groups of rows": (
         "npu_grouped_matmul",
         {"x": HALF, "weight": ones(1, N, N, dtype=F16), "bias": ROW16} | GROUPS,
