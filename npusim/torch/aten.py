@@ -17,7 +17,7 @@ import torch
 from npusim.torch import products
 from npusim.torch.fallback import HostOp, is_on_host
 from npusim.torch.kernels import Given, launch, takes
-from npusim.torch.relabel import to_host
+from npusim.torch.relabel import overwrite
 from npusim.torch.views import contiguous, copied, is_plain
 
 __all__ = ["kernels"]
@@ -78,7 +78,7 @@ class InPlaceOp(CardOp):
         found = super()._on_card(x, *args, **kwargs) if fits else None
         if found is None:
             return None
-        to_host(x).copy_(to_host(found))
+        overwrite(x, found)
         return x
 
 

@@ -25,7 +25,7 @@ import torch
 from npusim.torch import formats
 from npusim.torch.clock import clock
 from npusim.torch.kernels import launch, takes
-from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.relabel import overwrite
 
 __all__ = ["cast", "contiguous", "copied", "is_plain"]
 
@@ -52,7 +52,8 @@ def contiguous(x: torch.Tensor) -> torch.Tensor:
         found = found.view(torch.bool) if found is not None and is_bool else found
     if found is None:
         clock.host("aten.clone.default")
-        found = to_npu(to_host(x).contiguous())
+        found = torch.empty_like(x, memory_format=torch.contiguous_format)
+        overwrite(found, x)
     return found
 
 
