@@ -33,13 +33,13 @@ What the rows leave open is settled here, once for all:
   as a kernel does that works row by row. Which of the two of this kind, base or db, is open: base
   is nearer to most rows. Rows too long for it run what the rules choose.
 * npu_dequant_swiglu_quant is dynamic, without groups: the harness of its rows says so.
-* Layers of experts are timed as their products by both weights and swiglu between them, in int8 with
-  npu_dynamic_quant before each product, and the product leaves bfloat16: the table names shapes of
-  the first weight and of the result, and from 4 rows an expert on its times are those in which both
-  weights are read from memory once (1.3 to 1.4 TB/s). Its rows are tokens, each of which goes to
-  some experts; those of this card get their share of the rows, drawn evenly with numpy's generator
-  of seed 0, since a group a little larger than a block takes one more. Where experts are as many as
-  rows or more, the time depends on which of them were drawn, and is not modelled.
+* Layers of experts are timed as their products by both weights and swiglu between them, in int8
+  with npu_dynamic_quant before each product, which leaves bfloat16 (inferred): the table names the
+  shapes of the first weight and of the result, and from four rows an expert on its times are those
+  in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
+  each; those of this card get their share of the rows, dealt out at random by numpy's generator of
+  seed 0, since a group a little larger than a block takes one more. Where there are no more rows
+  than experts, the time depends on which of them were drawn, and is not modelled.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
@@ -83,6 +83,8 @@ TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 """Families measured with kernels that their sources wrote by hand."""
 
+QUANTISED = "npu_dynamic_quant + npu_grouped_matmul"
+"""Half of a layer of experts in int8."""
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -188,11 +190,11 @@ def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
     """Rows in groups, whose ends stand in the column shape."""
     m, _, n = _sizes(row)
     experts = _size(row, "b")
-    word, *ends = row.shape.split()
+    word, *ends = row.shape.split() or [""]
     if word != "ends" or len(ends) != experts or not all(map(str.isdigit, ends)):
         raise RowError(
-            f"validate: row {row.id}: shape must be ends and a row for each of {experts} groups for "
-            f"{row.op}, not {row.shape!r}; fix the cell"
+            f"validate: row {row.id}: shape must be ends and where each of {experts} groups ends "
+            f"for {row.op}, not {row.shape!r}; fix the cell"
         )
     options: dict[str, Any] = {"group_list": np.array(list(map(int, ends)), np.int64)}
     options |= {"group_type": 0, "split_item": 3}
@@ -345,9 +347,7 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_quant_matmul": _quant_matmul,
     "npu_grouped_matmul": _grouped_matmul,
     "npu_grouped_matmul + npu_swiglu + npu_grouped_matmul": _experts,
-    "npu_dynamic_quant + npu_grouped_matmul + npu_swiglu + npu_dynamic_quant + npu_grouped_matmul": (
-        _experts
-    ),
+    f"{QUANTISED} + npu_swiglu + {QUANTISED}": _experts,
     "npu_weight_quant_batchmatmul": _weight_quant_matmul,
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,
