@@ -119,6 +119,11 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_grouped_matmul_swiglu_quant":
+            weight = rng.integers(-128, 128, (2, 16 * k, 32)).astype(np.int8)
+            return {"x": tensor((m, 16 * k), "int8"), "weight": Tensor.of(weight, "FRACTAL_NZ"),
+                    "group_list": np.array([m // 2, m]), "x_scale": tensor((m,), "float32"),
+                    "weight_scale": tensor((2, 32), dtype)}  # fmt: skip
         case "npu_quant_matmul" if rng.random() < 0.2:
             scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
             return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),

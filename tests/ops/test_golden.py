@@ -276,6 +276,13 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    # A cube core, and the vector cores that have both rows of two groups.
+    Case(
+        "npu_grouped_matmul_swiglu_quant", "whole",
+        (TensorSpec((2, 32), "int8"), TensorSpec((2, 32, 64), "int8", "FRACTAL_NZ"),
+         np.array([1, 2]), TensorSpec((2, 64), "float32"), TensorSpec((2,), "float32")),
+        (A2,),
+    ),
     Case(
         "npu_quant_matmul", "msd",
         (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),

@@ -103,6 +103,13 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_grouped_matmul_swiglu_quant": {
+        "x": ones(2, 16, dtype=np.int8),
+        "weight": Tensor.of(ones(1, 16, 32, dtype=np.int8), "FRACTAL_NZ"),
+        "group_list": np.array([2]),
+        "weight_scale": ones(1, 32, dtype=FULL),
+        "x_scale": ones(2, dtype=FULL),
+    },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),
