@@ -129,6 +129,17 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cast": ("npu_format_cast", {"x": HALF, "acl_format": 2}),
     "packed": ("npu_convert_weight_to_int4pack", {"weight": ones(N, N, dtype=np.int32)}),
+    "groups of a weight of int8": (
+        "npu_grouped_matmul",
+        {"x": HALF, "weight": ones(1, N, N, dtype=np.int8), **GROUPS}
+        | dict.fromkeys(("antiquant_scale", "antiquant_offset"), ROW16),
+    ),
+    "groups of int4": (
+        "npu_grouped_matmul",
+        {"x": ones(N, N // 8, dtype=np.int32), "weight": ones(1, N, N // 8, dtype=np.int32)}
+        | {"scale": ones(1, N, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
+        | {"output_dtype": "float16"},
+    ),
     "swiglu of groups": (
         "npu_grouped_matmul_swiglu_quant",
         {"x": BYTES, "weight": Tensor.of(ones(1, N, N, dtype=np.int8), "FRACTAL_NZ")}
@@ -235,8 +246,7 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
 
 NEVER_TAKEN = {
     ("npu_grouped_matmul", name)
-    for name in ("offset", "activation_input", "activation_quant_scale", "activation_quant_offset",
-                 "antiquant_scale", "antiquant_offset")
+    for name in ("offset", "activation_input", "activation_quant_scale", "activation_quant_offset")
 }  # fmt: skip
 """Parameters that must be None on every chip."""
 
