@@ -120,6 +120,11 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_grouped_matmul_swiglu_quant":
+            weight = rng.integers(-128, 128, (2, 16 * k, 32)).astype(np.int8)
+            return {"x": tensor((m, 16 * k), "int8"), "weight": Tensor.of(weight, "FRACTAL_NZ"),
+                    "group_list": np.array([m // 2, m]), "x_scale": tensor((m,), "float32"),
+                    "weight_scale": tensor((2, 32), dtype)}  # fmt: skip
         case "npu_quant_matmul" if rng.random() < 0.2:
             scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
             return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),
@@ -153,6 +158,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
 def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[str, Any]:
     """Rows in three groups, of floats or of int8."""
     m, k, n = sizes
+    if rng.random() < 0.4:
+        return _of_quantised_weights(rng, (m, k, n))
     dtype, output = [
         ("float16", None), ("bfloat16", None), ("int8", "int32"), ("int8", "float16"),
         ("int8", "bfloat16"),
@@ -166,6 +173,27 @@ def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[
         given["per_token_scale"] = tensor_of(rng, (m,), "float32")
     weight = tensor_of(rng, (3, k, n), dtype, layout)
     return given | {"weight": weight, "group_list": ends, "group_type": 0, "split_item": 3}
+
+
+def _of_quantised_weights(rng: Rng, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """Rows in three groups by weights of int8 or int4: floats, int8 or int4."""
+    m, k, n = sizes
+    counts = np.diff(np.sort(rng.integers(0, m, 4, endpoint=True)))
+    groups = {"group_list": counts, "group_list_type": 1, "group_type": 0, "split_item": 3}
+    kind = str(rng.choice(["float16", "bfloat16", "int8", "int32"]))
+    if kind in FLOATS:
+        numbers = {
+            name: tensor_of(rng, (3, n), kind) for name in ("antiquant_scale", "antiquant_offset")
+        }
+        weight = tensor_of(rng, (3, k, n), "int8")
+        return groups | numbers | {"x": tensor_of(rng, (m, k), kind), "weight": weight}
+    k, n = 64 * max(1, k // 64), 8 * max(1, n // 8)
+    x = tensor_of(rng, (m, k), "int8") if kind == "int8" else tensor_of(rng, (m, k // 8), "int32")
+    bias = {"bias": tensor_of(rng, (3, n), "float32")} if kind == "int8" else {}
+    scale = rng.integers(0, 2**31, (3, n), dtype=np.uint64)
+    more = {"scale": scale, "per_token_scale": tensor_of(rng, (m,), "float32")}
+    weight = tensor_of(rng, (3, k, n // 8), "int32")
+    return groups | bias | more | {"x": x, "weight": weight, "output_dtype": "float16"}
 
 
 def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str) -> dict[str, Any]:

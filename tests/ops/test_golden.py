@@ -311,6 +311,13 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    # A cube core, and the vector cores that have both rows of two groups.
+    Case(
+        "npu_grouped_matmul_swiglu_quant", "whole",
+        (TensorSpec((2, 32), "int8"), TensorSpec((2, 32, 64), "int8", "FRACTAL_NZ"),
+         np.array([1, 2]), TensorSpec((2, 64), "float32"), TensorSpec((2,), "float32")),
+        (A2,),
+    ),
     Case(
         "matmul", "float32_sums",
         (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
@@ -345,6 +352,25 @@ CASES = [
         (TensorSpec((2, 2, 40), "int8"), TensorSpec((40, 32), "int8"), ONE), (INFERENCE,),
     ),
     # Two experts, of which one has no rows, with tiles that go through the ring once more.
+    Case(
+        "npu_grouped_matmul", "antiquant", (ROWS_OF_HALVES, BYTE_EXPERTS), (A2,),
+        GROUPED | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
+        ),
+    ),
+    Case(
+        "npu_grouped_matmul", "a4w4",
+        (TensorSpec((20, 8), "int32"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((20,), "float32")},
+    ),
+    Case(
+        "npu_grouped_matmul", "a8w4",
+        (TensorSpec((3, 64), "int8"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((3,), "float32"), "bias": TensorSpec((2, 64), "float32")}
+        | {"group_list": np.array([1, 2]), "group_list_type": 1},
+    ),
     Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
     Case(
         "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),

@@ -114,6 +114,13 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
     "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
+    "npu_grouped_matmul_swiglu_quant": {
+        "x": ones(2, 16, dtype=np.int8),
+        "weight": Tensor.of(ones(1, 16, 32, dtype=np.int8), "FRACTAL_NZ"),
+        "group_list": np.array([2]),
+        "weight_scale": ones(1, 32, dtype=FULL),
+        "x_scale": ones(2, dtype=FULL),
+    },
     "npu_grouped_matmul": {
         "x": ones(4, 16),
         "weight": ones(1, 16, 8),

@@ -618,6 +618,24 @@ def test_a_cast_to_the_same_format_takes_no_time(weight: Any) -> None:
     assert clock.now_us == before
 
 
+def test_weights_of_groups_in_fractals() -> None:
+    plain = integers(2, 32, 64)
+    given = {
+        "x": integers(4, 32),
+        "group_list": torch.tensor([1, 4]),
+        "weight_scale": torch.rand(2, 64),
+        "x_scale": torch.rand(4),
+    }
+    weight = torch_npu.npu_format_cast(plain.npu(), NZ)
+    there = {name: value.npu() for name, value in given.items()}
+    found = torch_npu.npu_grouped_matmul_swiglu_quant(weight=weight, **there)
+    held = npusim.Tensor.of(plain.numpy(), "FRACTAL_NZ")
+    named = {name: array(value) for name, value in given.items()} | {"weight": held}
+    wanted = npusim.run("npu_grouped_matmul_swiglu_quant", device=A2, **named)
+    for output, numbers in zip(found, wanted.outputs.values(), strict=True):
+        np.testing.assert_array_equal(output.cpu().numpy(), numbers)
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_operators_get_a_tensor_in_its_format(turned: bool) -> None:
     """The time tells: FRACTAL_NZ is read in another way than ND."""
