@@ -114,6 +114,11 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
     "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
+    "npu_moe_init_routing_v2": {
+        "x": ones(4, 16),
+        "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
+        "expert_num": 3,
+    },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),
