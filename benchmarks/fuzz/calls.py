@@ -105,7 +105,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     layout = str(rng.choice(["ND", "FRACTAL_NZ"]))
     match op:
         case "matmul":
-            return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            call = {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            return call | {"output_dtype": str(rng.choice([dtype, "float32"]))}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
         case "npu_convert_weight_to_int4pack":
@@ -119,6 +120,14 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_quant_matmul" if rng.random() < 0.2:
+            scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
+            return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),
+                    "scale": scale, "offset": tensor((8 * n,), "float32"),
+                    "pertoken_scale": tensor((m,), "float32"),
+                    "output_dtype": str(rng.choice(["float16", "bfloat16"]))}  # fmt: skip
+        case "npu_grouped_matmul":
+            return _grouped_matmul(rng, (m, k, n), layout)
         case "npu_quant_matmul":
             x2 = tensor((k, n), "int8", layout)
             scale = tensor((n,), "float32")
@@ -130,12 +139,33 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
                     "dtype": "qint8", "axis": 1}  # fmt: skip
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
+        case "npu_transpose_batchmatmul":
+            half = str(rng.choice(FLOATS[:2]))
+            return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
             weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)
             return {"x": tensor((m, k), half), "weight": weight, "antiquant_scale": scale}
         case _:
             return _between_products(rng, op, (m, k, n), dtype)
+
+
+def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[str, Any]:
+    """Rows in three groups, of floats or of int8."""
+    m, k, n = sizes
+    dtype, output = [
+        ("float16", None), ("bfloat16", None), ("int8", "int32"), ("int8", "float16"),
+        ("int8", "bfloat16"),
+    ][rng.integers(5)]  # fmt: skip
+    ends = np.sort(rng.integers(0, m, 3, endpoint=True))
+    given = {"x": tensor_of(rng, (m, k), dtype), "output_dtype": output}
+    if output in FLOATS:
+        kind = "float32" if output == "float16" else output
+        given |= {"scale": tensor_of(rng, (3, n), kind), "act_type": int(rng.choice([0, 1, 5]))}
+    if output in FLOATS and rng.random() < 0.5:
+        given["per_token_scale"] = tensor_of(rng, (m,), "float32")
+    weight = tensor_of(rng, (3, k, n), dtype, layout)
+    return given | {"weight": weight, "group_list": ends, "group_type": 0, "split_item": 3}
 
 
 def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str) -> dict[str, Any]:

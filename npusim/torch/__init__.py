@@ -41,12 +41,12 @@ def install(
         stand_ins.check_torch()
         # Torch would import a real torch_npu by itself, and that would take the device.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        from npusim.torch import backend, card, operators
+        from npusim.torch import backend, card, operators, refusals
 
         backend.register()
         card.insert(spec)
         backend.check()
-        operators.register(backend.define)
+        refusals.register(operators.register(backend.define))
         stand_ins.install()
     from npusim.torch import card
 

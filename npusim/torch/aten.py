@@ -1,101 +1,116 @@
 """Operations of torch itself that a kernel of the card computes.
 
 Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
-bits and time, where the operator takes the call: contiguous tensors of one type that it knows, of
-shapes that it broadcasts. All other calls run on the host, as operations without a kernel do: those
-with views, whose copies are kernels of their own that are not simulated, in place, and with `out=`.
+bits and time, where the operator takes the call: tensors of one type that it knows, of shapes that
+it broadcasts. A view is copied first, by kernels of its own (:mod:`npusim.torch.views`). In place,
+a kernel writes to the tensor itself, which must be contiguous. All other calls run on the host, as
+operations without a kernel do, and those with `out=`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
 
-from npusim import ops
-from npusim.data.errors import OpError
-from npusim.torch import card, formats
-from npusim.torch.fallback import HostOp
-from npusim.torch.relabel import to_host, to_npu
-from npusim.torch.values import argument, result
+from npusim.torch import products
+from npusim.torch.fallback import HostOp, is_on_host
+from npusim.torch.kernels import Given, launch, takes
+from npusim.torch.relabel import to_host
+from npusim.torch.views import contiguous, copied, is_plain
 
-__all__ = ["kernels", "on_host"]
+__all__ = ["kernels"]
 
-Given = dict[str, Any]
-"""Parameter of the operator -> a tensor on npu, or a number."""
 Take = Callable[..., Given | None]
 """The arguments of an operation as the operator takes them; None where it does not."""
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
-COPIED = (*REALS, torch.int64, torch.int8, torch.uint8)
-
-
-_on_host: list[str] = []
-"""Why operations are to run on the host, while they are."""
-
-
-def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
-
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        _on_host.append(function.__name__)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _on_host.pop()
-
-    return run
 
 
 class CardOp:
     """An operation of torch with an operator of npusim."""
 
-    __slots__ = ("_host", "_is_bool", "_operator", "_take")
+    __slots__ = ("_host", "_is_bool", "_name", "_take")
 
     def __init__(self, op: Any, name: str, take: Take) -> None:
-        self._host, self._operator, self._take = HostOp(op), ops.load(name), take
+        self._host, self._name, self._take = HostOp(op), name, take
         self._is_bool = name in COMPARISONS
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = None if _on_host else self._take(*args, **kwargs)
-        if given is None or not self._is_taken(given):
-            return self._host(*args, **kwargs)
-        name = self._operator.name
-        arrays = {
-            key: argument(name, key, to_host(value), formats.ND)
-            if isinstance(value, torch.Tensor)
-            else value
-            for key, value in given.items()
-        }
-        try:
-            self._operator.check(card.spec(), **arrays)
-        except OpError:
-            return self._host(*args, **kwargs)
-        found = result(card.run(name, **arrays).outputs["output"])
-        return to_npu(found.view(torch.bool) if self._is_bool else found)
+        found = None if is_on_host() else self._on_card(*args, **kwargs)
+        return self._host(*args, **kwargs) if found is None else found
 
-    def _is_taken(self, given: Given) -> bool:
+    def _on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        """The result of the kernel; None where none takes the call."""
+        given = self._take(*args, **kwargs)
+        if given is None:
+            return None
         tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
-        return all(
-            tensor.is_npu
-            and tensor.numel() > 0
-            and tensor.is_contiguous()
-            and formats.get(tensor) == formats.ND
-            and not tensor.is_neg()
-            for tensor in tensors
+        if not all(map(is_plain, tensors)) or not takes(self._name, given):
+            return None
+        found = launch(
+            self._name,
+            {
+                key: contiguous(value) if isinstance(value, torch.Tensor) else value
+                for key, value in given.items()
+            },
         )
+        return found.view(torch.bool) if self._is_bool else found
 
 
-def kernels() -> dict[str, CardOp]:
+class SumOp(CardOp):
+    """The same along an axis, which may stay as one of length 1."""
+
+    def _on_card(self, x: Any, dim: Any = (), keepdim: Any = False, **kwargs: Any) -> Any:
+        found = super()._on_card(x, dim, **kwargs)
+        if found is None or not keepdim:
+            return found
+        return found.unsqueeze(dim[0] if isinstance(dim, list | tuple) else dim)
+
+
+class InPlaceOp(CardOp):
+    """The same where the result is written over the first tensor."""
+
+    def _on_card(self, x: Any, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        others = [value for value in args if isinstance(value, torch.Tensor)]
+        fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
+        found = super()._on_card(x, *args, **kwargs) if fits else None
+        if found is None:
+            return None
+        to_host(x).copy_(to_host(found))
+        return x
+
+
+def _is_broadcast(other: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether *other* has the shape of *x* once it is broadcast."""
+    behind = x.shape[x.dim() - other.dim() :] if other.dim() <= x.dim() else None
+    return behind is not None and all(
+        own in (1, size) for own, size in zip(other.shape, behind, strict=True)
+    )
+
+
+class CopyOp:
+    """`clone`: a view is copied as its kernels do it."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        self._host = HostOp(torch.ops.aten.clone.default)
+
+    def __call__(self, x: torch.Tensor, *, memory_format: Any = None) -> Any:
+        found = None if is_on_host() else copied(x, memory_format)
+        return self._host(x, memory_format=memory_format) if found is None else found
+
+
+def kernels() -> dict[str, Callable[..., Any]]:
     """Operation of aten -> its kernel for the card."""
-    found = {}
-    for full, (name, take) in _TABLE.items():
-        packet, _, overload = full.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        found[full] = CardOp(op, name, take)
+    found: dict[str, Callable[..., Any]] = {**products.kernels(), "clone": CopyOp()}
+    for kind, table in ((CardOp, _TABLE), (SumOp, _SUMS), (InPlaceOp, _IN_PLACE)):
+        for full, (name, take) in table.items():
+            packet, _, overload = full.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            found[full] = kind(op, name, take)
     return found
 
 
@@ -137,8 +152,8 @@ def _where(condition: Any, x: Any, other: Any) -> Given | None:
     return {"condition": condition.view(torch.uint8)} | given
 
 
-def _rows(x: torch.Tensor, dim: Any, *rest: Any, **more: Any) -> Given | None:
-    """Along one axis, without a type or an axis to keep."""
+def _rows(x: torch.Tensor, dim: Any = (), *rest: Any, **more: Any) -> Given | None:
+    """Along one axis, without a type."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:
         return None
@@ -151,10 +166,17 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
     return {"weight": weight, "indices": indices} if is_known else None
 
 
-def _copied(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Given | None:
-    """A copy that lies as *x* does, which is contiguous."""
-    kept = (None, torch.preserve_format, torch.contiguous_format)
-    return {"x": x} if memory_format in kept and x.dtype in COPIED else None
+def _joined(tensors: list[torch.Tensor], dim: int = 0) -> Given | None:
+    """Two tensors, as many as the operator takes."""
+    if len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
+        return None
+    return {"x": tensors[0], "other": tensors[1], "dim": dim}
+
+
+def _filled(x: torch.Tensor, value: Any = 0) -> Given | None:
+    number = _number(value)
+    is_real = x.dtype in FLOATS and number is not None
+    return {"x": x, "value": number} if is_real or isinstance(number, int) else None
 
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -169,10 +191,22 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "where.self": ("where", _where),
     "_softmax": ("softmax", _rows),
     "_log_softmax": ("log_softmax", _rows),
+    "cat": ("concat", _joined),
+    "embedding": ("embedding", _table),
+}
+"""Operation of aten -> the operator, and how its arguments become the operator's."""
+_SUMS: dict[str, tuple[str, Take]] = {
     "sum.dim_IntList": ("sum", _rows),
     "mean.dim": ("mean", _rows),
     "amax": ("amax", _rows),
-    "embedding": ("embedding", _table),
-    "clone": ("clone", _copied),
 }
-"""Operation of aten -> the operator, and how its arguments become the operator's."""
+"""The same for operations along an axis."""
+_IN_PLACE: dict[str, tuple[str, Take]] = {
+    **{f"{name}_": (name, _one) for name in _OF_ONE if name not in ("silu", "gelu")},
+    **{f"{name}_.Tensor": (name, _two) for name in ("add", "sub", "mul")},
+    "div_.Tensor": ("div", _floats),
+    "fill_.Scalar": ("fill", _filled),
+    "fill_.Tensor": ("fill", _filled),
+    "zero_": ("fill", _filled),
+}
+"""The same for operations that write over their first tensor."""

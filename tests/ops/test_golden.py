@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
+CHANNEL_32 = TensorSpec((32,), "float16")
 CHANNEL_24 = TensorSpec((24,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
@@ -62,6 +63,9 @@ def _heads(count: int, dtype: str) -> TensorSpec:
     return TensorSpec((1, 3, count, 64), dtype)
 
 
+ROWS_OF_HALVES, ROWS_OF_BYTES = (TensorSpec((20, 40), dtype) for dtype in ("float16", "int8"))
+HALF_EXPERTS, BYTE_EXPERTS = (TensorSpec((2, 40, 260), dtype) for dtype in ("float16", "int8"))
+GROUPED = {"group_list": np.array([0, 20]), "group_type": 0, "split_item": 3}
 HALF_ROWS = TensorSpec((4, 72), "float16")
 HALF_ROW = TensorSpec((72,), "float16")
 BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
@@ -288,9 +292,14 @@ CASES = [
     Case("fill", "three_rows", (TensorSpec((3, 40), "float16"), 1.5), ALL),
     Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
+    Case("permute", "turned_bytes", (TensorSpec((32, 16), "int8"), (1, 0)), ALL),
+    Case("permute", "turned_64_bits", (TensorSpec((8, 6), "int64"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
+    Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
+    Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(
@@ -315,6 +324,30 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    Case(
+        "matmul", "float32_sums",
+        (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
+        {"output_dtype": "float32"},
+    ),
+    Case(
+        "npu_quant_matmul", "msd",
+        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
+         TensorSpec((64,), "float32")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((1, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]}, 3,
+    ),
+    Case(
+        "npu_quant_matmul", "pergroup",
+        (TensorSpec((3, 128), "int32"), TensorSpec((256, 128), "int32").T,
+         TensorSpec((4, 256), "float32"), TensorSpec((4, 256), "float16")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((3, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]},
+    ),
+    Case(
+        "npu_transpose_batchmatmul", "two_heads",
+        (TensorSpec((3, 2, 48), "float16"), TensorSpec((2, 48, 48), "float16")), (A2,),
+        {"perm_x1": (1, 0, 2)},
+    ),
     Case("npu_quant_matmul", "fixpipe", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,)),
     Case(
         "npu_quant_matmul", "vector", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,),
@@ -323,6 +356,17 @@ CASES = [
     Case(
         "npu_quant_matmul", "two_blocks",
         (TensorSpec((2, 2, 40), "int8"), TensorSpec((40, 32), "int8"), ONE), (INFERENCE,),
+    ),
+    # Two experts, of which one has no rows, with tiles that go through the ring once more.
+    Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
+    Case(
+        "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "uint64")},
+    ),
+    Case(
+        "npu_grouped_matmul", "dequantise", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "float32"), "output_dtype": "float16",
+                   "per_token_scale": TensorSpec((20,), "float32")},
     ),
     # Three rounds of columns, which vector cores dequantise while the cube multiplies others.
     Case(

@@ -118,6 +118,12 @@ CALLS: dict[str, dict[str, Any]] = {
         "x": ones(4, 16),
         "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
         "expert_num": 3,
+    "npu_grouped_matmul": {
+        "x": ones(4, 16),
+        "weight": ones(1, 16, 8),
+        "group_list": np.array([4]),
+        "group_type": 0,
+        "split_item": 3,
     },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
@@ -143,6 +149,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
+    "npu_transpose_batchmatmul": {"input": ones(2, 4, 16), "weight": ones(2, 16, 32)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),
         "weight": ones(64, 32, dtype=np.int8),

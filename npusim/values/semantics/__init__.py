@@ -61,17 +61,27 @@ from npusim.isa import (
     WaitFlag,
     WholeReduce,
 )
+from npusim.values.runs import Accumulated, Swept
 from npusim.values.semantics import copies, matrix, scalar, sorting, vector
 from npusim.values.semantics.state import Memory, State
 
 __all__ = ["EXECUTE", "Memory", "State", "run"]
 
 
-def run(ops: Iterable[MicroOp], state: State) -> None:
+def run(ops: Iterable[MicroOp | Accumulated | Swept], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
-            EXECUTE[type(op)](op, state)
+            if isinstance(op, MicroOp):
+                EXECUTE[type(op)](op, state)
+            else:
+                _RUNS[type(op)](op, state)
+
+
+_RUNS: dict[type, Callable[[Any, State], None]] = {
+    Accumulated: vector.accumulate,
+    Swept: vector.sweep,
+}
 
 
 def _nothing(_: MicroOp, __: State) -> None:
