@@ -118,6 +118,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "x": ones(4, 16),
         "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
         "expert_num": 3,
+    },
     "npu_grouped_matmul": {
         "x": ones(4, 16),
         "weight": ones(1, 16, 8),
