@@ -1,18 +1,27 @@
 """How many rows each expert gets: a histogram that all cores add to, and what comes of it.
 
-ops-transformer@c29bc10 moe/moe_init_routing_v3/op_kernel. Assumed: that the scalar unit counts the
-runs of equal experts in a core's share of the sorted list, that each core adds its counts of all
-active experts at once, and that the first core turns them into what comes out, number by number.
+ops-transformer@c29bc10 moe/moe_init_routing_v3/op_kernel. Assumed: that the scalar unit looks at
+each expert of a core's share of the sorted list and writes each count once, that each core adds its
+counts of all active experts at once, and that the first core turns them into what comes out, number
+by number.
 """
 
 from __future__ import annotations
 
 from npusim.data.dtypes import INT32, INT64
-from npusim.isa import Duplicate, Global, Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarStore
-from npusim.isa import Store as StoreOp
+from npusim.isa import (
+    Duplicate,
+    Global,
+    Local,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoop,
+    ScalarStore,
+    Store,
+)
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.views import GmView, load, store
+from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_moe_init_routing_v2.contract import CUMULATIVE, PAIRS, Problem
 
 __all__ = ["Counts", "Histogram"]
@@ -43,25 +52,23 @@ class Histogram:
         self.builder.sync("vector", "scalar")
 
     def count(self, listed: Local, experts: list[int]) -> None:
-        """Look at *listed* `(n,)`, which are *experts* in rising order."""
-        builder, start = self.builder, 0
-        while start < len(experts):
-            expert, end = experts[start], start
-            while end < len(experts) and experts[end] == expert:
-                end += 1
-            look = ScalarLoad(EXPERT, listed.at(start, 1), INT32.nbytes(1))
-            builder.emit(ScalarLoop(end - start, (look,)))
-            if expert in self.p.active:
-                self.known[expert] = self.known.get(expert, 0) + end - start
-                place = self.counts.at(expert - self.p.active.start, 1)
-                builder.emit(ScalarAlu("add", COUNT, self.known[expert], 0))
-                builder.emit(ScalarStore(place, COUNT))
-            start = end
+        """Look at *listed* `(n,)`, which are *experts*."""
+        repeat(self.builder, self._look, listed)
+        for expert in experts:
+            self.known[expert] = self.known.get(expert, 0) + 1
+
+    def _look(self, listed: Local) -> None:
+        look = ScalarLoad(EXPERT, listed.at(0, 1), INT32.nbytes(1))
+        self.builder.emit(ScalarLoop(listed.count, (look,)))
 
     def add(self) -> None:
-        """Add them to those of all cores."""
+        """Add the counts of the active experts to those of all cores."""
+        for expert, count in self.known.items():
+            if expert in self.p.active:
+                place = self.counts.at(expert - self.p.active.start, 1)
+                self.builder.emit(ScalarAlu("add", COUNT, count, 0), ScalarStore(place, COUNT))
         self.builder.sync("scalar", "mte3")
-        self.builder.emit(StoreOp(_whole(self.p), self.counts, atomic=INT32))
+        self.builder.emit(Store(_whole(self.p), self.counts, atomic=INT32))
 
 
 class Counts:
