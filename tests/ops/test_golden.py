@@ -251,6 +251,19 @@ CASES = [
              (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
         for dtype in ("float16", "bfloat16")
     ),
+    # Core 0 sorts, the others copy; its share is one row.
+    *(
+        Case(
+            "npu_moe_init_routing_v2", what,
+            (TensorSpec((2, 40), "float16"), np.array([[2, 0], [1, 2]], np.int32)), ALL[1:2],
+            {"expert_num": 3, "expert_tokens_num_flag": True} | more, 2,
+        )
+        for what, more in (
+            ("rows", {}),
+            ("quantised", {"quant_mode": 1, "scale": TensorSpec((2, 40), "float32"),
+                           "active_expert_range": (1, 3), "expert_tokens_num_type": 2}),
+        )
+    ),
     Case(
         "npu_moe_finalize_routing", "two_tokens",
         (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),

@@ -114,6 +114,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"bias": ones(1, N, dtype=F16), "expanded_src_to_dst_row": np.arange(N, dtype=np.int32)}
         | {"export_for_source_row": np.zeros((N // 2, 2), np.int32)},
     ),
+    "rows by expert": (
+        "npu_moe_init_routing_v2",
+        {"x": HALF, "expert_idx": np.zeros((N, N), np.int32), "expert_num": 1}
+        | {"scale": ones(1, N), "quant_mode": 1},
+    ),
     "best experts by softmax": (
         "npu_moe_gating_top_k_softmax",
         {"x": HALF, "finished": np.zeros(N, np.uint8), "k": 2},

@@ -158,6 +158,20 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
+    "rows by expert": (
+        "npu_moe_init_routing_v2",
+        {
+            "x": half(5, 48),
+            "expert_idx": integers(5, 2, low=0, high=8, dtype=torch.int32),
+            "scale": torch.rand(3, 48),
+            "expert_num": 8,
+            "expert_tokens_num_type": 1,
+            "expert_tokens_num_flag": True,
+            "quant_mode": 1,
+            "active_expert_range": [2, 5],
+        },
+        {},
+    ),
     "best experts by softmax": (
         "npu_moe_gating_top_k_softmax",
         {"x": half(3, 4, 64).bfloat16(), "finished": torch.rand(3, 4) > 0.5, "k": 3},
