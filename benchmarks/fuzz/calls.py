@@ -171,7 +171,7 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
-        case "npu_moe_gating_top_k":
+        case "npu_moe_gating_top_k" | "npu_moe_gating_top_k_softmax":
             return {"x": tensor((m, n), dtype), "k": 1}
         case "npu_moe_finalize_routing":
             where = rng.permutation(2 * m).astype(np.int32)

@@ -20,7 +20,7 @@ from npusim.check.cross_core_races import (
     overlap,
     shared_tensors,
 )
-from npusim.check.hazards import CrossCoreOrder, HazardError, Orders
+from npusim.check.hazards import CrossCoreOrder, HazardError, Orders, Recorder
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
 from npusim.kernel.program import Block
 
@@ -31,27 +31,27 @@ Group = tuple[Block, ...]
 
 def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     """Raise DeadlockError, FlagError or RaceError for what flags between cores leave open."""
-    groups, ranges = _groups(blocks), Search()
+    groups, ranges, recorder = _groups(blocks), Search(), Recorder(orders)
     is_apart = len(groups) > 1 and _have_only_own_flags(blocks)
     if not is_apart or _share_bytes(groups, ranges):
-        check_apart(blocks, CrossCoreOrder(blocks, orders))
+        check_apart(blocks, CrossCoreOrder(blocks, recorder))
         return
     try:
-        _check_each(groups, ranges, orders)
+        _check_each(groups, ranges, recorder)
     except HazardError:
         # It is said of all of them: which cores wait for ever, say.
-        check_apart(blocks, CrossCoreOrder(blocks, orders))
+        check_apart(blocks, CrossCoreOrder(blocks, recorder))
         raise
 
 
-def _check_each(groups: tuple[Group, ...], ranges: Search, orders: Orders) -> None:
+def _check_each(groups: tuple[Group, ...], ranges: Search, recorder: Recorder) -> None:
     known: set[Hashable] = set()
     for group in groups:
         tensors = shared_tensors(group, ranges)
         key = _key(group, tensors)
         if key not in known:
             known.add(key)
-            check_tensors(group, tensors, CrossCoreOrder(group, orders))
+            check_tensors(group, tensors, CrossCoreOrder(group, recorder))
 
 
 def _groups(blocks: tuple[Block, ...]) -> tuple[Group, ...]:

@@ -9,13 +9,9 @@ from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops._contract import Contract
 
-__all__ = ["INT8_FLAG", "fixpipe_words", "require_words"]
+__all__ = ["fixpipe_words"]
 
-INT8_FLAG = 1 << 46
-"""The bit that says int8, and not uint8."""
-SHIFT_BIT = 1 << 36
-SHIFT_BITS = 0x1F << 32
-"""Shift and its switch in a packed word; npu_trans_quant_param leaves them 0."""
+SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 
 
 def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:
@@ -31,24 +27,8 @@ def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:
         Code.UNSUPPORTED,
     )
     contract.require(
-        target is not INT8 or bool(np.all(words & np.uint64(INT8_FLAG))),
+        target is not INT8 or bool(np.all(words & np.uint64(SIGNED_BIT))),
         f"{scale.name} must have bit 46 set for an int8 output, without it the kernel writes "
         f"uint8; pack it with npu_trans_quant_param",
     )
     return Operand(scale.name, spec, words)
-
-
-def require_words(contract: Contract, operand: Operand, flag: int = 0) -> None:
-    """Refuse words with which the fixpipe does something else than the operator means.
-
-    They must have *flag*, and no shift.
-    """
-    if operand.array is None:
-        return
-    words = operand.array.astype("int64")
-    bad = words[(words & (SHIFT_BITS | flag)) != flag]
-    contract.require(
-        bad.size == 0,
-        f"{operand.name} must come from npu_trans_quant_param if it is {operand.element}, "
-        f"not be {bad.flat[0] if bad.size else 0}; pack it",
-    )

@@ -152,7 +152,7 @@ def _where(condition: Any, x: Any, other: Any) -> Given | None:
     return {"condition": condition.view(torch.uint8)} | given
 
 
-def _rows(x: torch.Tensor, dim: Any, *rest: Any, **more: Any) -> Given | None:
+def _rows(x: torch.Tensor, dim: Any = (), *rest: Any, **more: Any) -> Given | None:
     """Along one axis, without a type."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:

@@ -23,6 +23,9 @@ __all__ = ["argument", "result"]
 def argument(op: str, name: str, tensor: torch.Tensor, acl_format: int) -> Array | Tensor:
     """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bool:
+        # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
+        tensor = tensor.view(torch.uint8)
     if tensor.dtype == torch.bfloat16:
         array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     else:

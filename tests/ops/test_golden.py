@@ -243,6 +243,11 @@ CASES = [
         "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
         {"k_group": 2, "group_count": 3, "out_flag": True},
     ),
+    *(
+        Case("npu_moe_gating_top_k_softmax", dtype,
+             (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
     Case(
         "npu_moe_finalize_routing", "two_tokens",
         (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),

@@ -113,6 +113,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "export_for_source_row": None,
     },
     "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
+    "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),

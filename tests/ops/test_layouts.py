@@ -113,6 +113,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"bias": ones(1, N, dtype=F16), "expanded_src_to_dst_row": np.arange(N, dtype=np.int32)}
         | {"export_for_source_row": np.zeros((N // 2, 2), np.int32)},
     ),
+    "best experts by softmax": (
+        "npu_moe_gating_top_k_softmax",
+        {"x": HALF, "finished": np.zeros(N, np.uint8), "k": 2},
+    ),
     "best experts": ("npu_moe_gating_top_k", {"x": HALF, "k": 2, "bias": ones(N, dtype=F16)}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (

@@ -226,8 +226,10 @@ ROWS = [
             offset=np.ones(1, F32)),
     changed(MIXED, "pertoken_scale must have shape (3,), not (3, 1); reshape it",
             pertoken_scale=np.ones((3, 1), F32)),
-    changed(MIXED, "scale must come from npu_trans_quant_param if it is uint64, not be 68719476736;"
-            " pack it", scale=np.full(64, 1 << 36, np.uint64)),
+    changed(MIXED, "scale must have bit 36 clear, which asks for a shift that "
+            "npu_trans_quant_param never does and that is not simulated; pack it with "
+            "npu_trans_quant_param", None, Code.UNSUPPORTED,
+            scale=np.full(64, 1 << 36, np.uint64)),
     changed(MIXED, f"group_sizes must be [0, 0, 0] or [0, 0, 256]{WITH}, not [0, 0, 128]; pass "
             "those of the scales", group_sizes=[0, 0, 128]),
     changed(MIXED, "template must be msd on Atlas A2 and Atlas A3 with int8 times int4, not "

@@ -231,7 +231,8 @@ ROWS = [
         "scale must have shape (64,), a word for each head and column, not (2, 32); reshape it",
         {"scale": words(64, 1.0)}, NEW),
     Row({"scale": np.ones(64, np.int64)},
-        "scale must come from npu_trans_quant_param if it is int64, not be 1; pack it",
+        "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; pack "
+        "it with npu_trans_quant_param",
         {"scale": words(64, 1.0)}, NEW),
     Row({"scale": words(64, 1.0), "batch_split_factor": 2},
         "batch_split_factor must be 1 with a scale, not 2; pass 1", {"scale": words(64, 1.0)}, NEW),

@@ -42,7 +42,7 @@ def array(tensor: Any) -> Any:
     if tensor.dtype == torch.bfloat16:
         bits = tensor.view(torch.int16).numpy()
         return bits.view(npusim.TensorSpec((), "bfloat16").element.numpy)
-    return tensor.numpy()
+    return tensor.view(torch.uint8).numpy() if tensor.dtype == torch.bool else tensor.numpy()
 
 
 def on_npu(value: Any) -> Any:
@@ -152,6 +152,11 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "rows replaced": (
         "npu_scatter_nd_update",
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
+        {},
+    ),
+    "best experts by softmax": (
+        "npu_moe_gating_top_k_softmax",
+        {"x": half(3, 4, 64).bfloat16(), "finished": torch.rand(3, 4) > 0.5, "k": 3},
         {},
     ),
     "best experts": (

@@ -26,28 +26,41 @@ class ScaledGroups:
         """*k* is that of a group."""
         self._builder, self._k = builder, k
         self.a, self.b = a, b
-        feeds = GmFeed(builder, a), GmFeed(builder, b)
-        self._writer = CubeWriter(builder, tile, *feeds, k)
+        self._feeds = GmFeed(builder, a), GmFeed(builder, b)
+        self._writer = CubeWriter(builder, tile, *self._feeds, k)
         self._tables = Tables(builder, tile.n, scale=True)
 
-    def block(self, a: GmTile, b: GmTile, scale: GmView, sums: GmView, waits: bool) -> None:
+    def block(
+        self,
+        a: GmTile,
+        b: GmTile,
+        scale: GmView,
+        sums: GmView,
+        waits: bool,
+        matrices: tuple[GmMatrix, GmMatrix] | None = None,
+    ) -> None:
         """Write *sums* `(rows, columns)` of *a* and *b*, tiles with all of k.
 
-        *scale* is `(groups, columns)`. With *waits* the workspace has been filled before: what was
-        there must have been read.
+        They are tiles of *matrices*, or of those that were known from the start. *scale* is
+        `(groups, columns)`. With *waits* the workspace has been filled before: what was there must
+        have been read.
         """
+        of_a, of_b = matrices or (self.a, self.b)
+        for feed, matrix in zip(self._feeds, (of_a, of_b), strict=True):
+            feed.gm_matrix = matrix
         for group in range(scale.rows):
             k = group * self._k
             repeat(
                 self._builder,
                 self._group,
-                part_of_k(a, self.a, k, self._k),
-                part_of_k(b, self.b, k, self._k),
+                part_of_k(a, of_a, k, self._k),
+                part_of_k(b, of_b, k, self._k),
                 scale.row(group),
                 sums,
                 waits and group == 0,
                 group > 0,
                 group == scale.rows - 1,
+                (of_a, of_b),
             )
 
     def _group(
@@ -59,6 +72,7 @@ class ScaledGroups:
         waits: bool,
         adds: bool,
         is_last: bool,
+        _: tuple[GmMatrix, GmMatrix],
     ) -> None:
         """*sums* `(rows, columns)`: scaled ones of one group, stored, or added to what is there."""
         slot = self._writer.product(a.extent, b.extent, a.k)

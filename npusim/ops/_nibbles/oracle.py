@@ -7,9 +7,21 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.ops._products import exact_int, scale_of_words
 
-__all__ = ["digit_sums", "scaled_groups"]
+__all__ = ["digit_sums", "scaled_groups", "unpacked"]
 
 F32 = np.float32
+
+
+def unpacked(words: Array, turned: bool = False) -> Array:
+    """int4 in int8, of int32 that hold eight each, the lowest bits first, along the last axis.
+
+    *turned*: along the one before it.
+    """
+    gm_matrix = words.swapaxes(-1, -2) if turned else words
+    nibbles = (gm_matrix[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
+    whole = ((nibbles ^ 8) - 8).astype(np.int8)
+    whole = whole.reshape(*gm_matrix.shape[:-1], 8 * gm_matrix.shape[-1])
+    return whole.swapaxes(-1, -2) if turned else whole
 
 
 def scaled_groups(a: Array, b: Array, words: Array) -> Array:

@@ -1,4 +1,4 @@
-"""From the float16 sums of both digits to float32, on a vector core: 16 hi + lo."""
+"""From float16 sums to float32, on a vector core; of two digits 16 hi + lo."""
 
 from __future__ import annotations
 
@@ -10,18 +10,38 @@ from npusim.kernel.chain import step
 from npusim.kernel.plane import REPEAT, Plane
 from npusim.kernel.views import GmView, load
 
-__all__ = ["DigitSums"]
+__all__ = ["DigitSums", "HalfSums"]
+
+
+class HalfSums:
+    """Buffers for *rows* x *columns* of sums."""
+
+    def __init__(self, builder: Builder, rows: int, columns: int) -> None:
+        """Claim room; sums are loaded twice."""
+        self._builder = builder
+        count = rows * align_up(columns, REPEAT)
+        self._loaded = builder.queue("ub", FLOAT16.nbytes(count), "mte2", "vector", 2)
+        self._plane = builder.claim("ub", FLOAT32.nbytes(count))
+
+    def take(self, sums: GmView) -> Plane:
+        """*sums* `(rows, columns)` in fp32."""
+        width = align_up(sums.columns, REPEAT)
+        plane = Plane(self._plane, sums.rows, width)
+        slot = load(self._builder, self._loaded, sums, pitch=width)
+        step(self._builder, Cast(plane.whole(), slot.of(FLOAT16, sums.rows * width), "none"))
+        self._loaded.free(slot)
+        return plane
 
 
 class DigitSums:
     """Buffers for *rows* x *columns* of both digits."""
 
-    def __init__(self, builder: Builder, rows: int, columns: int, depth: int = 2) -> None:
-        """Claim room; sums are loaded *depth* times."""
+    def __init__(self, builder: Builder, rows: int, columns: int) -> None:
+        """Claim room; sums are loaded twice."""
         self._builder = builder
         count = rows * align_up(columns, REPEAT)
-        self._high = builder.queue("ub", FLOAT16.nbytes(count), "mte2", "vector", depth)
-        self._low = builder.queue("ub", FLOAT16.nbytes(count), "mte2", "vector", depth)
+        self._high = builder.queue("ub", FLOAT16.nbytes(count), "mte2", "vector", 2)
+        self._low = builder.queue("ub", FLOAT16.nbytes(count), "mte2", "vector", 2)
         self._plane = builder.claim("ub", FLOAT32.nbytes(count))
         self._work = builder.claim("ub", FLOAT32.nbytes(count))
 

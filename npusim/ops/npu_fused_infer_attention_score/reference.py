@@ -11,7 +11,8 @@ from npusim import devices
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.fai import oracle as fai
-from npusim.ops.npu_fused_infer_attention_score.contract import check
+from npusim.ops._attention.fai.split import work_of
+from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
 
 __all__ = ["reference"]
 
@@ -73,7 +74,21 @@ def reference(
     given: dict[str, Any] = dict(locals())
     for own in ("query", "key", "value", "spec", "cube_order"):
         given.pop(own)
-    problem = check(spec or devices.load(CHIP), query, key, value, **given)
+    spec = spec or devices.load(CHIP)
+    problem = check(spec, query, key, value, **given)
     with np.errstate(all="ignore"):
-        output, lse = fai.attend(problem.attention, query, key, value, cube_order)
+        ends = _ends(problem, spec) if problem.choice.template == "FAI-FD" else None
+        output, lse = fai.attend(problem.attention, query, key, value, cube_order, ends)
     return output, lse if softmax_lse_flag else np.zeros(1, np.float32)
+
+
+def _ends(problem: Problem, spec: DeviceSpec) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Where FAI-FD splits keys on *spec*: see :func:`~npusim.ops._attention.fai.oracle.attend`."""
+    work = work_of(problem.attention, spec.cores["aic"].count, is_split=True)
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    for tasks in work.tasks:
+        for task in tasks:
+            for head in range(task.head, task.head + task.form.heads):
+                place = task.request, head
+                found[place] = (*found.get(place, ()), task.form.keys)
+    return found

@@ -35,7 +35,7 @@ What is accepted is what torch_npu-npu_grouped_matmul.md and the checks of ops-t
 * group_list may list fewer rows than x has: those that are left are not written, and stay zero here
   as the allocator gives them. A list that goes beyond x, or that names an expert that is not there,
   is refused, where a card would read on.
-* 310P has a kernel for fp16, which is not simulated.
+* float32 by float32, and 310P's kernel for float16, are not simulated.
 
 Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 
@@ -51,11 +51,53 @@ writes the products.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import Given, TorchFunction
 from npusim.ops.npu_grouped_matmul.contract import Problem, check
 from npusim.ops.npu_grouped_matmul.reference import reference
 from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
+from npusim.ops.npu_grouped_matmul.torch_outputs import outputs_of
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+LISTS = (
+    "Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
+    "Tensor[]? offset=None, Tensor[]? antiquant_scale=None, Tensor[]? antiquant_offset=None, "
+    "Tensor[]? per_token_scale=None"
+)
+ACTIVATION = (
+    "Tensor[]? activation_input=None, Tensor[]? activation_quant_scale=None, "
+    "Tensor[]? activation_quant_offset=None, int? split_item=0, int? group_type=None, "
+    "int? group_list_type=0, int? act_type=0"
+)
+DEFAULTS = {"split_item": 0, "group_list_type": 0, "act_type": 0}
+
+
+def _acl(given: Given) -> str:
+    is_nz = given["weight"] and given["weight"][0].layout != "ND"
+    return f"aclnnGroupedMatmul{'WeightNz' if is_nz else 'V5'}"
+
+
+TORCH = (
+    TorchFunction(
+        schema=f"npu_grouped_matmul({LISTS}, Tensor? group_list=None, {ACTIVATION}, "
+        f"int[]? tuning_config=None, int? output_dtype=None, int? x_dtype=None, "
+        f"int? weight_dtype=None, int? scale_dtype=None, int? per_token_scale_dtype=None) "
+        f"-> Tensor[]",
+        aclnn=_acl,
+        outputs=outputs_of,
+        dtypes={"output_dtype": {}},
+        defaults=DEFAULTS,
+        absent=("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype"),
+    ),
+    TorchFunction(
+        schema=f"npu_grouped_matmul.List({LISTS}, int[]? group_list=None, {ACTIVATION}, "
+        f"int? output_dtype=None) -> Tensor[]",
+        aclnn=lambda _: "aclnnGroupedMatmul",
+        outputs=outputs_of,
+        dtypes={"output_dtype": {}},
+        defaults=DEFAULTS,
+    ),
+)
 
 OPERATOR = Operator(
     name="npu_grouped_matmul",
@@ -66,4 +108,5 @@ OPERATOR = Operator(
     reference=reference,
     flags_may_stay_up=True,
     seen_by_kernel=("group_list",),
+    torch=TORCH,
 )

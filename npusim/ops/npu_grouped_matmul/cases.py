@@ -24,6 +24,7 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.ops._contract import Contract
+from npusim.ops.npu_grouped_matmul.int4 import a4w4_limits, a8w4_limits
 
 __all__ = ["CASES", "PACKED", "Case", "Presence", "case_named", "cases_of"]
 
@@ -53,6 +54,8 @@ class Case:
     needs_bias: bool = False
     scale: tuple[DType, ...] = ()
     """Types of the scale; none: it must be left out, otherwise it must be given."""
+    scale_of_groups: bool = False
+    """Whether a scale may have numbers for groups of k; `limits` holds its shape then."""
     one_scale: bool = False
     """Whether a scale may be one number an expert, for all of its columns."""
     per_token: Presence = "none"
@@ -104,16 +107,6 @@ CASES: tuple[Case, ...] = (
         weight=BFLOAT16,
         output=BFLOAT16,
         layouts=(ND, NZ),
-        bias=(FLOAT32,),
-        group_types=ALL,
-        template="plain",
-        reference="plain",
-    ),
-    Case(
-        name="fp32",
-        x=FLOAT32,
-        weight=FLOAT32,
-        output=FLOAT32,
         bias=(FLOAT32,),
         group_types=ALL,
         template="plain",
@@ -188,6 +181,43 @@ CASES: tuple[Case, ...] = (
         has_activation=True,
         template="dequantise",
         reference="a8w8",
+    ),
+    # ---- weights of int4 ----
+    *(
+        Case(
+            name=f"a4w4_{name}",
+            x=INT4,
+            weight=INT4,
+            output=output,
+            layouts=(ND, NZ),
+            scale=PACKED,
+            scale_of_groups=True,
+            per_token="required",
+            only_single=True,
+            template="a4w4",
+            reference="int4",
+            limits=a4w4_limits,
+        )
+        for name, output in (("fp16", FLOAT16), ("bf16", BFLOAT16))
+    ),
+    *(
+        Case(
+            name=f"a8w4_{name}",
+            x=INT8,
+            weight=INT4,
+            output=output,
+            layouts=(ND, NZ),
+            bias=(FLOAT32,),
+            needs_bias=True,
+            scale=PACKED,
+            scale_of_groups=True,
+            per_token="required",
+            only_single=True,
+            template="a8w4",
+            reference="int4",
+            limits=a8w4_limits,
+        )
+        for name, output in (("fp16", FLOAT16), ("bf16", BFLOAT16))
     ),
 )
 """In the order in which they are tried: of several for the same types of x, weight and output the

@@ -12,7 +12,8 @@ __all__ = ["check_parameters", "per_weight"]
 def check_parameters(contract: Contract, p: Problem) -> None:
     """bias, scale and per_token_scale; those of weights of 16 bits' kin are checked by `limits`."""
     per_weight(contract, p, "bias", p.bias)
-    per_weight(contract, p, "scale", p.scale, p.case.one_scale)
+    if not p.case.scale_of_groups:
+        per_weight(contract, p, "scale", p.scale, p.case.one_scale)
     _per_row(contract, p)
     if p.tuning:
         contract.require(

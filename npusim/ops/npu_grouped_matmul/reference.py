@@ -42,8 +42,8 @@ def reference(
     output_dtype: str | None = None,
     cube_order: CubeOrder = "k16",
     spec: DeviceSpec | None = None,
-) -> tuple[Array, ...]:
-    """Multiply each group of *x* by its own of *weight*; one output, or one for each group.
+) -> Array | tuple[Array, ...]:
+    """Multiply each group of *x* by its own of *weight*; one output, or a tuple of several.
 
     *x* and *weight* are lists of arrays or Tensors, or one. Rows that no group has are zero, as the
     allocator gives them. *spec* and *cube_order* are what results may depend on besides.
@@ -65,9 +65,8 @@ def reference(
         order=cube_order,
         spec=spec,
     )
-    if group_type == 2:
-        return _along_k(call)
-    return _along_m(call, split_item < 2)
+    found = _along_k(call) if group_type == 2 else _along_m(call, split_item < 2)
+    return found if len(found) > 1 else found[0]
 
 
 def _several(value: Any) -> tuple[Any, ...]:

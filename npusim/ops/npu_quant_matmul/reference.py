@@ -11,6 +11,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._nibbles.oracle import unpacked
 from npusim.ops._products import exact_int
 from npusim.ops.npu_quant_matmul.v4.reference import groups_of_int4, int8_times_int4
 
@@ -86,11 +87,7 @@ def _numbers(matrix: Array) -> Array:
     values = np.asarray(matrix)
     if values.dtype == np.int8:
         return values
-    is_turned = is_transposed(matrix)
-    gm_matrix = values.swapaxes(-1, -2) if is_turned else values
-    nibbles = (gm_matrix[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
-    whole = ((nibbles ^ 8) - 8).astype(np.int8).reshape(*gm_matrix.shape[:-1], -1)
-    return whole.swapaxes(-1, -2) if is_turned else whole
+    return unpacked(values, is_transposed(matrix))
 
 
 def _parameters(scale: Array, offset: Array | None) -> tuple[Array, Array]:

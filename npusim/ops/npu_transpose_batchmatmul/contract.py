@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT64, UINT64
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64, UINT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -15,7 +15,7 @@ from npusim.kernel.matmul import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
 from npusim.ops._protocol import present
-from npusim.ops._words import INT8_FLAG, require_words
+from npusim.ops._words import fixpipe_words
 
 __all__ = ["Problem", "check"]
 
@@ -213,9 +213,7 @@ def _words(
             size <= LARGEST,
             f"{name} must be at most {LARGEST} with a scale, not {size}; split the call",
         )
-    require_words(contract, words, INT8_FLAG)
-    array = None if words.array is None else np.ascontiguousarray(words.array).view(np.uint64)
-    return Operand("scale", TensorSpec(words.shape, "uint64"), array)
+    return fixpipe_words(contract, words, INT8)
 
 
 def _check_kernel(contract: Contract, p: Product, of_x: Order, w: Operand, *, plain: bool) -> None:

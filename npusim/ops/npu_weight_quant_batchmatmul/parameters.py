@@ -13,9 +13,12 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import npu_trans_quant_param
 from npusim.ops._contract import Contract, listed, same_shape_remedy
 from npusim.ops._matrix import INT4_PER_INT32, unpacked_remedy
-from npusim.ops._words import INT8_FLAG, require_words
 
 __all__ = ["antiquant_operands", "bias_operand", "quant_operand"]
+
+SHIFT_BITS = 0x1F << 32
+"""Shift and its switch in a packed word; npu_trans_quant_param leaves them 0."""
+INT8_FLAG = 1 << 46
 
 
 def _shaped(
@@ -74,7 +77,7 @@ def antiquant_operands(
     shapes = ((groups, n),) if group_size else ((1,), (1, 1), (n,), (1, n))
     _shaped(contract, s, shapes, _scale_remedy(contract, s.shape, weight, k, n, group_size))
     if s.element is INT64:
-        require_words(contract, s)
+        _check_words(contract, s, 0)
     if offset is None:
         return s, None
     kind = INT32 if s.element is INT64 else s.element
@@ -130,12 +133,24 @@ def quant_operand(
             f"{same_shape_remedy(o, s)}",
         )
     if s.element is INT64:
-        require_words(contract, s, INT8_FLAG)
+        _check_words(contract, s, INT8_FLAG)
         return s
     packed = None
     if s.array is not None and (o is None or o.array is not None):
         packed = npu_trans_quant_param.reference(s.array, None if o is None else o.array)
     return Operand(s.name, TensorSpec(s.shape, "int64"), packed)
+
+
+def _check_words(contract: Contract, operand: Operand, flag: int) -> None:
+    """Packed words are such that the fixpipe does what this operator means."""
+    if operand.array is None:
+        return
+    bad = operand.array[(operand.array & (SHIFT_BITS | flag)) != flag]
+    contract.require(
+        bad.size == 0,
+        f"{operand.name} must come from npu_trans_quant_param if it is int64, "
+        f"not be {bad.flat[0] if bad.size else 0}; pack it",
+    )
 
 
 def bias_operand(contract: Contract, bias: Any, x: DType, n: int) -> Operand | None:

@@ -24,7 +24,7 @@ from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._attention.description import Attention
-from npusim.ops._attention.fai.places import Piece, Places
+from npusim.ops._attention.fai.places import KEYS, Piece, Places
 from npusim.ops._attention.fai.tasks import TASK_ROWS, TILE, Form, Tile
 from npusim.ops._attention.fai.tiling import Workspaces
 
@@ -111,7 +111,7 @@ class CubeCore:
 
     def _scores(self, form: Form, tile: Tile) -> None:
         """The scores of *tile*, to its slot."""
-        found = self._places.keys("key", form, tile, TILE_N)
+        found = self._places.keys("key", form, tile, KEYS)
         scores = self._work.scores(tile.index, form.rows, tile.keys)
         widths = tuple(len(part) for part in found)
         flat = [view for part in found for piece in part for view in piece.views]

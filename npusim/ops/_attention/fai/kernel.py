@@ -13,13 +13,16 @@ from npusim.data.dtypes import INT64
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import ScalarLoadGlobal
 from npusim.kernel.builder import Builder
+from npusim.kernel.cross_core import sync_all
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._attention.description import Attention
+from npusim.ops._attention.fai.combine import ALL_STORED, Combiner
 from npusim.ops._attention.fai.cube import CubeCore
 from npusim.ops._attention.fai.places import Places
-from npusim.ops._attention.fai.tasks import Form, Task, tasks_of
+from npusim.ops._attention.fai.split import Work
+from npusim.ops._attention.fai.tasks import Form, Task
 from npusim.ops._attention.fai.tiling import Plan, Workspaces
 from npusim.ops._attention.fai.vector import VectorCore
 
@@ -31,22 +34,18 @@ LENGTHS_OF_A_LINE = 8
 
 
 def build(spec: DeviceSpec, a: Attention, plan: Plan) -> tuple[Block, ...]:
-    """Three blocks a group; tasks go round the groups."""
-    places = Places(a)
-    tasks = list(tasks_of(a))
-    cube, vector = _Cube(spec, a, places), _Vector(spec, a, places)
+    """Three blocks a group."""
+    places, work = Places(a), plan.work
+    cube, vector = _Cube(spec, a, places), _Vector(spec, a, places, work)
     sizes = Workspaces(a).group_bytes
+    # All cores read the pieces of each other.
+    shared = {name: Binding(name) for name in plan.workspaces if name not in sizes}
 
     def bindings(group: int) -> dict[str, Binding]:
         own = {name: Binding(name, group * nbytes) for name, nbytes in sizes.items()}
-        return places.bindings | own
+        return places.bindings | own | shared
 
-    return mixed_launch(
-        plan.block_dim,
-        bindings,
-        lambda group: cube.program(tasks[group :: plan.block_dim]),
-        lambda group, half: vector.program(tasks[group :: plan.block_dim], half),
-    )
+    return mixed_launch(plan.block_dim, bindings, lambda i: cube.program(work.tasks[i]), vector)
 
 
 class _Core:
@@ -55,8 +54,8 @@ class _Core:
     def __init__(self, builder: Builder, places: Places) -> None:
         self._builder, self._places = builder, places
 
-    def _tasks(self, tasks: list[Task], write: Callable[[Form], None], kind: object) -> Program:
-        """The program of a core with *tasks*; *write* writes one of them, as *kind* tells."""
+    def _write(self, tasks: tuple[Task, ...], write: Callable[[Form], None], kind: object) -> None:
+        """All *tasks* of a core; *write* writes one of them, as *kind* tells."""
         request = -1
         for task in tasks:
             for number in range(request + 1, task.request + 1):
@@ -66,7 +65,6 @@ class _Core:
             request = task.request
             shifts = self._places.shifts(task)
             self._builder.call((kind, task.form), shifts, partial(write, task.form))
-        return self._builder.build()
 
     def _look_at(self, is_cached: bool, *lengths: GmView) -> None:
         """Read the lengths of a request."""
@@ -81,17 +79,31 @@ class _Cube(_Core):
         super().__init__(Builder(NAME, spec.cores["aic"], spec.sync), places)
         self._core = CubeCore(self._builder, a, places)
 
-    def program(self, tasks: list[Task]) -> Program:
-        return self._tasks(tasks, self._core.task, "cube")
+    def program(self, tasks: tuple[Task, ...]) -> Program:
+        self._write(tasks, self._core.task, "cube")
+        return self._builder.build()
 
 
 class _Vector(_Core):
-    """Programs of vector cores."""
+    """Programs of vector cores; where tasks are split, they end with a stage that combines."""
 
-    def __init__(self, spec: DeviceSpec, a: Attention, places: Places) -> None:
+    def __init__(self, spec: DeviceSpec, a: Attention, places: Places, work: Work) -> None:
         # The vendor's tensors take all of the unified buffer.
         super().__init__(Builder(NAME, spec.cores["aiv"], spec.sync, alone=True), places)
-        self._core = VectorCore(self._builder, spec, a, places)
+        self._core, self._work = VectorCore(self._builder, spec, a, places), work
+        self._combiner: Combiner | None = None
+        if work.nodes:
+            self._builder.reset_buffers()
+            most = max(node.pieces for node in work.nodes)
+            self._combiner = Combiner(self._builder, spec, a, places, most)
 
-    def program(self, tasks: list[Task], half: int) -> Program:
-        return self._tasks(tasks, lambda form: self._core.task(form, half), half)
+    def __call__(self, group: int, half: int) -> Program:
+        """The program of vector core *half*, 0 or 1, of *group*."""
+        builder, work = self._builder, self._work
+        self._write(work.tasks[group], partial(self._core.task, half=half), half)
+        if self._combiner is not None:
+            repeat(builder, builder.end_stage)
+            repeat(builder, sync_all, builder, "mte3", "mte2", ALL_STORED)
+            for node in work.nodes[group :: len(work.tasks)]:
+                self._combiner.node(node, half)
+        return builder.build()

@@ -14,11 +14,12 @@ from npusim.isa import BinaryScalar, Cast, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.queues import Slot
+from npusim.kernel.views import GmView
 from npusim.ops._attention.fai.numbers import Rows, combine
 from npusim.ops._attention.fai.places import Places
-from npusim.ops._attention.fai.tasks import Part
+from npusim.ops._attention.fai.tasks import Part, Tile
 
-__all__ = ["HIDDEN", "MaskRows"]
+__all__ = ["HIDDEN", "MaskRows", "first_masked"]
 
 HIDDEN = -3e38
 """What is added to a score that is hidden."""
@@ -36,29 +37,26 @@ class MaskRows:
         self._builder, self._places, self._wide = builder, places, wide
         self._queue = builder.queue("ub", HALF_BYTES, "mte2", "vector")
 
-    @staticmethod
-    def columns(diagonal: int, columns: int) -> int:
-        """Columns of the mask for a tile of so many, see :class:`~.tasks.Tile`."""
-        return align_up(columns - _first(diagonal), COLUMN_UNIT)
-
-    def load(self, part: Part, row: int, rows: int, diagonal: int, columns: int) -> None:
-        """The mask of *rows* from *row* of *part* on, for a tile of so many *columns*."""
-        slot = self._queue.alloc()
-        pitch = self.columns(diagonal, columns)
+    def view(self, part: Part, tile: Tile) -> GmView:
+        """The piece of the stencil for the tokens of *part* in *tile*, `(tokens, columns)`."""
+        assert tile.diagonal is not None
+        columns = align_up(tile.keys - first_masked(tile), COLUMN_UNIT)
         # The first row sees `diagonal` keys: row i of the stencil has its first one at i + 1.
-        shift = diagonal - 1 - _first(diagonal)
-        top, left = max(0, shift), max(0, -shift)
-        for first, token, count in _segments(part, row, rows):
-            here = top + part.token + token
-            view = self._places.mask[here : here + count, left : left + pitch]
+        shift = tile.diagonal - 1 - first_masked(tile)
+        top, left = max(0, shift) + part.token, max(0, -shift)
+        return self._places.mask[top : top + part.tokens, left : left + columns]
+
+    def load(self, mask: GmView, row: int, rows: int) -> None:
+        """The *mask* of *rows* from *row* on; rows are tokens of one head, then of the next."""
+        slot, pitch = self._queue.alloc(), mask.columns
+        for first, token, count in _segments(mask.rows, row, rows):
             dst = slot.of(UINT8, count * pitch, HALF_BYTES // 2 + first * pitch)
-            self._builder.load(dst, view.operand, pitch)
+            self._builder.load(dst, mask[token : token + count, :].operand, pitch)
         self._queue.enque(slot)
 
-    def add(self, plane: Rows, diagonal: int) -> None:
-        """Add what `load` has loaded to the scores *plane*."""
+    def add(self, plane: Rows, first: int, pitch: int) -> None:
+        """Add what `load` has loaded, *pitch* columns, to the scores *plane* from *first* on."""
         builder = self._builder
-        first, pitch = _first(diagonal), self.columns(diagonal, plane.columns)
         slot = self._queue.deque()
         count = plane.rows * pitch
         half, wide = slot.of(FLOAT16, count), self._wide.of(FLOAT32, count)
@@ -75,18 +73,19 @@ class MaskRows:
         )
 
 
-def _first(diagonal: int) -> int:
-    """The column of the tile from which on the mask is added."""
-    return max(0, diagonal - 1) // COLUMN_UNIT * COLUMN_UNIT
+def first_masked(tile: Tile) -> int:
+    """The key of *tile* from which on the mask is added."""
+    assert tile.diagonal is not None
+    return max(0, tile.diagonal - 1) // COLUMN_UNIT * COLUMN_UNIT
 
 
-def _segments(part: Part, row: int, rows: int) -> list[tuple[int, int, int]]:
-    """Rows [row, row + rows) of *part* by head: the first, its token, how many."""
+def _segments(tokens: int, row: int, rows: int) -> list[tuple[int, int, int]]:
+    """Rows [row, row + rows) by head of so many *tokens*: the first, its token, how many."""
     found = []
     done = 0
     while done < rows:
-        token = (row + done) % part.tokens
-        count = min(part.tokens - token, rows - done)
+        token = (row + done) % tokens
+        count = min(tokens - token, rows - done)
         found.append((done, token, count))
         done += count
     return found

@@ -17,6 +17,8 @@ that what a tree lacks counts as 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -48,11 +50,17 @@ class Sums(NamedTuple):
 
 
 def attend(
-    a: Attention, query: Array, key: Array, value: Array, cube_order: CubeOrder = "k16"
+    a: Attention,
+    query: Array,
+    key: Array,
+    value: Array,
+    cube_order: CubeOrder = "k16",
+    ends: Mapping[tuple[int, int], tuple[int, ...]] | None = None,
 ) -> tuple[Array, Array]:
     """What all tokens attend to, `(tokens, heads, columns)`, and softmax_lse `(tokens, heads, 1)`.
 
-    Of requests without keys they are 0 and infinity.
+    Of requests without keys they are 0 and infinity. *ends* says where keys are split: request and
+    query head -> the keys before which each piece ends.
     """
     tokens = sum(a.query_lengths)
     output = np.zeros((tokens, a.query_heads, a.head_size), query.dtype)
@@ -67,11 +75,15 @@ def attend(
             seen = seen_keys(a, request, start)
             for head in range(a.query_heads if seen else 0):
                 of_head = head // a.group
-                own = k[of_head, :seen], v[of_head, :seen]
-                found = attend_rows(a, q[head, rows], *own, masked[rows, :seen], cube_order)
+                cuts = (0, *(ends or {}).get((request, head), (seen,)))
+                pieces = []
+                for start_key, end in pairwise(cuts):
+                    own = slice(start_key, end)
+                    arrays = q[head, rows], k[of_head, own], v[of_head, own], masked[rows, own]
+                    pieces.append(attend_rows(a, *arrays, cube_order))
                 here = slice(first + rows.start, first + rows.stop)
-                output[here, head] = (found.output / found.total).astype(query.dtype)
-                lse[here, head] = _nearest(np.log, found.total) + found.largest
+                found, lse[here, head] = combined(pieces)
+                output[here, head] = found.astype(query.dtype)
         first += length
     return output, lse
 
@@ -125,6 +137,34 @@ def row_sums(p: Array) -> Array:
     for chunk in chunks[1:]:
         total = total + chunk
     return total
+
+
+def combined(pieces: list[Sums]) -> tuple[Array, Array]:
+    """O / l of rows `(rows, columns)` and softmax_lse `(rows, 1)`, of *pieces* of the keys."""
+    each = [_nearest(np.log, piece.total) + piece.largest for piece in pieces]
+    if len(pieces) == 1:
+        return pieces[0].output / pieces[0].total, each[0]
+    # The first axis counts the pieces.
+    every = np.stack(each)
+    largest = every.max(axis=0)
+    lse = _nearest(np.log, _by_halves(_nearest(np.exp, every - largest))) + largest
+    total = np.zeros_like(pieces[0].output)
+    for piece, weight in zip(pieces, _nearest(np.exp, every - lse), strict=True):
+        total = weight * (piece.output / piece.total) + total
+    return total, lse
+
+
+def _by_halves(numbers: Array) -> Array:
+    """The sum over the first axis: of a multiple of eight, the upper half onto the lower one."""
+    count = -(-len(numbers) // 8) * 8
+    padded = np.zeros((count, *numbers.shape[1:]), np.float32)
+    padded[: len(numbers)] = numbers
+    half = 1 << (count.bit_length() - 1)
+    padded[: count - half] += padded[half:]
+    while half > 1:
+        half //= 2
+        padded[:half] += padded[half : 2 * half]
+    return np.asarray(padded[0])
 
 
 def _tree(p: Array) -> Array:

@@ -15,9 +15,20 @@ from npusim.data.integers import ceil_div
 from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
 from npusim.ops._attention.description import MASK_EXTENT, Attention
-from npusim.ops._attention.fai.tasks import ENTRIES_OF_A_LINE, TILE, Form, Part, Task, Tile
+from npusim.ops._attention.fai.tasks import (
+    ENTRIES_OF_A_LINE,
+    TASK_ROWS,
+    TILE,
+    Form,
+    Part,
+    Task,
+    Tile,
+)
 
-__all__ = ["Piece", "Places"]
+__all__ = ["KEYS", "Piece", "Places"]
+
+KEYS = 128
+"""Keys that are loaded for a product of scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +127,13 @@ class Places:
             view = GmView("softmax_lse", FLOAT32, part.tokens, 1, heads, first)
             yield head * part.tokens, view
 
+    def of_piece(self, part: Part) -> tuple[GmView, GmView]:
+        """The output and softmax_lse of a piece, fp32 `(rows, columns)` and `(1, rows)`."""
+        size = self.a.head_size
+        here = slice(part.row, part.row + part.rows)
+        output = GmView.of("outputs_of_pieces", FLOAT32, TASK_ROWS, size)[here, :]
+        return output, GmView.vector("sums_of_pieces", FLOAT32, TASK_ROWS)[:, here]
+
     @property
     def mask(self) -> GmView:
         """The stencil, a byte a number."""
@@ -147,6 +165,9 @@ class Places:
             found |= {f"{name}{number}": shift for number in range(self._names)}
         if a.paging is not None:
             found["block_table"] = INT32.nbytes(task.request * a.paging.width)
+        if task.piece is not None:
+            found["outputs_of_pieces"] = FLOAT32.nbytes(task.piece * TASK_ROWS * a.head_size)
+            found["sums_of_pieces"] = FLOAT32.nbytes(task.piece * TASK_ROWS)
         return found
 
     @property
@@ -155,8 +176,10 @@ class Places:
         page = self.a.paging
         if page is None:
             return 1
+        if page.block_size % KEYS == 0 or KEYS % page.block_size == 0:
+            return TILE // min(page.block_size, KEYS)
         # A block may be cut where keys of a tile, and 128 of them, begin.
-        return ceil_div(TILE, page.block_size) + TILE // 128 + 1
+        return ceil_div(TILE, page.block_size) + TILE // KEYS + 1
 
     @property
     def bindings(self) -> dict[str, Binding]:

@@ -52,6 +52,9 @@ class Form:
     """Blocks of the cache, counted from that of the first."""
     page_entry: int = 0
     """Entry of the block table that names the first, within its line."""
+    first_tile: int = 0
+    is_piece: bool = False
+    """Whether other cores have other tiles of the same rows."""
 
     @property
     def rows(self) -> int:
@@ -60,10 +63,12 @@ class Form:
     @property
     def tiles(self) -> Iterator[Tile]:
         """The keys, in tiles."""
-        for start, keys in pieces(self.keys, TILE):
+        for index in range(self.first_tile, ceil_div(self.keys, TILE)):
+            start = index * TILE
+            keys = min(TILE, self.keys - start)
             diagonal = None if self.sees is None else self.sees - start
             hides = diagonal is not None and diagonal < keys
-            yield Tile(start // TILE, keys, diagonal if hides else None)
+            yield Tile(index, keys, diagonal if hides else None)
 
     def part(self, half: int) -> Part:
         """The rows of vector core *half*, 0 or 1: half of the heads, or of the tokens of one."""
@@ -106,6 +111,8 @@ class Task:
     page: int
     """The first block of the cache; 0 where keys are not in pages."""
     form: Form
+    piece: int | None = None
+    """Its number, where it is a piece of a task that is split."""
 
 
 def heads_together(tokens: int, group: int) -> int:

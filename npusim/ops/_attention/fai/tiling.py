@@ -12,6 +12,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.views import GmView
 from npusim.ops import _protocol
 from npusim.ops._attention.description import Attention
+from npusim.ops._attention.fai.split import Work, work_of
 from npusim.ops._attention.fai.tasks import TASK_ROWS, TILE
 
 __all__ = ["SLOTS", "Plan", "Workspaces", "tile"]
@@ -24,7 +25,9 @@ PRODUCT_COLUMNS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """Tasks go round all cores: see `tasks`."""
+    """Who does what, beside the workspaces."""
+
+    work: Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,19 @@ class Workspaces:
 
 
 def tile(spec: DeviceSpec, a: Attention, template: str, reason: str) -> Plan:
-    """All cores of *spec* start, also those that no task is for."""
-    groups = spec.cores["aic"].count
-    sizes = Workspaces(a).group_bytes
+    """All cores of *spec* start, also those that no task is for; of FAI-FD those with work."""
+    work = work_of(a, spec.cores["aic"].count, is_split=template == "FAI-FD")
+    groups = len(work.tasks)
+    workspaces = {name: groups * nbytes for name, nbytes in Workspaces(a).group_bytes.items()}
+    if work.nodes:
+        rows = work.pieces * TASK_ROWS
+        workspaces["outputs_of_pieces"] = FLOAT32.nbytes(rows * a.head_size)
+        workspaces["sums_of_pieces"] = FLOAT32.nbytes(rows)
     return Plan(
         template=template,
         reason=reason,
         block_dim=groups,
         is_mix=True,
-        workspaces={name: groups * nbytes for name, nbytes in sizes.items()},
+        workspaces=workspaces,
+        work=work,
     )

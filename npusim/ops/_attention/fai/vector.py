@@ -34,7 +34,7 @@ from npusim.ops._attention.fai.cube import (
     PRODUCTS_READY,
     SCORES_READY,
 )
-from npusim.ops._attention.fai.masks import MaskRows
+from npusim.ops._attention.fai.masks import MaskRows, first_masked
 from npusim.ops._attention.fai.numbers import Rows, by_row, reduce_rows, spread
 from npusim.ops._attention.fai.places import Places
 from npusim.ops._attention.fai.tasks import Form, Part, Tile
@@ -90,9 +90,9 @@ class VectorCore:
         tiles = list(form.tiles)
         for index in range(len(tiles) + AHEAD):
             if index < len(tiles):
-                self._softmax(part, tiles[index])
+                self._softmax(part, tiles[index], is_first=index == 0)
             if index >= AHEAD:
-                self._update(part, tiles[index - AHEAD], index - AHEAD == len(tiles) - 1)
+                self._update(form, part, tiles, index - AHEAD)
 
     def _vector(self, name: str, row: int, rows: int) -> Local:
         """The numbers of *rows* from *row* on in the vector *name*."""
@@ -100,21 +100,25 @@ class VectorCore:
 
     # ---- softmax ----
 
-    def _softmax(self, part: Part, tile: Tile) -> None:
+    def _softmax(self, part: Part, tile: Tile, *, is_first: bool) -> None:
         """Scores of *tile* to probabilities, from slot to slot."""
         rows = slice(part.row, part.row + part.rows)
         last = part.row + part.rows
         scores = self._work.scores(tile.index, last, tile.keys)[rows, :]
         probabilities = self._work.probabilities(tile.index, last, tile.keys)[rows, :]
+        masked: tuple[GmView, ...] = ()
+        if tile.diagonal is not None:
+            assert self._mask is not None
+            masked = (self._mask.view(part, tile),)
         repeat(
             self._builder,
             self._write_softmax,
             scores,
             probabilities,
             tile.index % SLOTS,
-            tile.index == 0,
-            tile.diagonal,
-            part,
+            is_first,
+            first_masked(tile) if masked else 0,
+            *masked,
         )
 
     def _write_softmax(
@@ -123,51 +127,50 @@ class VectorCore:
         probabilities: GmView,
         slot: int,
         is_first: bool,
-        diagonal: int | None,
-        part: Part,
+        first: int,
+        mask: GmView | None = None,
     ) -> None:
-        """Scores `(rows, keys)` to *probabilities* of the same shape."""
+        """Scores `(rows, keys)` to *probabilities* of the same shape.
+
+        A *mask* `(tokens, keys)` is added to the scores of each head from key *first* on.
+        """
         builder, columns = self._builder, scores.columns
         wait = builder.cross_core_wait_flag
-        if part.rows == 0:
+        if scores.rows == 0:
+            # The other core has all rows; this one must not set flags ahead of it.
             wait("group", "mte2", SCORES_READY)
-        width = columns
-        if diagonal is not None:
-            assert self._mask is not None
-            width = max(columns, self._mask.columns(diagonal, columns))
-        for row, rows in pieces(part.rows, rows_at_a_time(width)):
-            if diagonal is not None and self._mask is not None:
-                self._mask.load(part, row, rows, diagonal, columns)
+            builder.sync("mte2", "mte3")
+        width = columns if mask is None else max(columns, mask.columns)
+        for row, rows in pieces(scores.rows, rows_at_a_time(width)):
+            if mask is not None and self._mask is not None:
+                self._mask.load(mask, row, rows)
             if row == 0:
                 wait("group", "mte2", SCORES_READY)
             here = slice(row, row + rows)
-            self._softmax_rows(
-                scores[here, :], probabilities[here, :], slot, is_first, diagonal, row
-            )
+            loaded = self._load_scores(scores[here, :])
+            pitch = align_up(columns, COLUMN_UNIT)
+            plane = Rows(loaded.of(FLOAT32, 1), rows, columns, pitch)
+            whole = plane.whole()
+            # Scores times scale, hidden ones - 3e38
+            step(builder, BinaryScalar("mul", whole, whole, float(np.float32(self._a.scale))))
+            if mask is not None and self._mask is not None:
+                self._mask.add(plane, first, mask.columns)
+            self._softmax_rows(plane, probabilities[here, :], slot, is_first, row)
+            self._scores.free(loaded)
         builder.cross_core_set_flag("group", "mte3", PROBABILITIES_READY)
 
+    def _load_scores(self, scores: GmView) -> Slot:
+        """Rows of *scores*, a multiple of 16 numbers apart."""
+        slot, pitch = self._scores.alloc(), align_up(scores.columns, COLUMN_UNIT)
+        fill(self._builder, self._spec, slot, scores, FLOAT32.nbytes(pitch))
+        self._scores.enque(slot)
+        return self._scores.deque()
+
     def _softmax_rows(
-        self,
-        scores: GmView,
-        probabilities: GmView,
-        slot: int,
-        is_first: bool,
-        diagonal: int | None,
-        row: int,
+        self, plane: Rows, probabilities: GmView, slot: int, is_first: bool, row: int
     ) -> None:
         """Some rows, the first of which is *row* of the core's."""
-        builder, rows, columns = self._builder, scores.rows, scores.columns
-        pitch = align_up(columns, COLUMN_UNIT)
-        loaded = self._scores.alloc()
-        fill(builder, self._spec, loaded, scores, FLOAT32.nbytes(pitch))
-        self._scores.enque(loaded)
-        loaded = self._scores.deque()
-        plane = Rows(loaded.of(FLOAT32, 1), rows, columns, pitch)
-        whole = plane.whole()
-        # Scores times scale, hidden ones - 3e38
-        step(builder, BinaryScalar("mul", whole, whole, float(np.float32(self._a.scale))))
-        if diagonal is not None and self._mask is not None:
-            self._mask.add(plane, diagonal)
+        builder, rows, whole = self._builder, plane.rows, plane.whole()
         self._find_largest(plane, slot, is_first, row)
         # Probabilities: exp of what they are below the largest
         by_row(builder, "sub", plane, spread(builder, self._blocks, self._vector("now", row, rows)))
@@ -176,10 +179,9 @@ class VectorCore:
         step(builder, Cast(narrow.of(self._a.element, whole.count), whole, self._rounding))
         self._probabilities.enque(narrow)
         narrow = self._probabilities.deque()
-        self._store(narrow, probabilities, self._a.element.nbytes(pitch))
+        self._store(narrow, probabilities, self._a.element.nbytes(plane.pitch))
         self._probabilities.free(narrow)
         self._add_up(plane, slot, is_first, row)
-        self._scores.free(loaded)
 
     def _find_largest(self, plane: Rows, slot: int, is_first: bool, row: int) -> None:
         """The largest score of each row so far to `now` and `largest`, and by what sums shrink."""
@@ -219,38 +221,39 @@ class VectorCore:
 
     # ---- output ----
 
-    def _update(self, part: Part, tile: Tile, is_last: bool) -> None:
-        """Add the products of *tile* to the output; after the last one it is divided and stored."""
+    def _update(self, form: Form, part: Part, tiles: list[Tile], number: int) -> None:
+        """Add the products of tile *number*; after the last one divide and store the output."""
+        tile, is_last = tiles[number], number == len(tiles) - 1
         rows = slice(part.row, part.row + part.rows)
         products = self._work.products(tile.index, part.row + part.rows)[rows, :]
-        write = self._update_kept if self._keeps(part) else self._update_stored
-        outputs = [view for _, view in self._places.outputs(part)] if is_last else []
-        sums = []
-        if is_last and self._a.returns_lse:
-            sums = [view for _, view in self._places.sums(part)]
+        keeps = part.rows <= rows_at_a_time(self._a.head_size)
+        write = self._update_kept if keeps else self._update_stored
+        between = [] if keeps else [self._work.updated(part.row + part.rows)[rows, :]]
+        outputs: list[GmView] = []
+        sums: list[GmView] = []
+        if is_last and form.is_piece:
+            outputs, sums = ([view] for view in self._places.of_piece(part))
+        elif is_last:
+            outputs = [view for _, view in self._places.outputs(part)]
+            sums = [view for _, view in self._places.sums(part)] if self._a.returns_lse else []
         repeat(
             self._builder,
             write,
             products,
             tile.index % SLOTS,
-            tile.index == 0,
-            part,
+            number == 0,
             len(outputs),
+            *between,
             *outputs,
             *sums,
             keeps_slots=True,
         )
-
-    def _keeps(self, part: Part) -> bool:
-        """Whether the buffer holds the output of all rows of *part* between tiles."""
-        return part.rows <= rows_at_a_time(self._a.head_size)
 
     def _update_kept(
         self,
         products: GmView,
         slot: int,
         is_first: bool,
-        part: Part,
         count: int,
         *views: GmView,
     ) -> None:
@@ -260,7 +263,7 @@ class VectorCore:
         """
         builder = self._builder
         builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
-        if part.rows == 0:
+        if products.rows == 0:
             return
         if is_first:
             output = self._output.alloc()
@@ -270,24 +273,23 @@ class VectorCore:
             (output,) = self._output.in_use
             self._shrink_and_add(output, products, slot, 0)
         if count:
-            self._finish(output, 0, part, part.rows, views[:count])
+            self._finish(output, 0, products.rows, views[:count])
             self._output.free(output)
-            self._finish_sums(part, views[count:])
+            self._finish_sums(products.rows, views[count:])
 
     def _update_stored(
         self,
         products: GmView,
         slot: int,
         is_first: bool,
-        part: Part,
         count: int,
+        every: GmView,
         *views: GmView,
     ) -> None:
-        """The same where the output of all rows does not fit: it is stored and loaded again."""
+        """The same where the output of all rows does not fit: it is stored to *every* and back."""
         builder = self._builder
         builder.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
-        every = self._work.updated(part.row + part.rows)[part.row :, :]
-        for row, rows in pieces(part.rows, rows_at_a_time(self._a.head_size)):
+        for row, rows in pieces(products.rows, rows_at_a_time(self._a.head_size)):
             here = slice(row, row + rows)
             output = self._output.alloc()
             self._load(output, products[here, :] if is_first else every[here, :])
@@ -295,13 +297,13 @@ class VectorCore:
             if not is_first:
                 self._shrink_and_add(output, products[here, :], slot, row)
             if count:
-                self._finish(output, row, part, rows, views[:count])
+                self._finish(output, row, rows, views[:count])
             else:
                 builder.sync("vector", "mte3")
                 self._store(output, every[here, :], FLOAT32.nbytes(every.columns))
             self._output.free(output)
         if count:
-            self._finish_sums(part, views[count:])
+            self._finish_sums(products.rows, views[count:])
 
     def _load(self, slot: Slot, view: GmView) -> None:
         """fp32 *view* `(rows, columns)` into *slot*, rows behind each other."""
@@ -321,65 +323,71 @@ class VectorCore:
         step(builder, Binary("add", whole, whole, loaded.of(FLOAT32, whole.count)))
         self._products.free(loaded)
 
-    def _finish(
-        self, output: Slot, row: int, part: Part, rows: int, views: tuple[GmView, ...]
-    ) -> None:
+    def _finish(self, output: Slot, row: int, rows: int, views: tuple[GmView, ...]) -> None:
         """Divide the output of *rows* of the core's from *row* on, and store it head by head."""
         builder, size = self._builder, self._a.head_size
         plane = Rows(output.of(FLOAT32, 1), rows, size, size)
         blocks = spread(builder, self._blocks, self._vector("total", row, rows))
         by_row(builder, "div", plane, blocks)
-        # fp32 -> the type of the query, where it lies
-        narrow = output.of(self._a.element, rows * size)
-        step(builder, Cast(narrow, plane.whole(), self._rounding))
+        if views[0].dtype is not FLOAT32:
+            # fp32 -> the type of the query, where it lies
+            narrow = output.of(self._a.element, rows * size)
+            step(builder, Cast(narrow, plane.whole(), self._rounding))
         builder.sync("vector", "mte3")
         for head, view in enumerate(views):
-            first = head * part.tokens
-            top, bottom = max(first, row), min(first + part.tokens, row + rows)
+            first = head * view.rows
+            top, bottom = max(first, row), min(first + view.rows, row + rows)
             if top < bottom:
                 here = view[top - first : bottom - first, :]
                 self._store(output, here, view.row_bytes, top - row)
 
-    def _finish_sums(self, part: Part, views: tuple[GmView, ...]) -> None:
+    def _finish_sums(self, rows: int, views: tuple[GmView, ...]) -> None:
         """softmax_lse, ln of the sum and the largest score of each row, head by head."""
         if not views:
             return
         builder = self._builder
         found, total, largest = (
-            self._vector(name, 0, part.rows) for name in ("of_tile", "total", "largest")
+            self._vector(name, 0, rows) for name in ("of_tile", "total", "largest")
         )
         step(builder, Unary("ln", found, total))
         step(builder, Binary("add", found, found, largest))
+        if views[0].pitch == 0:
+            # Those of a piece lie together.
+            builder.sync("vector", "mte3")
+            source = self._vectors["of_tile"].of(UINT8, views[0].row_bytes)
+            builder.store(views[0].operand, source)
+            builder.sync("mte3", "vector")
+            return
         spread(builder, self._blocks, found)
-        self._store_sums(part, views)
+        self._store_sums(views)
 
-    def _store_sums(self, part: Part, views: tuple[GmView, ...]) -> None:
+    def _store_sums(self, views: tuple[GmView, ...]) -> None:
         """The numbers of rows that are spread over blocks, to softmax_lse."""
         builder = self._builder
         builder.sync("vector", "mte3")
         for head, view in enumerate(views):
-            self._store(self._blocks, view, BLOCK_BYTES, head * part.tokens)
+            self._store(self._blocks, view, BLOCK_BYTES, head * view.rows)
         builder.sync("mte3", "vector")
 
     def _write_zeros(self, part: Part) -> None:
         """The output of rows without keys."""
         outputs = [view for _, view in self._places.outputs(part)]
         sums = [view for _, view in self._places.sums(part)] if self._a.returns_lse else []
-        repeat(self._builder, self._zeros, part, len(outputs), *outputs, *sums)
+        repeat(self._builder, self._zeros, part.rows, len(outputs), *outputs, *sums)
 
-    def _zeros(self, part: Part, count: int, *views: GmView) -> None:
+    def _zeros(self, rows: int, count: int, *views: GmView) -> None:
         builder, size = self._builder, self._a.head_size
         output = self._output.alloc()
         builder.sync("mte2", "vector")
-        numbers = output.of(self._a.element, part.rows * size)
+        numbers = output.of(self._a.element, rows * size)
         step(builder, Duplicate(numbers, 0.0))
         builder.sync("vector", "mte3")
         for head, view in enumerate(views[:count]):
-            self._store(output, view, view.row_bytes, head * part.tokens)
+            self._store(output, view, view.row_bytes, head * view.rows)
         self._output.free(output)
         if views[count:]:
-            step(builder, Duplicate(self._blocks.of(FLOAT32, 8 * part.rows), inf))
-            self._store_sums(part, views[count:])
+            step(builder, Duplicate(self._blocks.of(FLOAT32, 8 * rows), inf))
+            self._store_sums(views[count:])
 
 
 def _padded(numbers: Local, count: int) -> Local:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, INT64, UINT64, DType
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel.matmul import Product
@@ -17,7 +15,7 @@ from npusim.ops._contract import Contract, listed
 from npusim.ops._matrix import product_of
 from npusim.ops._nibbles.split import LONGEST
 from npusim.ops._protocol import present
-from npusim.ops._words import require_words
+from npusim.ops._words import fixpipe_words
 from npusim.ops.npu_quant_matmul.choice import Form, asked_for
 from npusim.ops.npu_quant_matmul.problem import Problem
 from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks
@@ -67,9 +65,7 @@ def check_v4(
         o = contract.operand("offset", given.offset, (FLOAT32,), what)
         columns = of_groups if groups[2] else (n,)
         _require_shapes(contract, (t, tokens), (s, columns), (o, (n,)))
-        require_words(contract, s)
-        array = None if s.array is None else np.ascontiguousarray(s.array).view(np.uint64)
-        s = Operand("scale", TensorSpec(s.shape, "uint64"), array)
+        s = fixpipe_words(contract, s, target)
     else:
         s = contract.operand("scale", given.scale, (FLOAT32,), what)
         o = contract.operand("offset", given.offset, (FLOAT16,), what)

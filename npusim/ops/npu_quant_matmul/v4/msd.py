@@ -18,23 +18,20 @@ from dataclasses import dataclass, replace
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, UINT64
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Cast
 from npusim.kernel.blocks import base_tile, gm_matrix_b
 from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import BaseTile, GmMatrix
 from npusim.kernel.launch import mixed_launch
-from npusim.kernel.plane import REPEAT, by_row
+from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import CubeTiles, Piece, work
-from npusim.kernel.views import GmView, bindings, load, repeat, store
+from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
 from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
-from npusim.ops._nibbles.row_numbers import RowNumbers
+from npusim.ops._nibbles.finish import Finish
 from npusim.ops._nibbles.split import NibbleSplitter, digits_of
-from npusim.ops._nibbles.sums import DigitSums
 from npusim.ops.npu_quant_matmul.basic import basic_tiles
 from npusim.ops.npu_quant_matmul.problem import Problem
 
@@ -183,12 +180,8 @@ class _VectorCore:
         self.builder = builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
         self.splitter = NibbleSplitter(builder, pr.k)
         builder.reset_buffers()
-        rows, width = plan.chunk_rows, align_up(plan.cube.base_n, REPEAT)
-        self.sums = DigitSums(builder, rows, width)
-        out = p.output.element
-        self.offset = builder.queue("ub", FLOAT32.nbytes(width), "mte2", "vector")
-        self.tokens = RowNumbers(builder, rows)
-        self.out = builder.queue("ub", out.nbytes(rows * width), "vector", "mte3", 2)
+        block, out = (plan.chunk_rows, plan.cube.base_n), p.output.element
+        self.finish = Finish(builder, block, out, digits=True, offset=True)
 
     def program(self, share: tuple[Piece, ...], group: int, half: int) -> Program:
         """Split rows of x1, then make the output of the blocks of the cube core of *group*."""
@@ -227,19 +220,5 @@ class _VectorCore:
         for number, (row, count) in enumerate(pieces(output.rows, self.plan.chunk_rows)):
             if number % 2 == half:
                 here, both = slice(row, row + count), slice(2 * row, 2 * (row + count))
-                self._rows(sums[both, :], output[here, :], offset, token[:, here])
+                self.finish.rows(sums[both, :], output[here, :], offset, token[:, here])
         builder.cross_core_set_flag("group", "mte2", READ)
-
-    def _rows(self, sums: GmView, output: GmView, offset: GmView, token: GmView) -> None:
-        """*output* `(rows, columns)` of *sums* `(2 rows, columns)`."""
-        builder, out = self.builder, output.dtype
-        # (rows, columns_padded): f32(lo) + f32(hi) * 16
-        plane = self.sums.take(sums)
-        slot = load(builder, self.offset, offset)
-        by_row(builder, "add", plane, slot.of(FLOAT32, offset.columns))
-        self.offset.free(slot)
-        self.tokens.multiply(plane, token)
-        result = self.out.alloc()
-        count = plane.rows * plane.columns
-        step(builder, Cast(result.of(out, count), plane.whole(), "rint"))
-        store(builder, self.out, result, output, pitch=plane.columns)
