@@ -119,7 +119,7 @@ def _product(
         return launch("mul", {"x": contiguous(a), "other": contiguous(b)})
     precision = _precision(a.dtype, b.dtype)
     if precision == torch.float32:
-        return _of_two_types(a, b) if a.dtype != b.dtype and bias is None else None
+        return _of_two_types(a, b, bias) if a.dtype != b.dtype else None
     x1, x2 = _factor(a, precision), _factor(b, precision)
     if x1 is None or x2 is None:
         return None
@@ -139,12 +139,19 @@ def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return a if a == b else torch.float32
 
 
-def _of_two_types(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+def _of_two_types(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor | None:
     """The product in float32, which runs on the host, as the type of *a*."""
-    wide = [x if x.dtype == torch.float32 else cast(x, torch.float32) for x in (a, b)]
-    if wide[0] is None or wide[1] is None:
+    single = torch.float32
+    x1, x2 = (x if x.dtype == single else cast(x, single) for x in (a, b))
+    if x1 is None or x2 is None:
         return None
-    found = torch.matmul(wide[0], wide[1])
+    if bias is None:
+        found = torch.matmul(x1, x2)
+    else:
+        add = torch.addmm if a.dim() == 2 else torch.baddbmm
+        found = add(_bias(bias, single), x1, x2)
     return found if found.dtype == a.dtype else cast(found, a.dtype)
 
 

@@ -141,7 +141,14 @@ def test_two_types_are_cast_to_float32() -> None:
     x, w = drawn(8, 32), drawn(32, 64, dtype=BRAIN)
     found, names = recorded(lambda: x @ w)
     assert names == ["cast", "cast", "aten.mm.default", "cast"]
-    assert torch.equal(found.cpu(), (x.cpu().float() @ w.cpu().float()).half())
+    exact = x.cpu().float() @ w.cpu().float()
+    assert torch.equal(found.cpu(), exact.half())
+    bias = drawn(64)
+    found, names = recorded(lambda: torch.addmm(bias, x, w))
+    assert names == ["cast", "cast", "cast", "aten.addmm.default", "cast"]
+    assert torch.equal(
+        found.cpu(), torch.addmm(bias.cpu().float(), x.cpu().float(), w.cpu().float()).half()
+    )
 
 
 def test_atlas_inference_multiplies_float16_alone() -> None:
