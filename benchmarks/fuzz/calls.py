@@ -126,6 +126,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
                     "scale": scale, "offset": tensor((8 * n,), "float32"),
                     "pertoken_scale": tensor((m,), "float32"),
                     "output_dtype": str(rng.choice(["float16", "bfloat16"]))}  # fmt: skip
+        case "npu_grouped_matmul":
+            return _grouped_matmul(rng, (m, k, n), layout)
         case "npu_quant_matmul":
             x2 = tensor((k, n), "int8", layout)
             scale = tensor((n,), "float32")
@@ -146,6 +148,24 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             return {"x": tensor((m, k), half), "weight": weight, "antiquant_scale": scale}
         case _:
             return _between_products(rng, op, (m, k, n), dtype)
+
+
+def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[str, Any]:
+    """Rows in three groups, of floats or of int8."""
+    m, k, n = sizes
+    dtype, output = [
+        ("float16", None), ("bfloat16", None), ("int8", "int32"), ("int8", "float16"),
+        ("int8", "bfloat16"),
+    ][rng.integers(5)]  # fmt: skip
+    ends = np.sort(rng.integers(0, m, 3, endpoint=True))
+    given = {"x": tensor_of(rng, (m, k), dtype), "output_dtype": output}
+    if output in FLOATS:
+        kind = "float32" if output == "float16" else output
+        given |= {"scale": tensor_of(rng, (3, n), kind), "act_type": int(rng.choice([0, 1, 5]))}
+    if output in FLOATS and rng.random() < 0.5:
+        given["per_token_scale"] = tensor_of(rng, (m,), "float32")
+    weight = tensor_of(rng, (3, k, n), dtype, layout)
+    return given | {"weight": weight, "group_list": ends, "group_type": 0, "split_item": 3}
 
 
 def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class Buffers:
         self._sweeps: dict[Sweep, tuple[int, int, Array]] = {}
         """First byte, one past the last, and the elements."""
 
+    @property
+    def nbytes(self) -> int:
+        """What is held in memory of them."""
+        return sum(raw.nbytes for raw in self._bytes.values())
+
     def reset(self) -> None:
         """Forget everything that was written."""
         self._tiles.clear()

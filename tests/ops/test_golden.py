@@ -63,6 +63,9 @@ def _heads(count: int, dtype: str) -> TensorSpec:
     return TensorSpec((1, 3, count, 64), dtype)
 
 
+ROWS_OF_HALVES, ROWS_OF_BYTES = (TensorSpec((20, 40), dtype) for dtype in ("float16", "int8"))
+HALF_EXPERTS, BYTE_EXPERTS = (TensorSpec((2, 40, 260), dtype) for dtype in ("float16", "int8"))
+GROUPED = {"group_list": np.array([0, 20]), "group_type": 0, "split_item": 3}
 HALF_ROWS = TensorSpec((4, 72), "float16")
 HALF_ROW = TensorSpec((72,), "float16")
 BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
@@ -340,6 +343,17 @@ CASES = [
     Case(
         "npu_quant_matmul", "two_blocks",
         (TensorSpec((2, 2, 40), "int8"), TensorSpec((40, 32), "int8"), ONE), (INFERENCE,),
+    ),
+    # Two experts, of which one has no rows, with tiles that go through the ring once more.
+    Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
+    Case(
+        "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "uint64")},
+    ),
+    Case(
+        "npu_grouped_matmul", "dequantise", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "float32"), "output_dtype": "float16",
+                   "per_token_scale": TensorSpec((20,), "float32")},
     ),
     # Three rounds of columns, which vector cores dequantise while the cube multiplies others.
     Case(

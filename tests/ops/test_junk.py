@@ -114,6 +114,13 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
     "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
+    "npu_grouped_matmul": {
+        "x": ones(4, 16),
+        "weight": ones(1, 16, 8),
+        "group_list": np.array([4]),
+        "group_type": 0,
+        "split_item": 3,
+    },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),

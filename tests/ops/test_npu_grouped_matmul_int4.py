@@ -191,7 +191,8 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
     (MIXED, {"tuning_config": [1, 1]},
      f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is not "
      "simulated; pass the first one", Code.UNSUPPORTED),
-    (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors", Code.NULL_POINTER),
+    (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors",
+     Code.NULL_POINTER),
     (call_of(RNG, [40, 40], (512, 64), 1), {},
      f"x must have fewer rows{WITH} and one scale a column, not 80 for 64 columns and 2 experts, "
      "whose kernel is not simulated; split the call, or pass scales of groups", Code.UNSUPPORTED),

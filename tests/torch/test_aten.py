@@ -67,6 +67,23 @@ def test_an_operation_is_one_kernel_with_its_bits(name: str) -> None:
     np.testing.assert_array_equal(found.cpu().numpy(), expected.astype(found.cpu().numpy().dtype))
 
 
+def test_a_call_that_was_made_before_has_its_own_values_and_the_same_time() -> None:
+    x, y = numbers(), numbers().exp()
+    before = clock.now_us
+    first = x * y
+    took = clock.now_us - before
+    for a, b in ((x, x), (y, x), (x, 2.0), (x, -0.0), (x, 0.0)):
+        before = clock.now_us
+        found, launches = launched(lambda a=a, b=b: a * b)
+        assert launches == 1
+        if b is x:
+            assert clock.now_us - before == pytest.approx(took)
+        other = b if isinstance(b, float) else b.cpu().numpy()
+        expected = npusim.run("mul", a.cpu().numpy(), other, device="ascend910b2", timing=False)
+        assert found.cpu().numpy().tobytes() == np.asarray(expected.output).tobytes()
+    np.testing.assert_array_equal(first.cpu().numpy(), (x * y).cpu().numpy())
+
+
 def test_sums_and_the_largest_are_along_any_axis() -> None:
     x = numbers()
     for call in (lambda: x.sum(0), lambda: x.amax(0)):

@@ -37,6 +37,8 @@ def half(*shape: int) -> Any:
 
 def array(tensor: Any) -> Any:
     """A CPU tensor as npusim takes it."""
+    if isinstance(tensor, list):
+        return [array(part) for part in tensor]
     if not isinstance(tensor, torch.Tensor):
         return tensor
     if tensor.dtype == torch.bfloat16:
@@ -46,6 +48,8 @@ def array(tensor: Any) -> Any:
 
 
 def on_npu(value: Any) -> Any:
+    if isinstance(value, list):
+        return [on_npu(part) for part in value]
     return value.npu() if isinstance(value, torch.Tensor) else value
 
 
@@ -216,6 +220,63 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"input": half(4, 3, 32), "smooth_scales": half(32)},
         {"dst_type": "quint4x2"},
     ),
+    "groups of rows": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 64)],
+            "weight": [half(3, 64, 48)],
+            "bias": [half(3, 48)],
+            "group_list": torch.tensor([5, 5, 20]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "groups of int8": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(20, 64)],
+            "weight": [integers(3, 48, 64).transpose(1, 2)],
+            "scale": [torch.rand(3, 48).bfloat16()],
+            "per_token_scale": [torch.rand(20)],
+            "group_list": torch.tensor([5, 0, 15]),
+            "group_type": 0,
+            "group_list_type": 1,
+            "split_item": 2,
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "groups along k": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(64, 20).T],
+            "weight": [half(64, 48)],
+            "group_list": torch.tensor([32, 64]),
+            "group_type": 2,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "a weight for each": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(2, 5, 32), half(1, 3, 64)],
+            "weight": [half(32, 16), half(64, 24)],
+            "group_type": -1,
+            "split_item": 0,
+        },
+        {},
+    ),
+    "groups of integers": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 32)],
+            "weight": [half(32, 16), half(32, 16)],
+            "group_list": [5, 20],
+            "split_item": 0,
+        },
+        {},
+    ),
     "int8 product": (
         "npu_quant_matmul",
         {
@@ -349,7 +410,7 @@ def test_bits_and_time_are_those_of_run(call: str) -> None:
     found = getattr(torch_npu, op)(**{n: on_npu(v) for n, v in given.items()}, **theirs)
     assert run.time_us is not None
     assert clock.now_us - before == pytest.approx(run.time_us)
-    outputs = found if isinstance(found, tuple) else (found,)
+    outputs = found if isinstance(found, tuple | list) else (found,)
     for output, wanted in zip(outputs, run.outputs.values(), strict=True):
         assert (output.device.type, output.is_contiguous()) == ("npu", True)
         came = array(output.cpu())
@@ -364,12 +425,16 @@ def test_the_fake_tells_the_shape_and_dtype(call: str) -> None:
     whole = {name: on_npu(value) for name, value in given.items()} | theirs
     real = getattr(torch_npu, op)(**whole)
     with torch._subclasses.FakeTensorMode() as mode:
-        faked = {
-            name: mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
-            for name, value in whole.items()
-        }
+
+        def fake_of(value: Any) -> Any:
+            if isinstance(value, list):
+                return [fake_of(part) for part in value]
+            return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+        faked = {name: fake_of(value) for name, value in whole.items()}
         fake = getattr(torch_npu, op)(**faked)
-    pairs = zip(*((x if isinstance(x, tuple) else (x,)) for x in (real, fake)), strict=True)
+    assert isinstance(fake, type(real))
+    pairs = zip(*((x if isinstance(x, tuple | list) else (x,)) for x in (real, fake)), strict=True)
     for wanted, told in pairs:
         assert (told.shape, told.dtype) == (wanted.shape, wanted.dtype)
         assert (told.device, told.stride()) == (wanted.device, wanted.stride())

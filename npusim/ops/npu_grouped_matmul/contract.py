@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from npusim.data.dtypes import FLOAT32, DType
-from npusim.data.errors import Code
+from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract, listed
@@ -68,7 +68,8 @@ def check(
         "offset": offset,
     }
     for name, value in unused.items():
-        contract.require(value in (None, [], ()), f"{name} must be None; leave it out")
+        is_absent = value is None or (isinstance(value, list | tuple) and not value)
+        contract.require(is_absent, f"{name} must be None; leave it out")
     xs, weights = _matrices(contract, x, weight)
     given = _Given(bias, scale, per_token_scale, antiquant_scale, antiquant_offset)
     case = _case(contract, xs, weights, output_dtype, given)
@@ -244,7 +245,7 @@ def _tuning(contract: Contract, value: Any) -> tuple[int, ...]:
         return ()
     contract.require(
         isinstance(value, list | tuple),
-        f"tuning_config must be a list of integers, not {value!r}; pass for example [128]",
+        f"tuning_config must be a list of integers, not {shown(value)}; pass for example [128]",
     )
     return tuple(
         contract.integer(f"tuning_config[{place}]", one) for place, one in enumerate(value)

@@ -66,6 +66,15 @@ def check_form(
     xs, weights = lists
     is_of_ints = isinstance(group_list, list | tuple)
     kind = _group_type(contract, case, group_type, is_of_ints, len(xs) > 1 and is_split)
+    contract.require(
+        kind != -1 or group_list is None or is_of_ints,
+        "group_list must be None with group_type=-1; leave it out",
+    )
+    contract.require(
+        not is_of_ints or len(weights[0].shape) == 2,
+        f"weight must be a list of (k, n) matrices if group_list is a list of integers, not of "
+        f"shape {weights[0].shape}; unbind it, or pass group_list as a tensor",
+    )
     known = (KNOWN_OF_INTS if is_of_ints else KNOWN).get((kind, is_split), ())
     if not known:
         splits = tuple(SPLITS[s] for k, s in (KNOWN_OF_INTS if is_of_ints else KNOWN) if k == kind)

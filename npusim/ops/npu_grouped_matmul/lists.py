@@ -65,23 +65,20 @@ def check_groups(contract: Contract, p: Problem) -> None:
         )
         return
     contract.require(
-        p.group_type != -1 or several,
-        "group_list must be None with group_type=-1; leave it out",
-    )
-    contract.require(
         p.group_type != 2 or len(p.weight) == 1,
         "group_list must be None with group_type=2 and several weights; leave it out",
     )
     most = MOST_GROUPS if len(p.weight) == 1 else MOST_OF_LISTS
+    held = "one tensor" if len(p.weight) == 1 else "several tensors"
     contract.require(
         groups.shape[0] <= most,
-        f"group_list must have at most {most} groups with {len(p.weight)} tensors of weight, not "
+        f"group_list must have at most {most} groups with {held} of weight, not "
         f"{groups.shape[0]}; split the call",
     )
     contract.require(
         p.group_type == 2 or groups.shape[0] == p.experts,
-        f"group_list must have an entry for each of {p.experts} weights, not {groups.shape[0]}; "
-        f"pass as many",
+        f"group_list must have as many groups as there are weights, {p.experts}, not "
+        f"{groups.shape[0]}; pass one for each",
     )
     if groups.array is not None:
         _check_values(contract, p)
