@@ -31,6 +31,7 @@ Take = Callable[..., Given | None]
 """The arguments of an operation as the operator takes them; None where it does not."""
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
+MULTIPLIED = (torch.float32, torch.float16, torch.int32)
 COPIED = (*REALS, torch.int64, torch.int8, torch.uint8)
 
 
@@ -58,17 +59,24 @@ def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 class CardOp:
     """An operation of torch with an operator of npusim."""
 
-    __slots__ = ("_host", "_is_bool", "_operator", "_take")
+    __slots__ = ("_choices", "_host")
 
-    def __init__(self, op: Any, name: str, take: Take) -> None:
-        self._host, self._operator, self._take = HostOp(op), ops.load(name), take
-        self._is_bool = name in COMPARISONS
+    def __init__(self, op: Any, choices: tuple[tuple[str, Take], ...]) -> None:
+        self._host = HostOp(op)
+        self._choices = [(ops.load(name), take) for name, take in choices]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = None if _on_host else self._take(*args, **kwargs)
-        if given is None or not all(map(_is_taken, given.values())):
-            return self._host(*args, **kwargs)
-        name = self._operator.name
+        for operator, take in () if _on_host else self._choices:
+            given = take(*args, **kwargs)
+            if given is not None and all(map(_is_taken, given.values())):
+                found = self._on_card(operator, given)
+                if found is not None:
+                    return found
+        return self._host(*args, **kwargs)
+
+    def _on_card(self, operator: ops.Operator, given: Given) -> Any:
+        """What *operator* makes of *given*; None where it does not take them."""
+        name = operator.name
         arguments: Given = {}
         key: list[Hashable] = []
         for parameter, value in given.items():
@@ -79,19 +87,21 @@ class CardOp:
                 arguments[parameter] = value
                 key.append(key_of(value))
         try:
-            output = self._output(name, tuple(key), arguments)
+            output = _output(operator, tuple(key), arguments)
         except OpError:
-            return self._host(*args, **kwargs)
+            return None
         found = result(output)
-        return to_npu(found.view(torch.bool) if self._is_bool else found)
+        return to_npu(found.view(torch.bool) if name in COMPARISONS else found)
 
-    def _output(self, name: str, key: Hashable, arguments: Given) -> Output:
-        """What comes out; raises OpError for a call that the operator does not take."""
-        again = None if name in SEES_VALUES else card.run_again(name, key, arguments)
-        if again is not None:
-            return again["output"]
-        self._operator.check(card.spec(), **arguments)
-        return card.run(name, **arguments).outputs["output"]
+
+def _output(operator: ops.Operator, key: Hashable, arguments: Given) -> Output:
+    """What comes out; raises OpError for a call that *operator* does not take."""
+    name = operator.name
+    again = None if name in SEES_VALUES else card.run_again(name, key, arguments)
+    if again is not None:
+        return again["output"]
+    operator.check(card.spec(), **arguments)
+    return card.run(name, **arguments).outputs["output"]
 
 
 def _is_taken(value: Any) -> bool:
@@ -105,14 +115,34 @@ def _is_taken(value: Any) -> bool:
     )
 
 
-def kernels() -> dict[str, CardOp]:
+def kernels() -> dict[str, Callable[..., Any]]:
     """Operation of aten -> its kernel for the card."""
-    found = {}
-    for full, (name, take) in _TABLE.items():
+    found: dict[str, Callable[..., Any]] = {}
+    for full, choices in _TABLE.items():
         packet, _, overload = full.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        found[full] = CardOp(op, name, take)
+        found[full] = CardOp(op, choices)
+    for full in SCALED:
+        found[full] = _scaled(found[full])
     return found
+
+
+SCALED = ("add.Tensor", "sub.Tensor")
+
+
+def _scaled(of_two: Callable[..., Any]) -> Callable[..., Any]:
+    """*of_two* with a factor of the second operand, which of bfloat16 is a kernel of its own.
+
+    Factor and product are rounded to bfloat16 then (aclnnAdd and aclnnSub of ops-math).
+    """
+
+    def call(x: Any, other: Any, *, alpha: Any = 1) -> Any:
+        is_bf16 = all(isinstance(t, torch.Tensor) and t.dtype == torch.bfloat16 for t in (x, other))
+        if alpha != 1 and is_bf16:
+            return of_two(x, torch.mul(other, alpha))
+        return of_two(x, other, alpha=alpha)
+
+    return call
 
 
 # ---- arguments ----
@@ -130,6 +160,17 @@ def _two(x: Any, other: Any, *, alpha: Any = 1) -> Given | None:
         return {"x": x, "other": other} if other.dtype == x.dtype else None
     is_whole = isinstance(number, int)
     return {"x": x, "other": number} if is_whole or x.dtype in FLOATS else None
+
+
+def _multiple(sign: int) -> Take:
+    """With a factor of the second operand: one kernel for both, the factor with *sign*."""
+
+    def take(x: Any, other: Any, *, alpha: Any = 1) -> Given | None:
+        given = _two(x, other)
+        is_known = isinstance(x, torch.Tensor) and x.dtype in MULTIPLIED
+        return given | {"alpha": sign * alpha} if given and is_known else None
+
+    return take
 
 
 def _floats(x: Any, other: Any) -> Given | None:
@@ -176,19 +217,21 @@ def _copied(x: torch.Tensor, *, memory_format: torch.memory_format | None = None
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
-_TABLE: dict[str, tuple[str, Take]] = {
-    **{name: (name, _one) for name in _OF_ONE},
-    **{f"{name}.Tensor": (name, _two) for name in ("add", "sub", "mul", *COMPARISONS)},
-    **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
-    **{name: (name, _two) for name in ("maximum", "minimum")},
-    "div.Tensor": ("div", _floats),
-    "where.self": ("where", _where),
-    "_softmax": ("softmax", _rows),
-    "_log_softmax": ("log_softmax", _rows),
-    "sum.dim_IntList": ("sum", _rows),
-    "mean.dim": ("mean", _rows),
-    "amax": ("amax", _rows),
-    "embedding": ("embedding", _table),
-    "clone": ("clone", _copied),
+_TABLE: dict[str, tuple[tuple[str, Take], ...]] = {
+    **{name: ((name, _one),) for name in _OF_ONE},
+    **{f"{name}.Tensor": ((name, _two),) for name in ("mul", *COMPARISONS)},
+    **{f"{name}.Scalar": ((name, _two),) for name in COMPARISONS},
+    **{name: ((name, _two),) for name in ("maximum", "minimum")},
+    "add.Tensor": (("add", _two), ("axpy", _multiple(1))),
+    "sub.Tensor": (("sub", _two), ("axpy", _multiple(-1))),
+    "div.Tensor": (("div", _floats),),
+    "where.self": (("where", _where),),
+    "_softmax": (("softmax", _rows),),
+    "_log_softmax": (("log_softmax", _rows),),
+    "sum.dim_IntList": (("sum", _rows),),
+    "mean.dim": (("mean", _rows),),
+    "amax": (("amax", _rows),),
+    "embedding": (("embedding", _table),),
+    "clone": (("clone", _copied),),
 }
-"""Operation of aten -> the operator, and how its arguments become the operator's."""
+"""Operation of aten -> the operators that may take it, and how its arguments become theirs."""
