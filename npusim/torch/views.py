@@ -11,8 +11,9 @@ Transpose    ``permute``        axes are in another order than in memory
 BroadcastTo  ``broadcast_to``   an axis has one element in memory
 ===========  =================  ================================================
 
-Views cut along two axes, with steps between elements of a row, or whose copy the operators here do
-not take, are copied on the host and counted as not timed.
+Views cut along two axes, or whose copy the operators here do not take, are copied on the host and
+counted as not timed. That elements which lie apart, as those of a column, are such parts of rows is
+assumed: for some of them the vendor has StridedSlice.
 """
 
 from __future__ import annotations

@@ -181,6 +181,8 @@ CALLS |= {
     "fill": {"x": ones(4, 16), "value": 3.0},
     "permute": {"x": ones(16, 32), "dims": (1, 0)},
     "where": {"condition": ones(4, 1, dtype=np.uint8), "x": ones(4, 16), "other": ones(16)},
+    "axpy": {"x": ones(4, 16), "other": ones(16), "alpha": 2.0},
+    "npu_gelu": {"x": ones(4, 16)},
     "clamp": {"x": ones(4, 16), "low": -1.0, "high": 1.0},
     "cast": {"x": ones(4, 16), "dtype": "float32"},
 }

@@ -222,6 +222,8 @@ CALLS |= {
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),
     "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
+    "a multiple": ("axpy", {"x": HALF, "other": HALF, "alpha": 2.0}),
+    "a polynomial": ("npu_gelu", {"x": HALF}),
     "bounds": ("clamp", {"x": HALF, "low": -1.0}),
     "conversion": ("cast", {"x": HALF, "dtype": "float32"}),
 }
