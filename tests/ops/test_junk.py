@@ -133,6 +133,7 @@ CALLS: dict[str, dict[str, Any]] = {
         "group_list": np.array([2]),
         "weight_scale": ones(1, 32, dtype=FULL),
         "x_scale": ones(2, dtype=FULL),
+    },
     "npu_moe_init_routing_v2": {
         "x": ones(4, 16),
         "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
