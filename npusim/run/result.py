@@ -180,7 +180,9 @@ def without_values(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(without_values(part) for part in value)
     if isinstance(value, np.ndarray):
-        return TensorSpec(value.shape, value.dtype.name)
+        # A mask of truths is a byte a number.
+        is_mask = value.dtype == np.bool_
+        return TensorSpec(value.shape, "uint8" if is_mask else value.dtype.name)
     return value.spec if isinstance(value, Tensor) else value
 
 

@@ -30,12 +30,48 @@ A block_table without values stands for blocks that follow each other; `run.plan
 
 from __future__ import annotations
 
+from typing import Any
+
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import Given, Sizes, TorchFunction
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
 from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
 from npusim.ops.npu_fused_infer_attention_score.reference import reference
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+def _outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+    query, heads = given["query"], given["num_heads"]
+    inner, _, outer = given["input_layout"].partition("_")
+    sizes = dict(zip(inner, query.shape, strict=True))
+    if inner == "BSH":
+        sizes |= {"N": heads, "D": sizes["H"] // heads}
+    lse: tuple[Any, ...] = (1,)
+    if given["softmax_lse_flag"]:
+        lse = (*(sizes[axis] for axis in ("TN" if "T" in inner else "BNS")), 1)
+    return (tuple(sizes[axis] for axis in outer or inner), query.dtype), (lse, "float32")
+
+
+TORCH = TorchFunction(
+    schema="npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
+    "Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_lengths=None, "
+    "SymInt[]? actual_seq_lengths_kv=None, Tensor? dequant_scale1=None, "
+    "Tensor? quant_scale1=None, Tensor? dequant_scale2=None, Tensor? quant_scale2=None, "
+    "Tensor? quant_offset2=None, Tensor? antiquant_scale=None, Tensor? antiquant_offset=None, "
+    "Tensor? key_antiquant_scale=None, Tensor? key_antiquant_offset=None, "
+    "Tensor? value_antiquant_scale=None, Tensor? value_antiquant_offset=None, "
+    "Tensor? block_table=None, Tensor? query_padding_size=None, Tensor? kv_padding_size=None, "
+    "Tensor? key_shared_prefix=None, Tensor? value_shared_prefix=None, "
+    "SymInt[]? actual_shared_prefix_len=None, Tensor? query_rope=None, Tensor? key_rope=None, "
+    "Tensor? key_rope_antiquant_scale=None, int num_heads=1, float scale=1.0, "
+    'int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
+    "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, "
+    "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
+    "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
+    aclnn=lambda _: "aclnnFusedInferAttentionScore",
+    outputs=_outputs,
+)
 
 OPERATOR = Operator(
     name="npu_fused_infer_attention_score",
@@ -45,4 +81,5 @@ OPERATOR = Operator(
     build=build,
     reference=reference,
     seen_by_kernel=("block_table",),
+    torch=(TORCH,),
 )
