@@ -53,8 +53,8 @@ __all__ = ["Output"]
 
 NUMBERS = 8192
 """Of products at a time."""
-LOOP_ROWS = 8
-"""Of which multiples are taken."""
+LOOP_ROWS, MOST_ROWS = 8, 256
+"""Multiples of the one are taken, up to the other: a block each fills what state leaves by."""
 BLOCK = 8
 """float32 in a data block."""
 LOWEST = -3.4028234663852886e38
@@ -148,7 +148,7 @@ class Output:
 
     @property
     def _loop_rows(self) -> int:
-        return align_down(NUMBERS // self._memory.width, LOOP_ROWS)
+        return min(align_down(NUMBERS // self._memory.width, LOOP_ROWS), MOST_ROWS)
 
     def _written(self, row_tile: RowTile, row: int, rows: int) -> Written:
         """Rows [row, row + rows) of *row_tile*."""
