@@ -159,6 +159,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
         case "npu_apply_rotary_pos_emb":
             heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
+        case "npu_fused_infer_attention_score":
+            return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
@@ -180,6 +182,29 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), dtype)}
         case _:
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
+
+
+def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of one request in TND, its keys in pages or not, causal where it can be."""
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
+    own: dict[str, Any] = {
+        "query": tensor_of(rng, (tokens, heads * group, size), dtype),
+        "actual_seq_lengths": [tokens],
+        "actual_seq_lengths_kv": [keys],
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": "TND",
+    }
+    shape: tuple[int, ...] = keys, heads, size
+    if rng.random() < 0.5:
+        blocks = -(-keys // 128)
+        shape = blocks, 128, heads * size
+        table = rng.permutation(blocks).astype(np.int32)[None]
+        own |= {"block_table": table, "block_size": 128}
+    if keys >= tokens:
+        own |= {"sparse_mode": 3, "atten_mask": np.triu(np.ones((2048, 2048), np.int8), 1)}
+    return own | {name: tensor_of(rng, shape, dtype) for name in ("key", "value")}
 
 
 def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:

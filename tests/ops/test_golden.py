@@ -62,6 +62,14 @@ def _heads(count: int, dtype: str) -> TensorSpec:
     return TensorSpec((1, 3, count, 64), dtype)
 
 
+ATTENTION = {
+    "atten_mask": TensorSpec((2048, 2048), "int8"),
+    "num_key_value_heads": 1,
+    "scale": 0.125,
+    "input_layout": "TND",
+    "sparse_mode": 3,
+}
+PAGES = {"block_table": np.array([[3, 1, 0], [2, 4, 0]], np.int32), "block_size": 16}
 HALF_ROWS = TensorSpec((4, 72), "float16")
 HALF_ROW = TensorSpec((72,), "float16")
 BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
@@ -238,6 +246,24 @@ CASES = [
             ("short", 9000, 8, INFERENCE), ("short_table", 9, 8, A2), ("whole", 9000, 32, A2),
             ("whole_table", 9, 32, A2), ("ragged", 9, 40, A2), ("pieces", 2, 60000, A2),
         )
+    ),
+    # Two tiles of keys, the mask on the second one; pages; keys that are split over four cores.
+    Case(
+        "npu_fused_infer_attention_score", "causal",
+        (TensorSpec((5, 1, 32), "float16"), *[TensorSpec((520, 1, 32), "float16")] * 2), (A2,),
+        ATTENTION | {"actual_seq_lengths": [5], "actual_seq_lengths_kv": [520]},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "pages",
+        (TensorSpec((2, 4, 32), "bfloat16"), *[TensorSpec((5, 16, 32), "bfloat16")] * 2), (A2,),
+        ATTENTION | PAGES
+        | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [40, 17], "num_heads": 4},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "split",
+        (TensorSpec((1, 4, 32), "float16"), *[TensorSpec((64, 16, 32), "float16")] * 2), ALL[1:2],
+        ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
+        | {"actual_seq_lengths": [1], "actual_seq_lengths_kv": [1024], "num_heads": 4}, 3,
     ),
     Case(
         "npu_anti_quant", "by_column",

@@ -77,6 +77,7 @@ JUNK: dict[str, Any] = {
 TOKENS = {"key": ones(2, 1, 16), "value": ones(2, 1, 16)}
 CACHES = {"key_cache": ones(2, 4, 1, 16), "value_cache": ones(2, 4, 1, 16)}
 SLOTS = np.arange(2, dtype=np.int32)
+STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 CALLS: dict[str, dict[str, Any]] = {
     "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
@@ -102,6 +103,18 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_dynamic_quant": {"x": ones(4, 16)},
     "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
+    "npu_fused_infer_attention_score": {
+        "query": ones(4, 2, 16),
+        "key": ones(4, 1, 16),
+        "value": ones(4, 1, 16),
+        "atten_mask": STENCIL,
+        "actual_seq_lengths": [4],
+        "actual_seq_lengths_kv": [4],
+        "num_heads": 2,
+        "num_key_value_heads": 1,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    },
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),

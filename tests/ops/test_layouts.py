@@ -53,6 +53,15 @@ TOKENS = {
 SLOTS = np.array([5], np.int32)
 PRODUCT = {"x1": BYTES, "x2": BYTES}
 SUM = {"x1": HALF, "x2": HALF, "gamma": ones(N, dtype=F16)}
+STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
+ATTENTION = {
+    **dict.fromkeys(("query", "key", "value"), ones(N, 1, N, dtype=F16)),
+    "atten_mask": STENCIL,
+    "actual_seq_lengths": [N],
+    "actual_seq_lengths_kv": [N],
+    "input_layout": "TND",
+    "sparse_mode": 3,
+}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -92,6 +101,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "norm, quantised by rows": (
         "npu_add_rms_norm_dynamic_quant",
         SUM | dict.fromkeys(("smooth_scale1", "smooth_scale2", "beta"), ones(N, dtype=F16)),
+    ),
+    "attention": ("npu_fused_infer_attention_score", ATTENTION),
+    "attention, pages": (
+        "npu_fused_infer_attention_score",
+        ATTENTION
+        | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
+        | {"block_table": np.array([[0]], np.int32), "block_size": N},
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
@@ -180,10 +196,12 @@ TENSORS = [
 
 
 def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    """Full of what *like* holds, so that no value is refused.
+    """Full of what *like* holds, so that no value is refused; a stencil as it is.
 
     64-bit words have the bit that says int8, unless they are the rows of groups.
     """
+    if shape == STENCIL.shape:
+        return like.astype(dtype)
     is_word = np.dtype(dtype).itemsize == 8 and not (like.dtype == np.int64 and like.max() <= N)
     return np.full(shape, 1 << 46 if is_word else min(like.max(), N), dtype)
 
