@@ -7,11 +7,10 @@ from npusim.kernel.program import Block
 from npusim.ops._attention.fai import kernel as fai
 from npusim.ops._attention.fai import tiling as fai_tiling
 from npusim.ops._attention.fia import kernel as fia
+from npusim.ops._protocol import Plan
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem
 
 __all__ = ["Plan", "build", "tile"]
-
-Plan = fai_tiling.Plan | fia.Plan
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -30,4 +29,5 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     if isinstance(plan, fia.Plan):
         names = *(each.name for each in p.inputs), *p.outputs
         return fia.build(spec, names, plan)
+    assert isinstance(plan, fai_tiling.Plan)
     return fai.build(spec, p.attention, plan)
