@@ -111,6 +111,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
         | {"block_table": np.array([[0]], np.int32), "block_size": N},
     ),
+    "attention, heads first": (
+        "npu_fused_infer_attention_score",
+        dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16))
+        | {"atten_mask": ones(N, N, dtype=np.uint8), "num_heads": 2, "input_layout": "BNSD"},
+    ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
     "turned heads": (
