@@ -169,7 +169,7 @@ PADDED = {"expanded_permuted_rows": ones(2, 3, 16), "drop_pad_mode": 3}
 ROWS = [
     Row({}, "the chip must have the kernel MoeFinalizeRouting of Atlas A2, not be one of {series}; "
         "run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
-    Row({"drop_pad_mode": 4}, "drop_pad_mode must be 0, 1, 2 or 3, not 4; choose one of these",
+    Row({"drop_pad_mode": 4}, "drop_pad_mode must be 0, 1, 2 or 3, not 4; pass 0",
         {"drop_pad_mode": 2}, NEW),
     Row({"expanded_permuted_rows": ones(2, 3, 16)},
         "expanded_permuted_rows must have two dimensions, (rows, width) for drop_pad_mode=0, not "

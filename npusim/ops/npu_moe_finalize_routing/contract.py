@@ -13,13 +13,13 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS, require_series
+from npusim.ops._moe.contract import FLOATS, one_of, require_series
 from npusim.ops._protocol import present
 
 __all__ = ["DROPPED", "Problem", "check"]
 
 OP = "npu_moe_finalize_routing"
-MODES = range(4)
+MODES = (0, 1, 2, 3)
 DROPPED = -1
 """The index of a row that is not there, in the modes with capacities."""
 
@@ -73,10 +73,7 @@ def check(
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract(OP, spec)
     require_series(contract, "MoeFinalizeRouting")
-    mode = contract.integer("drop_pad_mode", drop_pad_mode)
-    contract.require(
-        mode in MODES, f"drop_pad_mode must be 0, 1, 2 or 3, not {mode}; choose one of these"
-    )
+    mode = one_of(contract, "drop_pad_mode", drop_pad_mode, MODES)
     rows = contract.operand("expanded_permuted_rows", expanded_permuted_rows, FLOATS)
     _require_rank(contract, rows, mode)
     where = contract.operand("expanded_src_to_dst_row", expanded_src_to_dst_row, (INT32,))

@@ -12,7 +12,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import SORTED_AT_ONCE
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS, require_series
+from npusim.ops._moe.contract import FLOATS, one_of, require_series
 from npusim.ops._moe.sorting import padded
 from npusim.ops._protocol import present
 
@@ -97,9 +97,9 @@ def check(
         f"bias must have shape ({experts},), a number for each expert, not "
         f"{added.shape if added else None}; pass as many numbers as x has columns",
     )
-    mode = _one_of(contract, "group_select_mode", group_select_mode, (0, 1))
-    _one_of(contract, "renorm", renorm, (0,))
-    kind = _one_of(contract, "norm_type", norm_type, (0, 1))
+    mode = one_of(contract, "group_select_mode", group_select_mode, (0, 1))
+    one_of(contract, "renorm", renorm, (0,))
+    kind = one_of(contract, "norm_type", norm_type, (0, 1))
     groups, kept = _groups(contract, experts, group_count, k_group, mode)
     best = contract.integer("k", k)
     contract.require(
@@ -157,13 +157,6 @@ def _groups(
         f"{each}; make fewer groups, or take mode 0",
     )
     return groups, kept
-
-
-def _one_of(contract: Contract, name: str, value: Any, choices: tuple[int, ...]) -> int:
-    number = contract.integer(name, value)
-    known = " or ".join(map(str, choices))
-    contract.require(number in choices, f"{name} must be {known}, not {number}; pass {choices[0]}")
-    return number
 
 
 def _number(contract: Contract, name: str, value: Any) -> float:
