@@ -223,7 +223,8 @@ class GlobalMemory(Part):
     apart_us: Microseconds
     """How far cores that do the same are apart in time, so that some load while others rest. What
     the memory could have read while all rest, simulated in step, it reads later, up to what it
-    reads in this time; and so does the L2 with what comes in and what is stored."""
+    reads in this time; and so does the L2 with what comes in and what is stored, except for rest
+    while cores load the same lines at once."""
 
 
 class L2Cache(Part):

@@ -292,7 +292,7 @@ def _stored(ops: Any) -> int:
 
 # ---- which is faster ----
 
-MANY = 2**21
+MANY = 2**22
 
 ADDS: list[Callable[[DeviceSpec], Kernel]] = [
     lambda s: add(s, MANY, 4096, cores=1, scalar=True),
@@ -304,14 +304,10 @@ ADDS: list[Callable[[DeviceSpec], Kernel]] = [
 
 
 def test_each_step_makes_add_faster(a2: DeviceSpec) -> None:
-    """asc-devkit, add_high_performance: the order of its cases 0 to 4.
-
-    Larger tiles, case 3, are hardly faster here: what the memory leaves unused between small ones
-    it makes up for.
-    """
+    """asc-devkit, add_high_performance: the order of its cases 0 to 4."""
     times = [time(write(a2), a2).cycles for write in ADDS]
-    assert all(after < 1.001 * before for before, after in pairwise(times))
-    assert times[0] > times[1] > times[2] > times[4]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == len(times)
 
 
 def vector_cycles(kernel: Kernel, spec: DeviceSpec) -> int:

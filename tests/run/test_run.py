@@ -263,7 +263,7 @@ def test_a_warm_l2_is_not_slower(device: str) -> None:
     "shapes",
     [
         [(48, 1 << power) for power in range(7, 15)],
-        [(1 << power, 1024) for power in range(2, 12)],
+        [(1 << power, 1024) for power in range(3, 12)],
         [(64, 1000), (128, 1000), (1280, 1000)],
     ],
     ids=["columns", "rows", "ragged rows"],
@@ -271,12 +271,11 @@ def test_a_warm_l2_is_not_slower(device: str) -> None:
 def test_cycles_grow_with_size(device: str, shapes: list[tuple[int, int]]) -> None:
     """Cycles, since a larger tensor may be split over fewer cores, which start sooner.
 
-    They stay as they are where a core hands its micro-ops out for longer than bytes move.
+    Four rows of 1024 take as many as eight, since both are a row a core.
     """
-    cycles = [quantize_time(shape, device).cycles or 0 for shape in shapes]
-    assert sorted(cycles) == cycles
-    assert len(set(cycles)) > len(cycles) // 2
-    assert 0 < cycles[0] < cycles[-1]
+    cycles = [quantize_time(shape, device).cycles for shape in shapes]
+    assert None not in cycles
+    assert sorted(set(cycles), key=int) == cycles
 
 
 @pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2"])

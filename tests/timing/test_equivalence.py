@@ -308,6 +308,7 @@ def programs(draw: st.DrawFn) -> Program:
     read=st.sampled_from([32e9, 50e9, 100e9]),
     same_line_ns=st.sampled_from([0.0, 2.0, 7.0]),
     run_bytes=st.sampled_from([0, 50]),
+    apart_us=st.sampled_from([0.0, 0.05]),
     is_cached=st.booleans(),
     l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
 )
@@ -319,6 +320,7 @@ def test_times_of_representatives_and_of_every_core_are_equal(
     read: float,
     same_line_ns: float,
     run_bytes: int,
+    apart_us: float,
     is_cached: bool,
     l2: L2State,
 ) -> None:
@@ -329,6 +331,7 @@ def test_times_of_representatives_and_of_every_core_are_equal(
         l2__aliased_speed=0.7,
         gm__read_bytes_per_s=read,
         gm__run_bytes=run_bytes,
+        gm__apart_us=apart_us,
     )
     blocks: list[Block] = []
     for program, cores in several:

@@ -110,6 +110,25 @@ def test_so_does_the_l2_with_what_is_stored(apart_us: float, took: int) -> None:
     assert log(trace, 0)[-1] == ("mte3", 10, 10 + took, 14 + took)
 
 
+@pytest.mark.parametrize("every_core", [False, True])
+@pytest.mark.parametrize(("apart_bytes", "took"), [(0, 16), (1024, 12)])
+def test_the_l2_makes_up_for_no_rest_while_cores_load_the_same(
+    apart_bytes: int, took: int, every_core: bool
+) -> None:
+    spec = tiny_spec(gm__apart_us=0.004)
+    # As above, but for 10 cycles two cores load out of the L2, which leaves the link for stores at
+    # rest. It makes up for 4 of them if each loads lines of its own; those that load the same lines
+    # wait for one answer, and are not apart.
+    wait = (ScalarAlu("add", "r", 1) for _ in range(10))
+    program = Program("kernel", (load(640), *wait, store(256)))
+    own = tuple({"x": Binding("x", apart_bytes * core), "y": Binding("y")} for core in range(2))
+    trace = play(
+        spec, program, program, sizes=SMALL, l2=("x",), bindings=own, every_core=every_core
+    )
+    copies = [span for span in log(trace, 0) if span[0] != "scalar"]
+    assert copies == [("mte2", 0, 10, 12), ("mte3", 10, 10 + took, 14 + took)]
+
+
 def test_at_launch_there_is_nothing_to_make_up_for() -> None:
     spec = tiny_spec(gm__apart_us=0.01)
     trace = play(spec, (load(256),), (load(256, 1024),))

@@ -150,6 +150,7 @@ typedef struct {
 
 typedef struct {
     i64 width, most_rested, rested, load, since, narrow, joined, plan, index, count, room;
+    i64 in_step;  /* reasons for which its users are in step at present */
     i128 virtual_time;
     bool is_planned;
     Moving *moving;
@@ -164,7 +165,7 @@ typedef struct Load {
     i64 line;  /* added to the lines asked for */
     i64 far_bytes, under_way, since, unturned, read;
     i64 latest, latest_narrow;
-    bool latest_is_far, is_queued;
+    bool latest_is_far, is_queued, is_in_step;
     i64 gm_narrow, l2_narrow, turning;
 } Load;
 
@@ -237,6 +238,7 @@ void at(Run *run, i64 cycle, i64 priority, EventKind kind, i64 a, i64 b);
 Event next_event(Run *run);
 
 /* link.c */
+void link_in_step(Run *run, Link *link, i64 more);
 void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far);
 void link_plan(Run *run, Link *link);
 void link_leave(Run *run, Link *link, i64 plan);

@@ -19,9 +19,16 @@ static void advance(Run *run, Link *link) {
         if (now < TICKS) link->narrow += passed;
     }
     i64 unused = (link->width - link->load) * passed;
-    if (unused > 0 || link->rested > 0)
+    bool is_counted = unused < 0 || !link->in_step;
+    if (is_counted && (unused > 0 || link->rested > 0))
         link->rested = smaller(link->most_rested, link->rested + unused);
     link->since = run->now;
+}
+
+/* Count no rest while there are reasons for which the users of the link are in step. */
+void link_in_step(Run *run, Link *link, i64 more) {
+    advance(run, link);
+    link->in_step += more;
 }
 
 /* Arrange to be called when the first copy ends or the rest is made up for. */

@@ -75,6 +75,9 @@ static void begin(Run *run, Load *load, Found found) {
     load->far_bytes = far;
     load->read = found.read;
     load->since = run->now;
+    /* Cores that ask for the same lines at once wait for the same answers. */
+    load->is_in_step = run->l2_writes->most_rested && readers_of(run, load) > 1;
+    if (load->is_in_step) link_in_step(run, run->l2_writes, 1);
     i64 far_rows = (i64)((i128)asked->rows * found.misses / lines);
     i64 near_rows = asked->rows - far_rows;
     /* Rows of one line wait for it once. */
@@ -169,6 +172,7 @@ void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far) {
         load->latest_is_far = is_far;
     }
     if (--load->under_way) return;
+    if (load->is_in_step) link_in_step(run, run->l2_writes, -1);
     if (load->latest_is_far) load->gm_narrow = load->latest_narrow;
     else load->l2_narrow = load->latest_narrow;
     if (load->is_queued)

@@ -8,7 +8,7 @@ advanced by `bytes / port speed`.
 Cores that do the same are simulated in step, one for all, where silicon has them some way apart:
 there some rest while others load, and the link moves on. So a link that has rested makes up for it:
 copies go at the speed of their ports until it has moved what it left, or as much as the cores are
-apart.
+apart. Who uses a link may say that its users are in step for a while: then its rest does not count.
 
 Arithmetic is in integers, so that times are the same on every machine, and equal copies stay equal
 whatever the order in which they came.
@@ -59,6 +59,8 @@ class Link:
         """The most that it makes up for, in PORT_UNITS x cycles."""
         self._rested = 0
         """What it could have moved and has not made up for, in PORT_UNITS x cycles, up to that."""
+        self._in_step = 0
+        """Reasons for which its users are in step at present."""
         self._virtual = 0
         self._since = 0
         self._load = 0
@@ -85,6 +87,16 @@ class Link:
         self._load += copy.load
         self._is_planned = False
 
+    def begin_in_step(self) -> None:
+        """Count no rest from now on until :meth:`end_in_step` has been called as often."""
+        self._advance()
+        self._in_step += 1
+
+    def end_in_step(self) -> None:
+        """Take back one :meth:`begin_in_step`."""
+        self._advance()
+        self._in_step -= 1
+
     def _remove(self, copy: Copy) -> None:
         self._load -= copy.load
 
@@ -102,7 +114,8 @@ class Link:
             if speed < TICKS:
                 self._narrow += passed
         unused = (self.width - self._load) * passed
-        if unused > 0 or self._rested > 0:
+        is_counted = unused < 0 or not self._in_step
+        if is_counted and (unused > 0 or self._rested > 0):
             self._rested = min(self.most_rested, self._rested + unused)
         self._since = now
 

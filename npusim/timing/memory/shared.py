@@ -110,6 +110,8 @@ class Answer(NamedTuple):
     None where that slows nobody."""
     is_aliased: bool
     """Whether other cores ask for the same lines in few parts of the L2."""
+    is_in_step: bool
+    """Whether other cores ask for the same lines at once, and the L2 minds."""
 
     @property
     def traits(self) -> tuple[int, int, int | None, bool]:
@@ -117,7 +119,7 @@ class Answer(NamedTuple):
         return self.found.hits, self.found.misses, self.shared_port, self.is_aliased
 
 
-STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False)
+STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False, is_in_step=False)
 """Stores fare alike, whatever their lines."""
 
 
@@ -150,7 +152,8 @@ class SharedMemory:
             ("gm", True): reads,
             ("gm", False): reads if spec.gm.bus == "shared" else writes,
             ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
-            # What comes in from global memory passes it as it comes, and so do stores.
+            # What comes in from global memory passes it as it comes, and so do stores. Cores that
+            # ask for the same lines at once wait for the same answers, which keeps them in step.
             ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock, apart_cycles),
         }
         self._clock_hz = clock
@@ -195,7 +198,8 @@ class SharedMemory:
         cached = [request for request in requests if request.is_cached or not request.is_read]
         found = iter(self._l2.touch([_use(request) for request in cached]))
         readers = Counter[tuple[str, int]]()
-        if any(request.is_slowed_by_others for request in requests):
+        minds = self.links["l2", False].most_rested > 0
+        if minds or any(request.is_slowed_by_others for request in requests):
             for request in requests:
                 if request.is_read:
                     readers[request.first_line] += request.copies // request.different
@@ -206,12 +210,10 @@ class SharedMemory:
                 answers.append(STORED)
                 continue
             lines = next(found) if request.is_cached else self._past(request)
-            if not request.is_slowed_by_others:
-                answers.append(Answer(lines, None, is_aliased=False))
-                continue
             of_it = readers[request.first_line]
             shared_port = self._shared_port(request, of_it)
-            answers.append(Answer(lines, shared_port, request.is_aliased and of_it > 1))
+            is_aliased = request.is_aliased and of_it > 1
+            answers.append(Answer(lines, shared_port, is_aliased, minds and of_it > 1))
         return answers
 
     def move(self, request: Request, answers: Sequence[tuple[Answer, int]], done: Done) -> None:
@@ -267,7 +269,7 @@ class SharedMemory:
         once, whose requests are answered one after the other; None where that slows nobody. The L2
         merges those that it keeps the lines of.
         """
-        if request.is_cached or readers == 1 or not self._same_line_ns:
+        if request.is_cached or readers <= 1 or not self._same_line_ns:
             return None
         cycles = readers * self._same_line_ns * self._clock_hz / 1e9
         return max(1, round(request.piece_bytes * PORT_UNITS / cycles))
@@ -290,7 +292,8 @@ class _Load:
     """
 
     __slots__ = (
-        *("_answers", "_done", "_far_bytes", "_found", "_is_queued", "_latest", "_memory"),
+        *("_answers", "_done", "_far_bytes", "_found", "_is_in_step", "_is_queued", "_latest"),
+        "_memory",
         *("_request", "_since", "_under_way", "_unturned", "gm_narrow", "l2_narrow", "turning"),
     )
 
@@ -314,6 +317,8 @@ class _Load:
         of global memory."""
         self._is_queued = False
         """Whether it is slowed by others that ask for the same lines."""
+        self._is_in_step = any(answer.is_in_step for answer, _ in answers)
+        """Whether some of its cores wait together with others."""
         self._unturned = 0
         """Cycles that its bytes alone take at the core's ports."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
@@ -321,7 +326,9 @@ class _Load:
     def begin(self) -> None:
         """Ask for all bytes."""
         memory, request, found = self._memory, self._request, self._found
-        _, shared_port, is_aliased = self._answers[0][0]
+        _, shared_port, is_aliased, _ = self._answers[0][0]
+        if self._is_in_step:
+            memory.links["l2", False].begin_in_step()
         nbytes, far_bytes = request.nbytes, self._far_bytes
         near_bytes = nbytes - far_bytes
         self._since = int(memory.env.now)
@@ -373,6 +380,8 @@ class _Load:
         self._under_way -= 1
         if self._under_way:
             return
+        if self._is_in_step:
+            self._memory.links["l2", False].end_in_step()
         _, narrow, is_far = self._latest
         if is_far:
             self.gm_narrow = narrow
