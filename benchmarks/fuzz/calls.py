@@ -120,6 +120,11 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_grouped_matmul_swiglu_quant":
+            weight = rng.integers(-128, 128, (2, 16 * k, 32)).astype(np.int8)
+            return {"x": tensor((m, 16 * k), "int8"), "weight": Tensor.of(weight, "FRACTAL_NZ"),
+                    "group_list": np.array([m // 2, m]), "x_scale": tensor((m,), "float32"),
+                    "weight_scale": tensor((2, 32), dtype)}  # fmt: skip
         case "npu_quant_matmul" if rng.random() < 0.2:
             scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
             return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),
@@ -153,6 +158,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
 def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[str, Any]:
     """Rows in three groups, of floats or of int8."""
     m, k, n = sizes
+    if rng.random() < 0.4:
+        return _of_quantised_weights(rng, (m, k, n))
     dtype, output = [
         ("float16", None), ("bfloat16", None), ("int8", "int32"), ("int8", "float16"),
         ("int8", "bfloat16"),
@@ -166,6 +173,27 @@ def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[
         given["per_token_scale"] = tensor_of(rng, (m,), "float32")
     weight = tensor_of(rng, (3, k, n), dtype, layout)
     return given | {"weight": weight, "group_list": ends, "group_type": 0, "split_item": 3}
+
+
+def _of_quantised_weights(rng: Rng, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """Rows in three groups by weights of int8 or int4: floats, int8 or int4."""
+    m, k, n = sizes
+    counts = np.diff(np.sort(rng.integers(0, m, 4, endpoint=True)))
+    groups = {"group_list": counts, "group_list_type": 1, "group_type": 0, "split_item": 3}
+    kind = str(rng.choice(["float16", "bfloat16", "int8", "int32"]))
+    if kind in FLOATS:
+        numbers = {
+            name: tensor_of(rng, (3, n), kind) for name in ("antiquant_scale", "antiquant_offset")
+        }
+        weight = tensor_of(rng, (3, k, n), "int8")
+        return groups | numbers | {"x": tensor_of(rng, (m, k), kind), "weight": weight}
+    k, n = 64 * max(1, k // 64), 8 * max(1, n // 8)
+    x = tensor_of(rng, (m, k), "int8") if kind == "int8" else tensor_of(rng, (m, k // 8), "int32")
+    bias = {"bias": tensor_of(rng, (3, n), "float32")} if kind == "int8" else {}
+    scale = rng.integers(0, 2**31, (3, n), dtype=np.uint64)
+    more = {"scale": scale, "per_token_scale": tensor_of(rng, (m,), "float32")}
+    weight = tensor_of(rng, (3, k, n // 8), "int32")
+    return groups | bias | more | {"x": x, "weight": weight, "output_dtype": "float16"}
 
 
 def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str) -> dict[str, Any]:
@@ -189,6 +217,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
         case "npu_apply_rotary_pos_emb":
             heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
+        case "npu_fused_infer_attention_score":
+            return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":
@@ -221,6 +251,29 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), dtype)}
         case _:
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
+
+
+def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of one request in TND, its keys in pages or not, causal where it can be."""
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
+    own: dict[str, Any] = {
+        "query": tensor_of(rng, (tokens, heads * group, size), dtype),
+        "actual_seq_lengths": [tokens],
+        "actual_seq_lengths_kv": [keys],
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": "TND",
+    }
+    shape: tuple[int, ...] = keys, heads, size
+    if rng.random() < 0.5:
+        blocks = -(-keys // 128)
+        shape = blocks, 128, heads * size
+        table = rng.permutation(blocks).astype(np.int32)[None]
+        own |= {"block_table": table, "block_size": 128}
+    if keys >= tokens:
+        own |= {"sparse_mode": 3, "atten_mask": np.triu(np.ones((2048, 2048), np.int8), 1)}
+    return own | {name: tensor_of(rng, shape, dtype) for name in ("key", "value")}
 
 
 def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:

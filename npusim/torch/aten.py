@@ -17,7 +17,7 @@ import torch
 from npusim.torch import products
 from npusim.torch.fallback import HostOp, is_on_host
 from npusim.torch.kernels import Given, launch, takes
-from npusim.torch.relabel import to_host
+from npusim.torch.relabel import overwrite
 from npusim.torch.views import contiguous, copied, is_plain
 
 __all__ = ["kernels"]
@@ -26,59 +26,87 @@ Take = Callable[..., Given | None]
 """The arguments of an operation as the operator takes them; None where it does not."""
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
+MULTIPLIED = (torch.float32, torch.float16, torch.int32)
 
 
 class CardOp:
     """An operation of torch with an operator of npusim."""
 
-    __slots__ = ("_host", "_is_bool", "_name", "_take")
+    __slots__ = ("_host", "_name", "_take")
 
     def __init__(self, op: Any, name: str, take: Take) -> None:
         self._host, self._name, self._take = HostOp(op), name, take
-        self._is_bool = name in COMPARISONS
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        found = None if is_on_host() else self._on_card(*args, **kwargs)
+        found = None if is_on_host() else self.on_card(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 
-    def _on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         """The result of the kernel; None where none takes the call."""
-        given = self._take(*args, **kwargs)
-        if given is None:
-            return None
-        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
-        if not all(map(is_plain, tensors)) or not takes(self._name, given):
-            return None
-        found = launch(
-            self._name,
-            {
-                key: contiguous(value) if isinstance(value, torch.Tensor) else value
-                for key, value in given.items()
-            },
-        )
-        return found.view(torch.bool) if self._is_bool else found
+        return _launched(self._name, self._take(*args, **kwargs))
+
+
+def _launched(name: str, given: Given | None) -> torch.Tensor | None:
+    """What operator *name* makes of *given*, views copied first; None where it does not take it."""
+    if given is None:
+        return None
+    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    if not all(map(is_plain, tensors)) or not takes(name, given):
+        return None
+    found = launch(
+        name,
+        {
+            key: contiguous(value) if isinstance(value, torch.Tensor) else value
+            for key, value in given.items()
+        },
+    )
+    return found.view(torch.bool) if name in COMPARISONS else found
+
+
+class MultipleOp(CardOp):
+    """A sum or difference, with a factor of the second operand: one kernel for both.
+
+    Of bfloat16 there are two, and factor and product are rounded to it (aclnnAdd and aclnnSub of
+    ops-math).
+    """
+
+    def on_card(self, x: Any, other: Any, *, alpha: Any = 1) -> Any:
+        given = self._take(x, other)
+        if alpha == 1 or given is None:
+            return _launched(self._name, given)
+        if x.dtype == torch.bfloat16 and isinstance(other, torch.Tensor):
+            return _launched(self._name, self._take(x, torch.mul(other, alpha)))
+        sign = -1 if self._name == "sub" else 1
+        is_known = x.dtype in MULTIPLIED
+        return _launched("axpy", given | {"alpha": sign * alpha}) if is_known else None
 
 
 class SumOp(CardOp):
     """The same along an axis, which may stay as one of length 1."""
 
-    def _on_card(self, x: Any, dim: Any = (), keepdim: Any = False, **kwargs: Any) -> Any:
-        found = super()._on_card(x, dim, **kwargs)
+    def on_card(self, x: Any, dim: Any = (), keepdim: Any = False, **kwargs: Any) -> Any:
+        found = super().on_card(x, dim, **kwargs)
         if found is None or not keepdim:
             return found
         return found.unsqueeze(dim[0] if isinstance(dim, list | tuple) else dim)
 
 
-class InPlaceOp(CardOp):
-    """The same where the result is written over the first tensor."""
+class InPlaceOp:
+    """An operation whose result is written over the first tensor."""
 
-    def _on_card(self, x: Any, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+    __slots__ = ("_host", "_kernel")
+
+    def __init__(self, op: Any, kernel: CardOp) -> None:
+        self._host, self._kernel = HostOp(op), kernel
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         others = [value for value in args if isinstance(value, torch.Tensor)]
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
-        found = super()._on_card(x, *args, **kwargs) if fits else None
+        is_on_card = fits and not is_on_host()
+        found = self._kernel.on_card(x, *args, **kwargs) if is_on_card else None
         if found is None:
-            return None
-        to_host(x).copy_(to_host(found))
+            return self._host(x, *args, **kwargs)
+        overwrite(x, found)
         return x
 
 
@@ -105,13 +133,22 @@ class CopyOp:
 
 def kernels() -> dict[str, Callable[..., Any]]:
     """Operation of aten -> its kernel for the card."""
-    found: dict[str, Callable[..., Any]] = {**products.kernels(), "clone": CopyOp()}
-    for kind, table in ((CardOp, _TABLE), (SumOp, _SUMS), (InPlaceOp, _IN_PLACE)):
-        for full, (name, take) in table.items():
-            packet, _, overload = full.partition(".")
-            op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            found[full] = kind(op, name, take)
+    known = {
+        full: kind(_named(full), name, take)
+        for kind, table in ((CardOp, _TABLE), (MultipleOp, _MULTIPLES), (SumOp, _SUMS))
+        for full, (name, take) in table.items()
+    }
+    found: dict[str, Callable[..., Any]] = {**known, **products.kernels(), "clone": CopyOp()}
+    for full in _IN_PLACE:
+        packet, dot, overload = full.partition(".")
+        in_place = f"{packet}_{dot}{overload}"
+        found[in_place] = InPlaceOp(_named(in_place), known[full])
     return found
+
+
+def _named(full: str) -> Any:
+    packet, _, overload = full.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 # ---- arguments ----
@@ -121,8 +158,8 @@ def _one(x: torch.Tensor, **_: Any) -> Given | None:
     return {"x": x} if x.dtype in REALS else None
 
 
-def _two(x: Any, other: Any, *, alpha: Any = 1) -> Given | None:
-    if alpha != 1 or not isinstance(x, torch.Tensor) or x.dtype not in REALS:
+def _two(x: Any, other: Any) -> Given | None:
+    if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
         return None
     number = _number(other)
     if number is None:
@@ -184,7 +221,7 @@ _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "s
            "gelu", "relu")  # fmt: skip
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, _one) for name in _OF_ONE},
-    **{f"{name}.Tensor": (name, _two) for name in ("add", "sub", "mul", *COMPARISONS)},
+    **{f"{name}.Tensor": (name, _two) for name in ("mul", *COMPARISONS)},
     **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
     **{name: (name, _two) for name in ("maximum", "minimum")},
     "div.Tensor": ("div", _floats),
@@ -193,20 +230,22 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "_log_softmax": ("log_softmax", _rows),
     "cat": ("concat", _joined),
     "embedding": ("embedding", _table),
+    **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", _filled)),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""
+_MULTIPLES: dict[str, tuple[str, Take]] = {
+    f"{name}.Tensor": (name, _two) for name in ("add", "sub")
+}
+"""The same with a factor of the second operand."""
 _SUMS: dict[str, tuple[str, Take]] = {
     "sum.dim_IntList": ("sum", _rows),
     "mean.dim": ("mean", _rows),
     "amax": ("amax", _rows),
 }
 """The same for operations along an axis."""
-_IN_PLACE: dict[str, tuple[str, Take]] = {
-    **{f"{name}_": (name, _one) for name in _OF_ONE if name not in ("silu", "gelu")},
-    **{f"{name}_.Tensor": (name, _two) for name in ("add", "sub", "mul")},
-    "div_.Tensor": ("div", _floats),
-    "fill_.Scalar": ("fill", _filled),
-    "fill_.Tensor": ("fill", _filled),
-    "zero_": ("fill", _filled),
-}
-"""The same for operations that write over their first tensor."""
+_IN_PLACE = (
+    *(name for name in _OF_ONE if name not in ("silu", "gelu")),
+    *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),
+    *("fill.Scalar", "fill.Tensor", "zero"),
+)
+"""Those that also write over their first tensor."""

@@ -15,7 +15,9 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from npusim.torch import card, shapes
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -103,6 +105,8 @@ class HostOp:
         self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not card.computes_values():
+            return self._by_shapes(args, kwargs)
         # A call's state is a plain object: closures that refer to themselves would keep every
         # tensor alive until the garbage collector runs.
         call = _Call(self)
@@ -131,6 +135,17 @@ class HostOp:
             ) from None
         call.give_back()
         return call.up(result)
+
+    def _by_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.op is torch.ops.aten._local_scalar_dense.default:
+            shapes.refuse("the number in a tensor")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        sizes = [tensor.numel() for tensor in tensors if tensor.is_npu]
+        clock.host(self.name, self.is_kernel and (any(sizes) or not sizes) and not _on_host)
+        run = self.op
+        if any(type(args[place]) in NUMBERS for place in self.tensors if place < len(args)):
+            run = self.op.overloadpacket
+        return shapes.run(run, args, kwargs)
 
     def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
         call.renew_empty(named)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from npusim.torch.clock import clock
-from npusim.torch.relabel import to_host
+from npusim.torch.relabel import overwrite
 
 __all__ = [
     "NPUGraph",
@@ -143,8 +143,7 @@ def _again(step: _Step) -> None:
         if isinstance(leaf, torch.Tensor) and leaf.is_npu and id(leaf) not in given
     ]
     for old, new in zip(step.made, found, strict=True):
-        # The kernel itself writes there on a card, so that this is no kernel.
-        to_host(old).copy_(to_host(new))
+        overwrite(old, new)
 
 
 class graph:  # noqa: N801

@@ -10,13 +10,12 @@ matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
 * k = 1 is Mul and never reaches the cube, but on Atlas inference, with a bias or FRACTAL_NZ, and
   with bfloat16 of more than 4000 columns or fewer than 10000 elements;
 * a number a column that is added is a bias, of bfloat16 cast to float32 first;
-* a whole matrix is added by a kernel of its own: to the product in float32, as which the matrix is
-  then cast too, and the sum back; to the product as it is rounded on Atlas inference, and where the
-  weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
+* a whole matrix is added by a kernel of its own, Axpy if there is an `alpha`: to the product in
+  float32, as which the matrix is then cast too, and the sum back; to the product as it is rounded
+  on Atlas inference, and where the weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
 
-Products of float32 on A2 and A3 run on the host and are counted as not timed, and so are sums with
-`alpha` other than 1. That a result is of the type of the first matrix, where the two differ, is
-assumed.
+Products of float32 on A2 and A3 run on the host and are counted as not timed. That a result is of
+the type of the first matrix, where the two differ, is assumed.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ def _sum(
         found = _product(a, b)
         scaled = {"x": found, "other": float(alpha)}
         return found if found is None or alpha == 1 else launch("mul", scaled)
-    if not is_plain(x) or alpha != 1:
+    if not is_plain(x) or alpha == 0:
         return None
-    if beta == 1 and tuple(x.shape) in ((columns,), (1, columns)):
+    if alpha == beta == 1 and tuple(x.shape) in ((columns,), (1, columns)):
         return _product(a, b, x)
     is_wide = not _is_inference() and formats.get(b) == formats.ND
     known = (torch.float16, torch.bfloat16) if is_wide else (torch.float16,)
@@ -93,10 +92,15 @@ def _sum(
     x = contiguous(x)
     if beta != 1:
         x = launch("mul", {"x": x, "other": float(beta)})
-    if not is_wide:
-        return launch("add", {"x": found, "other": x})
-    added = launch("add", {"x": found, "other": launch("cast", {"x": x, "dtype": "float32"})})
-    return cast(added, a.dtype)
+    if is_wide:
+        x = launch("cast", {"x": x, "dtype": "float32"})
+    if not takes("add", {"x": found, "other": x}):
+        x = contiguous(x.expand(found.shape))
+    if alpha == 1:
+        found = launch("add", {"x": found, "other": x})
+    else:
+        found = launch("axpy", {"x": x, "other": found, "alpha": float(alpha)})
+    return cast(found, a.dtype) if is_wide else found
 
 
 def _is_inference() -> bool:
@@ -119,7 +123,7 @@ def _product(
         return launch("mul", {"x": contiguous(a), "other": contiguous(b)})
     precision = _precision(a.dtype, b.dtype)
     if precision == torch.float32:
-        return _of_two_types(a, b) if a.dtype != b.dtype and bias is None else None
+        return _of_two_types(a, b, bias) if a.dtype != b.dtype else None
     x1, x2 = _factor(a, precision), _factor(b, precision)
     if x1 is None or x2 is None:
         return None
@@ -139,12 +143,19 @@ def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     return a if a == b else torch.float32
 
 
-def _of_two_types(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+def _of_two_types(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor | None:
     """The product in float32, which runs on the host, as the type of *a*."""
-    wide = [x if x.dtype == torch.float32 else cast(x, torch.float32) for x in (a, b)]
-    if wide[0] is None or wide[1] is None:
+    single = torch.float32
+    x1, x2 = (x if x.dtype == single else cast(x, single) for x in (a, b))
+    if x1 is None or x2 is None:
         return None
-    found = torch.matmul(wide[0], wide[1])
+    if bias is None:
+        found = torch.matmul(x1, x2)
+    else:
+        add = torch.addmm if a.dim() == 2 else torch.baddbmm
+        found = add(_bias(bias, single), x1, x2)
     return found if found.dtype == a.dtype else cast(found, a.dtype)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from npusim.torch import card, shapes
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
@@ -27,6 +28,9 @@ def _empty(
     size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
 ) -> torch.Tensor:
     _check(device)
+    if not card.computes_values():
+        order = _order(memory_format)
+        return shapes.like(torch.empty(size, dtype=dtype, device="meta", memory_format=order))
     return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=_order(memory_format)))
 
 
@@ -34,6 +38,8 @@ def _empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any
 ) -> torch.Tensor:
     _check(device)
+    if not card.computes_values():
+        return to_npu(shapes.untouched(size, stride, dtype or torch.get_default_dtype()))
     return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
@@ -70,7 +76,10 @@ def _copy_from(
 ) -> torch.Tensor:
     if source.is_npu and target.is_npu and target.numel():
         source = _moved(source, target)
-    to_host(target).copy_(to_host(source), non_blocking)
+    if card.computes_values():
+        to_host(target).copy_(to_host(source), non_blocking)
+    elif source.is_npu and not target.is_npu:
+        shapes.refuse("a copy to the host")
     return target
 
 
@@ -109,6 +118,11 @@ def _to_copy(
     found = _converted(tensor, dtype, memory_format) if is_there and tensor.is_npu else None
     if found is not None:
         return found
+    if not card.computes_values():
+        if not is_there:
+            shapes.refuse("a copy to the host")
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return shapes.like(aten._to_copy(meta, dtype=dtype, memory_format=memory_format))
     on_host = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
     return to_npu(on_host) if is_there else on_host
 
@@ -128,6 +142,11 @@ def _converted(tensor: torch.Tensor, dtype: Any, memory_format: Any) -> torch.Te
 
 def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
     """Adopt memory of the new size: that from DLPack cannot grow."""
+    if not card.computes_values():
+        order = _order(memory_format)
+        new = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=order)
+        tensor.data = shapes.like(new)
+        return tensor
     old = to_host(tensor)
     new = torch.empty(size, dtype=old.dtype, memory_format=_order(memory_format))
     kept = min(old.numel(), new.numel())

@@ -11,8 +11,9 @@ Transpose    ``permute``        axes are in another order than in memory
 BroadcastTo  ``broadcast_to``   an axis has one element in memory
 ===========  =================  ================================================
 
-Views cut along two axes, with steps between elements of a row, or whose copy the operators here do
-not take, are copied on the host and counted as not timed.
+Views cut along two axes, or whose copy the operators here do not take, are copied on the host and
+counted as not timed. That elements which lie apart, as those of a column, are such parts of rows is
+assumed: for some of them the vendor has StridedSlice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import torch
 from npusim.torch import formats
 from npusim.torch.clock import clock
 from npusim.torch.kernels import launch, takes
-from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.relabel import overwrite
 
 __all__ = ["cast", "contiguous", "copied", "is_plain"]
 
@@ -52,7 +53,8 @@ def contiguous(x: torch.Tensor) -> torch.Tensor:
         found = found.view(torch.bool) if found is not None and is_bool else found
     if found is None:
         clock.host("aten.clone.default")
-        found = to_npu(to_host(x).contiguous())
+        found = torch.empty_like(x, memory_format=torch.contiguous_format)
+        overwrite(found, x)
     return found
 
 

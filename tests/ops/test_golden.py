@@ -66,6 +66,14 @@ def _heads(count: int, dtype: str) -> TensorSpec:
 ROWS_OF_HALVES, ROWS_OF_BYTES = (TensorSpec((20, 40), dtype) for dtype in ("float16", "int8"))
 HALF_EXPERTS, BYTE_EXPERTS = (TensorSpec((2, 40, 260), dtype) for dtype in ("float16", "int8"))
 GROUPED = {"group_list": np.array([0, 20]), "group_type": 0, "split_item": 3}
+ATTENTION = {
+    "atten_mask": TensorSpec((2048, 2048), "int8"),
+    "num_key_value_heads": 1,
+    "scale": 0.125,
+    "input_layout": "TND",
+    "sparse_mode": 3,
+}
+PAGES = {"block_table": np.array([[3, 1, 0], [2, 4, 0]], np.int32), "block_size": 16}
 HALF_ROWS = TensorSpec((4, 72), "float16")
 HALF_ROW = TensorSpec((72,), "float16")
 BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
@@ -282,6 +290,24 @@ CASES = [
             ("whole_table", 9, 32, A2), ("ragged", 9, 40, A2), ("pieces", 2, 60000, A2),
         )
     ),
+    # Two tiles of keys, the mask on the second one; pages; keys that are split over four cores.
+    Case(
+        "npu_fused_infer_attention_score", "causal",
+        (TensorSpec((5, 1, 32), "float16"), *[TensorSpec((520, 1, 32), "float16")] * 2), (A2,),
+        ATTENTION | {"actual_seq_lengths": [5], "actual_seq_lengths_kv": [520]},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "pages",
+        (TensorSpec((2, 4, 32), "bfloat16"), *[TensorSpec((5, 16, 32), "bfloat16")] * 2), (A2,),
+        ATTENTION | PAGES
+        | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [40, 17], "num_heads": 4},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "split",
+        (TensorSpec((1, 4, 32), "float16"), *[TensorSpec((64, 16, 32), "float16")] * 2), ALL[1:2],
+        ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
+        | {"actual_seq_lengths": [1], "actual_seq_lengths_kv": [1024], "num_heads": 4}, 3,
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
@@ -324,6 +350,13 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    # A cube core, and the vector cores that have both rows of two groups.
+    Case(
+        "npu_grouped_matmul_swiglu_quant", "whole",
+        (TensorSpec((2, 32), "int8"), TensorSpec((2, 32, 64), "int8", "FRACTAL_NZ"),
+         np.array([1, 2]), TensorSpec((2, 64), "float32"), TensorSpec((2,), "float32")),
+        (A2,),
+    ),
     Case(
         "matmul", "float32_sums",
         (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
@@ -358,6 +391,25 @@ CASES = [
         (TensorSpec((2, 2, 40), "int8"), TensorSpec((40, 32), "int8"), ONE), (INFERENCE,),
     ),
     # Two experts, of which one has no rows, with tiles that go through the ring once more.
+    Case(
+        "npu_grouped_matmul", "antiquant", (ROWS_OF_HALVES, BYTE_EXPERTS), (A2,),
+        GROUPED | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
+        ),
+    ),
+    Case(
+        "npu_grouped_matmul", "a4w4",
+        (TensorSpec((20, 8), "int32"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((20,), "float32")},
+    ),
+    Case(
+        "npu_grouped_matmul", "a8w4",
+        (TensorSpec((3, 64), "int8"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((3,), "float32"), "bias": TensorSpec((2, 64), "float32")}
+        | {"group_list": np.array([1, 2]), "group_list_type": 1},
+    ),
     Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
     Case(
         "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),

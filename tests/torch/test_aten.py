@@ -130,7 +130,7 @@ def test_a_selection_takes_a_mask() -> None:
     "call",
     [
         lambda x: x + torch.ones(4, dtype=torch.float32).npu(),
-        lambda x: torch.add(x, x, alpha=2),
+        lambda x: torch.add(x.double(), x.double(), alpha=2),
         lambda x: x.t().add_(1),
         lambda x: x.new_tensor([1, 2], dtype=torch.int64) + 1,
         lambda x: x.sum(),
@@ -241,6 +241,24 @@ def test_printing_is_no_kernel() -> None:
     x, before = numbers(), sum(clock.not_timed.values())
     assert "device='npu:0'" in repr(x)
     assert sum(clock.not_timed.values()) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])
+def test_a_multiple_is_added_by_one_kernel(dtype: Any) -> None:
+    x = (numbers(torch.float32) * 10).to(dtype)
+    for call, alpha in ((torch.add, 3), (torch.sub, -3)):
+        found, launches = launched(lambda call=call, alpha=alpha: call(x, x, alpha=alpha))
+        assert launches == 1
+        plain = x.cpu().numpy()
+        expected = npusim.run("axpy", plain, plain, 3, device="ascend910b2", timing=False).output
+        np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
+
+
+def test_a_multiple_of_bfloat16_is_rounded_by_a_kernel_of_its_own() -> None:
+    x = numbers(torch.bfloat16)
+    found, launches = launched(lambda: torch.add(x, x, alpha=0.3))
+    assert launches == 2
+    assert torch.equal(found.cpu(), (x * 0.3 + x).cpu())
 
 
 def test_gradients_pass_through() -> None:

@@ -141,7 +141,14 @@ def test_two_types_are_cast_to_float32() -> None:
     x, w = drawn(8, 32), drawn(32, 64, dtype=BRAIN)
     found, names = recorded(lambda: x @ w)
     assert names == ["cast", "cast", "aten.mm.default", "cast"]
-    assert torch.equal(found.cpu(), (x.cpu().float() @ w.cpu().float()).half())
+    exact = x.cpu().float() @ w.cpu().float()
+    assert torch.equal(found.cpu(), exact.half())
+    bias = drawn(64)
+    found, names = recorded(lambda: torch.addmm(bias, x, w))
+    assert names == ["cast", "cast", "cast", "aten.addmm.default", "cast"]
+    assert torch.equal(
+        found.cpu(), torch.addmm(bias.cpu().float(), x.cpu().float(), w.cpu().float()).half()
+    )
 
 
 def test_atlas_inference_multiplies_float16_alone() -> None:
@@ -158,18 +165,30 @@ def test_atlas_inference_multiplies_float16_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("beta", [1, 0.5])
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.5, 1), (1, 3)])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_a_whole_matrix_is_added_in_float32(dtype: Any, beta: float, batch: Any) -> None:
+def test_a_whole_matrix_is_added_in_float32(
+    dtype: Any, beta: float, alpha: float, batch: Any
+) -> None:
     x, w, other = (drawn(*batch, *shape, dtype=dtype) for shape in ((16, 32), (32, 64), (16, 64)))
     add = torch.baddbmm if batch else torch.addmm
-    found, names = recorded(lambda: add(other, x, w, beta=beta))
+    found, names = recorded(lambda: add(other, x, w, beta=beta, alpha=alpha))
     scaled = ["mul"] if beta != 1 else []
-    assert names == ["matmul", *scaled, "cast", "add", "cast"]
+    assert names == ["matmul", *scaled, "cast", "add" if alpha == 1 else "axpy", "cast"]
     given = plain(x), plain(w)
     sums = npusim.run("matmul", *given, output_dtype="float32", device="ascend910b2").output
-    expected = torch.from_numpy(np.asarray(sums)) + (other.cpu() * beta).float()
-    assert torch.equal(found.cpu(), expected.to(dtype))
+    scaled_sums = torch.from_numpy(np.asarray(sums)) * alpha
+    expected = scaled_sums + (other.cpu() * beta).float()
+    torch.testing.assert_close(found.cpu(), expected.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (16, 1), (1,), (3, 1, 64)])
+def test_what_is_added_is_broadcast(shape: tuple[int, ...]) -> None:
+    x, w, other = drawn(3, 16, 32), drawn(3, 32, 64), drawn(*shape)
+    found, names = recorded(lambda: torch.baddbmm(other, x, w))
+    assert [name for name in names if "aten" in name] == []
+    expected = torch.baddbmm(other.cpu().float(), x.cpu().float(), w.cpu().float())
+    torch.testing.assert_close(found.cpu().float(), expected, rtol=2e-3, atol=2e-3)
 
 
 def test_the_sum_in_float32_is_rounded_once() -> None:
@@ -195,7 +214,7 @@ def test_a_sum_that_is_scaled_away_is_the_product() -> None:
         lambda x, w: x[:0] @ w,
         lambda x, w: x.double() @ w.double(),
         lambda x, w: torch.mm(x, w, out=torch.empty(8, 64, dtype=HALF, device="npu")),
-        lambda x, w: torch.addmm(torch.ones(8, 64, dtype=HALF, device="npu"), x, w, alpha=2),
+        lambda x, w: torch.addmm(torch.ones(8, 64, dtype=HALF, device="npu"), x, w, alpha=0),
     ],
     ids=["empty", "float64", "out", "alpha"],
 )

@@ -113,6 +113,43 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"input": half(4, 3, 32), "smooth_scales": half(32)},
         {"dst_type": "int8"},
     ),
+    "attention": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(5, 4, 64),
+            "key": half(9, 2, 64),
+            "value": half(9, 2, 64),
+            "atten_mask": torch.triu(torch.ones(2048, 2048), 1).bool(),
+            "actual_seq_lengths": [2, 5],
+            "actual_seq_lengths_kv": [4, 9],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "TND",
+            "sparse_mode": 3,
+            "softmax_lse_flag": True,
+        },
+        {},
+    ),
+    "attention to pages": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(2, 4, 64).bfloat16(),
+            "key": half(5, 16, 128).bfloat16(),
+            "value": half(5, 16, 128).bfloat16(),
+            "atten_mask": torch.triu(torch.ones(2048, 2048, dtype=torch.int8), 1),
+            "block_table": torch.tensor([[3, 1], [2, 4]], dtype=torch.int32),
+            "actual_seq_lengths": [1, 2],
+            "actual_seq_lengths_kv": [20, 17],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "TND",
+            "sparse_mode": 3,
+            "block_size": 16,
+        },
+        {},
+    ),
     "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
     "norm of a sum": (
         "npu_add_rms_norm",
@@ -196,6 +233,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "a polynomial": ("npu_gelu", {"self": half(4, 32)}, {}),
+    "by tanh": ("npu_gelu", {"self": torch.randn(4, 6), "approximate": "tanh"}, {}),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
@@ -400,6 +439,7 @@ OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
+    ("npu_gelu", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""
@@ -630,6 +670,24 @@ def test_a_cast_to_the_same_format_takes_no_time(weight: Any) -> None:
     assert torch_npu.get_npu_format(torch_npu.npu_format_cast(weight, NZ)) == NZ
     torch_npu.npu_format_cast(integers(4).npu(), 2)
     assert clock.now_us == before
+
+
+def test_weights_of_groups_in_fractals() -> None:
+    plain = integers(2, 32, 64)
+    given = {
+        "x": integers(4, 32),
+        "group_list": torch.tensor([1, 4]),
+        "weight_scale": torch.rand(2, 64),
+        "x_scale": torch.rand(4),
+    }
+    weight = torch_npu.npu_format_cast(plain.npu(), NZ)
+    there = {name: value.npu() for name, value in given.items()}
+    found = torch_npu.npu_grouped_matmul_swiglu_quant(weight=weight, **there)
+    held = npusim.Tensor.of(plain.numpy(), "FRACTAL_NZ")
+    named = {name: array(value) for name, value in given.items()} | {"weight": held}
+    wanted = npusim.run("npu_grouped_matmul_swiglu_quant", device=A2, **named)
+    for output, numbers in zip(found, wanted.outputs.values(), strict=True):
+        np.testing.assert_array_equal(output.cpu().numpy(), numbers)
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
@@ -43,14 +44,16 @@ __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 def _outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
     query, heads = given["query"], given["num_heads"]
-    inner, _, outer = given["input_layout"].partition("_")
-    sizes = dict(zip(inner, query.shape, strict=True))
+    # A query of other dimensions, and a word that is no layout, are refused when it runs.
+    layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
+    inner, *others = layout.split("_")
+    sizes = {axis: query.shape[place] for place, axis in enumerate(inner)}
     if inner == "BSH":
-        sizes |= {"N": heads, "D": sizes["H"] // heads}
+        sizes |= {"N": heads, "D": sizes["H"] // max(1, heads)}
     lse: tuple[Any, ...] = (1,)
     if given["softmax_lse_flag"]:
         lse = (*(sizes[axis] for axis in ("TN" if "T" in inner else "BNS")), 1)
-    return (tuple(sizes[axis] for axis in outer or inner), query.dtype), (lse, "float32")
+    return (tuple(sizes[axis] for axis in (others or [inner])[0]), query.dtype), (lse, "float32")
 
 
 TORCH = TorchFunction(

@@ -31,29 +31,18 @@ from npusim.ops.npu_fused_infer_attention_score.shapes import (
     longest_of,
 )
 
-__all__ = ["DEFAULTS", "Problem", "check"]
+__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check"]
 
 OP = "npu_fused_infer_attention_score"
 LARGEST_TOKENS = 2147483647
 """What pre_tokens and next_tokens are where they hide nothing."""
-DEFAULTS: dict[str, Any] = {
-    "atten_mask": None,
-    "actual_seq_lengths": None,
-    "actual_seq_lengths_kv": None,
-    "block_table": None,
-    "num_heads": 1,
-    "scale": 1.0,
-    "pre_tokens": LARGEST_TOKENS,
-    "next_tokens": LARGEST_TOKENS,
-    "input_layout": "BSH",
-    "num_key_value_heads": 0,
-    "sparse_mode": 0,
-    "inner_precise": 0,
-    "block_size": 0,
-    "softmax_lse_flag": False,
-    "template": None,
-}
-"""The parameters that are simulated, and what they are where they are not given."""
+SIMULATED_OPTIONS = (
+    *("atten_mask", "actual_seq_lengths", "actual_seq_lengths_kv", "block_table", "num_heads"),
+    *("scale", "pre_tokens", "next_tokens", "input_layout", "num_key_value_heads", "sparse_mode"),
+    *("inner_precise", "block_size", "softmax_lse_flag", "template"),
+)
+"""The parameters that may be left out and are simulated."""
+LARGEST_SCALE = float(np.finfo(np.float32).max)
 MODES = {"antiquant_mode": 0, "key_antiquant_mode": 0, "value_antiquant_mode": 0}
 """Parameters of quantised keys, which are not simulated, and what they must be; all other ones must
 be None."""
@@ -80,14 +69,63 @@ class _Operands:
     table: Operand | None
 
 
-def check(spec: DeviceSpec, query: Any, key: Any, value: Any, **given: Any) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError.
+def check(
+    spec: DeviceSpec,
+    query: Any,
+    key: Any,
+    value: Any,
+    *,
+    pse_shift: Any = None,
+    atten_mask: Any = None,
+    actual_seq_lengths: Any = None,
+    actual_seq_lengths_kv: Any = None,
+    dequant_scale1: Any = None,
+    quant_scale1: Any = None,
+    dequant_scale2: Any = None,
+    quant_scale2: Any = None,
+    quant_offset2: Any = None,
+    antiquant_scale: Any = None,
+    antiquant_offset: Any = None,
+    key_antiquant_scale: Any = None,
+    key_antiquant_offset: Any = None,
+    value_antiquant_scale: Any = None,
+    value_antiquant_offset: Any = None,
+    block_table: Any = None,
+    query_padding_size: Any = None,
+    kv_padding_size: Any = None,
+    key_shared_prefix: Any = None,
+    value_shared_prefix: Any = None,
+    actual_shared_prefix_len: Any = None,
+    query_rope: Any = None,
+    key_rope: Any = None,
+    key_rope_antiquant_scale: Any = None,
+    num_heads: Any = 1,
+    scale: Any = 1.0,
+    pre_tokens: Any = LARGEST_TOKENS,
+    next_tokens: Any = LARGEST_TOKENS,
+    input_layout: Any = "BSH",
+    num_key_value_heads: Any = 0,
+    sparse_mode: Any = 0,
+    inner_precise: Any = 0,
+    block_size: Any = 0,
+    antiquant_mode: Any = 0,
+    key_antiquant_mode: Any = 0,
+    value_antiquant_mode: Any = 0,
+    softmax_lse_flag: Any = False,
+    template: Any = None,
+) -> Problem:
+    """Hold a call against the contract of its product line; raises OpError."""
+    options = dict(locals())
+    for name in ("spec", "query", "key", "value"):
+        options.pop(name)
+    return _checked(Contract(OP, spec), query, key, value, options)
 
-    *given* are the parameters of the torch_npu function that may be left out.
-    """
-    contract = Contract(OP, spec)
+
+def _checked(
+    contract: Contract, query: Any, key: Any, value: Any, options: dict[str, Any]
+) -> Problem:
+    """What :func:`check` does; *options* are the parameters that may be left out."""
     _check_chip(contract)
-    options = DEFAULTS | given
     _check_others(contract, options)
     tensors = _operands(contract, query, key, value, options)
     attention = _attention(contract, tensors, options)
@@ -122,7 +160,7 @@ def _check_chip(contract: Contract) -> None:
 def _check_others(contract: Contract, options: dict[str, Any]) -> None:
     """Refuse what is not simulated."""
     for name, value in options.items():
-        if name in DEFAULTS:
+        if name in SIMULATED_OPTIONS:
             continue
         wanted = MODES.get(name)
         # A tensor does not compare as one truth.
@@ -200,8 +238,9 @@ def _attention(contract: Contract, tensors: _Operands, options: dict[str, Any]) 
 def _check_attributes(contract: Contract, numbers: dict[str, int], scale: Any) -> None:
     is_number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
     contract.require(
-        is_number and bool(np.isfinite(scale)),
-        f"scale must be a finite number, not {shown(scale)}; pass 1 / sqrt(columns of a head), say",
+        is_number and bool(abs(scale) <= LARGEST_SCALE),
+        f"scale must be a finite number of fp32, not {shown(scale)}; pass 1 / sqrt(columns "
+        f"of a head), say",
     )
     mode, precise = numbers["sparse_mode"], numbers["inner_precise"]
     contract.require(
@@ -305,15 +344,42 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
             f"({choice.reason}); pass tokens in TND with sparse_mode 3",
             Code.UNSUPPORTED,
         )
-    _check_legacy(contract, a, choice)
+    if choice.template == "FIA":
+        _check_legacy(contract, a)
+    else:
+        _check_fai(contract, a)
     return choice
 
 
-def _check_legacy(contract: Contract, a: Attention, choice: Choice) -> None:
+def _check_fai(contract: Contract, a: Attention) -> None:
+    """What the kernels FAI and FAI-FD take beyond what is simulated of them."""
+    contract.require(
+        a.sparse_mode != 4,
+        "sparse_mode must be 0 or 3 in layout TND, not 4: bands are not simulated; hide no keys "
+        "before those of pre_tokens",
+        Code.UNSUPPORTED,
+    )
+    contract.require(
+        a.inner_precise == 0,
+        f"inner_precise must be 0 in layout TND, not {a.inner_precise}: scores of half the size "
+        f"are not simulated; pass 0",
+        Code.UNSUPPORTED,
+    )
+    for request, (tokens, keys) in enumerate(zip(a.query_lengths, a.kv_lengths, strict=True)):
+        contract.require(
+            a.sparse_mode == 0 or keys == 0 or keys >= tokens,
+            f"a request must have as many keys as query tokens with sparse_mode 3, or none, not "
+            f"{keys} for {tokens} as request {request} has: tokens that see nothing are not "
+            f"simulated; pass all keys",
+            Code.UNSUPPORTED,
+        )
+
+
+def _check_legacy(contract: Contract, a: Attention) -> None:
     """One token a request of as many heads of keys, 256 columns each, is another kernel's."""
     is_legacy = a.group == 1 and a.longest_query == 1 and a.paging is None and a.head_size == 256
     contract.require(
-        choice.template != "FIA" or not is_legacy,
+        not is_legacy,
         "heads must have other than 256 columns where each request has one token and num_heads "
         "heads of keys without a block_table, not 256: the older kernel that takes these is not "
         "simulated; put the keys in pages",

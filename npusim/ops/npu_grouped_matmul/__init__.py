@@ -5,7 +5,19 @@
     y[r] = x[r] @ weight[e] + bias[e]      for the rows r of group e
 
     float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
+    int8 by int8         see `templates.fixpipe` and `templates.dequantise`
 
+    float16 by int8,     weight = f16(f16(f16(weight) + offset) * scale), then the same
+    or int4              bfloat16: weight = bf16((f32(weight) + f32(offset)) * f32(scale))
+
+    int4 by int4         C = f16(C + f16(f32(sum of a group of k) * f19(scale)))         fixpipe
+                         y = round(f32(C) * per_token_scale[row])                  vector cores
+    int8 by int4         x = 16 hi + lo + 8, both int4; C of hi and of lo the same
+                         y = round((f32(C of lo) + f32(C of hi) * 16 + bias) * per_token_scale)
+
+The antiquant_scale and antiquant_offset are those of the columns, or of groups of k and columns
+with int4; so is the scale of int4, 64-bit words whose low half is a float32. The bias of int8 by
+int4 is 8 times the sums of the scaled columns of the weight, which the caller adds up.
 Sums of floats are the cube's, see `matmul`; results are rounded to nearest even, beyond the range
 they become infinite.
 
@@ -35,7 +47,9 @@ What is accepted is what torch_npu-npu_grouped_matmul.md and the checks of ops-t
 * group_list may list fewer rows than x has: those that are left are not written, and stay zero here
   as the allocator gives them. A list that goes beyond x, or that names an expert that is not there,
   is refused, where a card would read on.
-* float32 by float32, and 310P's kernel for float16, are not simulated.
+* float32 by float32, and 310P's kernel for float16, are not simulated. Nor are three kernels for
+  few calls: msd, of float rows by int8 that are fewer than 64 an expert; and of int8 by int4 one
+  that scales groups in float32, and one that unpacks the weight for many rows.
 
 Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 

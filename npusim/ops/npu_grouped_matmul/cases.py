@@ -24,6 +24,7 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.ops._contract import Contract
+from npusim.ops.npu_grouped_matmul.antiquant import antiquant_limits
 from npusim.ops.npu_grouped_matmul.int4 import a4w4_limits, a8w4_limits
 
 __all__ = ["CASES", "PACKED", "Case", "Presence", "case_named", "cases_of"]
@@ -181,6 +182,23 @@ CASES: tuple[Case, ...] = (
         has_activation=True,
         template="dequantise",
         reference="a8w8",
+    ),
+    # ---- weights of int8 and int4 by floats ----
+    *(
+        Case(
+            name=f"a16w{weight.bits}_{name}",
+            x=kind,
+            weight=weight,
+            output=kind,
+            bias=(bias,),
+            has_antiquant=True,
+            group_types=(-1, 0),
+            template="antiquant",
+            reference="antiquant",
+            limits=antiquant_limits,
+        )
+        for weight in (INT8, INT4)
+        for name, kind, bias in (("fp16", FLOAT16, FLOAT16), ("bf16", BFLOAT16, FLOAT32))
     ),
     # ---- weights of int4 ----
     *(
