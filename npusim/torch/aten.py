@@ -32,10 +32,12 @@ Take = Callable[..., Given | None]
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 MULTIPLIED = (torch.float32, torch.float16, torch.int32)
+MOST_SELECTED = 1 << 14
+"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
 COPIED = (*REALS, torch.int64, torch.int8, torch.uint8)
 
 
-SEES_VALUES = ("embedding",)
+SEES_VALUES = ("embedding", "index_select")
 """Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
 
 _on_host: list[str] = []
@@ -208,6 +210,12 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
     return {"weight": weight, "indices": indices} if is_known else None
 
 
+def _selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
+    is_known = x.dtype in COPIED and index.dtype in (torch.int32, torch.int64)
+    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
+    return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
+
+
 def _copied(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Given | None:
     """A copy that lies as *x* does, which is contiguous."""
     kept = (None, torch.preserve_format, torch.contiguous_format)
@@ -232,6 +240,7 @@ _TABLE: dict[str, tuple[tuple[str, Take], ...]] = {
     "mean.dim": (("mean", _rows),),
     "amax": (("amax", _rows),),
     "embedding": (("embedding", _table),),
+    "index_select": (("index_select", _selected),),
     "clone": (("clone", _copied),),
 }
 """Operation of aten -> the operators that may take it, and how its arguments become theirs."""

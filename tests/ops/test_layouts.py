@@ -105,6 +105,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_scatter_nd_update",
         {"self": HALF, "indices": np.array([[N - 1]]), "updates": ones(1, N, dtype=F16)},
     ),
+    "parts": ("index_select", {"x": HALF, "dim": 0, "index": np.array([N - 1])}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",
