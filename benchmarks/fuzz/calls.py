@@ -206,6 +206,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
     match op:
         case "embedding":
             return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
+        case "index_select":
+            return {"x": tensor((k, n), dtype), "dim": 0, "index": rng.integers(0, k, m, np.int32)}
         case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
             half = str(rng.choice(FLOATS[:2]))
             added = {name: tensor((m, n), half) for name in ("x1", "x2")}

@@ -27,6 +27,9 @@ Take = Callable[..., Given | None]
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 MULTIPLIED = (torch.float32, torch.float16, torch.int32)
+SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
+MOST_SELECTED = 1 << 14
+"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
 
 
 class CardOp:
@@ -203,6 +206,12 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
     return {"weight": weight, "indices": indices} if is_known else None
 
 
+def _selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
+    is_known = x.dtype in SELECTED and index.dtype in (torch.int32, torch.int64)
+    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
+    return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
+
+
 def _joined(tensors: list[torch.Tensor], dim: int = 0) -> Given | None:
     """Two tensors, as many as the operator takes."""
     if len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
@@ -230,6 +239,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "_log_softmax": ("log_softmax", _rows),
     "cat": ("concat", _joined),
     "embedding": ("embedding", _table),
+    "index_select": ("index_select", _selected),
     **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", _filled)),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""

@@ -81,6 +81,7 @@ STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 CALLS: dict[str, dict[str, Any]] = {
     "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
+    "index_select": {"x": ones(4, 16), "dim": 0, "index": np.array([1, 3])},
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_add_rms_norm": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
     "npu_add_rms_norm_dynamic_quant": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},

@@ -243,6 +243,14 @@ def test_printing_is_no_kernel() -> None:
     assert sum(clock.not_timed.values()) == before
 
 
+def test_parts_along_an_axis_are_one_kernel_each_time_with_their_own_rows() -> None:
+    x = torch.arange(3 * 4 * 16).reshape(3, 4, 16).half()
+    for index in (torch.tensor([3, 0]), torch.tensor([1, 1])):
+        found, launches = launched(lambda index=index: x.npu().index_select(1, index.npu()))
+        assert launches == 1
+        assert torch.equal(found.cpu(), x.index_select(1, index))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])
 def test_a_multiple_is_added_by_one_kernel(dtype: Any) -> None:
     x = (numbers(torch.float32) * 10).to(dtype)
