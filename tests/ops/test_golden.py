@@ -308,6 +308,17 @@ CASES = [
         ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
         | {"actual_seq_lengths": [1], "actual_seq_lengths_kv": [1024], "num_heads": 4}, 3,
     ),
+    # FIA: a tile under the mask; three tiles of a row of them that three cores share.
+    Case(
+        "npu_fused_infer_attention_score", "fia",
+        (TensorSpec((1, 2, 20, 32), "float16"), *[TensorSpec((1, 1, 40, 32), "float16")] * 2),
+        (A2,), ATTENTION | {"input_layout": "BNSD", "num_heads": 2},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "fia_pieces",
+        (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
+        ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
