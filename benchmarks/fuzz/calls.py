@@ -206,6 +206,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
     match op:
         case "embedding":
             return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
+        case "index_select":
+            return {"x": tensor((k, n), dtype), "dim": 0, "index": rng.integers(0, k, m, np.int32)}
         case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
             half = str(rng.choice(FLOATS[:2]))
             added = {name: tensor((m, n), half) for name in ("x1", "x2")}
@@ -219,6 +221,11 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_fused_infer_attention_score":
             return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
+        case "npu_fused_infer_attention_score_v2":
+            names = {"actual_seq_lengths": "actual_seq_qlen", "num_heads": "num_query_heads"}
+            names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
+            found = _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
+            return {names.get(name, name): value for name, value in found.items()}
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":

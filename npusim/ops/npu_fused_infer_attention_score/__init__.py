@@ -35,14 +35,25 @@ from typing import Any
 from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction
-from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
+from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check, checked
 from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
 from npusim.ops.npu_fused_infer_attention_score.reference import reference
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = [
+    "OPERATOR",
+    "Plan",
+    "Problem",
+    "build",
+    "check",
+    "checked",
+    "outputs",
+    "reference",
+    "tile",
+]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+    """Shapes and dtypes of what comes out, for tensors without values."""
     query, heads = given["query"], given["num_heads"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
     layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
@@ -73,7 +84,7 @@ TORCH = TorchFunction(
     "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
     "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
     aclnn=lambda _: "aclnnFusedInferAttentionScore",
-    outputs=_outputs,
+    outputs=outputs,
 )
 
 OPERATOR = Operator(

@@ -31,7 +31,7 @@ from npusim.ops.npu_fused_infer_attention_score.shapes import (
     longest_of,
 )
 
-__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check"]
+__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check", "checked"]
 
 OP = "npu_fused_infer_attention_score"
 LARGEST_TOKENS = 2147483647
@@ -43,9 +43,12 @@ SIMULATED_OPTIONS = (
 )
 """The parameters that may be left out and are simulated."""
 LARGEST_SCALE = float(np.finfo(np.float32).max)
-MODES = {"antiquant_mode": 0, "key_antiquant_mode": 0, "value_antiquant_mode": 0}
-"""Parameters of quantised keys, which are not simulated, and what they must be; all other ones must
-be None."""
+MODES = {
+    **dict.fromkeys(("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"), 0),
+    **dict.fromkeys(("query_quant_mode", "key_quant_mode", "value_quant_mode"), 0),
+}
+"""Parameters of quantised tensors, of this operator and of its second version: they are not
+simulated, and must be so; all other ones must be None."""
 MAX_MODE = 4
 """Sparse modes up to this one; those from 5 on are not there (the document)."""
 
@@ -118,10 +121,10 @@ def check(
     options = dict(locals())
     for name in ("spec", "query", "key", "value"):
         options.pop(name)
-    return _checked(Contract(OP, spec), query, key, value, options)
+    return checked(Contract(OP, spec), query, key, value, options)
 
 
-def _checked(
+def checked(
     contract: Contract, query: Any, key: Any, value: Any, options: dict[str, Any]
 ) -> Problem:
     """What :func:`check` does; *options* are the parameters that may be left out."""
