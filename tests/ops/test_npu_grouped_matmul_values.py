@@ -279,6 +279,36 @@ def test_pairs_end_with_the_first_expert_without_rows() -> None:
     assert not np.asarray(found.output)[120:].any()
 
 
+@pytest.mark.parametrize(
+    "pairs", [[[1, 5], [0, 15], [2, -1]], [[1, 0], [0, 15], [2, 5]], [[2, 3], [0, 30], [1, 117]]]
+)
+def test_pairs_may_end_at_once_or_never(pairs: Any) -> None:
+    call = QUANT | {"group_list": np.array(pairs), "group_list_type": 2, "output_dtype": "int32"}
+    assert_runs("ascend910b2", weight=weights()["(k, n)"], **call)
+
+
+def test_groups_may_all_be_empty() -> None:
+    rows, none = floats(1, M, K, dtype=np.float16), np.array([0, 0, 0])
+    whole = floats(2, 3, K, N, dtype=np.float16)
+    assert_runs("ascend910b2", x=rows, weight=whole, group_list=none, group_type=0, split_item=3)
+    for ends in ([0, 0, M], [0, 0, 0]):
+        assert_runs("ascend910b2", x=rows, weight=list(whole), group_list=ends, split_item=0)
+    along = {"x": floats(1, K, M, dtype=np.float16).T, "weight": whole[0], "group_type": 2}
+    assert_runs("ascend910b2", **along, group_list=none, split_item=3)
+
+
+def test_int8_by_a_weight_for_each_x() -> None:
+    sizes = ((5, 64, 40), (7, 96, 300))
+    assert_runs(
+        "ascend910b2",
+        x=[small(1, m, k) for m, k, _ in sizes],
+        weight=[small(2, k, n) for _, k, n in sizes],
+        scale=[words(floats(3, n) / 100) for *_, n in sizes],
+        group_type=-1,
+        split_item=0,
+    )
+
+
 # ---- what decides the time ----
 
 

@@ -45,6 +45,11 @@ class Problem(_protocol.Problem):
         return case_named(self.case_name)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether all outputs are; some groups may have no rows."""
+        return not any(spec.size for spec in self.outputs.values())
+
+    @property
     def experts(self) -> int:
         """How many weights there are; along k, how many groups."""
         if self.group_type == 2:

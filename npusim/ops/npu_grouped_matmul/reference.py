@@ -92,7 +92,7 @@ def _counts(group_list: Any, kind: int) -> tuple[tuple[int, int], ...] | None:
     numbers = np.asarray(group_list)
     if kind == 2:
         stop = next((i for i, (_, count) in enumerate(numbers) if count <= 0), len(numbers))
-        return tuple((int(expert), int(count)) for expert, count in numbers[:stop])
+        return tuple((int(expert), max(int(count), 0)) for expert, count in numbers[: stop + 1])
     if kind == 0:
         numbers = np.diff(numbers, prepend=0)
     return tuple((expert, int(count)) for expert, count in enumerate(numbers))
