@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from npusim import ops
 from npusim.torch import contrib, formats, npu, profiler, testing
 from npusim.torch.formats import Format
 from npusim.torch.functions import FUNCTIONS
@@ -34,6 +35,8 @@ def __getattr__(name: str) -> Any:
         near = get_close_matches(name, others, n=1, cutoff=0.9)
         advice = "write it with torch's own operations, which run on the host in no simulated time"
         advice = f"did you mean {near[0]}?" if near else advice
+    if name in ops.NOT_BUILT:
+        advice = ops.in_place_of(name)
     raise AttributeError(
         f"module 'torch_npu' has no attribute {name!r}\nnpusim.torch: torch_npu.{name} must be "
         f"modelled, but is not; {advice}"

@@ -355,6 +355,23 @@ def test_an_operator_that_is_not_modelled_says_so() -> None:
     assert (torch.nn.functional.gelu(gate) * x).device.type == "npu"
 
 
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("npu_incre_flash_attention", "IncreFlashAttention"),
+        ("npu_prompt_flash_attention", "PromptFlashAttention"),
+    ],
+)
+def test_an_operator_that_another_one_stands_in_for_names_it(name: str, kernel: str) -> None:
+    message = (
+        f"module 'torch_npu' has no attribute {name!r}\nnpusim.torch: torch_npu.{name} must be "
+        f"modelled, but is not; call npu_fused_infer_attention_score on Atlas A2 or A3, whose "
+        f"kernels are not {kernel}, with scale for scale_value and actual_seq_lengths_kv for keys"
+    )
+    with pytest.raises(AttributeError, match=exactly(message)):
+        getattr(torch_npu, name)
+
+
 def test_a_slip_in_a_name_is_told() -> None:
     message = (
         "module 'torch_npu' has no attribute 'npu_quantise'\nnpusim.torch: torch_npu.npu_quantise "
