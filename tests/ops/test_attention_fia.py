@@ -301,6 +301,16 @@ def test_tokens_before_all_keys_give_zeros_and_no_sum(layout: str) -> None:
     assert np.isfinite(per_token[530:]).all()
 
 
+def test_a_band_that_ends_before_it_begins_hides_all() -> None:
+    rng = np.random.default_rng(1)
+    more = {"sparse_mode": 4, "pre_tokens": 0, "next_tokens": -4, "softmax_lse_flag": True}
+    call, _ = layout_call(rng, "BSND", ((38,), (105,)), (2, 1), 64, np.float16, **more)
+    output, lse = values(call)
+    assert_all_same((output, lse), reference(call))
+    assert not output.any()
+    assert np.isposinf(lse).all()
+
+
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])
 def test_special_numbers_equal_the_reference(number: float) -> None:
     rng = np.random.default_rng(0)
