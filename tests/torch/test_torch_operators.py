@@ -167,6 +167,23 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "attention, heads first": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(2, 4, 5, 64),
+            "key": half(2, 2, 9, 64),
+            "value": half(2, 2, 9, 64),
+            "atten_mask": torch.rand(2, 1, 5, 9) < 0.3,
+            "actual_seq_lengths_kv": [9, 7],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "BNSD_BSND",
+            "inner_precise": 2,
+            "softmax_lse_flag": True,
+        },
+        {},
+    ),
     "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
     "norm of a sum": (
         "npu_add_rms_norm",
