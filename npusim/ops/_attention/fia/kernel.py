@@ -9,7 +9,8 @@ Tile by tile, scores, weights, products and sums pass through global memory, two
 core waits by flags for what it reads. All vector cores wait for each other before they put the
 pieces of split rows together (ops-transformer@3a280bc attention/common/op_kernel/arch22,
 fia_kernel_nonquant.h). Assumed: rows without keys are filled with zeros first, in turn by all
-vector cores; which flag vector cores wait for each other by.
+vector cores; which flag vector cores wait for each other by; lengths of requests come with the
+sizes of the tiles, so that no core reads them.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops._attention.description import Side
 from npusim.ops._attention.fia.buffers import Buffers, State
 from npusim.ops._attention.fia.cube import PRODUCT_READY
-from npusim.ops._attention.fia.places import Memory, PlacedRun
+from npusim.ops._attention.fia.places import Memory, PlacedRun, joined
 from npusim.ops._attention.fia.planes import LANES, WidePlane, by_rows
 from npusim.ops._attention.fia.schedule import Part, RowTile, Tile
 from npusim.ops._attention.fia.softmax import HIDDEN, rows_of_half
@@ -224,7 +224,7 @@ class Output:
     ) -> None:
         """Some rows of a tile, from *row* on; *places* as those of a tile."""
         builder, buffers = self._builder, self._buffers
-        slot = load(builder, buffers.wide_in, _joined(product))
+        slot = load(builder, buffers.wide_in, joined(product))
         plane = WidePlane(slot, product.rows, product.columns, product.columns)
         start = FLOAT32.nbytes(row * product.columns)
         sums = GmView.vector("sums", FLOAT32, plane.whole.count)
@@ -263,12 +263,12 @@ class Output:
         views = [view for view in places if isinstance(view, GmView)]
         out = buffers.wide_out.alloc()
         step(builder, Copy(out.of(FLOAT32, plane.whole.count), plane.whole))
-        store(builder, buffers.wide_out, out, _joined(views[0]))
+        store(builder, buffers.wide_out, out, joined(views[0]))
         for kept, view in ((largest, views[1]), (total, views[2])):
             blocks = state.blocks(kept)
             small = buffers.small_out.alloc()
             step(builder, Copy(small.of(FLOAT32, blocks.count), blocks))
-            store(builder, buffers.small_out, small, _joined(view))
+            store(builder, buffers.small_out, small, joined(view))
 
     # ---- rows that are done ----
 
@@ -304,7 +304,7 @@ class Output:
         out = self._buffers.wide_out.deque()
         for placed in runs:
             for row, view in memory.views(memory.output, placed, joins_heads=True):
-                view = _joined(view)
+                view = joined(view)
                 src = out.of(element, view.rows * view.columns, element.nbytes(row * width))
                 builder.store(view.operand, src, view.row_bytes if view.rows > 1 else 0)
         self._buffers.wide_out.free(out)
@@ -440,7 +440,7 @@ class Output:
         for index in range(count):
             nbytes = index * self._memory.max_rows * outs.row_bytes
             here = outs.shifted_to(outs.offset_bytes + nbytes)
-            slot = load(builder, buffers.wide_in, _joined(here))
+            slot = load(builder, buffers.wide_in, joined(here))
             plane = WidePlane(slot, outs.rows, width, width)
             by_rows(builder, "mul", plane, weights.at(index * size, size))
             if found is None:
@@ -456,13 +456,6 @@ class Output:
         pitch = self._memory.max_rows * view.columns
         columns = view.rows * view.columns
         return GmView(view.name, FLOAT32, count, columns, pitch, view.offset_bytes)
-
-
-def _joined(view: GmView) -> GmView:
-    """*view* as one row where its rows follow each other."""
-    if view.rows > 1 and view.pitch != view.columns:
-        return view
-    return GmView(view.name, view.dtype, 1, view.rows * view.columns, 0, view.offset_bytes)
 
 
 def _columns(placed: PlacedRun, side: Side) -> Iterator[tuple[int, int, int, int, int]]:
