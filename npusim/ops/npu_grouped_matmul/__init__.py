@@ -5,6 +5,7 @@
     y[r] = x[r] @ weight[e] + bias[e]      for the rows r of group e
 
     float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
+    float32              bias + the sums of the cube, fp32, k ascending                 fixpipe
     int8 by int8         see `templates.fixpipe` and `templates.dequantise`
 
 <<<<<<< HEAD
@@ -62,7 +63,9 @@ What is accepted is what torch_npu-npu_grouped_matmul.md and the checks of ops-t
 * group_list may list fewer rows than x has: those that are left are not written, and stay zero here
   as the allocator gives them. A list that goes beyond x, or that names an expert that is not there,
   is refused, where a card would read on.
-* float32 by float32, and 310P's kernel for float16, are not simulated. Nor are three kernels for
+* Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
+  this kernel never takes the shorter HF32 for them.
+* 310P's kernel for float16 is not simulated. Nor are three kernels for
   few calls: msd, of float rows by int8 that are fewer than 64 an expert; and of int8 by int4 one
   that scales groups in float32, and one that unpacks the weight for many rows.
 
