@@ -321,6 +321,14 @@ CASES = [
             ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
         ),
     ),
+    # Every core has a part of the one row, and one has a block.
+    Case(
+        "npu_grouped_matmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((1, 128, 1024), "int8")), (A2,),
+        GROUPED | {"group_list": np.array([1])} | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((1, 1024), "float16")
+        ),
+    ),
     Case(
         "npu_grouped_matmul", "a4w4",
         (TensorSpec((20, 8), "int32"), TensorSpec((2, 64, 8), "int32")), (A2,),

@@ -47,9 +47,10 @@ What is accepted is what torch_npu-npu_grouped_matmul.md and the checks of ops-t
 * group_list may list fewer rows than x has: those that are left are not written, and stay zero here
   as the allocator gives them. A list that goes beyond x, or that names an expert that is not there,
   is refused, where a card would read on.
-* float32 by float32, and 310P's kernel for float16, are not simulated. Nor are three kernels for
-  few calls: msd, of float rows by int8 that are fewer than 64 an expert; and of int8 by int4 one
-  that scales groups in float32, and one that unpacks the weight for many rows.
+* float32 by float32, and 310P's kernel for float16, are not simulated. Nor are two kernels of
+  int8 by int4 for few calls: one scales groups in float32, one unpacks the weight for many rows.
+* Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
+  in two digits of int8: see `templates.antiquant.msd`, whose last bits are its own.
 
 Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 
