@@ -105,7 +105,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     layout = str(rng.choice(["ND", "FRACTAL_NZ"]))
     match op:
         case "matmul":
-            return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            call = {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            return call | {"output_dtype": str(rng.choice([dtype, "float32"]))}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
         case "npu_convert_weight_to_int4pack":
@@ -216,8 +217,21 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
         case "npu_apply_rotary_pos_emb":
             heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
+        case "npu_fused_infer_attention_score":
+            return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
+        case "npu_moe_init_routing_v2":
+            where = rng.integers(0, 9, (m, 2), np.int32)
+            return {"x": tensor((m, n), dtype), "expert_idx": where, "expert_num": 9}
+        case "npu_moe_gating_top_k" | "npu_moe_gating_top_k_softmax":
+            return {"x": tensor((m, n), dtype), "k": 1}
+        case "npu_moe_finalize_routing":
+            where = rng.permutation(2 * m).astype(np.int32)
+            given = dict.fromkeys(("skip1", "skip2", "bias", "export_for_source_row"))
+            rows = {"expanded_permuted_rows": tensor((2 * m, n), dtype)}
+            scales = {"scales": tensor((m, 2), dtype)}
+            return given | rows | scales | {"expanded_src_to_dst_row": where}
         case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
             tokens = {name: tensor((m, 1, 32), dtype) for name in ("key", "value")}
             is_norm = {"cache_mode": "Norm"} if op == "npu_scatter_pa_kv_cache" else {}
@@ -237,6 +251,29 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), dtype)}
         case _:
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
+
+
+def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of one request in TND, its keys in pages or not, causal where it can be."""
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
+    own: dict[str, Any] = {
+        "query": tensor_of(rng, (tokens, heads * group, size), dtype),
+        "actual_seq_lengths": [tokens],
+        "actual_seq_lengths_kv": [keys],
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": "TND",
+    }
+    shape: tuple[int, ...] = keys, heads, size
+    if rng.random() < 0.5:
+        blocks = -(-keys // 128)
+        shape = blocks, 128, heads * size
+        table = rng.permutation(blocks).astype(np.int32)[None]
+        own |= {"block_table": table, "block_size": 128}
+    if keys >= tokens:
+        own |= {"sparse_mode": 3, "atten_mask": np.triu(np.ones((2048, 2048), np.int8), 1)}
+    return own | {name: tensor_of(rng, shape, dtype) for name in ("key", "value")}
 
 
 def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Run:
         """Why that one was chosen."""
         return self.plan.reason if self.plan else None
 
-    @property
+    @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The kernels that the call launches, the operator's own last; none where none ran."""
         first = tuple(launch for run in self.earlier for launch in run.launches)
@@ -122,7 +122,7 @@ class Run:
         kind, sizes = self._sort
         return accuracy_of(kind, self.time_us, sizes)
 
-    @property
+    @cached_property
     def _sort(self) -> tuple[Kind, Sizes] | None:
         if self.plan is None or self.is_own_kernel:
             return None
@@ -182,7 +182,9 @@ def without_values(value: Any) -> Any:
     if isinstance(value, list):
         return [without_values(part) for part in value]
     if isinstance(value, np.ndarray):
-        return TensorSpec(value.shape, value.dtype.name)
+        # A mask of truths is a byte a number.
+        is_mask = value.dtype == np.bool_
+        return TensorSpec(value.shape, "uint8" if is_mask else value.dtype.name)
     return value.spec if isinstance(value, Tensor) else value
 
 

@@ -16,7 +16,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
-from npusim.data.tensor import Tensor
+from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
 from npusim.run.result import Output
 from npusim.torch import card, formats
@@ -24,20 +24,21 @@ from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import inference_only
-from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
 from npusim.torch.values import argument, result
 
 __all__ = ["register"]
 
 
-def register(define: Define) -> None:
-    """Define every operator; called once by `npusim.torch.install`."""
+def register(define: Define) -> frozenset[str]:
+    """Define every operator, and return their names in torch_npu; called once by `install`."""
     library = torch.library.Library("npu", "IMPL")
     _libraries.append(library)
     for operator in map(ops.load, ops.names()):
         for function in operator.torch:
             _register(define, library, operator.name, function)
+    return frozenset(function.name for op in ops.names() for function in ops.load(op).torch)
 
 
 def _register(define: Define, library: Any, op: str, function: ops.TorchFunction) -> None:
@@ -131,7 +132,7 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
             done = _run(op, acl, **own)
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
-                tensor.copy_(found)
+                overwrite(tensor, found)
             return _returned(schema, into)
         if not function.is_done(known):
             found = _run(op, acl, **own)
@@ -168,7 +169,7 @@ def _run(op: str, acl: str, **arguments: Any) -> Any:
 def _on_npu(output: Output) -> torch.Tensor:
     """*output* as a tensor on the card, in its format."""
     found = to_npu(result(output))
-    is_nz = isinstance(output, Tensor) and output.layout == "FRACTAL_NZ"
+    is_nz = isinstance(output, Tensor | TensorSpec) and output.layout == "FRACTAL_NZ"
     formats.put(found, formats.NZ if is_nz else formats.ND)
     return found
 

@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
+CHANNEL_32 = TensorSpec((32,), "float16")
 CHANNEL_24 = TensorSpec((24,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
@@ -65,6 +66,14 @@ def _heads(count: int, dtype: str) -> TensorSpec:
 ROWS_OF_HALVES, ROWS_OF_BYTES = (TensorSpec((20, 40), dtype) for dtype in ("float16", "int8"))
 HALF_EXPERTS, BYTE_EXPERTS = (TensorSpec((2, 40, 260), dtype) for dtype in ("float16", "int8"))
 GROUPED = {"group_list": np.array([0, 20]), "group_type": 0, "split_item": 3}
+ATTENTION = {
+    "atten_mask": TensorSpec((2048, 2048), "int8"),
+    "num_key_value_heads": 1,
+    "scale": 0.125,
+    "input_layout": "TND",
+    "sparse_mode": 3,
+}
+PAGES = {"block_table": np.array([[3, 1, 0], [2, 4, 0]], np.int32), "block_size": 16}
 HALF_ROWS = TensorSpec((4, 72), "float16")
 HALF_ROW = TensorSpec((72,), "float16")
 BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
@@ -235,12 +244,80 @@ CASES = [
             ("sorted", 9, 2, "int64"), ("scanned", 2**24, 1, "int32"),
         )
     ),
+    Case(
+        "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
+        {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
+         "group_select_mode": 1, "norm_type": 1},
+    ),
+    Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
+    Case(
+        "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
+        {"k_group": 2, "group_count": 3, "out_flag": True},
+    ),
+    *(
+        Case("npu_moe_gating_top_k_softmax", dtype,
+             (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
+    # Core 0 sorts, the others copy; its share is one row.
+    *(
+        Case(
+            "npu_moe_init_routing_v2", what,
+            (TensorSpec((2, 40), "float16"), np.array([[2, 0], [1, 2]], np.int32)), ALL[1:2],
+            {"expert_num": 3, "expert_tokens_num_flag": True} | more, 2,
+        )
+        for what, more in (
+            ("rows", {}),
+            ("quantised", {"quant_mode": 1, "scale": TensorSpec((2, 40), "float32"),
+                           "active_expert_range": (1, 3), "expert_tokens_num_type": 2}),
+        )
+    ),
+    Case(
+        "npu_moe_finalize_routing", "two_tokens",
+        (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
+         np.array([2, 0, 1, 3], np.int32), None), (A2,),
+    ),
+    Case(
+        "npu_moe_finalize_routing", "all_given",
+        (TensorSpec((1, 2, 40), "bfloat16"), *[TensorSpec((1, 40), "bfloat16")] * 3,
+         TensorSpec((1, 2), "bfloat16"), np.array([-1, 1], np.int32), np.zeros((1, 2), np.int32),
+         3), (A2,),
+    ),
     *(
         Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
         for template, rows, columns, chip in (
             ("short", 9000, 8, INFERENCE), ("short_table", 9, 8, A2), ("whole", 9000, 32, A2),
             ("whole_table", 9, 32, A2), ("ragged", 9, 40, A2), ("pieces", 2, 60000, A2),
         )
+    ),
+    # Two tiles of keys, the mask on the second one; pages; keys that are split over four cores.
+    Case(
+        "npu_fused_infer_attention_score", "causal",
+        (TensorSpec((5, 1, 32), "float16"), *[TensorSpec((520, 1, 32), "float16")] * 2), (A2,),
+        ATTENTION | {"actual_seq_lengths": [5], "actual_seq_lengths_kv": [520]},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "pages",
+        (TensorSpec((2, 4, 32), "bfloat16"), *[TensorSpec((5, 16, 32), "bfloat16")] * 2), (A2,),
+        ATTENTION | PAGES
+        | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [40, 17], "num_heads": 4},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "split",
+        (TensorSpec((1, 4, 32), "float16"), *[TensorSpec((64, 16, 32), "float16")] * 2), ALL[1:2],
+        ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
+        | {"actual_seq_lengths": [1], "actual_seq_lengths_kv": [1024], "num_heads": 4}, 3,
+    ),
+    # FIA: a tile under the mask; three tiles of a row of them that three cores share.
+    Case(
+        "npu_fused_infer_attention_score", "fia",
+        (TensorSpec((1, 2, 20, 32), "float16"), *[TensorSpec((1, 1, 40, 32), "float16")] * 2),
+        (A2,), ATTENTION | {"input_layout": "BNSD", "num_heads": 2},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "fia_pieces",
+        (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
+        ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
     ),
     Case(
         "npu_anti_quant", "by_column",
@@ -252,9 +329,14 @@ CASES = [
     Case("fill", "three_rows", (TensorSpec((3, 40), "float16"), 1.5), ALL),
     Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
+    Case("permute", "turned_bytes", (TensorSpec((32, 16), "int8"), (1, 0)), ALL),
+    Case("permute", "turned_64_bits", (TensorSpec((8, 6), "int64"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
+    Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
+    Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(
@@ -285,6 +367,11 @@ CASES = [
         (TensorSpec((2, 32), "int8"), TensorSpec((2, 32, 64), "int8", "FRACTAL_NZ"),
          np.array([1, 2]), TensorSpec((2, 64), "float32"), TensorSpec((2,), "float32")),
         (A2,),
+    ),
+    Case(
+        "matmul", "float32_sums",
+        (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
+        {"output_dtype": "float32"},
     ),
     Case(
         "npu_quant_matmul", "msd",

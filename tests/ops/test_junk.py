@@ -77,6 +77,7 @@ JUNK: dict[str, Any] = {
 TOKENS = {"key": ones(2, 1, 16), "value": ones(2, 1, 16)}
 CACHES = {"key_cache": ones(2, 4, 1, 16), "value_cache": ones(2, 4, 1, 16)}
 SLOTS = np.arange(2, dtype=np.int32)
+STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 CALLS: dict[str, dict[str, Any]] = {
     "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
@@ -102,13 +103,41 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_dynamic_quant": {"x": ones(4, 16)},
     "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
+    "npu_fused_infer_attention_score": {
+        "query": ones(4, 2, 16),
+        "key": ones(4, 1, 16),
+        "value": ones(4, 1, 16),
+        "atten_mask": STENCIL,
+        "actual_seq_lengths": [4],
+        "actual_seq_lengths_kv": [4],
+        "num_heads": 2,
+        "num_key_value_heads": 1,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    },
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_moe_finalize_routing": {
+        "expanded_permuted_rows": ones(4, 16),
+        "skip1": None,
+        "skip2": None,
+        "bias": None,
+        "scales": ones(2, 2),
+        "expanded_src_to_dst_row": np.arange(4, dtype=np.int32),
+        "export_for_source_row": None,
+    },
+    "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
+    "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
     "npu_grouped_matmul_swiglu_quant": {
         "x": ones(2, 16, dtype=np.int8),
         "weight": Tensor.of(ones(1, 16, 32, dtype=np.int8), "FRACTAL_NZ"),
         "group_list": np.array([2]),
         "weight_scale": ones(1, 32, dtype=FULL),
         "x_scale": ones(2, dtype=FULL),
+    },
+    "npu_moe_init_routing_v2": {
+        "x": ones(4, 16),
+        "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
+        "expert_num": 3,
     },
     "npu_grouped_matmul": {
         "x": ones(4, 16),
@@ -166,6 +195,8 @@ CALLS |= {
     "fill": {"x": ones(4, 16), "value": 3.0},
     "permute": {"x": ones(16, 32), "dims": (1, 0)},
     "where": {"condition": ones(4, 1, dtype=np.uint8), "x": ones(4, 16), "other": ones(16)},
+    "axpy": {"x": ones(4, 16), "other": ones(16), "alpha": 2.0},
+    "npu_gelu": {"x": ones(4, 16)},
     "clamp": {"x": ones(4, 16), "low": -1.0, "high": 1.0},
     "cast": {"x": ones(4, 16), "dtype": "float32"},
 }

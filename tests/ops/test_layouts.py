@@ -55,6 +55,15 @@ SLOTS = np.array([5], np.int32)
 GROUPS = {"group_list": np.array([N]), "group_type": 0, "split_item": 3}
 PRODUCT = {"x1": BYTES, "x2": BYTES}
 SUM = {"x1": HALF, "x2": HALF, "gamma": ones(N, dtype=F16)}
+STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
+ATTENTION = {
+    **dict.fromkeys(("query", "key", "value"), ones(N, 1, N, dtype=F16)),
+    "atten_mask": STENCIL,
+    "actual_seq_lengths": [N],
+    "actual_seq_lengths_kv": [N],
+    "input_layout": "TND",
+    "sparse_mode": 3,
+}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -95,6 +104,18 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_add_rms_norm_dynamic_quant",
         SUM | dict.fromkeys(("smooth_scale1", "smooth_scale2", "beta"), ones(N, dtype=F16)),
     ),
+    "attention": ("npu_fused_infer_attention_score", ATTENTION),
+    "attention, pages": (
+        "npu_fused_infer_attention_score",
+        ATTENTION
+        | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
+        | {"block_table": np.array([[0]], np.int32), "block_size": N},
+    ),
+    "attention, heads first": (
+        "npu_fused_infer_attention_score",
+        dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16))
+        | {"atten_mask": ones(N, N, dtype=np.uint8), "num_heads": 2, "input_layout": "BNSD"},
+    ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
     "turned heads": (
@@ -107,6 +128,23 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_scatter_nd_update",
         {"self": HALF, "indices": np.array([[N - 1]]), "updates": ones(1, N, dtype=F16)},
     ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {"expanded_permuted_rows": HALF, "scales": ones(N // 2, 2, dtype=F16)}
+        | dict.fromkeys(("skip1", "skip2"), ones(N // 2, N, dtype=F16))
+        | {"bias": ones(1, N, dtype=F16), "expanded_src_to_dst_row": np.arange(N, dtype=np.int32)}
+        | {"export_for_source_row": np.zeros((N // 2, 2), np.int32)},
+    ),
+    "rows by expert": (
+        "npu_moe_init_routing_v2",
+        {"x": HALF, "expert_idx": np.zeros((N, N), np.int32), "expert_num": 1}
+        | {"scale": ones(1, N), "quant_mode": 1},
+    ),
+    "best experts by softmax": (
+        "npu_moe_gating_top_k_softmax",
+        {"x": HALF, "finished": np.zeros(N, np.uint8), "k": 2},
+    ),
+    "best experts": ("npu_moe_gating_top_k", {"x": HALF, "k": 2, "bias": ones(N, dtype=F16)}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",
@@ -205,6 +243,8 @@ CALLS |= {
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),
     "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
+    "a multiple": ("axpy", {"x": HALF, "other": HALF, "alpha": 2.0}),
+    "a polynomial": ("npu_gelu", {"x": HALF}),
     "bounds": ("clamp", {"x": HALF, "low": -1.0}),
     "conversion": ("cast", {"x": HALF, "dtype": "float32"}),
 }
@@ -221,10 +261,12 @@ ONLY_FRACTALS = {("npu_grouped_matmul_swiglu_quant", "weight")}
 
 
 def plain(shape: tuple[int, ...], dtype: Any, like: Any) -> Any:
-    """Full of what *like* holds, so that no value is refused.
+    """Full of what *like* holds, so that no value is refused; a stencil as it is.
 
     64-bit words have the bit that says int8, unless they are the rows of groups.
     """
+    if shape == STENCIL.shape:
+        return like.astype(dtype)
     is_word = np.dtype(dtype).itemsize == 8 and not (like.dtype == np.int64 and like.max() <= N)
     return np.full(shape, 1 << 46 if is_word else min(like.max(), N), dtype)
 

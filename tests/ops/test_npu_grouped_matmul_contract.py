@@ -53,7 +53,7 @@ REFUSED: list[Any] = [
     ({"x": [None]}, "x must be given, not None; pass a tensor", Code.NULL_POINTER),
     (
         {"x": ones(6, 32, dtype=F32)},
-        "x must be float16, bfloat16 or int8 on {series}, not float32; convert it",
+        "x must be float16, bfloat16, int8 or int32 on {series}, not float32; convert it",
     ),
     (
         {"weight": ones(2, 32, 16, dtype=BF16)},

@@ -60,8 +60,8 @@ def test_there_is_one_current_card() -> None:
 
 def test_a_part_that_is_not_modelled_says_so() -> None:
     message = (
-        "module 'torch.npu' has no attribute 'mem_pool'\nnpusim.torch: torch.npu.mem_pool must be "
-        "modelled, but is not; do without it"
+        "module 'torch_npu.npu' has no attribute 'mem_pool'\nnpusim.torch: torch_npu.npu.mem_pool "
+        "must be a name of torch_npu 2.14 or older, but is none; leave it out"
     )
     with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
         _ = torch.npu.mem_pool

@@ -44,7 +44,7 @@ def array(tensor: Any) -> Any:
     if tensor.dtype == torch.bfloat16:
         bits = tensor.view(torch.int16).numpy()
         return bits.view(npusim.TensorSpec((), "bfloat16").element.numpy)
-    return tensor.numpy()
+    return tensor.view(torch.uint8).numpy() if tensor.dtype == torch.bool else tensor.numpy()
 
 
 def on_npu(value: Any) -> Any:
@@ -113,6 +113,43 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"input": half(4, 3, 32), "smooth_scales": half(32)},
         {"dst_type": "int8"},
     ),
+    "attention": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(5, 4, 64),
+            "key": half(9, 2, 64),
+            "value": half(9, 2, 64),
+            "atten_mask": torch.triu(torch.ones(2048, 2048), 1).bool(),
+            "actual_seq_lengths": [2, 5],
+            "actual_seq_lengths_kv": [4, 9],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "TND",
+            "sparse_mode": 3,
+            "softmax_lse_flag": True,
+        },
+        {},
+    ),
+    "attention to pages": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(2, 4, 64).bfloat16(),
+            "key": half(5, 16, 128).bfloat16(),
+            "value": half(5, 16, 128).bfloat16(),
+            "atten_mask": torch.triu(torch.ones(2048, 2048, dtype=torch.int8), 1),
+            "block_table": torch.tensor([[3, 1], [2, 4]], dtype=torch.int32),
+            "actual_seq_lengths": [1, 2],
+            "actual_seq_lengths_kv": [20, 17],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "TND",
+            "sparse_mode": 3,
+            "block_size": 16,
+        },
+        {},
+    ),
     "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
     "norm of a sum": (
         "npu_add_rms_norm",
@@ -158,6 +195,46 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
+    "rows by expert": (
+        "npu_moe_init_routing_v2",
+        {
+            "x": half(5, 48),
+            "expert_idx": integers(5, 2, low=0, high=8, dtype=torch.int32),
+            "scale": torch.rand(3, 48),
+            "expert_num": 8,
+            "expert_tokens_num_type": 1,
+            "expert_tokens_num_flag": True,
+            "quant_mode": 1,
+            "active_expert_range": [2, 5],
+        },
+        {},
+    ),
+    "best experts by softmax": (
+        "npu_moe_gating_top_k_softmax",
+        {"x": half(3, 4, 64).bfloat16(), "finished": torch.rand(3, 4) > 0.5, "k": 3},
+        {},
+    ),
+    "best experts": (
+        "npu_moe_gating_top_k",
+        {"x": half(4, 64), "k": 3, "bias": half(64), "k_group": 2, "group_count": 4}
+        | {"norm_type": 1, "routed_scaling_factor": 2.5},
+        {},
+    ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {
+            "expanded_permuted_rows": half(8, 16),
+            "skip1": half(4, 16),
+            "skip2": None,
+            "bias": half(3, 16),
+            "scales": half(4, 2),
+            "expanded_src_to_dst_row": torch.randperm(8).int(),
+            "export_for_source_row": integers(4, 2, low=0, high=3, dtype=torch.int32),
+        },
+        {},
+    ),
+    "a polynomial": ("npu_gelu", {"self": half(4, 32)}, {}),
+    "by tanh": ("npu_gelu", {"self": torch.randn(4, 6), "approximate": "tanh"}, {}),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
@@ -362,6 +439,7 @@ OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
+    ("npu_gelu", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""

@@ -7,6 +7,20 @@
     float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
     int8 by int8         see `templates.fixpipe` and `templates.dequantise`
 
+<<<<<<< HEAD
+    int8 by int8         acc = fit32(x @ weight + an int32 bias)                        exact
+      int8               fit8(fit9(round(f32(acc) * f19(scale))) + offset)              fixpipe
+      int32              acc                                                            fixpipe
+      float16, bfloat16  round(f32(acc) * f32(scale))                                   vector cores
+                         with per_token_scale, an activation or a bfloat16 bias:
+                         round(act((f32(acc) * f32(scale) + 0) * per_token_scale[r] + f32(bias)))
+
+From left to right, one fp32 rounding an operation, all to nearest, ties to even; *fit* saturates,
+*f19* cuts an fp32 number off after 19 bits, and `+ 0` takes the sign off a zero (ops-transformer
+@c29bc10 gmm/grouped_matmul/op_kernel, grouped_matmul_quant_mixcore.h; asc-devkit@82b89a1,
+impl/adv_api/detail/quantization/dequant). Sums of floats are the cube's, see `matmul`; beyond the
+range floats become infinite. For int4 see `references.int4`, for activations `activations`.
+=======
     float16 by int8,     weight = f16(f16(f16(weight) + offset) * scale), then the same
     or int4              bfloat16: weight = bf16((f32(weight) + f32(offset)) * f32(scale))
 
@@ -20,6 +34,7 @@ with int4; so is the scale of int4, 64-bit words whose low half is a float32. Th
 int4 is 8 times the sums of the scaled columns of the weight, which the caller adds up.
 Sums of floats are the cube's, see `matmul`; results are rounded to nearest even, beyond the range
 they become infinite.
+>>>>>>> main
 
 x, weight, bias and the like are lists of tensors; one tensor stands for a list of one. group_type
 says how they go together, split_item whether each group has an output of its own (0, 1) or all

@@ -33,6 +33,7 @@ from npusim.ops.npu_grouped_matmul.templates.plan import (
     parts_of_cores,
     reason,
     rows_of,
+    single_columns,
     table_bytes,
 )
 from npusim.ops.npu_grouped_matmul.templates.ring import (
@@ -80,7 +81,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
         reason=reason(p),
         is_mix=True,
         tile=base,
-        single_n=base.n,
+        single_n=single_columns(p, base, cores_of(spec)),
         ring=RING,
         vector_cores=vector_cores,
         chunk_rows=_chunk_rows(spec, p, base.m, base.n),

@@ -12,9 +12,9 @@ activation          see `activations`
 Cast                to the output's type, ties to even
 ==================  ===============================================================================
 
-Every buffer that is loaded or stored is double. Two vector cores take turns with the chunks of a
-tile, the second one first. Rows are filled up to 64 columns, where the vendor's fill them up to 16
-(assumed to take as long).
+Every buffer that is loaded or stored is double. Two vector cores take turns with the chunks, one
+tile after the other, the second core first. Rows are filled up to 64 columns, where the vendor's
+fill them up to 16 (assumed to take as long).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from itertools import count
 
 from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32, DType
-from npusim.data.integers import align_up
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, BinaryScalar, Cast, Local
 from npusim.kernel.builder import Builder
@@ -74,16 +74,17 @@ class Epilogue:
     def program(self, parts: tuple[Part, ...], half: int) -> Program:
         """Finish *parts* as vector core number *half* of its group."""
         tiles = tuple(tile for part in parts for tile in tiles_of(self.plan, part))
-        numbers = count()
-        walk(
-            self.builder,
-            self.operands,
-            tiles,
-            lambda tile: self._write(next(numbers), tile, half),
-        )
+        numbers, chunks = count(), 0
+
+        def write(tile: Part) -> None:
+            nonlocal chunks
+            self._write(next(numbers), tile, (half + chunks) % self.plan.vector_cores)
+            chunks += ceil_div(tile.rows, self.plan.chunk_rows)
+
+        walk(self.builder, self.operands, tiles, write)
         return self.builder.build()
 
-    def _write(self, number: int, tile: Part, half: int) -> None:
+    def _write(self, number: int, tile: Part, turn: int) -> None:
         operands = self.operands
         repeat(
             self.builder,
@@ -93,7 +94,7 @@ class Epilogue:
             operands.columns(self.p.scale, tile),
             operands.rows(self.p.per_token_scale, tile),
             operands.columns(self.p.bias, tile) if self.is_late else None,
-            half,
+            turn,
         )
 
     def _tile(
@@ -103,16 +104,18 @@ class Epilogue:
         scale: GmView,
         token: GmView | None,
         bias: GmView | None,
-        half: int,
+        turn: int,
     ) -> None:
-        """Make *output* `(rows, columns)` of *sums* as soon as they are there."""
+        """Make *output* `(rows, columns)` of *sums* as soon as they are there.
+
+        Of two vector cores that with *turn* 1 begins.
+        """
         builder = self.builder
         columns = load(builder, self.columns, *([scale] if bias is None else [scale, bias]))
         tokens = None if token is None else load(builder, self.token, token)
         builder.cross_core_wait_flag("group", "mte2", FILLED)
         for number, (row, rows) in enumerate(pieces(output.rows, self.plan.chunk_rows)):
-            # The second of two vector cores begins.
-            if self.plan.vector_cores == 1 or number % 2 != half:
+            if self.plan.vector_cores == 1 or number % 2 != turn:
                 here = slice(row, row + rows)
                 self._rows(sums[here, :], output[here, :], row, scale.dtype, (columns, tokens))
         builder.cross_core_set_flag("group", "mte2", READ)

@@ -28,8 +28,10 @@ from npusim.ops.npu_grouped_matmul.templates.plan import (
     parts_of_cores,
     reason,
     rows_of,
+    single_columns,
     table_bytes,
 )
+from npusim.ops.npu_grouped_matmul.templates.ring import tiles_of
 
 __all__ = ["build", "tile"]
 
@@ -42,7 +44,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         template="fixpipe",
         reason=reason(p),
         tile=base,
-        single_n=base.n,
+        single_n=single_columns(p, base, cores_of(spec)),
     )
 
 
@@ -60,7 +62,7 @@ class FixpipeCube:
     """The kernel of a cube core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.p = p
+        self.p, self.plan = p, plan
         self.builder = Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync, alone=True)
         bias = p.bias[0].element if p.bias else None
         self.cube = GroupedCube(
@@ -77,7 +79,8 @@ class FixpipeCube:
             first_k = self.cube.writer.stagger(core, part.group.k)
             return operands.output(part), first_k, bias, scale
 
-        self.cube.write(parts, self._block, arguments)
+        tiles = tuple(tile for part in parts for tile in tiles_of(self.plan, part))
+        self.cube.write(tiles, self._block, arguments)
         return self.builder.build()
 
     def _block(

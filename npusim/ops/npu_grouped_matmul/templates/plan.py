@@ -28,6 +28,7 @@ __all__ = [
     "parts_of_cores",
     "reason",
     "rows_of",
+    "single_columns",
     "table_bytes",
 ]
 
@@ -41,6 +42,10 @@ WEIGHT_BYTES = 262144
 """The weight's half of L1."""
 BIAS_BYTES, WORDS_BYTES = 4 * 256, 8 * 256
 """What the bias and the scales of a tile's columns take of L1."""
+FEW_ROWS, LONG_ROW, MOST_COLUMNS, FULL_WAVE = 32, 2048, 1024, 0.95
+"""Rows an expert up to which blocks of int8 are wider than a tile, columns from which on they are
+so in any case, their width then, and how full the last wave must be where tuning_config is given.
+"""
 ROW_MAJOR_BLOCKS = 5
 """Up to so many blocks of rows a group's blocks follow each other row after row."""
 WINDOW = 8
@@ -109,6 +114,44 @@ def rows_of(p: Problem) -> int:
 def table_bytes(p: Problem, *, words: bool = False) -> int:
     """What a bias, and the *words* of the fixpipe, take of L1."""
     return (BIAS_BYTES if p.bias else 0) + (WORDS_BYTES if words else 0)
+
+
+def single_columns(p: Problem, tile: BaseTile, cores: int) -> int:
+    """Columns of a block of int8: more than those of a tile where FRACTAL_NZ weights allow it.
+
+    For few rows an expert as many as make the last wave of cores fullest, at most 1024; where
+    tuning_config tells the rows the most that fill the last wave to FULL_WAVE. The form for one
+    expert that cuts its blocks on the device is left out.
+    """
+    n, experts = p.weight_shape(0)[1], p.experts
+    if not p.is_nz or p.group_type != 0:
+        return tile.n
+    if p.tuning and p.tuning[0]:
+        rows = experts * ceil_div(p.tuning[0], tile.m)
+        if rows * ceil_div(n, tile.n) > cores:
+            return _filling(n, rows, cores, tile.n)
+    elif p.rows <= FEW_ROWS * experts and (not p.trans_weight or n >= LONG_ROW):
+        widths = range(MOST_COLUMNS, tile.n - 1, -tile.n)
+        if n >= LONG_ROW:
+            return MOST_COLUMNS
+        if experts * ceil_div(n, tile.n) > cores:
+            return max(widths, key=lambda width: _wave(experts * ceil_div(n, width), cores))
+    return tile.n
+
+
+def _filling(n: int, rows: int, cores: int, width: int) -> int:
+    """The widest even cut of *n* whose blocks, of *rows* rows of them, fill the last wave."""
+    for cuts in range(1, cores + 1):
+        columns = ceil_div(n, cuts)
+        is_whole = cuts == 1 or columns % width == 0
+        if is_whole and _wave(rows * cuts, cores) >= FULL_WAVE:
+            return align_up(columns, width)
+    return width
+
+
+def _wave(blocks: int, cores: int) -> float:
+    """How full *blocks* make the waves of all cores."""
+    return blocks / align_up(blocks, cores)
 
 
 def cores_of(spec: DeviceSpec) -> int:
