@@ -374,6 +374,12 @@ CASES = [
         {"output_dtype": "float32"},
     ),
     Case(
+        "npu_grouped_matmul_swiglu_quant", "int4",
+        (TensorSpec((2, 512), "int8"), TensorSpec((1, 512, 8), "int32", "FRACTAL_NZ"),
+         np.array([2]), TensorSpec((1, 2, 64), "uint64"), TensorSpec((2,), "float32")),
+        (A2,), {"bias": TensorSpec((1, 64), "float32")},
+    ),
+    Case(
         "npu_quant_matmul", "msd",
         (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
          TensorSpec((64,), "float32")), ALL[1:2],

@@ -444,7 +444,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"output_dtype": "float16"},
     ),
-    "groups of int4": (
+    "products of groups of int4": (
         "npu_quant_matmul",
         {
             "x1": integers(3, 128, dtype=torch.int32),
