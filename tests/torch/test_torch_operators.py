@@ -333,6 +333,47 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"output_dtype": "bfloat16"},
     ),
+    "groups of a weight of int8": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 64)],
+            "weight": [integers(2, 64, 48)],
+            "antiquant_scale": [half(2, 48)],
+            "antiquant_offset": [half(2, 48)],
+            "group_list": torch.tensor([5, 20]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "groups of int8 by int4": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(3, 256)],
+            "weight": [integers(2, 256, 8, dtype=torch.int32)],
+            "scale": [torch.ones(2, 1, 64, dtype=torch.int64) << 29],
+            "bias": [torch.rand(2, 64)],
+            "per_token_scale": [torch.rand(3)],
+            "group_list": torch.tensor([1, 2]),
+            "group_type": 0,
+            "group_list_type": 1,
+            "split_item": 3,
+        },
+        {"output_dtype": "float16"},
+    ),
+    "groups of int4": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(3, 8, dtype=torch.int32)],
+            "weight": [integers(2, 64, 8, dtype=torch.int32)],
+            "scale": [torch.ones(2, 64, dtype=torch.int64) << 29],
+            "per_token_scale": [torch.rand(3)],
+            "group_list": torch.tensor([1, 3]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {"output_dtype": "bfloat16"},
+    ),
     "groups along k": (
         "npu_grouped_matmul",
         {
@@ -437,7 +478,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"output_dtype": "float16"},
     ),
-    "groups of int4": (
+    "products of groups of int4": (
         "npu_quant_matmul",
         {
             "x1": integers(3, 128, dtype=torch.int32),
