@@ -21,8 +21,9 @@ and A3; Atlas inference has no such kernel. Simulated are:
   a block_table `(requests, blocks)`.
 * actual_seq_lengths and actual_seq_lengths_kv are lists of integers: sums of lengths so far, for
   keys in a cache the length of each request.
-* sparse_mode 0 without a mask, and 3, causal, with the stencil `numpy.triu(ones, 1)` of 2048 x 2048
-  whatever the lengths are; nonzero hides.
+* sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048 x 2048, whatever
+  the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens behind; each token
+  sees a key.
 * `template` names the kernel that the vendor would not take itself, see `choice`.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
