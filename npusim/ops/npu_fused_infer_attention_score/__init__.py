@@ -31,8 +31,9 @@ Simulated are:
   other, and lengths are sums of lengths so far. Or keys lie in a cache `(blocks, block_size, heads
   x columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
   and actual_seq_lengths_kv is the length of each request.
-* FAI: layout TND, sparse_mode 0 without a mask, and 3, causal, with the stencil `numpy.triu(ones,
-  1)` of 2048 x 2048 whatever the lengths are; nonzero hides.
+* FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
+  x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
+  behind; each token sees a key. Nonzero hides.
 * FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
   or without one, 2 left-up and 3 right-down causal, 4 a band from pre_tokens before to next_tokens
   behind the diagonal that ends at the last key. In sparse_mode 0 pre_tokens and next_tokens hide
