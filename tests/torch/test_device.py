@@ -345,12 +345,12 @@ def test_an_array_is_not_on_the_card() -> None:
 
 def test_an_operator_that_is_not_modelled_says_so() -> None:
     message = (
-        "module 'torch_npu' has no attribute 'npu_geglu'\nnpusim.torch: torch_npu.npu_geglu "
+        "module 'torch_npu' has no attribute 'npu_giou'\nnpusim.torch: torch_npu.npu_giou "
         "must be modelled, but is not; write it with torch's own operations, which run on the host "
         "in no simulated time"
     )
     with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_geglu
+        _ = torch_npu.npu_giou
     gate, x = numbers(4, 8).chunk(2, dim=-1)
     assert (torch.nn.functional.gelu(gate) * x).device.type == "npu"
 
