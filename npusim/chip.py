@@ -12,8 +12,8 @@ from functools import partial
 
 from npusim.check.bounds import check_inside
 from npusim.check.cross_core_left_over import check_left_over
-from npusim.check.cross_core_races import check_apart
-from npusim.check.hazards import CrossCoreOrder, Orders
+from npusim.check.groups_apart import check_order
+from npusim.check.hazards import Orders
 from npusim.check.rules import Place, check, check_blocks
 from npusim.check.unwritten import Written
 from npusim.data.tensor import GlobalTensor
@@ -82,7 +82,7 @@ def verify(
             if block.kind not in written:
                 written[block.kind] = Written(spec.cores[block.kind], found, outputs)
             written[block.kind].check(block, orders[block.program])
-    check_apart(blocks, CrossCoreOrder(blocks, found))
+    check_order(blocks, found)
     if not flags_may_stay_up:
         check_left_over(blocks)
     return orders

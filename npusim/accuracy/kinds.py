@@ -43,7 +43,7 @@ def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, S
 
     They are in the order of its parameters, tensors as :class:`TensorSpec`.
     """
-    tensors = [value for value in arguments.values() if isinstance(value, TensorSpec)]
+    tensors = [spec for value in arguments.values() for spec in _specs(value)]
     if not tensors:
         return Kind(op, series, "", ""), ()
     x, *others = tensors
@@ -56,6 +56,12 @@ def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, S
         words.append("scales of groups")
     types = " x ".join(dict.fromkeys((_type(x), _type(weight))))
     return Kind(op, series, types, ", ".join(words)), _sizes(x.shape, weight.shape)
+
+
+def _specs(value: Any) -> list[TensorSpec]:
+    """Those of an argument: one, those of a list, or none."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    return [part for part in parts if isinstance(part, TensorSpec)]
 
 
 def _type(tensor: TensorSpec) -> str:

@@ -19,7 +19,15 @@ from npusim.data.integers import ceil_div
 from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, Program, added
 
-__all__ = ["check_apart"]
+__all__ = [
+    "Ranges",
+    "Search",
+    "check_apart",
+    "check_tensors",
+    "is_read_elsewhere",
+    "overlap",
+    "shared_tensors",
+]
 
 Numbers = NDArray[np.int64]
 Pieces = tuple[Numbers, Numbers]
@@ -32,35 +40,52 @@ PAIRS = 2**20
 """Pairs that are held against each other at a time, some bytes of memory for each."""
 
 
-class _Ranges(NamedTuple):
+class Ranges(NamedTuple):
     """Byte ranges of one tensor, ascending, and the block that each belongs to."""
 
     starts: Numbers
     ends: Numbers
     owners: Numbers
 
+    def joined(self, owner: int) -> Ranges:
+        """The same bytes as those of one *owner*, ranges that touch or overlap joined."""
+        starts, ends = _merged([(self.starts, self.ends)])
+        return Ranges(starts, ends, np.full(starts.size, owner))
+
 
 def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
     """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race."""
-    ranges = _Search()
+    check_tensors(blocks, shared_tensors(blocks, Search()), order)
+
+
+def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
+    """The tensors of which a block touches bytes that another one writes."""
+    found = []
     for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
         writes = ranges.of_tensor(blocks, tensor, True)
         if writes.starts.size and (
-            _overlap(writes) or _is_read_elsewhere(writes, ranges.of_tensor(blocks, tensor, False))
+            overlap(writes) or is_read_elsewhere(writes, ranges.of_tensor(blocks, tensor, False))
         ):
-            _check_order(tensor, _shares(blocks, tensor, order), blocks)
+            found.append(tensor)
+    return found
+
+
+def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
+    """As :func:`check_apart`, for *tensors* alone."""
+    for tensor in tensors:
+        _check_order(tensor, _shares(blocks, tensor, order), blocks)
 
 
 # ---- whether cores share bytes that one of them writes ----
 
 
-def _overlap(writes: _Ranges) -> bool:
+def overlap(writes: Ranges) -> bool:
     """Whether blocks write the same bytes; the ranges of each block are apart."""
     shared = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
     return bool(np.any(shared))
 
 
-def _is_read_elsewhere(writes: _Ranges, reads: _Ranges) -> bool:
+def is_read_elsewhere(writes: Ranges, reads: Ranges) -> bool:
     """Whether blocks read what others write; the writes are apart."""
     low = np.searchsorted(writes.ends, reads.starts, side="right")
     high = np.searchsorted(writes.starts, reads.ends, side="left")
@@ -71,16 +96,16 @@ def _is_read_elsewhere(writes: _Ranges, reads: _Ranges) -> bool:
     return bool(np.any(others))
 
 
-class _Search:
+class Search:
     """Byte ranges that blocks touch; bodies that calls share are searched once."""
 
     def __init__(self) -> None:
         self._places: dict[Body, dict[tuple[str, bool], Pieces]] = {}
         self._programs: dict[tuple[Program, str, bool], Pieces] = {}
 
-    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> _Ranges:
+    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
         """What all blocks read or write of *tensor*."""
-        found: list[_Ranges] = []
+        found: list[Ranges] = []
         for owner, block in enumerate(blocks):
             pieces = [
                 _shifted(self._of_program(block.program, name, is_write), bound.base_bytes)
@@ -88,10 +113,10 @@ class _Search:
                 if bound.tensor == tensor
             ]
             starts, ends = _merged(pieces)
-            found.append(_Ranges(starts, ends, np.full(starts.size, owner)))
+            found.append(Ranges(starts, ends, np.full(starts.size, owner)))
         starts, ends, owners = (np.concatenate(column) for column in zip(*found, strict=True))
         by_start = np.argsort(starts, kind="stable")
-        return _Ranges(starts[by_start], ends[by_start], owners[by_start])
+        return Ranges(starts[by_start], ends[by_start], owners[by_start])
 
     def _of_program(self, program: Program, name: str, is_write: bool) -> Pieces:
         key = program, name, is_write

@@ -6,7 +6,9 @@ that CANN returns (op-plugin and ops-nn: 161001 for a missing tensor, 161002 for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 from warnings import warn
 
@@ -35,8 +37,11 @@ __all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
 MAX_RANK = 8
 """aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
 
+MAX_TENSORS = 128
+"""Of a list (aclnn_grouped_matmul.cpp)."""
 
-PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul")
+
+PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
 """Their parameters that may be packed words, which no conversion turns back into numbers."""
 MATRICES = ("x1", "x2", "weight")
@@ -63,9 +68,13 @@ class Contract:
 
     op: str
     spec: DeviceSpec
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parameter, as refusals call it -> the operator's name of it, where that is another one."""
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
         """Refuse: *text* says what must hold, what came, and what to do."""
+        for name, own in self.names.items():
+            text = re.sub(rf"\b{name}\b", own, text)
         raise OpError(code, f"{self.op}: {text}")
 
     def require(self, holds: bool, text: str, code: Code = Code.INVALID_PARAMETER) -> None:
@@ -195,6 +204,27 @@ class Contract:
     ) -> Operand | None:
         """A tensor that may be None."""
         return None if value is None else self.operand(name, value, dtypes, when)
+
+    def tensors(self, name: str, value: Any, most: int = MAX_TENSORS) -> list[tuple[str, Any]]:
+        """A list of one to *most* tensors, each with a name of its own; one tensor is a list of it.
+
+        A list of several names each by its place, as in `x[1]`.
+        """
+        self.require(
+            value is not None,
+            f"{name} must be given, not None; pass a list of tensors",
+            Code.NULL_POINTER,
+        )
+        if not isinstance(value, list | tuple):
+            return [(name, value)]
+        self.require(
+            0 < len(value) <= most,
+            f"{name} must be a list of 1 to {most} tensors, not of {len(value)}; "
+            f"{'pass a tensor' if not value else 'split the call'}",
+        )
+        if len(value) == 1:
+            return [(name, value[0])]
+        return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
 
     def integer(self, name: str, value: Any) -> int:
         """An attribute that is a whole number."""

@@ -177,6 +177,8 @@ def _icache(icache: ICache | None, l2: L2State) -> ICache:
     return icache
 
 
+MOST_SHOWN = 300
+"""Characters of parameters that an error repeats."""
 SWITCHES = ("values", "timing", "every_core", "byte_exact")
 
 
@@ -215,9 +217,19 @@ def bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             return_annotation=signature.empty,
         )
         remedy = _binding_remedy(bare, args, kwargs)
-        raise TypeError(f"{op}: arguments must fit {op}{bare}, but: {error}; {remedy}") from None
+        raise TypeError(
+            f"{op}: arguments must fit {op}{_in_short(bare)}, but: {error}; {remedy}"
+        ) from None
     bound.apply_defaults()
     return ops.in_own_terms(operator, dict(bound.arguments))
+
+
+def _in_short(bare: Signature) -> str:
+    """The parameters *bare*; of many those that must be given."""
+    if len(str(bare)) <= MOST_SHOWN:
+        return str(bare)
+    needed = [name for name, each in bare.parameters.items() if each.default is each.empty]
+    return f"({', '.join(needed)}, ...)"
 
 
 def _binding_remedy(wanted: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -226,7 +238,8 @@ def _binding_remedy(wanted: Signature, args: tuple[Any, ...], kwargs: dict[str, 
     by_place = [name for name, kind in kinds.items() if kind is not Parameter.KEYWORD_ONLY]
     if len(args) > len(by_place):
         named = ", ".join(name for name in kinds if name not in by_place)
-        rest = f"; pass {named} by name" if named else ""
+        rest = f"; pass {named if len(named) <= MOST_SHOWN else 'the others'} by name"
+        rest = rest if named else ""
         return f"pass at most {len(by_place)} by position{rest}"
     for name in kwargs:
         if name not in kinds:

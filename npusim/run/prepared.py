@@ -34,6 +34,7 @@ class Prepared:
         self.run = run
         """The run of each of them, its outputs as they are without values."""
         self._task, self._problem, self._replay = task, problem, task.replay()
+        self._specs = {operand.name: operand.spec for operand in problem.inputs}
         placed = {operand.name: operand.place().data for operand in problem.inputs}
         self._placed = {name: data for name, data in placed.items() if data is not None}
         """Operand -> its bytes; those of arrays are of the first call."""
@@ -53,7 +54,10 @@ class Prepared:
         data = dict(self._placed)
         for name, array in arrays.items():
             if name in data:
-                data[name] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                # As the first one was: a transposed matrix goes there as it lies.
+                placed = Operand(name, self._specs[name], array).place().data
+                assert placed is not None
+                data[name] = placed
         for name, _, nbytes, _ in self._outputs:
             data[name] = np.zeros(nbytes, np.uint8)
         if self._replay is None:

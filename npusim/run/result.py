@@ -176,11 +176,15 @@ class Run:
 
 
 def without_values(value: Any) -> Any:
-    """Arrays and tensors as their TensorSpec, also in tuples; the rest as it is."""
+    """Arrays and tensors as their TensorSpec, also in tuples and lists; the rest as it is."""
     if isinstance(value, tuple):
         return tuple(without_values(part) for part in value)
+    if isinstance(value, list):
+        return [without_values(part) for part in value]
     if isinstance(value, np.ndarray):
-        return TensorSpec(value.shape, value.dtype.name)
+        # A mask of truths is a byte a number.
+        is_mask = value.dtype == np.bool_
+        return TensorSpec(value.shape, "uint8" if is_mask else value.dtype.name)
     return value.spec if isinstance(value, Tensor) else value
 
 
@@ -191,7 +195,7 @@ def _describe(output: Output) -> str:
 
 def _to_json(value: Any) -> Any:
     """An argument or output without values, as numbers, strings, lists and dictionaries."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [_to_json(part) for part in value]
     if isinstance(value, TensorSpec):
         plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}

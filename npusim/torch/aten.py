@@ -1,150 +1,157 @@
 """Operations of torch itself that a kernel of the card computes.
 
 Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
-bits and time, where the operator takes the call: contiguous tensors of one type that it knows, of
-shapes that it broadcasts. All other calls run on the host, as operations without a kernel do: those
-with views, whose copies are kernels of their own that are not simulated, in place, and with `out=`.
+bits and time, where the operator takes the call: tensors of one type that it knows, of shapes that
+it broadcasts. A view is copied first, by kernels of its own (:mod:`npusim.torch.views`). In place,
+a kernel writes to the tensor itself, which must be contiguous. All other calls run on the host, as
+operations without a kernel do, and those with `out=`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from npusim import ops
-from npusim.data.errors import OpError
-from npusim.run.kept import key_of
-from npusim.run.result import Output
-from npusim.torch import card, formats
-from npusim.torch.fallback import HostOp
-from npusim.torch.relabel import to_host, to_npu
-from npusim.torch.values import argument, result
+from npusim.torch import products
+from npusim.torch.fallback import HostOp, is_on_host
+from npusim.torch.kernels import Given, launch, takes
+from npusim.torch.relabel import overwrite
+from npusim.torch.views import contiguous, copied, is_plain
 
-__all__ = ["kernels", "on_host"]
+__all__ = ["kernels"]
 
-Given = dict[str, Any]
-"""Parameter of the operator -> a tensor on npu, or a number."""
 Take = Callable[..., Given | None]
 """The arguments of an operation as the operator takes them; None where it does not."""
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 MULTIPLIED = (torch.float32, torch.float16, torch.int32)
+SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
 MOST_SELECTED = 1 << 14
 """Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
-COPIED = (*REALS, torch.int64, torch.int8, torch.uint8)
-
-
-SEES_VALUES = ("embedding", "index_select")
-"""Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
-
-_on_host: list[str] = []
-"""Why operations are to run on the host, while they are."""
-
-
-def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
-
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        _on_host.append(function.__name__)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _on_host.pop()
-
-    return run
 
 
 class CardOp:
     """An operation of torch with an operator of npusim."""
 
-    __slots__ = ("_choices", "_host")
+    __slots__ = ("_host", "_name", "_take")
 
-    def __init__(self, op: Any, choices: tuple[tuple[str, Take], ...]) -> None:
-        self._host = HostOp(op)
-        self._choices = [(ops.load(name), take) for name, take in choices]
+    def __init__(self, op: Any, name: str, take: Take) -> None:
+        self._host, self._name, self._take = HostOp(op), name, take
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for operator, take in () if _on_host else self._choices:
-            given = take(*args, **kwargs)
-            if given is not None and all(map(_is_taken, given.values())):
-                found = self._on_card(operator, given)
-                if found is not None:
-                    return found
-        return self._host(*args, **kwargs)
+        found = None if is_on_host() else self.on_card(*args, **kwargs)
+        return self._host(*args, **kwargs) if found is None else found
 
-    def _on_card(self, operator: ops.Operator, given: Given) -> Any:
-        """What *operator* makes of *given*; None where it does not take them."""
-        name = operator.name
-        arguments: Given = {}
-        key: list[Hashable] = []
-        for parameter, value in given.items():
-            if isinstance(value, torch.Tensor):
-                arguments[parameter] = argument(name, parameter, to_host(value), formats.ND)
-                key.append((value.dtype, value.shape))
-            else:
-                arguments[parameter] = value
-                key.append(key_of(value))
-        try:
-            output = _output(operator, tuple(key), arguments)
-        except OpError:
-            return None
-        found = result(output)
-        return to_npu(found.view(torch.bool) if name in COMPARISONS else found)
+    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        """The result of the kernel; None where none takes the call."""
+        return _launched(self._name, self._take(*args, **kwargs))
 
 
-def _output(operator: ops.Operator, key: Hashable, arguments: Given) -> Output:
-    """What comes out; raises OpError for a call that *operator* does not take."""
-    name = operator.name
-    again = None if name in SEES_VALUES else card.run_again(name, key, arguments)
-    if again is not None:
-        return again["output"]
-    operator.check(card.spec(), **arguments)
-    return card.run(name, **arguments).outputs["output"]
-
-
-def _is_taken(value: Any) -> bool:
-    """Whether *value* is no tensor, or one that lies on the card as operators take it."""
-    return not isinstance(value, torch.Tensor) or (
-        value.is_npu
-        and value.numel() > 0
-        and value.is_contiguous()
-        and formats.get(value) == formats.ND
-        and not value.is_neg()
+def _launched(name: str, given: Given | None) -> torch.Tensor | None:
+    """What operator *name* makes of *given*, views copied first; None where it does not take it."""
+    if given is None:
+        return None
+    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    if not all(map(is_plain, tensors)) or not takes(name, given):
+        return None
+    found = launch(
+        name,
+        {
+            key: contiguous(value) if isinstance(value, torch.Tensor) else value
+            for key, value in given.items()
+        },
     )
+    return found.view(torch.bool) if name in COMPARISONS else found
+
+
+class MultipleOp(CardOp):
+    """A sum or difference, with a factor of the second operand: one kernel for both.
+
+    Of bfloat16 there are two, and factor and product are rounded to it (aclnnAdd and aclnnSub of
+    ops-math).
+    """
+
+    def on_card(self, x: Any, other: Any, *, alpha: Any = 1) -> Any:
+        given = self._take(x, other)
+        if alpha == 1 or given is None:
+            return _launched(self._name, given)
+        if x.dtype == torch.bfloat16 and isinstance(other, torch.Tensor):
+            return _launched(self._name, self._take(x, torch.mul(other, alpha)))
+        sign = -1 if self._name == "sub" else 1
+        is_known = x.dtype in MULTIPLIED
+        return _launched("axpy", given | {"alpha": sign * alpha}) if is_known else None
+
+
+class SumOp(CardOp):
+    """The same along an axis, which may stay as one of length 1."""
+
+    def on_card(self, x: Any, dim: Any = (), keepdim: Any = False, **kwargs: Any) -> Any:
+        found = super().on_card(x, dim, **kwargs)
+        if found is None or not keepdim:
+            return found
+        return found.unsqueeze(dim[0] if isinstance(dim, list | tuple) else dim)
+
+
+class InPlaceOp:
+    """An operation whose result is written over the first tensor."""
+
+    __slots__ = ("_host", "_kernel")
+
+    def __init__(self, op: Any, kernel: CardOp) -> None:
+        self._host, self._kernel = HostOp(op), kernel
+
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        others = [value for value in args if isinstance(value, torch.Tensor)]
+        fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
+        is_on_card = fits and not is_on_host()
+        found = self._kernel.on_card(x, *args, **kwargs) if is_on_card else None
+        if found is None:
+            return self._host(x, *args, **kwargs)
+        overwrite(x, found)
+        return x
+
+
+def _is_broadcast(other: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether *other* has the shape of *x* once it is broadcast."""
+    behind = x.shape[x.dim() - other.dim() :] if other.dim() <= x.dim() else None
+    return behind is not None and all(
+        own in (1, size) for own, size in zip(other.shape, behind, strict=True)
+    )
+
+
+class CopyOp:
+    """`clone`: a view is copied as its kernels do it."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        self._host = HostOp(torch.ops.aten.clone.default)
+
+    def __call__(self, x: torch.Tensor, *, memory_format: Any = None) -> Any:
+        found = None if is_on_host() else copied(x, memory_format)
+        return self._host(x, memory_format=memory_format) if found is None else found
 
 
 def kernels() -> dict[str, Callable[..., Any]]:
     """Operation of aten -> its kernel for the card."""
-    found: dict[str, Callable[..., Any]] = {}
-    for full, choices in _TABLE.items():
-        packet, _, overload = full.partition(".")
-        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        found[full] = CardOp(op, choices)
-    for full in SCALED:
-        found[full] = _scaled(found[full])
+    known = {
+        full: kind(_named(full), name, take)
+        for kind, table in ((CardOp, _TABLE), (MultipleOp, _MULTIPLES), (SumOp, _SUMS))
+        for full, (name, take) in table.items()
+    }
+    found: dict[str, Callable[..., Any]] = {**known, **products.kernels(), "clone": CopyOp()}
+    for full in _IN_PLACE:
+        packet, dot, overload = full.partition(".")
+        in_place = f"{packet}_{dot}{overload}"
+        found[in_place] = InPlaceOp(_named(in_place), known[full])
     return found
 
 
-SCALED = ("add.Tensor", "sub.Tensor")
-
-
-def _scaled(of_two: Callable[..., Any]) -> Callable[..., Any]:
-    """*of_two* with a factor of the second operand, which of bfloat16 is a kernel of its own.
-
-    Factor and product are rounded to bfloat16 then (aclnnAdd and aclnnSub of ops-math).
-    """
-
-    def call(x: Any, other: Any, *, alpha: Any = 1) -> Any:
-        is_bf16 = all(isinstance(t, torch.Tensor) and t.dtype == torch.bfloat16 for t in (x, other))
-        if alpha != 1 and is_bf16:
-            return of_two(x, torch.mul(other, alpha))
-        return of_two(x, other, alpha=alpha)
-
-    return call
+def _named(full: str) -> Any:
+    packet, _, overload = full.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 # ---- arguments ----
@@ -154,25 +161,14 @@ def _one(x: torch.Tensor, **_: Any) -> Given | None:
     return {"x": x} if x.dtype in REALS else None
 
 
-def _two(x: Any, other: Any, *, alpha: Any = 1) -> Given | None:
-    if alpha != 1 or not isinstance(x, torch.Tensor) or x.dtype not in REALS:
+def _two(x: Any, other: Any) -> Given | None:
+    if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
         return None
     number = _number(other)
     if number is None:
         return {"x": x, "other": other} if other.dtype == x.dtype else None
     is_whole = isinstance(number, int)
     return {"x": x, "other": number} if is_whole or x.dtype in FLOATS else None
-
-
-def _multiple(sign: int) -> Take:
-    """With a factor of the second operand: one kernel for both, the factor with *sign*."""
-
-    def take(x: Any, other: Any, *, alpha: Any = 1) -> Given | None:
-        given = _two(x, other)
-        is_known = isinstance(x, torch.Tensor) and x.dtype in MULTIPLIED
-        return given | {"alpha": sign * alpha} if given and is_known else None
-
-    return take
 
 
 def _floats(x: Any, other: Any) -> Given | None:
@@ -196,8 +192,8 @@ def _where(condition: Any, x: Any, other: Any) -> Given | None:
     return {"condition": condition.view(torch.uint8)} | given
 
 
-def _rows(x: torch.Tensor, dim: Any, *rest: Any, **more: Any) -> Given | None:
-    """Along one axis, without a type or an axis to keep."""
+def _rows(x: torch.Tensor, dim: Any = (), *rest: Any, **more: Any) -> Given | None:
+    """Along one axis, without a type."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:
         return None
@@ -211,36 +207,55 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
 
 
 def _selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
-    is_known = x.dtype in COPIED and index.dtype in (torch.int32, torch.int64)
-    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
+    is_known = x.dtype in SELECTED and index.dtype in (torch.int32, torch.int64)
+    is_few = x.dim() > 0 and x.shape[:dim].numel() * index.numel() <= MOST_SELECTED
     return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
 
 
-def _copied(x: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Given | None:
-    """A copy that lies as *x* does, which is contiguous."""
-    kept = (None, torch.preserve_format, torch.contiguous_format)
-    return {"x": x} if memory_format in kept and x.dtype in COPIED else None
+def _joined(tensors: list[torch.Tensor], dim: int = 0) -> Given | None:
+    """Two tensors, as many as the operator takes."""
+    if len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
+        return None
+    return {"x": tensors[0], "other": tensors[1], "dim": dim}
+
+
+def _filled(x: torch.Tensor, value: Any = 0) -> Given | None:
+    number = _number(value)
+    is_real = x.dtype in FLOATS and number is not None
+    return {"x": x, "value": number} if is_real or isinstance(number, int) else None
 
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
-_TABLE: dict[str, tuple[tuple[str, Take], ...]] = {
-    **{name: ((name, _one),) for name in _OF_ONE},
-    **{f"{name}.Tensor": ((name, _two),) for name in ("mul", *COMPARISONS)},
-    **{f"{name}.Scalar": ((name, _two),) for name in COMPARISONS},
-    **{name: ((name, _two),) for name in ("maximum", "minimum")},
-    "add.Tensor": (("add", _two), ("axpy", _multiple(1))),
-    "sub.Tensor": (("sub", _two), ("axpy", _multiple(-1))),
-    "div.Tensor": (("div", _floats),),
-    "where.self": (("where", _where),),
-    "_softmax": (("softmax", _rows),),
-    "_log_softmax": (("log_softmax", _rows),),
-    "sum.dim_IntList": (("sum", _rows),),
-    "mean.dim": (("mean", _rows),),
-    "amax": (("amax", _rows),),
-    "embedding": (("embedding", _table),),
-    "index_select": (("index_select", _selected),),
-    "clone": (("clone", _copied),),
+_TABLE: dict[str, tuple[str, Take]] = {
+    **{name: (name, _one) for name in _OF_ONE},
+    **{f"{name}.Tensor": (name, _two) for name in ("mul", *COMPARISONS)},
+    **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
+    **{name: (name, _two) for name in ("maximum", "minimum")},
+    "div.Tensor": ("div", _floats),
+    "where.self": ("where", _where),
+    "_softmax": ("softmax", _rows),
+    "_log_softmax": ("log_softmax", _rows),
+    "cat": ("concat", _joined),
+    "embedding": ("embedding", _table),
+    "index_select": ("index_select", _selected),
+    **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", _filled)),
 }
-"""Operation of aten -> the operators that may take it, and how its arguments become theirs."""
+"""Operation of aten -> the operator, and how its arguments become the operator's."""
+_MULTIPLES: dict[str, tuple[str, Take]] = {
+    f"{name}.Tensor": (name, _two) for name in ("add", "sub")
+}
+"""The same with a factor of the second operand."""
+_SUMS: dict[str, tuple[str, Take]] = {
+    "sum.dim_IntList": ("sum", _rows),
+    "mean.dim": ("mean", _rows),
+    "amax": ("amax", _rows),
+}
+"""The same for operations along an axis."""
+_IN_PLACE = (
+    *(name for name in _OF_ONE if name not in ("silu", "gelu")),
+    *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),
+    *("fill.Scalar", "fill.Tensor", "zero"),
+)
+"""Those that also write over their first tensor."""

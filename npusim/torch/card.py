@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,15 +21,26 @@ from npusim.run.prepared import prepared
 from npusim.run.result import Run
 from npusim.torch.clock import clock
 
-__all__ = ["insert", "name", "run", "run_again", "spec"]
+__all__ = ["computes_values", "insert", "known", "name", "run", "run_again", "spec"]
 
-_inserted: list[tuple[DeviceSpec, bytes]] = []
-"""The card, and by what its kernels are found."""
+KEY_BYTES = 200
+"""What a remembered answer takes, roughly."""
+
+_inserted: list[tuple[DeviceSpec, bytes, bool]] = []
+"""The card, by what its kernels are found, and whether they compute values."""
 
 
-def insert(device: DeviceSpec) -> None:
-    """Make *device* the card, as it is now; a later one takes the place of an earlier one."""
-    _inserted[:] = [(device, device_key(device))]
+def insert(device: DeviceSpec, *, values: bool = True) -> None:
+    """Make *device* the card, as it is now; a later one takes the place of an earlier one.
+
+    Without *values* its tensors have shapes alone, and its kernels take their time alone.
+    """
+    _inserted[:] = [(device, device_key(device), values)]
+
+
+def computes_values() -> bool:
+    """Whether kernels compute values, and tensors on npu have them."""
+    return not _inserted or _inserted[0][2]
 
 
 def spec() -> DeviceSpec:
@@ -50,9 +61,15 @@ def name() -> str:
 
 def run(op: str, *args: Any, **kwargs: Any) -> Run:
     """`npusim.run` on the card; the clock moves on by its time."""
-    done = simulate(op, *args, device=spec(), **kwargs)
+    done = simulate(op, *args, device=spec(), values=computes_values(), **kwargs)
     clock.kernel(done)
     return done
+
+
+def known(key: Hashable, find: Callable[[], bool]) -> bool:
+    """What *find* tells of the card, asked once for each *key*."""
+    found: bool = KEPT.get((key, _inserted[0][1]), find, lambda _: KEY_BYTES)
+    return found
 
 
 def run_again(op: str, key: Hashable, arguments: Mapping[str, Any]) -> dict[str, Array] | None:
@@ -61,6 +78,8 @@ def run_again(op: str, key: Hashable, arguments: Mapping[str, Any]) -> dict[str,
     *key* is all that *arguments* say but for the values of arrays, on which neither the operator's
     check nor its kernel may depend. None where the call cannot be prepared.
     """
+    if not computes_values():
+        return None
     chip = spec()
     again = KEPT.get(
         ("again", op, _inserted[0][1], key),

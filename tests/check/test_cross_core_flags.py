@@ -11,7 +11,14 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from npusim.check.cross_core_races import check_apart
-from npusim.check.hazards import CrossCoreOrder, DeadlockError, FlagError, Orders, RaceError
+from npusim.check.hazards import (
+    CrossCoreOrder,
+    DeadlockError,
+    FlagError,
+    Orders,
+    RaceError,
+    Recorder,
+)
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType
 from npusim.devices.schema import Pipe
 from npusim.isa import (
@@ -54,7 +61,7 @@ def await_flag(pipe: Pipe, event: int = 0, mode: CrossMode = "group") -> CrossCo
 
 
 def verify(*blocks: Block) -> None:
-    check_apart(blocks, CrossCoreOrder(blocks, Orders()))
+    check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
 
 
 def races(cores: str, where: str, *blocks: Block) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.check import cross_core_races
-from npusim.check.hazards import CrossCoreOrder, Orders, RaceError
+from npusim.check.hazards import CrossCoreOrder, Orders, RaceError, Recorder
 from npusim.data.dtypes import UINT8
 from npusim.isa import Global, Load, Local, MicroOp, Store
 from npusim.kernel.program import Binding, Block, Program
@@ -32,7 +32,7 @@ def store(start: int, nbytes: int, bursts: int = 1, stride: int = 0) -> Store:
 
 
 def check_apart(blocks: tuple[Block, ...]) -> None:
-    cross_core_races.check_apart(blocks, CrossCoreOrder(blocks, Orders()))
+    cross_core_races.check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
 
 
 def refused(cores: str, where: str, *blocks: Block) -> None:

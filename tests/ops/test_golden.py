@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
+CHANNEL_32 = TensorSpec((32,), "float16")
 CHANNEL_24 = TensorSpec((24,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
@@ -62,6 +63,17 @@ def _heads(count: int, dtype: str) -> TensorSpec:
     return TensorSpec((1, 3, count, 64), dtype)
 
 
+ROWS_OF_HALVES, ROWS_OF_BYTES = (TensorSpec((20, 40), dtype) for dtype in ("float16", "int8"))
+HALF_EXPERTS, BYTE_EXPERTS = (TensorSpec((2, 40, 260), dtype) for dtype in ("float16", "int8"))
+GROUPED = {"group_list": np.array([0, 20]), "group_type": 0, "split_item": 3}
+ATTENTION = {
+    "atten_mask": TensorSpec((2048, 2048), "int8"),
+    "num_key_value_heads": 1,
+    "scale": 0.125,
+    "input_layout": "TND",
+    "sparse_mode": 3,
+}
+PAGES = {"block_table": np.array([[3, 1, 0], [2, 4, 0]], np.int32), "block_size": 16}
 HALF_ROWS = TensorSpec((4, 72), "float16")
 HALF_ROW = TensorSpec((72,), "float16")
 BRAIN_ROWS = TensorSpec((4, 72), "bfloat16")
@@ -232,12 +244,80 @@ CASES = [
             ("sorted", 9, 2, "int64"), ("scanned", 2**24, 1, "int32"),
         )
     ),
+    Case(
+        "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
+        {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
+         "group_select_mode": 1, "norm_type": 1},
+    ),
+    Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
+    Case(
+        "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
+        {"k_group": 2, "group_count": 3, "out_flag": True},
+    ),
+    *(
+        Case("npu_moe_gating_top_k_softmax", dtype,
+             (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
+    # Core 0 sorts, the others copy; its share is one row.
+    *(
+        Case(
+            "npu_moe_init_routing_v2", what,
+            (TensorSpec((2, 40), "float16"), np.array([[2, 0], [1, 2]], np.int32)), ALL[1:2],
+            {"expert_num": 3, "expert_tokens_num_flag": True} | more, 2,
+        )
+        for what, more in (
+            ("rows", {}),
+            ("quantised", {"quant_mode": 1, "scale": TensorSpec((2, 40), "float32"),
+                           "active_expert_range": (1, 3), "expert_tokens_num_type": 2}),
+        )
+    ),
+    Case(
+        "npu_moe_finalize_routing", "two_tokens",
+        (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
+         np.array([2, 0, 1, 3], np.int32), None), (A2,),
+    ),
+    Case(
+        "npu_moe_finalize_routing", "all_given",
+        (TensorSpec((1, 2, 40), "bfloat16"), *[TensorSpec((1, 40), "bfloat16")] * 3,
+         TensorSpec((1, 2), "bfloat16"), np.array([-1, 1], np.int32), np.zeros((1, 2), np.int32),
+         3), (A2,),
+    ),
     *(
         Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
         for template, rows, columns, chip in (
             ("short", 9000, 8, INFERENCE), ("short_table", 9, 8, A2), ("whole", 9000, 32, A2),
             ("whole_table", 9, 32, A2), ("ragged", 9, 40, A2), ("pieces", 2, 60000, A2),
         )
+    ),
+    # Two tiles of keys, the mask on the second one; pages; keys that are split over four cores.
+    Case(
+        "npu_fused_infer_attention_score", "causal",
+        (TensorSpec((5, 1, 32), "float16"), *[TensorSpec((520, 1, 32), "float16")] * 2), (A2,),
+        ATTENTION | {"actual_seq_lengths": [5], "actual_seq_lengths_kv": [520]},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "pages",
+        (TensorSpec((2, 4, 32), "bfloat16"), *[TensorSpec((5, 16, 32), "bfloat16")] * 2), (A2,),
+        ATTENTION | PAGES
+        | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [40, 17], "num_heads": 4},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "split",
+        (TensorSpec((1, 4, 32), "float16"), *[TensorSpec((64, 16, 32), "float16")] * 2), ALL[1:2],
+        ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
+        | {"actual_seq_lengths": [1], "actual_seq_lengths_kv": [1024], "num_heads": 4}, 3,
+    ),
+    # FIA: a tile under the mask; three tiles of a row of them that three cores share.
+    Case(
+        "npu_fused_infer_attention_score", "fia",
+        (TensorSpec((1, 2, 20, 32), "float16"), *[TensorSpec((1, 1, 40, 32), "float16")] * 2),
+        (A2,), ATTENTION | {"input_layout": "BNSD", "num_heads": 2},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "fia_pieces",
+        (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
+        ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
     ),
     Case(
         "npu_anti_quant", "by_column",
@@ -285,6 +365,37 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    # A cube core, and the vector cores that have both rows of two groups.
+    Case(
+        "npu_grouped_matmul_swiglu_quant", "whole",
+        (TensorSpec((2, 32), "int8"), TensorSpec((2, 32, 64), "int8", "FRACTAL_NZ"),
+         np.array([1, 2]), TensorSpec((2, 64), "float32"), TensorSpec((2,), "float32")),
+        (A2,),
+    ),
+    Case(
+        "matmul", "float32_sums",
+        (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
+        {"output_dtype": "float32"},
+    ),
+    Case(
+        "npu_quant_matmul", "msd",
+        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
+         TensorSpec((64,), "float32")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((1, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]}, 3,
+    ),
+    Case(
+        "npu_quant_matmul", "pergroup",
+        (TensorSpec((3, 128), "int32"), TensorSpec((256, 128), "int32").T,
+         TensorSpec((4, 256), "float32"), TensorSpec((4, 256), "float16")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((3, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]},
+    ),
+    Case(
+        "npu_transpose_batchmatmul", "two_heads",
+        (TensorSpec((3, 2, 48), "float16"), TensorSpec((2, 48, 48), "float16")), (A2,),
+        {"perm_x1": (1, 0, 2)},
+    ),
     Case("npu_quant_matmul", "fixpipe", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,)),
     Case(
         "npu_quant_matmul", "vector", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,),
@@ -293,6 +404,36 @@ CASES = [
     Case(
         "npu_quant_matmul", "two_blocks",
         (TensorSpec((2, 2, 40), "int8"), TensorSpec((40, 32), "int8"), ONE), (INFERENCE,),
+    ),
+    # Two experts, of which one has no rows, with tiles that go through the ring once more.
+    Case(
+        "npu_grouped_matmul", "antiquant", (ROWS_OF_HALVES, BYTE_EXPERTS), (A2,),
+        GROUPED | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
+        ),
+    ),
+    Case(
+        "npu_grouped_matmul", "a4w4",
+        (TensorSpec((20, 8), "int32"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((20,), "float32")},
+    ),
+    Case(
+        "npu_grouped_matmul", "a8w4",
+        (TensorSpec((3, 64), "int8"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((3,), "float32"), "bias": TensorSpec((2, 64), "float32")}
+        | {"group_list": np.array([1, 2]), "group_list_type": 1},
+    ),
+    Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
+    Case(
+        "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "uint64")},
+    ),
+    Case(
+        "npu_grouped_matmul", "dequantise", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "float32"), "output_dtype": "float16",
+                   "per_token_scale": TensorSpec((20,), "float32")},
     ),
     # Three rounds of columns, which vector cores dequantise while the cube multiplies others.
     Case(

@@ -77,6 +77,7 @@ JUNK: dict[str, Any] = {
 TOKENS = {"key": ones(2, 1, 16), "value": ones(2, 1, 16)}
 CACHES = {"key_cache": ones(2, 4, 1, 16), "value_cache": ones(2, 4, 1, 16)}
 SLOTS = np.arange(2, dtype=np.int32)
+STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 CALLS: dict[str, dict[str, Any]] = {
     "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
@@ -103,7 +104,61 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_dynamic_quant": {"x": ones(4, 16)},
     "npu_dynamic_quant_asymmetric": {"x": ones(4, 16)},
     "npu_format_cast": {"x": ones(4, 16), "acl_format": 29},
+    "npu_fused_infer_attention_score": {
+        "query": ones(4, 2, 16),
+        "key": ones(4, 1, 16),
+        "value": ones(4, 1, 16),
+        "atten_mask": STENCIL,
+        "actual_seq_lengths": [4],
+        "actual_seq_lengths_kv": [4],
+        "num_heads": 2,
+        "num_key_value_heads": 1,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    },
+    "npu_fused_infer_attention_score_v2": {
+        "query": ones(4, 2, 16),
+        "key": ones(4, 1, 16),
+        "value": ones(4, 1, 16),
+        "atten_mask": STENCIL,
+        "actual_seq_qlen": [4],
+        "actual_seq_kvlen": [4],
+        "num_query_heads": 2,
+        "num_key_value_heads": 1,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    },
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_moe_finalize_routing": {
+        "expanded_permuted_rows": ones(4, 16),
+        "skip1": None,
+        "skip2": None,
+        "bias": None,
+        "scales": ones(2, 2),
+        "expanded_src_to_dst_row": np.arange(4, dtype=np.int32),
+        "export_for_source_row": None,
+    },
+    "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
+    "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
+    "npu_grouped_matmul_swiglu_quant": {
+        "x": ones(2, 16, dtype=np.int8),
+        "weight": Tensor.of(ones(1, 16, 32, dtype=np.int8), "FRACTAL_NZ"),
+        "group_list": np.array([2]),
+        "weight_scale": ones(1, 32, dtype=FULL),
+        "x_scale": ones(2, dtype=FULL),
+    },
+    "npu_moe_init_routing_v2": {
+        "x": ones(4, 16),
+        "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
+        "expert_num": 3,
+    },
+    "npu_grouped_matmul": {
+        "x": ones(4, 16),
+        "weight": ones(1, 16, 8),
+        "group_list": np.array([4]),
+        "group_type": 0,
+        "split_item": 3,
+    },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),
@@ -128,6 +183,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
+    "npu_transpose_batchmatmul": {"input": ones(2, 4, 16), "weight": ones(2, 16, 32)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),
         "weight": ones(64, 32, dtype=np.int8),

@@ -37,6 +37,25 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("turned", [(), ("x1",), ("x2",), ("x1", "x2")], ids=str)
+def test_matrices_go_in_as_they_lie(turned: tuple[str, ...], device: str) -> None:
+    shapes = {"x1": (2, 20, 48), "x2": (2, 48, 40), "bias": (40,)}
+
+    def call(seed: int) -> dict[str, Any]:
+        made = {key: numbers(shape, HALF, seed) for key, shape in shapes.items()}
+        for name in turned:
+            made[name] = np.ascontiguousarray(made[name].swapaxes(1, 2)).swapaxes(1, 2)
+        return made
+
+    again = prepared("matmul", devices.load(device), call(0))
+    assert again is not None
+    for seed in (1, 2):
+        plain = run("matmul", device=device, **call(seed))
+        assert again.run.time_us == plain.time_us
+        np.testing.assert_array_equal(again.outputs(call(seed))["output"], plain.output)
+
+
+@pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", [HALF, FULL, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_times_are_those_of_a_run(name: str, dtype: Any, device: str) -> None:

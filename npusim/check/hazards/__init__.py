@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from npusim.check.hazards.cross_core import CrossCoreOrder, Moment
 from npusim.check.hazards.errors import DeadlockError, FlagError, HazardError, RaceError, deadlock
+from npusim.check.hazards.record import Recorder
 from npusim.check.hazards.rounds import Orders, order
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Moment",
     "Orders",
     "RaceError",
+    "Recorder",
     "deadlock",
     "order",
 ]

@@ -24,7 +24,6 @@ from npusim.check.hazards.record import (
     Recorder,
     has_cross_core_flags,
 )
-from npusim.check.hazards.rounds import Orders
 from npusim.devices.schema import Pipe
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.kernel.program import Block, Program
@@ -79,8 +78,7 @@ class CrossCoreOrder:
     than it can.
     """
 
-    def __init__(self, blocks: tuple[Block, ...], orders: Orders) -> None:
-        recorder = Recorder(orders)
+    def __init__(self, blocks: tuple[Block, ...], recorder: Recorder) -> None:
         records: dict[Program, tuple[_Uses, list[Called]]] = {}
         counted: dict[int, tuple[Record, _Uses]] = {}
         self._cores: dict[Block, _Core] = {}

@@ -1,0 +1,99 @@
+"""npu_fused_infer_attention_score: attention for inference, of tokens of requests to their keys.
+
+.. code-block:: text
+
+    s[i, j] = fp32(q[i] . k[j]) * scale                hidden ones: - 3e38
+    p[i, j] = exp(s[i, j] - max_j s[i, j])
+    output[i] = T(sum_j T(p[i, j]) * v[j] / sum_j p[i, j])           T: the type of query
+    softmax_lse[i] = ln(sum_j p[i, j]) + max_j s[i, j]               fp32
+
+for each request and each of its heads; *num_key_value_heads* heads of key and value serve as many
+query heads each. All is fp32 but for the factors of both products. Keys are taken 512 at a time,
+counted from the first of the request; what was found for the tiles before shrinks by
+exp(maximum before - maximum now). That exp and ln give the nearest number is assumed.
+
+Sources: ops-transformer@3a280bc attention/fused_infer_attention_score, op_host and op_kernel, and
+the operator's document (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md). Atlas A2
+and A3; Atlas inference has no such kernel. Simulated are:
+
+* fp16 and bf16 in input_layout TND: query `(tokens, heads, columns)`, the tokens of all requests
+  behind each other, and keys likewise, or in a cache `(blocks, block_size, heads x columns)` with
+  a block_table `(requests, blocks)`.
+* actual_seq_lengths and actual_seq_lengths_kv are lists of integers: sums of lengths so far, for
+  keys in a cache the length of each request.
+* sparse_mode 0 without a mask, and 3, causal, with the stencil `numpy.triu(ones, 1)` of 2048 x 2048
+  whatever the lengths are; nonzero hides.
+* `template` names the kernel that the vendor would not take itself, see `choice`.
+
+A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim.ops._attention.description import LAYOUTS
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check, checked
+from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
+from npusim.ops.npu_fused_infer_attention_score.reference import reference
+
+__all__ = [
+    "OPERATOR",
+    "Plan",
+    "Problem",
+    "build",
+    "check",
+    "checked",
+    "outputs",
+    "reference",
+    "tile",
+]
+
+
+def outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+    """Shapes and dtypes of what comes out, for tensors without values."""
+    query, heads = given["query"], given["num_heads"]
+    # A query of other dimensions, and a word that is no layout, are refused when it runs.
+    layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
+    inner, *others = layout.split("_")
+    sizes = {axis: query.shape[place] for place, axis in enumerate(inner)}
+    if inner == "BSH":
+        sizes |= {"N": heads, "D": sizes["H"] // max(1, heads)}
+    lse: tuple[Any, ...] = (1,)
+    if given["softmax_lse_flag"]:
+        lse = (*(sizes[axis] for axis in ("TN" if "T" in inner else "BNS")), 1)
+    return (tuple(sizes[axis] for axis in (others or [inner])[0]), query.dtype), (lse, "float32")
+
+
+TORCH = TorchFunction(
+    schema="npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
+    "Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_lengths=None, "
+    "SymInt[]? actual_seq_lengths_kv=None, Tensor? dequant_scale1=None, "
+    "Tensor? quant_scale1=None, Tensor? dequant_scale2=None, Tensor? quant_scale2=None, "
+    "Tensor? quant_offset2=None, Tensor? antiquant_scale=None, Tensor? antiquant_offset=None, "
+    "Tensor? key_antiquant_scale=None, Tensor? key_antiquant_offset=None, "
+    "Tensor? value_antiquant_scale=None, Tensor? value_antiquant_offset=None, "
+    "Tensor? block_table=None, Tensor? query_padding_size=None, Tensor? kv_padding_size=None, "
+    "Tensor? key_shared_prefix=None, Tensor? value_shared_prefix=None, "
+    "SymInt[]? actual_shared_prefix_len=None, Tensor? query_rope=None, Tensor? key_rope=None, "
+    "Tensor? key_rope_antiquant_scale=None, int num_heads=1, float scale=1.0, "
+    'int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
+    "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, "
+    "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
+    "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
+    aclnn=lambda _: "aclnnFusedInferAttentionScore",
+    outputs=outputs,
+)
+
+OPERATOR = Operator(
+    name="npu_fused_infer_attention_score",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+    seen_by_kernel=("block_table",),
+    torch=(TORCH,),
+)

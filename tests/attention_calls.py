@@ -1,0 +1,103 @@
+"""Calls of npu_fused_infer_attention_score in TND that tests make, and attention in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["OP", "STENCIL", "attention_call", "float64_attention", "specs_of"]
+
+Array = NDArray[Any]
+OP = "npu_fused_infer_attention_score"
+STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
+
+
+def attention_call(
+    rng: np.random.Generator,
+    query_lengths: Sequence[int],
+    kv_lengths: Sequence[int],
+    heads: tuple[int, int],
+    head_size: int,
+    dtype: Any,
+    block_size: int = 0,
+    **more: Any,
+) -> dict[str, Any]:
+    """Random tokens of requests; keys in pages of *block_size*, scattered over the cache, or not.
+
+    Causal unless *more* says otherwise.
+    """
+
+    def tensor(*shape: int) -> Array:
+        return rng.standard_normal(shape).astype(dtype)
+
+    own: dict[str, Any] = {
+        "query": tensor(sum(query_lengths), heads[0], head_size),
+        "actual_seq_lengths": np.cumsum(query_lengths).tolist(),
+        "num_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "scale": head_size**-0.5,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+        "atten_mask": STENCIL,
+    }
+    if block_size:
+        needed = [-(-length // block_size) for length in kv_lengths]
+        blocks = rng.permutation(sum(needed) + 2).astype(np.int32)
+        table = np.zeros((len(needed), max(needed) + 1), np.int32)
+        for row, count, first in zip(table, needed, np.cumsum([0, *needed]), strict=False):
+            row[:count] = blocks[first : first + count]
+        shape = len(blocks), block_size, heads[1] * head_size
+        own |= {"key": tensor(*shape), "value": tensor(*shape), "block_table": table}
+        own |= {"block_size": block_size, "actual_seq_lengths_kv": list(kv_lengths)}
+    else:
+        shape = sum(kv_lengths), heads[1], head_size
+        own |= {"key": tensor(*shape), "value": tensor(*shape)}
+        own |= {"actual_seq_lengths_kv": np.cumsum(kv_lengths).tolist()}
+    return own | more
+
+
+def _keys(call: dict[str, Any], name: str, request: int, length: int) -> Array:
+    """Keys or values of a request, float64 `(keys, heads, columns)`."""
+    heads = call["num_key_value_heads"]
+    head_size = call["query"].shape[2]
+    if "block_table" not in call:
+        end = call["actual_seq_lengths_kv"][request]
+        return np.asarray(call[name][end - length : end], np.float64)
+    size = call["block_size"]
+    blocks = call["block_table"][request, : -(-length // size)]
+    tokens = call[name][blocks].reshape(len(blocks) * size, heads, head_size)
+    return np.asarray(tokens[:length], np.float64)
+
+
+def float64_attention(
+    call: dict[str, Any], query_lengths: Sequence[int], kv_lengths: Sequence[int]
+) -> Array:
+    """What the document's formula gives in float64, `(tokens, heads, columns)`."""
+    query = call["query"].astype(np.float64)
+    output = np.zeros(query.shape)
+    group = call["num_heads"] // call["num_key_value_heads"]
+    ends = call["actual_seq_lengths"]
+    for request, (tokens, keys) in enumerate(zip(query_lengths, kv_lengths, strict=True)):
+        k, v = (_keys(call, name, request, keys) for name in ("key", "value"))
+        here = slice(ends[request] - tokens, ends[request])
+        hidden = np.arange(keys) > np.arange(tokens)[:, None] + keys - tokens
+        for head in range(query.shape[1] if keys else 0):
+            scores = query[here, head] @ k[:, head // group].T * call["scale"]
+            if call["sparse_mode"] == 3:
+                scores[hidden] = -np.inf
+            p = np.exp(scores - scores.max(1, keepdims=True))
+            output[here, head] = p @ v[:, head // group] / p.sum(1, keepdims=True)
+    return output
+
+
+def specs_of(call: dict[str, Any]) -> dict[str, Any]:
+    """The same call without values."""
+    from npusim import TensorSpec
+
+    return {
+        name: TensorSpec(value.shape, value.dtype.name) if isinstance(value, np.ndarray) else value
+        for name, value in call.items()
+    }
