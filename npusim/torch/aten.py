@@ -185,6 +185,15 @@ def _number(value: Any) -> int | float | None:
     return value if is_real else None
 
 
+def _bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Given | None:
+    """Both bounds as torch promotes them: those of whole numbers must be whole too."""
+    bounds = [_number(bound) for bound in (low, high) if bound is not None]
+    if x.dtype not in REALS or None in bounds:
+        return None
+    is_whole = all(isinstance(bound, int) for bound in bounds)
+    return {"x": x, "low": low, "high": high} if is_whole or x.dtype in FLOATS else None
+
+
 def _where(condition: Any, x: Any, other: Any) -> Given | None:
     given = _two(x, other)
     if given is None or not condition.is_npu or condition.dtype != torch.bool:
@@ -208,7 +217,7 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
 
 def _selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
     is_known = x.dtype in SELECTED and index.dtype in (torch.int32, torch.int64)
-    is_few = x.dim() > 0 and x.shape[:dim].numel() * index.numel() <= MOST_SELECTED
+    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
     return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
 
 
@@ -234,6 +243,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
     **{name: (name, _two) for name in ("maximum", "minimum")},
     "div.Tensor": ("div", _floats),
+    "clamp": ("clamp", _bounded),
     "where.self": ("where", _where),
     "_softmax": ("softmax", _rows),
     "_log_softmax": ("log_softmax", _rows),

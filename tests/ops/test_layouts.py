@@ -140,7 +140,6 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_scatter_nd_update",
         {"self": HALF, "indices": np.array([[N - 1]]), "updates": ones(1, N, dtype=F16)},
     ),
-    "parts": ("index_select", {"x": HALF, "dim": 0, "index": np.array([N - 1])}),
     "rows of experts": (
         "npu_moe_finalize_routing",
         {"expanded_permuted_rows": HALF, "scales": ones(N // 2, 2, dtype=F16)}
@@ -158,6 +157,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "finished": np.zeros(N, np.uint8), "k": 2},
     ),
     "best experts": ("npu_moe_gating_top_k", {"x": HALF, "k": 2, "bias": ones(N, dtype=F16)}),
+    "parts": ("index_select", {"x": HALF, "dim": 0, "index": np.array([N - 1])}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",

@@ -51,6 +51,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mean": (lambda x: x.mean(dim=1), ("x",)),
     "amax": (lambda x: x.amax(-1), ("x",)),
     "clone": (lambda x: x.clone(), ("x",)),
+    "clamp": (lambda x: x.clamp(-1, 2.5), ("x", -1, 2.5)),
     "gt": (lambda x: x > 0.25, ("x", 0.25)),
 }
 
