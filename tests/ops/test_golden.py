@@ -378,6 +378,12 @@ CASES = [
         {"output_dtype": "float32"},
     ),
     Case(
+        "npu_grouped_matmul_swiglu_quant", "int4",
+        (TensorSpec((2, 512), "int8"), TensorSpec((1, 512, 8), "int32", "FRACTAL_NZ"),
+         np.array([2]), TensorSpec((1, 2, 64), "uint64"), TensorSpec((2,), "float32")),
+        (A2,), {"bias": TensorSpec((1, 64), "float32")},
+    ),
+    Case(
         "npu_quant_matmul", "msd",
         (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
          TensorSpec((64,), "float32")), ALL[1:2],
@@ -410,6 +416,14 @@ CASES = [
         "npu_grouped_matmul", "antiquant", (ROWS_OF_HALVES, BYTE_EXPERTS), (A2,),
         GROUPED | dict.fromkeys(
             ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
+        ),
+    ),
+    # Every core has a part of the one row, and one has a block.
+    Case(
+        "npu_grouped_matmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((1, 128, 1024), "int8")), (A2,),
+        GROUPED | {"group_list": np.array([1])} | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((1, 1024), "float16")
         ),
     ),
     Case(

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from npusim.data.dtypes import INT4
 from npusim.data.errors import Code
 from npusim.ops._contract import Contract
+from npusim.ops.npu_grouped_matmul.msd import takes_msd
 
 if TYPE_CHECKING:
     from npusim.data.tensor import Operand
     from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["antiquant_limits", "group_k", "takes_msd"]
-
-MSD_UNIT, MSD_LONGEST_K, MSD_LEAST_N, MSD_ROWS = 128, 12288, 1024, 64
+__all__ = ["antiquant_limits", "group_k", "in_digits"]
 
 
 def group_k(p: Problem, weight: int) -> int:
@@ -28,14 +27,15 @@ def group_k(p: Problem, weight: int) -> int:
     return k // shape[-2] if has_groups else k
 
 
-def takes_msd(sizes: tuple[int, int, int, int], *, int8: bool, single: bool, rows: bool) -> bool:
-    """Whether the vendor writes x in digits, for *sizes* of e, m, k and n.
-
-    *single*: x and weight are one tensor each; *rows*: the groups are of rows.
-    """
-    experts, m, k, n = sizes
-    is_fitting = n % MSD_UNIT == 0 and k % MSD_UNIT == 0 and k <= MSD_LONGEST_K
-    return int8 and single and rows and is_fitting and n >= MSD_LEAST_N and m <= MSD_ROWS * experts
+def in_digits(p: Problem) -> bool:
+    """Whether x is written in digits, see `msd`."""
+    k, n = p.weight_shape(0)
+    return takes_msd(
+        *(p.experts, p.rows, k, n),
+        int8=p.case.weight is not INT4,
+        single=len(p.x) == len(p.weight) == 1 and len(p.weight[0].shape) == 3,
+        of_rows=p.group_type == 0,
+    )
 
 
 def antiquant_limits(contract: Contract, p: Problem) -> None:
@@ -69,20 +69,6 @@ def antiquant_limits(contract: Contract, p: Problem) -> None:
         not has_groups or not p.trans_weight,
         f"weight must be contiguous{what} and scales of groups, not a transposed view, whose "
         f"kernel is not simulated; make it contiguous",
-        Code.UNSUPPORTED,
-    )
-    k, n = p.weight_shape(0)
-    is_single = len(p.x) == len(p.weight) == 1
-    contract.require(
-        not takes_msd(
-            (p.experts, p.rows, k, n),
-            int8=p.case.weight is not INT4,
-            single=is_single,
-            rows=p.group_type == 0,
-        ),
-        f"x must have more than {MSD_ROWS} rows an expert{what}, k = {k} and n = {n}, not "
-        f"{p.rows} for {p.experts} experts, whose kernel (msd) is not simulated; pass weight and "
-        f"its scales as lists of matrices",
         Code.UNSUPPORTED,
     )
 

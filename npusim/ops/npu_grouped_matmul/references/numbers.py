@@ -29,6 +29,8 @@ class Numbers:
     """`(rows,)`."""
     antiquant_scale: Array | None = None
     antiquant_offset: Array | None = None
+    place: int = 0
+    """Of its expert, among those of the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +73,5 @@ class Call:
             per_token_scale=tokens,
             antiquant_scale=own(self.antiquant_scale),
             antiquant_offset=own(self.antiquant_offset),
+            place=expert,
         )
