@@ -57,6 +57,7 @@ def check(
     act_type: Any = 0,
     tuning_config: Any = None,
     output_dtype: Any = None,
+    template: Any = None,
 ) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract("npu_grouped_matmul", spec)
@@ -93,6 +94,7 @@ def check(
         group_list_type=kind,
         act_type=_activation(contract, act_type, case),
         tuning=_tuning(contract, tuning_config),
+        asked=_asked(contract, template, case),
     )
     return _checked(contract, p, form.is_split)
 
@@ -238,6 +240,19 @@ def _activation(contract: Contract, act_type: Any, case: Case) -> int:
         f"act_type must be 0 with {case}, not {kind}; apply the activation to the output",
     )
     return kind
+
+
+def _asked(contract: Contract, template: Any, case: Case) -> str | None:
+    """The kernel that the caller names."""
+    if template is None:
+        return None
+    names = case.kernels or (case.template,)
+    contract.require(
+        isinstance(template, str) and template in names,
+        f"template must be {listed(names)} with {case}, not {shown(template)}; leave it out to get "
+        f"the vendor's choice",
+    )
+    return str(template)
 
 
 def _tuning(contract: Contract, value: Any) -> tuple[int, ...]:
