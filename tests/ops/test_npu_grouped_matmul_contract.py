@@ -57,15 +57,16 @@ REFUSED: list[Any] = [
     ),
     (
         {"weight": ones(2, 32, 16, dtype=BF16)},
-        "weight must be float16 with float16 x, not bfloat16; convert it",
+        "weight must be float16, int8 or int32 with float16 x, not bfloat16; convert it",
     ),
     (
-        {"weight": ones(2, 32, 16, dtype=I8)},
-        "weight must be float16 with float16 x, not int8; convert it",
+        {"weight": ones(2, 32, 16, dtype=F32)},
+        "weight must be float16, int8 or int32 with float16 x, not float32; convert it",
     ),
     (
         {"weight": [ones(32, 16), ones(32, 16, dtype=I8)]},
-        "weight[1] must be float16 with float16 x, not int8; convert it",
+        "weight[1] must be float16 in ND like weight[0], not int8 in ND; make all tensors of "
+        "weight alike",
     ),
     (
         {"weight": [ones(32, 16), ones(16, 32).T]},

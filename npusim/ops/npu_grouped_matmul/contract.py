@@ -68,9 +68,7 @@ def check(
         "activation_quant_offset": activation_quant_offset,
         "offset": offset,
     }
-    for name, value in unused.items():
-        is_absent = value is None or (isinstance(value, list | tuple) and not value)
-        contract.require(is_absent, f"{name} must be None; leave it out")
+    _require_absent(contract, unused)
     xs, weights = _matrices(contract, x, weight)
     given = _Given(bias, scale, per_token_scale, antiquant_scale, antiquant_offset)
     case = _case(contract, xs, weights, output_dtype, given)
@@ -121,6 +119,13 @@ def _with(p: Problem, outputs: dict[str, TensorSpec]) -> Problem:
     }
     operands = [joined(name, parts) for name, parts in lists.items() if parts]
     return replace(p, inputs=present(*operands, p.group_list), outputs=outputs)
+
+
+def _require_absent(contract: Contract, unused: dict[str, Any]) -> None:
+    """Refuse parameters that no kernel of these chips reads."""
+    for name, value in unused.items():
+        is_absent = value is None or (isinstance(value, list | tuple) and not value)
+        contract.require(is_absent, f"{name} must be None; leave it out")
 
 
 def _require_chip(contract: Contract) -> None:
