@@ -239,11 +239,20 @@ def test_the_template(m: int, k: int, n: int, dtype: str, template: str) -> None
     assert found.template == template
 
 
+@pytest.mark.parametrize("template", ["antiquant", "antiquant_performance", "msd"])
+def test_a_kernel_that_is_named(template: str) -> None:
+    call = call_of(np.random.default_rng(9), [3, 0, 40], (256, 640), F16, 8, bias=True)
+    found = run(OP, **call, template=template, device=A2)
+    assert (found.template, found.reason) == (template, "asked for")
+    assert_same(found.output, REFERENCE(**call, template=template))
+
+
 # ---- what is refused ----
 
 RNG = np.random.default_rng(0)
 INT8 = call_of(RNG, [3, 2], (64, 48), F16, 8)
 INT4 = call_of(RNG, [3, 2], (64, 48), F16, 4, groups=2)
+LEAVE = "leave it out to get the vendor's choice"
 WITH = " with float16 x, int8 weight and float16 output"
 OF = " with float16 x, int32 weight and float16 output"
 ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
@@ -263,6 +272,19 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
     (INT4, {"antiquant_offset": [np.ones((2, 48), F16)]},
      "antiquant_offset must have the shape of antiquant_scale, (2, 2, 48), not (2, 48); pass an "
      "offset for each scale", Code.INVALID_PARAMETER),
+    (INT8, {"template": "plain"},
+     f"template must be antiquant, antiquant_performance or msd{WITH}, not 'plain'; {LEAVE}",
+     Code.INVALID_PARAMETER),
+    (INT4, {"template": "msd"},
+     f"template must be antiquant or antiquant_performance{OF}, not 'msd'; {LEAVE}",
+     Code.INVALID_PARAMETER),
+    (INT8, {"template": "msd"},
+     "template 'msd' can run only if weight is one tensor (e, k, n), group_type 0, and k and n are "
+     f"multiples of 128, k up to 12288; {LEAVE}", Code.INVALID_PARAMETER),
+    (INT8, {"template": "antiquant_performance",
+            "weight": [weight_of(RNG, (2, 64, 48), 8, True)]},
+     f"template 'antiquant_performance' can run only if weight is contiguous; {LEAVE}",
+     Code.INVALID_PARAMETER),
     (INT4, {"weight": [weight_of(RNG, (2, 64, 48), 4, True)]},
      f"weight must be contiguous{OF} and scales of groups, not a transposed view, whose kernel is "
      "not simulated; make it contiguous", Code.UNSUPPORTED),

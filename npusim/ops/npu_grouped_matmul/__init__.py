@@ -15,6 +15,7 @@
 * Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
   in two digits of int8: see `templates.antiquant.msd`, whose last bits are its own.
 
+`template` names the kernel that the vendor would not take itself, where types have several.
 Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 
 To add a combination of types: a row of `cases.CASES`, which names the types, what must be given

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npusim.data.dtypes import INT4
 from npusim.data.errors import Code
 from npusim.ops._contract import Contract
-from npusim.ops.npu_grouped_matmul.msd import takes_msd
+from npusim.ops.npu_grouped_matmul.msd import LONGEST_K, UNIT, fits_msd, takes_msd
 
 if TYPE_CHECKING:
     from npusim.data.tensor import Operand
@@ -29,13 +29,17 @@ def group_k(p: Problem, weight: int) -> int:
 
 def in_digits(p: Problem) -> bool:
     """Whether x is written in digits, see `msd`."""
+    if p.asked is not None:
+        return p.asked == "msd"
     k, n = p.weight_shape(0)
-    return takes_msd(
-        *(p.experts, p.rows, k, n),
-        int8=p.case.weight is not INT4,
-        single=len(p.x) == len(p.weight) == 1 and len(p.weight[0].shape) == 3,
-        of_rows=p.group_type == 0,
-    )
+    is_int8, of_rows = p.case.weight is not INT4, p.group_type == 0
+    sizes = p.experts, p.rows, k, n
+    return takes_msd(*sizes, int8=is_int8, single=_is_single(p), of_rows=of_rows)
+
+
+def _is_single(p: Problem) -> bool:
+    """Whether x and weight are one tensor each, of several experts."""
+    return len(p.x) == len(p.weight) == 1 and len(p.weight[0].shape) == 3
 
 
 def antiquant_limits(contract: Contract, p: Problem) -> None:
@@ -71,6 +75,25 @@ def antiquant_limits(contract: Contract, p: Problem) -> None:
         f"kernel is not simulated; make it contiguous",
         Code.UNSUPPORTED,
     )
+    _check_asked(contract, p)
+
+
+def _check_asked(contract: Contract, p: Problem) -> None:
+    """Refuse a kernel that cannot run the call."""
+    k, n = p.weight_shape(0)
+    needs = {
+        "antiquant_performance": (not p.trans_weight, "weight is contiguous"),
+        "msd": (
+            _is_single(p) and p.group_type == 0 and fits_msd(k, n),
+            f"weight is one tensor (e, k, n), group_type 0, and k and n are multiples of {UNIT}, k "
+            f"up to {LONGEST_K}",
+        ),
+    }
+    for name, (holds, what) in needs.items():
+        contract.require(
+            p.asked != name or holds,
+            f"template {name!r} can run only if {what}; leave it out to get the vendor's choice",
+        )
 
 
 def _check_shape(contract: Contract, p: Problem, place: int, operand: Operand, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.launch import share
 
-__all__ = ["Blocks", "Split", "blocks_of", "splits", "takes_msd"]
+__all__ = ["LONGEST_K", "UNIT", "Blocks", "Split", "blocks_of", "fits_msd", "splits", "takes_msd"]
 
 UNIT, LONGEST_K, LEAST_N, MOST_ROWS = 128, 12288, 1024, 64
 WIDE_N, WIDTH, WIDTH_OF_WIDE = 2048, 256, 512
@@ -25,6 +25,11 @@ STRIP = 1024
 """Columns of a block are a multiple of it where there are many."""
 
 
+def fits_msd(k: int, n: int) -> bool:
+    """Whether x of that k can be written in digits."""
+    return n % UNIT == 0 and k % UNIT == 0 and k <= LONGEST_K
+
+
 def takes_msd(
     experts: int, rows: int, k: int, n: int, *, int8: bool, single: bool, of_rows: bool
 ) -> bool:
@@ -32,8 +37,8 @@ def takes_msd(
 
     *single*: x and weight are one tensor each; *of_rows*: the groups are of rows.
     """
-    fits = n % UNIT == 0 and k % UNIT == 0 and k <= LONGEST_K and n >= LEAST_N
-    return int8 and single and of_rows and fits and rows <= MOST_ROWS * experts
+    is_small = n >= LEAST_N and rows <= MOST_ROWS * experts
+    return int8 and single and of_rows and fits_msd(k, n) and is_small
 
 
 class Blocks(NamedTuple):

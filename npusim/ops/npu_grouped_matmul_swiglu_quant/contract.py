@@ -137,28 +137,13 @@ def check(
         bias is None or element is INT4, "bias must be None with an int8 weight; leave it out"
     )
     _check_shapes(contract, a, w, element)
+    sizes = experts, _, n = logical_shape(w, element is INT4)
+    m = a.shape[0]
     groups = contract.operand("group_list", group_list, (INT64,))
     xs = contract.operand("x_scale", x_scale, (FLOAT32,))
-    experts, k, n = logical_shape(w, element is INT4)
-    m, added = a.shape[0], None
-    wanted: list[tuple[Operand, tuple[int, ...], str]] = [
-        (groups, (experts,), "pass the end of each group"),
-        (xs, (m,), "pass a number a row"),
-    ]
-    if element is INT4:
-        words = contract.operand("weight_scale", weight_scale, (INT64, UINT64), " with int4")
-        _check_words(contract, words, (experts, k, n))
-        ws = fixpipe_words(contract, words, FLOAT16)
-        added = contract.operand("bias", bias, (FLOAT32,), " with an int4 weight")
-        wanted.append((added, (experts, n), "pass 8 times the sums of the scaled columns"))
-    else:
-        ws = contract.operand("weight_scale", weight_scale, (FLOAT32, FLOAT16, BFLOAT16))
-        wanted.append((ws, (experts, n), "pass a number for each expert and column"))
-    for operand, shape, remedy in wanted:
-        contract.require(
-            operand.shape == shape,
-            f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
-        )
+    _require_shape(contract, groups, (experts,), "pass the end of each group")
+    _require_shape(contract, xs, (m,), "pass a number a row")
+    ws, added = _numbers(contract, weight_scale, bias, sizes, is_int4=element is INT4)
     _check_ends(contract, groups, m)
     outputs = {
         "output": TensorSpec((m, n // 2), "int8"),
@@ -174,6 +159,38 @@ def check(
         weight_scale=ws,
         x_scale=xs,
         bias=added,
+    )
+
+
+def _numbers(
+    contract: Contract,
+    weight_scale: Any,
+    bias: Any,
+    sizes: tuple[int, ...],
+    *,
+    is_int4: bool,
+) -> tuple[Operand, Operand | None]:
+    """The scales of the columns of a weight of so many experts, k and n, and with int4 a bias."""
+    experts, k, n = sizes
+    if not is_int4:
+        scale = contract.operand("weight_scale", weight_scale, (FLOAT32, FLOAT16, BFLOAT16))
+        remedy = "pass a number for each expert and column"
+        _require_shape(contract, scale, (experts, n), remedy)
+        return scale, None
+    words = contract.operand("weight_scale", weight_scale, (INT64, UINT64), " with int4")
+    _check_words(contract, words, (experts, k, n))
+    added = contract.operand("bias", bias, (FLOAT32,), " with an int4 weight")
+    remedy = "pass 8 times the sums of the scaled columns"
+    _require_shape(contract, added, (experts, n), remedy)
+    return fixpipe_words(contract, words, FLOAT16), added
+
+
+def _require_shape(
+    contract: Contract, operand: Operand, shape: tuple[int, ...], remedy: str
+) -> None:
+    contract.require(
+        operand.shape == shape,
+        f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
     )
 
 

@@ -42,6 +42,8 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
 
 
 def _takes_msd(call: Call) -> bool:
+    if call.template is not None:
+        return call.template == "msd"
     x, weight = call.xs[0], call.weights[0]
     if call.counts is None or len(weight.shape) != 3:
         return False

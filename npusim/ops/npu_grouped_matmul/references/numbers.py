@@ -51,6 +51,8 @@ class Call:
     tuning: tuple[int, ...]
     order: CubeOrder
     spec: DeviceSpec | None
+    template: str | None = None
+    """The kernel that the caller names."""
 
     def numbers(self, expert: int, start: int, count: int) -> Numbers:
         """Those of *expert* and of *count* rows from *start* on."""
