@@ -26,7 +26,7 @@ __all__ = ["SIMULATED", "TEMPLATES", "Choice", "Template", "choose", "unmet"]
 
 Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
-SIMULATED: tuple[Template, ...] = ("FAI", "FAI-FD")
+SIMULATED: tuple[Template, ...] = ("FAI", "FAI-FD", "FAI-DEC")
 """Those whose kernels are there."""
 
 MAX_HEAD_SIZE = 256
