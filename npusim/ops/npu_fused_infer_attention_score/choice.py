@@ -26,7 +26,7 @@ __all__ = ["SIMULATED", "TEMPLATES", "Choice", "Template", "choose", "unmet"]
 
 Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
-SIMULATED: tuple[Template, ...] = ("FAI", "FAI-FD", "FIA")
+SIMULATED: tuple[Template, ...] = TEMPLATES
 """Those whose kernels are there."""
 
 MAX_HEAD_SIZE = 256
