@@ -142,6 +142,26 @@ def test_the_kernels_of_a_weight_run_side_by_side(tmp_path: Path) -> None:
     assert (tmp_path / "pictures" / "weight_quant.png").stat().st_size > 10_000
 
 
+def test_a_layer_of_experts_begins_with_what_the_document_prints(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'grouped_products.py'}", tmp_path)
+    assert "24 of 24 values are those that the document prints" in printed
+    assert re.findall(r"^(npu_\w+): (\w+) (\(.*\)), \d+\.\d+ us$", printed, re.MULTILINE) == [
+        ("npu_group_quant", "int8", "(6, 4)"),
+        ("npu_trans_quant_param", "int64", "(4, 16)"),
+        ("npu_grouped_matmul", "int8", "(6, 16)"),
+    ]
+
+
+def test_a_layer_of_experts_runs_from_gate_to_answers(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'mixture_of_experts.py'} pictures", tmp_path)
+    assert re.findall(r"^(npu_\w+) +\d+\.\d+ us", printed, re.MULTILINE) == [
+        "npu_moe_gating_top_k", "npu_moe_init_routing_v2", "npu_grouped_matmul", "npu_swiglu",
+        "npu_dynamic_quant", "npu_grouped_matmul", "npu_moe_finalize_routing",
+    ]  # fmt: skip
+    assert re.search(r"largest error beside the largest value: \d\.\de-02$", printed, re.MULTILINE)
+    assert (tmp_path / "pictures" / "mixture_of_experts.png").stat().st_size > 10_000
+
+
 def tracked_copy(folder: Path) -> Path:
     """A clone of the project as it stands, links included."""
     files = subprocess.run(

@@ -105,7 +105,8 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
     layout = str(rng.choice(["ND", "FRACTAL_NZ"]))
     match op:
         case "matmul":
-            return {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            call = {"x1": tensor((m, k), dtype), "x2": tensor((k, n), dtype, layout)}
+            return call | {"output_dtype": str(rng.choice([dtype, "float32"]))}
         case "npu_anti_quant":
             return {"x": tensor((m, n), "int8"), "scale": tensor((n,), "float32")}
         case "npu_convert_weight_to_int4pack":
@@ -119,6 +120,19 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             ends[-1] = m
             scale = tensor((3, n), "float32")
             return {"x": tensor((m, n), dtype), "scale": scale, "group_index": ends}
+        case "npu_grouped_matmul_swiglu_quant":
+            weight = rng.integers(-128, 128, (2, 16 * k, 32)).astype(np.int8)
+            return {"x": tensor((m, 16 * k), "int8"), "weight": Tensor.of(weight, "FRACTAL_NZ"),
+                    "group_list": np.array([m // 2, m]), "x_scale": tensor((m,), "float32"),
+                    "weight_scale": tensor((2, 32), dtype)}  # fmt: skip
+        case "npu_quant_matmul" if rng.random() < 0.2:
+            scale = rng.integers(0, 2**32, 8 * n, dtype=np.uint64)
+            return {"x1": tensor((m, 2 * k), "int8"), "x2": tensor((2 * k, n), "int32"),
+                    "scale": scale, "offset": tensor((8 * n,), "float32"),
+                    "pertoken_scale": tensor((m,), "float32"),
+                    "output_dtype": str(rng.choice(["float16", "bfloat16"]))}  # fmt: skip
+        case "npu_grouped_matmul":
+            return _grouped_matmul(rng, (m, k, n), layout)
         case "npu_quant_matmul":
             x2 = tensor((k, n), "int8", layout)
             scale = tensor((n,), "float32")
@@ -130,12 +144,56 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
                     "dtype": "qint8", "axis": 1}  # fmt: skip
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
+        case "npu_transpose_batchmatmul":
+            half = str(rng.choice(FLOATS[:2]))
+            return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
             weight, scale = tensor((k, n), "int8", layout), tensor((n,), half)
             return {"x": tensor((m, k), half), "weight": weight, "antiquant_scale": scale}
         case _:
             return _between_products(rng, op, (m, k, n), dtype)
+
+
+def _grouped_matmul(rng: Rng, sizes: tuple[int, int, int], layout: str) -> dict[str, Any]:
+    """Rows in three groups, of floats or of int8."""
+    m, k, n = sizes
+    if rng.random() < 0.4:
+        return _of_quantised_weights(rng, (m, k, n))
+    dtype, output = [
+        ("float16", None), ("bfloat16", None), ("int8", "int32"), ("int8", "float16"),
+        ("int8", "bfloat16"),
+    ][rng.integers(5)]  # fmt: skip
+    ends = np.sort(rng.integers(0, m, 3, endpoint=True))
+    given = {"x": tensor_of(rng, (m, k), dtype), "output_dtype": output}
+    if output in FLOATS:
+        kind = "float32" if output == "float16" else output
+        given |= {"scale": tensor_of(rng, (3, n), kind), "act_type": int(rng.choice([0, 1, 5]))}
+    if output in FLOATS and rng.random() < 0.5:
+        given["per_token_scale"] = tensor_of(rng, (m,), "float32")
+    weight = tensor_of(rng, (3, k, n), dtype, layout)
+    return given | {"weight": weight, "group_list": ends, "group_type": 0, "split_item": 3}
+
+
+def _of_quantised_weights(rng: Rng, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """Rows in three groups by weights of int8 or int4: floats, int8 or int4."""
+    m, k, n = sizes
+    counts = np.diff(np.sort(rng.integers(0, m, 4, endpoint=True)))
+    groups = {"group_list": counts, "group_list_type": 1, "group_type": 0, "split_item": 3}
+    kind = str(rng.choice(["float16", "bfloat16", "int8", "int32"]))
+    if kind in FLOATS:
+        numbers = {
+            name: tensor_of(rng, (3, n), kind) for name in ("antiquant_scale", "antiquant_offset")
+        }
+        weight = tensor_of(rng, (3, k, n), "int8")
+        return groups | numbers | {"x": tensor_of(rng, (m, k), kind), "weight": weight}
+    k, n = 64 * max(1, k // 64), 8 * max(1, n // 8)
+    x = tensor_of(rng, (m, k), "int8") if kind == "int8" else tensor_of(rng, (m, k // 8), "int32")
+    bias = {"bias": tensor_of(rng, (3, n), "float32")} if kind == "int8" else {}
+    scale = rng.integers(0, 2**31, (3, n), dtype=np.uint64)
+    more = {"scale": scale, "per_token_scale": tensor_of(rng, (m,), "float32")}
+    weight = tensor_of(rng, (3, k, n // 8), "int32")
+    return groups | bias | more | {"x": x, "weight": weight, "output_dtype": "float16"}
 
 
 def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str) -> dict[str, Any]:
@@ -148,6 +206,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
     match op:
         case "embedding":
             return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
+        case "index_select":
+            return {"x": tensor((k, n), dtype), "dim": 0, "index": rng.integers(0, k, m, np.int32)}
         case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
             half = str(rng.choice(FLOATS[:2]))
             added = {name: tensor((m, n), half) for name in ("x1", "x2")}
@@ -166,8 +226,21 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
             found = _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
             return {names.get(name, name): value for name, value in found.items()}
+            write = _attention if rng.random() < 0.5 else _attention_in_a_layout
+            return write(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
+        case "npu_moe_init_routing_v2":
+            where = rng.integers(0, 9, (m, 2), np.int32)
+            return {"x": tensor((m, n), dtype), "expert_idx": where, "expert_num": 9}
+        case "npu_moe_gating_top_k" | "npu_moe_gating_top_k_softmax":
+            return {"x": tensor((m, n), dtype), "k": 1}
+        case "npu_moe_finalize_routing":
+            where = rng.permutation(2 * m).astype(np.int32)
+            given = dict.fromkeys(("skip1", "skip2", "bias", "export_for_source_row"))
+            rows = {"expanded_permuted_rows": tensor((2 * m, n), dtype)}
+            scales = {"scales": tensor((m, 2), dtype)}
+            return given | rows | scales | {"expanded_src_to_dst_row": where}
         case "npu_reshape_and_cache" | "npu_scatter_pa_kv_cache":
             tokens = {name: tensor((m, 1, 32), dtype) for name in ("key", "value")}
             is_norm = {"cache_mode": "Norm"} if op == "npu_scatter_pa_kv_cache" else {}
@@ -187,6 +260,38 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), dtype)}
         case _:
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
+
+
+def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of one or two requests in another layout, with any mask."""
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
+    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.choice([0, 1, 2, 3, 4]))
+    requests = int(rng.choice([1, 2]))
+
+    def shape(count: int, length: int) -> tuple[int, ...]:
+        if layout == "BNSD":
+            return requests, count, length, size
+        own = (count, size) if layout == "BSND" else (count * size,)
+        return requests, length, *own
+
+    mask = (rng.random((tokens, keys)) < 0.2).astype(np.uint8)
+    if mode > 1:
+        mask = np.triu(np.ones((2048, 2048), np.uint8), 1)
+    return {
+        "query": tensor_of(rng, shape(heads * group, tokens), dtype),
+        "key": tensor_of(rng, shape(heads, keys), dtype),
+        "value": tensor_of(rng, shape(heads, keys), dtype),
+        "atten_mask": mask,
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": layout,
+        "sparse_mode": mode,
+        "pre_tokens": int(rng.integers(0, 40)),
+        "next_tokens": int(rng.integers(-10, 40)),
+        "inner_precise": int(rng.choice([0, 2])),
+        "softmax_lse_flag": bool(rng.random() < 0.5),
+    }
 
 
 def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:

@@ -6,13 +6,13 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any
 
 from npusim import ops
-from npusim.cli.operators import is_tensor
+from npusim.cli.operators import is_list, is_tensor
 from npusim.data.errors import shown
 from npusim.run.call import find
 from npusim.run.inputs import parse
@@ -56,13 +56,14 @@ def arguments(
 ) -> dict[str, Any]:
     """Arguments for *op* from the values of `-i` and `-a` of a *command*.
 
-    Tensors that may be None can be left out. Raises UsageError for names that do not fit *op*,
-    InputError and FileError for their values.
+    Tensors that may be None can be left out, and a list of tensors is given one by one. Raises
+    UsageError for names that do not fit *op*, InputError and FileError for their values.
     """
     known = parameters(op)
-    words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)])
+    lists = {p.name for p in known if is_list(p)}
+    words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)], lists)
     settings = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
-    found: dict[str, Any] = {name: attribute(word) for name, word in settings.items()}
+    found: dict[str, Any] = {name: attribute(word) for name, (word,) in settings.items()}
     for parameter in known:
         name = parameter.name
         if name in words or name in found or parameter.default is not Parameter.empty:
@@ -75,15 +76,23 @@ def arguments(
                 f"add for example {option} {name}={example}"
             )
         found[name] = None
-    return found | {name: parse(word) for name, word in words.items()}
+    for name, several in words.items():
+        values = [parse(word) for word in several]
+        found[name] = values if len(values) > 1 else values[0]
+    return found
 
 
 def _named(
-    command: str, op: str, option: str, texts: Iterable[str], known: list[str]
-) -> dict[str, str]:
-    """Cut each NAME=VALUE of *texts*, where NAME is one of *known* and comes once."""
+    command: str,
+    op: str,
+    option: str,
+    texts: Iterable[str],
+    known: list[str],
+    lists: Container[str] = (),
+) -> dict[str, list[str]]:
+    """Cut each NAME=VALUE of *texts*, where NAME is one of *known*; all but *lists* come once."""
     what = "a tensor" if option == "-i" else "an attribute"
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -100,23 +109,26 @@ def _named(
                 f"{command}: {option} must name {what} of {op}, one of {', '.join(known)}, "
                 f"not {shown(name)}; {hint}"
             )
-        if name in found:
+        if name in found and name not in lists:
             raise UsageError(f"{command}: {option} {name} must come once; drop one of them")
-        found[name] = value
+        found.setdefault(name, []).append(value)
     return found
 
 
 def attribute(word: str) -> Any:
-    """The value that *word* means: true, false, none, a number, or else the word itself.
+    """The value that *word* means: true, false, none, a number, a list of whole numbers with commas
+    between or behind them, or else the word itself.
 
     Raises UsageError for a number that is too large.
 
-    >>> [attribute(word) for word in ("true", "none", "-1", "0.5", "qint8")]
-    [True, None, -1, 0.5, 'qint8']
+    >>> [attribute(word) for word in ("true", "none", "-1", "0.5", "1,2", "qint8")]
+    [True, None, -1, 0.5, [1, 2], 'qint8']
     """
     names = {"true": True, "false": False, "none": None}
     if word.lower() in names:
         return names[word.lower()]
+    if re.fullmatch(r"([+-]?[0-9]+,)+([+-]?[0-9]+)?", word):
+        return [attribute(part) for part in word.rstrip(",").split(",")]
     if re.fullmatch(r"[+-]?[0-9]+", word):
         digits = len(word.lstrip("+-"))
         if digits > MAX_DIGITS:

@@ -12,7 +12,7 @@ from rich.text import Text
 from npusim import ops
 from npusim.cli.screen import json_text, show, table
 
-__all__ = ["described", "is_tensor", "list_operators"]
+__all__ = ["described", "is_list", "is_tensor", "list_operators"]
 
 
 def list_operators(as_json: bool) -> None:
@@ -59,3 +59,8 @@ def is_tensor(parameter: Parameter) -> bool:
         return parameter.default is Parameter.empty
     annotation = inspect.formatannotation(parameter.annotation)
     return "Array" in annotation or "TensorSpec" in annotation
+
+
+def is_list(parameter: Parameter) -> bool:
+    """Whether *parameter* takes a list of tensors, possibly None."""
+    return "Sequence[Array" in inspect.formatannotation(parameter.annotation)

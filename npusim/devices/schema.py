@@ -97,6 +97,9 @@ VectorClassName = Literal[
     "compare",
     "gather",
     "transpose",
+    "sort",
+    "merge",
+    "gather_mask",
 ]
 Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")

@@ -61,6 +61,7 @@ from npusim.isa.scalar import (
     ScalarStore,
     Trap,
 )
+from npusim.isa.sorting import LONGEST_LIST, SORTED_AT_ONCE, GatherMask, MrgSort, Sort32
 from npusim.isa.sync import (
     Barrier,
     CrossCoreSetFlag,
@@ -105,11 +106,13 @@ from npusim.isa.work import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "LONGEST_LIST",
     "MAX_BURSTS",
     "MAX_REPEATS",
     "MICRO_OPS",
     "ORDERING",
     "REPEAT_BYTES",
+    "SORTED_AT_ONCE",
     "Arithmetic",
     "Axpy",
     "Barrier",
@@ -134,6 +137,7 @@ __all__ = [
     "Fixpipe",
     "Fold",
     "Gather",
+    "GatherMask",
     "Global",
     "Load",
     "LoadData",
@@ -142,6 +146,7 @@ __all__ = [
     "Local",
     "MicroOp",
     "Mmad",
+    "MrgSort",
     "MulAddDst",
     "Ordering",
     "Product",
@@ -159,6 +164,7 @@ __all__ = [
     "ScalarWork",
     "Select",
     "SetFlag",
+    "Sort32",
     "Store",
     "Table",
     "Transfer",

@@ -405,7 +405,7 @@ class CubeWriter:
             begins, ends = number == 0, number == len(turns) - 1
             turn = _Turn(m, n, count, init if begins else "accumulate", begins, ends)
             write = partial(self._turn, turn, range(0, count, self.tile.k), total, dst, bias)
-            key = self, turn, dst, bias, kernel_line()
+            key = self, turn, dst, bias, self._matrices, kernel_line()
             self.builder.call_part(key, self._shifts(start), write)
         if self._over is None:
             self._l0c.enque(total)
@@ -435,11 +435,15 @@ class CubeWriter:
         starts = (*range(first_k, k, step), *range(0, first_k, step))
         return [(start, min(step, k - start)) for start in starts]
 
+    @property
+    def _matrices(self) -> tuple[GmMatrix, ...]:
+        """Operands in global memory, which may be other ones from product to product."""
+        feeds = [side.feed for side in (self._a, self._b)]
+        return tuple(feed.gm_matrix for feed in feeds if isinstance(feed, GmOperand))
+
     def _shifts(self, k: int) -> dict[str, int]:
         """How much further a turn that begins at *k* finds its operands in global memory."""
-        feeds = [side.feed for side in (self._a, self._b)]
-        operands = [feed.gm_matrix for feed in feeds if isinstance(feed, GmOperand)]
-        return {operand.name: operand.shift_k(k) for operand in operands}
+        return {operand.name: operand.shift_k(k) for operand in self._matrices}
 
     def _turn(
         self, turn: _Turn, starts: Sequence[int], total: Slot, dst: Local, bias: Local | None

@@ -43,8 +43,11 @@ def mixed_launch(
     bindings: Callable[[int], dict[str, Binding]],
     cube: Callable[[int], Program],
     vector: Callable[[int, int], Program],
+    vector_cores: int = VECTOR_CORES_OF_A_GROUP,
 ) -> tuple[Block, ...]:
     """The blocks of cube cores with their two vector cores: three a group, in this order.
+
+    A kernel may start only one of the two *vector_cores* of each group.
 
     `bindings(group)` binds the names of global memory for all three, `cube(group)` is the program
     of the cube core, `vector(group, half)` that of its vector core number *half*, 0 or 1.
@@ -54,7 +57,7 @@ def mixed_launch(
         bound = bindings(group)
         first = CORES_OF_A_GROUP * group
         blocks.append(Block(first, "aic", cube(group), bound, group))
-        for half in range(VECTOR_CORES_OF_A_GROUP):
+        for half in range(vector_cores):
             blocks.append(Block(first + 1 + half, "aiv", vector(group, half), bound, group))
     return tuple(blocks)
 

@@ -37,8 +37,11 @@ __all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
 MAX_RANK = 8
 """aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
 
+MAX_TENSORS = 128
+"""Of a list (aclnn_grouped_matmul.cpp)."""
 
-PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul")
+
+PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
 """Their parameters that may be packed words, which no conversion turns back into numbers."""
 MATRICES = ("x1", "x2", "weight")
@@ -201,6 +204,27 @@ class Contract:
     ) -> Operand | None:
         """A tensor that may be None."""
         return None if value is None else self.operand(name, value, dtypes, when)
+
+    def tensors(self, name: str, value: Any, most: int = MAX_TENSORS) -> list[tuple[str, Any]]:
+        """A list of one to *most* tensors, each with a name of its own; one tensor is a list of it.
+
+        A list of several names each by its place, as in `x[1]`.
+        """
+        self.require(
+            value is not None,
+            f"{name} must be given, not None; pass a list of tensors",
+            Code.NULL_POINTER,
+        )
+        if not isinstance(value, list | tuple):
+            return [(name, value)]
+        self.require(
+            0 < len(value) <= most,
+            f"{name} must be a list of 1 to {most} tensors, not of {len(value)}; "
+            f"{'pass a tensor' if not value else 'split the call'}",
+        )
+        if len(value) == 1:
+            return [(name, value[0])]
+        return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
 
     def integer(self, name: str, value: Any) -> int:
         """An attribute that is a whole number."""

@@ -43,10 +43,19 @@ def logical_shape(operand: Operand, packed: bool) -> tuple[int, ...]:
 
 
 def product_of(
-    contract: Contract, x1: Operand, x2: Operand, element: DType, packed: bool
+    contract: Contract,
+    x1: Operand,
+    x2: Operand,
+    element: DType,
+    packed: bool,
+    packed_x2: bool | None = None,
 ) -> Product:
-    """The product of *x1* and *x2*; raises OpError unless their shapes fit each other."""
-    a, b = logical_shape(x1, packed), logical_shape(x2, packed)
+    """The product of *x1* and *x2*; raises OpError unless their shapes fit each other.
+
+    Both are *packed*, or, if it is given, *packed_x2* says so of x2.
+    """
+    packs_x2 = packed if packed_x2 is None else packed_x2
+    a, b = logical_shape(x1, packed), logical_shape(x2, packs_x2)
     for operand in (x1, x2):
         contract.require(
             0 not in operand.shape,
@@ -55,7 +64,7 @@ def product_of(
     contract.require(
         a[-1] == b[-2],
         f"x2 must have as many rows as x1 has columns, {a[-1]}, not {b[-2]}; "
-        f"{_inner_remedy(a, b, packed)}",
+        f"{_inner_remedy(a, b, packed, packs_x2)}",
     )
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
@@ -72,16 +81,17 @@ def product_of(
     )
 
 
-def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool) -> str:
+def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool, packs_x2: bool) -> str:
     """What to change where k of x1 and of x2, of shapes *a* and *b* in numbers, differ."""
     if packed and a[-1] == INT4_PER_INT32 * b[-2]:
         return unpacked_remedy("x1")
-    if packed and b[-2] == INT4_PER_INT32 * a[-1]:
+    if packs_x2 and b[-2] == INT4_PER_INT32 * a[-1]:
         return unpacked_remedy("x2")
-    if a[-1] == b[-1] and not packed:
+    if a[-1] == b[-1] and not packs_x2:
         return "pass its transpose"
-    if packed:
-        return "pass x1 as (m, k / 8), x2 as (k, n / 8) or as the transpose of (n, k / 8)"
+    if packs_x2:
+        x1 = "(m, k / 8)" if packed else "(m, k)"
+        return f"pass x1 as {x1}, x2 as (k, n / 8) or as the transpose of (n, k / 8)"
     return "pass x1 as (m, k), x2 as (k, n)"
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
 
-__all__ = ["cube_product", "exact_int"]
+__all__ = ["cube_product", "exact_int", "fixpipe_int8", "scale_of_words"]
 
 Double = NDArray[np.float64]
 
@@ -45,6 +45,23 @@ def cube_product(
             terms = [left[..., :, k, None] * right[..., None, k, :] for k in ks]
             total = _rounded_once([total.astype(np.float64), *terms])
     return total + np.float32(0)
+
+
+def scale_of_words(words: Array) -> Array:
+    """The scale in packed *words*: the upper 19 bits of a float32."""
+    return np.asarray((words & 0xFFFF_E000).astype(np.uint32).view(np.float32))
+
+
+def fixpipe_int8(y: Array, words: Array) -> Array:
+    """What the fixpipe does (QF322B8_PRE): scaled, fitted into nine bits, offset, fitted again.
+
+    asc-devkit, the page on quantisation on the way out (随路量化.md), and its example scripts.
+    """
+    scaled = y * scale_of_words(words)
+    nine = np.rint(np.clip(np.where(np.isnan(scaled), 0, scaled), -256, 255)).astype(np.int64)
+    offset = ((words >> 37) & 0x1FF) ^ 0x100
+    fitted: Array = np.clip(nine + offset - 0x100, -128, 127)
+    return fitted.astype(np.int8)
 
 
 def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:

@@ -23,7 +23,8 @@ class TorchTensor:
 
 
 Given = Mapping[str, Any]
-"""Parameter, by the operator's name -> a TorchTensor, the name of a dtype, else the value."""
+"""Parameter, by the operator's name -> a TorchTensor, a list of them, the name of a dtype, else the
+value."""
 Result = tuple[tuple[Any, ...], str]
 """Shape and dtype."""
 
@@ -75,7 +76,12 @@ class TorchFunction:
     @property
     def name(self) -> str:
         """Of the function in the namespace `npu`."""
-        return self.schema.partition("(")[0]
+        return self.schema.partition("(")[0].partition(".")[0]
+
+    @property
+    def overload(self) -> str:
+        """Which of the functions of that name it is; empty for the one without a name."""
+        return self.schema.partition("(")[0].partition(".")[2]
 
     @property
     def parameters(self) -> tuple[str, ...]:

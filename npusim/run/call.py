@@ -24,7 +24,7 @@ from npusim.run.result import Output, Run, without_values
 from npusim.run.stored import stored_in
 from npusim.run.task import Task, allocated, place
 
-__all__ = ["Options", "find", "play"]
+__all__ = ["Options", "bind", "find", "play"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def play(
     _check_options(options, progress)
     engine = engine_named(options.engine)
     operator, spec, l2 = find(op), devices.load(device), options.l2
-    op, bound = operator.name, _bind(operator, args, kwargs)
+    op, bound = operator.name, bind(operator, args, kwargs)
     problem = _checked(operator, spec, bound, l2)
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
@@ -204,7 +204,8 @@ def _check_options(options: Options, progress: object) -> None:
         )
 
 
-def _bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Parameter -> its argument in a call of *operator*; raises TypeError where they do not fit."""
     op = operator.name
     kwargs = _without_absent(operator, kwargs)
     signature = ops.signature(operator)

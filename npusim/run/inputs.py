@@ -6,6 +6,7 @@
     randn:8192x4096:bfloat16:seed=1   rand:12             normal numbers, numbers from 0 to 1
     zeros:8x16:int8   ones:12   full:12:float16:value=3   arange:2x6:int32
     randint:64:int8:low=-8:high=8:seed=2                  whole numbers in [low, high)
+    values:4:int64:of=128,256,384,512                     whole numbers that are written out
     spec:8192x8192:float16                                shape and type only: a run asks for time
     none                                                  an optional tensor that is left out
 
@@ -242,6 +243,20 @@ def _full(shape: tuple[int, ...], dtype: DType, options: Options) -> Array:
         return np.full(shape, np.float64(number).astype(dtype.numpy))
 
 
+def _values(shape: tuple[int, ...], dtype: DType, options: Options) -> Array:
+    """Numbers in row-major order, as they are written."""
+    words = options.get("of", "").split(",")
+    if len(words) != prod(shape) or not all(re.fullmatch(r"[+-]?[0-9]{1,18}", w) for w in words):
+        raise InputError(
+            f"inputs: values must say of=..., {prod(shape)} whole numbers with commas between "
+            f"them, not {shown(options.get('of'))}; write for example values:2:int64:of=128,256"
+        )
+    numbers = [int(word) for word in words]
+    if not dtype.is_float:
+        _fits("values", min(numbers), max(numbers), dtype)
+    return _rounded(np.array(numbers, np.int64).reshape(shape), dtype)
+
+
 def _constant(number: int) -> Generator:
     return lambda shape, dtype, _: np.full(shape, number, dtype.numpy)
 
@@ -261,6 +276,7 @@ GENERATORS: dict[str, tuple[Generator, tuple[str, ...]]] = {
     "ones": (_constant(1), ()),
     "full": (_full, ("value",)),
     "arange": (_arange, ()),
+    "values": (_values, ("of",)),
 }
 """Name -> the function that makes the array, and the options that it accepts."""
 

@@ -72,7 +72,7 @@ class Run:
         """Why that one was chosen."""
         return self.plan.reason if self.plan else None
 
-    @property
+    @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """The kernels that the call launches, the operator's own last; none where none ran."""
         first = tuple(launch for run in self.earlier for launch in run.launches)
@@ -122,7 +122,7 @@ class Run:
         kind, sizes = self._sort
         return accuracy_of(kind, self.time_us, sizes)
 
-    @property
+    @cached_property
     def _sort(self) -> tuple[Kind, Sizes] | None:
         if self.plan is None or self.is_own_kernel:
             return None
@@ -176,9 +176,11 @@ class Run:
 
 
 def without_values(value: Any) -> Any:
-    """Arrays and tensors as their TensorSpec, also in tuples; the rest as it is."""
+    """Arrays and tensors as their TensorSpec, also in tuples and lists; the rest as it is."""
     if isinstance(value, tuple):
         return tuple(without_values(part) for part in value)
+    if isinstance(value, list):
+        return [without_values(part) for part in value]
     if isinstance(value, np.ndarray):
         # A mask of truths is a byte a number.
         is_mask = value.dtype == np.bool_
@@ -193,7 +195,7 @@ def _describe(output: Output) -> str:
 
 def _to_json(value: Any) -> Any:
     """An argument or output without values, as numbers, strings, lists and dictionaries."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [_to_json(part) for part in value]
     if isinstance(value, TensorSpec):
         plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}

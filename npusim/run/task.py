@@ -21,6 +21,7 @@ from npusim.run.stored import Stored
 from npusim.run.user_kernel import UserProblem
 from npusim.trace import Trace, copies_of
 from npusim.values.buffers import UNWRITTEN
+from npusim.values.replay import Replay
 
 __all__ = ["Programs", "Task", "allocated", "place"]
 
@@ -76,6 +77,14 @@ class Task:
         """Compute the values of *tensors*, those that :func:`place` gives; raises TrapError."""
         blocks, orders = self._programs.blocks, self._programs.orders
         chip.compute(blocks, tensors, self._spec, orders, model, progress=self._progress)
+
+    def replay(self) -> Replay | None:
+        """What computes values of the same shapes again and again; None for large launches."""
+        return Replay.of(self._programs.blocks, self._spec, self._programs.orders)
+
+    def nbytes(self, trace: Trace | None) -> int:
+        """What its programs take, and *trace* if there is one, roughly."""
+        return _programs_bytes(self._programs) + (_trace_bytes(trace) if trace else 0)
 
     def trace(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
         """When each micro-op runs with *l2* at launch, as *engine* finds; *every_core* times each

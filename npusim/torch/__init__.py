@@ -25,13 +25,18 @@ DEFAULT_DEVICE = "ascend910b2"
 
 
 def install(
-    device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE, *, shadow: bool = False
+    device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE,
+    *,
+    values: bool = True,
+    shadow: bool = False,
 ) -> str:
     """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
 
-    A second call puts another card in. With *shadow*, a real torch_npu on this machine stays out
-    of the way, as the launcher has it. Raises ImportError where torch is missing, DeviceError for
-    an unknown device, and RuntimeError where a real torch_npu is there, or is imported already.
+    Without *values*, tensors on npu are shapes alone, of whatever size: kernels take their time and
+    compute nothing, and what asks for a value is refused. A second call puts another card in. With
+    *shadow*, a real torch_npu on this machine stays out of the way, as the launcher has it. Raises
+    ImportError where torch is missing, DeviceError for an unknown device, and RuntimeError where a
+    real torch_npu is there, or is imported already.
     """
     spec = devices.load(device)
     from npusim.torch import stand_ins
@@ -41,14 +46,14 @@ def install(
         stand_ins.check_torch()
         # Torch would import a real torch_npu by itself, and that would take the device.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        from npusim.torch import backend, card, operators
+        from npusim.torch import backend, card, operators, refusals
 
         backend.register()
         card.insert(spec)
         backend.check()
-        operators.register(backend.define)
+        refusals.register(operators.register(backend.define))
         stand_ins.install()
     from npusim.torch import card
 
-    card.insert(spec)
+    card.insert(spec, values=values)
     return card.name()

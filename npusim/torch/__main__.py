@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npusim.torch.clock import Event
 
 USAGE = (
-    "python -m npusim.torch [--device NAME] [--trace DIR] [--force] [-q] "
+    "python -m npusim.torch [--device NAME] [--shapes] [--trace DIR] [--force] [-q] "
     "(script.py | -m module | -c code)"
 )
 WITH_VALUE = ("--device", "--trace")
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     if theirs[0] not in ("-m", "-c") and not Path(theirs[0]).exists():
         parser.error(f"the script must be a file, not {theirs[0]}; check the path")
     try:
-        device = drop_in.install(options.device, shadow=True)
+        device = drop_in.install(options.device, values=not options.shapes, shadow=True)
     except (DeviceError, ImportError, RuntimeError) as error:
         _tell(str(error))
         sys.exit(1)
@@ -115,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", metavar="DIR", help="write trace_view.json into DIR")
     parser.add_argument(
         "--force", action="store_true", help="let --trace replace an earlier trace_view.json"
+    )
+    parser.add_argument(
+        "--shapes",
+        action="store_true",
+        help="tensors on npu are shapes alone: they take no memory, and kernels only their time",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing about the card")
     return parser

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from npusim.torch.refusals import others_of
+
 __all__ = ["GradScaler", "autocast"]
 
 
@@ -26,3 +28,6 @@ class GradScaler(torch.amp.GradScaler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__("npu", *args, **kwargs)
+
+
+__getattr__ = others_of("torch_npu.npu.amp")

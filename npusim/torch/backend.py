@@ -25,8 +25,8 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import aten, autocast, npu
-from npusim.torch.fallback import HostOp, fallback
+from npusim.torch import accelerator, aten, autocast, formats, npu, pinned, shapes
+from npusim.torch.fallback import HostOp, fallback, on_host
 from npusim.torch.storages import KERNELS, new_storage
 
 __all__ = ["Define", "check", "define", "register"]
@@ -67,6 +67,7 @@ def define(schema: str, *, real: Callable[..., Any], fake: Callable[..., Any]) -
     torch.library.register_fake(f"npu::{name}", fake, lib=library)
 
 
+@on_host
 def check() -> None:
     """Try what everything rests on. Raises RuntimeError where this torch does not do it."""
     row = torch.arange(6.0).npu()
@@ -123,10 +124,11 @@ def _patch_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
-    torch._tensor_str._str = aten.on_host(torch._tensor_str._str)
+    torch._tensor_str._str = shapes.printed(on_host(torch._tensor_str._str))
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
-    torch.accelerator.synchronize = npu.synchronize
-    torch.Tensor.pin_memory = lambda tensor, device=None: tensor  # noqa: ARG005
+    accelerator.patch()
+    formats.patch()
+    pinned.patch()
 
 
 _inductor = torch._TorchCompileInductorWrapper.__call__

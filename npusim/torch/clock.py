@@ -1,7 +1,9 @@
 """Simulated time: one clock a process, which only kernels of the card move.
 
-Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Plain torch
-operations run on the host; they are counted as "not simulated" and take no time.
+Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Operations
+of torch for which npusim has no kernel run on the host in no time. Those that a card would run as a
+kernel are counted by name, each as one, though a card may launch several: no sum of times is told
+without what is missing from it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from npusim.accuracy.kernels import SHORT_US
 from npusim.run.result import Run
 
 __all__ = ["Clock", "Event", "clock"]
+
+MOST_NAMES = 8
+"""Of operations that are not timed, in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +55,15 @@ class Clock:
     """Kernels launched; a compiled graph counts once."""
     kernels: int = 0
     """Kernels run."""
-    not_simulated: Counter[str] = field(default_factory=Counter)
-    """Host operation -> how often it ran."""
+    not_timed: Counter[str] = field(default_factory=Counter)
+    """Operation that a card would run as a kernel -> how often it ran on the host."""
     _times_us: dict[tuple[Kind, bool], float] = field(default_factory=dict)
     """Kind of kernel, and whether its kernels are short -> the time of all, launches included."""
     _recordings: list[list[Event]] = field(default_factory=list)
     _graph: str | None = None
     _paid_us: float | None = None
+    is_paused: bool = False
+    """Whether what runs counts for nothing, as while a graph is captured."""
 
     @property
     def is_in_graph(self) -> bool:
@@ -68,6 +75,8 @@ class Clock:
 
         In a graph the launch is paid once: a later kernel pays only what its own costs more.
         """
+        if self.is_paused:
+            return
         for earlier in run.earlier:
             self.kernel(earlier)
         launch_us, time_us = 0.0, 0.0
@@ -88,9 +97,12 @@ class Clock:
         for kept in self._recordings:
             kept.append(event)
 
-    def host(self, name: str) -> None:
-        """Count a host operation, which takes no simulated time."""
-        self.not_simulated[name] += 1
+    def host(self, name: str, is_kernel: bool = True) -> None:
+        """A host operation, which takes no simulated time; *is_kernel* says of a card's."""
+        if self.is_paused:
+            return
+        if is_kernel:
+            self.not_timed[name] += 1
         for kept in self._recordings:
             kept.append(Event(name, self.now_us, 0.0, graph=self._graph))
 
@@ -109,12 +121,24 @@ class Clock:
             self._graph = self._paid_us = None
 
     def summary(self) -> str:
-        """What has passed, in one line."""
-        plain = sum(self.not_simulated.values())
-        return (
+        """What has passed, and how much of it is timed, in one line."""
+        missing = sum(self.not_timed.values())
+        kernels = _counted(self.kernels + missing, "kernel", "kernels")
+        told = (
             f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
-            f"{_counted(plain, 'host operation', 'host operations')} not simulated"
+            f"{self.kernels} of {kernels} timed"
         )
+        return f"{told}; not timed: {self._missing()}" if missing else told
+
+    def _missing(self) -> str:
+        """What is not timed, by name: most frequent first, and not too many names."""
+        ranked = sorted(self.not_timed.items(), key=lambda item: (-item[1], item[0]))
+        told = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
+        rest = ranked[MOST_NAMES:]
+        if rest:
+            names = _counted(len(rest), "other name", "other names")
+            told.append(f"{sum(count for _, count in rest)} of {names}")
+        return ", ".join(told)
 
     def _trust(self, kind: Kind, time_us: float) -> None:
         key = kind, time_us < SHORT_US

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from npusim.data.errors import Code, OpError
 
-__all__ = ["as_on_card", "invalid_device", "mixed_devices", "not_modelled"]
+__all__ = ["as_on_card", "device_number", "invalid_device", "mixed_devices", "not_modelled"]
 
 
 def invalid_device(device: object) -> RuntimeError:
@@ -13,6 +17,16 @@ def invalid_device(device: object) -> RuntimeError:
         "NPU function error: aclrtSetDevice, error code is 107001\n"
         f"npusim.torch: the device must be npu:0, the one simulated card, not {device}; use npu:0"
     )
+
+
+def device_number(device: Any) -> int:
+    """The number of *device*: None, a number, or what `torch.device` takes. Only 0 exists."""
+    if device is None:
+        return 0
+    index = device if isinstance(device, int) else torch.device(device).index
+    if index not in (None, 0, -1):
+        raise invalid_device(f"npu:{index}")
+    return 0
 
 
 def mixed_devices(op: str) -> RuntimeError:

@@ -3,23 +3,32 @@
 One boxed fallback serves every operation that has no kernel for the card. It relabels the npu
 arguments as CPU tensors, runs the operation, and relabels what is new among the results; a result
 that is an argument (in place, `out=`) is the caller's own tensor again.
+
+What a card would run as a kernel is counted by name as not timed. Views, allocations and what only
+asks about a tensor are no kernels, and neither is what torch computes to print one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from npusim.torch import card, shapes
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
 
-__all__ = ["HostOp", "fallback"]
+__all__ = ["HostOp", "fallback", "is_on_host", "on_host"]
 
 CPU = torch.device("cpu")
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, complex})
 """Types of arguments that mean the same on the host."""
+
+NUMBERS = frozenset({int, float, bool, complex})
 
 CPU_INDICES = frozenset(
     f"aten::{name}"
@@ -27,7 +36,39 @@ CPU_INDICES = frozenset(
 )
 """Operations that take indices from the host beside npu tensors."""
 
+NO_KERNELS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_local_scalar_dense", "is_pinned", "is_set_to", "record_stream"),
+        *("empty_like", "new_empty", "new_empty_strided", "set_", "resize_as_"),
+    )
+)
+"""Operations that move nothing on the card: they allocate, ask, or fetch a number."""
+
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
+
+
+_on_host: list[str] = []
+"""Why operations are to run on the host, while they are."""
+
+
+def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        _on_host.append(function.__name__)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _on_host.pop()
+
+    return run
+
+
+def is_on_host() -> bool:
+    """Whether all operations are to run on the host just now."""
+    return bool(_on_host)
 
 
 class _Lent:
@@ -46,17 +87,26 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 class HostOp:
     """One torch operation, and how to run it on the host for npu tensors."""
 
-    __slots__ = ("is_mutable", "mixes", "name", "op", "outs", "run")
+    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
 
     def __init__(self, op: Any) -> None:
         schema = op._schema
         self.op, self.name = op, str(op)
         self.outs = [argument.name for argument in schema.arguments if argument.is_out]
+        self.tensors = tuple(
+            place
+            for place, argument in enumerate(schema.arguments)
+            if isinstance(argument.type, torch.TensorType) and not argument.kwarg_only
+        )
+        """Places of arguments that are tensors."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
+        self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not card.computes_values():
+            return self._by_shapes(args, kwargs)
         # A call's state is a plain object: closures that refer to themselves would keep every
         # tensor alive until the garbage collector runs.
         call = _Call(self)
@@ -65,11 +115,16 @@ class HostOp:
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
         if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
             raise mixed_devices(self.name)
-        clock.host(self.name)
+        clock.host(self.name, self.is_kernel and call.has_work and not _on_host)
+        run = self.run
+        if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
+            # Torch wraps a number as a tensor before it asks for a backend, and hands the bare
+            # number on: the overload for numbers computes what it would have.
+            run = self.op.overloadpacket
         try:
             if not self.is_mutable:
-                return call.up(self.run(*low, **named))
-            result = self._run_mutable(call, low, named)
+                return call.up(run(*low, **named))
+            result = self._run_mutable(run, call, low, named)
         except NotImplementedError as error:
             if not str(error).startswith("Could not run"):
                 raise
@@ -81,15 +136,26 @@ class HostOp:
         call.give_back()
         return call.up(result)
 
-    def _run_mutable(self, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
+    def _by_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.op is torch.ops.aten._local_scalar_dense.default:
+            shapes.refuse("the number in a tensor")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        sizes = [tensor.numel() for tensor in tensors if tensor.is_npu]
+        clock.host(self.name, self.is_kernel and (any(sizes) or not sizes) and not _on_host)
+        run = self.op
+        if any(type(args[place]) in NUMBERS for place in self.tensors if place < len(args)):
+            run = self.op.overloadpacket
+        return shapes.run(run, args, kwargs)
+
+    def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
         call.renew_empty(named)
         try:
-            return self.run(*low, **named)
+            return run(*low, **named)
         except RuntimeError as error:
             if "not resizable" not in str(error) or not self.outs:
                 raise
         call.renew(named)
-        return self.run(*low, **named)
+        return run(*low, **named)
 
 
 class _Call:
@@ -101,6 +167,11 @@ class _Call:
         self.op = op
         self.lent: dict[int, _Lent] = {}
         self.has_host = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is an element among the npu tensors, or none of these is given."""
+        return not self.lent or any(lent.npu.numel() for lent in self.lent.values())
 
     def down(self, value: Any) -> Any:
         """An argument as the host takes it."""
@@ -158,6 +229,13 @@ class _Call:
         for lent in self.lent.values():
             if _lay(lent.alias) != lent.lay:
                 lent.npu.data = to_npu(lent.alias)
+
+
+def _is_view(schema: Any) -> bool:
+    """Whether the result shares memory with an argument that stays as it is."""
+    return any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+    )
 
 
 def _only_indices(args: tuple[Any, ...]) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
+from npusim.torch.schemas import named_tensors
 
 __all__ = ["FUNCTIONS"]
 
@@ -93,7 +94,7 @@ def _misfit(
             return f"{name} must be given, but is not; add it"
         if name in bound and (wanted := _wanted(declared, argument, bound[name])) is not None:
             return f"{name} must be {wanted[0]}, not {_came(bound[name])}; {wanted[1]}"
-    if not any(isinstance(value, torch.Tensor) for value in bound.values()):
+    if not any(named_tensors(bound)):
         return f"{by_place[0]} must be a strided tensor on npu, not None; make it one"
     return None
 
@@ -109,7 +110,12 @@ def _wanted(declared: ops.TorchFunction, argument: Any, value: Any) -> tuple[str
     kind = str(argument.type)
     if value is None and (kind.startswith("Optional") or kind == "Tensor"):
         return None
-    kind = kind.removeprefix("Optional[").removesuffix("]")
+    if kind.startswith("Optional["):
+        kind = kind.removeprefix("Optional[").removesuffix("]")
+    if kind == "List[Tensor]":
+        is_list = isinstance(value, list | tuple)
+        fits = is_list and all(isinstance(part, torch.Tensor) for part in value)
+        return None if fits else ("a list of tensors", "pass one, be it of one tensor")
     if kind == "Tensor":
         # One on the host is refused by the operator itself.
         fits = (
@@ -139,6 +145,9 @@ def _is_int64(value: Any) -> bool:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    declared.name: _function(op, declared) for op in ops.names() for declared in ops.load(op).torch
+    declared.name: _function(op, declared)
+    for op in ops.names()
+    for declared in ops.load(op).torch
+    if not declared.overload
 }
 """Name in torch_npu -> function."""

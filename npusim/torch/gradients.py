@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from npusim.torch.schemas import named_tensors
+
 __all__ = ["inference_only"]
 
 
@@ -36,18 +38,16 @@ def inference_only(name: str, op: Any) -> Callable[..., Any]:
             outputs = op(*args, **kwargs)
         if not torch.is_grad_enabled():
             return outputs
-        inputs = [x for x in (*args, *kwargs.values()) if _needs_gradient(x)]
+        given = dict(enumerate((*args, *kwargs.values())))
+        inputs = [x for _, x in named_tensors(given) if x.requires_grad]
         if not inputs:
             return outputs
         if isinstance(outputs, torch.Tensor):
             return _refusing(name, outputs, inputs)
-        return tuple(_refusing(name, output, inputs) for output in outputs)
+        refusing = (_refusing(name, output, inputs) for output in outputs)
+        return list(refusing) if isinstance(outputs, list) else tuple(refusing)
 
     return kernel
-
-
-def _needs_gradient(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _refusing(name: str, output: torch.Tensor, inputs: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -29,6 +29,10 @@ class Memory:
     def __init__(self) -> None:
         self.allocated_bytes = 0
         self.peak_bytes = 0
+        self.taken_bytes = self.freed_bytes = 0
+        """In all, since they were last set to 0."""
+        self.fraction = 1.0
+        """The share of the card's memory that tensors may take."""
         self._leases: dict[int, _Lease] = {}
 
     def take(self, tensor: torch.Tensor) -> None:
@@ -44,15 +48,18 @@ class Memory:
         self.allocated_bytes += nbytes
         if self.allocated_bytes > self.peak_bytes:
             self._raise_peak(wanted, nbytes)
+        self.taken_bytes += nbytes
         lease = _Lease(storage, self._end)
         lease.nbytes = nbytes
         self._leases[id(lease)] = lease
 
     def _end(self, lease: weakref.ref[object]) -> None:
-        self.allocated_bytes -= self._leases.pop(id(lease)).nbytes
+        nbytes = self._leases.pop(id(lease)).nbytes
+        self.allocated_bytes -= nbytes
+        self.freed_bytes += nbytes
 
     def _raise_peak(self, wanted: int, nbytes: int) -> None:
-        capacity = card.spec().gm.capacity_bytes
+        capacity = int(card.spec().gm.capacity_bytes * self.fraction)
         if self.allocated_bytes > capacity:
             self.allocated_bytes -= nbytes
             free = capacity - self.allocated_bytes

@@ -16,7 +16,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
-from npusim.data.tensor import Tensor
+from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
 from npusim.run.result import Output
 from npusim.torch import card, formats
@@ -24,29 +24,31 @@ from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import inference_only
-from npusim.torch.relabel import to_host, to_npu
-from npusim.torch.schemas import arguments, bind, described, empty
+from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
 from npusim.torch.values import argument, result
 
 __all__ = ["register"]
 
 
-def register(define: Define) -> None:
-    """Define every operator; called once by `npusim.torch.install`."""
+def register(define: Define) -> frozenset[str]:
+    """Define every operator, and return their names in torch_npu; called once by `install`."""
     library = torch.library.Library("npu", "IMPL")
     _libraries.append(library)
     for operator in map(ops.load, ops.names()):
         for function in operator.torch:
             _register(define, library, operator.name, function)
+    return frozenset(function.name for op in ops.names() for function in ops.load(op).torch)
 
 
 def _register(define: Define, library: Any, op: str, function: ops.TorchFunction) -> None:
     name, schema = function.name, torch._C.parse_schema(f"npu::{function.schema}")
     define(function.schema, real=_real(op, function, schema), fake=_fake(function, schema))
-    library.impl(name, _refusal(name), "CPU")
+    full = function.schema.partition("(")[0]
+    library.impl(full, _refusal(name), "CPU")
     if not schema.is_mutable:
-        found = getattr(torch.ops.npu, name).default
-        library.impl(name, inference_only(name, found), "AutogradPrivateUse1")
+        found = getattr(getattr(torch.ops.npu, name), function.overload or "default")
+        library.impl(full, inference_only(name, found), "AutogradPrivateUse1")
 
 
 _libraries: list[Any] = []
@@ -73,7 +75,7 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         bound = bind(schema, args, kwargs)
-        first = next(iter(bound.values()))
+        _, first = next(named_tensors(bound))
         if function.into:
             return _returned(schema, [bound[name] for name in function.into])
         if schema.is_mutable:
@@ -90,6 +92,8 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
                 f"{_shapes(known)}; run it on npu, which says what is wrong",
             ) from None
         outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
+        if _returns_list(schema):
+            return list(outputs)
         return outputs if len(outputs) > 1 else outputs[0]
 
     return fake
@@ -99,6 +103,11 @@ def _returned(schema: Any, tensors: list[torch.Tensor]) -> Any:
     """What a function returns that writes to *tensors*: nothing, or as many of them as it says."""
     found = tuple(tensors[: len(schema.returns)])
     return found if len(found) > 1 else found[0] if found else None
+
+
+def _returns_list(schema: Any) -> bool:
+    """Whether a function returns a list of tensors, be it of one."""
+    return [str(each.type) for each in schema.returns] == ["List[Tensor]"]
 
 
 def _shapes(known: Mapping[str, Any]) -> str:
@@ -112,11 +121,7 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
     def real(*args: Any, **kwargs: Any) -> Any:
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
-        layouts = {
-            name: _LAYOUTS[formats.get(value)]
-            for name, value in own.items()
-            if isinstance(value, torch.Tensor)
-        }
+        layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
         known = described(own, layouts)
         acl = function.aclnn(known)
         for name in function.absent:
@@ -127,7 +132,7 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
             done = _run(op, acl, **own)
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
-                tensor.copy_(found)
+                overwrite(tensor, found)
             return _returned(schema, into)
         if not function.is_done(known):
             found = _run(op, acl, **own)
@@ -137,6 +142,8 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
             # No kernel: a clone of an npu tensor would be one.
             found = to_npu(to_host(first).clone())
             formats.put(found, formats.get(first))
+        if _returns_list(schema):
+            return list(found) if isinstance(found, tuple) else [found]
         if not schema.is_mutable:
             return found
         first.data = found
@@ -162,7 +169,7 @@ def _run(op: str, acl: str, **arguments: Any) -> Any:
 def _on_npu(output: Output) -> torch.Tensor:
     """*output* as a tensor on the card, in its format."""
     found = to_npu(result(output))
-    is_nz = isinstance(output, Tensor) and output.layout == "FRACTAL_NZ"
+    is_nz = isinstance(output, Tensor | TensorSpec) and output.layout == "FRACTAL_NZ"
     formats.put(found, formats.NZ if is_nz else formats.ND)
     return found
 
@@ -175,6 +182,8 @@ def _require_none(op: str, acl: str, name: str, value: Any) -> None:
 
 
 def _taken(op: str, name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_taken(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
     if not isinstance(value, torch.Tensor):
         return value
     if value.device.type == "cpu":

@@ -11,9 +11,10 @@ import ctypes
 
 import torch
 
+from npusim.torch import card
 from npusim.torch.memory import memory
 
-__all__ = ["to_host", "to_npu"]
+__all__ = ["overwrite", "to_host", "to_npu"]
 
 _CPU, _EXTENSION = 1, 12
 """kDLCPU and kDLExtDev of dlpack.h."""
@@ -40,6 +41,13 @@ def to_npu(tensor: torch.Tensor) -> torch.Tensor:
     relabelled = _relabel(tensor, _EXTENSION)
     memory.take(relabelled)
     return relabelled
+
+
+def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Let *target* on npu hold *source*, where the kernel itself has written there: a copy of one
+    npu tensor to another would be a kernel of its own."""
+    if card.computes_values():
+        to_host(target).copy_(to_host(source))
 
 
 def _relabel(tensor: torch.Tensor, kind: int) -> torch.Tensor:

@@ -5,14 +5,14 @@ The schemas themselves stand in the operators' declarations, see :class:`npusim.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from npusim.ops import TorchFunction, TorchTensor
 
-__all__ = ["arguments", "bind", "described", "dtype_name", "empty"]
+__all__ = ["arguments", "bind", "described", "dtype_name", "empty", "named_tensors"]
 
 # c10/core/ScalarType.h of PyTorch: its dtypes in the order in which it counts them.
 _NAMES = (
@@ -52,13 +52,27 @@ def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> dict[str, An
 
 
 def described(arguments: Mapping[str, Any], layouts: Mapping[str, str]) -> dict[str, Any]:
-    """*arguments* with tensors as the declaration sees them; those not in *layouts* are ND."""
-    return {
-        name: _described(value, layouts.get(name, "ND"))
-        if isinstance(value, torch.Tensor)
-        else value
-        for name, value in arguments.items()
-    }
+    """*arguments* with tensors as the declaration sees them; those not in *layouts* are ND.
+
+    The tensors of a list go by its name and their place, as in `x[1]`.
+    """
+
+    def of(name: str, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [of(f"{name}[{place}]", part) for place, part in enumerate(value)]
+        is_tensor = isinstance(value, torch.Tensor)
+        return _described(value, layouts.get(name, "ND")) if is_tensor else value
+
+    return {name: of(name, value) for name, value in arguments.items()}
+
+
+def named_tensors(arguments: Mapping[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among *arguments*, those of lists too, by the names that `described` knows."""
+    for name, value in arguments.items():
+        if isinstance(value, list | tuple):
+            yield from named_tensors({f"{name}[{at}]": part for at, part in enumerate(value)})
+        elif isinstance(value, torch.Tensor):
+            yield name, value
 
 
 def _described(tensor: torch.Tensor, layout: str) -> TorchTensor:

@@ -11,13 +11,19 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from npusim.torch.published import names
+
 __all__ = ["MODULES", "check_free", "check_torch", "install", "installed"]
 
 MODULES: dict[str, str | None] = {
     "torch_npu": "npusim.torch.torch_npu",
+    "torch_npu._C": "npusim.torch.bindings",
     "torch_npu.npu": "npusim.torch.npu",
+    "torch_npu.npu.amp": "npusim.torch.amp",
     "torch_npu.contrib": "npusim.torch.contrib",
     "torch_npu.contrib.module": "npusim.torch.contrib.module",
+    "torch_npu.contrib.transfer_to_npu": "npusim.torch.contrib.transfer_to_npu",
+    "torch_npu.dynamo": "npusim.torch.dynamo",
     "torch_npu.profiler": "npusim.torch.profiler",
     "torch_npu.testing": "npusim.torch.testing",
     "torch_npu.testing.common_utils": "npusim.torch.testing.common_utils",
@@ -29,12 +35,19 @@ MODULES: dict[str, str | None] = {
     "torchair.core": None,
     "torchair.core.utils": "npusim.torch.torchair.log",
     "torchair.experimental": "npusim.torch.torchair.experimental",
-    "torchair.experimental.inference": "npusim.torch.torchair.inference",
+    "torchair.experimental.inference": "npusim.torch.torchair.internal_format",
+    "torchair.inference": "npusim.torch.torchair.inference",
+    "torchair.ops": "npusim.torch.torchair.ops",
+    "torchair.scope": "npusim.torch.torchair.scope",
     # Scripts import it and use nothing of it: GE's own operators are not simulated.
     "torchair.ge_concrete_graph": None,
     "torchair.ge_concrete_graph.ge_apis": None,
 }
-"""Name that scripts import -> module that answers; None for an empty one."""
+"""Name that scripts import -> module that answers; None for an empty one. The other modules of
+torch_npu whose names are published have these names, which refuse when they are called."""
+
+SECOND_NAME = "torch_npu.dynamo."
+"""torch_npu brings torchair along as torch_npu.dynamo.torchair."""
 
 PACKAGES = ("torch_npu", "torchair")
 
@@ -48,7 +61,8 @@ class _StandIns(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         if name.partition(".")[0] not in PACKAGES:
             return None
-        if name not in MODULES:
+        own_name = _own_name(name)
+        if own_name not in MODULES and own_name not in names():
             raise ModuleNotFoundError(
                 f"No module named {name!r}\nnpusim.torch: an import must name a part that is "
                 f"modelled, not {name}; do without it",
@@ -58,13 +72,40 @@ class _StandIns(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Put our module in the place of the empty one (a loader may do so)."""
-        answering = MODULES[module.__name__]
+        name = module.__name__
+        own_name = _own_name(name)
+        if own_name != name:
+            sys.modules[name] = importlib.import_module(own_name)
+            return
+        if own_name not in MODULES:
+            _fill(module)
+            return
+        answering = MODULES[own_name]
         if answering is None:
             return
         ours: Any = importlib.import_module(answering)
         if not hasattr(ours, "__path__"):
             ours.__path__ = []
-        sys.modules[module.__name__] = ours
+        sys.modules[name] = ours
+
+
+def _own_name(name: str) -> str:
+    """torchair.X for torch_npu.dynamo.torchair.X, and other names as they are."""
+    shorter = name.removeprefix(SECOND_NAME)
+    return shorter if shorter.partition(".")[0] == "torchair" else name
+
+
+def _fill(module: ModuleType) -> None:
+    """Give *module*, which is not modelled, the names that it has in torch_npu: those that the
+    module above it models, as torch_npu.npu does those of torch_npu.npu.streams, and refusals."""
+    from npusim.torch.refusals import refusal
+
+    above = sys.modules[module.__name__.rpartition(".")[0]]
+    own = vars(above)
+    for name in names()[module.__name__]:
+        found = own[name] if name in own else refusal(module.__name__, name)
+        setattr(module, name, found)
+    module.__dict__["__all__"] = list(names()[module.__name__])
 
 
 def installed() -> bool:

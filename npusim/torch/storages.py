@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
+from npusim.torch import card, shapes
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
+from npusim.torch.fallback import is_on_host
 from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.views import cast, copied
 
 __all__ = ["KERNELS", "new_storage"]
 
@@ -25,6 +28,9 @@ def _empty(
     size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
 ) -> torch.Tensor:
     _check(device)
+    if not card.computes_values():
+        order = _order(memory_format)
+        return shapes.like(torch.empty(size, dtype=dtype, device="meta", memory_format=order))
     return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=_order(memory_format)))
 
 
@@ -32,6 +38,8 @@ def _empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any
 ) -> torch.Tensor:
     _check(device)
+    if not card.computes_values():
+        return to_npu(shapes.untouched(size, stride, dtype or torch.get_default_dtype()))
     return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
@@ -66,9 +74,25 @@ def _view_by_meta(op: Any) -> Callable[..., torch.Tensor]:
 def _copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
-    clock.host("aten.copy_.default")
-    to_host(target).copy_(to_host(source), non_blocking)
+    if source.is_npu and target.is_npu and target.numel():
+        source = _moved(source, target)
+    if card.computes_values():
+        to_host(target).copy_(to_host(source), non_blocking)
+    elif source.is_npu and not target.is_npu:
+        shapes.refuse("a copy to the host")
     return target
+
+
+def _moved(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """*source* as the kernel that writes it to *target* has it; from the host none is needed."""
+    found = None
+    if target.is_contiguous() and source.shape == target.shape and not is_on_host():
+        is_copy = source.dtype == target.dtype
+        order = torch.contiguous_format
+        found = copied(source, order) if is_copy else cast(source, target.dtype)
+    if found is None:
+        clock.host("aten.copy_.default", not is_on_host())
+    return source if found is None else found
 
 
 def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -88,16 +112,41 @@ def _to_copy(
     """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
     if device is not None and device.type not in ("npu", "cpu"):
         return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=memory_format)
-    clock.host("aten._to_copy.default")
-    copied = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
-    if device is not None and device.type == "cpu":
-        return copied
-    _check(device)
-    return to_npu(copied)
+    is_there = device is None or device.type == "npu"
+    if is_there:
+        _check(device)
+    found = _converted(tensor, dtype, memory_format) if is_there and tensor.is_npu else None
+    if found is not None:
+        return found
+    if not card.computes_values():
+        if not is_there:
+            shapes.refuse("a copy to the host")
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return shapes.like(aten._to_copy(meta, dtype=dtype, memory_format=memory_format))
+    on_host = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
+    return to_npu(on_host) if is_there else on_host
+
+
+def _converted(tensor: torch.Tensor, dtype: Any, memory_format: Any) -> torch.Tensor | None:
+    """A copy on the card by its kernels; None where there are none. What crosses is none."""
+    found = None
+    if not is_on_host():
+        if dtype in (None, tensor.dtype):
+            found = copied(tensor, memory_format)
+        elif memory_format in (None, torch.preserve_format):
+            found = cast(tensor, dtype)
+    if found is None:
+        clock.host("aten._to_copy.default", tensor.numel() > 0 and not is_on_host())
+    return found
 
 
 def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
     """Adopt memory of the new size: that from DLPack cannot grow."""
+    if not card.computes_values():
+        order = _order(memory_format)
+        new = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=order)
+        tensor.data = shapes.like(new)
+        return tensor
     old = to_host(tensor)
     new = torch.empty(size, dtype=old.dtype, memory_format=_order(memory_format))
     kept = min(old.numel(), new.numel())

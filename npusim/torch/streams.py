@@ -10,8 +10,17 @@ from itertools import count
 from typing import Any
 
 from npusim.torch.clock import clock
+from npusim.torch.errors import device_number
 
-__all__ = ["Event", "Stream", "StreamContext", "current_stream", "default_stream", "set_current"]
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+]
 
 
 class Event:
@@ -118,14 +127,20 @@ _current = [_default]
 """The streams in use, the current one last."""
 
 
-def current_stream() -> Stream:
+def current_stream(device: Any = None) -> Stream:
+    device_number(device)
     return _current[-1]
 
 
-def default_stream() -> Stream:
+def default_stream(device: Any = None) -> Stream:
+    device_number(device)
     return _default
 
 
-def set_current(stream: Stream) -> None:
+def set_stream(stream: Stream) -> None:
     """Make *stream* the current one."""
     _current[-1] = stream
+
+
+stream = StreamContext
+"""`with torch.npu.stream(s)`."""

@@ -15,14 +15,22 @@ from npusim.data.dtypes import BFLOAT16, Array
 from npusim.data.errors import Code, OpError
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.run.result import Output
+from npusim.torch import card, shapes
 from npusim.torch.formats import ND
 
 __all__ = ["argument", "result"]
 
 
-def argument(op: str, name: str, tensor: torch.Tensor, acl_format: int) -> Array | Tensor:
+def argument(
+    op: str, name: str, tensor: torch.Tensor, acl_format: int
+) -> Array | Tensor | TensorSpec:
     """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
+    if not card.computes_values():
+        return shapes.spec_of(tensor, acl_format)
     tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bool:
+        # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
+        tensor = tensor.view(torch.uint8)
     if tensor.dtype == torch.bfloat16:
         array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     else:
@@ -50,7 +58,8 @@ def argument(op: str, name: str, tensor: torch.Tensor, acl_format: int) -> Array
 
 def result(output: Output) -> torch.Tensor:
     """*output* as a contiguous tensor in host memory."""
-    assert not isinstance(output, TensorSpec)
+    if isinstance(output, TensorSpec):
+        return shapes.contiguous(output)
     array = np.ascontiguousarray(output.numpy() if isinstance(output, Tensor) else output)
     array = array.reshape(output.shape)
     if array.dtype == BFLOAT16.numpy:

@@ -33,6 +33,13 @@ What the rows leave open is settled here, once for all:
   as a kernel does that works row by row. Which of the two of this kind, base or db, is open: base
   is nearer to most rows. Rows too long for it run what the rules choose.
 * npu_dequant_swiglu_quant is dynamic, without groups: the harness of its rows says so.
+* Layers of experts are timed as their products by both weights and swiglu between them, in int8
+  with npu_dynamic_quant before each product, which leaves bfloat16 (inferred): the table names the
+  shapes of the first weight and of the result, and from four rows an expert on its times are those
+  in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
+  each; those of this card get their share of the rows, dealt out at random by numpy's generator of
+  seed 0, since a group a little larger than a block takes one more. Where there are no more rows
+  than experts, the time depends on which of them were drawn, and is not modelled.
 * npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
   of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
   keys and values there is what the L2 has left of them when all others have come.
@@ -49,9 +56,11 @@ the library's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from npusim import devices, ops
 from npusim.chip import L2State
@@ -79,6 +88,8 @@ TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 """Families measured with kernels that their sources wrote by hand."""
 
+QUANTISED = "npu_dynamic_quant + npu_grouped_matmul"
+"""Half of a layer of experts in int8."""
 PAGE = 128
 """Keys of a block of the cache."""
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
@@ -180,6 +191,64 @@ def _quant_matmul(row: Row) -> tuple[Timed, ...]:
     return (
         Call("npu_quant_matmul", args, row.device, _l2(row, weight, *names), _icache(row), options),
     )
+
+
+def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
+    """Rows in groups, whose ends stand in the column shape."""
+    m, _, n = _sizes(row)
+    experts = _size(row, "b")
+    word, *ends = row.shape.split() or [""]
+    if word != "ends" or len(ends) != experts or not all(map(str.isdigit, ends)):
+        raise RowError(
+            f"validate: row {row.id}: shape must be ends and where each of {experts} groups ends "
+            f"for {row.op}, not {row.shape!r}; fix the cell"
+        )
+    options: dict[str, Any] = {"group_list": np.array(list(map(int, ends)), np.int64)}
+    options |= {"group_type": 0, "split_item": 3}
+    told = dict(part.split() for part in row.variant.split(", ") if part)
+    if "tuning" in told:
+        options["tuning_config"] = [int(told["tuning"])]
+    options["act_type"] = int(told.get("activation", 0))
+    if row.bias:
+        kind = "float32" if row.x_dtype == "bfloat16" else row.x_dtype
+        options["bias"] = TensorSpec((experts, n), kind)
+    if row.scale_dtype:
+        options |= {"scale": TensorSpec((experts, n), row.scale_dtype)}
+        options |= {"output_dtype": row.out_dtype}
+    if row.pertoken:
+        options["per_token_scale"] = TensorSpec((m,), "float32")
+    weight = _weight(row, row.x_dtype)
+    args = TensorSpec((m, _size(row, "k")), row.x_dtype), weight
+    return (Call(row.op, args, row.device, _l2(row, weight, "weight", "x"), _icache(row), options),)
+
+
+def _experts(row: Row) -> tuple[Timed, ...]:
+    """Products by both weights of each expert, and swiglu between them."""
+    m, hidden, inner = _sizes(row)
+    experts = _size(row, "b")
+    if m <= experts:
+        raise NotModelledError("which experts so few rows went to is not told")
+    shares = np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
+    is_int8 = row.x_dtype == "int8"
+
+    def of_rows(op: str, columns: int) -> Call:
+        x = TensorSpec((m, columns), row.out_dtype)
+        return Call(op, (x,), row.device, "repeat", _icache(row))
+
+    def product(k: int, n: int) -> Iterator[Call]:
+        if is_int8:
+            yield of_rows("npu_dynamic_quant", k)
+        options: dict[str, Any] = {"group_list": shares, "group_list_type": 1}
+        options |= {"group_type": 0, "split_item": 3}
+        if is_int8:
+            options |= {"scale": TensorSpec((experts, n), row.scale_dtype)}
+            options |= {"per_token_scale": TensorSpec((m,), "float32")}
+            options |= {"output_dtype": row.out_dtype}
+        weight = TensorSpec((experts, n, k), row.x_dtype).T
+        args = TensorSpec((m, k), row.x_dtype), weight
+        yield Call("npu_grouped_matmul", args, row.device, ("x",), _icache(row), options)
+
+    return *product(hidden, 2 * inner), of_rows("npu_swiglu", 2 * inner), *product(inner, hidden)
 
 
 def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -312,6 +381,9 @@ def _shapes(row: Row) -> tuple[tuple[int, ...], ...]:
 KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "matmul": _matmul,
     "npu_quant_matmul": _quant_matmul,
+    "npu_grouped_matmul": _grouped_matmul,
+    "npu_grouped_matmul + npu_swiglu + npu_grouped_matmul": _experts,
+    f"{QUANTISED} + npu_swiglu + {QUANTISED}": _experts,
     "npu_weight_quant_batchmatmul": _weight_quant_matmul,
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,

@@ -11,6 +11,7 @@ byte-exact core writes every tile at once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -54,6 +55,9 @@ class LazyTile(Protocol):
 Rows = tuple[Local, int, int, int]
 """What begins where they do, bytes of each, how many, and bytes from one to the next."""
 
+Sweep = tuple[Local, int, int]
+"""The first operand of a run, how many there are, and bytes from one to the next."""
+
 
 class WholeTile:
     """Whole numbers as the elements of *place*, which has no gaps; lanes first."""
@@ -91,6 +95,13 @@ class Buffers:
         """One past the last byte, and the elements."""
         self._rows: dict[Rows, tuple[int, NDArray[np.uint8]]] = {}
         """One past the last byte, and the bytes."""
+        self._sweeps: dict[Sweep, tuple[int, int, Array]] = {}
+        """First byte, one past the last, and the elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """What is held in memory of them."""
+        return sum(raw.nbytes for raw in self._bytes.values())
 
     def reset(self) -> None:
         """Forget everything that was written."""
@@ -146,6 +157,29 @@ class Buffers:
         if local.is_strided:
             view = view.reshape(*self.lead, -1)
         return unpack_int4(view)[..., : local.count] if local.dtype is INT4 else view
+
+    def swept(self, local: Local, count: int, step_bytes: int) -> Array:
+        """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.
+
+        Raises OutOfBufferError beyond the end of the buffer.
+        """
+        key = local, count, step_bytes
+        start, end, view = self._sweeps.get(key) or self._kept_sweep(key)
+        if self._tiles.get(local.buffer):
+            self._materialise(local.buffer, start, end)
+        return view
+
+    def _kept_sweep(self, key: Sweep) -> tuple[int, int, Array]:
+        local, count, step_bytes = key
+        last = replace(local, offset_bytes=local.offset_bytes + (count - 1) * step_bytes)
+        self._within(last)
+        one, lead = self._cut(local), len(self.lead)
+        shape = *self.lead, count, *one.shape[lead:]
+        strides = *one.strides[:lead], step_bytes, *one.strides[lead:]
+        start = min(local.offset_bytes, last.offset_bytes)
+        end = max(local.end_bytes, last.end_bytes)
+        found = self._sweeps[key] = start, end, as_strided(one, shape, strides)
+        return found
 
     def window(self, local: Local) -> NDArray[np.uint8]:
         """The bytes of *local* from its first to its last, lanes first."""

@@ -22,9 +22,11 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherMask,
     Global,
     Load,
     MicroOp,
+    MrgSort,
     MulAddDst,
     Reduce,
     Register,
@@ -34,6 +36,7 @@ from npusim.isa import (
     ScalarLoop,
     ScalarStore,
     Select,
+    Sort32,
     Store,
     Transpose,
     Trap,
@@ -48,12 +51,13 @@ from npusim.isa import (
     writes_global,
 )
 from npusim.kernel.program import Body
+from npusim.values.runs import Accumulated, Swept, with_runs
 
 __all__ = ["CrossCoreOp", "Facts", "Piece", "facts_of"]
 
 CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
-Piece = list[MicroOp] | CrossCoreOp
-"""Micro-ops between two flags between cores, or one such flag.
+Piece = list[MicroOp | Accumulated | Swept] | CrossCoreOp
+"""Micro-ops and runs of them between two flags between cores, or one such flag.
 
 Without those that order pipes and those that set registers for nobody.
 """
@@ -61,12 +65,14 @@ Without those that order pipes and those that set registers for nobody.
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
         *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
-        *(Duplicate, Fold, Gather, Load, MulAddDst, Reduce, ScalarAlu, ScalarLoad),
+        *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
         *(
+            ScalarLoad,
             ScalarLoadGlobal,
             ScalarLoop,
             ScalarStore,
             Select,
+            Sort32,
             Store,
             Transpose,
             Trap,
@@ -112,14 +118,15 @@ def facts_of(body: Body) -> Facts:
 def _look(body: Body) -> Facts:
     pieces: list[Piece] = []
     quiet: list[MicroOp] = []
+    working: list[MicroOp] = []
     for op in _with_effect(list(body)):
         if isinstance(op, CrossCoreOp):
-            pieces += [quiet, op]
+            pieces += [with_runs(quiet), op]
             quiet = []
         elif not isinstance(op, ORDERING):
             quiet.append(op)
-    pieces.append(quiet)
-    working = [op for piece in pieces if isinstance(piece, list) for op in piece]
+            working.append(op)
+    pieces.append(with_runs(quiet))
     adds = any(added_dtype(op) is not None for op in working)
     is_alone = adds or any(type(op) not in SIDE_BY_SIDE for op in working)
     return Facts(

@@ -21,7 +21,7 @@ from npusim.values.matrices import Panels
 from npusim.values.registers import renamed
 from npusim.values.semantics import Memory, State, run
 
-__all__ = ["DEFAULT_MODEL", "Model", "Player"]
+__all__ = ["DEFAULT_MODEL", "Model", "Player", "bases_of", "ordered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Player:
         self._panels = Panels(sum(tensor.nbytes for tensor in tensors))
         self._data = {tensor.name: tensor.data for tensor in tensors}
         programs = {block.program for block in blocks}
-        self._calls = {program: _ordered(program, orders[program]) for program in programs}
+        self._calls = {program: ordered(program, orders[program]) for program in programs}
         bodies = {program: {call.body for call in self._calls[program]} for program in programs}
         self._written, late = set[str](), set[str]()
         for block in blocks:
@@ -117,7 +117,7 @@ class Player:
         bound = [self._bound(block) for block in batch]
         try:
             for calls in zip(*(self._calls[block.program] for block in batch), strict=True):
-                state.memories = _memories(bound, calls)
+                state.memories = _memories(bound, batch, calls)
                 for piece in facts_of(calls[0].body).pieces:
                     if isinstance(piece, list):
                         run(piece, state)
@@ -203,7 +203,7 @@ def _take(flags: CrossCoreFlagCounts, batch: Batch, op: CrossCoreWaitFlag) -> bo
     return all(flags.take(block, op) for block in batch)
 
 
-def _ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
+def ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
     """The calls of *program*; if program order is not allowed, one call in *order*, which is."""
     if isinstance(order, range):
         return program.calls
@@ -211,16 +211,22 @@ def _ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
     return (Call(Body(tuple(ops[index] for index in order))),)
 
 
-def _memories(bound: list[dict[str, Memory]], calls: tuple[Call, ...]) -> dict[str, Memory]:
+def _memories(
+    bound: list[dict[str, Memory]], batch: Batch, calls: tuple[Call, ...]
+) -> dict[str, Memory]:
     """What names mean in *calls*, one of each block; *bound* is what they mean to the blocks."""
     if len(bound) == 1 and not calls[0].shifts:
         return bound[0]
-    found = {}
-    for name, memory in bound[0].items():
-        bases = tuple(
-            memories[name].base_bytes + call.shifts.get(name, 0)
-            for memories, call in zip(bound, calls, strict=True)
+    return {
+        name: Memory(memory.data, bases[0], memory.is_constant, memory.is_late, bases)
+        for (name, memory), bases in zip(bound[0].items(), bases_of(batch, calls), strict=True)
+    }
+
+
+def bases_of(batch: Batch, calls: tuple[Call, ...]) -> Iterator[tuple[int, ...]]:
+    """Where each name of global memory begins in *calls*, one of each block of *batch*."""
+    for name in batch[0].bindings:
+        yield tuple(
+            block.bindings[name].base_bytes + call.shifts.get(name, 0)
+            for block, call in zip(batch, calls, strict=True)
         )
-        data, is_constant, is_late = memory.data, memory.is_constant, memory.is_late
-        found[name] = Memory(data, bases[0], is_constant, is_late, bases)
-    return found

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from npusim.check.hazards import FlagError, HazardError, Orders, RaceError, order, rounds, states
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8
 from npusim.isa import (
     Barrier,
     Cast,
@@ -20,6 +20,7 @@ from npusim.isa import (
     Load,
     Local,
     MicroOp,
+    ScalarLoadGlobal,
     SetFlag,
     Store,
     WaitFlag,
@@ -123,6 +124,44 @@ def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
     program = Program("kernel", (GO, STORED, *loops, READY, AGAIN))
     assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3 + 2)
     assert walked == [2, *4 * [11], 1, *4 * [3], 2]
+
+
+BACK_IN, BACK_OUT = SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0)
+
+
+def kept(tile: tuple[MicroOp, ...], count: int) -> tuple[Call, ...]:
+    """The same as `loop`, with y in one place."""
+    body = Body(tile)
+    return tuple(Call(body, {"x": 512 * turn}) for turn in range(count))
+
+
+def test_a_loop_that_reads_what_it_has_written_in_one_place_is_walked_in_part(
+    walked: list[int],
+) -> None:
+    tile = (BACK_OUT, BACK, *TILE, BACK_IN)
+    program = Program("kernel", (GO, STORED, BACK_IN, *kept(tile, 50), READY, AGAIN, BACK_OUT))
+    assert order(program) == range(6 + 50 * len(tile))
+    assert walked == [3, *3 * [len(tile)], 3]
+
+
+def test_a_loop_that_reads_what_may_not_be_written_yet_races() -> None:
+    program = Program("kernel", (GO, STORED, *kept((*TILE, BACK), 50), READY, AGAIN))
+    message = (
+        "kernel: micro-ops that touch the same bytes must be ordered by a flag, not #11 mte3: "
+        "store y+0 128 B <- ub[1024:1152] uint8 and #13 mte2: load ub[512:640] uint8 <- y+0 128 B "
+        "at gm y [0:128]; set a flag from mte3 to mte2 after the first and await it before the "
+        "second"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(message)}$"):
+        order(program)
+
+
+def test_what_the_scalar_unit_only_reads_of_constants_leaves_no_state(walked: list[int]) -> None:
+    entry = ScalarLoadGlobal("block", Global("table", 0, 4), INT32)
+    tile = (entry, *TILE)
+    program = Program("kernel", (GO, STORED, *loop(tile, 50), READY, AGAIN, Barrier()))
+    assert order(program) == range(5 + 50 * len(tile))
+    assert walked == [2, *4 * [len(tile)], 3]
 
 
 def test_a_race_between_rounds_is_named_by_its_own_numbers() -> None:

@@ -21,6 +21,7 @@ from npusim.data.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT64,
     DType,
     RoundMode,
 )
@@ -40,10 +41,12 @@ from npusim.isa import (
     Duplicate,
     Fold,
     Gather,
+    GatherMask,
     Global,
     Load,
     Local,
     MicroOp,
+    MrgSort,
     Reduce,
     ScalarAlu,
     ScalarLoad,
@@ -52,6 +55,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     SetFlag,
+    Sort32,
     Store,
     Transpose,
     Trap,
@@ -283,6 +287,48 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         "src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
         "element of dst, not 9 float32, 63 int32, 64 float32; cast first, or cut them alike",
         Gather(X, ub(1024, FLOAT32, 9), ub(2048, INT32, 64)),
+    ),
+    (
+        "ai_core",
+        GatherMask("odd", ub(1024, FLOAT32, 32), ub(0, FLOAT32, 64)),
+        "the arch must be 2201, which sorts pairs, not 2002; sort on the host",
+        Copy(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 64)),
+    ),
+    (
+        "aiv",
+        Sort32(ub(1024, UINT64, 40), ub(0, FLOAT32, 40), ub(512, INT32, 40)),
+        "keys must be float32 or float16, indices int32 and dst uint64, all with the same number "
+        "of elements, a multiple of 32, not 40 float32, 40 int32, 40 uint64; cast or pad them",
+        Sort32(ub(1024, UINT64, 64), ub(0, FLOAT32, 64), ub(512, INT32, 64)),
+    ),
+    (
+        "aiv",
+        Sort32(ub(256, UINT64, 64), ub(0, FLOAT32, 64), ub(512, INT32, 64)),
+        "dst must lie apart from what is read, not ub[256:768] uint64 among ub[0:256] float32, "
+        "ub[512:768] int32; write elsewhere",
+        Sort32(ub(256, UINT64, 64), ub(0, FLOAT32, 64), ub(768, INT32, 64)),
+    ),
+    (
+        "aiv",
+        MrgSort(ub(1024, UINT64, 64), ub(0, UINT64, 64), (32, 32), FLOAT32, 0, 33),
+        "src and dst must be uint64, key float32 or float16, and two to four lists make the pairs "
+        "of dst and lie within src, not 64 uint64, 64 uint64, key float32 and lists of 32, 32 "
+        "from 0, 33; change their counts",
+        MrgSort(ub(1024, UINT64, 64), ub(0, UINT64, 64), (32, 32), FLOAT32, 32, 0),
+    ),
+    (
+        "aiv",
+        MrgSort(ub(256, UINT64, 64), ub(0, UINT64, 64), (32, 32), FLOAT16, 0, 32),
+        "dst must lie apart from what is read, not ub[256:768] uint64 among ub[0:512] uint64; "
+        "write elsewhere",
+        MrgSort(ub(512, UINT64, 64), ub(0, UINT64, 64), (32, 32), FLOAT16, 0, 32),
+    ),
+    (
+        "aiv",
+        GatherMask("odd", ub(1024, FLOAT32, 33), ub(0, FLOAT32, 64)),
+        "src and dst must share one type of 16 or 32 bits, and src have twice the elements of "
+        "dst, not 64 float32, 33 float32; take the pairs as such",
+        GatherMask("odd", ub(1024, FLOAT32, 32), ub(0, FLOAT32, 64)),
     ),
     (
         "aiv",

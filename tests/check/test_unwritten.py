@@ -33,6 +33,7 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherMask,
     Global,
     Load,
     LoadData,
@@ -41,6 +42,7 @@ from npusim.isa import (
     Local,
     MicroOp,
     Mmad,
+    MrgSort,
     MulAddDst,
     Reduce,
     ScalarAlu,
@@ -48,6 +50,7 @@ from npusim.isa import (
     ScalarLoop,
     ScalarStore,
     Select,
+    Sort32,
     Store,
     Transpose,
     Trap,
@@ -189,6 +192,28 @@ def test_a_byte_of_bits_comes_of_eight_elements() -> None:
     ):
         check(zero, load(0, 96), compare, store(512, 3))
         leaves("ub[96:256]", zero, load(0, 96), compare, store(512, 4))
+
+
+def test_a_list_comes_of_all_that_is_sorted_into_it() -> None:
+    keys, indices = ub(0, 64), ub(256, 64, INT32)
+    sort, known = Sort32(ub(512, 64, UINT64), keys, indices), Duplicate(indices, 0)
+    check(known, load(0, 128), sort, store(512, 256))
+    leaves("ub[128:256]", known, load(0, 128), sort, store(512, 264))
+    leaves("ub[256:512]", load(0, 256), sort, store(512, 8))
+
+
+def test_merged_lists_come_of_theirs_or_of_all_that_a_register_may_mean() -> None:
+    word = ScalarLoad("r", ub(0, 1, INT32))
+    for start, sign in ((0, check), ("r", leaves)):
+        lists = MrgSort(ub(1024, 16, UINT64), ub(0, 32, UINT64), (8, 8), FLOAT32, start, 8)
+        told = ["ub[128:256]"] if sign is leaves else []
+        sign(*told, load(0, 128), word, lists, store(1024, 128))
+
+
+def test_what_is_taken_out_of_pairs_comes_of_its_own() -> None:
+    even = GatherMask("even", ub(512, 32), ub(0, 64))
+    check(load(0, 128), even, store(512, 64))
+    leaves("ub[128:256]", load(0, 128), even, store(512, 68))
 
 
 def test_a_square_turned_has_its_columns_in_rows() -> None:

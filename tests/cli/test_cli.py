@@ -350,6 +350,16 @@ def test_names_must_fit_the_operator(words: tuple[str, ...], message: str) -> No
     refused(2, f"run: {message}", *quantize(*words))
 
 
+def test_tensors_of_a_list_are_given_one_by_one() -> None:
+    words = ("-i", "x=ones:8x32:float16", "-i", "weight=ones:32x16:float16")
+    code, out, err = npusim_says(
+        *("run", "npu_grouped_matmul", "-d", "A2", *words, "-i", "weight=ones:32x16:float16"),
+        *("-i", "group_list=values:2:int64:of=3,8", "-a", "group_type=0", "-a", "split_item=3"),
+    )
+    assert (code, err) == (0, "")
+    assert "output    float16 (8, 16): 32.0 32.0" in out
+
+
 def test_a_state_of_the_l2_that_is_none_is_refused() -> None:
     refused(
         1,
@@ -528,6 +538,10 @@ def test_a_fault_of_our_own_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
         ("", ""),
         ("1_0", "1_0"),
         ("nan", "nan"),
+        ("1,-2,3", [1, -2, 3]),
+        ("64,", [64]),
+        ("1,x", "1,x"),
+        (",", ","),
     ],
 )
 def test_attributes_mean_what_they_look_like(word: str, value: object) -> None:

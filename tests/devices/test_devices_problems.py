@@ -18,7 +18,7 @@ PIPES = "'scalar', 'vector', 'cube', 'mte1', 'mte2', 'mte3' or 'fixpipe'"
 CLASSES = (
     "'add', 'mul', 'max', 'adds', 'muls', 'maxs', 'div', 'cast', 'duplicate', 'broadcast', "
     "'reduce', 'block_reduce', 'logic', 'select', 'copy', 'muladd', 'transcendental', "
-    "'ln', 'sqrt', 'rsqrt', 'compare', 'gather' or 'transpose'"
+    "'ln', 'sqrt', 'rsqrt', 'compare', 'gather', 'transpose', 'sort', 'merge' or 'gather_mask'"
 )
 
 # What stands below the head of a file -> what is said about it.
@@ -128,8 +128,8 @@ SHAPES = {
         "barrier_cycles, event_ids, reserved_event_ids, cross_core_cycles, not set_flags_cycles; "
         "did you mean set_flag_cycles?"
     ),
-    f"[vector.classes.sort]\nhead_cycles = {NUMBER(1)}": (
-        f"vector.classes.sort: must be {CLASSES}, not 'sort'; take one of these"
+    f"[vector.classes.spread]\nhead_cycles = {NUMBER(1)}": (
+        f"vector.classes.spread: must be {CLASSES}, not 'spread'; take one of these"
     ),
     f"[cores.aix]\ncount = {NUMBER(1)}": (
         "cores.aix: must be one of ai_core, vector_core, aic, aiv, not aix; rename the table"

@@ -8,6 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, ops, run
 from npusim.isa import Load
@@ -39,6 +42,61 @@ def test_no_bit_changes(dtype: Any, device: str, rng: np.random.Generator) -> No
             found = np.asarray(run(name, *args, device=device, timing=False).output)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(ops.load(name).reference(*args), expected)
+
+
+@st.composite
+def operands(draw: Any, device: str, least: int = 0) -> Any:
+    """Any bits of any type in any shape, contiguous, with gaps, or backwards."""
+    dtypes = [x for x in DTYPES if device != "ascend310p3" or x is not ml_dtypes.bfloat16]
+    dtype = np.dtype(draw(st.sampled_from(dtypes)))
+    shape = draw(st.lists(st.integers(least, 40), min_size=1, max_size=4))
+    step = draw(st.sampled_from([1, 2, -1, -3]))
+    whole = (*shape[:-1], shape[-1] * abs(step))
+    count = int(np.prod(whole)) * dtype.itemsize
+    bits = np.random.default_rng(draw(st.integers(0, 9))).integers(0, 256, count, np.uint8)
+    # Elements of a view that begins somewhere in a larger array.
+    return bits.view(dtype).reshape(whole)[..., ::step][..., : shape[-1]]
+
+
+def assert_copied(name: str, device: str, expected: Any, *args: Any) -> None:
+    for found in (
+        np.asarray(run(name, *args, device=device, timing=False).output),
+        np.asarray(ops.load(name).reference(*args)),
+    ):
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        assert found.tobytes() == expected.tobytes()
+
+
+@settings(max_examples=40, deadline=None)
+@drawn(data=st.data(), device=st.sampled_from(CHIPS))
+def test_any_tensor_is_cloned(data: st.DataObject, device: str) -> None:
+    x = data.draw(operands(device))
+    assert_copied("clone", device, x.copy(), x)
+
+
+@settings(max_examples=60, deadline=None)
+@drawn(data=st.data(), device=st.sampled_from(CHIPS))
+def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
+    x = data.draw(operands(device))
+    dim = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    start = data.draw(st.integers(0, x.shape[dim]))
+    length = data.draw(st.integers(0, x.shape[dim] - start))
+    expected = np.take(x, np.arange(start, start + length), axis=dim)
+    assert_copied("narrow", device, expected, x, dim, start, length)
+
+
+@settings(max_examples=60, deadline=None)
+@drawn(data=st.data(), device=st.sampled_from(CHIPS))
+def test_any_two_behind_each_other(data: st.DataObject, device: str) -> None:
+    x = data.draw(operands(device))
+    dim = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    if device == "ascend310p3":
+        # Whole blocks from the axis on.
+        x = np.repeat(x, 32, axis=-1)
+    other = np.take(x, np.arange(data.draw(st.integers(0, x.shape[dim]))), axis=dim)
+    if device == "ascend310p3" and dim in (-1, x.ndim - 1):
+        other = x
+    assert_copied("concat", device, np.concatenate([x, other], dim), x, other, dim)
 
 
 @pytest.mark.parametrize(

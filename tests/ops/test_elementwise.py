@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from inspect import signature
+from math import erf, exp
 from typing import Any
 
 import ml_dtypes
@@ -51,6 +52,8 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
     parameters = EXPRESSIONS[name].parameters
     if "other" in parameters:
         given["other"] = (5 * rng.normal(size=other)).astype(dtype) if other else 2
+    if "alpha" in parameters:
+        given["alpha"] = 3
     if "condition" in parameters:
         given["condition"] = rng.integers(0, 2, shape).astype(np.uint8)
     if "low" in parameters:
@@ -146,6 +149,47 @@ def test_tiles_of_a_constant_are_filled_once() -> None:
     assert sum(isinstance(op, Duplicate) for op in ops_of_core) == 1
 
 
+def test_the_polynomial_is_near_the_error_function(rng: np.random.Generator) -> None:
+    x = (rng.normal(size=4000) * 3).astype(FULL)
+    found = run("npu_gelu", x, device="ascend910b2", timing=False).output
+    exact = [v * (1 + erf(v / 2**0.5)) / 2 for v in x.astype(np.float64)]
+    np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-6)
+    by_tanh = run("npu_gelu", x, approximate="tanh", device="ascend910b2", timing=False).output
+    assert_same(np.asarray(by_tanh), np.asarray(run("gelu", x, device="ascend910b2").output))
+
+
+def test_a_multiple_is_rounded_before_it_is_added() -> None:
+    # 3 x (1 + 2**-23) rounds to 3 + 2**-21, not to 3 + 3 x 2**-23.
+    x, other = FULL([-3]), FULL([1 + 2.0**-23])
+    found = run("axpy", x, other, 3.0, device="ascend910b2", timing=False).output
+    assert np.asarray(found).tolist() == [2.0**-21]
+    # int32 goes by way of float32.
+    x = np.array([2**24 + 1, 5], np.int32)
+    found = run("axpy", x, 1, 2, device="ascend910b2", timing=False).output
+    assert np.asarray(found).tolist() == [2**24 + 2, 7]
+
+
+@pytest.mark.parametrize("dtype", [HALF, FULL])
+def test_inference_compares_by_differences(dtype: Any) -> None:
+    least, tiny = np.nextafter(dtype(0), dtype(1)), np.finfo(dtype).tiny
+    x = np.array([1, 1, 2, -3, 0, -0.0, least, tiny, 1 + np.finfo(dtype).eps], dtype)
+    y = np.array([1, 2, 1, -2, -0.0, 0, 0, 0, 1], dtype)
+    found = {d: np.asarray(run("gt", x, y, device=d).output).tolist() for d in CHIPS[:2]}
+    assert found["ascend910b2"] == [0, 0, 1, 0, 0, 0, 1, 1, 1]
+    # In float32 a difference below 2**-126 counts in part, and that is cut off.
+    assert found["ascend310p3"] == [0, 0, 1, 0, 0, 0, int(dtype is HALF), 1, 1]
+    turned = run("lt", y, x, device="ascend310p3", timing=False).output
+    assert np.asarray(turned).tolist() == found["ascend310p3"]
+
+
+def test_silu_of_inference_has_no_infinite_power() -> None:
+    x = FULL([-90, -80, 3])
+    found = {d: np.asarray(run("silu", x, device=d, timing=False).output) for d in CHIPS[:2]}
+    assert found["ascend910b2"][0] == 0
+    np.testing.assert_allclose(found["ascend310p3"][0], -90 * exp(-90), rtol=1e-6)
+    np.testing.assert_allclose(found["ascend310p3"][1:], found["ascend910b2"][1:], rtol=1e-6)
+
+
 def test_a_number_is_rounded_to_the_type_of_the_tensor() -> None:
     x = HALF([1, 2])
     found = run("mul", x, 0.1, device="ascend910b2", timing=False).output
@@ -206,6 +250,10 @@ REFUSED = [
      "(2, 1, 1); expand it first"),
     ("add", {"x": np.ones(4, np.int32), "other": 0.5},
      "add: other must be a whole number that int32 has, not 0.5; round or clip it"),
+    ("axpy", {"x": np.ones(4, np.int32), "other": 1, "alpha": 0.5},
+     "axpy: alpha must be a whole number that int32 has, not 0.5; round or clip it"),
+    ("npu_gelu", {"x": np.ones(4, HALF), "approximate": "erf"},
+     "npu_gelu: approximate must be none or tanh, not 'erf'; choose one of these"),
     ("clamp", {"x": np.ones(4, HALF)},
      "clamp: low or high must be given, not neither; pass one of them"),
     ("clamp", {"x": np.ones(4, HALF), "low": "a"},

@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 ALL = ("ascend310p3", "ascend910b2", "ascend910_9391")
 CHANNEL = TensorSpec((40,), "float16")
+CHANNEL_32 = TensorSpec((32,), "float16")
 CHANNEL_24 = TensorSpec((24,), "float16")
 ONE = TensorSpec((1,), "float32")
 FIVE = TensorSpec((5,), "float32")
@@ -62,6 +63,9 @@ def _heads(count: int, dtype: str) -> TensorSpec:
     return TensorSpec((1, 3, count, 64), dtype)
 
 
+ROWS_OF_HALVES, ROWS_OF_BYTES = (TensorSpec((20, 40), dtype) for dtype in ("float16", "int8"))
+HALF_EXPERTS, BYTE_EXPERTS = (TensorSpec((2, 40, 260), dtype) for dtype in ("float16", "int8"))
+GROUPED = {"group_list": np.array([0, 20]), "group_type": 0, "split_item": 3}
 ATTENTION = {
     "atten_mask": TensorSpec((2048, 2048), "int8"),
     "num_key_value_heads": 1,
@@ -240,6 +244,45 @@ CASES = [
             ("sorted", 9, 2, "int64"), ("scanned", 2**24, 1, "int32"),
         )
     ),
+    Case(
+        "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
+        {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
+         "group_select_mode": 1, "norm_type": 1},
+    ),
+    Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
+    Case(
+        "npu_moe_gating_top_k", "any_groups", (TensorSpec((2, 60), "float32"), 4), (A2,),
+        {"k_group": 2, "group_count": 3, "out_flag": True},
+    ),
+    *(
+        Case("npu_moe_gating_top_k_softmax", dtype,
+             (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
+        for dtype in ("float16", "bfloat16")
+    ),
+    # Core 0 sorts, the others copy; its share is one row.
+    *(
+        Case(
+            "npu_moe_init_routing_v2", what,
+            (TensorSpec((2, 40), "float16"), np.array([[2, 0], [1, 2]], np.int32)), ALL[1:2],
+            {"expert_num": 3, "expert_tokens_num_flag": True} | more, 2,
+        )
+        for what, more in (
+            ("rows", {}),
+            ("quantised", {"quant_mode": 1, "scale": TensorSpec((2, 40), "float32"),
+                           "active_expert_range": (1, 3), "expert_tokens_num_type": 2}),
+        )
+    ),
+    Case(
+        "npu_moe_finalize_routing", "two_tokens",
+        (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
+         np.array([2, 0, 1, 3], np.int32), None), (A2,),
+    ),
+    Case(
+        "npu_moe_finalize_routing", "all_given",
+        (TensorSpec((1, 2, 40), "bfloat16"), *[TensorSpec((1, 40), "bfloat16")] * 3,
+         TensorSpec((1, 2), "bfloat16"), np.array([-1, 1], np.int32), np.zeros((1, 2), np.int32),
+         3), (A2,),
+    ),
     *(
         Case("embedding", template, (TensorSpec((rows, columns), "float16"), INDICES), (chip,))
         for template, rows, columns, chip in (
@@ -272,6 +315,17 @@ CASES = [
         ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
         | {"actual_seq_lengths": [1], "actual_seq_lengths_kv": [1024], "num_heads": 4}, 3,
     ),
+    # FIA: a tile under the mask; three tiles of a row of them that three cores share.
+    Case(
+        "npu_fused_infer_attention_score", "fia",
+        (TensorSpec((1, 2, 20, 32), "float16"), *[TensorSpec((1, 1, 40, 32), "float16")] * 2),
+        (A2,), ATTENTION | {"input_layout": "BNSD", "num_heads": 2},
+    ),
+    Case(
+        "npu_fused_infer_attention_score", "fia_pieces",
+        (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
+        ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
@@ -282,9 +336,18 @@ CASES = [
     Case("fill", "three_rows", (TensorSpec((3, 40), "float16"), 1.5), ALL),
     Case("permute", "moved", (TensorSpec((3, 5, 32), "float16"), (1, 0, 2)), ALL),
     Case("permute", "turned", (TensorSpec((16, 40), "float16"), (1, 0)), ALL),
+    Case("permute", "turned_bytes", (TensorSpec((32, 16), "int8"), (1, 0)), ALL),
+    Case("permute", "turned_64_bits", (TensorSpec((8, 6), "int64"), (1, 0)), ALL),
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case(
+        "index_select", "rows_of_two_tables",
+        (TensorSpec((2, 5, 16), "float16"), 1, TensorSpec((3,), "int32")), (A2,),
+    ),
+    Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
+    Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
+    Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("softmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
     Case("sigmoid", "three_rows", (TensorSpec((3, 50), "float16"),), ALL),
     Case(
@@ -309,6 +372,43 @@ CASES = [
         )
         for template in ("single_core_split_k", "deterministic_split_k")
     ),
+    # A cube core, and the vector cores that have both rows of two groups.
+    Case(
+        "npu_grouped_matmul_swiglu_quant", "whole",
+        (TensorSpec((2, 32), "int8"), TensorSpec((2, 32, 64), "int8", "FRACTAL_NZ"),
+         np.array([1, 2]), TensorSpec((2, 64), "float32"), TensorSpec((2,), "float32")),
+        (A2,),
+    ),
+    Case(
+        "matmul", "float32_sums",
+        (TensorSpec((20, 48), "float16"), TensorSpec((48, 32), "float16"), CHANNEL_32), (A2,),
+        {"output_dtype": "float32"},
+    ),
+    Case(
+        "npu_grouped_matmul_swiglu_quant", "int4",
+        (TensorSpec((2, 512), "int8"), TensorSpec((1, 512, 8), "int32", "FRACTAL_NZ"),
+         np.array([2]), TensorSpec((1, 2, 64), "uint64"), TensorSpec((2,), "float32")),
+        (A2,), {"bias": TensorSpec((1, 64), "float32")},
+    ),
+    Case(
+        "npu_quant_matmul", "msd",
+        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
+         TensorSpec((64,), "float32")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((1, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]}, 3,
+    ),
+    Case(
+        "npu_quant_matmul", "pergroup",
+        (TensorSpec((3, 128), "int32"), TensorSpec((256, 128), "int32").T,
+         TensorSpec((4, 256), "float32"), TensorSpec((4, 256), "float16")), ALL[1:2],
+        {"pertoken_scale": TensorSpec((3, 1), "float32"), "output_dtype": "float16"}
+        | {"group_sizes": [0, 0, 256]},
+    ),
+    Case(
+        "npu_transpose_batchmatmul", "two_heads",
+        (TensorSpec((3, 2, 48), "float16"), TensorSpec((2, 48, 48), "float16")), (A2,),
+        {"perm_x1": (1, 0, 2)},
+    ),
     Case("npu_quant_matmul", "fixpipe", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,)),
     Case(
         "npu_quant_matmul", "vector", (TensorSpec((2, 128), "int8"), WIDE, ONE), (A2,),
@@ -317,6 +417,44 @@ CASES = [
     Case(
         "npu_quant_matmul", "two_blocks",
         (TensorSpec((2, 2, 40), "int8"), TensorSpec((40, 32), "int8"), ONE), (INFERENCE,),
+    ),
+    # Two experts, of which one has no rows, with tiles that go through the ring once more.
+    Case(
+        "npu_grouped_matmul", "antiquant", (ROWS_OF_HALVES, BYTE_EXPERTS), (A2,),
+        GROUPED | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
+        ),
+    ),
+    # Every core has a part of the one row, and one has a block.
+    Case(
+        "npu_grouped_matmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((1, 128, 1024), "int8")), (A2,),
+        GROUPED | {"group_list": np.array([1])} | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((1, 1024), "float16")
+        ),
+    ),
+    Case(
+        "npu_grouped_matmul", "a4w4",
+        (TensorSpec((20, 8), "int32"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((20,), "float32")},
+    ),
+    Case(
+        "npu_grouped_matmul", "a8w4",
+        (TensorSpec((3, 64), "int8"), TensorSpec((2, 64, 8), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 64), "uint64"), "output_dtype": "float16"}
+        | {"per_token_scale": TensorSpec((3,), "float32"), "bias": TensorSpec((2, 64), "float32")}
+        | {"group_list": np.array([1, 2]), "group_list_type": 1},
+    ),
+    Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
+    Case(
+        "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "uint64")},
+    ),
+    Case(
+        "npu_grouped_matmul", "dequantise", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
+        GROUPED | {"scale": TensorSpec((2, 260), "float32"), "output_dtype": "float16",
+                   "per_token_scale": TensorSpec((20,), "float32")},
     ),
     # Three rounds of columns, which vector cores dequantise while the cube multiplies others.
     Case(

@@ -81,6 +81,7 @@ STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 CALLS: dict[str, dict[str, Any]] = {
     "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
+    "index_select": {"x": ones(4, 16), "dim": 0, "index": np.array([1, 3])},
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_add_rms_norm": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
     "npu_add_rms_norm_dynamic_quant": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
@@ -128,6 +129,36 @@ CALLS: dict[str, dict[str, Any]] = {
         "sparse_mode": 3,
     },
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_moe_finalize_routing": {
+        "expanded_permuted_rows": ones(4, 16),
+        "skip1": None,
+        "skip2": None,
+        "bias": None,
+        "scales": ones(2, 2),
+        "expanded_src_to_dst_row": np.arange(4, dtype=np.int32),
+        "export_for_source_row": None,
+    },
+    "npu_moe_gating_top_k": {"x": ones(4, 16), "k": 2},
+    "npu_moe_gating_top_k_softmax": {"x": ones(4, 16), "k": 2},
+    "npu_grouped_matmul_swiglu_quant": {
+        "x": ones(2, 16, dtype=np.int8),
+        "weight": Tensor.of(ones(1, 16, 32, dtype=np.int8), "FRACTAL_NZ"),
+        "group_list": np.array([2]),
+        "weight_scale": ones(1, 32, dtype=FULL),
+        "x_scale": ones(2, dtype=FULL),
+    },
+    "npu_moe_init_routing_v2": {
+        "x": ones(4, 16),
+        "expert_idx": np.array([[1], [0], [1], [2]], np.int32),
+        "expert_num": 3,
+    },
+    "npu_grouped_matmul": {
+        "x": ones(4, 16),
+        "weight": ones(1, 16, 8),
+        "group_list": np.array([4]),
+        "group_type": 0,
+        "split_item": 3,
+    },
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),
         "x2": ones(16, 8, dtype=np.int8),
@@ -152,6 +183,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "npu_swiglu_quant": {"x": ones(4, 64), "smooth_scales": ones(1, 32, dtype=FULL)}
     | {"quant_mode": 1},
     "npu_trans_quant_param": {"scale": ones(4, dtype=FULL)},
+    "npu_transpose_batchmatmul": {"input": ones(2, 4, 16), "weight": ones(2, 16, 32)},
     "npu_weight_quant_batchmatmul": {
         "x": ones(4, 64),
         "weight": ones(64, 32, dtype=np.int8),
@@ -176,6 +208,8 @@ CALLS |= {
     "fill": {"x": ones(4, 16), "value": 3.0},
     "permute": {"x": ones(16, 32), "dims": (1, 0)},
     "where": {"condition": ones(4, 1, dtype=np.uint8), "x": ones(4, 16), "other": ones(16)},
+    "axpy": {"x": ones(4, 16), "other": ones(16), "alpha": 2.0},
+    "npu_gelu": {"x": ones(4, 16)},
     "clamp": {"x": ones(4, 16), "low": -1.0, "high": 1.0},
     "cast": {"x": ones(4, 16), "dtype": "float32"},
 }

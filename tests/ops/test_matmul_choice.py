@@ -22,6 +22,7 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         "tB": {"trans_x2": True},
         "nz": {"is_nz": True},
         "bias": {"has_bias": True},
+        "wide": {"is_wide": True},
     }
     for word in words:
         more |= meaning[word]
@@ -105,6 +106,14 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         (call(4096, 6656, 16384), "nd2nz"),
         (call(4096, 6400, 16384), "base"),
         (call(4000, 6656, 16384), "base"),
+        # Sums in float32: MatMulV3, whose kernels of all of k store them.
+        (call(512, 1024, 1024, "tB", "wide"), "base"),
+        (call(1023, 4096, 4096, "nz", "wide"), "base"),
+        (call(4112, 256, 96, "wide"), "bl1_full_load"),
+        (call(256, 6144, 6144, "wide"), "base"),
+        (call(128, 9216, 384, "wide"), "base"),
+        (call(512, 1024, 1040, "tB", "wide"), "base"),
+        (call(512, 1040, 1024, "tB", "wide"), "nd2nz"),
         # Several matrices never.
         (call(128, 9216, 384, matrices=2), "base"),
     ],

@@ -88,6 +88,23 @@ ROWS = [
     Row({"template": "v2"},
         "template must be one of base on Atlas inference, not 'v2'; "
         "leave it out to get the vendor's choice", {"template": "base"}, OLD),
+    # output
+    *(
+        Row({"output_dtype": kind},
+            f"output_dtype must be float16 or float32, not {came}; choose one of these",
+            {"output_dtype": "float32"}, NEW)
+        for kind, came in (("bfloat16", "'bfloat16'"), (3, "3"))
+    ),
+    Row({"output_dtype": "float32"},
+        "output_dtype must be float16, not 'float32'; pass 'float16'", {"output_dtype": "float16"},
+        OLD),
+    *(
+        Row({"output_dtype": "float32", "template": template},
+            f"template '{template}' can run only if output_dtype is that of x1; "
+            "leave it out to get the vendor's choice",
+            {"output_dtype": "float32", "template": "base"}, NEW)
+        for template in ("v2", "single_core_split_k", "deterministic_split_k")
+    ),
     # layouts
     Row({"x1": fractals(ones(4, 16))},
         "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",

@@ -113,6 +113,28 @@ def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_ki
         assert_like_reference("matmul", a, b, bias, device=device)
 
 
+@pytest.mark.parametrize(
+    ("device", "kind"), [case for kind in (np.float16, BF16) for case in every(SPLIT, kind)]
+)
+def test_sums_come_out_as_they_are(
+    rng: np.random.Generator, device: str, kind: Any, subtests: pytest.Subtests
+) -> None:
+    for batch, m, k, n, template in (
+        ((), 33, 300, 130, "nd2nz"),
+        ((3,), 20, 128, 70, "base"),
+        ((), 6000, 64, 64, "bl1_full_load"),
+    ):
+        for is_turned in (False, True):
+            with subtests.test(template=template, is_turned=is_turned):
+                a, b = halves(rng, (*batch, m, k), kind), halves(rng, (*batch, k, n), kind)
+                x2 = turned(b) if is_turned else b
+                wide = assert_like_reference("matmul", a, x2, output_dtype="float32", device=device)
+                assert (wide.template, wide.output.dtype) == (template, np.float32)
+                # One rounding more makes them the usual result, of the same kernel.
+                narrow = run("matmul", a, x2, template=template, device=device, timing=False)
+                assert_same(np.asarray(wide.output).astype(kind), narrow.output)
+
+
 # ---- kernels ----
 
 

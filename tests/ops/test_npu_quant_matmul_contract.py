@@ -80,9 +80,8 @@ ROWS += [
     Row({"x1": ones(4, 16, dtype=I32)}, "x2 must be int32 like x1, not int8; "
         "pack its numbers, as int32, with npu_convert_weight_to_int4pack", {}, NEW),
     Row({"x2": ones(16, 1, dtype=I32)},
-        "x2 must be int8 like x1, not packed int4, since the kernel of int8 times int4 "
-        "(quant_batch_matmul_v4) is not simulated; pass its numbers as int8", {}, NEW,
-        Code.UNSUPPORTED),
+        "output_dtype must be float16 or bfloat16 with packed int4 matrices, not 'int8'; "
+        "choose one of these", {}, NEW),
 ]  # fmt: skip
 
 # ---- the kernel that is named ----
@@ -330,17 +329,17 @@ ROWS += [
                   "x2": TensorSpec((65528, 1), "int32")}, NEW),
 ]  # fmt: skip
 
-# Numbers for each group of k, as torch_npu-npu_quant_matmul.md has them for int4.
-GROUPED = (
-    "with packed int4 matrices and a pertoken_scale, since the kernel with groups "
-    "(quant_batch_matmul_v4) is not simulated"
-)
+# Numbers for each group of k need its size: see test_npu_quant_matmul_int4.
 RANK = (
-    f"scale must have one dimension {GROUPED}, not shape (1, 8); pass one number, or one a column"
+    "scale must have one dimension with packed int4 matrices and without group_sizes, not shape "
+    "(1, 8); pass one number, or one a column, or group_sizes=[0, 0, 256]"
 )
-NO_OFFSET = f"offset must be None {GROUPED}; leave it out"
+NO_OFFSET = (
+    "offset must be None with output_dtype='float16' and a pertoken_scale; leave it out, for only "
+    "an int8 output takes one"
+)
 ROWS += [
-    Row(PACKED | TOKENS | wrong, message, PACKED | TOKENS, NEW, Code.UNSUPPORTED)
+    Row(PACKED | TOKENS | wrong, message, PACKED | TOKENS, NEW)
     for wrong, message in (
         ({"scale": ones(1, 8)}, RANK),
         ({"offset": ones(1, 8, dtype=np.float16)}, NO_OFFSET),
@@ -375,8 +374,9 @@ ROWS += [
         for size in (-1, 65536)
     ),
     Row({"group_sizes": [0, 0, 256]},
-        "group_sizes must be None or all 0, not [0, 0, 256], since the kernel with groups "
-        "(quant_batch_matmul_v4) is not simulated; leave it out", {}, code=Code.UNSUPPORTED),
+        "group_sizes must be None or all 0 with int8 matrices, not [0, 0, 256], since their kernel "
+        "with blocks (quant_batch_matmul_v4) is not simulated; leave it out", {},
+        code=Code.UNSUPPORTED),
 ]  # fmt: skip
 
 

@@ -318,10 +318,10 @@ PRODUCT_ROWS = [
     ),
     product(
         {"x2": int32(16, 1)},
-        "x2 must be int8 like x1, not packed int4, since the kernel of int8 times int4 "
-        "(quant_batch_matmul_v4) is not simulated; pass its numbers as int8",
-        {"x2": int8(16, 8)},
-        code=361001,
+        "output_dtype must be float16 or bfloat16 with packed int4 matrices, not 'int8'; "
+        "choose one of these",
+        {"output_dtype": "float16", "scale": np.ones(8, np.uint64)}
+        | {"offset": ones(8, dtype=FULL), "pertoken_scale": ones(4, dtype=FULL)},
     ),
     product(
         INT4 | {"x1": int32(4, 16), "x2": int32(16, 8)},
@@ -400,19 +400,17 @@ PRODUCT_ROWS = [
     ),
     product(
         {"group_sizes": [0, 0, 256]},
-        "group_sizes must be None or all 0, not [0, 0, 256], since the kernel with groups "
-        "(quant_batch_matmul_v4) is not simulated; leave it out",
+        "group_sizes must be None or all 0 with int8 matrices, not [0, 0, 256], since their kernel "
+        "with blocks (quant_batch_matmul_v4) is not simulated; leave it out",
         {"group_sizes": None},
         code=361001,
     ),
     product(
         INT4 | TOKENS | {"scale": ones(1, 8, dtype=FULL)},
-        "scale must have one dimension with packed int4 matrices and a pertoken_scale, since the "
-        "kernel with groups (quant_batch_matmul_v4) is not simulated, not shape (1, 8); "
-        "pass one number, or one a column",
+        "scale must have one dimension with packed int4 matrices and without group_sizes, not "
+        "shape (1, 8); pass one number, or one a column, or group_sizes=[0, 0, 256]",
         {"scale": ones(1, dtype=FULL)},
         {"scale": ones(8, dtype=FULL)},
-        code=361001,
     ),
     product(
         INT4 | {"output_dtype": None},

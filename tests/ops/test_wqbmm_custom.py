@@ -20,7 +20,10 @@ from npusim.kernel.cube import GmMatrix
 from npusim.ops.npu_weight_quant_batchmatmul import check, reference
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import precision
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Dequantiser
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+    Dequantiser,
+    QuantisedWeight,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile
 from npusim.trace import Span
 
@@ -224,7 +227,7 @@ def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
     }
     p, spec = check(A2, **call, template="custom"), tiny_spec(l2__capacity_bytes=1 << 20)
     builder = Builder("dequantise", spec.cores["aiv"], spec.sync)
-    kernel = Dequantiser(builder, p, precision(p), 4, 128)
+    kernel = Dequantiser(builder, QuantisedWeight.of(p), precision(p), 4, 128)
     kernel.write(MatrixTile(0, 0, 4, 128), GmMatrix("out", FLOAT16, 4, 128, True), 0, 0)
     sizes = dict.fromkeys(("weight", "antiquant_scale", "out"), 4096)
     trace = play(spec, builder.build(), sizes=sizes, l2="warm")

@@ -23,6 +23,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
     Dequantiser,
     Precision,
+    QuantisedWeight,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
     MatrixTile,
@@ -37,7 +38,7 @@ def dequantised(p: Problem, precision: Precision, rows: int, columns: int) -> Ar
     """What a kernel of one vector core writes, as it lies in memory without what fills edges."""
     gm_matrix = gm_weight(p)
     builder = Builder("dequant", A2.cores["aiv"], A2.sync)
-    kernel = Dequantiser(builder, p, precision, rows, columns)
+    kernel = Dequantiser(builder, QuantisedWeight.of(p), precision, rows, columns)
     kernel.load_registers()
     is_nz, width, high = p.traits.is_nz, gm_matrix.columns, gm_matrix.rows
     if is_nz:

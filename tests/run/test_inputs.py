@@ -13,7 +13,7 @@ from npusim.run.inputs import FileError, InputError, parse
 
 DTYPES = "float32, float16, bfloat16, int4, int8, uint8, int32, int64, uint64"
 LAST = "layout=..., transposed=... and no more"
-KINDS = "FILE.npy, randn, rand, randint, zeros, ones, full, arange, spec, none"
+KINDS = "FILE.npy, randn, rand, randint, zeros, ones, full, arange, values, spec, none"
 
 
 def same(found: object, expected: np.ndarray) -> None:
@@ -42,6 +42,8 @@ def refused(text: str, message: str, error: type[Exception] = InputError) -> Non
         ("full:2:int64:value=-5", np.full(2, -5)),
         ("arange:2x3:int32", np.arange(6, dtype=np.int32).reshape(2, 3)),
         ("arange:256:uint8", np.arange(256).astype(np.uint8)),
+        ("values:3:int64:of=2,-5,7", np.array([2, -5, 7])),
+        ("values:2x2:float16:of=1,2,3,4", np.array([[1, 2], [3, 4]], np.float16)),
         ("zeros:0x3:int8", np.zeros((0, 3), np.int8)),
         ("arange:0:int4", np.zeros(0, ml_dtypes.int4)),
     ],
@@ -351,3 +353,21 @@ def test_a_header_cannot_claim_more_than_the_file_holds(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(FileError, match="must be whole"):
         parse(str(file))
+
+
+@pytest.mark.parametrize("words", ["", ":of=", ":of=1", ":of=1,2,3", ":of=1,x", ":of=1;2"])
+def test_values_are_as_many_whole_numbers_as_the_shape_has(words: str) -> None:
+    came = repr(words.removeprefix(":of=")) if words else "None"
+    refused(
+        f"values:2:int64{words}",
+        f"inputs: values must say of=..., 2 whole numbers with commas between them, not {came}; "
+        f"write for example values:2:int64:of=128,256",
+    )
+
+
+def test_values_fit_their_type() -> None:
+    refused(
+        "values:2:int8:of=1,200",
+        "inputs: values must lie in [-128, 127] for int8, not 1 to 200; choose another dtype, or "
+        "other numbers",
+    )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_spec
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, UINT8, UINT64, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     Axpy,
@@ -31,6 +31,7 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherMask,
     Global,
     Load,
     LoadData,
@@ -39,6 +40,7 @@ from npusim.isa import (
     Local,
     MicroOp,
     Mmad,
+    MrgSort,
     MulAddDst,
     Reduce,
     ScalarAlu,
@@ -48,6 +50,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     SetFlag,
+    Sort32,
     Store,
     Transpose,
     Trap,
@@ -118,6 +121,9 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (Select(Z, ub(1024, UINT8, 8), X, 0.5), "select"),
         (Transpose(ub(0, FLOAT16, 256), ub(8192 + 256, FLOAT16, 256)), "transpose"),
         (Gather(Z, ub(4096, FLOAT32, 640), Y.as_dtype(INT32)), "gather"),
+        (Sort32(ub(512, UINT64, 32), X.at(0, 32), Y.at(0, 32).as_dtype(INT32)), "sort"),
+        (MrgSort(ub(0, UINT64, 32), ub(512, UINT64, 90), (20, 12), FLOAT32, "r", "r"), "merge"),
+        (GatherMask("even", Z.at(0, 32), X), "gather_mask"),
     ]:
         with subtests.test(str(op)):
             is_narrow = {x.dtype.bits for x in (*reads(op), *writes(op))} == {16}
@@ -150,6 +156,10 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         # Comparing walks its source too; looking up goes by what is looked up.
         (Compare("eq", ub(4096, UINT8, 80), ub(0, FLOAT16, 640), ub(0, FLOAT16, 640)), 5 * 2),
         (Gather(ub(0, FLOAT16, 130), ub(4096, FLOAT16, 64), ub(8192, INT32, 130)), 3 * 3),
+        # A repeat of pairs has 32 of them; a merge goes by those that it takes.
+        (Sort32(ub(1024, UINT64, 96), ub(0, FLOAT16, 96), ub(512, INT32, 96)), 3 * 3),
+        (MrgSort(ub(0, UINT64, 70), ub(4096, UINT64, 90), (40, 30), FLOAT16), 3 * 3),
+        (GatherMask("odd", ub(4096, FLOAT16, 128), ub(0, FLOAT16, 256)), 2 * 2),
         # A fold walks its source; every other repeat lies in the groups of its result.
         (Fold("max", ub(0, FLOAT16, 128), ub(256, FLOAT16, 640)), 5 * 2),
     ],

@@ -24,6 +24,14 @@ def launched(call: Any) -> tuple[Any, int]:
     return call(), clock.launches - before
 
 
+def recorded(call: Any) -> tuple[Any, list[str]]:
+    """What *call* gives, and the kernels it ran and those it should have, by name."""
+    kept = clock.record()
+    found = call()
+    clock.stop(kept)
+    return found, [event.name for event in kept]
+
+
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "add": (lambda x: x + x, ("x", "x")),
     "sub": (lambda x: x - 1, ("x", 1)),
@@ -43,6 +51,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mean": (lambda x: x.mean(dim=1), ("x",)),
     "amax": (lambda x: x.amax(-1), ("x",)),
     "clone": (lambda x: x.clone(), ("x",)),
+    "clamp": (lambda x: x.clamp(-1, 2.5), ("x", -1, 2.5)),
     "gt": (lambda x: x > 0.25, ("x", 0.25)),
 }
 
@@ -59,40 +68,207 @@ def test_an_operation_is_one_kernel_with_its_bits(name: str) -> None:
     np.testing.assert_array_equal(found.cpu().numpy(), expected.astype(found.cpu().numpy().dtype))
 
 
+def test_a_call_that_was_made_before_has_its_own_values_and_the_same_time() -> None:
+    x, y = numbers(), numbers().exp()
+    before = clock.now_us
+    first = x * y
+    took = clock.now_us - before
+    for a, b in ((x, x), (y, x), (x, 2.0), (x, -0.0), (x, 0.0)):
+        before = clock.now_us
+        found, launches = launched(lambda a=a, b=b: a * b)
+        assert launches == 1
+        if b is x:
+            assert clock.now_us - before == pytest.approx(took)
+        other = b if isinstance(b, float) else b.cpu().numpy()
+        expected = npusim.run("mul", a.cpu().numpy(), other, device="ascend910b2", timing=False)
+        assert found.cpu().numpy().tobytes() == np.asarray(expected.output).tobytes()
+    np.testing.assert_array_equal(first.cpu().numpy(), (x * y).cpu().numpy())
+
+
 def test_sums_and_the_largest_are_along_any_axis() -> None:
     x = numbers()
     for call in (lambda: x.sum(0), lambda: x.amax(0)):
         found, launches = launched(call)
         assert launches == 1
         assert found.shape == x.shape[1:]
+    found, launches = launched(lambda: x.softmax(0))
+    assert launches == 1
+    expected = npusim.run("softmax", x.cpu().numpy(), 0, device="ascend910b2", timing=False).output
+    np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
+
+
+def test_an_axis_that_is_summed_may_stay() -> None:
+    x = torch.tensor([ROW, ROW[::-1]])
+    for call in (
+        lambda x: x.sum(-1, keepdim=True),
+        lambda x: x.mean([0], keepdim=True),
+        lambda x: x.amax(1, keepdim=True),
+    ):
+        found, launches = launched(lambda: call(x.npu()))  # noqa: B023
+        assert launches == 1
+        assert torch.equal(found.cpu(), call(x))
+
+
+def test_two_tensors_are_joined_by_a_kernel() -> None:
+    x = torch.arange(64.0).view(2, 32)
+    for dim in (0, 1, -1):
+        found, names = recorded(lambda: torch.cat((x.npu(), x.npu()[:, :32]), dim))  # noqa: B023
+        assert names == ["concat"]
+        assert torch.equal(found.cpu(), torch.cat((x, x), dim))
+    _, names = recorded(lambda: torch.cat([x.npu()] * 3))
+    assert names == ["aten.cat.default"]
 
 
 def test_a_selection_takes_a_mask() -> None:
     x = numbers()
+    # Greater, Fill of the number that torch makes a tensor on the card, SelectV2.
     found, launches = launched(lambda: torch.where(x > 0, x, 0.0))
-    assert launches == 2
+    assert launches == 3
     assert found.tolist() == [[0, 0, 0.25, 3], [3, 0.25, 0, 0]]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x: x.t() + x.t(),
-        lambda x: x + x.float(),
-        lambda x: torch.add(x, x, alpha=2),
-        lambda x: x.add_(1),
-        lambda x: x.long() + 1,
+        lambda x: x + torch.ones(4, dtype=torch.float32).npu(),
+        lambda x: torch.add(x.double(), x.double(), alpha=2),
+        lambda x: x.t().add_(1),
+        lambda x: x.new_tensor([1, 2], dtype=torch.int64) + 1,
         lambda x: x.sum(),
         lambda x: x[:0] + 1,
         str,
     ],
-    ids=["view", "mixed", "alpha", "in place", "int64", "all axes", "empty", "printed"],
+    ids=["mixed", "alpha", "in a view", "int64", "all axes", "empty", "printed"],
 )
 def test_what_no_kernel_takes_runs_on_the_host(call: Any) -> None:
     x, start = numbers(), clock.now_us
     _, launches = launched(lambda: call(x))
     assert launches == 0
     assert clock.now_us == start
+
+
+VIEWS: dict[str, tuple[Any, list[str]]] = {
+    "transposed": (lambda x: x.t(), ["permute"]),
+    "axes": (lambda x: x.view(2, 4, 4, 16).permute(2, 0, 1, 3), ["permute"]),
+    "columns": (lambda x: x[:, 16:48], ["narrow"]),
+    "one column": (lambda x: x[:, 3], ["narrow"]),
+    "last rows": (lambda x: x[1:, 32:], ["narrow"]),
+    "columns, transposed": (lambda x: x[:, 16:48].t(), ["narrow", "permute"]),
+    "expanded": (lambda x: x[:, None].expand(8, 3, 64), ["broadcast_to"]),
+    "expanded columns": (lambda x: x[:, None, :16].expand(8, 3, 16), ["narrow", "broadcast_to"]),
+    "a number": (lambda x: x[1, 1].expand(4, 16), ["broadcast_to"]),
+    "steps": (lambda x: x[:, ::2], ["narrow"]),
+    "two cuts": (lambda x: x.view(2, 4, 64)[:, 1:3, 16:], ["aten.clone.default"]),
+    "overlapping": (lambda x: x.view(-1).unfold(0, 16, 8), ["aten.clone.default"]),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_copied_by_its_kernels(name: str) -> None:
+    view, kernels = VIEWS[name]
+    x = torch.arange(512.0).view(8, 64).half()
+    seen = view(x.npu())
+    found, names = recorded(lambda: seen.contiguous())
+    assert (names, found.is_contiguous()) == (kernels, True)
+    assert torch.equal(found.cpu(), view(x).contiguous())
+    found, names = recorded(lambda: seen + 1)
+    assert names == [*kernels, "add"]
+    assert torch.equal(found.cpu(), view(x) + 1)
+
+
+def test_a_mask_is_copied_as_bytes() -> None:
+    mask = (torch.arange(256) % 3 == 0).view(4, 64).npu()
+    found, names = recorded(lambda: mask[:, 32:].contiguous())
+    assert (names, found.dtype) == (["narrow"], torch.bool)
+    assert torch.equal(found.cpu(), mask.cpu()[:, 32:])
+
+
+@pytest.mark.parametrize(
+    ("view", "copy", "kernels"),
+    [
+        (lambda x: x, lambda x: x.half(), []),
+        (lambda x: x, lambda x: x.clone(), ["clone"]),
+        (lambda x: x.t(), lambda x: x.clone(), ["clone"]),
+        (lambda x: x, lambda x: x.float(), ["cast"]),
+        (lambda x: x.t(), lambda x: x.float(), ["cast"]),
+        (lambda x: x[:, :2], lambda x: x.float(), ["narrow", "cast"]),
+        (lambda x: x, lambda x: torch.empty_like(x).copy_(x), ["clone"]),
+        (lambda x: x, lambda x: torch.empty(2, 4, device="npu").copy_(x), ["cast"]),
+        (
+            lambda x: x,
+            lambda x: torch.empty(4, 2, device="npu").t().copy_(x),
+            ["aten.copy_.default"],
+        ),
+        (lambda x: x, lambda x: x.long(), ["aten._to_copy.default"]),
+        (lambda x: x, lambda x: x.cpu().npu(), []),
+        (lambda x: x, lambda x: x.npu(), []),
+    ],
+)
+def test_copies_and_casts_are_kernels_and_transfers_are_none(
+    view: Any, copy: Any, kernels: list[str]
+) -> None:
+    x = torch.arange(8.0).view(2, 4).half()
+    seen = view(x.npu())
+    found, names = recorded(lambda: copy(seen))
+    assert names == kernels
+    assert found.tolist() == view(x).tolist()
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel"),
+    [
+        (lambda x: x.add_(1), "add"),
+        (lambda x: x.mul_(x), "mul"),
+        (lambda x: x.sub_(2), "sub"),
+        (lambda x: x.div_(3.0), "div"),
+        (lambda x: x.relu_(), "relu"),
+        (lambda x: x.fill_(7), "fill"),
+        (lambda x: x.zero_(), "fill"),
+    ],
+)
+def test_a_kernel_writes_in_place(call: Any, kernel: str) -> None:
+    x, expected = numbers(torch.float32), call(numbers(torch.float32).cpu())
+    found, names = recorded(lambda: call(x))
+    assert (found is x, names) == (True, [kernel])
+    assert torch.equal(x.cpu(), expected)
+
+
+def test_what_does_not_fit_in_place_is_refused_by_torch() -> None:
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        numbers()[0].add_(numbers())
+
+
+def test_printing_is_no_kernel() -> None:
+    x, before = numbers(), sum(clock.not_timed.values())
+    assert "device='npu:0'" in repr(x)
+    assert sum(clock.not_timed.values()) == before
+
+
+def test_parts_along_an_axis_are_one_kernel_each_time_with_their_own_rows() -> None:
+    x = torch.arange(3 * 4 * 16).reshape(3, 4, 16).half()
+    for index in (torch.tensor([3, 0]), torch.tensor([1, 1])):
+        given = x.npu(), index.npu()
+        found, launches = launched(lambda given=given: given[0].index_select(1, given[1]))
+        assert launches == 1
+        assert torch.equal(found.cpu(), x.index_select(1, index))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])
+def test_a_multiple_is_added_by_one_kernel(dtype: Any) -> None:
+    x = (numbers(torch.float32) * 10).to(dtype)
+    for call, alpha in ((torch.add, 3), (torch.sub, -3)):
+        found, launches = launched(lambda call=call, alpha=alpha: call(x, x, alpha=alpha))
+        assert launches == 1
+        plain = x.cpu().numpy()
+        expected = npusim.run("axpy", plain, plain, 3, device="ascend910b2", timing=False).output
+        np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
+
+
+def test_a_multiple_of_bfloat16_is_rounded_by_a_kernel_of_its_own() -> None:
+    x = numbers(torch.bfloat16)
+    found, launches = launched(lambda: torch.add(x, x, alpha=0.3))
+    assert launches == 2
+    assert torch.equal(found.cpu(), (x * 0.3 + x).cpu())
 
 
 def test_gradients_pass_through() -> None:

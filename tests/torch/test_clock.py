@@ -36,12 +36,30 @@ def test_kernels_follow_each_other() -> None:
         ("b", 3.0, 2.0, True),
     ]
     assert (time.now_us, time.launches, time.kernels) == (5.0, 2, 2)
-    assert time.summary() == "5.00 us simulated in 2 launches; 1 host operation not simulated"
+    assert time.summary() == (
+        "5.00 us simulated in 2 launches; 2 of 3 kernels timed; not timed: 1 x aten.mul.Tensor"
+    )
     assert time.accuracy() == [
         f"{spent} us {op}, Atlas A2: nothing measured of this kind on Atlas A2: "
         f"no more than a guess"
         for op, spent in (("a", "3.00"), ("b", "2.00"))
     ]
+
+
+def test_a_sum_is_told_with_what_is_missing_from_it() -> None:
+    time = Clock()
+    assert time.summary() == "0.00 us simulated in 0 launches; 0 of 0 kernels timed"
+    time.kernel(kernel("a", 1.0, 3.0))
+    time.host("aten.view.default", is_kernel=False)
+    assert time.summary() == "3.00 us simulated in 1 launch; 1 of 1 kernel timed"
+    for number in range(10):
+        time.host(f"aten.op{number}.default")
+    time.host("aten.op9.default")
+    told = ", ".join(f"1 x aten.op{number}.default" for number in range(7))
+    assert time.summary() == (
+        "3.00 us simulated in 1 launch; 1 of 12 kernels timed; not timed: "
+        f"2 x aten.op9.default, {told}, 2 of 2 other names"
+    )
 
 
 def test_a_graph_pays_the_dearest_launch_once() -> None:
@@ -117,7 +135,7 @@ def test_a_stream_is_current_inside_its_context() -> None:
     default, other = streams.current_stream(), streams.Stream()
     with streams.StreamContext(other):
         assert streams.current_stream() is other
-        streams.set_current(default)
+        streams.set_stream(default)
         assert streams.current_stream() is default
     assert streams.current_stream() is default is streams.default_stream()
     with streams.StreamContext(None):

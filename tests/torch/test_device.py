@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_card import torch, torch_npu
+from simulated_card import torch
 
 from npusim.torch.clock import clock
 from npusim.torch.memory import memory
@@ -203,7 +203,7 @@ def test_an_optimiser_takes_its_step() -> None:
 
 def test_functions_are_mapped_differentiated_and_exported() -> None:
     x = numbers(3, 4)
-    assert torch.equal(torch.func.vmap(torch.sum)(x).cpu(), x.cpu().sum(1))
+    torch.testing.assert_close(torch.func.vmap(torch.sum)(x).cpu(), x.cpu().sum(1))
     assert torch.equal(torch.func.grad(lambda y: (y * y).sum())(x), 2 * x)
     layer = torch.nn.Linear(4, 2).npu()
     exported = torch.export.export(layer, (x,)).module()
@@ -234,10 +234,10 @@ def test_a_default_device_is_the_card() -> None:
 
 
 def test_host_operations_take_no_simulated_time() -> None:
-    before, times = clock.now_us, clock.not_simulated["aten.flip.default"]
+    before, times = clock.now_us, clock.not_timed["aten.flip.default"]
     _ = numbers(2).flip(0)
     assert clock.now_us == before
-    assert clock.not_simulated["aten.flip.default"] == times + 1
+    assert clock.not_timed["aten.flip.default"] == times + 1
 
 
 def test_a_thousand_operations_leave_nothing_behind() -> None:
@@ -265,8 +265,7 @@ def test_host_and_card_do_not_mix() -> None:
         x + host
     with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.cat.default"))):
         torch.cat([x, host])
-    # Torch itself refuses this one before it asks the card.
-    with pytest.raises(RuntimeError, match=exactly(MIXED.partition("\n")[0])):
+    with pytest.raises(RuntimeError, match=exactly(MIXED.format(op="aten.add_.Tensor"))):
         host.add_(x)
 
 
@@ -341,26 +340,3 @@ def test_what_the_cpu_cannot_run_is_refused() -> None:
 def test_an_array_is_not_on_the_card() -> None:
     with pytest.raises(TypeError, match=r"^can't convert npu:0 device type tensor to numpy\."):
         numbers(2).numpy()
-
-
-def test_an_operator_that_is_not_modelled_says_so() -> None:
-    message = (
-        "module 'torch_npu' has no attribute 'npu_geglu'\nnpusim.torch: torch_npu.npu_geglu "
-        "must be modelled, but is not; write it with torch's own operations, which run on the host "
-        "in no simulated time"
-    )
-    with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_geglu
-    gate, x = numbers(4, 8).chunk(2, dim=-1)
-    assert (torch.nn.functional.gelu(gate) * x).device.type == "npu"
-
-
-def test_a_slip_in_a_name_is_told() -> None:
-    message = (
-        "module 'torch_npu' has no attribute 'npu_quantise'\nnpusim.torch: torch_npu.npu_quantise "
-        "must be modelled, but is not; did you mean npu_quantize?"
-    )
-    with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_quantise
-    with pytest.raises(AttributeError, match=r"; write it with torch's own operations, which "):
-        _ = torch_npu.npu_dynamic_quant_v2

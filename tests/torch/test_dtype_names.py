@@ -60,6 +60,11 @@ CALLS: dict[tuple[str, str], tuple[dict[str, Any], tuple[tuple[Any, ...], ...]]]
     ("npu_anti_quant", "src_dtype"): (
         {"x": PACKED, "scale": ONE}, (("quint4x2", torch.quint4x2, None),),
     ),
+    ("npu_grouped_matmul", "output_dtype"): (
+        {"x": BYTES, "weight": BYTES.reshape(1, 16, 4), "scale": np.ones((1, 4), np.float32)}
+        | {"group_list": np.array([4]), "group_type": 0, "split_item": 3},
+        (("float16", torch.float16, torch.half, np.float16),),
+    ),
     ("npu_quant_matmul", "output_dtype"): (
         {"x1": BYTES, "x2": BYTES.T, "scale": ONE},
         (("int8", torch.int8, np.int8, None), ("float16", torch.float16, np.dtype(np.float16)),

@@ -37,15 +37,19 @@ def half(*shape: int) -> Any:
 
 def array(tensor: Any) -> Any:
     """A CPU tensor as npusim takes it."""
+    if isinstance(tensor, list):
+        return [array(part) for part in tensor]
     if not isinstance(tensor, torch.Tensor):
         return tensor
     if tensor.dtype == torch.bfloat16:
         bits = tensor.view(torch.int16).numpy()
         return bits.view(npusim.TensorSpec((), "bfloat16").element.numpy)
-    return tensor.numpy()
+    return tensor.view(torch.uint8).numpy() if tensor.dtype == torch.bool else tensor.numpy()
 
 
 def on_npu(value: Any) -> Any:
+    if isinstance(value, list):
+        return [on_npu(part) for part in value]
     return value.npu() if isinstance(value, torch.Tensor) else value
 
 
@@ -163,6 +167,23 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "attention, heads first": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(2, 4, 5, 64),
+            "key": half(2, 2, 9, 64),
+            "value": half(2, 2, 9, 64),
+            "atten_mask": torch.rand(2, 1, 5, 9) < 0.3,
+            "actual_seq_lengths_kv": [9, 7],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "BNSD_BSND",
+            "inner_precise": 2,
+            "softmax_lse_flag": True,
+        },
+        {},
+    ),
     "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
     "norm of a sum": (
         "npu_add_rms_norm",
@@ -208,6 +229,46 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
+    "rows by expert": (
+        "npu_moe_init_routing_v2",
+        {
+            "x": half(5, 48),
+            "expert_idx": integers(5, 2, low=0, high=8, dtype=torch.int32),
+            "scale": torch.rand(3, 48),
+            "expert_num": 8,
+            "expert_tokens_num_type": 1,
+            "expert_tokens_num_flag": True,
+            "quant_mode": 1,
+            "active_expert_range": [2, 5],
+        },
+        {},
+    ),
+    "best experts by softmax": (
+        "npu_moe_gating_top_k_softmax",
+        {"x": half(3, 4, 64).bfloat16(), "finished": torch.rand(3, 4) > 0.5, "k": 3},
+        {},
+    ),
+    "best experts": (
+        "npu_moe_gating_top_k",
+        {"x": half(4, 64), "k": 3, "bias": half(64), "k_group": 2, "group_count": 4}
+        | {"norm_type": 1, "routed_scaling_factor": 2.5},
+        {},
+    ),
+    "rows of experts": (
+        "npu_moe_finalize_routing",
+        {
+            "expanded_permuted_rows": half(8, 16),
+            "skip1": half(4, 16),
+            "skip2": None,
+            "bias": half(3, 16),
+            "scales": half(4, 2),
+            "expanded_src_to_dst_row": torch.randperm(8).int(),
+            "export_for_source_row": integers(4, 2, low=0, high=3, dtype=torch.int32),
+        },
+        {},
+    ),
+    "a polynomial": ("npu_gelu", {"self": half(4, 32)}, {}),
+    "by tanh": ("npu_gelu", {"self": torch.randn(4, 6), "approximate": "tanh"}, {}),
     "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
     "dequantised halves": (
@@ -245,6 +306,104 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "npu_dynamic_quant_asymmetric",
         {"input": half(4, 3, 32), "smooth_scales": half(32)},
         {"dst_type": "quint4x2"},
+    ),
+    "groups of rows": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 64)],
+            "weight": [half(3, 64, 48)],
+            "bias": [half(3, 48)],
+            "group_list": torch.tensor([5, 5, 20]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "groups of int8": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(20, 64)],
+            "weight": [integers(3, 48, 64).transpose(1, 2)],
+            "scale": [torch.rand(3, 48).bfloat16()],
+            "per_token_scale": [torch.rand(20)],
+            "group_list": torch.tensor([5, 0, 15]),
+            "group_type": 0,
+            "group_list_type": 1,
+            "split_item": 2,
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "groups of a weight of int8": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 64)],
+            "weight": [integers(2, 64, 48)],
+            "antiquant_scale": [half(2, 48)],
+            "antiquant_offset": [half(2, 48)],
+            "group_list": torch.tensor([5, 20]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "groups of int8 by int4": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(3, 256)],
+            "weight": [integers(2, 256, 8, dtype=torch.int32)],
+            "scale": [torch.ones(2, 1, 64, dtype=torch.int64) << 29],
+            "bias": [torch.rand(2, 64)],
+            "per_token_scale": [torch.rand(3)],
+            "group_list": torch.tensor([1, 2]),
+            "group_type": 0,
+            "group_list_type": 1,
+            "split_item": 3,
+        },
+        {"output_dtype": "float16"},
+    ),
+    "groups of int4": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(3, 8, dtype=torch.int32)],
+            "weight": [integers(2, 64, 8, dtype=torch.int32)],
+            "scale": [torch.ones(2, 64, dtype=torch.int64) << 29],
+            "per_token_scale": [torch.rand(3)],
+            "group_list": torch.tensor([1, 3]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "groups along k": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(64, 20).T],
+            "weight": [half(64, 48)],
+            "group_list": torch.tensor([32, 64]),
+            "group_type": 2,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "a weight for each": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(2, 5, 32), half(1, 3, 64)],
+            "weight": [half(32, 16), half(64, 24)],
+            "group_type": -1,
+            "split_item": 0,
+        },
+        {},
+    ),
+    "groups of integers": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 32)],
+            "weight": [half(32, 16), half(32, 16)],
+            "group_list": [5, 20],
+            "split_item": 0,
+        },
+        {},
     ),
     "int8 product": (
         "npu_quant_matmul",
@@ -308,6 +467,40 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "int8 times int4": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 16),
+            "x2": integers(16, 1, dtype=torch.int32),
+            "scale": torch.ones(8, dtype=torch.int64) << 29,
+            "offset": torch.rand(8),
+            "pertoken_scale": torch.rand(3),
+        },
+        {"output_dtype": "float16"},
+    ),
+    "products of groups of int4": (
+        "npu_quant_matmul",
+        {
+            "x1": integers(3, 128, dtype=torch.int32),
+            "x2": integers(256, 128, dtype=torch.int32).t(),
+            "scale": torch.rand(4, 256),
+            "offset": half(4, 256),
+            "pertoken_scale": torch.rand(3, 1),
+            "group_sizes": [0, 0, 256],
+        },
+        {"output_dtype": "bfloat16"},
+    ),
+    "heads": (
+        "npu_transpose_batchmatmul",
+        {"input": half(3, 5, 32), "weight": half(5, 32, 48), "perm_x1": [1, 0, 2]},
+        {},
+    ),
+    "heads in two parts": (
+        "npu_transpose_batchmatmul",
+        {"input": half(4, 3, 32), "weight": half(4, 48, 32), "perm_x2": [0, 2, 1]}
+        | {"batch_split_factor": 2},
+        {},
+    ),
     "packed": (
         "npu_convert_weight_to_int4pack",
         {"weight": integers(8, 32, dtype=torch.int32)},
@@ -321,6 +514,7 @@ OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
+    ("npu_gelu", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""
@@ -345,7 +539,7 @@ def test_bits_and_time_are_those_of_run(call: str) -> None:
     found = getattr(torch_npu, op)(**{n: on_npu(v) for n, v in given.items()}, **theirs)
     assert run.time_us is not None
     assert clock.now_us - before == pytest.approx(run.time_us)
-    outputs = found if isinstance(found, tuple) else (found,)
+    outputs = found if isinstance(found, tuple | list) else (found,)
     for output, wanted in zip(outputs, run.outputs.values(), strict=True):
         assert (output.device.type, output.is_contiguous()) == ("npu", True)
         came = array(output.cpu())
@@ -360,12 +554,16 @@ def test_the_fake_tells_the_shape_and_dtype(call: str) -> None:
     whole = {name: on_npu(value) for name, value in given.items()} | theirs
     real = getattr(torch_npu, op)(**whole)
     with torch._subclasses.FakeTensorMode() as mode:
-        faked = {
-            name: mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
-            for name, value in whole.items()
-        }
+
+        def fake_of(value: Any) -> Any:
+            if isinstance(value, list):
+                return [fake_of(part) for part in value]
+            return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+        faked = {name: fake_of(value) for name, value in whole.items()}
         fake = getattr(torch_npu, op)(**faked)
-    pairs = zip(*((x if isinstance(x, tuple) else (x,)) for x in (real, fake)), strict=True)
+    assert isinstance(fake, type(real))
+    pairs = zip(*((x if isinstance(x, tuple | list) else (x,)) for x in (real, fake)), strict=True)
     for wanted, told in pairs:
         assert (told.shape, told.dtype) == (wanted.shape, wanted.dtype)
         assert (told.device, told.stride()) == (wanted.device, wanted.stride())
@@ -547,6 +745,24 @@ def test_a_cast_to_the_same_format_takes_no_time(weight: Any) -> None:
     assert torch_npu.get_npu_format(torch_npu.npu_format_cast(weight, NZ)) == NZ
     torch_npu.npu_format_cast(integers(4).npu(), 2)
     assert clock.now_us == before
+
+
+def test_weights_of_groups_in_fractals() -> None:
+    plain = integers(2, 32, 64)
+    given = {
+        "x": integers(4, 32),
+        "group_list": torch.tensor([1, 4]),
+        "weight_scale": torch.rand(2, 64),
+        "x_scale": torch.rand(4),
+    }
+    weight = torch_npu.npu_format_cast(plain.npu(), NZ)
+    there = {name: value.npu() for name, value in given.items()}
+    found = torch_npu.npu_grouped_matmul_swiglu_quant(weight=weight, **there)
+    held = npusim.Tensor.of(plain.numpy(), "FRACTAL_NZ")
+    named = {name: array(value) for name, value in given.items()} | {"weight": held}
+    wanted = npusim.run("npu_grouped_matmul_swiglu_quant", device=A2, **named)
+    for output, numbers in zip(found, wanted.outputs.values(), strict=True):
+        np.testing.assert_array_equal(output.cpu().numpy(), numbers)
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -318,10 +318,49 @@ def test_a_dtype_that_is_none_is_refused() -> None:
     refused(replace(MATMUL, x_dtype="float17"), f"validate: row r1: {told.value}")
 
 
+GROUPED = replace(
+    MATMUL, op="npu_grouped_matmul", b=2, m=12, k=64, n=32, shape="ends 5 12", x_dtype="int8",
+    out_dtype="float16", scale_dtype="float32", pertoken=True, variant="tuning 6, activation 4",
+)  # fmt: skip
+
+
+def test_a_grouped_product_has_its_ends_and_its_options() -> None:
+    (found,) = timed(GROUPED)
+    assert isinstance(found, Call)
+    assert found.options["group_list"].tolist() == [5, 12]
+    assert (found.options["tuning_config"], found.options["act_type"]) == ([6], 4)
+    assert found.options["scale"] == TensorSpec((2, 32), "float32")
+    assert found.options["per_token_scale"] == TensorSpec((12,), "float32")
+
+
+@pytest.mark.parametrize("shape", ["", "5 12", "ends 12", "ends 5 x"])
+def test_ends_of_groups_that_are_wrong_are_named(shape: str) -> None:
+    refused(
+        replace(GROUPED, shape=shape),
+        f"validate: row r1: shape must be ends and where each of 2 groups ends for "
+        f"npu_grouped_matmul, not {shape!r}; fix the cell",
+    )
+
+
+def test_a_layer_of_experts_is_its_products_and_swiglu() -> None:
+    op = f"{calls.QUANTISED} + npu_swiglu + {calls.QUANTISED}"
+    row = replace(GROUPED, op=op, out_dtype="bfloat16", scale_dtype="bfloat16")
+    found = timed(row)
+    assert [one.op for one in found if isinstance(one, Call)] == op.split(" + ")
+    with pytest.raises(NotModelledError, match=r"^which experts so few rows went to is not told$"):
+        timed(replace(row, m=2))
+
+
 def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
     int64 = "int64/int64"
-    modelled = [row for row in read() if row.op in calls.KERNELS and row.x_dtype != int64]
-    assert len(modelled) == 1717
+    modelled = [
+        row
+        for row in read()
+        if row.op in calls.KERNELS
+        and row.x_dtype != int64
+        and not (row.family == "moe_910b" and (row.m or 0) <= (row.b or 0))
+    ]
+    assert len(modelled) == 1793
     for found in (found for row in modelled for found in timed(row)):
         assert isinstance(found, Call)
         operator = ops.load(found.op)

@@ -33,7 +33,7 @@ def test_the_shipped_rows_are_all_there() -> None:
     rows = read()
     families = Counter(row.family for row in rows)
 
-    assert (len(rows), len(families)) == (1782, 29)
+    assert (len(rows), len(families)) == (1901, 32)
     assert families["dynquant_qbmm_910b"] == 621
     assert families["micro_a2"] == 54
     assert all(row.source for row in rows)
@@ -62,10 +62,15 @@ def test_no_shipped_row_tells_the_limit_in_place_of_a_time() -> None:
         *(("weight_quant_batch_matmul", 4), ("quant_matmul", 16), ("maximum", 12), ("maximum", 19)),
         *(("dynamic_quant", case) for case in (9, 13, 14)),
     }
-    theirs = [row for row in read() if row.op != "add" and "cann-bench" in row.source]
+    # Of two grouped products the number of the case is not known.
+    theirs = [
+        row
+        for row in read()
+        if row.op != "add" and "cann-bench" in row.source and " case " in row.source
+    ]
     told = {(row.source.split("/")[-2], int(row.source.rpartition(" ")[2])) for row in theirs}
 
-    assert len(told) == len(theirs) == 150
+    assert len(told) == len(theirs) == 162
     assert {task for task, _ in capped} <= {task for task, _ in told}
     assert not told & capped
     assert 10.0 not in {row.latency_us for row in theirs}

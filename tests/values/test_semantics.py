@@ -41,10 +41,12 @@ from npusim.isa import (
     Duplicate,
     Fold,
     Gather,
+    GatherMask,
     Global,
     Load,
     Local,
     MicroOp,
+    MrgSort,
     MulAddDst,
     Reduce,
     ScalarAlu,
@@ -54,6 +56,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     SetFlag,
+    Sort32,
     Store,
     Transpose,
     Trap,
@@ -808,6 +811,104 @@ def test_squares_are_turned(bench: Bench, rng: np.random.Generator) -> None:
     bench.run(Transpose(ub(2048, INT16, 768), ub(0, INT16, 768)))
     turned = bench.get(2048, INT16, 768).reshape(3, 16, 16)
     np.testing.assert_array_equal(turned, squares.swapaxes(1, 2))
+
+
+# ---- sorting ----
+
+NANS = (np.nan, np.uint32(0xFFC00000).view(np.float32))
+HARD_KEYS = (*NANS, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1.0, 1e-40, -3e38)
+"""Keys whose order has to be stated: NaN of both signs, both zeros, infinities, equal ones."""
+
+
+def descending(keys: np.ndarray) -> list[int]:
+    """The places of *keys* as they are sorted: NaN first, equal ones in their order."""
+    return sorted(
+        range(keys.size),
+        key=lambda i: (
+            (not np.isnan(keys[i]), -keys[i], i) if not np.isnan(keys[i]) else (False, 0, i)
+        ),
+    )
+
+
+def pairs_of(keys: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """uint64 pairs, as the micro-ops lay them out."""
+    low = keys.view(f"u{keys.itemsize}").astype(np.uint64)
+    return low | indices.astype(np.uint32).astype(np.uint64) << np.uint64(32)
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_each_32_elements_are_sorted(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
+    with np.errstate(over="ignore"):
+        keys = rng.choice(np.float32(HARD_KEYS), 96).astype(dtype.numpy)
+    indices = rng.integers(-(2**31), 2**31, 96).astype(np.int32)
+    bench.put(0, keys)
+    bench.put(512, indices)
+    bench.run(Sort32(ub(1024, UINT64, 96), ub(0, dtype, 96), ub(512, INT32, 96)))
+    order = [32 * n + i for n in range(3) for i in descending(keys[32 * n : 32 * n + 32])]
+    np.testing.assert_array_equal(bench.get(1024, UINT64, 96), pairs_of(keys, indices)[order])
+
+
+def taken(lists: list[list[float]]) -> list[tuple[int, int]]:
+    """List and place of what is taken, one after the other: the largest that leads, the first."""
+    heads, found = [0] * len(lists), []
+    while any(head < len(each) for head, each in zip(heads, lists, strict=True)):
+        ranks = [
+            (np.isnan(each[head]), each[head]) if head < len(each) else (False, -np.inf, "gone")
+            for head, each in zip(heads, lists, strict=True)
+        ]
+        alive = [i for i, rank in enumerate(ranks) if len(rank) == 2]
+        nans = [i for i in alive if ranks[i][0]]
+        best = nans[0] if nans else max(alive, key=lambda i: (ranks[i][1], -i))
+        found.append((best, heads[best]))
+        heads[best] += 1
+    return found
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("counts", [(32, 32), (5, 40, 1), (32, 7, 32, 20)])
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_lists_are_merged(
+    bench: Bench, dtype: DType, counts: tuple[int, ...], is_sorted: bool, rng: np.random.Generator
+) -> None:
+    with np.errstate(over="ignore"):
+        keys = rng.choice(np.float32(HARD_KEYS), 200).astype(dtype.numpy)
+    starts = [100, 3, 50, 150][: len(counts)]
+    if is_sorted:
+        for start, count in zip(starts, counts, strict=True):
+            part = keys[start : start + count]
+            part[...] = part[descending(part)]
+    pairs = pairs_of(keys, np.arange(200))
+    bench.put(0, pairs)
+    bench.put(4096, np.int32([3]))
+    total = sum(counts)
+    merge = MrgSort(
+        ub(2048, UINT64, total), ub(0, UINT64, 200), counts, dtype, 100, "r", *starts[2:]
+    )
+    bench.run(ScalarLoad("r", ub(4096, INT32, 1)), merge)
+    lists = [[float(x) for x in keys[s : s + n]] for s, n in zip(starts, counts, strict=True)]
+    wanted = pairs[[starts[which] + place for which, place in taken(lists)]]
+    np.testing.assert_array_equal(bench.get(2048, UINT64, total), wanted)
+
+
+@pytest.mark.parametrize("start", [-1, 3])
+def test_a_list_beyond_its_source_is_refused(bench: Bench, start: int) -> None:
+    bench.put(4096, np.int32([start]))
+    op = MrgSort(ub(2048, UINT64, 8), ub(0, UINT64, 8), (6, 2), FLOAT32, "r", 0)
+    message = (
+        f"semantics: mrg_sort ub[2048:2112] uint64 <- ub[0:64] uint64: 6 at r, 2 at 0 by float32: "
+        f"a list must lie within the 8 pairs of src, not begin at {start} with 6; fix what fills "
+        f"the register"
+    )
+    with pytest.raises(OutOfBufferError, match=f"^{re.escape(message)}$"):
+        bench.run(ScalarLoad("r", ub(4096, INT32, 1)), op)
+
+
+@pytest.mark.parametrize(("places", "first"), [("even", 0), ("odd", 1)])
+def test_every_other_element_is_taken(bench: Bench, places: Any, first: int) -> None:
+    values = np.arange(70, dtype=np.float32)
+    bench.put(0, values)
+    bench.run(GatherMask(places, ub(1024, FLOAT32, 35), ub(0, FLOAT32, 70)))
+    np.testing.assert_array_equal(bench.get(1024, FLOAT32, 35), values[first::2])
 
 
 @pytest.mark.parametrize("offset", [-4, 2, 256])

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import shared_names, walk
 from npusim.devices.schema import Pipe
-from npusim.isa import Barrier, MicroOp
-from npusim.kernel.program import Block, Body, Program
+from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal
+from npusim.kernel.program import Block, Body, Call, Program
 
 __all__ = ["Orders", "order"]
 
@@ -62,10 +62,10 @@ class Orders:
     _equal: dict[Hashable, _Numbered] = field(default_factory=dict)
     """Micro-ops, or calls by their numbers and shifts -> the body that has them."""
     _by_body: dict[Body, _Numbered] = field(default_factory=dict)
-    _states: dict[frozenset[Pipe], _Led] = field(default_factory=dict)
-    """Pipes -> the states of programs that use these."""
-    _pipes: dict[Body, frozenset[Pipe]] = field(default_factory=dict)
-    """Body without calls -> the pipes that it uses."""
+    _states: dict[tuple[frozenset[Pipe], frozenset[str]], _Led] = field(default_factory=dict)
+    """Pipes, and names that they share -> the states of programs that use these."""
+    _pipes: dict[tuple[Body, frozenset[str]], frozenset[Pipe]] = field(default_factory=dict)
+    """Body without calls, and names that pipes share -> the pipes that it uses."""
     _touched: dict[Program, Touched] = field(default_factory=dict)
 
     def of_block(self, block: Block) -> Sequence[int]:
@@ -110,21 +110,28 @@ class Orders:
 
     def _order(self, program: Program, aliases: Aliases) -> Sequence[int]:
         is_long = len(program.calls) > 1 or any(call.body.calls for call in program.calls)
-        if is_long and not _shares(program, aliases) and self._passes(program):
+        shared = _shared(program, aliases) if is_long else None
+        if shared is not None and self._passes(program, shared):
             return range(len(program))
         found = walk(program, aliases)
         return range(len(found)) if found == list(range(len(found))) else tuple(found)
 
-    def _passes(self, program: Program) -> bool:
-        """Whether each micro-op of *program* goes at once, and no flag is left up."""
+    def _passes(self, program: Program, shared: frozenset[str]) -> bool:
+        """Whether each micro-op of *program* goes at once, and no flag is left up.
+
+        *shared* are the names of global memory that several of its pipes touch.
+        """
         bodies = tuple(self._numbered(call.body) for call in program.calls)
         for body in program.leaves:
-            if body not in self._pipes:
-                self._pipes[body] = frozenset(op.pipe for op in body)
-        pipes = frozenset[Pipe]().union(*(self._pipes[body] for body in program.leaves))
-        if pipes not in self._states:
-            self._states[pipes] = _Led(States(pipes))
-        led = self._states[pipes]
+            if (body, shared) not in self._pipes:
+                self._pipes[body, shared] = frozenset(
+                    op.pipe for op in body if not _leaves_no_trace(op, shared)
+                )
+        pipes = frozenset[Pipe]().union(*(self._pipes[body, shared] for body in program.leaves))
+        key = pipes, shared
+        if key not in self._states:
+            self._states[key] = _Led(States(pipes, shared))
+        led = self._states[key]
         state = led.after(START, bodies)
         # The whole program says what is wrong, with its own numbers.
         return state is not None and led.states.is_even(state)
@@ -134,9 +141,9 @@ def order(program: Program) -> Sequence[int]:
     """Indices of the micro-ops in an order that the chip could take: a range in program order.
 
     Bodies that calls share are walked once from each state in which they are found, see
-    :class:`States`, if no two pipes touch the same global memory, where calls differ, from one
-    barrier of all pipes to the next. What does not go in program order that way, or not at all, is
-    walked in full.
+    :class:`States`, if no two pipes touch the same global memory from one barrier of all pipes to
+    the next, unless it is where all calls find it in the same place. What does not go in program
+    order that way, or not at all, is walked in full.
 
     Raises RaceError, naming both micro-ops, the buffer and the bytes; DeadlockError, naming each
     waiting pipe and its flag; FlagError, naming the flags that nobody awaits.
@@ -144,20 +151,48 @@ def order(program: Program) -> Sequence[int]:
     return Orders().of(program)
 
 
-def _shares(program: Program, aliases: Aliases) -> bool:
-    """Whether two pipes touch the same global memory with no barrier of all pipes between them."""
+def _leaves_no_trace(op: MicroOp, shared: frozenset[str]) -> bool:
+    """Whether *op* is one of the scalar unit that no later micro-op can race with.
+
+    Of a barrier of all pipes, and of what it reads of global memory that nobody writes, remains
+    only what others know afterwards.
+    """
+    if isinstance(op, ScalarLoadGlobal):
+        return op.src.name not in shared
+    return op in EVERYTHING
+
+
+def _shared(program: Program, aliases: Aliases) -> frozenset[str] | None:
+    """The names that two pipes touch with no barrier of all pipes between them.
+
+    None where a call moves one of them on, or where names stand for each other.
+    """
     segment: dict[_Run, None] = {}
     stages: dict[Body, list[tuple[_Run, ...]]] = {}
+    found: set[str] = set()
     for call in program.calls:
         if call.body not in stages:
             stages[call.body] = _stages(call.body)
         first, *others = stages[call.body]
         segment |= dict.fromkeys(first)
         for stage in others:
-            if shared_names((op for run in segment for op in run), aliases):
-                return True
+            found |= shared_names((op for run in segment for op in run), aliases)
             segment = dict.fromkeys(stage)
-    return bool(shared_names((op for run in segment for op in run), aliases))
+    found |= shared_names((op for run in segment for op in run), aliases)
+    if found and (aliases is not NO_ALIASES or found & _moved(program.calls, {})):
+        return None
+    return frozenset(found)
+
+
+def _moved(calls: Iterable[Call], known: dict[Body, set[str]]) -> set[str]:
+    """The names that some of *calls*, or some that these make, move on."""
+    found: set[str] = set()
+    for call in calls:
+        found.update(name for name, nbytes in call.shifts.items() if nbytes)
+        if call.body not in known:
+            known[call.body] = _moved(call.body.calls, known)
+        found |= known[call.body]
+    return found
 
 
 def _stages(body: Body) -> list[tuple[_Run, ...]]:

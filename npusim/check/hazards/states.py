@@ -27,11 +27,12 @@ START = 0
 class States:
     """The states that walks have met, by number, and what bodies make of them.
 
-    They are those of programs that use *pipes* and no others.
+    They are those of programs that use *pipes* and no others, several of which touch *shared* names
+    of global memory, none of which is moved on by a call.
     """
 
-    def __init__(self, pipes: frozenset[Pipe]) -> None:
-        first = BodyWalk(tuple(pipe for pipe in PIPES if pipe in pipes))
+    def __init__(self, pipes: frozenset[Pipe], shared: frozenset[str] = frozenset()) -> None:
+        first = BodyWalk(tuple(pipe for pipe in PIPES if pipe in pipes), shared)
         self._walks = [first]
         self._numbers: dict[Hashable, int] = {first.state(): START}
 
@@ -58,11 +59,14 @@ class States:
 class BodyWalk(Walk):
     """A walk of one body after another, each micro-op of which goes at once.
 
-    Accesses to global memory are left out: it is for programs whose pipes share none of it.
+    Of accesses to global memory those to *shared* names count: no other ones have several pipes.
     """
 
-    def __init__(self, used: tuple[Pipe, ...], ops: list[MicroOp] | None = None) -> None:
+    def __init__(
+        self, used: tuple[Pipe, ...], shared: frozenset[str], ops: list[MicroOp] | None = None
+    ) -> None:
         super().__init__(Program("walk", ()), pipes=PIPES)
+        self.shared = shared
         self._used = used
         """The pipes that what follows may be on."""
         self.ops: list[MicroOp] = [] if ops is None else ops
@@ -70,7 +74,7 @@ class BodyWalk(Walk):
 
     def copied(self) -> BodyWalk:
         """A walk that goes on from here without a trace in this one."""
-        other = BodyWalk(self._used, self.ops)
+        other = BodyWalk(self._used, self.shared, self.ops)
         other.go_on_from(self)
         return other
 

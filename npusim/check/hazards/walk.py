@@ -238,7 +238,7 @@ class Walk:
             pipe: _Lane(pipe) for pipe in pipes or dict.fromkeys(op.pipe for op in self.ops)
         }
         self.scalar = self.lanes.setdefault("scalar", _Lane("scalar"))
-        self.shared = shared_names(self.ops, aliases)
+        self.shared = frozenset(shared_names(self.ops, aliases))
         """Names of global memory where pipes can clash."""
         self.flags: dict[Flag, deque[Clock]] = {}
         self.raisers: dict[Flag, deque[int]] = {}

@@ -39,12 +39,15 @@ from npusim.isa import (
     Duplicate,
     Fold,
     Gather,
+    GatherMask,
     Local,
     MicroOp,
+    MrgSort,
     MulAddDst,
     Reduce,
     Register,
     Select,
+    Sort32,
     Transpose,
     Unary,
     UnaryOp,
@@ -61,7 +64,7 @@ FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 COMPARING = (Compare, CompareScalar)
-SOLID = (*COMPARING, Select, Gather, Transpose)
+SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask)
 SQUARE_BYTES = 16 * BLOCK_BYTES
 # asc-devkit, Transpose.md: a matrix of 16 rows, each of a block of 16 elements.
 VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)

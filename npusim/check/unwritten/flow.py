@@ -23,6 +23,7 @@ from npusim.isa import (
     BLOCK_BYTES,
     MICRO_OPS,
     ORDERING,
+    SORTED_AT_ONCE,
     Axpy,
     Binary,
     BinaryScalar,
@@ -39,6 +40,7 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherMask,
     Global,
     Load,
     LoadData,
@@ -47,6 +49,7 @@ from npusim.isa import (
     Local,
     MicroOp,
     Mmad,
+    MrgSort,
     MulAddDst,
     Reduce,
     ScalarAlu,
@@ -56,6 +59,7 @@ from npusim.isa import (
     ScalarOp,
     ScalarStore,
     Select,
+    Sort32,
     Store,
     Table,
     Transpose,
@@ -199,6 +203,29 @@ def _gather(op: Gather, marks: Marks) -> Sink:
 def _transpose(op: Transpose, marks: Marks) -> Sink:
     matrices = marks.elements(op.src).reshape(-1, *SQUARE)
     marks.put(op.dst, matrices.swapaxes(1, 2).reshape(-1))
+    return None
+
+
+def _sort(op: Sort32, marks: Marks) -> Sink:
+    # Any of a list may come of any of its elements.
+    found = np.maximum(marks.elements(op.keys), marks.elements(op.indices))
+    largest = found.reshape(-1, SORTED_AT_ONCE).max(axis=1)
+    marks.put(op.dst, np.repeat(largest, SORTED_AT_ONCE))
+    return None
+
+
+def _merge(op: MrgSort, marks: Marks) -> Sink:
+    pairs, found = marks.elements(op.src), []
+    for start, count in zip(op.starts, op.counts, strict=False):
+        # Where a register lets a list begin is not known here.
+        known = pairs if isinstance(start, str) else pairs[start : start + count]
+        found.append(max(int(known.max(initial=WRITTEN)), _of_scalar(start, marks)))
+    marks.put(op.dst, np.full(op.dst.count, max(found), pairs.dtype))
+    return None
+
+
+def _gather_mask(op: GatherMask, marks: Marks) -> Sink:
+    marks.put(op.dst, marks.elements(op.src)[op.places == "odd" :: 2])
     return None
 
 
@@ -437,6 +464,9 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         Select: _select,
         Gather: _gather,
         Transpose: _transpose,
+        Sort32: _sort,
+        MrgSort: _merge,
+        GatherMask: _gather_mask,
         Broadcast: _broadcast,
         Reduce: _reduce,
         BlockReduce: _block_reduce,

@@ -33,6 +33,8 @@ What is accepted:
   is one matrix and x1 lies as (..., m, k) its batches are further rows (ops-nn, aclnn_matmul.cpp);
 * fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
 * x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
+* `output_dtype` may be float32 on A2 and A3: the sums come out as they are, as aclnnAddmm asks for
+  them where it adds a whole matrix to them (ops-nn, aclnn_addmm.cpp);
 * `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;
 * a bias (n,) or (1, n), from which the accumulator starts: fp16 or fp32 with fp16, which the bias
   table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16.

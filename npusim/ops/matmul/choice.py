@@ -17,7 +17,8 @@ Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, op_api/aclnn_matmul.cpp for MatMulV2 
 question that it hands to a closed library for most shapes. Assumed there, as the kernels of the
 measured products are called: x2 that lies as (n, k) in ND goes to MatMulV2, and so does FRACTAL_NZ
 where one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at
-608 and 768, and MatMulV3 from 1600 on); all else goes to MatMulV3.
+608 and 768, and MatMulV3 from 1600 on); all else goes to MatMulV3. So does what is to give float32,
+by the published rule; that its kernels which cut k are not taken then is assumed.
 """
 
 from __future__ import annotations
@@ -102,11 +103,19 @@ def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
         case "base" if chip.arch == "2002":
             return "the only kernel of Atlas inference"
         case "base":
-            return "x2 is FRACTAL_NZ" if f.is_nz else "x2 lies as (k, n)"
+            return _reason_for_base(f)
     return preferred(template, f, chip)
 
 
+def _reason_for_base(f: CallTraits) -> str:
+    if f.is_wide:
+        return "the output is float32"
+    return "x2 is FRACTAL_NZ" if f.is_nz else "x2 lies as (k, n)"
+
+
 def _reason_for_v2(f: CallTraits) -> str | None:
+    if f.is_wide:
+        return None
     least = min(f.m, f.k, f.n)
     if f.is_nz:
         small = f"x2 is FRACTAL_NZ, and the least of m, k and n, {least}, is below {LARGE}"

@@ -34,7 +34,15 @@ class Problem(_protocol.Problem):
     choice: Choice
 
 
-def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any = None) -> Problem:
+def check(
+    spec: DeviceSpec,
+    x1: Any,
+    x2: Any,
+    bias: Any = None,
+    *,
+    output_dtype: Any = None,
+    template: Any = None,
+) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("matmul", spec)
     has_bf16 = spec.series != "Atlas inference"
@@ -48,14 +56,15 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any
             c.shape in ((n,), (1, n)),
             f"bias must have shape ({n},) or (1, {n}), not {c.shape}; pass a number a column",
         )
+    out = _output_type(contract, a.element, output_dtype)
     if template is not None and not isinstance(template, str):
         contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
     # A batch of x1 is further rows to aclnnMatmul (aclnn_matmul.cpp), if x2 is one matrix.
     batch, m = product.batch, product.m
     product = product.as_rows
-    traits = _traits(product, c is not None)
+    traits = _traits(product, c is not None, out)
     choice = choose(traits, spec, template)
-    output = TensorSpec((*batch, m, product.n), a.element.name)
+    output = TensorSpec((*batch, m, product.n), out)
     return Problem(
         inputs=present(a, b, c),
         outputs={"output": output},
@@ -68,7 +77,15 @@ def check(spec: DeviceSpec, x1: Any, x2: Any, bias: Any = None, *, template: Any
     )
 
 
-def _traits(p: Product, has_bias: bool) -> CallTraits:
+def _output_type(contract: Contract, element: DType, name: Any) -> str:
+    """The type of the result: that of the matrices, or float32 where the fixpipe can store sums."""
+    types: tuple[str, ...] = (element.name,)
+    if contract.spec.arch != "2002":
+        types += (FLOAT32.name,)
+    return element.name if name is None else contract.choice("output_dtype", name, types)
+
+
+def _traits(p: Product, has_bias: bool, output: str) -> CallTraits:
     """What the choice of a kernel looks at."""
     return CallTraits(
         *(p.m, p.k, p.n, p.element.name, p.matrices),
@@ -76,4 +93,5 @@ def _traits(p: Product, has_bias: bool) -> CallTraits:
         trans_x2=p.transposed_b,
         is_nz=p.fractal_b,
         has_bias=has_bias,
+        is_wide=output == FLOAT32.name,
     )

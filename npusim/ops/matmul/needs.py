@@ -14,6 +14,8 @@ from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["unmet"]
 
+WIDE = ("bl1_full_load", "nd2nz", "base")
+"""Kernels that store float32 sums as they are; that the others do not is assumed."""
 MOST_K = 256
 """All of which is in one load, of x1 and of x2."""
 
@@ -21,6 +23,8 @@ MOST_K = 256
 def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
     rows: list[tuple[bool, str]] = []
+    if template not in WIDE:
+        rows.append((not f.is_wide, "output_dtype is that of x1"))
     if template not in ("v2", "base"):
         rows.append((f.matrices == 1, "x2 is one matrix, and x1 is one or lies as (..., m, k)"))
     if template == "nd2nz":

@@ -20,7 +20,7 @@ __all__ = ["preferred"]
 def preferred(template: str, f: CallTraits, chip: Chip) -> str | None:
     """Why the vendor takes *template*, of which those before did not take the call; or None."""
     is_deep = _is_deep(f)
-    if f.trans_x2 and not (f.is_nz or is_deep or _is_listed(f)):
+    if f.trans_x2 and not (f.is_nz or is_deep or f.is_wide or _is_listed(f)):
         return None
     match template:
         case "bl1_aligned_output" if _is_bound_by_stores(f, chip):

@@ -26,23 +26,27 @@ def reference(
     x2: Array | Tensor,
     bias: Array | None = None,
     *,
+    output_dtype: str | None = None,
     template: str | None = None,
     cube_order: CubeOrder = "k16",
     spec: DeviceSpec | None = None,
 ) -> Array:
     """`x1 (..., m, k) @ x2 (..., k, n) + bias (n,)`, batches broadcast, in the type of x1.
 
-    *x2* may be a Tensor of any layout; *template* names the kernel. *spec* says which one is taken
+    *x2* may be a Tensor of any layout; *output_dtype* may be "float32", which leaves the last
+    rounding out; *template* names the kernel. *spec* says which one is taken
     otherwise, and what becomes of results out of range; None is an Atlas A2 with 24 cube cores.
     """
     a, b = np.asarray(x1), np.asarray(x2)
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    traits = _traits(x1, x2, bias)
+    traits = _traits(x1, x2, bias, output_dtype)
     if traits.matrices == 1:
         a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
     choice = choose(traits, spec, template)
     total = _sums(choice.template, traits, Chip.of(spec), (a, b, bias, cube_order))
     total = total.reshape(shape)
+    if traits.is_wide:
+        return total
     kind = a.dtype
     if spec is not None and spec.half_overflow == "saturate":
         largest = LARGEST[kind.name]
@@ -67,7 +71,9 @@ def _sums(template: Template, f: CallTraits, chip: Chip, call: Call) -> Array:
     return cube_product(*call)
 
 
-def _traits(x1: Array | Tensor, x2: Array | Tensor, bias: Array | None) -> CallTraits:
+def _traits(
+    x1: Array | Tensor, x2: Array | Tensor, bias: Array | None, output_dtype: str | None
+) -> CallTraits:
     """What the choice of a kernel looks at."""
     m, matrices = x1.shape[-2], prod(np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2]))
     if prod(x2.shape[:-2]) == 1 and not (is_transposed(x1) and matrices > 1):
@@ -79,4 +85,5 @@ def _traits(x1: Array | Tensor, x2: Array | Tensor, bias: Array | None) -> CallT
         trans_x2=is_transposed(x2),
         is_nz=isinstance(x2, Tensor) and x2.layout != "ND",
         has_bias=bias is not None,
+        is_wide=output_dtype == "float32",
     )

@@ -27,6 +27,8 @@ class CallTraits:
     is_nz: bool = False
     """Whether x2 is FRACTAL_NZ."""
     has_bias: bool = False
+    is_wide: bool = False
+    """Whether the output is float32."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops._attention.fai import kernel as fai
-from npusim.ops._attention.fai.tiling import Plan
-from npusim.ops._attention.fai.tiling import tile as tile_fai
+from npusim.ops._attention.fai import tiling as fai_tiling
+from npusim.ops._attention.fia import kernel as fia
+from npusim.ops._protocol import Plan
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem
 
 __all__ = ["Plan", "build", "tile"]
@@ -17,9 +18,16 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     reason, page = p.choice.reason, p.attention.paging
     if page is not None and page.is_assumed:
         reason += "; block_table has no values: blocks of the cache are taken to follow each other"
-    return tile_fai(spec, p.attention, p.choice.template, reason)
+    if p.choice.template == "FIA":
+        nbytes = sum(each.spec.nbytes for each in p.inputs if each.name in ("key", "value"))
+        return fia.tile(spec, p.attention, nbytes, reason)
+    return fai_tiling.tile(spec, p.attention, p.choice.template, reason)
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """The programs of all cores."""
+    if isinstance(plan, fia.Plan):
+        names = *(each.name for each in p.inputs), *p.outputs
+        return fia.build(spec, names, plan)
+    assert isinstance(plan, fai_tiling.Plan)
     return fai.build(spec, p.attention, plan)

@@ -12,6 +12,7 @@ from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.fai import oracle as fai
 from npusim.ops._attention.fai.split import work_of
+from npusim.ops._attention.fia import oracle as fia
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
 
 __all__ = ["reference"]
@@ -76,10 +77,24 @@ def reference(
         given.pop(own)
     spec = spec or devices.load(CHIP)
     problem = check(spec, query, key, value, **given)
+    if problem.choice.template == "FIA":
+        return _fia(problem, spec, cube_order)
     with np.errstate(all="ignore"):
         ends = _ends(problem, spec) if problem.choice.template == "FAI-FD" else None
         output, lse = fai.attend(problem.attention, query, key, value, cube_order, ends)
     return output, lse if softmax_lse_flag else np.zeros(1, np.float32)
+
+
+def _fia(
+    problem: Problem, spec: DeviceSpec, cube_order: Literal["k16", "k8", "k4", "k1"]
+) -> tuple[Array, Array]:
+    """What kernel FIA gives on *spec*."""
+    a, arrays = problem.attention, {each.name: each.array for each in problem.inputs}
+    query, key, value = (np.asarray(arrays[name]) for name in ("query", "key", "value"))
+    cores, mask = spec.cores["aic"].count, arrays.get("atten_mask")
+    output, lse = fia.attend(a, query, key, value, mask, cores, cube_order)
+    shaped = output.reshape(problem.output.shape)
+    return shaped, lse if a.returns_lse else np.zeros(1, np.float32)
 
 
 def _ends(problem: Problem, spec: DeviceSpec) -> dict[tuple[int, int], tuple[int, ...]]:

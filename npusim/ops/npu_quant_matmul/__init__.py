@@ -11,6 +11,12 @@
     with pertoken_scale, float16 or bfloat16:
               y(f32(acc) * f32(scale) * pertoken_scale[row] + f32(bias))  vector cores
 
+    int8 times int4   x1 = 16 hi + lo + 8, both int4;  C of hi and of lo, a group g of k each
+                      C = f16(C + f16(f32(sum of g) * f19(scale[g])))     fixpipe, g ascending
+                      y((f32(C of lo) + f32(C of hi) * 16 + offset) * pertoken_scale[row])
+    groups of int4    t = f32(sum of g) - f32(offset[g]) * (the sum of g of the row of x1)
+                      D = scale[g] * t + D;  y(pertoken_scale[row] * D)   vector cores
+
 From left to right, one fp32 rounding an operation, all to nearest, ties to even, whatever the
 template. *fit* saturates.
 *f19* cuts an fp32 number off after 19 bits; *fit9* saturates to [-256, 255] before the offset is
@@ -40,8 +46,13 @@ QuantMatmulKernelNpuOpApi.cpp:
 * Matrices must not be empty, and x1 must be ND. 310P: int8 and float16 outputs, int32 bias, no
   pertoken_scale (the document; the open source has such a kernel for x1 in FRACTAL_NZ).
 * `template` names the kernel that the vendor would not take itself, see `choice`.
-* int8 times int4, and group_sizes other than 0, need the kernels of quant_batch_matmul_v4, which
-  are not simulated.
+* int8 times int4: x1 int8 `(m, k)`, x2 packed, with a pertoken_scale, an int64 or uint64 scale,
+  whose low words are float32, and an offset `(n,)`, to which the caller adds 8 times the sums of
+  the scaled columns of x2. One scale a column, and pertoken_scale `(m,)`, or one for each 256 of k,
+  `(k / 256, n)`, with group_sizes [0, 0, 256], pertoken_scale `(m, 1)` and x2 `(k, n / 8)` in ND.
+* Groups of int4: both packed, x2 the transposed view of (n, k / 8), scale float32 and offset
+  float16 `(k / 256, n)`, pertoken_scale `(m, 1)`, group_sizes [0, 0, 256].
+* int8 with scales of blocks, quant_batch_matmul_v4's other kernel, is not simulated.
 """
 
 from __future__ import annotations

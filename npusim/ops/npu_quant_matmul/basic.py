@@ -12,7 +12,7 @@ from npusim.kernel.tiles import CubeTiles, Order
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
 
-__all__ = ["basic_tiles", "is_basic"]
+__all__ = ["basic_tiles", "is_basic", "l2_tile"]
 
 K_BYTES = (1024, 512, 256, 128, 64, 32)
 MAX_CUTS = 64
@@ -69,7 +69,7 @@ def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     l0c_depth = 2 if room_for_two and (p.start is None or bn <= 128) else 1
     step_a, step_b = _steps(core, p, bm, bn, base_k, l0c_depth)
     blocks = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
-    l2_m, l2_n = _l2_tile(spec, p, bm, bn)
+    l2_m, l2_n = l2_tile(spec, p, bm, bn)
     return CubeTiles(
         *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b, l0c_depth),
         cores=min(core.count, blocks[0] * blocks[1] * pr.matrices),
@@ -157,7 +157,7 @@ def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
     return "column" if by_column < min(by_row, 9) else "row"
 
 
-def _l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
+def l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
     """Blocks of an L2 tile: everything, or the fewest even tiles that fit."""
     pr = p.product
     blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)

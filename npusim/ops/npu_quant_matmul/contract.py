@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,12 +13,15 @@ from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa.matrix import QuantMode
 from npusim.kernel.matmul import Product
-from npusim.ops import _protocol, npu_trans_quant_param
+from npusim.ops import npu_trans_quant_param
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import as_fractals, product_of, require_nd
 from npusim.ops._protocol import present
-from npusim.ops.npu_quant_matmul.choice import Template, asked_for
+from npusim.ops._words import fixpipe_words
+from npusim.ops.npu_quant_matmul.choice import asked_for, form_of
+from npusim.ops.npu_quant_matmul.problem import Problem
 from npusim.ops.npu_quant_matmul.shapes import LARGEST_INNER, check_ranks, check_vectors
+from npusim.ops.npu_quant_matmul.v4.contract import Given, check_v4
 
 __all__ = ["Problem", "check"]
 
@@ -30,34 +33,6 @@ SCALES: dict[DType, tuple[DType, ...]] = {
     BFLOAT16: (FLOAT32, BFLOAT16),
     INT32: (FLOAT32, BFLOAT16),
 }
-SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
-    """A checked call, and where its epilogue runs."""
-
-    x1: Operand
-    x2: Operand
-    scale: Operand | None
-    """uint64 words for the fixpipe, or numbers for the vector pipe; None: nobody reads it."""
-    bias: Operand | None
-    pertoken_scale: Operand | None
-    product: Product
-    epilogue: Literal["fixpipe", "vector"]
-    """Who turns int32 into the output; on 310P "fixpipe" is the copy out of L0C."""
-    mode: QuantMode
-    """What happens to the numbers on their way out of L0C."""
-    asked: Template | None
-    """The kernel that the caller names."""
-    packs_scale: bool
-    """Whether torch_npu makes the words of a float32 scale, by a launch of npu_trans_quant_param
-    (op-plugin@517f2e7, QuantMatmulKernelNpuOpApi.cpp)."""
-
-    @property
-    def start(self) -> Operand | None:
-        """An int32 bias, which the accumulator starts from; others are added by the epilogue."""
-        return self.bias if self.bias is not None and self.bias.element is INT32 else None
 
 
 def check(
@@ -77,15 +52,23 @@ def check(
     contract = Contract("npu_quant_matmul", spec)
     is_310p = spec.series == "Atlas inference"
     a, b = _check_matrices(contract, x1, x2)
-    target = _check_target(contract, output_dtype, a.element)
-    _check_group_sizes(contract, group_sizes)
+    target = _check_target(contract, output_dtype, b.element)
+    groups = _group_sizes(contract, group_sizes, b.element)
+    form = form_of(a, b, groups)
+    if form != "plain":
+        given = Given(scale, offset, bias, pertoken_scale)
+        return check_v4(contract, (a, b), form, groups, given, target, template)
     t = _check_tokens(contract, pertoken_scale, target)
     what = f" with output_dtype={target.name!r}" + (" and a pertoken_scale" if t else "")
     is_vector = target is BFLOAT16 or t is not None
     scales = (FLOAT32,) if target is FLOAT16 and t else SCALES[target]
     s = contract.operand("scale", scale, scales, what)
     if a.element is INT32 and t is not None:
-        _check_ungrouped(contract, s, offset)
+        contract.require(
+            len(s.shape) == 1,
+            f"scale must have one dimension with packed int4 matrices and without group_sizes, "
+            f"not shape {s.shape}; pass one number, or one a column, or group_sizes=[0, 0, 256]",
+        )
     contract.require(
         offset is None or target is INT8,
         f"offset must be None{what}; leave it out, for only an int8 output takes one",
@@ -131,33 +114,12 @@ def _check_tokens(contract: Contract, pertoken_scale: Any, target: DType) -> Ope
     return contract.optional("pertoken_scale", pertoken_scale, (FLOAT32,))
 
 
-def _check_ungrouped(contract: Contract, scale: Operand, offset: Any) -> None:
-    """Refuse numbers for each group of k, which packed int4 with a pertoken_scale may have."""
-    when = (
-        "with packed int4 matrices and a pertoken_scale, since the kernel with groups "
-        "(quant_batch_matmul_v4) is not simulated"
-    )
-    contract.require(
-        len(scale.shape) == 1,
-        f"scale must have one dimension {when}, not shape {scale.shape}; pass one number, or one "
-        f"a column",
-        Code.UNSUPPORTED,
-    )
-    contract.require(offset is None, f"offset must be None {when}; leave it out", Code.UNSUPPORTED)
-
-
 def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Operand]:
     kinds = (INT8,) if contract.spec.series == "Atlas inference" else (INT8, INT32)
     a = contract.matrix("x1", x1, kinds, layouts=LAYOUTS)
     b = contract.matrix("x2", x2, kinds, layouts=LAYOUTS)
     contract.require(
-        (a.element, b.element) != (INT8, INT32),
-        "x2 must be int8 like x1, not packed int4, since the kernel of int8 times int4 "
-        "(quant_batch_matmul_v4) is not simulated; pass its numbers as int8",
-        Code.UNSUPPORTED,
-    )
-    contract.require(
-        a.element is b.element,
+        a.element is b.element or b.element is INT32,
         f"x2 must be {a.element} like x1, not {b.element}; pack its numbers, as int32, with "
         f"npu_convert_weight_to_int4pack",
     )
@@ -195,9 +157,10 @@ def _biases(target: DType, is_vector: bool) -> tuple[DType, ...]:
     return (INT32, target, FLOAT32) if is_vector else (INT32,)
 
 
-def _check_group_sizes(contract: Contract, group_sizes: Any) -> None:
+def _group_sizes(contract: Contract, group_sizes: Any, element: DType) -> tuple[int, int, int]:
+    """Rows, columns and k of what has a scale of its own; 0 for no groups."""
     if group_sizes is None:
-        return
+        return 0, 0, 0
     contract.require(
         isinstance(group_sizes, list | tuple) and len(group_sizes) == 3,
         f"group_sizes must be three integers (m, n, k), not {shown(group_sizes)}; pass [0, 0, 0]",
@@ -209,11 +172,12 @@ def _check_group_sizes(contract: Contract, group_sizes: Any) -> None:
             f"group_sizes[{i}] must lie in [0, 65535], not {size}; pass 0 for no groups",
         )
     contract.require(
-        not any(sizes),
-        f"group_sizes must be None or all 0, not {sizes}, since the kernel with groups "
-        f"(quant_batch_matmul_v4) is not simulated; leave it out",
+        element is INT32 or not any(sizes),
+        f"group_sizes must be None or all 0 with int8 matrices, not {sizes}, since their kernel "
+        f"with blocks (quant_batch_matmul_v4) is not simulated; leave it out",
         Code.UNSUPPORTED,
     )
+    return sizes[0], sizes[1], sizes[2]
 
 
 def _check_product(contract: Contract, product: Product) -> None:
@@ -246,22 +210,7 @@ def _kernel_scale(
 def _words(contract: Contract, s: Operand, o: Operand | None, target: DType) -> Operand:
     """The 64-bit parameters of the fixpipe, from numbers or as they came."""
     if s.element in PACKED:
-        spec = TensorSpec(s.shape, "uint64")
-        if s.array is None:
-            return Operand("scale", spec)
-        words = np.ascontiguousarray(s.array).view(np.uint64)
-        contract.require(
-            not np.any(words & np.uint64(SHIFT_BIT)),
-            "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
-            "does and that is not simulated; pack it with npu_trans_quant_param",
-            Code.UNSUPPORTED,
-        )
-        contract.require(
-            target is not INT8 or bool(np.all(words & np.uint64(SIGNED_BIT))),
-            "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; "
-            "pack it with npu_trans_quant_param",
-        )
-        return Operand("scale", spec, words)
+        return fixpipe_words(contract, s, target)
     shape = s.shape if o is None or s.spec.size > 1 else o.shape
     spec = TensorSpec(shape, "uint64")
     if s.array is None or (o is not None and o.array is None):

@@ -38,12 +38,19 @@ from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, workspa
 from npusim.ops.npu_quant_matmul.messages import Inbox, message_of, rectangles
 from npusim.ops.npu_quant_matmul.opt import OptEpilogue
 from npusim.ops.npu_quant_matmul.tiling import Plan
+from npusim.ops.npu_quant_matmul.v4 import msd, pergroup
+from npusim.ops.npu_quant_matmul.v4.msd import MsdPlan
+from npusim.ops.npu_quant_matmul.v4.pergroup import PerGroupPlan
 
 __all__ = ["build"]
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: Plan | MsdPlan | PerGroupPlan) -> tuple[Block, ...]:
     """One block a core, or three: a cube core and its two vector cores."""
+    if isinstance(plan, MsdPlan):
+        return msd.build(spec, p, plan)
+    if isinstance(plan, PerGroupPlan):
+        return pergroup.build(spec, p, plan)
     bound = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
     bound["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
     shares = work(plan.cube, p.product)

@@ -11,7 +11,9 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._nibbles.oracle import unpacked
 from npusim.ops._products import exact_int
+from npusim.ops.npu_quant_matmul.v4.reference import groups_of_int4, int8_times_int4
 
 __all__ = ["reference"]
 
@@ -31,7 +33,7 @@ def reference(
     *,
     pertoken_scale: Array | None = None,
     output_dtype: str | None = None,
-    group_sizes: Sequence[int] | None = None,  # noqa: ARG001 (no groups, whatever it says)
+    group_sizes: Sequence[int] | None = None,
     template: str | None = None,  # noqa: ARG001 (all give the same values)
     spec: DeviceSpec | None = None,
 ) -> Array:
@@ -41,6 +43,14 @@ def reference(
     along k if its k lies inside. The result is `(..., m, n)`. *spec* says what becomes of float
     results out of range; without it they become infinite.
     """
+    is_int4, is_grouped = np.asarray(x2).dtype == np.int32, any(group_sizes or ())
+    if is_int4 and (x1.dtype == np.int8 or is_grouped):
+        assert offset is not None
+        assert pertoken_scale is not None
+        make = int8_times_int4 if x1.dtype == np.int8 else groups_of_int4
+        tokens = pertoken_scale.reshape(-1, 1)
+        y = make(_numbers(x1), _numbers(x2), scale, offset, tokens)
+        return _narrow(y, KINDS[str(output_dtype)], spec)
     acc = exact_int(_numbers(x1), _numbers(x2))
     late = None
     if bias is not None and bias.dtype == np.int32:
@@ -77,11 +87,7 @@ def _numbers(matrix: Array) -> Array:
     values = np.asarray(matrix)
     if values.dtype == np.int8:
         return values
-    is_turned = is_transposed(matrix)
-    gm_matrix = values.swapaxes(-1, -2) if is_turned else values
-    nibbles = (gm_matrix[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
-    whole = ((nibbles ^ 8) - 8).astype(np.int8).reshape(*gm_matrix.shape[:-1], -1)
-    return whole.swapaxes(-1, -2) if is_turned else whole
+    return unpacked(values, is_transposed(matrix))
 
 
 def _parameters(scale: Array, offset: Array | None) -> tuple[Array, Array]:

@@ -14,6 +14,9 @@ from npusim.ops.npu_quant_matmul.choice import Template
 from npusim.ops.npu_quant_matmul.contract import Problem
 from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
 from npusim.ops.npu_quant_matmul.grid import few_rows_tiles, grid_tiles
+from npusim.ops.npu_quant_matmul.v4 import msd, pergroup
+from npusim.ops.npu_quant_matmul.v4.msd import MsdPlan
+from npusim.ops.npu_quant_matmul.v4.pergroup import PerGroupPlan
 
 __all__ = ["Plan", "tile"]
 
@@ -42,13 +45,17 @@ MESSAGE_BYTES = 64
 """A line of the scalar unit's cache (assumed); see `messages`."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
+def tile(spec: DeviceSpec, p: Problem) -> Plan | MsdPlan | PerGroupPlan:
     """Split as the vendor does, as far as its rules are public.
 
     ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling: the basic template where its
     conditions hold, else the older library's; 310P has rules of its own. See `basic`, `grid`,
-    `coupled` for what is followed and what is not.
+    `coupled` and `v4` for what is followed and what is not.
     """
+    if p.form == "int8 times int4":
+        return msd.tile(spec, p)
+    if p.form == "groups of int4":
+        return pergroup.tile(spec, p)
     if spec.arch == "2002":
         cube = coupled_tiles(spec, p)
         # A quarter of the unified buffer for results of L0C; x1 becomes NZ in one half.

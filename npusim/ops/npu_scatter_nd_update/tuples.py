@@ -14,19 +14,14 @@ from npusim.isa import (
     Duplicate,
     Gather,
     Local,
-    ScalarAlu,
-    ScalarStore,
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
+from npusim.kernel.sequences import count_up
 from npusim.kernel.views import GmView
 from npusim.ops.npu_scatter_nd_update.contract import Problem
 
 __all__ = ["Tuples"]
-
-BY_SCALAR = 8
-"""Numbers in equal steps that the scalar unit writes; the others follow by additions (assumed, as
-ops-transformer's rotate_interleaved_common.h does)."""
 
 
 class Tuples:
@@ -83,16 +78,6 @@ class Tuples:
 
     def _steps(self, count: int, first: int, each: int) -> Local:
         """*first*, *first* + *each*, ..., *count* numbers."""
-        builder, known = self.builder, min(BY_SCALAR, count)
         places = self.places.of(INT32, count)
-        builder.sync("vector", "scalar")
-        for number in range(known):
-            builder.emit(ScalarAlu("add", "place", first + number * each, 0))
-            builder.emit(ScalarStore(places.at(number, 1), "place"))
-        builder.sync("scalar", "vector")
-        while known < count:
-            more = min(known, count - known)
-            after, before = places.at(known, more), places.at(0, more)
-            step(builder, BinaryScalar("add", after, before, known * each))
-            known += more
+        count_up(self.builder, places, first, each)
         return places

@@ -36,6 +36,7 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherMask,
     Load,
     LoadData,
     LoadNd2Nz,
@@ -43,6 +44,7 @@ from npusim.isa import (
     Local,
     MicroOp,
     Mmad,
+    MrgSort,
     MulAddDst,
     Reduce,
     ScalarAlu,
@@ -52,6 +54,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     SetFlag,
+    Sort32,
     Store,
     Table,
     Transpose,
@@ -132,6 +135,12 @@ def _gather(op: Gather, spec: DeviceSpec, _: Core) -> Cost:
     return vector(looked_up, spec, spec.vector.classes["gather"], reduces=True)
 
 
+def _merge(op: MrgSort, spec: DeviceSpec, _: Core) -> Cost:
+    """By the pairs that it takes, 32 to a repeat; the banks are left alone."""
+    taken = replace(op, src=replace(op.src, count=op.dst.count))
+    return vector(taken, spec, spec.vector.classes["merge"], reduces=True)
+
+
 def _load_global(op: ScalarLoadGlobal, spec: DeviceSpec, _: Core) -> Cost:
     scalar = spec.scalar
     return Cost(scalar.load_cycles if op.is_cached else scalar.global_load_cycles)
@@ -186,6 +195,9 @@ COST: Table[CostOf] = Table(
         Select: _select,
         Gather: _gather,
         Transpose: _vector("transpose"),
+        Sort32: _vector("sort", reduces=True),
+        MrgSort: _merge,
+        GatherMask: _vector("gather_mask", reduces=True),
         ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),
         ScalarLoadGlobal: _load_global,
         ScalarStore: _constant(lambda spec: spec.scalar.store_cycles),

@@ -17,6 +17,7 @@ from torch.nn.modules.utils import _pair
 
 from npusim.data.errors import Code, OpError, callers_level
 from npusim.torch.errors import as_on_card
+from npusim.torch.refusals import others_of
 
 __all__ = ["LinearA8W8Quant", "LinearQuant", "LinearWeightQuant", "QuantConv2d"]
 
@@ -276,3 +277,6 @@ class QuantConv2d(torch.nn.Module):
             "QuantConv2d: its operator, npu_quant_conv2d, must be modelled to run it, but is not; "
             "use torch.nn.functional.conv2d with the weight turned back into floats"
         )
+
+
+__getattr__ = others_of("torch_npu.contrib.module")

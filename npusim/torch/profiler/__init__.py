@@ -26,6 +26,7 @@ from npusim.torch.profiler.settings import (
     _ExperimentalConfig,
     supported_activities,
 )
+from npusim.torch.refusals import others_of
 
 __all__ = [
     "AiCMetrics",
@@ -39,3 +40,6 @@ __all__ = [
     "supported_activities",
     "tensorboard_trace_handler",
 ]
+
+
+__getattr__ = others_of("torch_npu.profiler")

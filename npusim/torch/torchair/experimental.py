@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from npusim.torch.torchair import inference
+from npusim.torch.torchair import internal_format as inference
 
 __all__ = ["inference"]

@@ -1,31 +1,61 @@
-"""`torchair.experimental.inference`: weights laid out as the matrix unit reads them."""
+"""`torchair.inference`: models compiled once, for shapes that are known beforehand."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
 
-from npusim.torch import card
-from npusim.torch.contrib.module import LinearWeightQuant
-from npusim.torch.formats import NZ
+from npusim.torch.refusals import others_of
+from npusim.torch.torchair.compiler_config import CompilerConfig
+from npusim.torch.torchair.graph import get_npu_backend
 
-__all__ = ["use_internal_format_weight"]
+__all__ = ["cache_compile", "set_dim_gears"]
 
-CAST_ON = ("Ascend310P", "Ascend910B")
-"""Chips whose weights it casts, by torch_npu's device name (torchair, experimental/inference)."""
+MOST_GEARS = 100
+"""Sizes that a dimension may be prepared for; the least is 2 (torchair, inference)."""
 
 
-def use_internal_format_weight(model: torch.nn.Module) -> None:
-    """Prepare every LinearWeightQuant in *model*, in place.
+def cache_compile(
+    func: Callable[..., Any],
+    *,
+    config: CompilerConfig | None = None,
+    dynamic: bool = True,
+    cache_dir: str | None = None,  # noqa: ARG001
+    global_rank: int | None = None,  # noqa: ARG001
+    tp_rank: int | None = None,  # noqa: ARG001
+    pp_rank: int | None = None,  # noqa: ARG001
+    custom_decompositions: Any = None,
+    ge_cache: bool = False,  # noqa: ARG001
+) -> Callable[..., Any]:
+    """*func* compiled as a whole. A card keeps what it compiled in *cache_dir*; nothing here takes
+    long enough for that, so the folder stays as it is."""
+    backend = get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
+    compiled: Callable[..., Any] = torch.compile(
+        func, backend=backend, fullgraph=True, dynamic=dynamic
+    )
+    return compiled
 
-    A quant_scale goes through npu_trans_quant_param with its offset, on every chip; the weight goes
-    to FRACTAL_NZ on Atlas inference and A2. Raises OpError where the operators do.
+
+def set_dim_gears(t: torch.Tensor, dim_gears: Mapping[int, Sequence[int]]) -> None:
+    """Prepare *t* for the sizes `dim_gears[dim]` of its dimension *dim*, 2 to 100 of them.
+
+    Here each size is compiled when it comes. Raises ValueError for what torchair refuses.
     """
-    for layer in model.modules():
-        if not isinstance(layer, LinearWeightQuant):
-            continue
-        if layer.quant_scale is not None:
-            offset = None if layer.quant_offset is None else layer.quant_offset.data
-            packed = torch.ops.npu.npu_trans_quant_param(layer.quant_scale.data, offset)
-            layer.quant_scale.data = packed
-        if card.name().startswith(CAST_ON):
-            layer.weight.data = torch.ops.npu.npu_format_cast(layer.weight.data, NZ)
+    for dim, gears in dim_gears.items():
+        if not isinstance(dim, int) or not 0 <= dim < t.dim():
+            raise ValueError(
+                f"torchair.inference.set_dim_gears: a dimension must be 0 to {t.dim() - 1}, not "
+                f"{dim!r}; name one of the tensor's"
+            )
+        are_sizes = isinstance(gears, list | tuple) and all(isinstance(n, int) and n for n in gears)
+        if not are_sizes or not 2 <= len(gears) <= MOST_GEARS:
+            raise ValueError(
+                f"torchair.inference.set_dim_gears: the sizes of dimension {dim} must be a list of "
+                f"2 to {MOST_GEARS} whole numbers but 0, not {gears!r}; list them"
+            )
+        torch._dynamo.mark_dynamic(t, dim)
+
+
+__getattr__ = others_of("torchair.inference")

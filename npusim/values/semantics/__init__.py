@@ -35,12 +35,14 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherMask,
     Load,
     LoadData,
     LoadNd2Nz,
     LoadTable,
     MicroOp,
     Mmad,
+    MrgSort,
     MulAddDst,
     Reduce,
     ScalarAlu,
@@ -50,6 +52,7 @@ from npusim.isa import (
     ScalarStore,
     Select,
     SetFlag,
+    Sort32,
     Store,
     Table,
     Transpose,
@@ -58,17 +61,27 @@ from npusim.isa import (
     WaitFlag,
     WholeReduce,
 )
-from npusim.values.semantics import copies, matrix, scalar, vector
+from npusim.values.runs import Accumulated, Swept
+from npusim.values.semantics import copies, matrix, scalar, sorting, vector
 from npusim.values.semantics.state import Memory, State
 
 __all__ = ["EXECUTE", "Memory", "State", "run"]
 
 
-def run(ops: Iterable[MicroOp], state: State) -> None:
+def run(ops: Iterable[MicroOp | Accumulated | Swept], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
-            EXECUTE[type(op)](op, state)
+            if isinstance(op, MicroOp):
+                EXECUTE[type(op)](op, state)
+            else:
+                _RUNS[type(op)](op, state)
+
+
+_RUNS: dict[type, Callable[[Any, State], None]] = {
+    Accumulated: vector.accumulate,
+    Swept: vector.sweep,
+}
 
 
 def _nothing(_: MicroOp, __: State) -> None:
@@ -108,6 +121,9 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         Select: vector.select,
         Gather: vector.gather,
         Transpose: vector.transpose,
+        Sort32: sorting.sort,
+        MrgSort: sorting.merge,
+        GatherMask: sorting.gather_mask,
         ScalarLoad: scalar.scalar_load,
         ScalarLoadGlobal: scalar.scalar_load_global,
         ScalarStore: scalar.scalar_store,

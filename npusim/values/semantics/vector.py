@@ -29,6 +29,7 @@ from npusim.isa import (
     Broadcast,
     Cast,
     Compare,
+    CompareOp,
     CompareScalar,
     Copy,
     Duplicate,
@@ -43,9 +44,11 @@ from npusim.isa import (
     WholeReduce,
 )
 from npusim.values.buffers import OutOfBufferError, WholeTile
+from npusim.values.runs import FIELDS, Accumulated, Swept
 from npusim.values.semantics.state import State
 
 __all__ = [
+    "accumulate",
     "axpy",
     "binary",
     "binary_scalar",
@@ -61,6 +64,7 @@ __all__ = [
     "mul_add_dst",
     "reduce",
     "select",
+    "sweep",
     "transpose",
     "unary",
     "whole_reduce",
@@ -109,16 +113,53 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
         _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
-    elif dst.dtype.is_float:
-        wide = _ARITHMETIC[op](state.read(a).astype(np.float32), b.astype(np.float32))
-        narrow = wide if dst.dtype is FLOAT32 else cast(wide, dst.dtype, "rint", state.overflow)
-        state.write(dst, narrow)
     else:
-        state.write(dst, _ARITHMETIC[op](state.read(a), b))
+        state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
+
+
+def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
+    """`a op b`, rounded once to *dtype*, of which both are."""
+    if dtype is FLOAT32 or not dtype.is_float:
+        return np.asarray(_ARITHMETIC[op](a, b))
+    wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
+    return cast(wide, dtype, "rint", state.overflow)
 
 
 def binary(op: Binary, state: State) -> None:
     _compute(op.op, op.dst, op.a, state.read(op.b), state)
+
+
+def accumulate(op: Accumulated, state: State) -> None:
+    """Rows come as `(..., count, elements)`."""
+    calculate: Any = _ARITHMETIC[op.first.op]
+    total = state.buffers.view(op.first.dst)
+    rows = state.buffers.swept(op.first.b, op.count, op.step_bytes)
+    # numpy begins with the first row, so the total goes there meanwhile.
+    first = rows[..., 0, :]
+    kept = first.copy()
+    calculate(total, kept, out=first)
+    calculate.reduce(rows, axis=-2, out=total)
+    first[...] = kept
+
+
+def sweep(op: Swept, state: State) -> None:
+    first = op.first
+    operands = [getattr(first, name) for name in FIELDS[type(first)]]
+    views = [
+        state.buffers.swept(x, op.count, step) for x, step in zip(operands, op.steps, strict=True)
+    ]
+    strided = [view for x, view in zip(operands, views, strict=True) if x.is_strided]
+    if strided:
+        views = [view.reshape(strided[0].shape) for view in views]
+    src, dst = views[0], views[-1]
+    if isinstance(first, Binary) and first.dst.dtype is FLOAT32:
+        _ARITHMETIC[first.op](src, views[1], out=dst)
+    elif isinstance(first, Binary):
+        dst[...] = _rounded(first.op, src, views[1], first.dst.dtype, state)
+    elif strided:
+        _copy_blocks(dst, src, dst.shape)
+    else:
+        dst[...] = src
 
 
 def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
@@ -249,6 +290,7 @@ def _half_table(op: str, overflow: Overflow) -> Array:
 
 SQUARE_ROWS = 16
 """Rows, and columns, of what Transpose turns."""
+_BLOCK = np.dtype(f"V{BLOCK_BYTES}")
 _TILE_BLOCKS = 32
 """Blocks that are filled before they are copied on: numpy is slow with runs of one block."""
 
@@ -265,7 +307,17 @@ def copy(op: Copy, state: State) -> None:
         dst[..., :whole].reshape(*state.lead, -1, elements)[...] = tile
         dst[..., whole:] = tile[..., 0, : dst.shape[-1] - whole]
         return
-    state.write(op.dst, state.read(op.src))
+    strided = [x for x, local in ((src, op.src), (dst, op.dst)) if local.is_strided]
+    if strided and src.size == dst.size and strided[0].shape == strided[-1].shape:
+        _copy_blocks(dst, src, strided[0].shape)
+    else:
+        state.write(op.dst, state.read(op.src))
+
+
+def _copy_blocks(dst: Array, src: Array, shape: tuple[int, ...]) -> None:
+    """Copy *src* to *dst*, both seen as *shape*, `(..., elements of a block)`."""
+    # Each block as one element.
+    dst.reshape(shape).view(_BLOCK)[...] = src.reshape(shape).view(_BLOCK)
 
 
 def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
@@ -307,19 +359,50 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 
 def compare(op: Compare, state: State) -> None:
-    holds = _COMPARE[op.op](state.read(op.a), state.read(op.b))
+    holds = _holds(op.op, state.read(op.a), state.read(op.b))
     state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
-    holds = _COMPARE[op.op](state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
+    holds = _holds(op.op, state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
     state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+
+
+def _holds(op: CompareOp, a: Array, b: Array) -> Array:
+    if a.dtype == np.float16:
+        # numpy compares numbers of fp16 one by one, whole numbers many at once.
+        keys = _order(a), _order(b)
+        if keys[0] is not None and keys[1] is not None:
+            a, b = keys[0], keys[1]
+    return np.asarray(_COMPARE[op](a, b))
+
+
+_MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
+_INFINITY_OF_16_BITS = 0x7C00
+
+
+def _order(values: Array) -> Array | None:
+    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
+    patterns = values.view(np.int16)
+    order = patterns & _MAGNITUDE_OF_16_BITS
+    if order.max(initial=0) > _INFINITY_OF_16_BITS:
+        return None
+    signs = patterns >> 15
+    order ^= signs
+    order -= signs
+    return np.asarray(order)
 
 
 def select(op: Select, state: State) -> None:
     is_set = np.unpackbits(state.read(op.mask), axis=-1, count=op.dst.count, bitorder="little")
-    other = state.read(op.b) if isinstance(op.b, Local) else op.dst.dtype.numpy.type(op.b)
-    state.write(op.dst, np.where(is_set.view(np.bool_), state.read(op.a), other))
+    a = state.read(op.a)
+    b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
+    # As bits, without a branch for each element.
+    bits = f"u{a.itemsize}"
+    mask = np.negative(is_set, dtype=bits, casting="unsafe")
+    mask &= a.view(bits) ^ b.view(bits)
+    mask ^= b.view(bits)
+    state.write(op.dst, mask.view(a.dtype))
 
 
 def gather(op: Gather, state: State) -> None:

@@ -2,26 +2,27 @@
 
 Where the last axis stays, rows of it are shared out evenly and moved by strides. Where it does not,
 tiles of it and of the axis that becomes the last one are turned in the unified buffer, by matrices
-of 16 x 16 elements of 16 bits. That the vendor's Transpose, whose templates were not read, does the
-like is assumed, and so is how a tile is cut and numbers of 32 bits are turned.
+of 16 x 16 elements of 16 bits. Wider numbers are turned as what they have of 16 bits, twice; bytes
+as float16, which has each of them exactly. That the vendor's Transpose, whose templates were not
+read, does the like is assumed, and so is how a tile is cut and numbers of other widths are turned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
 
-from npusim.data.dtypes import INT16, DType
+from npusim.data.dtypes import FLOAT16, INT16, DType
 from npusim.data.errors import shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Copy, Local, Transpose
+from npusim.isa import BLOCK_BYTES, Cast, Copy, Local, Transpose
 from npusim.kernel.builder import Builder
+from npusim.kernel.chain import step
 from npusim.kernel.program import Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, load, pieces
@@ -35,7 +36,9 @@ __all__ = ["Plan", "Problem", "build", "check", "tile"]
 ROWS = 128
 """Of a tile that is turned: eight matrices of 16, which a strided copy takes at a time."""
 TILE_BYTES = 32768
-"""Of a tile that is turned: five of them are in the buffer, two in, two out and one between."""
+"""Of a tile that is turned: five of them are in the buffer, two in, two out and one between.
+
+Of bytes two of half that size come in and go out, and three of float16 are between."""
 SIDE = 16
 """Rows, and columns, of what Transpose turns."""
 LINE_BYTES = 32768
@@ -95,11 +98,6 @@ def check(spec: DeviceSpec, x: Any, dims: Any) -> Problem:
         return p
     element, granule = operand.element, spec.transfer.store_granule_bytes
     contract.require(
-        element.bits in (16, 32),
-        f"dims must keep the last axis where x is {element.name}, not be {order}: turning such "
-        f"numbers is not simulated; convert x",
-    )
-    contract.require(
         element.nbytes(axes[-1].size) % granule == 0,
         f"the last axes of the result must have whole blocks of {granule} bytes on "
         f"{spec.series}, not {axes[-1].size} elements: others are not simulated; pad x",
@@ -146,7 +144,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Even shares for all cores."""
     cores, element = len(spec.vector_cores), p.output.element
     if p.is_turned:
-        columns = TILE_BYTES // ROWS * 8 // element.bits
+        columns = TILE_BYTES // ROWS * 8 // max(element.bits, INT16.bits)
         count = sum(1 for _ in _turned(p, columns))
     else:
         columns, count = LINE_BYTES * 8 // element.bits, p.output.size // p.axes[-1].size
@@ -216,10 +214,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core: its share, one move after the other."""
     whole = [GmView.vector(name, p.output.element, p.output.size) for name in ("x", "output")]
     tiles = list(_turned(p, plan.tile_columns)) if p.is_turned else []
+    builder = Builder("permute", spec.cores[spec.vector_kinds[0]], spec.sync)
+    stage = _turning(builder, spec, p.output.element) if tiles else _moving(builder, spec)
     blocks = []
     for core in range(plan.block_dim):
-        builder = Builder("permute", spec.cores[spec.vector_kinds[0]], spec.sync)
-        stage = _turning(builder, spec, p.output.element) if tiles else _moving(builder, spec)
         moves = tiles[core * plan.share : (core + 1) * plan.share] or _moved(p, plan, core)
         for move in moves:
             repeat(builder, stage, move.src, move.dst)
@@ -238,62 +236,99 @@ def _moving(builder: Builder, spec: DeviceSpec) -> Any:
 
 
 def _turning(builder: Builder, spec: DeviceSpec, element: DType) -> Any:
-    incoming = builder.queue("ub", TILE_BYTES, "mte2", "vector", 2)
-    outgoing = builder.queue("ub", TILE_BYTES, "vector", "mte3", 2)
-    between = builder.claim("ub", TILE_BYTES)
+    tile_bytes = TILE_BYTES * min(element.bits, INT16.bits) // INT16.bits
+    incoming = builder.queue("ub", tile_bytes, "mte2", "vector", 2)
+    outgoing = builder.queue("ub", tile_bytes, "vector", "mte3", 2)
+    turner = Turner(builder, element)
     writer = Writer(builder, spec)
-    turn = partial(_turn_halves if element.bits == 16 else _turn_words, builder)
 
     def move(src: GmView, dst: GmView) -> None:
         slot, out = load(builder, spec, incoming, src), outgoing.alloc()
-        turn(slot, between, out, ceil_div(src.row_bytes, BLOCK_BYTES))
+        turner.turn(slot, out, ceil_div(src.row_bytes, BLOCK_BYTES))
         incoming.free(slot)
         writer.store(outgoing, out, dst, element.nbytes(ROWS))
 
     return move
 
 
-def _blocks(slot: Slot, start: int, count: int, stride: int = 1, repeat_stride: int = 8) -> Local:
-    """*count* blocks from number *start* on, *stride* apart, eight a repeat."""
+class Turner:
+    """Writes what turns a tile of numbers of one width."""
+
+    def __init__(self, builder: Builder, element: DType) -> None:
+        self.builder, self.element = builder, element
+        self.between = builder.claim("ub", TILE_BYTES)
+        self.halves = []
+        if element.bits == 8:
+            self.halves = [builder.claim("ub", TILE_BYTES) for _ in range(2)]
+
+    def turn(self, x: Slot, y: Slot, strips: int) -> None:
+        """Turn rows of *strips* blocks in *x*, into *y*."""
+        self.builder.barrier("vector")
+        if self.halves:
+            self._bytes(x, y, strips)
+        elif self.element.bits == INT16.bits:
+            self._halves(x, y, strips)
+        else:
+            self._wider(x, y, strips)
+
+    def _bytes(self, x: Slot, y: Slot, strips: int) -> None:
+        """By way of float16, which takes two strips for one."""
+        wide, turned = self.halves
+        count = strips * ROWS * BLOCK_BYTES
+        step(self.builder, Cast(wide.of(FLOAT16, count), x.of(self.element, count)))
+        self._halves(wide, turned, 2 * strips)
+        self.builder.barrier("vector")
+        self.builder.emit(Cast(y.of(self.element, count), turned.of(FLOAT16, count)))
+
+    def _halves(self, x: Slot, y: Slot, strips: int) -> None:
+        for strip in range(strips):
+            # The blocks of a strip below each other: eight matrices.
+            column = _blocks(x, strip, ROWS, strips, 8 * strips)
+            self.builder.emit(Copy(_blocks(y, strip * ROWS, ROWS), column))
+        self._turned(self.between, y, strips)
+        for strip in range(strips):
+            # Row after row, of which each of the eight matrices has a block.
+            row = _blocks(self.between, strip * ROWS, ROWS, SIDE, 1)
+            self.builder.emit(Copy(_blocks(y, strip * ROWS, ROWS), row))
+
+    def _wider(self, x: Slot, y: Slot, strips: int) -> None:
+        """As parts of 16 bits, twice.
+
+        The first turn takes the parts of a column apart, and the second one puts them together: of
+        each matrix of 16 x 16, row i then has the parts of as many rows of x as a block has
+        elements, from number i times as many on. So many times 16 rows are a group.
+        """
+        parts = self.element.bits // INT16.bits
+        each = SIDE // parts
+        span = each * SIDE
+        groups = [*product(range(strips), range(0, ROWS, span))]
+        for strip, top in groups:
+            # Row each*i+j of the group becomes row i of matrix j.
+            column = _blocks(x, top * strips + strip, span, strips, each * strips, each)
+            matrices = _blocks(self.between, strip * ROWS + top, span, SIDE, 1, each)
+            self.builder.emit(Copy(matrices, column))
+        self._turned(y, self.between, strips)
+        for (strip, top), part in product(groups, range(parts)):
+            # Of a column, the parts in matrix j become rows parts*j and so on of one matrix.
+            first, count = strip * ROWS + top + part, span // parts
+            apart = _blocks(y, first, count, SIDE, parts, each)
+            first = strip * ROWS + top // each + part
+            together = _blocks(self.between, first, count, parts, ROWS // each, each)
+            self.builder.emit(Copy(together, apart))
+        self.builder.barrier("vector")
+        count = strips * ROWS
+        self.builder.emit(Transpose(_blocks(y, 0, count), _blocks(self.between, 0, count)))
+
+    def _turned(self, dst: Slot, src: Slot, strips: int) -> None:
+        """Turn each matrix of 16 x 16 in *src*, into *dst*."""
+        count = strips * ROWS
+        self.builder.barrier("vector")
+        step(self.builder, Transpose(_blocks(dst, 0, count), _blocks(src, 0, count)))
+
+
+def _blocks(
+    slot: Slot, start: int, count: int, stride: int = 1, repeat_stride: int = 0, each: int = 8
+) -> Local:
+    """*count* blocks from number *start* on, *stride* apart, *each* a repeat."""
     at = slot.of(INT16, SIDE, start * BLOCK_BYTES).offset_bytes
-    return Local("ub", at, INT16, count * SIDE, stride, repeat_stride)
-
-
-def _turn_halves(builder: Builder, x: Slot, between: Slot, y: Slot, strips: int) -> None:
-    """Turn 128 rows of *strips* blocks, of numbers of 16 bits, by way of *between*."""
-    builder.barrier("vector")
-    for strip in range(strips):
-        # The blocks of a strip below each other: eight matrices.
-        column = _blocks(x, strip, ROWS, strips, 8 * strips)
-        builder.emit(Copy(_blocks(y, strip * ROWS, ROWS), column))
-    builder.barrier("vector")
-    builder.emit(Transpose(_blocks(between, 0, strips * ROWS), _blocks(y, 0, strips * ROWS)))
-    builder.barrier("vector")
-    for strip in range(strips):
-        # Row after row, of which each of the eight matrices has a block.
-        row = _blocks(between, strip * ROWS, ROWS, SIDE, 1)
-        builder.emit(Copy(_blocks(y, strip * ROWS, ROWS), row))
-
-
-def _turn_words(builder: Builder, x: Slot, between: Slot, y: Slot, strips: int) -> None:
-    """Turn 128 rows of *strips* blocks, of numbers of 32 bits, as halves of 16 bits, twice.
-
-    The first turn takes the halves of a column apart, and the second one puts them together: of
-    each matrix of 16 x 16, row i then has the halves of rows 8i to 8i+7 of x.
-    """
-    builder.barrier("vector")
-    for strip in range(strips):
-        # Row 8i+j becomes row i of matrix j.
-        column = _blocks(x, strip, ROWS, strips, 8 * strips)
-        builder.emit(Copy(_blocks(between, strip * ROWS, ROWS, SIDE, 1), column))
-    builder.barrier("vector")
-    builder.emit(Transpose(_blocks(y, 0, strips * ROWS), _blocks(between, 0, strips * ROWS)))
-    builder.barrier("vector")
-    for strip in range(strips):
-        for half in range(2):
-            # Of a column, the halves in matrix j become rows 2j and 2j+1 of one matrix.
-            apart = _blocks(y, strip * ROWS + half, ROWS // 2, SIDE, 2)
-            together = _blocks(between, strip * ROWS + half, ROWS // 2, 2, SIDE)
-            builder.emit(Copy(together, apart))
-    builder.barrier("vector")
-    builder.emit(Transpose(_blocks(y, 0, strips * ROWS), _blocks(between, 0, strips * ROWS)))
+    return Local("ub", at, INT16, count * SIDE, stride, repeat_stride or each, each)

@@ -5,9 +5,9 @@ cut and what a tile's micro-ops are, ``reference`` what comes out, in plain nump
 operand may be a number or a tensor of a shape that is broadcast, and is of the type of the first.
 
 `exp` and `ln` of the vector unit are taken to be correctly rounded (see
-:class:`npusim.isa.Unary`), which is assumed; so is that a comparison on Atlas inference is one too,
-where the vendor's kernel calculates with differences, and gives something else for NaN and for
-infinities.
+:class:`npusim.isa.Unary`), which is assumed. On Atlas inference `gt` and `lt` calculate with
+differences, which gives something else for infinities and for differences below 2**-126; that the
+other comparisons do not is assumed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT32, Array
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction
 from npusim.ops.families.elementwise.contract import Problem, check
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
 from npusim.ops.families.elementwise.kernel import Plan, build, tile
@@ -46,6 +47,28 @@ def _of_two(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
         return compute(name, x, other, spec=spec)
 
     return check_two, reference
+
+
+def _of_factor(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
+    def check_factor(spec: DeviceSpec, x: Any, other: Any, alpha: Any = 1) -> Problem:
+        return check(name, spec, x=x, other=other, alpha=alpha)
+
+    def reference(
+        x: Array, other: Array | float, alpha: float = 1, *, spec: DeviceSpec | None = None
+    ) -> Array:
+        return compute(name, x, other, alpha=alpha, spec=spec)
+
+    return check_factor, reference
+
+
+def _of_form(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
+    def check_form(spec: DeviceSpec, x: Any, *, approximate: Any = "none") -> Problem:
+        return check(name, spec, x=x, approximate=approximate)
+
+    def reference(x: Array, *, approximate: str = "none", spec: DeviceSpec | None = None) -> Array:
+        return compute(name if approximate == "none" else "gelu", x, spec=spec)
+
+    return check_form, reference
 
 
 def _of_condition(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
@@ -108,6 +131,8 @@ def _of_value(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
 _FUNCTIONS = {
     "x": _of_one,
     "x, other": _of_two,
+    "x, other, alpha": _of_factor,
+    "x, approximate": _of_form,
     "condition, x, other": _of_condition,
     "x, low, high": _of_bounds,
     "x, dtype": _of_dtype,
@@ -137,7 +162,20 @@ def _operator(expression: Expression) -> Operator:
         tile=tile,
         build=build,
         reference=reference,
+        torch=TORCH.get(expression.name, ()),
     )
 
+
+TORCH = {
+    "npu_gelu": (
+        TorchFunction(
+            schema="npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
+            aclnn=lambda _: "aclnnGeluV2",
+            outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
+            names={"self": "x"},
+        ),
+    ),
+}
+"""Operators that are functions of torch_npu; all others torch has itself."""
 
 OPERATORS = tuple(map(_operator, EXPRESSIONS.values()))

@@ -15,7 +15,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract
 from npusim.ops.families.elementwise.chain import Extent
-from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression, Parameters
 
 __all__ = ["Axes", "Axis", "Problem", "check"]
 
@@ -43,9 +43,8 @@ class Problem(_protocol.Problem):
     extents: tuple[Extent, ...]
     """Which part of a tile each operand has."""
     computed_in: DType
-    low: float | None = None
-    high: float | None = None
-    """Bounds of `clamp`."""
+    attributes: tuple[float | str | None, ...] = ()
+    """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form."""
 
     @property
     def expression(self) -> Expression:
@@ -68,11 +67,7 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
     if "shape" in given:
         shape = _target(contract, x, given["shape"])
     axes = _merged(shape, operands)
-    low, high = (_bound(contract, x, bound, given.get(bound)) for bound in ("low", "high"))
-    contract.require(
-        name != "clamp" or low is not None or high is not None,
-        "low or high must be given, not neither; pass one of them",
-    )
+    attributes = _attributes(contract, expression.parameters, x, given)
     return Problem(
         inputs=tuple(operands),
         outputs={"output": TensorSpec(shape, _output(contract, expression, x, given))},
@@ -80,8 +75,7 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
         axes=axes,
         extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
         computed_in=expression.computed_in[x.element],
-        low=low,
-        high=high,
+        attributes=attributes,
     )
 
 
@@ -124,6 +118,24 @@ def _number(contract: Contract, name: str, value: Any, dtype: DType) -> float:
         f"it",
     )
     return int(value)
+
+
+def _attributes(
+    contract: Contract, parameters: Parameters, x: Operand, given: dict[str, Any]
+) -> tuple[float | str | None, ...]:
+    """What the steps depend on besides types."""
+    if parameters == "x, other, alpha":
+        return (_number(contract, "alpha", given["alpha"], x.element),)
+    if parameters == "x, approximate":
+        return (contract.choice("approximate", given["approximate"], ("none", "tanh"), ""),)
+    if parameters != "x, low, high":
+        return ()
+    low, high = (_bound(contract, x, bound, given.get(bound)) for bound in ("low", "high"))
+    contract.require(
+        low is not None or high is not None,
+        "low or high must be given, not neither; pass one of them",
+    )
+    return low, high
 
 
 def _bound(contract: Contract, x: Operand, name: str, value: Any) -> float | None:

@@ -17,7 +17,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, D
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
 
-__all__ = ["EXPRESSIONS", "Expression"]
+__all__ = ["EXPRESSIONS", "Expression", "Parameters"]
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
@@ -28,7 +28,15 @@ WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
 UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
 
 Parameters = Literal[
-    "x", "x, other", "condition, x, other", "x, low, high", "x, dtype", "x, shape", "x, value"
+    "x",
+    "x, other",
+    "x, other, alpha",
+    "x, approximate",
+    "condition, x, other",
+    "x, low, high",
+    "x, dtype",
+    "x, shape",
+    "x, value",
 ]
 
 
@@ -61,10 +69,27 @@ def _binary(op: BinaryOp) -> Callable[..., Value]:
 
 def _compare(op: CompareOp) -> Callable[..., Value]:
     def write(chain: Chain, x: Value, other: Value) -> Value:
+        if op in ("gt", "lt") and chain.spec.arch == "2002":
+            return chain.cast(_exceeds(chain, *((x, other) if op == "gt" else (other, x))), UINT8)
         bits = chain.compare(op, x, other)
         return chain.cast(chain.select(bits, chain.constant(1.0, FLOAT16), 0.0), UINT8)
 
     return write
+
+
+LEAST = {FLOAT32: (2.0**-126, 2.0**42, 3), FLOAT16: (2.0**-24, 2.0**12, 2)}
+"""Type -> the difference that counts as one on Atlas inference, and what makes 1 of it: a factor,
+so many times. The factors are assumed, their product is not."""
+
+
+def _exceeds(chain: Chain, a: Value, b: Value) -> Value:
+    """1 where *a* > *b*, else 0, from their difference, as kernels of Atlas inference find it."""
+    least, factor, times = LEAST[a.dtype]
+    apart = chain.add_number(chain.binary("sub", b, a), least)
+    apart = chain.max_number(chain.min_number(apart, least), 0.0)
+    for _ in range(times):
+        apart = chain.mul_number(apart, factor)
+    return chain.add_number(chain.mul_number(apart, -1.0), 1.0)
 
 
 def _one_over(chain: Chain, x: Value) -> Value:
@@ -80,6 +105,12 @@ def _sigmoid(chain: Chain, x: Value) -> Value:
 
 
 def _silu(chain: Chain, x: Value) -> Value:
+    if chain.spec.arch == "2002":
+        # Neither power is larger than 1. That float16 goes the same way is assumed.
+        magnitude = chain.unary("abs", x)
+        power = chain.unary("exp", chain.mul_number(chain.binary("sub", x, magnitude), 0.5))
+        below = chain.add_number(chain.unary("exp", chain.mul_number(magnitude, -1.0)), 1.0)
+        return chain.binary("div", chain.binary("mul", x, power), below)
     denominator = chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0)
     return chain.binary("div", x, denominator)
 
@@ -89,6 +120,31 @@ def _gelu(chain: Chain, x: Value) -> Value:
     inner = chain.binary("add", x, chain.mul_number(cube, 0.044715))
     exponential = chain.unary("exp", chain.mul_number(inner, -1.5957691))
     return chain.binary("div", x, chain.add_number(exponential, 1.0))
+
+
+ERF = (
+    *(-3.512339572e-9, 2.64526617e-7, -7.929488134e-6, 1.10612384e-4),
+    *(6.518995814e-5, -7.266616915e-2, -1.595769883),
+)
+"""Of the polynomial in x**2 of GeluV2, that of the highest power first."""
+ERF_MOST = 5.75
+"""Where the polynomial ends."""
+
+
+def _npu_gelu(chain: Chain, x: Value, approximate: str) -> Value:
+    if approximate == "tanh":
+        return _gelu(chain, x)
+    cut = chain.min_number(x, ERF_MOST)
+    square = chain.binary("mul", cut, cut)
+    found = chain.mul_number(square, ERF[0])
+    for coefficient in ERF[1:-1]:
+        found = chain.binary("mul", chain.add_number(found, coefficient), square)
+    exponential = chain.unary("exp", chain.binary("mul", chain.add_number(found, ERF[-1]), cut))
+    return chain.binary("div", x, chain.add_number(exponential, 1.0))
+
+
+def _axpy(chain: Chain, x: Value, other: Value, alpha: float) -> Value:
+    return chain.binary("add", x, chain.mul_number(chain.spread(other), alpha))
 
 
 TINY = 2.0**-126
@@ -262,6 +318,27 @@ TABLE = (
         "y = x / (e ** (-1.5957691 (x + 0.044715 x**3)) + 1)",
         WIDE,
         _gelu,
+    ),
+    # That the form with tanh is Gelu's is assumed.
+    Expression(
+        name="npu_gelu",
+        kernel="GeluV2",
+        caption="each element times the chance of a smaller normal one, by a polynomial or by tanh",
+        formula="y = x / (e ** (p(x1**2) x1) + 1), x1 = min(x, 5.75); by tanh as gelu",
+        parameters="x, approximate",
+        computed_in=WIDE,
+        write=_npu_gelu,
+    ),
+    # One instruction or two, rounded once or twice: two of each are assumed. int32 goes by way of
+    # float32, which loses what is beyond 2**24.
+    Expression(
+        name="axpy",
+        kernel="Axpy",
+        caption="a tensor and another one, times a number, added: what torch's add does with alpha",
+        formula="y = x + alpha * other, int32 in float32",
+        parameters="x, other, alpha",
+        computed_in={FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
+        write=_axpy,
     ),
     Expression(
         name="where",

@@ -127,8 +127,7 @@ def steps_of(spec: DeviceSpec, p: Problem) -> Steps:
         for x, extent, target in zip(p.inputs, p.extents, targets, strict=True)
     ]
     values = [chain.cast(x, target) for x, target in zip(operands, targets, strict=True)]
-    bounds = (p.low, p.high) if p.name == "clamp" else ()
-    found = p.expression.write(chain, *values, *bounds)
+    found = p.expression.write(chain, *values, *p.attributes)
     output = p.output.element
     found = found if p.expression.gives_bool else chain.cast(found, output)
     if not chain.steps or found.extent != "tile":

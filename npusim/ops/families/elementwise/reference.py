@@ -37,6 +37,50 @@ def _gelu(x: Array) -> Array:
     return np.asarray(x / (_exp(inner * np.float32(-1.5957691)) + _one(x)))
 
 
+POLYNOMIAL = (-3.512339572e-9, 2.64526617e-7, -7.929488134e-6, 1.10612384e-4, 6.518995814e-5,
+              -7.266616915e-2, -1.595769883)  # fmt: skip
+
+
+def _gelu_by_polynomial(x: Array) -> Array:
+    cut = np.minimum(x, np.float32(5.75))
+    square = cut * cut
+    found = np.zeros_like(square)
+    for index, coefficient in enumerate(map(np.float32, POLYNOMIAL)):
+        # The first product is with the first coefficient itself.
+        found = square * coefficient if index == 0 else found + coefficient
+        if 0 < index < len(POLYNOMIAL) - 1:
+            found = found * square
+    return np.asarray(x / (_exp(found * cut) + _one(x)))
+
+
+def _silu(x: Array, spec: DeviceSpec | None) -> Array:
+    if spec is None or spec.arch != "2002":
+        return np.asarray(x / (_exp(-x) + _one(x)))
+    half = (x - np.abs(x)) * np.float32(0.5)
+    return np.asarray(x * _exp(half) / (_exp(-np.abs(x)) + _one(x)))
+
+
+def _exceeds(a: Array, b: Array, spec: DeviceSpec) -> Array:
+    """Whether *a* > *b*, as Atlas inference finds it: by their difference, in units of *least*."""
+    dtype = a.dtype
+    least = np.array(2.0**-24 if dtype == HALF else 2.0**-126, dtype)
+    apart = _rounded(_rounded(b - a, dtype, spec) + least, dtype, spec)
+    apart = np.maximum(np.minimum(apart, least), dtype.type(0))
+    share = apart.astype(np.float64) / float(least)
+    found = _rounded((1 - share.astype(dtype)).astype(np.float32), HALF, spec)
+    return np.asarray(found.astype(np.uint8))
+
+
+def _axpy(x: Array, other: Array, alpha: float, spec: DeviceSpec | None) -> Array:
+    """`x + alpha * other`, each step rounded; int32 in float32."""
+    dtype = x.dtype
+    if dtype == np.int32:
+        x, other = x.astype(np.float32), other.astype(np.float32)
+    product = _rounded(other * np.array(alpha).astype(x.dtype), x.dtype, spec)
+    total = _rounded(x + product, x.dtype, spec)
+    return cast(total, INT32, "trunc") if dtype == np.int32 else total
+
+
 def _tanh(x: Array) -> Array:
     power = _exp(np.abs(x) * np.float32(-2))
     sign = x / (np.abs(x) + np.float32(2.0**-126))
@@ -63,8 +107,8 @@ _WIDE: dict[str, Callable[..., Array]] = {
     "reciprocal": lambda x: _one(x) / x,
     "tanh": _tanh,
     "sigmoid": _sigmoid,
-    "silu": lambda x: x / (_exp(-x) + _one(x)),
     "gelu": _gelu,
+    "npu_gelu": _gelu_by_polynomial,
 }
 """Always in float32."""
 _COMPARE: dict[str, Callable[..., Array]] = {
@@ -86,17 +130,24 @@ def compute(
     low: float | None = None,
     high: float | None = None,
     dtype: str | None = None,
+    alpha: float | None = None,
     spec: DeviceSpec | None = None,
 ) -> Array:
     """The result of operator *name*; *spec* says what overflow does, None is an Atlas A2 or A3."""
     if other is not None and not isinstance(other, np.ndarray):
         other = np.array(other, x.dtype)
     with np.errstate(all="ignore"):
+        if name in ("gt", "lt") and spec is not None and spec.arch == "2002":
+            return _exceeds(x, other, spec) if name == "gt" else _exceeds(other, x, spec)
         if name in _COMPARE:
             return np.asarray(_COMPARE[name](x, other).astype(np.uint8))
         if name == "where":
             assert condition is not None
             return np.where(condition == 1, x, other)
+        if alpha is not None:
+            return _axpy(x, other, alpha, spec)
+        if name == "silu":
+            return _rounded(_silu(x.astype(np.float32), spec), x.dtype, spec)
         if name == "clamp":
             return _rounded(_clamped(x, low, high), x.dtype, spec)
         if name == "cast":

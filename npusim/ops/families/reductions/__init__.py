@@ -1,9 +1,9 @@
-"""Reductions along an axis: sums, means, the largest, and softmax along the last one.
+"""Reductions along an axis: sums, means, the largest and where it is, and softmax.
 
 .. code-block:: text
 
     sum, mean, amax       a number a row
-    argmax                the index of the first of the largest, along the last axis
+    argmax                the index of the first of the largest
     softmax               y = e ** (x - max) / sum(e ** (x - max))
     log_softmax           y = x - max - ln(sum(e ** (x - max)))
 
@@ -14,14 +14,16 @@ bit for bit those of a card are not claimed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
+from npusim.ops import _protocol
 from npusim.ops._protocol import Operator
-from npusim.ops.families.reductions import columns, kernel
-from npusim.ops.families.reductions.contract import BY_ROW, Problem, check
+from npusim.ops.families.reductions import column_softmax, columns, kernel, segments
+from npusim.ops.families.reductions.contract import Problem, check
 from npusim.ops.families.reductions.kernel import Plan
 from npusim.ops.families.reductions.reference import compute
 
@@ -65,18 +67,30 @@ TABLE = {
         "LogSoftmaxV2",
         "the logarithm of softmax",
         "y = x - max - ln(sum(e ** (x - max)))",
-        "All is in float32, but the largest of float32 and bfloat16 is rounded to float16: beyond "
-        "65504 comes NaN or an infinity.",
+        "All is in float32, but the largest of float32 and bfloat16 along the last axis is rounded "
+        "to float16: beyond 65504 comes NaN or an infinity.",
     ),
 }
 
 
-def _tile(spec: DeviceSpec, p: Problem) -> Plan | columns.Plan:
-    return columns.tile(spec, p) if p.inner > 1 else kernel.tile(spec, p)
+def _tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:
+    if p.inner > 1:
+        return column_softmax.tile(spec, p) if p.keeps_shape else columns.tile(spec, p)
+    if p.name in segments.NAMES and not kernel.fits(spec, p):
+        return segments.tile(spec, p)
+    return kernel.tile(spec, p)
+
+
+_BUILD: dict[type, Callable[..., tuple[Block, ...]]] = {
+    Plan: kernel.build,
+    columns.Plan: columns.build,
+    column_softmax.Plan: column_softmax.build,
+    segments.Plan: segments.build,
+}
 
 
 def _build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
-    return columns.build(spec, p, plan) if p.inner > 1 else kernel.build(spec, p, plan)
+    return _BUILD[type(plan)](spec, p, plan)
 
 
 def _operator(name: str) -> Operator:
@@ -87,12 +101,11 @@ def _operator(name: str) -> Operator:
         return compute(name, x, dim, spec)
 
     vendor, caption, formula, note = TABLE[name]
-    axis = "*dim* is the last axis" if name in BY_ROW else "*dim* is any axis"
     return Operator(
         name=name,
         document=(
             f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
-            f"The vendor's kernel is {vendor}; {axis}. {note}"
+            f"The vendor's kernel is {vendor}; *dim* is any axis. {note}"
         ),
         check=check_rows,
         tile=_tile,

@@ -51,7 +51,7 @@ from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "build", "tile"]
+__all__ = ["Plan", "RowKernel", "build", "cores_of", "fits", "tile"]
 
 BRCB_LANES = 8
 """Elements that Brcb takes at a time."""
@@ -72,15 +72,10 @@ class Plan(_protocol.Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Even runs of rows; raises OpError where not one row fits into the buffer."""
-    cores = len(spec.vector_cores)
-    out_columns = p.columns if p.keeps_shape else 1
-    if p.output.element.nbytes(out_columns) < spec.transfer.store_granule_bytes:
-        # Such rows spill into the next ones when they are stored, so one core takes them all.
-        cores = 1
+    cores = cores_of(spec, p)
     each = ceil_div(p.rows, cores)
-    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - _fixed_bytes(p)
-    row_bytes = _pitch_bytes(p) + _out_bytes(p)
-    if room < row_bytes:
+    room, row_bytes = _room_bytes(spec, p), _row_bytes(p)
+    if not fits(spec, p):
         Contract(p.name, spec).fail(
             f"a row must fit into the unified buffer, not have {p.columns} elements: longer ones "
             f"are not simulated; split it"
@@ -93,6 +88,29 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         tile_rows=min(each, room // (depth * row_bytes)),
         depth=depth,
     )
+
+
+def cores_of(spec: DeviceSpec, p: Problem) -> int:
+    """How many cores may take rows."""
+    out_columns = p.columns if p.keeps_shape else 1
+    if p.output.element.nbytes(out_columns) < spec.transfer.store_granule_bytes:
+        # Such rows spill into the next ones when they are stored, so one core takes them all.
+        return 1
+    return len(spec.vector_cores)
+
+
+def fits(spec: DeviceSpec, p: Problem) -> bool:
+    """Whether the unified buffer has room for a row and what is calculated with it."""
+    return _room_bytes(spec, p) >= _row_bytes(p)
+
+
+def _room_bytes(spec: DeviceSpec, p: Problem) -> int:
+    """For rows that come in and go out."""
+    return spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - _fixed_bytes(p)
+
+
+def _row_bytes(p: Problem) -> int:
+    return _pitch_bytes(p) + _out_bytes(p)
 
 
 def _pitch_bytes(p: Problem) -> int:
@@ -178,15 +196,19 @@ class RowKernel:
 
     def program(self, rows: int) -> Program:
         x, y = _views(self.p, rows)
+        self.begin()
+        for first, count in pieces(rows, self.plan.tile_rows):
+            here = slice(first, first + count), slice(None)
+            repeat(self.builder, self._tile, x[here], y[here])
+        return self.builder.build()
+
+    def begin(self) -> None:
+        """Fill what rows are calculated with that is the same for all of them."""
         if self.indices:
             assert self.values is not None
             # A comparison reads what fills a row up too.
             step(self.builder, Duplicate(self.values.of(FLOAT32, _width(self.p)), 0.0))
             self._count(self.indices)
-        for first, count in pieces(rows, self.plan.tile_rows):
-            here = slice(first, first + count), slice(None)
-            repeat(self.builder, self._tile, x[here], y[here])
-        return self.builder.build()
 
     def _count(self, indices: Slot) -> None:
         """Fill *indices* with 0, 1, 2 and so on: eight by hand, and then as many again."""
@@ -252,6 +274,30 @@ class RowKernel:
         step(self.builder, WholeReduce(op, number, folded.at(0, count)))
         return number
 
+    def place_of_largest(self, src: Local) -> Local:
+        """Where the largest of *src* is first, or the last place, in float32.
+
+        It leaves the largest itself, in float32, in the register of that name.
+        """
+        assert self.indices is not None
+        assert self.mask is not None
+        builder, width = self.builder, _width(self.p)
+        if src.dtype is FLOAT32:
+            step(builder, Copy(self.row, src))
+        else:
+            self.wide(src)
+        largest = self.reduced("max", self.row)
+        builder.sync("vector", "scalar")
+        builder.emit(ScalarLoad("largest", largest))
+        builder.sync("scalar", "vector")
+        # What fills the row up is compared as well, and left out by the fold.
+        row = Local("ub", self.row.offset_bytes, FLOAT32, width)
+        mask = self.mask.of(UINT8, width // 8)
+        step(builder, CompareScalar("eq", mask, row, "largest"))
+        folded, last = self.folded.of(FLOAT32, width), float(src.count - 1)
+        step(builder, Select(folded, mask, self.indices.of(FLOAT32, width), last))
+        return self.fold("min", FLOAT32, src.count)
+
     def with_number(self, op: BinaryOp, dst: Local, src: Local, number: Local) -> None:
         """`dst = src op number`, each element with the block that Brcb makes of the number."""
         dtype = src.dtype
@@ -302,24 +348,7 @@ def _amax(kernel: RowKernel, dst: Local, src: Local) -> None:
 
 
 def _argmax(kernel: RowKernel, dst: Local, src: Local) -> None:
-    assert kernel.indices is not None
-    assert kernel.mask is not None
-    builder, width = kernel.builder, _width(kernel.p)
-    if src.dtype is FLOAT32:
-        step(builder, Copy(kernel.row, src))
-    else:
-        kernel.wide(src)
-    largest = kernel.reduced("max", kernel.row)
-    builder.sync("vector", "scalar")
-    builder.emit(ScalarLoad("largest", largest))
-    builder.sync("scalar", "vector")
-    # What fills the row up is compared as well, and left out by the fold.
-    row = Local("ub", kernel.row.offset_bytes, FLOAT32, width)
-    mask = kernel.mask.of(UINT8, width // 8)
-    step(builder, CompareScalar("eq", mask, row, "largest"))
-    folded, last = kernel.folded.of(FLOAT32, width), float(src.count - 1)
-    step(builder, Select(folded, mask, kernel.indices.of(FLOAT32, width), last))
-    step(builder, Cast(dst, kernel.fold("min", FLOAT32, src.count), "trunc"))
+    step(kernel.builder, Cast(dst, kernel.place_of_largest(src), "trunc"))
 
 
 def _softmax(kernel: RowKernel, dst: Local, src: Local) -> None:

@@ -12,6 +12,7 @@ from npusim.devices.schema import DeviceSpec
 
 __all__ = ["compute"]
 
+KEEPS_SHAPE = ("softmax", "log_softmax")
 LANES = 64
 """Of float32 that one instruction reduces."""
 
@@ -57,13 +58,39 @@ def _by_rows(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
     with np.errstate(all="ignore"):
         if name == "amax":
             return np.asarray(np.max(x, axis=dim))
+        if name == "argmax":
+            has_nan = np.isnan(x).any(axis=dim)
+            first = np.where(has_nan, x.shape[dim] - 1, np.argmax(x, axis=dim))
+            return np.asarray(first.astype(np.int32))
+        if name in KEEPS_SHAPE:
+            return _softmax_by_rows(name, x, dim, spec)
         wide = np.moveaxis(x.astype(np.float32), dim, 0)
         if name == "mean":
             wide = wide * np.float32(1 / x.shape[dim])
-        total = wide[0].copy()
-        for row in wide[1:]:
-            total += row
-        return _as(total, x, spec)
+        return _as(_added(wide), x, spec)
+
+
+def _softmax_by_rows(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
+    """Softmax or its logarithm, the powers added one row along *dim* after the other."""
+    wide = x.astype(np.float32)
+    apart = wide - np.max(wide, axis=dim, keepdims=True)
+    if name == "softmax" and x.dtype == np.float16:
+        apart = _as(apart, x, spec).astype(np.float32)
+    power = _exp(apart)
+    total = np.expand_dims(_added(np.moveaxis(power, dim, 0)), dim)
+    if name == "log_softmax":
+        return _as(apart - np.log(total.astype(np.float64)).astype(np.float32), x, spec)
+    if spec is not None and spec.arch == "2002":
+        return _as(power * (np.float32(1) / total), x, spec)
+    return _as(power / total, x, spec)
+
+
+def _added(rows: Array) -> Array:
+    """*rows* one after the other."""
+    total = rows[0].copy()
+    for row in rows[1:]:
+        total += row
+    return np.asarray(total)
 
 
 def _exp(x: Array) -> Array:

@@ -13,7 +13,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, Local
+from npusim.isa import Fixpipe, Local, QuantMode
 from npusim.kernel.blocks import (
     base_tile,
     columns_of,
@@ -100,7 +100,8 @@ class CubeMatmul:
         rows_padded = align_up(output.rows, FRACTAL_ROWS)
         sums = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
         size = output.rows, output.columns, rows_padded
-        self.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, "cast"))
+        mode: QuantMode = "none" if output.dtype is FLOAT32 else "cast"
+        self.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, mode))
 
 
 class CoupledMatmul:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.ops._products import cube_product
+from npusim.ops._products import cube_product, fixpipe_int8, scale_of_words
 from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import ReferenceInputs
 from npusim.ops.npu_weight_quant_batchmatmul.traits import k_step
 
@@ -44,24 +44,7 @@ def custom(inputs: ReferenceInputs) -> Array:
             value = value + inputs.per_row(inputs.offset).astype(F32)
         weight = inputs.to_x(value * inputs.per_row(inputs.scale).astype(F32))
     y = _cube(inputs, weight, bias=inputs.bias)
-    return inputs.to_x(y) if inputs.quant is None else _requantised(y, inputs.quant)
-
-
-def _scale_bits(words: Array) -> Array:
-    """The scale in packed *words*: the upper 19 bits of a float32."""
-    return np.asarray((words & 0xFFFF_E000).astype(np.uint32).view(F32))
-
-
-def _requantised(y: Array, words: Array) -> Array:
-    """What the fixpipe does (QF322B8_PRE): scaled, fitted into nine bits, offset, fitted again.
-
-    asc-devkit, the page on quantisation on the way out (随路量化.md), and its example scripts.
-    """
-    scaled = y * _scale_bits(words)
-    nine = np.rint(np.clip(np.where(np.isnan(scaled), 0, scaled), -256, 255)).astype(np.int64)
-    offset = ((words >> 37) & 0x1FF) ^ 0x100
-    fitted: Array = np.clip(nine + offset - 0x100, -128, 127)
-    return fitted.astype(np.int8)
+    return inputs.to_x(y) if inputs.quant is None else fixpipe_int8(y, inputs.quant)
 
 
 def fixpipe(inputs: ReferenceInputs) -> Array:
@@ -69,7 +52,7 @@ def fixpipe(inputs: ReferenceInputs) -> Array:
     whole = inputs.weight.astype(np.int64)
     if inputs.offset is not None:
         whole = whole + inputs.offset
-    weight = inputs.half(whole.astype(F32) * _scale_bits(inputs.scale))
+    weight = inputs.half(whole.astype(F32) * scale_of_words(inputs.scale))
     return inputs.half(_cube(inputs, weight, bias=inputs.bias))
 
 

@@ -24,7 +24,10 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import (
     slot_bytes,
     weight_tiles,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Dequantiser
+from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+    Dequantiser,
+    QuantisedWeight,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
 
 __all__ = ["build"]
@@ -56,7 +59,11 @@ class _VectorKernel:
         self._plan = plan
         self._builder = Builder("npu_weight_quant_batchmatmul", spec.cores["aiv"], spec.sync)
         self._dequantiser = Dequantiser(
-            self._builder, p, precision(p), plan.tile_rows, plan.tile_columns
+            self._builder,
+            QuantisedWeight.of(p),
+            precision(p),
+            plan.tile_rows,
+            plan.tile_columns,
         )
         self._ring, self._slot_bytes = ring_slot(p, plan), slot_bytes(p, plan)
         self._rounds = [weight_tiles(p, plan, number) for number in range(plan.rounds)]

@@ -38,7 +38,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
     tile_view,
 )
 
-__all__ = ["Dequantiser", "Precision"]
+__all__ = ["Dequantiser", "Precision", "QuantisedWeight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,55 +51,92 @@ class Precision:
     out: DType
 
 
+@dataclass(frozen=True, slots=True)
+class QuantisedWeight:
+    """A weight in memory, and the numbers that it is dequantised with."""
+
+    matrix: GmMatrix
+    k: int
+    n: int
+    group_size: int
+    """k of a group with numbers of its own; 0: all of k has the same."""
+    offset: GmView | None
+    """`(groups, n)`, or `(n, groups)` if n is the first axis of the weight."""
+    scale: GmView | None
+    is_single: bool = False
+    """Whether both are one number for the whole weight."""
+
+    @staticmethod
+    def of(p: Problem) -> QuantisedWeight:
+        """That of a call of npu_weight_quant_batchmatmul."""
+        f, matrix = p.traits, gm_weight(p)
+        groups = ceil_div(f.k, f.group_size) if f.group_size else 1
+        shape = (groups, f.n) if matrix.k_is_first else (f.n, groups)
+        is_single = p.antiquant_scale.spec.size == 1
+
+        def view(operand: Operand | None) -> GmView | None:
+            if operand is None:
+                return None
+            if is_single:
+                return GmView.vector(operand.name, operand.element, 1)
+            return GmView.of(operand.name, operand.element, *shape)
+
+        numbers = view(p.antiquant_offset), view(p.antiquant_scale)
+        return QuantisedWeight(matrix, f.k, f.n, f.group_size, *numbers, is_single)
+
+
 class Dequantiser:
     """Writes the dequantisation of tiles, up to a largest one, for one vector core."""
 
     def __init__(
-        self, builder: Builder, p: Problem, precision: Precision, rows: int, columns: int
+        self,
+        builder: Builder,
+        weight: QuantisedWeight,
+        precision: Precision,
+        rows: int,
+        columns: int,
+        depth: int = 2,
     ) -> None:
         """Claim buffers for tiles of *rows* x *columns*; raises ProgramError if they do not fit.
 
-        Along k tiles begin at multiples of that size. Those of a FRACTAL_NZ weight are whole
-        fractals but for the matrix's end.
+        There are *depth* for results. Along k tiles begin at multiples of that size. Those of a
+        FRACTAL_NZ weight are whole fractals but for the matrix's end.
         """
-        self._builder, self._p, self._precision, self._weight = builder, p, precision, gm_weight(p)
-        self._is_nz, weight = p.traits.is_nz, self._weight
+        self._builder, self._of, self._precision = builder, weight, precision
+        self._weight = matrix = weight.matrix
+        self._is_nz = matrix.layout != "ND"
         # Where numbers go to a block of each of eight rows, there are whole such eights.
-        unit = FRACTAL_ROWS if self._is_nz else 1 if weight.k_is_first else 8
-        width = c0(weight.dtype) if self._is_nz else ROW
+        unit = FRACTAL_ROWS if self._is_nz else 1 if matrix.k_is_first else 8
+        width = c0(matrix.dtype) if self._is_nz else ROW
         count = align_up(rows, unit) * align_up(columns, width)
-        self._raw = builder.queue("ub", weight.dtype.nbytes(count), "mte2", "vector")
-        self._out = builder.queue("ub", precision.out.nbytes(count), "vector", "mte3", 2)
+        self._raw = builder.queue("ub", matrix.dtype.nbytes(count), "mte2", "vector")
+        self._out = builder.queue("ub", precision.out.nbytes(count), "vector", "mte3", depth)
         is_fp16 = precision.out is FLOAT16
         self._fp32 = None if is_fp16 else builder.claim("ub", FLOAT32.nbytes(count))
         has_fp16 = is_fp16 or self._is_nz
         self._fp16 = builder.claim("ub", FLOAT16.nbytes(count)) if has_fp16 else None
-        k, n = (rows, columns) if weight.k_is_first else (columns, rows)
-        self._groups, self._n = _max_groups(p.traits.group_size, k), n
-        self._offset = self._parameter(p.antiquant_offset, precision.offset)
-        self._scale = self._parameter(p.antiquant_scale, precision.scale)
+        k, n = (rows, columns) if matrix.k_is_first else (columns, rows)
+        self._groups, self._n = _max_groups(weight.group_size, k), n
+        self._offset = self._parameter(weight.offset, precision.offset)
+        self._scale = self._parameter(weight.scale, precision.scale)
         self._parameters = [x for x in (self._offset, self._scale) if x is not None]
         self._per_tile = [x for x in self._parameters if x.axis != "none"]
 
-    def _parameter(self, operand: Operand | None, dtype: DType | None) -> Parameter | None:
+    def _parameter(self, tensor: GmView | None, dtype: DType | None) -> Parameter | None:
         """A scale or offset that is applied in *dtype*, if there is one."""
-        if operand is None or dtype is None:
+        if tensor is None or dtype is None:
             return None
-        f, k_is_first = self._p.traits, self._weight.k_is_first
-        # One group of all k where scales are per channel.
-        groups = ceil_div(f.k, f.group_size) if f.group_size else 1
-        axis: Axis = "columns" if k_is_first else "rows"
-        shape = (groups, f.n) if k_is_first else (f.n, groups)
-        tensor = GmView.of(operand.name, operand.element, *shape)
-        if operand.spec.size == 1:
-            axis, tensor = "none", GmView.vector(operand.name, operand.element, 1)
+        axis: Axis = "columns" if self._weight.k_is_first else "rows"
+        if self._of.is_single:
+            axis = "none"
         return Parameter(self._builder, tensor, dtype, axis, self._n, self._groups)
 
     @staticmethod
     def fits(spec: DeviceSpec, p: Problem, precision: Precision, rows: int, columns: int) -> bool:
         """Whether the unified buffer holds what tiles of *rows* x *columns* need."""
         try:
-            Dequantiser(Builder("", spec.cores["aiv"], spec.sync), p, precision, rows, columns)
+            builder, weight = Builder("", spec.cores["aiv"], spec.sync), QuantisedWeight.of(p)
+            Dequantiser(builder, weight, precision, rows, columns)
         except ProgramError:
             return False
         return True
@@ -123,14 +160,14 @@ class Dequantiser:
         *output* begins *offset_bytes* into its tensor. *before_store* writes what is to happen
         between the last step of the tile and its store; it must always write the same.
         """
-        f, weight = self._p.traits, self._weight
+        f, weight = self._of, self._weight
         spans = (tile.row, tile.rows), (tile.column, tile.columns)
         (k, count), (n, columns) = spans if weight.k_is_first else spans[::-1]
         size = f.group_size or f.k
         # Where groups end, counted from the tile's first k; the last ends with the tile.
         group_ends = (*(end - k for end in range(k // size * size + size, k + count, size)), count)
         # What fills the last fractals of the weight is dequantised with them.
-        width = align_up(tile.columns, c0(weight.dtype)) if f.is_nz else tile.columns
+        width = align_up(tile.columns, c0(weight.dtype)) if self._is_nz else tile.columns
         dst = tile_view(output, MatrixTile(row, column, tile.rows, width))
         repeat(
             self._builder,
@@ -141,6 +178,17 @@ class Dequantiser:
             before_store,
             *(x.view(n, columns, k // size, len(group_ends)) for x in self._per_tile),
         )
+
+    def write_views(
+        self, weight: GmView, output: GmView, group_ends: tuple[int, ...], *numbers: GmView
+    ) -> None:
+        """Dequantise *weight*, ND, to *output*, both `(rows, columns)`.
+
+        *group_ends* are where groups end, counted from the first k of the tile, the last with it;
+        *numbers* the offset and the scale of these groups and columns, laid out as those of the
+        whole weight.
+        """
+        repeat(self._builder, self._dequantise, weight, output, group_ends, None, *numbers)
 
     def _dequantise(
         self,

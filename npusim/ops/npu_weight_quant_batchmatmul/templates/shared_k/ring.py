@@ -22,6 +22,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
     Dequantiser,
     Precision,
+    QuantisedWeight,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile
 
@@ -84,7 +85,7 @@ class RingWriter:
         self._builder, self._ring, self._n, self._k = builder, ring, n, k
         self._k_is_first = not p.traits.trans_weight
         rows, columns = (k, n) if self._k_is_first else (n, k)
-        self._dequantiser = Dequantiser(builder, p, precision, rows, columns)
+        self._dequantiser = Dequantiser(builder, QuantisedWeight.of(p), precision, rows, columns)
 
     def load_registers(self) -> None:
         """Load the numbers that all blocks of a program share."""

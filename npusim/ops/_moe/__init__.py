@@ -1,0 +1,1 @@
+"""What the operators share that route tokens to experts."""

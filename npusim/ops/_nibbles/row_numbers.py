@@ -1,0 +1,31 @@
+"""Planes whose rows are multiplied by a number each, out of global memory."""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import FLOAT32
+from npusim.data.integers import align_up
+from npusim.kernel.builder import Builder
+from npusim.kernel.plane import Plane, by_column, spread_rows
+from npusim.kernel.views import GmView, load
+
+__all__ = ["RowNumbers"]
+
+
+class RowNumbers:
+    """Buffers for the float32 numbers of up to *rows* rows."""
+
+    def __init__(self, builder: Builder, rows: int) -> None:
+        padded = align_up(rows, 8)
+        self._builder = builder
+        self._loaded = builder.queue("ub", FLOAT32.nbytes(padded), "mte2", "vector")
+        self._blocks = builder.claim("ub", FLOAT32.nbytes(8 * padded))
+
+    def multiply(self, plane: Plane, numbers: GmView) -> None:
+        """`plane = plane * number of the row`, *numbers* `(rows,)`."""
+        builder, count = self._builder, align_up(plane.rows, 8)
+        slot = load(builder, self._loaded, numbers)
+        # (rows,) -> (rows, 8), a block for each row
+        blocks = self._blocks.of(FLOAT32, 8 * count)
+        spread_rows(builder, blocks, slot.of(FLOAT32, count))
+        self._loaded.free(slot)
+        by_column(builder, "mul", plane, blocks)

@@ -1,0 +1,90 @@
+"""npu_grouped_matmul: groups of rows, each multiplied by a weight of its own.
+
+.. code-block:: text
+
+    y[r] = x[r] @ weight[e] + bias[e]      for the rows r of group e
+
+    float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
+    float32              bias + the sums of the cube, fp32, k ascending                 fixpipe
+    int8 by int8         see `templates.fixpipe` and `templates.dequantise`
+
+* Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
+  this kernel never takes the shorter HF32 for them.
+* 310P's kernel for float16 is not simulated. Nor are two kernels of int8 by int4 for few calls: one
+  scales groups in float32, one unpacks the weight for many rows.
+* Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
+  in two digits of int8: see `templates.antiquant.msd`, whose last bits are its own.
+
+Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
+
+To add a combination of types: a row of `cases.CASES`, which names the types, what must be given
+beside them, a module of `templates` and one of `references`. The template has `tile(spec, p)`,
+which returns a `templates.plan.Plan` or one derived from it, and `build(spec, p, plan)`; the
+reference has `rows(x, numbers, call)` for the rows of one group. What the types and lists of the
+row do not say of shapes, a function in its field `limits` holds against the contract.
+`operands.Operands` tells where a block finds what it needs, and `templates.blocks.GroupedCube`
+writes the products.
+"""
+
+from __future__ import annotations
+
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_grouped_matmul.contract import Problem, check
+from npusim.ops.npu_grouped_matmul.reference import reference
+from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
+from npusim.ops.npu_grouped_matmul.torch_outputs import outputs_of
+
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+LISTS = (
+    "Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
+    "Tensor[]? offset=None, Tensor[]? antiquant_scale=None, Tensor[]? antiquant_offset=None, "
+    "Tensor[]? per_token_scale=None"
+)
+ACTIVATION = (
+    "Tensor[]? activation_input=None, Tensor[]? activation_quant_scale=None, "
+    "Tensor[]? activation_quant_offset=None, int? split_item=0, int? group_type=None, "
+    "int? group_list_type=0, int? act_type=0"
+)
+DEFAULTS = {"split_item": 0, "group_list_type": 0, "act_type": 0}
+
+
+def _acl(given: Given) -> str:
+    is_nz = given["weight"] and given["weight"][0].layout != "ND"
+    return f"aclnnGroupedMatmul{'WeightNz' if is_nz else 'V5'}"
+
+
+TORCH = (
+    TorchFunction(
+        schema=f"npu_grouped_matmul({LISTS}, Tensor? group_list=None, {ACTIVATION}, "
+        f"int[]? tuning_config=None, int? output_dtype=None, int? x_dtype=None, "
+        f"int? weight_dtype=None, int? scale_dtype=None, int? per_token_scale_dtype=None) "
+        f"-> Tensor[]",
+        aclnn=_acl,
+        outputs=outputs_of,
+        dtypes={"output_dtype": {}},
+        defaults=DEFAULTS,
+        absent=("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype"),
+    ),
+    TorchFunction(
+        schema=f"npu_grouped_matmul.List({LISTS}, int[]? group_list=None, {ACTIVATION}, "
+        f"int? output_dtype=None) -> Tensor[]",
+        aclnn=lambda _: "aclnnGroupedMatmul",
+        outputs=outputs_of,
+        dtypes={"output_dtype": {}},
+        defaults=DEFAULTS,
+    ),
+)
+
+OPERATOR = Operator(
+    name="npu_grouped_matmul",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+    flags_may_stay_up=True,
+    seen_by_kernel=("group_list",),
+    torch=TORCH,
+)

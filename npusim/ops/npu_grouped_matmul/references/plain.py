@@ -1,0 +1,18 @@
+"""Matrices of one type of floats: the cube's sums, rounded once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.ops._products import cube_product
+from npusim.ops.npu_grouped_matmul.references.numbers import Call, Numbers
+
+__all__ = ["rows"]
+
+
+def rows(x: Array, numbers: Numbers, call: Call) -> Array:
+    """*x* `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of the output."""
+    total = cube_product(x, numbers.weight, numbers.bias, call.order)
+    with np.errstate(over="ignore"):
+        return np.asarray(total.astype(call.case.output.numpy))

@@ -1,0 +1,108 @@
+"""The template a8w4: int8 by int4, every row of x written as two rows of int4.
+
+Vector cores write the digits of all rows of x first, a row at a time each, and all wait for each
+other; then see `half_sums`. Tiles have 128 rows of digits, or 64 and twice the columns where
+experts have few rows (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
+grouped_matmul_antiquant_a8w4_msd*.h).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.data.dtypes import FLOAT16, INT4, INT8
+from npusim.data.integers import align_up
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.builder import Builder
+from npusim.kernel.cross_core import sync_all
+from npusim.kernel.cube import BaseTile, GmMatrix
+from npusim.kernel.launch import mixed_launch
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.views import GmView
+from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops.npu_grouped_matmul.operands import bound
+from npusim.ops.npu_grouped_matmul.problem import Problem
+from npusim.ops.npu_grouped_matmul.templates.half_sums import (
+    CHUNK,
+    RING,
+    VECTOR_CORES,
+    HalfCube,
+    HalfEpilogue,
+)
+from npusim.ops.npu_grouped_matmul.templates.plan import Part, cores_of, parts_of_cores, reason
+from npusim.ops.npu_grouped_matmul.templates.ring import MixedPlan, bound_ring, ring_bytes
+
+__all__ = ["build", "tile"]
+
+SPLIT, ALL_VECTORS = 2, 3
+"""Flags: the digits are in global memory; all vector cores wait for each other."""
+ROWS, COLUMNS = 128, 256
+ROWS_OF_FEW, COLUMNS_OF_FEW = 64, 512
+"""Of digits, in a tile."""
+FEW_ROWS = 32
+"""Rows an expert on average, below which tiles are wide."""
+PIECE_K, STEPS = 256, 4
+
+
+def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
+    """Tiles of digits; x has half as many rows."""
+    is_few = p.rows < FEW_ROWS * p.experts
+    rows, columns = (ROWS_OF_FEW, COLUMNS_OF_FEW) if is_few else (ROWS, COLUMNS)
+    k = PIECE_K * COLUMNS // columns
+    rows = min(rows, align_up(2 * p.rows, FRACTAL_ROWS))
+    plan = MixedPlan(
+        block_dim=cores_of(spec),
+        template="a8w4",
+        reason=reason(p),
+        is_mix=True,
+        tile=BaseTile(rows, columns, k, STEPS, STEPS),
+        single_n=columns,
+        ring=RING,
+        vector_cores=VECTOR_CORES,
+        chunk_rows=CHUNK // columns,
+        unit_flag=False,
+        staggers_k=False,
+    )
+    digits_bytes = INT4.nbytes(2 * p.rows * p.x_shape(0)[1])
+    ring = ring_bytes(plan, FLOAT16)
+    return replace(plan, workspaces={"workspace": ring, "digits": digits_bytes})
+
+
+def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
+    """A cube core and two vector cores a group."""
+    k = p.x_shape(0)[1]
+    digits = GmMatrix("digits", INT4, 2 * p.rows, k, k_is_first=False)
+    cube = HalfCube(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan, digits)
+    vector = _VectorCore(spec, p, plan)
+    shares = parts_of_cores(p, plan.tile.m // 2, plan.single_n, plan.block_dim)
+    names = bound(p) | {"digits": Binding("digits")}
+    return mixed_launch(
+        len(shares),
+        lambda core: names | bound_ring(plan, core, FLOAT16),
+        lambda core: cube.program(shares[core], SPLIT),
+        lambda core, half: vector.program(core, shares[core], half),
+    )
+
+
+class _VectorCore:
+    """The kernel of a vector core."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: MixedPlan) -> None:
+        self.p, self.plan = p, plan
+        self.builder = builder = Builder("npu_grouped_matmul", spec.cores["aiv"], spec.sync)
+        self.splitter = NibbleSplitter(builder, p.x_shape(0)[1])
+        builder.reset_buffers()
+        self.epilogue = HalfEpilogue(builder, p, plan, digits=True)
+
+    def program(self, core: int, parts: tuple[Part, ...], half: int) -> Program:
+        """Split rows of x, then finish *parts*."""
+        builder, p = self.builder, self.p
+        rows, k = p.x_shape(0)
+        self.splitter.prepare()
+        x, digits = GmView.of("x", INT8, rows, k), digits_of(rows, k)
+        self.splitter.rows(x, digits, 2 * core + half, 2 * self.plan.block_dim)
+        builder.end_stage()
+        sync_all(builder, "mte3", "mte2", ALL_VECTORS, SPLIT)
+        self.epilogue.write(parts, half)
+        return builder.build()

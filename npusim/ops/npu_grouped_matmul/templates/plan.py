@@ -1,0 +1,197 @@
+"""What all kernels of npu_grouped_matmul have in common: base tiles, and who gets which block.
+
+ops-transformer@c29bc10 gmm/grouped_matmul/op_host/op_tiling/grouped_matmul_tiling.cpp: a base tile
+fills L0C once, half of L1 is the weight's, and what is left is x's. The blocks of all groups are
+numbered through, and core c takes numbers c, c + cores, and so on (op_kernel/grouped_matmul.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm
+from typing import NamedTuple
+
+from npusim.data.dtypes import DType
+from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.cube import BaseTile
+from npusim.ops import _protocol
+from npusim.ops.npu_grouped_matmul.groups import Group
+from npusim.ops.npu_grouped_matmul.problem import Problem
+
+__all__ = [
+    "Part",
+    "Plan",
+    "base_tile",
+    "cores_of",
+    "parts_of_cores",
+    "reason",
+    "rows_of",
+    "single_columns",
+    "table_bytes",
+]
+
+WIDTH = 256
+"""Columns of a base tile."""
+PIECE_BYTES = 32768
+"""Half of L0A or L0B."""
+SUM_BYTES = 131072
+"""L0C, which holds one tile."""
+WEIGHT_BYTES = 262144
+"""The weight's half of L1."""
+BIAS_BYTES, WORDS_BYTES = 4 * 256, 8 * 256
+"""What the bias and the scales of a tile's columns take of L1."""
+FEW_ROWS, LONG_ROW, MOST_COLUMNS, FULL_WAVE = 32, 2048, 1024, 0.95
+"""Rows an expert up to which blocks of int8 are wider than a tile, columns from which on they are
+so in any case, their width then, and how full the last wave must be where tuning_config is given.
+"""
+ROW_MAJOR_BLOCKS = 5
+"""Up to so many blocks of rows a group's blocks follow each other row after row."""
+WINDOW = 8
+"""Blocks of a window, either way, where there are more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
+    """Base tiles, and the columns of a block."""
+
+    tile: BaseTile
+    single_n: int
+    """Columns that a core computes of a group before it goes on; a multiple of those of a tile."""
+
+
+class Part(NamedTuple):
+    """A block of the output of a group: its first row and column, rows and columns."""
+
+    group: Group
+    row: int
+    column: int
+    rows: int
+    columns: int
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its group has one block of rows, so that its weight is read once only."""
+        return self.rows == self.group.m
+
+
+def base_tile(
+    spec: DeviceSpec,
+    dtype: DType,
+    rows: int,
+    *,
+    width: int = WIDTH,
+    table_bytes: int = 0,
+) -> BaseTile:
+    """The tile for *rows* of x in all, *width* columns wide.
+
+    *table_bytes* of L1 are for bias and scales.
+    """
+    k = align_down(PIECE_BYTES * 8 // (width * dtype.bits), 16)
+    m = min(PIECE_BYTES * 8 // (k * dtype.bits), SUM_BYTES // (4 * width))
+    m = min(m, align_up(rows, 16))
+    room = (spec.cores["aic"].l1_bytes or 0) - table_bytes
+    share_b = WEIGHT_BYTES
+    share_a = share_b if m > width else room - share_b
+    step_a = share_a // 2 // dtype.nbytes(m * k)
+    step_b = share_b // 2 // dtype.nbytes(width * k)
+    if step_a > step_b:
+        step_a = align_down(step_a, step_b)
+    else:
+        step_b = align_down(step_b, step_a)
+    return BaseTile(m, width, k, step_a, step_b)
+
+
+def rows_of(p: Problem) -> int:
+    """The rows that the tile is chosen for: of one x all, of several those of the largest.
+
+    They are not those of a group, which the host does not know.
+    """
+    return p.rows if len(p.x) == 1 else max(group.m for group in p.groups)
+
+
+def table_bytes(p: Problem, *, words: bool = False) -> int:
+    """What a bias, and the *words* of the fixpipe, take of L1."""
+    return (BIAS_BYTES if p.bias else 0) + (WORDS_BYTES if words else 0)
+
+
+def single_columns(p: Problem, tile: BaseTile, cores: int) -> int:
+    """Columns of a block of int8: more than those of a tile where FRACTAL_NZ weights allow it.
+
+    For few rows an expert as many as make the last wave of cores fullest, at most 1024; where
+    tuning_config tells the rows the most that fill the last wave to FULL_WAVE. The form for one
+    expert that cuts its blocks on the device is left out.
+    """
+    n, experts = p.weight_shape(0)[1], p.experts
+    if not p.is_nz or p.group_type != 0:
+        return tile.n
+    if p.tuning and p.tuning[0]:
+        rows = experts * ceil_div(p.tuning[0], tile.m)
+        if rows * ceil_div(n, tile.n) > cores:
+            return _filling(n, rows, cores, tile.n)
+    elif p.rows <= FEW_ROWS * experts and (not p.trans_weight or n >= LONG_ROW):
+        widths = range(MOST_COLUMNS, tile.n - 1, -tile.n)
+        if n >= LONG_ROW:
+            return MOST_COLUMNS
+        if experts * ceil_div(n, tile.n) > cores:
+            return max(widths, key=lambda width: _wave(experts * ceil_div(n, width), cores))
+    return tile.n
+
+
+def _filling(n: int, rows: int, cores: int, width: int) -> int:
+    """The widest even cut of *n* whose blocks, of *rows* rows of them, fill the last wave."""
+    for cuts in range(1, cores + 1):
+        columns = ceil_div(n, cuts)
+        is_whole = cuts == 1 or columns % width == 0
+        if is_whole and _wave(rows * cuts, cores) >= FULL_WAVE:
+            return align_up(columns, width)
+    return width
+
+
+def _wave(blocks: int, cores: int) -> float:
+    """How full *blocks* make the waves of all cores."""
+    return blocks / align_up(blocks, cores)
+
+
+def cores_of(spec: DeviceSpec) -> int:
+    """All cube cores start, even where fewer have work."""
+    return spec.cores["aic"].count
+
+
+def reason(p: Problem) -> str:
+    """Why the kernel runs that is taken, and what was assumed."""
+    x, weight = p.case.stored
+    why = f"{x} x, {weight} weight and {p.case.output} output"
+    if p.group_list is not None and p.group_list.array is None:
+        why += "; group_list has no values, so every group is assumed to have an equal share"
+    return why
+
+
+def parts_of_cores(p: Problem, m: int, n: int, cores: int) -> tuple[tuple[Part, ...], ...]:
+    """The blocks of up to *m* x *n* that each core computes, in order."""
+    shares: list[list[Part]] = [[] for _ in range(cores)]
+    number = 0
+    for group in p.groups:
+        if not group.k:
+            continue
+        blocks = ceil_div(group.m, m), ceil_div(group.n, n)
+        for i, j in _order(*blocks):
+            rows, columns = min(m, group.m - i * m), min(n, group.n - j * n)
+            shares[number % cores].append(Part(group, i * m, j * n, rows, columns))
+            number += 1
+    return tuple(map(tuple, shares))
+
+
+def _order(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """The blocks of a group, *rows* x *columns* of them, as they are numbered."""
+    if rows <= ROW_MAJOR_BLOCKS:
+        for number in range(rows * columns):
+            yield divmod(number, columns)
+        return
+    for top in range(0, rows, WINDOW):
+        for left in range(0, columns, WINDOW):
+            height, width = min(WINDOW, rows - top), min(WINDOW, columns - left)
+            for number in range(height * width):
+                turn = number + number // lcm(height, width)
+                yield top + number % height, left + turn % width

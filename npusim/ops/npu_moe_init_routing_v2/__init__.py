@@ -1,0 +1,79 @@
+"""npu_moe_init_routing_v2: the rows of all tokens, sorted by the experts that they go to.
+
+.. code-block:: text
+
+    order                = the choices (token, j), sorted by expert, of equal ones the first
+    output[i]            = x[order[i] / k]                            quant_mode -1
+    output[i]            = int8(v / s), v = x[order[i] / k] * scale[expert], s = max|v| / 127
+                                                                      quant_mode 1
+    expanded_row_idx     = where each choice has gone                 row_idx_type 0
+    expanded_row_idx     = order                                      row_idx_type 1
+    expert_token_cumsum_or_count = the ends of the experts' rows      expert_tokens_num_type 0
+                           how many rows each of them has             expert_tokens_num_type 1
+                           (expert, rows), of those that have any     expert_tokens_num_type 2
+    expanded_scale[i]    = s
+
+Experts outside of active_expert_range are sorted behind all others. v and s are float32; v / s is
+cut to the bits of float16 and then rounded, halves away from zero, so that 2.5 becomes 3. The
+kernel for single tokens of a certain model makes what it cuts odd, and rounds halves to even. A row
+of zeros becomes one of zeros.
+
+A card leaves as it finds them the rows of experts that are not active, the counts without
+expert_tokens_num_flag, and the scales without quantisation; here they are full of 0.
+
+Sources: ops-transformer@c29bc10 moe/moe_init_routing_v3, op_kernel and op_host. Assumed: that
+choices which are not active keep their order, what counts of type 2 hold behind their pairs, which
+is 0, and what the modules of this folder say of the schedule. Not simulated: drop_pad_mode 1,
+static quantisation, scales that go along with rows, and fewer rows than choices (active_num).
+Without values of expert_idx the choices go to the active experts in turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import Given, Result, Sizes, TorchFunction
+from npusim.ops.npu_moe_init_routing_v2.contract import PAIRS, Problem, check
+from npusim.ops.npu_moe_init_routing_v2.kernel import build
+from npusim.ops.npu_moe_init_routing_v2.reference import reference
+from npusim.ops.npu_moe_init_routing_v2.tiling import Plan, tile
+
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+
+
+def _outputs(given: Given, _: Sizes) -> tuple[Result, ...]:
+    x, where = given["x"], given["expert_idx"]
+    rows = where.shape[0] * where.shape[1]
+    active: Any = given["active_expert_range"]
+    experts = active[1] - active[0] if active else given["expert_num"]
+    counts = (given["expert_num"], 2) if given["expert_tokens_num_type"] == PAIRS else (experts,)
+    return (
+        ((rows, x.shape[1]), "int8" if given["quant_mode"] == 1 else x.dtype),
+        ((rows,), "int32"),
+        (counts, "int64"),
+        ((rows,), "float32"),
+    )
+
+
+TORCH = TorchFunction(
+    schema="npu_moe_init_routing_v2(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
+    "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
+    "int drop_pad_mode=0, int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, "
+    "int quant_mode=-1, int[] active_expert_range=[], int row_idx_type=0, int? x_dtype=None) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+    aclnn=lambda _: "aclnnMoeInitRoutingV3",
+    outputs=_outputs,
+    absent=("offset", "x_dtype"),
+)
+
+OPERATOR = Operator(
+    name="npu_moe_init_routing_v2",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+    seen_by_kernel=("expert_idx",),
+    torch=(TORCH,),
+)

@@ -1,0 +1,478 @@
+"""FIA: its values bit for bit, near attention in float64, and how it splits its work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_calls import OP, specs_of
+from attention_layouts import by_request, float64_rows, layout_call
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from op_calls import BF16, assert_all_same
+
+from npusim import TensorSpec, devices, ops, run
+from npusim.ops._attention.fia.oracle import row_sums
+from npusim.ops._attention.fia.rows import Rows
+from npusim.ops._attention.fia.schedule import Schedule, schedule
+from npusim.ops._attention.fia.split import Costs, Share, cost, split
+from npusim.ops._attention.fia.tiles import tile_sizes
+from npusim.ops.npu_fused_infer_attention_score import check
+
+A2, A3 = "ascend910b2", "ascend910_9391"
+RELATIVE = {np.float16: 1e-3, BF16: 1e-2}
+"""The vendor's own test compares with 1e-3 (op-plugin, its test of fp16); bf16 has 8 bits."""
+LAYOUTS = ("BSH", "BSND", "BNSD", "BNSD_BSND", "NTD", "NTD_TND")
+Array = NDArray[Any]
+
+
+def reference(call: dict[str, Any], device: str = A2) -> Any:
+    return ops.load(OP).reference(**call, spec=devices.load(device))
+
+
+def values(call: dict[str, Any], device: str = A2) -> Any:
+    return run(OP, **call, device=device, timing=False).output
+
+
+def hidden_of(call: dict[str, Any], queries: int, keys: int, *, counts: bool) -> Array:
+    """Which keys the tokens of a request do not see, by the document's words.
+
+    Where all requests have one token, and a place of their own for it, no mode *counts*.
+    """
+    rows, columns = np.arange(queries)[:, None], np.arange(keys)
+    apart = keys - queries
+    match call.get("sparse_mode", 0) if counts else 0:
+        case 2:
+            return columns > rows
+        case 3:
+            return columns > rows + apart
+        case 4:
+            before, after = call["pre_tokens"], call["next_tokens"]
+            return (columns > rows + apart + after) | (columns < rows + apart - before)
+    return np.zeros((queries, keys), np.bool_)
+
+
+def assert_near_float64(call: dict[str, Any], every: Any, output: Array, dtype: Any) -> None:
+    layout = call["input_layout"]
+    outside = layout.partition("_")[2] or layout
+    lengths = [q.shape[1] for q, _, _ in every]
+    found = by_request(output, outside, lengths, call["num_heads"])
+    counts = max(lengths) > 1 or "T" in layout
+    for own, (q, k, v) in zip(found, every, strict=True):
+        hidden = hidden_of(call, q.shape[1], k.shape[1], counts=counts)
+        truth, _ = float64_rows(q, k, v, hidden, call["scale"])
+        tolerance = RELATIVE[dtype] * max(1.0, float(np.abs(truth).max()))
+        assert np.abs(own.astype(np.float64) - truth).max() <= tolerance
+
+
+# ---- known numbers ----
+
+
+KNOWN = {
+    np.float16: ("8A79 96DC 0FE7 1260 91F7 91EC", "9031 8CFD 17E9 1034 103B 10D7"),
+    BF16: ("B950 BADB 39FE 3A4D BA3F BA3E", "BA05 B99F 3AFD 3A07 3A07 3A1C"),
+}
+"""The first six columns of both heads, found step by step in numpy."""
+
+
+@pytest.mark.parametrize("dtype", KNOWN)
+def test_known_bits_of_two_heads(dtype: Any) -> None:
+    h, d = np.meshgrid(range(2), range(16), indexing="ij")
+    query = (((3 * h + 5 * d) % 11 - 5) / 4).astype(dtype)[None, None]
+    t, d = np.meshgrid(range(600), range(16), indexing="ij")
+    key, value = ((7 * t + 2 * d) % 13 - 6) / 8, ((5 * t + 3 * d) % 17 - 8) / 16
+    output, lse = run(
+        OP, query, *(x.astype(dtype)[None, :, None] for x in (key, value)), num_heads=2,
+        num_key_value_heads=1, scale=0.25, input_layout="BSND", softmax_lse_flag=True, device=A2,
+    ).output  # fmt: skip
+    found = output[0, 0, :, :6].view(np.uint16)
+    assert [" ".join(f"{bits:04X}" for bits in head) for head in found] == [*KNOWN[dtype]]
+    assert lse.ravel().tolist() == np.float32([6.4466305, 6.448041]).tolist()
+
+
+def test_sums_are_added_up_in_the_order_of_the_softmax_library() -> None:
+    """600 numbers: the trees of 64 times 8, the next 64 on top, then 24 on the first of them."""
+    p = np.random.default_rng(0).random((3, 600), np.float32)
+    trees = p[:, :512].reshape(3, 64, 8)
+    for _ in range(3):
+        trees = trees[..., 0::2] + trees[..., 1::2]
+    lanes = trees[..., 0] + p[:, 512:576]
+    lanes[:, :24] = lanes[:, :24] + p[:, 576:]
+    while lanes.shape[1] > 1:
+        lanes = lanes[:, 0::2] + lanes[:, 1::2]
+    assert row_sums(p).tolist() == lanes[:, 0].tolist()
+
+
+# ---- properties ----
+
+LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((1,), (1,)),
+    ((1, 1, 1), (700, 0, 130)),
+    ((40, 23), (100, 20)),
+    ((17,), (300,)),
+    ((5, 1, 9), (600, 256, 9)),
+    ((3,), (513,)),
+    ((70,), (61,)),
+)
+"""Query tokens and keys of each request."""
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    layout=st.sampled_from(LAYOUTS),
+    lengths=st.sampled_from(LENGTHS),
+    heads=st.sampled_from([(1, 1), (2, 1), (3, 3), (6, 2), (5, 1)]),
+    columns=st.sampled_from([16, 64, 80, 128, 272]),
+    dtype=st.sampled_from([np.float16, BF16]),
+    device=st.sampled_from([A2, A3]),
+    mode=st.sampled_from([0, 2, 3, 4]),
+    has_lse=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_equals_the_reference(
+    layout: str,
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: tuple[int, int],
+    columns: int,
+    dtype: Any,
+    device: str,
+    mode: int,
+    has_lse: bool,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    more: dict[str, Any] = {"sparse_mode": mode, "softmax_lse_flag": has_lse}
+    if mode == 4:
+        more |= {"pre_tokens": int(rng.integers(0, 90)), "next_tokens": int(rng.integers(-20, 90))}
+    call, every = layout_call(rng, layout, lengths, heads, columns, dtype, **more)
+    found = values(call, device)
+    assert_all_same(found, reference(call, device))
+    kept = [own for own in every if own[1].shape[1]]
+    if len(kept) == len(every):
+        assert_near_float64(call, every, found[0], dtype)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    layout=st.sampled_from(["BSH", "BSND", "BNSD", "NTD"]),
+    lengths=st.sampled_from([((1, 1), (700, 130)), ((9,), (300,)), ((40, 3), (100, 20))]),
+    heads=st.sampled_from([(2, 1), (3, 3), (6, 2)]),
+    columns=st.sampled_from([64, 128]),
+    dtype=st.sampled_from([np.float16, BF16]),
+    block_size=st.sampled_from([16, 48, 128, 512]),
+    heads_first=st.booleans(),
+    mode=st.sampled_from([0, 3]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_keys_in_pages_equal_the_reference(
+    layout: str,
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: tuple[int, int],
+    columns: int,
+    dtype: Any,
+    block_size: int,
+    heads_first: bool,
+    mode: int,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    call, every = layout_call(
+        rng, layout, lengths, heads, columns, dtype, block_size=block_size,
+        heads_first=heads_first, sparse_mode=mode,
+    )  # fmt: skip
+    found = values(call)
+    assert_all_same(found, reference(call))
+    assert_near_float64(call, every, found[0], dtype)
+
+
+SPLIT: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, int], int], ...] = (
+    ("BSND", (1,), (9000,), (4, 1), 0),
+    ("BNSD", (1, 1), (8500, 3000), (4, 2), 3),
+    ("BSH", (3,), (5000,), (8, 1), 3),
+    ("BSND", (300,), (700,), (2, 1), 4),
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, BF16])
+@pytest.mark.parametrize("case", SPLIT)
+def test_rows_that_cores_share_equal_the_reference(case: Any, dtype: Any) -> None:
+    layout, queries, keys, heads, mode = case
+    more = {"pre_tokens": 200, "next_tokens": -30} if mode == 4 else {}
+    call, every = layout_call(
+        np.random.default_rng(3), layout, (queries, keys), heads, 64, dtype, sparse_mode=mode,
+        softmax_lse_flag=True, **more,
+    )  # fmt: skip
+    found = run(OP, **call, device=A2, timing=False)
+    assert found.plan is not None
+    assert found.plan.pieces > 1
+    assert_all_same(found.output, reference(call))
+    assert_near_float64(call, every, found.output[0], dtype)
+
+
+@pytest.mark.parametrize("block_size", [0, 16])
+def test_heads_so_wide_that_not_all_rows_stay_in_l1(block_size: int) -> None:
+    call, every = layout_call(
+        np.random.default_rng(0), "BSND", ((150,), (200,)), (2, 1), 512, BF16,
+        block_size=block_size, sparse_mode=3,
+    )  # fmt: skip
+    found = values(call)
+    assert_all_same(found, reference(call))
+    assert_near_float64(call, every, found[0], BF16)
+
+
+def test_requests_without_keys_or_tokens_are_left_out() -> None:
+    rng = np.random.default_rng(0)
+    for layout, lengths in (("BSND", ((1, 1), (0, 0))), ("NTD", ((0, 3), (5, 7)))):
+        call, _ = layout_call(rng, layout, lengths, (2, 1), 64, BF16, softmax_lse_flag=True)
+        assert_all_same(values(call), reference(call))
+
+
+@pytest.mark.parametrize(("heads", "keys"), [((64, 1), 2100), ((128, 1), 300)])
+def test_many_heads_may_share_keys(heads: tuple[int, int], keys: int) -> None:
+    rng = np.random.default_rng(0)
+    call, every = layout_call(rng, "BSH", ((1, 2), (keys, 30)), heads, 64, BF16)
+    found = values(call)
+    assert_all_same(found, reference(call))
+    assert_near_float64(call, every, found[0], BF16)
+
+
+MASKS = ((20, 50), (1, 20, 50), (2, 20, 50), (1, 1, 20, 50), (2, 1, 20, 50))
+
+
+@pytest.mark.parametrize("shape", MASKS)
+@pytest.mark.parametrize(("layout", "dtype"), [("BSND", np.uint8), ("BNSD", np.bool_)])
+def test_a_mask_hides_what_is_not_zero(shape: tuple[int, ...], layout: str, dtype: Any) -> None:
+    rng = np.random.default_rng(1)
+    mask = rng.random(shape) < 0.3
+    call, every = layout_call(rng, layout, ((20, 20), (50, 50)), (4, 2), 64, np.float16)
+    found = values(call | {"atten_mask": mask.astype(dtype)})
+    assert_all_same(found, reference(call | {"atten_mask": mask.astype(dtype)}))
+    outputs = by_request(found[0], layout, (20, 20), 4)
+    for own, (q, k, v), of in zip(outputs, every, range(2), strict=True):
+        hidden = np.broadcast_to(mask.reshape(-1, 20, 50), (2, 20, 50))[of]
+        truth, _ = float64_rows(q, k, v, hidden, call["scale"])
+        assert np.abs(own.astype(np.float64) - truth).max() <= 2e-3
+
+
+def test_each_of_several_single_tokens_has_its_own_row_of_a_mask() -> None:
+    rng = np.random.default_rng(1)
+    call, _ = layout_call(rng, "BSH", ((1, 1), (50, 50)), (4, 1), 64, np.float16)
+    mask = np.zeros((2, 50), np.uint8)
+    mask[1, 10:] = 1
+    found = values(call | {"atten_mask": mask})
+    assert_all_same(found, reference(call | {"atten_mask": mask}))
+    short = {"actual_seq_lengths_kv": [50, 10]}
+    np.testing.assert_allclose(found[0], values(call | short)[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["BSND", "BNSD"])
+def test_rows_without_keys_are_the_mean_unless_they_are_corrected(layout: str) -> None:
+    rng = np.random.default_rng(1)
+    call, every = layout_call(rng, layout, ((20,), (50,)), (2, 1), 64, np.float16)
+    mask = np.zeros((20, 50), np.uint8)
+    mask[[3, 18]] = 1
+    call |= {"atten_mask": mask, "softmax_lse_flag": True}
+    plain, lse = values(call)
+    corrected, corrected_lse = values(call | {"inner_precise": 2})
+    assert_all_same((corrected, corrected_lse), reference(call | {"inner_precise": 2}))
+    for name, found in (("mean", plain), ("zero", corrected)):
+        (rows,) = by_request(found, layout, (20,), 2)
+        wanted = every[0][2].astype(np.float64).mean(axis=1) if name == "mean" else 0
+        assert np.abs(rows[:, [3, 18]] - np.broadcast_to(wanted, (1, 64))).max() <= 2e-3
+    assert np.isposinf(corrected_lse[0, :, [3, 18], 0]).all()
+    assert not np.isinf(lse).any()
+
+
+@pytest.mark.parametrize("layout", ["BSND", "BNSD", "NTD"])
+def test_tokens_before_all_keys_give_zeros_and_no_sum(layout: str) -> None:
+    rng = np.random.default_rng(1)
+    call, _ = layout_call(
+        rng, layout, ((600,), (70,)), (2, 1), 16, np.float16, sparse_mode=3, softmax_lse_flag=True
+    )
+    output, lse = values(call)
+    assert_all_same((output, lse), reference(call))
+    (rows,) = by_request(output, layout, (600,), 2)
+    assert not rows[:, :530].any()
+    assert rows[:, 530:].any(axis=(0, 2)).all()
+    per_token = lse[..., 0] if layout == "NTD" else lse[0, ..., 0].T
+    assert np.isposinf(per_token[:530]).all()
+    assert np.isfinite(per_token[530:]).all()
+
+
+def test_a_band_that_ends_before_it_begins_hides_all() -> None:
+    rng = np.random.default_rng(1)
+    more = {"sparse_mode": 4, "pre_tokens": 0, "next_tokens": -4, "softmax_lse_flag": True}
+    call, _ = layout_call(rng, "BSND", ((38,), (105,)), (2, 1), 64, np.float16, **more)
+    output, lse = values(call)
+    assert_all_same((output, lse), reference(call))
+    assert not output.any()
+    assert np.isposinf(lse).all()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])
+def test_special_numbers_equal_the_reference(number: float) -> None:
+    rng = np.random.default_rng(0)
+    call, _ = layout_call(rng, "BSND", ((3,), (600,)), (2, 1), 64, np.float16, sparse_mode=3)
+    for name, place in (("query", (0, 1, 0, 3)), ("key", (0, 40, 0, 5)), ("value", (0, 530, 0, 7))):
+        changed = call[name].copy()
+        changed[place] = number
+        assert_all_same(values(call | {name: changed}), reference(call | {name: changed}))
+
+
+# ---- tiles ----
+
+
+def attention_of(
+    queries: tuple[int, ...],
+    keys: tuple[int, ...],
+    heads: tuple[int, int],
+    layout: str = "BSND",
+    **more: Any,
+) -> Any:
+    rng = np.random.default_rng(0)
+    call, _ = layout_call(rng, layout, (queries, keys), heads, 16, np.float16, **more)
+    return check(devices.load(A2), **specs_of(call)).attention
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "more", "sizes"),
+    [
+        (17, 9000, (4, 1), {}, (512, 512)),
+        (1, 9000, (4, 1), {}, (8192, 32)),
+        (1, 9000, (5, 1), {}, (4096, 64)),
+        (1, 9000, (10, 1), {}, (2048, 128)),
+        (1, 600, (4, 1), {}, (600, 256)),
+        (2, 9000, (4, 1), {"sparse_mode": 3}, (1024, 256)),
+        (1, 9000, (4, 1), {"sparse_mode": 3}, (8192, 32)),
+        (1, 9000, (4, 1), {"layout": "NTD"}, (512, 512)),
+        (1, 9000, (4, 1), {"block_size": 48}, (8160, 32)),
+    ],
+)
+def test_sizes_of_tiles(
+    queries: int, keys: int, heads: tuple[int, int], more: dict[str, Any], sizes: tuple[int, int]
+) -> None:
+    assert tile_sizes(Rows(attention_of((queries,), (keys,), heads, **more))) == sizes
+
+
+@pytest.mark.parametrize(
+    ("layout", "runs"),
+    [
+        ("BSND", [(0, 1, 1, 2, 1), (1, 2, 2, 0, 3), (7, 4, 1, 0, 2)]),
+        ("BNSD", [(0, 5, 2, 0, 1), (2, 0, 7, 1, 1)]),
+    ],
+)
+def test_rows_come_token_by_token_or_head_by_head(layout: str, runs: Any) -> None:
+    rows = Rows(attention_of((7,), (9,), (3, 1), layout))
+    assert [tuple(run) for run in rows.runs(0, 5, 9)] == runs
+
+
+# ---- cores ----
+
+
+def test_cost_of_a_tile() -> None:
+    assert [cost(1, 1), cost(16, 64), cost(17, 65), cost(512, 512)] == [16, 16, 32, 272]
+
+
+def test_cores_take_heads_then_rows_then_tiles() -> None:
+    """Two heads of three rows of tiles: halves of heads are too much, so rows are split."""
+    head = Costs(((10, 10), (10, 10, 10), (10,)))
+    assert split([head, head], 2) == [
+        [Share(0, 0, 0, 2), Share(0, 1, 0, 3), Share(0, 2, 0, 1)],
+        [Share(1, 0, 0, 2), Share(1, 1, 0, 3), Share(1, 2, 0, 1)],
+    ]
+    assert split([head, head], 4) == [
+        [Share(0, 0, 0, 2), Share(0, 1, 0, 1)],
+        [Share(0, 1, 1, 3), Share(0, 2, 0, 1)],
+        [Share(1, 0, 0, 2), Share(1, 1, 0, 1)],
+        [Share(1, 1, 1, 3), Share(1, 2, 0, 1)],
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    heads=st.lists(
+        st.lists(st.lists(st.integers(16, 300), max_size=6), min_size=1, max_size=5),
+        min_size=1,
+        max_size=6,
+    ),
+    cores=st.integers(1, 24),
+)
+def test_every_tile_has_one_core(heads: list[list[list[int]]], cores: int) -> None:
+    every = [Costs(tuple(map(tuple, head))) for head in heads]
+    tiles = [
+        (head, row, tile)
+        for head, rows in enumerate(heads)
+        for row, own in enumerate(rows)
+        for tile in range(len(own))
+    ]
+    shares = split(every, cores)
+    found = [
+        (share.head, share.row, tile)
+        for core in shares
+        for share in core
+        for tile in range(share.first, share.last)
+    ]
+    assert found == tiles
+    assert all(shares)
+    assert len(shares) <= cores
+
+
+def test_one_long_request_is_split_over_all_cores() -> None:
+    plan: Schedule = schedule(attention_of((1,), (65536,), (4, 1)), 24)
+    assert [[piece.last - piece.first for piece in core] for core in plan.cores] == [[1]] * 8
+    assert plan.pieces == 8
+    # Its four rows are one part, which one vector core puts together.
+    assert [len(parts) for parts in plan.parts] == [1] + [0] * 15
+
+
+def test_causal_rows_have_tiles_up_to_their_last_key_only() -> None:
+    a = attention_of((1024,), (1024,), (1, 1), sparse_mode=3)
+    tiles = {tuple(piece.row_tile[2:]) for core in schedule(a, 24).cores for piece in core}
+    assert tiles == {(0, 512, 0, 1), (512, 512, 0, 2)}
+
+
+# ---- time ----
+
+
+def test_keys_of_long_decoding_pass_the_l2_by() -> None:
+    def plan_of(layout: str, keys: int) -> Any:
+        shape = (8, 1, keys, 128) if layout == "BNSD" else (8, keys, 1, 128)
+        key = TensorSpec(shape, "bfloat16")
+        query = (8, 4, 1, 128) if layout == "BNSD" else (8, 1, 4, 128)
+        return run(
+            OP, TensorSpec(query, "bfloat16"), key, key, num_heads=4, num_key_value_heads=1,
+            scale=0.1, input_layout=layout, device=A2, timing=False,
+        ).plan  # fmt: skip
+
+    assert plan_of("BNSD", 256).streams_keys
+    assert not plan_of("BSND", 256).streams_keys
+    assert plan_of("BSND", 65536).streams_keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("heads", "pages"), [((4, 4), False), ((4, 1), True)])
+def test_large_calls_are_timed_soon(heads: tuple[int, int], pages: bool) -> None:
+    from time import process_time
+
+    more: dict[str, Any]
+    if pages:
+        query = TensorSpec((64, 1, heads[0] * 128), "bfloat16")
+        keys = TensorSpec((64 * 128, 128, heads[1] * 128), "bfloat16")
+        more = {"input_layout": "BSH", "block_table": TensorSpec((64, 128), "int32")}
+        more |= {"actual_seq_lengths_kv": [16384] * 64, "block_size": 128}
+    else:
+        ends = [*range(3518, 3518 * 7, 3518), 24624]
+        query = TensorSpec((heads[0], 24624, 128), "bfloat16")
+        keys = TensorSpec((heads[1], 24624, 128), "bfloat16")
+        more = {"input_layout": "NTD", "sparse_mode": 3}
+        more |= {"atten_mask": TensorSpec((2048, 2048), "int8")}
+        more |= {"actual_seq_lengths": ends, "actual_seq_lengths_kv": ends}
+    begin = process_time()
+    found = run(
+        OP, query, keys, keys, num_heads=heads[0], num_key_value_heads=heads[1], scale=0.1,
+        engine="compiled", device=A2, **more,
+    )  # fmt: skip
+    assert found.time_us is not None
+    assert process_time() - begin < 20.0

@@ -1,0 +1,280 @@
+"""npu_grouped_matmul with float rows and weights of int8 or int4: values, templates, refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import BF16, assert_all_same, assert_same
+
+from npusim import Code, OpError, TensorSpec, ops, run
+from npusim.data.dtypes import pack_int4
+
+OP = "npu_grouped_matmul"
+A2, A3 = "ascend910b2", "ascend910_9391"
+REFERENCE = ops.load(OP).reference
+F16, F32 = np.float16, np.float32
+
+
+def packed(numbers: Any) -> Any:
+    """int4 `(..., rows, columns)`, eight to an int32."""
+    words = pack_int4(np.ascontiguousarray(numbers)).view(np.int32)
+    return words.reshape(*numbers.shape[:-1], -1)
+
+
+def weight_of(rng: np.random.Generator, shape: tuple[int, ...], bits: int, turned: bool) -> Any:
+    limit = 1 << (bits - 1)
+    numbers = rng.integers(-limit, limit, shape).astype(np.int8)
+    lies = np.ascontiguousarray(numbers.swapaxes(-1, -2)) if turned else numbers
+    lies = packed(lies) if bits == 4 else lies
+    return lies.swapaxes(-1, -2) if turned else lies
+
+
+def call_of(
+    rng: np.random.Generator,
+    counts: list[int],
+    sizes: tuple[int, int],
+    dtype: Any,
+    bits: int,
+    *,
+    groups: int = 0,
+    turned: bool = False,
+    bias: bool = False,
+) -> dict[str, Any]:
+    """A call with *counts* rows of each expert, and *groups* of k with numbers of their own."""
+    (k, n), m, experts = sizes, sum(counts), len(counts)
+    shape = (experts, groups, n) if groups else (experts, n)
+    start = F16 if dtype is F16 else F32
+    return {
+        "x": [rng.normal(0, 1, (m, k)).astype(dtype)],
+        "weight": [weight_of(rng, (experts, k, n), bits, turned)],
+        "antiquant_scale": [(rng.random(shape) * 0.1).astype(dtype)],
+        "antiquant_offset": [rng.normal(0, 9, shape).astype(dtype)],
+        "bias": [rng.normal(0, 9, (experts, n)).astype(start)] if bias else None,
+        "group_list": np.cumsum(counts),
+        "split_item": 3,
+        "group_type": 0,
+    }
+
+
+# ---- values ----
+
+
+@settings(max_examples=20)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=st.lists(st.sampled_from([0, 1, 30, 140]), min_size=1, max_size=3).filter(any),
+    k=st.sampled_from([32, 136, 288]),
+    n=st.sampled_from([8, 120, 304]),
+    dtype=st.sampled_from([F16, BF16]),
+    bits=st.sampled_from([4, 8]),
+    groups=st.sampled_from([0, 1, 4]),
+    turned=st.booleans(),
+    bias=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_equals_the_reference(
+    device: str,
+    counts: list[int],
+    k: int,
+    n: int,
+    dtype: Any,
+    bits: int,
+    groups: int,
+    turned: bool,
+    bias: bool,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    groups = 0 if turned or bits == 8 else groups
+    call = call_of(rng, counts, (k, n), dtype, bits, groups=groups, turned=turned, bias=bias)
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "antiquant"
+    assert_same(found.output, REFERENCE(**call))
+
+
+@pytest.mark.parametrize("device", [A2, A3])
+@pytest.mark.parametrize(("bits", "groups"), [(8, 0), (4, 0), (4, 15)])
+def test_all_vector_cores_together_make_the_same_numbers(
+    device: str, bits: int, groups: int
+) -> None:
+    rng = np.random.default_rng(groups)
+    call = call_of(rng, [10, 0, 6], (960, 1320), BF16, bits, groups=groups, bias=True)
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "antiquant_performance"
+    assert_same(found.output, REFERENCE(**call))
+
+
+def test_each_x_by_a_weight_of_its_own() -> None:
+    rng = np.random.default_rng(5)
+    sizes = (3, 64, 40), (7, 96, 520)
+    call = {
+        "x": [rng.normal(0, 1, (m, k)).astype(F16) for m, k, _ in sizes],
+        "weight": [weight_of(rng, (k, n), 8, False) for _, k, n in sizes],
+        "antiquant_scale": [rng.random(n).astype(F16) for *_, n in sizes],
+        "antiquant_offset": [rng.normal(0, 9, n).astype(F16) for *_, n in sizes],
+        "split_item": 0,
+        "group_type": -1,
+    }
+    found = run(OP, **call, device=A2, timing=False)
+    assert_all_same(tuple(found.outputs.values()), REFERENCE(**call))
+
+
+def test_offsets_are_added_in_float16_to_a_float16_x() -> None:
+    """100 + 0.03 is 100 in fp16, and times 3 is 300; bf16 adds in fp32, and rounds 300.09 once."""
+    for dtype, expected in ((F16, 300.0), (BF16, 300.0)):
+        call = {
+            "x": [np.eye(1, 16, dtype=np.int8).astype(dtype)],
+            "weight": [np.full((1, 16, 16), 100, np.int8)],
+            "antiquant_scale": [np.full((1, 16), 3, dtype)],
+            "antiquant_offset": [np.full((1, 16), 0.03, dtype)],
+            "group_list": np.array([1]),
+            "split_item": 3,
+            "group_type": 0,
+        }
+        y = run(OP, **call, device=A2, timing=False).output
+        assert set(y.astype(float).ravel()) == {expected}
+
+
+# ---- few rows by int8: two digits of x ----
+
+
+def test_a_row_of_digits_worked_out_apart() -> None:
+    """p = 21.17 -52.92 127 5.29; digits 21 -53 127 5 and 42 21 0 74; 12536 - 9409 / 254."""
+    x, w = np.zeros((1, 128), F16), np.zeros((1, 128, 1024), np.int8)
+    x[0, :4], w[0, :4, :] = [0.5, -1.25, 3, 0.125], np.array([[5], [-7], [100], [-128]])
+    call = {
+        "x": [x], "weight": [w], "antiquant_scale": [np.full((1, 1024), 0.0625, F16)],
+        "antiquant_offset": [np.full((1, 1024), 2, F16)], "group_list": np.array([1]),
+        "split_item": 3, "group_type": 0,
+    }  # fmt: skip
+    found = run(OP, **call, device=A2, timing=False)
+    assert found.template == "msd"
+    assert set(found.output.ravel().tolist()) == {18.75}
+
+
+@settings(max_examples=12)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=st.lists(st.sampled_from([0, 1, 2, 30]), min_size=1, max_size=16).filter(any),
+    k=st.sampled_from([128, 384]),
+    n=st.sampled_from([1024, 2176]),
+    dtype=st.sampled_from([F16, BF16]),
+    turned=st.booleans(),
+    bias=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_digits_equal_the_reference(
+    device: str,
+    counts: list[int],
+    k: int,
+    n: int,
+    dtype: Any,
+    turned: bool,
+    bias: bool,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    call = call_of(rng, counts, (k, n), dtype, 8, turned=turned, bias=bias)
+    x = call["x"][0]
+    x[-1] = 0
+    x[0, seed % k] = [np.inf, np.nan, 6e4, -0.0, 1e-7][seed % 5]
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "msd"
+    assert_same(found.output, REFERENCE(**call, spec=found.device))
+
+
+def test_rows_longer_than_a_tree() -> None:
+    call = call_of(np.random.default_rng(3), [30], (4224, 1024), BF16, 8)
+    found = run(OP, **call, device=A2, timing=False)
+    assert_same(found.output, REFERENCE(**call))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "template"),
+    [
+        (512, 512, 1024, "msd"),
+        (513, 512, 1024, "antiquant"),
+        (512, 500, 1024, "antiquant"),
+        (512, 12416, 1024, "antiquant"),
+        (512, 512, 1008, "antiquant"),
+        (512, 512, 896, "antiquant"),
+    ],
+)
+def test_who_writes_digits(m: int, k: int, n: int, template: str) -> None:
+    found = run(OP, **specs(m, k, n, 8, "bfloat16"), device=A2, timing=False)
+    assert found.template == template
+
+
+# ---- how it is split ----
+
+
+def specs(m: int, k: int, n: int, experts: int, dtype: str) -> dict[str, Any]:
+    numbers = [TensorSpec((experts, n), dtype)]
+    return {
+        "x": [TensorSpec((m, k), dtype)], "weight": [TensorSpec((experts, k, n), "int8")],
+        "antiquant_scale": numbers, "antiquant_offset": numbers,
+        "group_list": TensorSpec((experts,), "int64"), "split_item": 3, "group_type": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "dtype", "template"),
+    [
+        # 8 x 4 blocks an expert >= int(0.4 x 24) = 9, and k x 256 x 24 >= 5 Mi
+        (8192, 1024, 1024, "float16", "antiquant_performance"),
+        # 8 blocks; bf16 counts twice
+        (8192, 1024, 256, "float16", "antiquant"),
+        (8192, 1024, 256, "bfloat16", "antiquant_performance"),
+        # k too short
+        (8192, 848, 1024, "bfloat16", "antiquant"),
+    ],
+)
+def test_the_template(m: int, k: int, n: int, dtype: str, template: str) -> None:
+    found = run(OP, **specs(m, k, n, 8, dtype), device=A2, timing=False)
+    assert found.template == template
+
+
+# ---- what is refused ----
+
+RNG = np.random.default_rng(0)
+INT8 = call_of(RNG, [3, 2], (64, 48), F16, 8)
+INT4 = call_of(RNG, [3, 2], (64, 48), F16, 4, groups=2)
+WITH = " with float16 x, int8 weight and float16 output"
+OF = " with float16 x, int32 weight and float16 output"
+ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
+    *(
+        (INT8, {name: None}, f"{name} must be given, not None; pass a list of tensors",
+         Code.NULL_POINTER)
+        for name in ("antiquant_scale", "antiquant_offset")
+    ),
+    (INT8, {"antiquant_scale": [np.ones((2, 48), F32)]},
+     f"antiquant_scale must be float16{WITH}, not float32; convert it", Code.INVALID_PARAMETER),
+    (INT8, {"antiquant_scale": [np.ones((2, 2, 48), F16)]},
+     f"antiquant_scale must have shape (2, 48){WITH}, not (2, 2, 48); pass a number a column",
+     Code.INVALID_PARAMETER),
+    (INT4, {"antiquant_scale": [np.ones((2, 3, 48), F16)]},
+     f"antiquant_scale must have shape (2, 48) or (2, groups of k, 48){OF}, not (2, 3, 48); pass a "
+     "number a column", Code.INVALID_PARAMETER),
+    (INT4, {"antiquant_offset": [np.ones((2, 48), F16)]},
+     "antiquant_offset must have the shape of antiquant_scale, (2, 2, 48), not (2, 48); pass an "
+     "offset for each scale", Code.INVALID_PARAMETER),
+    (INT4, {"weight": [weight_of(RNG, (2, 64, 48), 4, True)]},
+     f"weight must be contiguous{OF} and scales of groups, not a transposed view, whose kernel is "
+     "not simulated; make it contiguous", Code.UNSUPPORTED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "wrong", "message", "code"), ROWS)
+def test_what_is_checked_before_the_launch(
+    base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
+) -> None:
+    for device in (A2, A3):
+        with pytest.raises(OpError, match=f"^{re.escape(f'{OP}: {message} [{code.value}]')}$"):
+            run(OP, **base | wrong, device=device, timing=False)
+    for right in (INT8, INT4):
+        assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))

@@ -1,0 +1,489 @@
+"""npu_grouped_matmul: every constraint with a call that breaks it, and the forms that are accepted.
+
+Sources: torch_npu-npu_grouped_matmul.md; ops-transformer@c29bc10 gmm/grouped_matmul, its README and
+op_host/op_api/aclnn_grouped_matmul.cpp; op-plugin@517f2e7 GroupedMatmulKernelNpuOpApi.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from op_calls import LINES, NEW
+
+from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
+from npusim.ops.npu_grouped_matmul.cases import CASES
+
+OP = "npu_grouped_matmul"
+BF16 = ml_dtypes.bfloat16
+I8, I32, I64, F32 = np.int8, np.int32, np.int64, np.float32
+
+
+def ones(*shape: int, dtype: Any = np.float16) -> Any:
+    return np.ones(shape, dtype)
+
+
+BASE: dict[str, Any] = {
+    "x": ones(6, 32),
+    "weight": ones(2, 32, 16),
+    "group_list": np.array([2, 6]),
+    "group_type": 0,
+    "split_item": 3,
+}
+BYTES = {"x": ones(6, 32, dtype=I8), "weight": ones(2, 32, 16, dtype=I8)}
+STATIC = BYTES | {"scale": np.full((2, 16), 1 << 46, I64)}
+HALF = BYTES | {"scale": ones(2, 16, dtype=F32), "output_dtype": "float16"}
+EACH: dict[str, Any] = {"x": [ones(6, 32)] * 2, "weight": [ones(32, 16)] * 2, "split_item": 0}
+EACH |= {"group_list": None, "group_type": -1}
+ALONG: dict[str, Any] = {"x": ones(32, 6).T, "weight": ones(32, 16), "group_type": 2}
+ALONG |= {"group_list": np.array([2, 32])}
+
+REFUSED: list[Any] = [
+    ({"x": None}, "x must be given, not None; pass a list of tensors", Code.NULL_POINTER),
+    ({"weight": None}, "weight must be given, not None; pass a list of tensors", Code.NULL_POINTER),
+    ({"x": []}, "x must be a list of 1 to 128 tensors, not of 0; pass a tensor"),
+    (
+        {"weight": [ones(32, 16)] * 129},
+        "weight must be a list of 1 to 128 tensors, not of 129; split the call",
+    ),
+    ({"x": 1}, "x must be a numpy array or a TensorSpec, not int; make it one of them"),
+    ({"x": [None]}, "x must be given, not None; pass a tensor", Code.NULL_POINTER),
+    (
+        {"x": ones(6, 32, dtype=np.int16)},
+        "x must be float16, bfloat16, float32, int8 or int32 on {series}, not int16; convert it",
+    ),
+    (
+        {"weight": ones(2, 32, 16, dtype=BF16)},
+        "weight must be float16, int8 or int32 with float16 x, not bfloat16; convert it",
+    ),
+    (
+        {"weight": ones(2, 32, 16, dtype=I8)},
+        "antiquant_scale must be given, not None; pass a list of tensors",
+        Code.NULL_POINTER,
+    ),
+    (
+        {"weight": [ones(32, 16), ones(32, 16, dtype=I8)]},
+        "weight[1] must be float16 in ND like weight[0], not int8 in ND; make all tensors of "
+        "weight alike",
+    ),
+    (
+        {"weight": [ones(32, 16), ones(16, 32).T]},
+        "weight[1] must be contiguous like weight[0], not a transposed view; make all "
+        "tensors of weight alike",
+    ),
+    (
+        {"output_dtype": "int8"},
+        "output_dtype must be float16 with float16 x and float16 weight, not 'int8'; pass"
+        " 'float16'",
+    ),
+    (
+        BYTES | {"output_dtype": "float32"},
+        "output_dtype must be int8, int32, bfloat16 or float16 with int8 x and int8 "
+        "weight, not 'float32'; choose one of these",
+    ),
+    (BYTES, "scale must be given, not None; pass a list of tensors", Code.NULL_POINTER),
+    (
+        STATIC | {"output_dtype": "bfloat16"},
+        "scale must be bfloat16 with int8 x, int8 weight and bfloat16 output, not int64; "
+        "pass the numbers that npu_trans_quant_param packed",
+    ),
+    (
+        HALF | {"output_dtype": "bfloat16"},
+        "scale must be bfloat16 with int8 x, int8 weight and bfloat16 output, not "
+        "float32; convert it",
+    ),
+    (
+        STATIC | {"per_token_scale": ones(6, dtype=F32)},
+        "per_token_scale must be None with int8 x, int8 weight and int8 output; leave it out",
+    ),
+    (
+        STATIC | {"weight": Tensor.of(ones(2, 32, 32, dtype=I8), "FRACTAL_NZ")},
+        "weight must have layout ND with int8 x, int8 weight and int8 output, not "
+        "FRACTAL_NZ; pass it through npu_format_cast",
+    ),
+    (
+        HALF | {"output_dtype": "int32"},
+        "scale must be None with int8 x, int8 weight and int32 output; leave it out",
+    ),
+    (
+        {"scale": ones(2, 16, dtype=F32)},
+        "scale must be None with float16 x, float16 weight and float16 output; leave it out",
+    ),
+    (
+        {"antiquant_scale": ones(2, 16)},
+        "antiquant_scale must be None with float16 x, float16 weight and float16 output; "
+        "leave it out",
+    ),
+    (
+        {"antiquant_offset": ones(2, 16)},
+        "antiquant_offset must be None with float16 x, float16 weight and float16 output;"
+        " leave it out",
+    ),
+    ({"offset": ones(2, 16)}, "offset must be None; leave it out"),
+    ({"activation_input": [ones(1)]}, "activation_input must be None; leave it out"),
+    ({"activation_quant_scale": [ones(1)]}, "activation_quant_scale must be None; leave it out"),
+    ({"activation_quant_offset": [ones(1)]}, "activation_quant_offset must be None; leave it out"),
+    (
+        {"bias": ones(2, 16, dtype=F32)},
+        "bias must be float16 with float16 x, float16 weight and float16 output, not "
+        "float32; convert it",
+    ),
+    (
+        {"bias": ones(16)},
+        "bias must have shape (2, 16) for weight of shape (2, 32, 16), not (16,); pass a "
+        "number a column",
+    ),
+    (
+        {"bias": [ones(16)] * 2},
+        "bias must have as many tensors as weight, 1, not 2; pass one for each",
+    ),
+    (
+        HALF | {"scale": ones(2, 15, dtype=F32)},
+        "scale must have shape (2, 16) for weight of shape (2, 32, 16), not (2, 15); pass"
+        " a number a column",
+    ),
+    (
+        HALF | {"per_token_scale": ones(5, dtype=F32)},
+        "per_token_scale must have shape (6,) for x of shape (6, 32), not (5,); pass a "
+        "number a row",
+    ),
+    (
+        HALF | {"per_token_scale": [ones(6, dtype=F32)] * 2},
+        "per_token_scale must have as many tensors as x, 1, not 2; pass one for each",
+    ),
+    (
+        {"act_type": 3},
+        "act_type must be one of 0 (none), 1 (relu), 2 (gelu_tanh), 4 (fast_gelu), 5 "
+        "(silu), not 3; apply another function to the output",
+    ),
+    (
+        {"act_type": 1},
+        "act_type must be 0 with float16 x, float16 weight and float16 output, not 1; "
+        "apply the activation to the output",
+    ),
+    (
+        HALF | {"act_type": 3},
+        "act_type must be one of 0 (none), 1 (relu), 2 (gelu_tanh), 4 (fast_gelu), 5 "
+        "(silu), not 3; apply another function to the output",
+    ),
+    (
+        {"act_type": True},
+        "act_type must be an integer, not True; pass one without quotes or a point",
+    ),
+    (
+        {"split_item": 4},
+        "split_item must be 0, 1, 2 or 3, not 4; pass 0 or 1 for an output for each "
+        "group, 2 or 3 for one",
+    ),
+    ({"split_item": 0}, "split_item must be 2 or 3 with group_type=0, not 0; change it"),
+    (
+        {"group_type": None},
+        "group_type must be given unless group_list is a list of integers, not None; pass"
+        " -1, 0 or 2",
+    ),
+    ({"group_type": 1}, "group_type must be -1, 0 or 2, not 1; pass 0 to group the rows of x"),
+    (
+        STATIC | {"group_type": 2},
+        "group_type must be -1 or 0 with int8 x, int8 weight and int8 output, not 2; change it",
+    ),
+    (STATIC | {"group_type": -1}, "group_list must be None with group_type=-1; leave it out"),
+    ({"group_type": -1}, "group_list must be None with group_type=-1; leave it out"),
+    (
+        {"group_list_type": 3},
+        "group_list_type must be 0, 1 or 2, not 3; pass 0 for ends, 1 for rows, 2 for "
+        "pairs of an expert and its rows",
+    ),
+    (
+        {"group_list_type": 2},
+        "group_list_type must be 0 or 1 with float16 x, float16 weight and float16 "
+        "output, not 2; list the ends or the rows of all experts",
+    ),
+    (
+        {"group_list": None},
+        "group_list must be given with group_type=0 and one x, not None; pass the end of "
+        "each group",
+    ),
+    (
+        {"group_list": np.array([2, 6], I32)},
+        "group_list must be int64 on {series}, not int32; convert it",
+    ),
+    (
+        {"group_list": np.array([[2, 6]])},
+        "group_list must have shape (e,) with group_list_type=0, not (1, 2); pass a number a group",
+    ),
+    (
+        {"group_list": np.array([6])},
+        "group_list must have as many groups as there are weights, 2, not 1; pass one for each",
+    ),
+    (
+        {"group_list": np.array([3, 2])},
+        "group_list must not decrease, but a group has -1 rows; pass the groups in order",
+    ),
+    (
+        {"group_list": np.array([3, 7])},
+        "group_list must list at most the 6 rows of x, not 7; pass the groups of this x",
+    ),
+    (
+        {"group_list": np.array([7, -1]), "group_list_type": 1},
+        "group_list must have no negative numbers, but a group has -1 rows; pass the "
+        "groups in order",
+    ),
+    (
+        {"group_list": np.array([-1, 6])},
+        "group_list must not decrease, but a group has -1 rows; pass the groups in order",
+    ),
+    (
+        HALF | {"group_list": np.array([[0, 2], [2, 1]]), "group_list_type": 2},
+        "group_list must name experts from 0 to 1, not 2; pass the number of a weight",
+    ),
+    (
+        {"group_list": [2, 6], "group_list_type": 1},
+        "group_list_type must be 0 if group_list is a list of integers, not 1; pass the "
+        "end of each group",
+    ),
+    (
+        {"group_list": [2, "6"]},
+        "group_list[1] must be an integer, not '6'; pass one without quotes or a point",
+    ),
+    (
+        {"group_list": [2, 6]},
+        "weight must be a list of (k, n) matrices if group_list is a list of integers, "
+        "not of shape (2, 32, 16); unbind it, or pass group_list as a tensor",
+    ),
+    (
+        {"x": ones(2, 3, 32)},
+        "x must have two dimensions with group_type=0, not shape (2, 3, 32); reshape it",
+    ),
+    ({"x": ones(32)}, "x must have at least two dimensions, not 1; reshape it"),
+    (
+        {"weight": ones(32, 16)},
+        "group_list must have as many groups as there are weights, 1, not 2; pass one for each",
+    ),
+    (
+        {"weight": ones(2, 2, 32, 16)},
+        "weight must have the shape (e, k, n), not shape (2, 2, 32, 16); reshape it",
+    ),
+    (
+        {"weight": ones(2, 31, 16)},
+        "weight must have as many rows as x has columns, 32, not 31; pass x as (m, k) and"
+        " weight as (k, n)",
+    ),
+    ({"x": ones(0, 32)}, "x must not be empty, not of shape (0, 32); leave the call out"),
+    (
+        {"x": ones(32, 6).T},
+        "x must be contiguous with group_type=0, not a transposed view; make it contiguous",
+    ),
+    (
+        {"weight": [ones(32, 16), ones(32, 17)]},
+        "weight[1] must have as many columns as weight[0], 16, not 17; pad it",
+    ),
+    (
+        {"weight": [ones(32, 16), ones(31, 16)]},
+        "weight[1] must have as many rows as x has columns, 32, not 31; pass x as (m, k) "
+        "and weight as (k, n)",
+    ),
+    (
+        {"x": [ones(3, 32)] * 3, "weight": [ones(32, 16)] * 2},
+        "x and weight must be one tensor each, one tensor and several or as many tensors "
+        "with group_type=0 and split_item=3, not 3 and 2 tensors; change the lists",
+    ),
+    (
+        {"x": [ones(3, 32)] * 2, "weight": ones(2, 32, 16)},
+        "x and weight must be one tensor each, one tensor and several or as many tensors "
+        "with group_type=0 and split_item=3, not 2 and 1 tensors; change the lists",
+    ),
+    (
+        {"weight": TensorSpec((2, 32, 65536), "float16")},
+        "the last dimension of weight must be at most 65535, not 65536; split the call",
+    ),
+    (
+        {"weight": Tensor.of(ones(2, 32, 17), "FRACTAL_NZ")},
+        "weight in FRACTAL_NZ must have k and n that are multiples of 16 and 16, not 32 "
+        "and 17; pad it",
+    ),
+    (
+        {"weight": Tensor.of(ones(2, 33, 16), "FRACTAL_NZ", transposed=True), "x": ones(6, 33)},
+        "weight in FRACTAL_NZ must have k and n that are multiples of 16 and 16, not 33 "
+        "and 16; pad it",
+    ),
+    (
+        EACH | {"group_list": np.array([6, 12])},
+        "group_list must be None with group_type=-1; leave it out",
+    ),
+    (
+        EACH | {"x": [ones(6, 32), ones(2, 3, 32)]},
+        "x[1] must have two to six dimensions, all as many, with group_type=-1, not shape"
+        " (2, 3, 32); reshape it",
+    ),
+    (
+        EACH | {"x": [ones(*(1,) * 6, 32)] * 2},
+        "x[0] must have two to six dimensions, all as many, with group_type=-1, not shape"
+        " (1, 1, 1, 1, 1, 1, 32); reshape it",
+    ),
+    (EACH | {"split_item": 2}, "split_item must be 0 or 1 with group_type=-1, not 2; change it"),
+    (
+        {
+            "x": [ones(2, 32), ones(4, 32)],
+            "weight": [ones(32, 16)] * 2,
+            "group_list": np.array([3, 6]),
+        },
+        "group_list must give x[0] its 2 rows, not 3; leave it out",
+    ),
+    (
+        ALONG | {"x": ones(6, 32)},
+        "x must be the transposed view of a (k, m) matrix with group_type=2, not "
+        "contiguous; pass the .T of one",
+    ),
+    (
+        ALONG | {"weight": ones(16, 32).T},
+        "weight must be contiguous with group_type=2, not a transposed view; make it contiguous",
+    ),
+    (
+        ALONG | {"weight": ones(31, 16)},
+        "weight must have as many rows as x has columns, 32, not 31; pass x as (m, k) and"
+        " weight as (k, n)",
+    ),
+    (ALONG | {"bias": ones(2, 16)}, "bias must be None with group_type=2; leave it out"),
+    (
+        ALONG | {"group_list": np.array([2, 33])},
+        "group_list must list at most the 32 columns of x, not 33; pass the groups of this x",
+    ),
+    (
+        ALONG | {"weight": [ones(20, 16)] * 2, "split_item": 0, "group_list": None},
+        "weight must have at most as many rows as x has columns, 32, not 40; pass x as "
+        "(m, k) and weight as (k, n)",
+    ),
+    (
+        ALONG | {"weight": [ones(16, 16)] * 2, "split_item": 0},
+        "group_list must be None with group_type=2 and several weights; leave it out",
+    ),
+    (
+        ALONG | {"group_list": None},
+        "group_list must be given with group_type=2 and one x, not None; pass the end of "
+        "each group",
+    ),
+    (
+        {"tuning_config": 3},
+        "tuning_config must be a list of integers, not 3; pass for example [128]",
+    ),
+    (
+        {"tuning_config": [7]},
+        "tuning_config[0] must lie in [0, 6], the rows of x, not 7; pass the rows that an"
+        " expert is expected to have",
+    ),
+    (
+        {"tuning_config": ["a"]},
+        "tuning_config[0] must be an integer, not 'a'; pass one without quotes or a point",
+    ),
+    (
+        STATIC | {"scale": np.full((2, 16), 1 << 46 | 1 << 36, I64)},
+        "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param "
+        "never does and that is not simulated; pack it with npu_trans_quant_param",
+        Code.UNSUPPORTED,
+    ),
+    (
+        STATIC | {"scale": np.full((2, 16), 1, I64)},
+        "scale must have bit 46 set for an int8 output, without it the kernel writes "
+        "uint8; pack it with npu_trans_quant_param",
+    ),
+    (
+        {"group_list": np.arange(1025)},
+        "group_list must have at most 1024 groups with one tensor of weight, not 1025; "
+        "split the call",
+    ),
+    (EACH | {"group_list": [6, 11]}, "group_list must give x[1] its 6 rows, not 5; leave it out"),
+    (
+        {"group_list": [2, 6], "weight": [ones(32, 16)] * 3},
+        "group_list must have as many groups as there are weights, 3, not 2; pass one for each",
+    ),
+    (
+        {"group_list": np.arange(129) // 22, "weight": [ones(32, 16)] * 128},
+        "group_list must have at most 128 groups with several tensors of weight, not 129;"
+        " split the call",
+    ),
+]
+"""What differs from BASE, what is said of it, and its code unless that is 161002."""
+
+
+def check(series: str, call: dict[str, Any]) -> Any:
+    return ops.load(OP).check(devices.load(LINES[series]), **(BASE | call))
+
+
+@pytest.mark.parametrize("series", NEW)
+def test_what_is_refused(series: str, subtests: pytest.Subtests) -> None:
+    for wrong, message, *rest in REFUSED:
+        code = rest[0] if rest else Code.INVALID_PARAMETER
+        whole = f"{OP}: {message.format(series=series)} [{code.value}]"
+        with subtests.test(message):
+            with pytest.raises(OpError, match="^" + re.escape(whole) + "$") as caught:
+                check(series, wrong)
+            assert caught.value.code is code
+
+
+def test_the_chip_must_be_of_a2_or_a3() -> None:
+    message = (
+        f"{OP}: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, "
+        f"whose kernel of fp16 is not simulated; multiply each group with matmul [361001]"
+    )
+    with pytest.raises(OpError, match="^" + re.escape(message) + "$"):
+        check("Atlas inference", {})
+
+
+# ---- what is accepted ----
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.x.bits >= 8])
+@pytest.mark.parametrize("series", NEW)
+def test_the_types_of_the_table_go_together(case: Any, series: str) -> None:
+    if case.weight.bits < 8:
+        pytest.skip("int4 comes packed")
+    call: dict[str, Any] = {"x": TensorSpec((6, 32), case.x.name)}
+    call |= {"output_dtype": case.output.name, "group_list": TensorSpec((2,), "int64")}
+    for name in ("antiquant_scale", "antiquant_offset") if case.has_antiquant else ():
+        call[name] = TensorSpec((2, 64), case.x.name)
+    if case.per_token == "required":
+        call["per_token_scale"] = TensorSpec((6,), "float32")
+    for layout in case.layouts:
+        call["weight"] = TensorSpec((2, 32, 64), case.weight.name, layout)
+        for bias in case.bias if case.needs_bias else (None, *case.bias):
+            for scale in case.scale or (None,):
+                given = {"bias": bias, "scale": scale}
+                numbers = {k: TensorSpec((2, 64), v.name) for k, v in given.items() if v}
+                problem = check(series, call | numbers)
+                assert problem.case is case
+                assert problem.output == TensorSpec((6, 64), case.output.name)
+
+
+def test_every_case_names_what_serves_it() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert set(case.group_types) <= {-1, 0, 2}
+
+
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        (EACH, [(6, 16), (6, 16)]),
+        (EACH | {"x": [ones(2, 3, 32)] * 2}, [(2, 3, 16)] * 2),
+        (ALONG, [(2, 6, 16)]),
+        (ALONG | {"weight": [ones(16, 16), ones(16, 8)], "group_list": None, "split_item": 1},
+         [(6, 16), (6, 8)]),
+        ({"weight": [ones(32, 16)] * 2, "group_list": [2, 6], "group_type": None, "split_item": 0},
+         [(2, 16), (4, 16)]),
+        ({"bias": [], "scale": [], "activation_input": []}, [(6, 16)]),
+    ],
+)  # fmt: skip
+def test_outputs_are_those_of_the_groups(call: Any, shapes: Any) -> None:
+    assert [spec.shape for spec in check("Atlas A2", call).outputs.values()] == shapes
+
+
+def test_parameters_of_later_chips_must_be_none() -> None:
+    message = (
+        f"{OP}: x_dtype must be None on the chips that are simulated, not given; leave it out "
+        f"[161002]"
+    )
+    with pytest.raises(OpError, match="^" + re.escape(message) + "$"):
+        run(OP, **BASE, x_dtype="int8", device="ascend910b2")

@@ -1,0 +1,220 @@
+"""npu_grouped_matmul with weights of int4, by int4 and by int8: values, tiles and refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import assert_same
+
+from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
+from npusim.data.dtypes import pack_int4
+
+OP = "npu_grouped_matmul"
+A2, A3 = "ascend910b2", "ascend910_9391"
+REFERENCE = ops.load(OP).reference
+F16, F32 = np.float16, np.float32
+
+
+def packed(numbers: Any) -> Any:
+    """int4 `(..., rows, columns)`, eight to an int32."""
+    words = pack_int4(np.ascontiguousarray(numbers)).view(np.int32)
+    return words.reshape(*numbers.shape[:-1], -1)
+
+
+def words(rng: np.random.Generator, *shape: int) -> Any:
+    """Scales as the low words of uint64, the high ones zero."""
+    return (rng.random(shape, F32) * F32(0.01)).view(np.uint32).astype(np.uint64)
+
+
+def call_of(
+    rng: np.random.Generator,
+    counts: list[int],
+    sizes: tuple[int, int],
+    groups: int,
+    *,
+    x: str = "int8",
+    layout: str = "ND",
+    dtype: str = "float16",
+) -> dict[str, Any]:
+    """A call with *counts* rows of each expert, and *groups* of k with scales of their own."""
+    (k, n), m, experts = sizes, sum(counts), len(counts)
+    numbers = rng.integers(-8, 8, (experts, k, n)).astype(np.int8)
+    weight: Any = packed(numbers)
+    if layout == "turned":
+        weight = packed(numbers.swapaxes(1, 2)).swapaxes(1, 2)
+    elif layout == "NZ":
+        weight = Tensor.of(weight, "FRACTAL_NZ")
+    call: dict[str, Any] = {
+        "weight": [weight],
+        "scale": [words(rng, experts, groups, n) if groups else words(rng, experts, n)],
+        "per_token_scale": [rng.random(m, F32)],
+        "split_item": 3,
+        "group_type": 0,
+        "group_list_type": 1,
+        "group_list": np.array(counts),
+        "output_dtype": dtype,
+    }
+    if x == "int8":
+        bias = [rng.normal(0, 9, (experts, n)).astype(F32)]
+        return call | {"x": [rng.integers(-128, 128, (m, k)).astype(np.int8)], "bias": bias}
+    return call | {"x": [packed(rng.integers(-8, 8, (m, k)).astype(np.int8))]}
+
+
+# ---- values ----
+
+
+COUNTS = st.lists(st.sampled_from([0, 1, 3, 70]), min_size=1, max_size=3).filter(any)
+
+
+@settings(max_examples=10)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=COUNTS,
+    groups=st.sampled_from([1, 2, 3]),
+    n=st.sampled_from([64, 520]),
+    layout=st.sampled_from(["ND", "NZ"]),
+    dtype=st.sampled_from(["float16", "bfloat16"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_int8_by_int4_equals_the_reference(
+    device: str, counts: list[int], groups: int, n: int, layout: str, dtype: str, seed: int
+) -> None:
+    n = n // 64 * 64 if layout == "NZ" else n
+    rng = np.random.default_rng(seed)
+    call = call_of(rng, counts, (256 * groups, n), groups, layout=layout, dtype=dtype)
+    if groups == 1 and n * len(counts) <= 4 * sum(counts):
+        return
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "a8w4"
+    assert_same(found.output, REFERENCE(**call))
+
+
+@settings(max_examples=10)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=COUNTS,
+    groups=st.sampled_from([0, 1, 2, 4]),
+    n=st.sampled_from([64, 520]),
+    layout=st.sampled_from(["ND", "NZ", "turned"]),
+    dtype=st.sampled_from(["float16", "bfloat16"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_int4_by_int4_equals_the_reference(
+    device: str, counts: list[int], groups: int, n: int, layout: str, dtype: str, seed: int
+) -> None:
+    n = n // 64 * 64 if layout == "NZ" else n
+    rng = np.random.default_rng(seed)
+    call = call_of(rng, counts, (384, n), groups, x="int4", layout=layout, dtype=dtype)
+    if seed % 3 == 0:
+        call["tuning_config"] = [sum(counts)]
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "a4w4"
+    assert_same(found.output, REFERENCE(**call))
+
+
+def test_groups_of_k_are_added_up_in_float16() -> None:
+    """2048 and three times 1 are 2048 in fp16, one after the other; exactly they are 2051."""
+    numbers = np.zeros((1, 1024, 8), np.int8)
+    numbers[0, ::256] = 1
+    scale = np.ones((1, 4, 8), F32)
+    scale[0, 0] = 2048
+    call: dict[str, Any] = {
+        "x": [packed(np.eye(1, 1024, dtype=np.int8) * 0 + (np.arange(1024) % 256 == 0))],
+        "weight": [packed(numbers)],
+        "scale": [scale.view(np.uint32).astype(np.uint64)],
+        "per_token_scale": [np.ones(1, F32)],
+        "group_list": np.array([1]),
+        "split_item": 3,
+        "group_type": 0,
+        "output_dtype": "float16",
+    }
+    call["x"] = [packed((np.arange(1024) % 256 == 0).astype(np.int8).reshape(1, -1))]
+    y = run(OP, **call, device=A2, timing=False).output
+    assert y.tolist() == [[2048.0] * 8]
+
+
+# ---- how it is split ----
+
+
+@pytest.mark.parametrize(
+    ("x", "rows", "tuning", "tile"),
+    [
+        ("int8", 16, None, (32, 512, 128)),
+        ("int8", 64, None, (64, 512, 128)),
+        ("int8", 512, None, (128, 256, 256)),
+        ("int32", 64, None, (64, 512, 128)),
+        ("int32", 512, [65], (128, 256, 256)),
+    ],
+)
+def test_the_tiles(x: str, rows: int, tuning: Any, tile: tuple[int, int, int]) -> None:
+    spec, operator = devices.load(A2), ops.load(OP)
+    k = 2048 if x == "int8" else 256
+    more = {"bias": [TensorSpec((8, 4096), "float32")], "group_list_type": 1}
+    problem = operator.check(
+        spec, [TensorSpec((rows, k), x)], [TensorSpec((8, 2048, 512), "int32")],
+        scale=[TensorSpec((8, 8, 4096), "uint64")], output_dtype="bfloat16", split_item=3,
+        per_token_scale=[TensorSpec((rows,), "float32")], group_list=TensorSpec((8,), "int64"),
+        group_type=0, tuning_config=tuning, **(more if x == "int8" else {}),
+    )  # fmt: skip
+    plan = operator.tile(spec, problem)
+    assert plan is not None
+    assert (plan.tile.m, plan.tile.n, plan.tile.k) == tile
+
+
+# ---- what is refused ----
+
+RNG = np.random.default_rng(0)
+MIXED = call_of(RNG, [3, 2], (512, 64), 2)
+INT4 = call_of(RNG, [3, 2], (512, 64), 2, x="int4")
+WITH = " with int8 x, int32 weight and float16 output"
+OF = " with int32 x, int32 weight and float16 output"
+ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
+    (MIXED, {"group_list_type": 0, "group_list": np.array([3, 5])},
+     f"group_list_type must be 1{WITH}, not 0; list the rows of each group",
+     Code.INVALID_PARAMETER),
+    (MIXED, {"weight": [packed(np.zeros((2, 64, 512), np.int8)).swapaxes(1, 2)]},
+     f"weight must be contiguous{WITH}, not a transposed view; turn it", Code.INVALID_PARAMETER),
+    (MIXED, {"x": [np.ones((5, 500), np.int8)], "weight": [np.ones((2, 500, 8), np.int32)]},
+     f"k must be a multiple of 64 up to 18432 and n one of 8{WITH}, not 500 and 64; pad weight, or "
+     "split the call", Code.INVALID_PARAMETER),
+    (MIXED, {"scale": [words(RNG, 2, 4, 64)]},
+     f"scale must have 1 or 2 groups of k{WITH} and k = 512, not 4; pass a scale for each 256 of k",
+     Code.INVALID_PARAMETER),
+    (MIXED, {"scale": [words(RNG, 2, 64, 2)]},
+     f"scale must have shape (2, 64) or (2, groups of k, 64){WITH}, not (2, 64, 2); pass a number "
+     "a column", Code.INVALID_PARAMETER),
+    (MIXED, {"tuning_config": [1, 1]},
+     f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is not "
+     "simulated; pass the first one", Code.UNSUPPORTED),
+    (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors",
+     Code.NULL_POINTER),
+    (call_of(RNG, [40, 40], (512, 64), 1), {},
+     f"x must have fewer rows{WITH} and one scale a column, not 80 for 64 columns and 2 experts, "
+     "whose kernel is not simulated; split the call, or pass scales of groups", Code.UNSUPPORTED),
+    (call_of(RNG, [16], (256, 512), 1, layout="NZ"), {},
+     f"weight must be in ND{WITH} of shape (1, 256, 64), not FRACTAL_NZ, whose kernel is not "
+     "simulated; pass it through npu_format_cast(..., 2)", Code.UNSUPPORTED),
+    (INT4, {"scale": [words(RNG, 2, 3, 64)]},
+     f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",
+     Code.INVALID_PARAMETER),
+    (INT4, {"per_token_scale": None},
+     "per_token_scale must be given, not None; pass a list of tensors", Code.NULL_POINTER),
+    (INT4, {"bias": [np.ones((2, 64), F32)]}, f"bias must be None{OF}; leave it out",
+     Code.INVALID_PARAMETER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "wrong", "message", "code"), ROWS)
+def test_what_is_checked_before_the_launch(
+    base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
+) -> None:
+    for device in (A2, A3):
+        with pytest.raises(OpError, match=f"^{re.escape(f'{OP}: {message} [{code.value}]')}$"):
+            run(OP, **base | wrong, device=device, timing=False)
+    for right in (MIXED, INT4):
+        assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))

@@ -1,0 +1,283 @@
+"""Rows sorted by their experts: what comes out, bit for bit, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import (
+    BF16,
+    NEW,
+    OLD,
+    Row,
+    assert_accepted,
+    assert_all_same,
+    assert_refused,
+    on_each_line,
+    rows_of_floats,
+)
+
+from npusim import Code, TensorSpec, ops, run
+from npusim.isa import Load, MrgSort, Sort32, global_operand
+
+OP = "npu_moe_init_routing_v2"
+A2, A3 = "ascend910b2", "ascend910_9391"
+
+
+def outputs(x: Any, experts: Any, **kwargs: Any) -> list[Any]:
+    given = {"expert_num": 4, "expert_tokens_num_flag": True} | kwargs
+    found = run(OP, np.asarray(x), np.int32(experts), device=A2, timing=False, **given)
+    return [np.asarray(output).tolist() for output in found.outputs.values()]
+
+
+# ---- values ----
+
+X, EXPERTS = np.float32([[10], [20], [30]]), [[2, 0], [2, 3], [0, 2]]
+
+
+def test_rows_are_sorted_by_expert_and_keep_their_order() -> None:
+    rows, index, counts, scales = outputs(X, EXPERTS)
+    assert rows == [[10], [30], [10], [20], [30], [20]]
+    assert index == [2, 0, 3, 5, 1, 4]
+    assert counts == [2, 2, 5, 6]
+    assert scales == [0] * 6
+
+
+def test_the_index_may_say_where_rows_came_from() -> None:
+    assert outputs(X, EXPERTS, row_idx_type=1)[1] == [1, 4, 0, 2, 5, 3]
+
+
+def test_counts_may_be_those_of_each_expert_or_pairs() -> None:
+    assert outputs(X, EXPERTS, expert_tokens_num_type=1)[2] == [2, 0, 3, 1]
+    pairs = outputs(X, EXPERTS, expert_tokens_num_type=2)[2]
+    assert pairs == [[0, 2], [2, 3], [3, 1], [0, 0]]
+    assert outputs(X, EXPERTS, expert_tokens_num_flag=False)[2] == [0] * 4
+
+
+def test_experts_that_are_not_active_come_last_and_are_left_alone() -> None:
+    rows, index, counts, _ = outputs(X, EXPERTS, active_expert_range=[2, 3])
+    assert rows == [[10], [20], [30], [0], [0], [0]]
+    assert index == [0, 3, 1, 4, 5, 2]
+    assert counts == [3]
+    pairs = outputs(X, EXPERTS, active_expert_range=[2, 4], expert_tokens_num_type=2)[2]
+    assert pairs == [[2, 3], [3, 1], [0, 0], [0, 0]]
+
+
+def test_halves_go_away_from_zero_when_rows_are_quantised() -> None:
+    x = np.float32([[127, 2.5, -2.5, 1.4999]])
+    rows, _, _, scales = outputs(x, [[1]], quant_mode=1)
+    assert (rows, scales) == ([[127, 3, -3, 1]], [1])
+
+
+def test_what_is_cut_does_not_round_up() -> None:
+    """126.49999 is 126.5 as the nearest float16, and 126.4375 when cut."""
+    rows = outputs(np.float32([[127, 126.49999]]), [[1]], quant_mode=1)[0]
+    assert rows == [[127, 126]]
+
+
+def test_the_kernel_of_single_tokens_rounds_halves_to_even() -> None:
+    x = np.zeros((1, 7168), BF16)
+    x[0, :3] = 127, 2.5, -2.5
+    given = {
+        "scale": np.ones((256, 7168), np.float32),
+        "expert_num": 256,
+        "expert_tokens_num_type": 2,
+        "quant_mode": 1,
+    }
+    experts = [[5, 3, 200, 7, 0, 255, 8, 9]]
+    assert outputs(x, experts, **given)[0][0][:3] == [127, 2, -2]
+    assert outputs(x, experts, **(given | {"expert_tokens_num_type": 1}))[0][0][:3] == [127, 3, -3]
+
+
+def test_rows_of_zeros_nan_and_infinities() -> None:
+    x = np.float32([[0, -0.0, 0], [1, np.nan, 2], [np.inf, 1, -np.inf]])
+    rows, _, _, scales = outputs(x, [[0], [1], [2]], quant_mode=1)
+    assert rows == [[0] * 3] * 3
+    assert scales[0] == 0
+    assert np.isnan(scales[1])
+    assert scales[2] == np.inf
+
+
+def test_each_expert_has_its_scales() -> None:
+    x, scale = np.float32([[2, 1]]), np.float32([[1, 1], [0.5, 2]])
+    found = outputs(x, [[3, 2]], quant_mode=1, scale=scale, active_expert_range=[2, 4])
+    assert found[0] == [[127, 64], [64, 127]]
+    np.testing.assert_allclose(found[3], np.float32([2, 2]) / np.float32(127))
+
+
+@settings(max_examples=20)
+@given(
+    device=st.sampled_from([A2, A3]),
+    sizes=st.sampled_from([(1, 16, 1), (7, 40, 3), (100, 129, 4), (64, 16, 8), (3, 100000, 2)]),
+    experts=st.sampled_from([1, 4, 40, 256]),
+    dtype=st.sampled_from([np.float16, BF16, np.float32, np.int8]),
+    kind=st.integers(0, 2),
+    index=st.integers(0, 1),
+    is_part=st.booleans(),
+    has_counts=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_equals_the_reference(
+    device: str,
+    sizes: tuple[int, int, int],
+    experts: int,
+    dtype: Any,
+    kind: int,
+    index: int,
+    is_part: bool,
+    has_counts: bool,
+    seed: int,
+) -> None:
+    rng, (tokens, width, k) = np.random.default_rng(seed), sizes
+    first = int(rng.integers(0, experts)) if is_part else 0
+    given: dict[str, Any] = {
+        "x": rng.integers(-99, 99, (tokens, width)).astype(dtype),
+        "expert_idx": rng.integers(0, experts, (tokens, k)).astype(np.int32),
+        "expert_num": experts,
+        "expert_tokens_num_type": kind,
+        "expert_tokens_num_flag": has_counts,
+        "row_idx_type": index,
+        "active_expert_range": [first, int(rng.integers(first, experts)) + 1] if is_part else [],
+    }
+    found = run(OP, **given, device=device, timing=False)
+    assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
+
+
+@settings(max_examples=15)
+@given(
+    device=st.sampled_from([A2, A3]),
+    sizes=st.sampled_from([(1, 16, 1), (7, 40, 3), (60, 129, 4), (2, 8192, 2)]),
+    dtype=st.sampled_from([np.float16, BF16, np.float32]),
+    scaled=st.sampled_from([0, 1, 5]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_quantised_rows_equal_the_reference(
+    device: str, sizes: tuple[int, int, int], dtype: Any, scaled: int, seed: int
+) -> None:
+    rng, (tokens, width, k) = np.random.default_rng(seed), sizes
+    given: dict[str, Any] = {
+        "x": rows_of_floats(rng, (tokens, width), dtype),
+        "expert_idx": rng.integers(0, 9, (tokens, k)).astype(np.int32),
+        "scale": rows_of_floats(rng, (scaled, width), np.float32) if scaled else None,
+        "expert_num": 9,
+        "quant_mode": 1,
+        "active_expert_range": [2, 7] if scaled else [],
+    }
+    found = run(OP, **given, device=device, timing=False)
+    assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
+
+
+@pytest.mark.slow
+def test_lists_beyond_one_core_are_merged() -> None:
+    rng = np.random.default_rng(5)
+    given: dict[str, Any] = {
+        "x": rng.integers(-99, 99, (5000, 8)).astype(np.int8),
+        "expert_idx": rng.integers(0, 64, (5000, 6)).astype(np.int32),
+        "expert_num": 64,
+        "expert_tokens_num_flag": True,
+    }
+    for active in ([], [10, 30]):
+        call = given | {"active_expert_range": active}
+        found = run(OP, **call, device=A2, timing=False)
+        assert found.template == "many_cores"
+        assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**call))
+
+
+def test_no_token_is_no_work() -> None:
+    found = run(OP, np.zeros((0, 8), np.int8), np.zeros((0, 2), np.int32), expert_num=3, device=A2)
+    assert found.time_us == 0
+
+
+# ---- the schedule ----
+
+
+def test_one_core_sorts_and_all_copy() -> None:
+    x = np.zeros((48, 16), np.float16)
+    experts = np.arange(48, dtype=np.int32)[::-1].reshape(48, 1)
+    found = run(OP, x, experts, expert_num=48, device=A2)
+    assert found.trace is not None
+    assert (len(found.trace.lanes), found.template) == (48, "one_core")
+    programs = [lane.program.ops for lane in found.trace.lanes]
+    sorts = [[op.dst.count for op in ops if isinstance(op, Sort32)] for ops in programs]
+    assert sorts == [[64], *[[]] * 47]
+    assert [op.counts for op in programs[0] if isinstance(op, MrgSort)] == [(32, 32)]
+    loads = [global_operand(op) for op in programs[5] if isinstance(op, Load)]
+    assert [str(place) for place in loads if place and place.name == "x"] == ["x+1344 32 B"]
+
+
+def test_without_values_choices_go_to_the_experts_in_turn() -> None:
+    x = TensorSpec((64, 64), "bfloat16")
+    times = {
+        run(OP, x, experts, expert_num=8, device=A2, values=False).time_us
+        for experts in (
+            TensorSpec((64, 2), "int32"), (np.arange(128, dtype=np.int32) % 8).reshape(64, 2),
+        )
+    }  # fmt: skip
+    assert len(times) == 1
+
+
+# ---- what is refused ----
+
+BASE = {
+    "x": np.ones((4, 16), np.float16),
+    "expert_idx": np.zeros((4, 2), np.int32),
+    "expert_num": 4,
+}
+QUANT = {"quant_mode": 1}
+ROWS = [
+    Row({}, "the chip must have the kernel MoeInitRoutingV3 of Atlas A2, not be one of {series}; "
+        "run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({"quant_mode": 0},
+        "quant_mode must be -1 or 1, not 0; pass -1", QUANT, NEW),
+    Row({"drop_pad_mode": 1},
+        "drop_pad_mode must be 0, not 1; pass 0", {}, NEW),
+    Row({"active_num": 4},
+        "active_num must be -1 or 8, not 4; pass -1",
+        {"active_num": 8}, NEW),
+    Row({"expert_tokens_num_type": 3},
+        "expert_tokens_num_type must be 0, 1 or 2, not 3; pass 0",
+        {"expert_tokens_num_type": 2}, NEW),
+    Row({"row_idx_type": 2},
+        "row_idx_type must be 0 or 1, not 2; pass 0",
+        {"row_idx_type": 1}, NEW),
+    Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); reshape it",
+        {}, NEW),
+    Row({"expert_idx": np.zeros((3, 2), np.int32)},
+        "expert_idx must have shape (4, k), a row for each of x, not (3, 2); pass what the gate "
+        "gives", {}, NEW),
+    Row(QUANT | {"x": np.ones((4, 8193), np.float16)},
+        "x must have at most 8192 columns for quant_mode=1, not 8193; longer rows are not "
+        "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}, NEW),
+    Row({"expert_num": -1},
+        "expert_num must be from 1 to 2048, not -1; pass how many there are",
+        {"expert_num": 2048}, NEW),
+    Row({"active_expert_range": [1]},
+        "active_expert_range must be empty or two numbers, not [1]; pass the first expert and the "
+        "one behind the last", {"active_expert_range": [1, 2]}, NEW),
+    Row({"active_expert_range": [2, 2]},
+        "active_expert_range must name experts in [0, 4), not [2, 2); correct it",
+        {"active_expert_range": (0, 4)}, NEW),
+    Row({"scale": np.ones((4, 16), np.float32)},
+        "scale must be None for quant_mode=-1, whose scales are not simulated, not given; gather "
+        "it by expanded_row_idx", QUANT | {"scale": np.ones((4, 16), np.float32)}, NEW),
+    Row(QUANT | {"scale": np.ones((3, 16), np.float32)},
+        "scale must have shape (1, 16) or (4, 16), a row for each active expert, not (3, 16); pass "
+        "one of them", QUANT | {"scale": np.ones((1, 16), np.float32)}, NEW),
+    *(
+        Row({"expert_idx": np.full((4, 2), expert, np.int32)},
+            f"expert_idx must name experts in [0, 4), not {expert}; raise expert_num, or correct "
+            f"it", {"expert_idx": np.full((4, 2), 3, np.int32)}, NEW)
+        for expert in (4, -1)
+    ),
+]  # fmt: skip
+
+
+@on_each_line(ROWS)
+def test_each_constraint(series: str, rows: list[Row]) -> None:
+    for row in rows:
+        assert_refused(OP, BASE | row.wrong, row, series)
+        if series in NEW:
+            assert_accepted(OP, BASE | row.right, series)
