@@ -115,6 +115,18 @@ CALLS: dict[str, dict[str, Any]] = {
         "input_layout": "TND",
         "sparse_mode": 3,
     },
+    "npu_fused_infer_attention_score_v2": {
+        "query": ones(4, 2, 16),
+        "key": ones(4, 1, 16),
+        "value": ones(4, 1, 16),
+        "atten_mask": STENCIL,
+        "actual_seq_qlen": [4],
+        "actual_seq_kvlen": [4],
+        "num_query_heads": 2,
+        "num_key_value_heads": 1,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    },
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
     "npu_quant_matmul": {
         "x1": ones(4, 16, dtype=np.int8),

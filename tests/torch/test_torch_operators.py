@@ -163,6 +163,23 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "attention, second version": (
+        "npu_fused_infer_attention_score_v2",
+        {
+            "query": half(5, 2, 32),
+            "key": half(5, 2, 32),
+            "value": half(5, 2, 32),
+            "atten_mask": torch.triu(torch.ones(2048, 2048), 1).bool(),
+            "actual_seq_qlen": [2, 5],
+            "actual_seq_kvlen": [2, 5],
+            "num_query_heads": 2,
+            "softmax_scale": 0.125,
+            "input_layout": "TND",
+            "sparse_mode": 3,
+            "return_softmax_lse": True,
+        },
+        {},
+    ),
     "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
     "norm of a sum": (
         "npu_add_rms_norm",

@@ -31,15 +31,16 @@ Simulated are:
   other, and lengths are sums of lengths so far. Or keys lie in a cache `(blocks, block_size, heads
   x columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
   and actual_seq_lengths_kv is the length of each request.
-* FAI: layout TND, sparse_mode 0 without a mask, and 3, causal, with the stencil `numpy.triu(ones,
-  1)` of 2048 x 2048 whatever the lengths are; nonzero hides.
+* FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
+  x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
+  behind; each token sees a key.
 * FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
-  or without one, 2 left-up and 3 right-down causal, 4 a band from pre_tokens before to next_tokens
-  behind the diagonal that ends at the last key. In sparse_mode 0 pre_tokens and next_tokens hide
-  nothing (assumed); where each request has one token, modes 2 to 4 do not count. Bit 1 of
-  inner_precise empties rows that a mask of the call's own hides from all keys, which otherwise are
-  the mean of the values; bit 0 changes nothing. Tokens that come before all keys give zeros and an
-  infinite softmax_lse. Places of tokens that a request does not have are left alone.
+  or without one, and with the stencil 2 left-up and 3 right-down causal, and 4 a band. In
+  sparse_mode 0 pre_tokens and next_tokens hide nothing (assumed); where each request has one token,
+  modes 2 to 4 do not count. Bit 1 of inner_precise empties rows that a mask of the call's own hides
+  from all keys, which otherwise are the mean of the values; bit 0 changes nothing. Tokens that come
+  before all keys give zeros and an infinite softmax_lse. Places of tokens that a request does not
+  have are left alone.
 * `template` names the kernel that the vendor would not take itself, see `choice`.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
@@ -52,14 +53,25 @@ from typing import Any
 from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction
-from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
+from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check, checked
 from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
 from npusim.ops.npu_fused_infer_attention_score.reference import reference
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = [
+    "OPERATOR",
+    "Plan",
+    "Problem",
+    "build",
+    "check",
+    "checked",
+    "outputs",
+    "reference",
+    "tile",
+]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+    """Shapes and dtypes of what comes out, for tensors without values."""
     query, heads = given["query"], given["num_heads"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
     layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
@@ -90,7 +102,7 @@ TORCH = TorchFunction(
     "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
     "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
     aclnn=lambda _: "aclnnFusedInferAttentionScore",
-    outputs=_outputs,
+    outputs=outputs,
 )
 
 OPERATOR = Operator(
