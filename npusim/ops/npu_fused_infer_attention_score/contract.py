@@ -154,7 +154,7 @@ def _check_chip(contract: Contract) -> None:
         contract.spec.arch != "2002",
         f"the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one of "
         f"{series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        f"only; call one of them",
+        f"only, and these are not simulated; run it on Atlas A2 or A3",
         Code.UNSUPPORTED,
     )
 
