@@ -206,6 +206,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
     match op:
         case "embedding":
             return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
+        case "index_select":
+            return {"x": tensor((k, n), dtype), "dim": 0, "index": rng.integers(0, k, m, np.int32)}
         case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
             half = str(rng.choice(FLOATS[:2]))
             added = {name: tensor((m, n), half) for name in ("x1", "x2")}
@@ -219,6 +221,13 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_fused_infer_attention_score":
             return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
+        case "npu_fused_infer_attention_score_v2":
+            names = {"actual_seq_lengths": "actual_seq_qlen", "num_heads": "num_query_heads"}
+            names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
+            found = _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
+            return {names.get(name, name): value for name, value in found.items()}
+            write = _attention if rng.random() < 0.5 else _attention_in_a_layout
+            return write(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":
@@ -251,6 +260,38 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), dtype)}
         case _:
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
+
+
+def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of one or two requests in another layout, with any mask."""
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
+    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.choice([0, 1, 2, 3, 4]))
+    requests = int(rng.choice([1, 2]))
+
+    def shape(count: int, length: int) -> tuple[int, ...]:
+        if layout == "BNSD":
+            return requests, count, length, size
+        own = (count, size) if layout == "BSND" else (count * size,)
+        return requests, length, *own
+
+    mask = (rng.random((tokens, keys)) < 0.2).astype(np.uint8)
+    if mode > 1:
+        mask = np.triu(np.ones((2048, 2048), np.uint8), 1)
+    return {
+        "query": tensor_of(rng, shape(heads * group, tokens), dtype),
+        "key": tensor_of(rng, shape(heads, keys), dtype),
+        "value": tensor_of(rng, shape(heads, keys), dtype),
+        "atten_mask": mask,
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": layout,
+        "sparse_mode": mode,
+        "pre_tokens": int(rng.integers(0, 40)),
+        "next_tokens": int(rng.integers(-10, 40)),
+        "inner_precise": int(rng.choice([0, 2])),
+        "softmax_lse_flag": bool(rng.random() < 0.5),
+    }
 
 
 def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:

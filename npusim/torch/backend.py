@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import accelerator, aten, autocast, npu, pinned, shapes
+from npusim.torch import accelerator, aten, autocast, formats, npu, pinned, shapes
 from npusim.torch.fallback import HostOp, fallback, on_host
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -127,6 +127,7 @@ def _patch_torch() -> None:
     torch._tensor_str._str = shapes.printed(on_host(torch._tensor_str._str))
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
     accelerator.patch()
+    formats.patch()
     pinned.patch()
 
 

@@ -1,17 +1,22 @@
 """The format of a storage: ND unless set otherwise.
 
-The format belongs to the storage, so views, `.data =` and parameters keep it and copies are ND.
-The memory itself stays row-major for the host; operators of the card are given it in its format.
+The format belongs to the storage, so views, `.data =` and parameters keep it. So do clones and
+casts, copies by `copy.deepcopy`, and what `torch.save` and `torch.load` bring back to the card; on
+the host everything is ND. The memory itself stays row-major for the host; operators of the card are
+given it in its format.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from enum import IntEnum
+from functools import wraps
+from typing import Any
 
 import torch
 
-__all__ = ["ND", "NZ", "Format", "get", "put"]
+__all__ = ["ND", "NZ", "Format", "get", "patch", "put"]
 
 
 class Format(IntEnum):
@@ -57,3 +62,35 @@ def put(tensor: torch.Tensor, number: int) -> None:
     if key not in _formats:
         weakref.finalize(storage, _formats.pop, key, None)
     _formats[key] = number
+
+
+def patch() -> None:
+    """Let copies and files of tensors carry the format along, as torch_npu's do."""
+    deepcopy, reduce = torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__
+
+    @wraps(deepcopy)
+    def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+        found = deepcopy(tensor, memo)
+        if tensor.is_npu and get(tensor) != ND:
+            put(found, get(tensor))
+        return found
+
+    @wraps(reduce)
+    def reduced(tensor: torch.Tensor, protocol: Any) -> Any:
+        how = reduce(tensor, protocol)
+        if not tensor.is_npu or get(tensor) == ND:
+            return how
+        rebuild, args = how[:2]
+        return _with_format, (get(tensor), rebuild, args), *how[2:]
+
+    torch.Tensor.__deepcopy__ = copied
+    torch.Tensor.__reduce_ex__ = reduced
+    torch.serialization.add_safe_globals([_with_format])
+
+
+def _with_format(number: int, rebuild: Callable[..., torch.Tensor], args: Any) -> torch.Tensor:
+    """What *rebuild* makes of *args*, in the format of that number where it lies on the card."""
+    found = rebuild(*args)
+    if found.is_npu:
+        put(found, number)
+    return found

@@ -11,6 +11,8 @@ Transpose    ``permute``        axes are in another order than in memory
 BroadcastTo  ``broadcast_to``   an axis has one element in memory
 ===========  =================  ================================================
 
+A matrix in FRACTAL_NZ is copied and cast as it lies, and stays so.
+
 Views cut along two axes, or whose copy the operators here do not take, are copied on the host and
 counted as not timed. That elements which lie apart, as those of a column, are such parts of rows is
 assumed: for some of them the vendor has StridedSlice.
@@ -26,7 +28,7 @@ import torch
 from npusim.torch import formats
 from npusim.torch.clock import clock
 from npusim.torch.kernels import launch, takes
-from npusim.torch.relabel import overwrite
+from npusim.torch.relabel import overwrite, to_host, to_npu
 
 __all__ = ["cast", "contiguous", "copied", "is_plain"]
 
@@ -62,6 +64,8 @@ def copied(x: torch.Tensor, memory_format: torch.memory_format | None) -> torch.
     """A copy of *x* on the card, as `torch.clone` has it lie; None where no kernel makes it."""
     if memory_format not in (None, torch.preserve_format, torch.contiguous_format):
         return None
+    if _is_whole_nz(x):
+        return _in_fractals("clone", x)
     if not is_plain(x):
         return None
     keeps = memory_format != torch.contiguous_format
@@ -72,9 +76,11 @@ def copied(x: torch.Tensor, memory_format: torch.memory_format | None) -> torch.
 
 def cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     """*x* as *dtype*, lying as it does; None where no kernel casts it."""
+    name = str(dtype).removeprefix("torch.")
+    if _is_whole_nz(x):
+        return _in_fractals("cast", x, dtype=name)
     if not is_plain(x):
         return None
-    name = str(dtype).removeprefix("torch.")
     if _is_dense(x):
         return _on_memory("cast", x, dtype=name)
     if not _kept(x).is_contiguous() or not takes("cast", {"x": x, "dtype": name}):
@@ -93,6 +99,21 @@ def _kept(x: torch.Tensor) -> torch.Tensor:
 def _is_dense(x: torch.Tensor) -> bool:
     """Whether the elements of *x* are a run of memory, each of them once."""
     return bool(_kept(x).stride() == x.stride())
+
+
+def _is_whole_nz(x: torch.Tensor) -> bool:
+    """Whether *x* is all of a matrix in FRACTAL_NZ, turned or not."""
+    return x.is_npu and formats.get(x) == formats.NZ and x.storage_offset() == 0 and _is_dense(x)
+
+
+def _in_fractals(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | None:
+    """Operator *name* on the fractals of *x*, which lie as they did in what it gives."""
+    as_rows = to_npu(to_host(x).as_strided((x.numel(),), (1,), 0))
+    found = _on_memory(name, as_rows, **options)
+    if found is None:
+        return None
+    formats.put(found, formats.NZ)
+    return found.as_strided(x.shape, x.stride(), 0)
 
 
 def _on_memory(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | None:

@@ -139,6 +139,29 @@ def test_split_keys_equal_the_reference(case: Any, dtype: Any) -> None:
     assert np.abs(found.output[0].astype(np.float64) - truth).max() <= RELATIVE[dtype]
 
 
+@pytest.mark.parametrize("block_size", [0, 128])
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "before", "after"),
+    [
+        ((200,), (200,), (2, 1), 100, 0),
+        ((40,), (1400,), (2, 1), 700, 3),
+        ((1, 5), (900, 1100), (4, 2), 300, 0),
+        ((300,), (1300,), (1, 1), 20, 10),
+        ((130,), (700,), (2, 2), 10**6, 50),
+    ],
+)
+def test_bands_equal_the_reference(
+    queries: Any, keys: Any, heads: Any, before: int, after: int, block_size: int
+) -> None:
+    rng, more = np.random.default_rng(5), {"pre_tokens": before, "next_tokens": after}
+    call = attention_call(rng, queries, keys, heads, 32, np.float16, block_size, **more)
+    call |= {"sparse_mode": 4, "softmax_lse_flag": True}
+    found = values(call)
+    assert_all_same(found, reference(call))
+    truth = float64_attention(call, queries, keys)
+    assert np.abs(found[0].astype(np.float64) - truth).max() <= 2e-3
+
+
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])
 def test_special_numbers_equal_the_reference(number: float) -> None:
     rng = np.random.default_rng(0)

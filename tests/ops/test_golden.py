@@ -334,6 +334,10 @@ CASES = [
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case(
+        "index_select", "rows_of_two_tables",
+        (TensorSpec((2, 5, 16), "float16"), 1, TensorSpec((3,), "int32")), (A2,),
+    ),
     Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
     Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),

@@ -97,6 +97,7 @@ def test_a_zero_loses_its_sign_before_the_scales_of_rows() -> None:
 KINDS = {
     "float16": (np.float16, np.float16),
     "bfloat16": (BF16, np.float32),
+    "float32": (np.float32, np.float32),
 }
 LISTS = (
     (np.array([40, 40, 150]), 0),
@@ -110,6 +111,8 @@ LISTS = (
 @pytest.mark.parametrize("weight", ["(k, n)", "turned", "fractals", "turned fractals", "list"])
 def test_rows_of_floats_in_groups(weight: str, kind: str, device: str) -> None:
     dtype, biased = KINDS[kind]
+    if kind == "float32" and "fractals" in weight:
+        pytest.skip("float32 comes in ND only")
     whole = floats(2, 3, K, N, dtype=dtype)
     bias: Any = floats(3, 3, N, dtype=biased)
     forms: dict[str, Any] = {

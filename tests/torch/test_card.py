@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -133,6 +135,49 @@ def test_a_format_follows_the_storage() -> None:
     assert torch_npu.get_npu_format(holder + 0) == formats.ND
     formats.put(holder, formats.ND)
     assert torch_npu.get_npu_format(holder) == formats.ND
+
+
+def in_fractals() -> Any:
+    return torch_npu.npu_format_cast(torch.arange(32.0 * 48).half().view(32, 48).npu(), 29)
+
+
+def saved(tensor: Any) -> Any:
+    return torch.load(_file_of(tensor))
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda x: x.clone(),
+        copy.deepcopy,
+        lambda x: copy.deepcopy(torch.nn.Parameter(x)),
+        saved,
+        lambda x: saved(torch.nn.Parameter(x)),
+        lambda x: saved({"weight": x})["weight"],
+        lambda x: x.to("npu:0"),
+        lambda x: x.to(torch.float16, copy=True),
+        lambda x: x.t().clone().t(),
+    ],
+)
+def test_a_copy_keeps_the_format(copied: Any) -> None:
+    weight = in_fractals()
+    found = copied(weight)
+    assert torch_npu.get_npu_format(found) == formats.NZ
+    assert torch.equal(found.cpu(), weight.cpu())
+
+
+def test_a_cast_keeps_the_format_and_what_leaves_the_card_loses_it() -> None:
+    weight = in_fractals()
+    assert torch_npu.get_npu_format(weight.float()) == formats.NZ
+    assert torch_npu.get_npu_format(weight.cpu().npu()) == formats.ND
+    assert torch_npu.get_npu_format(torch.load(_file_of(weight), map_location="cpu").npu()) == 2
+
+
+def _file_of(tensor: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return file
 
 
 @pytest.mark.parametrize("numbers", [(29,), (2,), (2, 29), (29, 2), (29, 2, 29)])

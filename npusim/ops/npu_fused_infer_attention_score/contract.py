@@ -31,7 +31,7 @@ from npusim.ops.npu_fused_infer_attention_score.shapes import (
     longest_of,
 )
 
-__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check"]
+__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check", "checked"]
 
 OP = "npu_fused_infer_attention_score"
 LARGEST_TOKENS = 2147483647
@@ -43,9 +43,12 @@ SIMULATED_OPTIONS = (
 )
 """The parameters that may be left out and are simulated."""
 LARGEST_SCALE = float(np.finfo(np.float32).max)
-MODES = {"antiquant_mode": 0, "key_antiquant_mode": 0, "value_antiquant_mode": 0}
-"""Parameters of quantised keys, which are not simulated, and what they must be; all other ones must
-be None."""
+MODES = {
+    **dict.fromkeys(("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"), 0),
+    **dict.fromkeys(("query_quant_mode", "key_quant_mode", "value_quant_mode"), 0),
+}
+"""Parameters of quantised tensors, of this operator and of its second version: they are not
+simulated, and must be so; all other ones must be None."""
 MAX_MODE = 4
 """Sparse modes up to this one; those from 5 on are not there (the document)."""
 
@@ -118,10 +121,10 @@ def check(
     options = dict(locals())
     for name in ("spec", "query", "key", "value"):
         options.pop(name)
-    return _checked(Contract(OP, spec), query, key, value, options)
+    return checked(Contract(OP, spec), query, key, value, options)
 
 
-def _checked(
+def checked(
     contract: Contract, query: Any, key: Any, value: Any, options: dict[str, Any]
 ) -> Problem:
     """What :func:`check` does; *options* are the parameters that may be left out."""
@@ -354,23 +357,21 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
 def _check_fai(contract: Contract, a: Attention) -> None:
     """What the kernels FAI and FAI-FD take beyond what is simulated of them."""
     contract.require(
-        a.sparse_mode != 4,
-        "sparse_mode must be 0 or 3 in layout TND, not 4: bands are not simulated; hide no keys "
-        "before those of pre_tokens",
-        Code.UNSUPPORTED,
-    )
-    contract.require(
         a.inner_precise == 0,
         f"inner_precise must be 0 in layout TND, not {a.inner_precise}: scores of half the size "
         f"are not simulated; pass 0",
         Code.UNSUPPORTED,
     )
     for request, (tokens, keys) in enumerate(zip(a.query_lengths, a.kv_lengths, strict=True)):
+        first, last = a.window(request)
+        # The first token sees the fewest keys at the end, the last one the fewest at the start.
+        sees = (last is None or last >= 0) and (first is None or tokens - 1 + first < keys)
+        is_wide = first is None or last is None or first <= last
         contract.require(
-            a.sparse_mode == 0 or keys == 0 or keys >= tokens,
-            f"a request must have as many keys as query tokens with sparse_mode 3, or none, not "
-            f"{keys} for {tokens} as request {request} has: tokens that see nothing are not "
-            f"simulated; pass all keys",
+            keys == 0 or (sees and is_wide),
+            f"each query token must see a key, or its request have none, not be without one of "
+            f"{keys} with sparse_mode {a.sparse_mode} as one of {tokens} of request {request} is: "
+            f"such tokens are not simulated; pass all keys",
             Code.UNSUPPORTED,
         )
 

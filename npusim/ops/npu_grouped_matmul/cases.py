@@ -115,6 +115,16 @@ CASES: tuple[Case, ...] = (
         template="plain",
         reference="plain",
     ),
+    Case(
+        name="fp32",
+        x=FLOAT32,
+        weight=FLOAT32,
+        output=FLOAT32,
+        bias=(FLOAT32,),
+        group_types=ALL,
+        template="plain",
+        reference="plain",
+    ),
     # ---- int8 by int8 ----
     Case(
         name="a8w8_int8",

@@ -31,6 +31,9 @@ class Tile:
     diagonal: int | None
     """Keys from that number on are hidden from the first row, from the next one on from the second
     row, and so on; None if none is hidden. Negative: the first row sees none."""
+    start_diagonal: int | None = None
+    """Keys before that number are hidden from the first row, before the next one from the second
+    row, and so on; None if none is. Negative: the first row sees all."""
 
     @property
     def start(self) -> int:
@@ -47,7 +50,10 @@ class Form:
     keys: int
     """Those before this one are looked at."""
     sees: int | None
-    """Keys that the first token sees, each further one sees one more; None if all see all."""
+    """The first token sees keys before this one, each further token one more; None if all see
+    all."""
+    starts: int | None = None
+    """And from this one on, each further token one fewer; None if all see the first key."""
     pages: tuple[int, ...] = ()
     """Blocks of the cache, counted from that of the first."""
     page_entry: int = 0
@@ -68,7 +74,9 @@ class Form:
             keys = min(TILE, self.keys - start)
             diagonal = None if self.sees is None else self.sees - start
             hides = diagonal is not None and diagonal < keys
-            yield Tile(index, keys, diagonal if hides else None)
+            low = None if self.starts is None else self.starts - start
+            hides_low = low is not None and low + self.tokens > 1
+            yield Tile(index, keys, diagonal if hides else None, low if hides_low else None)
 
     def part(self, half: int) -> Part:
         """The rows of vector core *half*, 0 or 1: half of the heads, or of the tokens of one."""
@@ -127,27 +135,30 @@ def tasks_of(a: Attention) -> Iterator[Task]:
     for request, tokens in enumerate(a.query_lengths):
         together = heads_together(tokens, a.group)
         for token, count in pieces(tokens, TASK_ROWS):
-            keys, sees = seen(a, request, token)
+            keys, sees, starts = seen(a, request, token)
+            first_tile = 0 if starts is None else max(0, starts) // TILE
             pages, page, entry = _pages(a.paging, request, keys)
             for kv_head in range(a.kv_heads):
                 for head, heads in pieces(a.group, together):
-                    form = Form(heads, count, keys, sees, pages, entry)
+                    form = Form(
+                        heads, count, keys, sees, starts, pages, entry, first_tile=first_tile
+                    )
                     yield Task(request, kv_head * a.group + head, token, page, form)
 
 
-def seen(a: Attention, request: int, token: int) -> tuple[int, int | None]:
-    """Keys of *request* that a task from *token* on looks at, and that its first token sees.
-
-    The latter is None where nothing of what they look at is hidden.
-    """
+def seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int | None]:
+    """Keys of *request* that a task from *token* on looks at, `sees` and `starts` of its form."""
     keys = a.kv_lengths[request]
-    _, last = a.window(request)
-    if last is None or keys == 0:
-        return keys, None
+    first, last = a.window(request)
+    if keys == 0:
+        return keys, None, None
+    starts = None if first is None else token + first
+    if last is None:
+        return keys, None, starts
     first_sees = token + last + 1
     # As if there were a whole block of tokens.
     looked_at = min(keys, token + TASK_ROWS + last)
-    return looked_at, first_sees if first_sees < looked_at else None
+    return looked_at, first_sees if first_sees < looked_at else None, starts
 
 
 ENTRIES_OF_A_LINE = 16
