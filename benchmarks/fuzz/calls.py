@@ -145,7 +145,7 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
         case "npu_transpose_batchmatmul":
-            half = str(rng.choice(FLOATS[:2]))
+            half = str(rng.choice(FLOATS))
             return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
