@@ -115,6 +115,9 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             return {"x": tensor((m, n), dtype)}
         case "npu_format_cast":
             return {"x": tensor((m, n), dtype), "acl_format": 29}
+        case "npu_gelu":
+            how = str(rng.choice(["none", "tanh"]))
+            return {"x": tensor((m, n), dtype), "approximate": how}
         case "npu_group_quant":
             ends = np.sort(rng.integers(0, m, 3)).astype(np.int32)
             ends[-1] = m
@@ -321,7 +324,7 @@ def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:
     """A right call of *op*, an operator of torch's own that takes one tensor or two alike."""
     known = {"x": x, "other": other, "condition": np.zeros(x.shape, np.bool_),
              "dtype": "float32", "dim": 0, "start": 0, "length": 1, "dims": (1, 0),
-             "shape": (2, *x.shape), "value": 1.5}  # fmt: skip
+             "shape": (2, *x.shape), "value": 1.5, "alpha": 2.5}  # fmt: skip
     parameters = ops.signature(ops.load(op)).parameters.values()
     needed = [each.name for each in parameters if each.default is each.empty]
     if op.startswith("npu_") or not set(needed) <= set(known):
