@@ -33,7 +33,7 @@ def of_pages(**wrong: Any) -> dict[str, Any]:
 ROWS = [
     Row({}, "the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one "
         "of {series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        "only; call one of them", {}, OLD, Code.UNSUPPORTED),
+        "only, and these are not simulated; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
         "quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
         "simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
@@ -102,14 +102,16 @@ ROWS = [
     Row({"sparse_mode": 0}, "atten_mask must have shape (3, 5), (1, 3, 5), (2, 3, 5), (1, 1, 3, 5) "
         "or (2, 1, 3, 5) with sparse_mode 0, not (2048, 2048); pass a number for each token and "
         "key", {"sparse_mode": 0, "atten_mask": None}, NEW),
-    Row({"sparse_mode": 4}, "sparse_mode must be 0 or 3 in layout TND, not 4: bands are not "
-        "simulated; hide no keys before those of pre_tokens", {}, NEW, Code.UNSUPPORTED),
     Row(dict.fromkeys(("key", "value"), ones(9, 4, 32))
         | {"num_key_value_heads": 4, "inner_precise": 1}, "inner_precise must be 0 in layout TND, "
         "not 1: scores of half the size are not simulated; pass 0", {}, NEW, Code.UNSUPPORTED),
-    Row({"actual_seq_lengths_kv": [1, 9]}, "a request must have as many keys as query tokens with "
-        "sparse_mode 3, or none, not 1 for 2 as request 0 has: tokens that see nothing are not "
-        "simulated; pass all keys", {}, NEW, Code.UNSUPPORTED),
+    Row({"actual_seq_lengths_kv": [1, 9]}, "each query token must see a key, or its request have "
+        "none, not be without one of 1 with sparse_mode 3 as one of 2 of request 0 is: such tokens "
+        "are not simulated; pass all keys", {}, NEW, Code.UNSUPPORTED),
+    Row({"sparse_mode": 4, "pre_tokens": -4}, "each query token must see a key, or its request "
+        "have none, not be without one of 4 with sparse_mode 4 as one of 2 of request 0 is: such "
+        "tokens are not simulated; pass all keys", {"sparse_mode": 4, "pre_tokens": 1}, NEW,
+        Code.UNSUPPORTED),
     Row({"template": "IFA"}, "template must be FAI, FAI-FD, FAI-DEC or FIA, not 'IFA'; leave it "
         "out to get the vendor's choice", {"template": "FAI"}, NEW),
     Row({"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; leave it "

@@ -38,6 +38,8 @@ class Problem(_protocol.Problem):
     act_type: int
     tuning: tuple[int, ...]
     """tuning_config: the rows that an expert is expected to have, and more."""
+    asked: str | None = None
+    """The kernel that the caller names, of those that its types have."""
 
     @property
     def case(self) -> Case:
