@@ -220,14 +220,14 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_fused_infer_attention_score":
+            write = _attention if rng.random() < 0.5 else _attention_in_a_layout
+            return write(rng, m, n, str(rng.choice(FLOATS[:2])))
             return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_fused_infer_attention_score_v2":
             names = {"actual_seq_lengths": "actual_seq_qlen", "num_heads": "num_query_heads"}
             names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
             found = _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
             return {names.get(name, name): value for name, value in found.items()}
-            write = _attention if rng.random() < 0.5 else _attention_in_a_layout
-            return write(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":

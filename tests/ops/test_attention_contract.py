@@ -33,7 +33,7 @@ def of_pages(**wrong: Any) -> dict[str, Any]:
 ROWS = [
     Row({}, "the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one "
         "of {series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        "only; call one of them", {}, OLD, Code.UNSUPPORTED),
+        "only, and these are not simulated; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
         "quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
         "simulated; leave it out", {}, NEW, Code.UNSUPPORTED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -434,6 +435,16 @@ def test_causal_rows_have_tiles_up_to_their_last_key_only() -> None:
 
 
 # ---- time ----
+
+
+def test_the_plan_is_plain_numbers() -> None:
+    rng = np.random.default_rng(0)
+    call, _ = layout_call(rng, "BSND", ((17,), (1030,)), (1, 1), 32, BF16)
+    found = run(OP, **specs_of(call), device=A2).to_json()["plan"]
+    assert found["template"] == "FIA"
+    own = {"tile_rows": 512, "tile_keys": 512, "pieces": 3, "streams_keys": False}
+    assert {name: found[name] for name in own} == own
+    assert json.dumps(found)
 
 
 def test_keys_of_long_decoding_pass_the_l2_by() -> None:

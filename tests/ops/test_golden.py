@@ -303,6 +303,13 @@ CASES = [
         | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [40, 17], "num_heads": 4},
     ),
     Case(
+        "npu_fused_infer_attention_score", "decode",
+        (TensorSpec((2, 4, 32), "float16"), *[TensorSpec((2, 128, 64), "float16")] * 2), (A2,),
+        ATTENTION | {"atten_mask": None, "sparse_mode": 0, "num_key_value_heads": 2}
+        | {"block_table": TensorSpec((2, 1), "int32"), "block_size": 128, "num_heads": 4}
+        | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [20, 33]},
+    ),
+    Case(
         "npu_fused_infer_attention_score", "split",
         (TensorSpec((1, 4, 32), "float16"), *[TensorSpec((64, 16, 32), "float16")] * 2), ALL[1:2],
         ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}

@@ -65,6 +65,10 @@ REFUSED: list[Any] = [
         Code.NULL_POINTER,
     ),
     (
+        {"weight": ones(2, 32, 16, dtype=F32)},
+        "weight must be float16, int8 or int32 with float16 x, not float32; convert it",
+    ),
+    (
         {"weight": [ones(32, 16), ones(32, 16, dtype=I8)]},
         "weight[1] must be float16 in ND like weight[0], not int8 in ND; make all tensors of "
         "weight alike",

@@ -15,7 +15,7 @@ takes a call decides the rest:
 
 .. code-block:: text
 
-                      FAI, FAI-FD                     FIA
+                      FAI, FAI-FD, FAI-DEC            FIA
     tiles             512 keys                        512 to 8192 keys
     hidden scores     + -3e38                         replaced by -1e12
     T() of p          ties to even                    ties away from zero

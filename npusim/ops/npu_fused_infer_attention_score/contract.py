@@ -16,7 +16,6 @@ from npusim.ops._attention.description import LAYOUTS, MASK_EXTENT, Attention
 from npusim.ops._contract import Contract, listed
 from npusim.ops._protocol import present
 from npusim.ops.npu_fused_infer_attention_score.choice import (
-    SIMULATED,
     TEMPLATES,
     Choice,
     choose,
@@ -155,7 +154,7 @@ def _check_chip(contract: Contract) -> None:
         contract.spec.arch != "2002",
         f"the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one of "
         f"{series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        f"only; call one of them",
+        f"only, and these are not simulated; run it on Atlas A2 or A3",
         Code.UNSUPPORTED,
     )
 
@@ -324,7 +323,7 @@ def _outputs(query: Operand, a: Attention) -> dict[str, TensorSpec]:
 
 
 def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
-    """The kernel that takes the call, one that is simulated."""
+    """The kernel that takes the call."""
     cores = contract.spec.cores["aic"].count
     named = next(
         (each for each in TEMPLATES if isinstance(template, str) and each == template), None
@@ -341,12 +340,6 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
             f"template {named!r} can run only if {need}; leave it out to get the vendor's choice",
         )
     choice = choose(a, cores, named)
-    if choice.template not in SIMULATED:
-        contract.fail(
-            f"the kernel must be {listed(SIMULATED)}, which are simulated, not {choice.template} "
-            f"({choice.reason}); pass tokens in TND with sparse_mode 3",
-            Code.UNSUPPORTED,
-        )
     if choice.template == "FIA":
         _check_legacy(contract, a)
     else:
@@ -355,7 +348,7 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
 
 
 def _check_fai(contract: Contract, a: Attention) -> None:
-    """What the kernels FAI and FAI-FD take beyond what is simulated of them."""
+    """Refuse what FAI, FAI-FD and FAI-DEC take beyond what is simulated of them."""
     contract.require(
         a.inner_precise == 0,
         f"inner_precise must be 0 in layout TND, not {a.inner_precise}: scores of half the size "

@@ -13,7 +13,17 @@ from npusim.data.integers import ceil_div
 from npusim.kernel.rows import pieces
 from npusim.ops._attention.description import Attention, Paging
 
-__all__ = ["TASK_ROWS", "TILE", "Form", "Part", "Task", "Tile", "heads_together", "tasks_of"]
+__all__ = [
+    "TASK_ROWS",
+    "TILE",
+    "Form",
+    "Part",
+    "Task",
+    "Tile",
+    "decode_tasks_of",
+    "heads_together",
+    "tasks_of",
+]
 
 TASK_ROWS = 128
 """Rows of a task at most, query tokens x heads; and query tokens."""
@@ -61,6 +71,8 @@ class Form:
     first_tile: int = 0
     is_piece: bool = False
     """Whether other cores have other tiles of the same rows."""
+    kv_heads: int = 1
+    """Heads of keys, each for as many of its heads of queries."""
 
     @property
     def rows(self) -> int:
@@ -144,6 +156,34 @@ def tasks_of(a: Attention) -> Iterator[Task]:
                         heads, count, keys, sees, starts, pages, entry, first_tile=first_tile
                     )
                     yield Task(request, kv_head * a.group + head, token, page, form)
+
+
+def decode_tasks_of(a: Attention, cores: int) -> Iterator[Task]:
+    """All tasks of FAI-DEC, whose requests have a token each: several heads of keys in each task.
+
+    What is left behind whole rounds of *cores*, if it is for half of them at most, is cut into
+    single heads.
+    """
+    together = max(1, min(a.kv_heads, TASK_ROWS // a.group))
+    cuts = [
+        (request, kv_head, count)
+        for request in range(a.requests)
+        for kv_head, count in pieces(a.kv_heads, together)
+    ]
+    left = len(cuts) % cores
+    whole = len(cuts) - left if 2 * left <= cores else len(cuts)
+    for request, kv_head, count in cuts[:whole]:
+        yield _decode_task(a, request, kv_head, count)
+    for request, first, count in cuts[whole:]:
+        for kv_head in range(first, first + count):
+            yield _decode_task(a, request, kv_head, 1)
+
+
+def _decode_task(a: Attention, request: int, kv_head: int, count: int) -> Task:
+    keys = a.kv_lengths[request]
+    pages, page, entry = _pages(a.paging, request, keys)
+    form = Form(count * a.group, 1, keys, None, None, pages, entry, kv_heads=count)
+    return Task(request, kv_head * a.group, 0, page, form)
 
 
 def seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int | None]:

@@ -30,7 +30,7 @@ from npusim.ops._attention.fia.cube import CubeCore
 from npusim.ops._attention.fia.finish import Finish
 from npusim.ops._attention.fia.output import Output
 from npusim.ops._attention.fia.places import Memory
-from npusim.ops._attention.fia.schedule import Schedule, Tile, schedule
+from npusim.ops._attention.fia.schedule import Tile, schedule
 from npusim.ops._attention.fia.softmax import Softmax, rows_of_half
 
 __all__ = ["Plan", "build", "tile"]
@@ -45,9 +45,8 @@ L2_SHARE = (6, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """Which core does which tiles."""
+    """The sizes of tiles; `schedule` says which core does which of them."""
 
-    schedule: Schedule
     tile_rows: int
     tile_keys: int
     pieces: int
@@ -65,7 +64,6 @@ def tile(spec: DeviceSpec, a: Attention, nbytes_of_keys: int, reason: str) -> Pl
         block_dim=max(1, len(plan.cores)),
         is_mix=True,
         workspaces=Memory(plan).workspaces,
-        schedule=plan,
         tile_rows=plan.sizes.rows,
         tile_keys=plan.sizes.keys,
         pieces=plan.pieces,
@@ -82,9 +80,9 @@ def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
     return is_by_head or nbytes_of_keys * whole >= more * spec.l2.capacity_bytes
 
 
-def build(spec: DeviceSpec, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
     """Three blocks a group; *names* are those of the call's tensors."""
-    memory = Memory(plan.schedule)
+    memory = Memory(schedule(a, spec.cores["aic"].count))
     cube, vector = CubeCore(spec, memory), VectorCore(spec, memory)
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
