@@ -191,6 +191,12 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"scale": ones(1, N, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
         | {"output_dtype": "float16"},
     ),
+    "swiglu of groups of int4": (
+        "npu_grouped_matmul_swiglu_quant",
+        {"x": BYTES, "weight": Tensor.of(ones(1, N, N // 8, dtype=np.int32), "FRACTAL_NZ")}
+        | {"group_list": np.array([N]), "weight_scale": ones(1, 1, N, dtype=np.int64) << 29}
+        | {"x_scale": ones(N), "bias": ROW32},
+    ),
     "swiglu of groups": (
         "npu_grouped_matmul_swiglu_quant",
         {"x": BYTES, "weight": Tensor.of(ones(1, N, N, dtype=np.int8), "FRACTAL_NZ")}
