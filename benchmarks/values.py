@@ -104,6 +104,46 @@ def block_product(a: Matrix, b: Matrix, rows: int = 64, columns: int = 512) -> M
     return out
 
 
+def turned(x: Matrix, side: int = 64) -> Matrix:
+    """x.T, in squares that stay in cache."""
+    out = np.empty(x.shape[::-1], x.dtype)
+    for row in range(0, x.shape[0], side):
+        for column in range(0, x.shape[1], side):
+            piece = x[row : row + side, column : column + side]
+            out[column : column + side, row : row + side] = piece.T
+    return out
+
+
+def added_up(x: Matrix) -> Matrix:
+    """The sums of the columns, row after row in float32."""
+    total, wide = np.zeros(x.shape[1], np.float32), np.empty(x.shape[1], np.float32)
+    for row in x:
+        wide[...] = row
+        total += wide
+    return total.astype(np.float16)
+
+
+def ordered(x: Matrix) -> Matrix:
+    """Whole numbers in the order of *x*, fp16 without NaN and negative zeros."""
+    bits = x.view(np.int16)
+    return np.asarray(bits ^ ((bits >> 15) & 0x7FFF))
+
+
+def where_largest(x: Matrix) -> Matrix:
+    """The first of the largest of each row."""
+    pieces = [ordered(x[row : row + ROWS]).argmax(1) for row in range(0, len(x), ROWS)]
+    return np.concatenate(pieces).astype(np.int32)
+
+
+def exceeds(x: Matrix, y: Matrix) -> Matrix:
+    """1 where *x* > *y*, else 0."""
+    out = np.empty(x.shape, np.uint8)
+    for row in range(0, len(x), ROWS):
+        rows = slice(row, row + ROWS)
+        np.greater(ordered(x[rows]), ordered(y[rows]), out=out[rows].view(np.bool_))
+    return out
+
+
 # ---- the row ----
 
 
@@ -117,6 +157,7 @@ def calls() -> dict[str, tuple[Call, Callable[[], Matrix]]]:
     one, column = np.ones(1, np.float32), np.full(2048, 1e-3, np.float32)
     tokens = np.full(2048, 1e-2, np.float32)
     f, g = (rng.standard_normal((1024, 1024), np.float32).astype(np.float16) for _ in range(2))
+    y = x[::-1].copy()
     by_token = {"pertoken_scale": tokens, "output_dtype": "bfloat16"}
     return {
         "npu_quantize 4096 squared, /": (
@@ -143,6 +184,10 @@ def calls() -> dict[str, tuple[Call, Callable[[], Matrix]]]:
             ("npu_quant_matmul", (a, b, column), by_token),
             lambda: scaled_product(a, b, column, tokens),
         ),
+        "gt fp16 4096 squared": (("gt", (x, y), {}), lambda: exceeds(x, y)),
+        "permute fp16 4096 squared": (("permute", (x, (1, 0)), {}), lambda: turned(x)),
+        "sum along dim 0, fp16 4096 squared": (("sum", (x, 0), {}), lambda: added_up(x)),
+        "argmax fp16 4096 squared": (("argmax", (x,), {}), lambda: where_largest(x)),
         "matmul fp16 1024 cubed": (("matmul", (f, g), {}), lambda: block_product(f, g)),
     }
 

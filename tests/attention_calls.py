@@ -83,11 +83,15 @@ def float64_attention(
     for request, (tokens, keys) in enumerate(zip(query_lengths, kv_lengths, strict=True)):
         k, v = (_keys(call, name, request, keys) for name in ("key", "value"))
         here = slice(ends[request] - tokens, ends[request])
-        hidden = np.arange(keys) > np.arange(tokens)[:, None] + keys - tokens
+        apart = np.arange(keys) - np.arange(tokens)[:, None] - keys + tokens
+        before, after = 2**31, 2**31
+        if call["sparse_mode"] == 3:
+            after = 0
+        elif call["sparse_mode"] == 4:
+            before, after = call["pre_tokens"], call["next_tokens"]
         for head in range(query.shape[1] if keys else 0):
             scores = query[here, head] @ k[:, head // group].T * call["scale"]
-            if call["sparse_mode"] == 3:
-                scores[hidden] = -np.inf
+            scores[(apart > after) | (apart < -before)] = -np.inf
             p = np.exp(scores - scores.max(1, keepdims=True))
             output[here, head] = p @ v[:, head // group] / p.sum(1, keepdims=True)
     return output

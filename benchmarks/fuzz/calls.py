@@ -115,6 +115,9 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
             return {"x": tensor((m, n), dtype)}
         case "npu_format_cast":
             return {"x": tensor((m, n), dtype), "acl_format": 29}
+        case "npu_gelu":
+            how = str(rng.choice(["none", "tanh"]))
+            return {"x": tensor((m, n), dtype), "approximate": how}
         case "npu_group_quant":
             ends = np.sort(rng.integers(0, m, 3)).astype(np.int32)
             ends[-1] = m
@@ -145,7 +148,7 @@ def right(rng: Rng, op: str) -> dict[str, Any]:
         case "npu_trans_quant_param":
             return {"scale": tensor((n,), "float32")}
         case "npu_transpose_batchmatmul":
-            half = str(rng.choice(FLOATS[:2]))
+            half = str(rng.choice(FLOATS))
             return {"input": tensor((3, m, k), half), "weight": tensor((3, k, n), half)}
         case "npu_weight_quant_batchmatmul":
             half = str(rng.choice(FLOATS[:2]))
@@ -206,6 +209,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
     match op:
         case "embedding":
             return {"weight": tensor((k, n), dtype), "indices": rng.integers(0, k, m, np.int32)}
+        case "index_select":
+            return {"x": tensor((k, n), dtype), "dim": 0, "index": rng.integers(0, k, m, np.int32)}
         case "npu_add_rms_norm" | "npu_add_rms_norm_dynamic_quant" | "npu_add_rms_norm_quant":
             half = str(rng.choice(FLOATS[:2]))
             added = {name: tensor((m, n), half) for name in ("x1", "x2")}
@@ -218,7 +223,14 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_fused_infer_attention_score":
+            write = _attention if rng.random() < 0.5 else _attention_in_a_layout
+            return write(rng, m, n, str(rng.choice(FLOATS[:2])))
             return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
+        case "npu_fused_infer_attention_score_v2":
+            names = {"actual_seq_lengths": "actual_seq_qlen", "num_heads": "num_query_heads"}
+            names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
+            found = _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
+            return {names.get(name, name): value for name, value in found.items()}
         case "npu_dequant_swiglu_quant":
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":
@@ -253,6 +265,38 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return _plain(op, tensor((m, n), dtype), tensor((m, n), dtype))
 
 
+def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of one or two requests in another layout, with any mask."""
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
+    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.choice([0, 1, 2, 3, 4]))
+    requests = int(rng.choice([1, 2]))
+
+    def shape(count: int, length: int) -> tuple[int, ...]:
+        if layout == "BNSD":
+            return requests, count, length, size
+        own = (count, size) if layout == "BSND" else (count * size,)
+        return requests, length, *own
+
+    mask = (rng.random((tokens, keys)) < 0.2).astype(np.uint8)
+    if mode > 1:
+        mask = np.triu(np.ones((2048, 2048), np.uint8), 1)
+    return {
+        "query": tensor_of(rng, shape(heads * group, tokens), dtype),
+        "key": tensor_of(rng, shape(heads, keys), dtype),
+        "value": tensor_of(rng, shape(heads, keys), dtype),
+        "atten_mask": mask,
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": layout,
+        "sparse_mode": mode,
+        "pre_tokens": int(rng.integers(0, 40)),
+        "next_tokens": int(rng.integers(-10, 40)),
+        "inner_precise": int(rng.choice([0, 2])),
+        "softmax_lse_flag": bool(rng.random() < 0.5),
+    }
+
+
 def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
     """Attention of one request in TND, its keys in pages or not, causal where it can be."""
     heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
@@ -280,7 +324,7 @@ def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:
     """A right call of *op*, an operator of torch's own that takes one tensor or two alike."""
     known = {"x": x, "other": other, "condition": np.zeros(x.shape, np.bool_),
              "dtype": "float32", "dim": 0, "start": 0, "length": 1, "dims": (1, 0),
-             "shape": (2, *x.shape), "value": 1.5}  # fmt: skip
+             "shape": (2, *x.shape), "value": 1.5, "alpha": 2.5}  # fmt: skip
     parameters = ops.signature(ops.load(op)).parameters.values()
     needed = [each.name for each in parameters if each.default is each.empty]
     if op.startswith("npu_") or not set(needed) <= set(known):

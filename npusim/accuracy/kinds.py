@@ -15,7 +15,9 @@ from npusim.data.tensor import TensorSpec
 
 __all__ = ["Kind", "Sizes", "kind_of"]
 
-PRODUCTS = ("matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
+PRODUCTS = (
+    "matmul", "npu_grouped_matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul",
+)  # fmt: skip
 """Operators whose second tensor is a weight."""
 ALIKE = {"float16": "fp16 or bf16", "bfloat16": "fp16 or bf16"}
 
@@ -43,7 +45,7 @@ def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, S
 
     They are in the order of its parameters, tensors as :class:`TensorSpec`.
     """
-    tensors = [spec for value in arguments.values() for spec in _specs(value)]
+    tensors = [spec for value in arguments.values() if (spec := _first(value)) is not None]
     if not tensors:
         return Kind(op, series, "", ""), ()
     x, *others = tensors
@@ -58,10 +60,10 @@ def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, S
     return Kind(op, series, types, ", ".join(words)), _sizes(x.shape, weight.shape)
 
 
-def _specs(value: Any) -> list[TensorSpec]:
-    """Those of an argument: one, those of a list, or none."""
-    parts = value if isinstance(value, list | tuple) else [value]
-    return [part for part in parts if isinstance(part, TensorSpec)]
+def _first(value: Any) -> TensorSpec | None:
+    """The tensor of an argument, or the first one of a list; None of anything else."""
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return first if isinstance(first, TensorSpec) else None
 
 
 def _type(tensor: TensorSpec) -> str:

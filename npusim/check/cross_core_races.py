@@ -7,6 +7,7 @@ type. (``check/hazards`` checks the order within one block.)
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ __all__ = [
 Numbers = NDArray[np.int64]
 Pieces = tuple[Numbers, Numbers]
 """Where byte ranges begin and end."""
-Touched = tuple[tuple[dict[str, int], Accesses], ...]
+Touched = Sequence[tuple[dict[str, int], Accesses]]
 """Accesses, each with by how much its names are shifted."""
 FEW_PAIRS = 200
 """Pairs of accesses that are held against each other as quickly as the bytes of two are."""
@@ -72,8 +73,10 @@ def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
 
 def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
     """As :func:`check_apart`, for *tensors* alone."""
+    shapes = _Shapes()
+    spans = [_spans(block, order, shapes) for block in blocks] if tensors else []
     for tensor in tensors:
-        _check_order(tensor, _shares(blocks, tensor, order), blocks)
+        _check_order(tensor, _shares(blocks, tensor, spans, shapes), blocks)
 
 
 # ---- whether cores share bytes that one of them writes ----
@@ -203,27 +206,37 @@ def _common(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
     return max(int(starts[a]), int(others[b])), min(int(ends[a]), int(other_ends[b]))
 
 
-def _shares(blocks: tuple[Block, ...], tensor: str, order: CrossCoreOrder) -> list[_Share]:
-    """All accesses to *tensor*, one share for those between the same flags between cores."""
+_ByName = dict[str, list[tuple[dict[str, int], Accesses]]]
+"""Name of global memory -> the accesses that touch it, each with by how much it is shifted."""
+_Span = tuple[Moment | None, _ByName]
+"""What a block does between two flags, or in all."""
+
+
+def _spans(block: Block, order: CrossCoreOrder, shapes: _Shapes) -> list[_Span]:
+    """What *block* does, one span for what lies between the same flags between cores."""
+    moments = order.of(block)
+    if moments is None:
+        calls = block.program.calls
+        return [(None, shapes.by_name([(call.shifts, _accesses(call.body)) for call in calls]))]
+    return [(moment, shapes.by_name(moment.accesses)) for moment in moments]
+
+
+def _shares(
+    blocks: tuple[Block, ...], tensor: str, spans: list[list[_Span]], shapes: _Shapes
+) -> list[_Share]:
+    """All accesses to *tensor*, a share for each of the *spans* of the blocks."""
     found = []
-    shapes = _Shapes()
-    for owner, block in enumerate(blocks):
+    for owner, (block, own) in enumerate(zip(blocks, spans, strict=True)):
         bases = {
             name: bound.base_bytes
             for name, bound in block.bindings.items()
             if bound.tensor == tensor
         }
-        if not bases:
-            continue
-        moments = order.of(block)
-        spans: list[tuple[Moment | None, Touched]]
-        if moments is None:
-            calls = block.program.calls
-            spans = [(None, tuple((call.shifts, _accesses(call.body)) for call in calls))]
-        else:
-            spans = [(moment, moment.accesses) for moment in moments]
-        for moment, touched in spans:
-            found += [_Share(owner, *place, moment) for place in shapes.together(touched, bases)]
+        for moment, by_name in own if bases else ():
+            touched = [each for name in bases for each in by_name.get(name, ())]
+            if touched:
+                places = shapes.together(touched, bases)
+                found += [_Share(owner, *place, moment) for place in places]
     return found
 
 
@@ -247,6 +260,23 @@ class _Shapes:
         """Address of accesses -> them, and their bytes by name and kind."""
         self._together: dict[tuple[tuple[int, str, int], ...], list[tuple[str, Pieces]]] = {}
         """Addresses of accesses, names and how far they are shifted -> kinds and bytes of all."""
+        self._names_of: dict[int, tuple[str, ...]] = {}
+        """Address of accesses -> the names that they touch."""
+
+    def by_name(self, touched: Iterable[tuple[dict[str, int], Accesses]]) -> _ByName:
+        """*touched* by the names of global memory that they touch."""
+        found: _ByName = {}
+        for each in touched:
+            for name in self._names(each[1]):
+                found.setdefault(name, []).append(each)
+        return found
+
+    def _names(self, accesses: Accesses) -> tuple[str, ...]:
+        known = self._names_of.get(id(accesses))
+        if known is None:
+            names = dict.fromkeys(name for name, _, _ in self._of(accesses))
+            known = self._names_of[id(accesses)] = tuple(names)
+        return known
 
     def together(self, touched: Touched, bases: dict[str, int]) -> list[tuple[str, Pieces]]:
         """Kinds and bytes of all of *touched*; names of the tensor begin at *bases* of it."""

@@ -21,18 +21,25 @@ from npusim.ops._protocol import Operator, Plan, Problem, in_own_terms, signatur
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
+    "NOT_BUILT",
     "Operator",
     "Plan",
     "Problem",
     "TorchFunction",
     "TorchTensor",
     "in_own_terms",
+    "in_place_of",
     "load",
     "names",
     "signature",
 ]
 
 
+NOT_BUILT = {
+    "npu_incre_flash_attention": "IncreFlashAttention",
+    "npu_prompt_flash_attention": "PromptFlashAttention",
+}
+"""Operators of torch_npu whose kernels are not simulated; another one takes such calls too."""
 FAMILIES = "families"
 """The folder of those that share kernels."""
 
@@ -63,6 +70,8 @@ def load(name: str) -> Operator:
     if isinstance(name, str) and name in _modules():
         found: Operator = import_module(f"{__name__}.{name}").OPERATOR
         return found
+    if isinstance(name, str) and name in NOT_BUILT:
+        raise ValueError(f"ops: {name} must be modelled, but is not; {in_place_of(name)}")
     if not isinstance(name, str) or name not in _of_families():
         near = get_close_matches(name, names(), n=1) if isinstance(name, str) else []
         hint = f"did you mean {near[0]}?" if near else "choose one of these"
@@ -70,3 +79,11 @@ def load(name: str) -> Operator:
             f"ops: an operator must be one that npusim ops lists, not {shown(name)}; {hint}"
         )
     return _of_families()[name]
+
+
+def in_place_of(name: str) -> str:
+    """What to call in place of operator *name*, one of `NOT_BUILT`."""
+    return (
+        f"call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
+        f"{NOT_BUILT[name]}, with scale for scale_value and actual_seq_lengths_kv for keys"
+    )

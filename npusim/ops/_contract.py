@@ -6,7 +6,9 @@ that CANN returns (op-plugin and ops-nn: 161001 for a missing tensor, 161002 for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 from warnings import warn
 
@@ -66,9 +68,13 @@ class Contract:
 
     op: str
     spec: DeviceSpec
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parameter, as refusals call it -> the operator's name of it, where that is another one."""
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
         """Refuse: *text* says what must hold, what came, and what to do."""
+        for name, own in self.names.items():
+            text = re.sub(rf"\b{name}\b", own, text)
         raise OpError(code, f"{self.op}: {text}")
 
     def require(self, holds: bool, text: str, code: Code = Code.INVALID_PARAMETER) -> None:

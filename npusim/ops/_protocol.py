@@ -38,6 +38,11 @@ class Problem:
         return next(iter(self.outputs.values()))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute, so that no kernel runs."""
+        return self.output.size == 0
+
+    @property
     def updated(self) -> dict[str, Operand]:
         """The inputs that the kernel writes to in place, by name."""
         return {each.name: each for each in self.inputs if each.name in self.outputs}
@@ -154,7 +159,7 @@ class Operator:
 
     def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
         """How *problem* is split; None where no kernel runs: on the host, or without elements."""
-        return self.tile(spec, problem) if problem.output.size else None
+        return None if problem.is_empty else self.tile(spec, problem)
 
 
 def signature(operator: Operator) -> inspect.Signature:

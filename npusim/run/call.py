@@ -143,7 +143,7 @@ def _without_kernel(
     operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any]
 ) -> dict[str, Output]:
     """The values where no kernel runs: there is nothing to do, or the host does it."""
-    if problem.output.size == 0:
+    if problem.is_empty:
         return _found(problem, allocated(problem, True))
     result = operator.reference(**bound)
     outputs = result if isinstance(result, tuple) else (result,)

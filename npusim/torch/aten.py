@@ -27,6 +27,9 @@ Take = Callable[..., Given | None]
 REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 MULTIPLIED = (torch.float32, torch.float16, torch.int32)
+SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
+MOST_SELECTED = 1 << 14
+"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
 
 
 class CardOp:
@@ -182,6 +185,15 @@ def _number(value: Any) -> int | float | None:
     return value if is_real else None
 
 
+def _bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Given | None:
+    """Both bounds as torch promotes them: those of whole numbers must be whole too."""
+    bounds = [_number(bound) for bound in (low, high) if bound is not None]
+    if x.dtype not in REALS or None in bounds:
+        return None
+    is_whole = all(isinstance(bound, int) for bound in bounds)
+    return {"x": x, "low": low, "high": high} if is_whole or x.dtype in FLOATS else None
+
+
 def _where(condition: Any, x: Any, other: Any) -> Given | None:
     given = _two(x, other)
     if given is None or not condition.is_npu or condition.dtype != torch.bool:
@@ -201,6 +213,12 @@ def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> G
     """What else there is is about gradients."""
     is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
     return {"weight": weight, "indices": indices} if is_known else None
+
+
+def _selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
+    is_known = x.dtype in SELECTED and index.dtype in (torch.int32, torch.int64)
+    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
+    return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
 
 
 def _joined(tensors: list[torch.Tensor], dim: int = 0) -> Given | None:
@@ -225,11 +243,13 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
     **{name: (name, _two) for name in ("maximum", "minimum")},
     "div.Tensor": ("div", _floats),
+    "clamp": ("clamp", _bounded),
     "where.self": ("where", _where),
     "_softmax": ("softmax", _rows),
     "_log_softmax": ("log_softmax", _rows),
     "cat": ("concat", _joined),
     "embedding": ("embedding", _table),
+    "index_select": ("index_select", _selected),
     **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", _filled)),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""

@@ -27,7 +27,7 @@ __all__ = ["Given", "launch", "takes"]
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, or the value of an attribute."""
 
-SEES_VALUES = ("embedding",)
+SEES_VALUES = ("embedding", "index_select")
 """Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
 
 

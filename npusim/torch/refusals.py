@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from npusim import ops
 from npusim.torch.published import names, schemas
 
 __all__ = ["operator", "others_of", "refusal", "register"]
@@ -127,6 +128,8 @@ def _refused(full: str, why: str) -> NotImplementedError:
 def _why(name: str) -> str:
     if any(part in name for part in BETWEEN_CARDS):
         return "it speaks to other cards, and there is one here: leave it out"
+    if name in ops.NOT_BUILT:
+        return ops.in_place_of(name)
     if name in INSTEAD:
         return f"use {INSTEAD[name]}"
     if name.startswith(("npu_", "_npu_")):

@@ -40,6 +40,9 @@ What the rows leave open is settled here, once for all:
   each; those of this card get their share of the rows, dealt out at random by numpy's generator of
   seed 0, since a group a little larger than a block takes one more. Where there are no more rows
   than experts, the time depends on which of them were drawn, and is not modelled.
+* npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
+  of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
+  keys and values there is what the L2 has left of them when all others have come.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
@@ -61,10 +64,12 @@ import numpy as np
 
 from npusim import devices, ops
 from npusim.chip import L2State
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.micro import time
 from npusim.micro.published import find
+from npusim.ops._attention.description import MASK_EXTENT
 from npusim.ops.npu_dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
 from npusim.timing.memory import WHOLE, kept
@@ -85,6 +90,8 @@ OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 
 QUANTISED = "npu_dynamic_quant + npu_grouped_matmul"
 """Half of a layer of experts in int8."""
+PAGE = 128
+"""Keys of a block of the cache."""
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -299,6 +306,35 @@ def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
     return (Call(row.op, (x,), row.device, _l2(row), _icache(row), options | {"quant_mode": 1}),)
 
 
+def _attention(row: Row) -> tuple[Timed, ...]:
+    """b requests of m query tokens and k keys each; shape has heads and columns of q and of k."""
+    (heads, size), (kv_heads, _) = _shapes(row)
+    requests, tokens, keys = _size(row, "b"), _size(row, "m"), _size(row, "k")
+    query = TensorSpec((requests * tokens, heads, size), row.x_dtype)
+    options: dict[str, Any] = {
+        "atten_mask": TensorSpec((MASK_EXTENT, MASK_EXTENT), "int8"),
+        "actual_seq_lengths": [tokens * number for number in range(1, requests + 1)],
+        "actual_seq_lengths_kv": [keys * number for number in range(1, requests + 1)],
+        "num_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "scale": size**-0.5,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    }
+    kv = TensorSpec((requests * keys, kv_heads, size), row.x_dtype)
+    if "pages" in row.note:
+        blocks = ceil_div(keys, PAGE)
+        kv = TensorSpec((requests * blocks, PAGE, kv_heads * size), row.x_dtype)
+        options["block_table"] = TensorSpec((requests, blocks), "int32")
+        options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
+    # All come between two uses of one.
+    share = kept(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
+    l2: L2State = (
+        "repeat" if share == WHOLE else dict.fromkeys(("query", "key", "value"), share / WHOLE)
+    )
+    return (Call(row.op, (query, kv, kv), row.device, l2, _icache(row), options),)
+
+
 def _cast(row: Row) -> tuple[Timed, ...]:
     (x,) = _operands(row)
     return (_elementwise(row, x, "float32"),)
@@ -357,6 +393,7 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_rms_norm": _norm,
     "npu_add_rms_norm": _norm,
     "npu_add_rms_norm_dynamic_quant": _norm,
+    "npu_fused_infer_attention_score": _attention,
     "add": _add,
     "cast": _cast,
     "clone": _of_one,

@@ -116,8 +116,8 @@ def other(op: Any, **changes: Any) -> MicroOp:
 FRACTION = "rows must be filled and lie in a multiple of 16 rows, not "
 PART = "a piece must lie within a matrix whose rows are a multiple of 16, not "
 SUMS = (
-    "a and b must share one of float16, bfloat16, int8, int4 on arch 2201 and dst be float32 for "
-    "floats, int32 for integers, not "
+    "a and b must share one of float16, bfloat16, float32, int8, int4 on arch 2201 and dst be "
+    "float32 for floats, int32 for integers, not "
 )
 BIASES = "a bias must be 40 elements of int32 in bt, given if init is bias and only then, not "
 SCALED = "mode deqf16 must come with one scale, or with uint64 for 40 columns in fb, not "
@@ -258,7 +258,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     (
         "aic",
         other(PIECE, dst=at("l0a", FLOAT16, 2048)),
-        "src and dst must share one of float16, bfloat16, int8, int4 on arch 2201, "
+        "src and dst must share one of float16, bfloat16, float32, int8, int4 on arch 2201, "
         "not int8, float16; cast first",
     ),
     (

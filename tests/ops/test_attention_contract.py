@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_calls import OP, STENCIL, attention_call, specs_of
-from op_calls import NEW, OLD, Row, assert_accepted, assert_refused, on_each_line
+from op_calls import NEW, OLD, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
 
-from npusim import Code, TensorSpec, devices, ops, run
+from npusim import Code, OpError, TensorSpec, devices, ops, run
 from npusim.ops.npu_fused_infer_attention_score.contract import MODES, SIMULATED_OPTIONS
+from npusim.ops.npu_fused_infer_attention_score_v2 import NAMES
 
-A2 = "ascend910b2"
+A2, V2 = "ascend910b2", f"{OP}_v2"
 RNG = np.random.default_rng(0)
 BASE = attention_call(RNG, (2, 3), (4, 5), (4, 2), 32, np.float16)
 PAGED = attention_call(RNG, (1, 1), (20, 5), (4, 2), 32, np.float16, 16)
@@ -31,7 +33,7 @@ def of_pages(**wrong: Any) -> dict[str, Any]:
 ROWS = [
     Row({}, "the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one "
         "of {series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        "only; call one of them", {}, OLD, Code.UNSUPPORTED),
+        "only, and these are not simulated; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
         "quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
         "simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
@@ -100,14 +102,16 @@ ROWS = [
     Row({"sparse_mode": 0}, "atten_mask must have shape (3, 5), (1, 3, 5), (2, 3, 5), (1, 1, 3, 5) "
         "or (2, 1, 3, 5) with sparse_mode 0, not (2048, 2048); pass a number for each token and "
         "key", {"sparse_mode": 0, "atten_mask": None}, NEW),
-    Row({"sparse_mode": 4}, "sparse_mode must be 0 or 3 in layout TND, not 4: bands are not "
-        "simulated; hide no keys before those of pre_tokens", {}, NEW, Code.UNSUPPORTED),
     Row(dict.fromkeys(("key", "value"), ones(9, 4, 32))
         | {"num_key_value_heads": 4, "inner_precise": 1}, "inner_precise must be 0 in layout TND, "
         "not 1: scores of half the size are not simulated; pass 0", {}, NEW, Code.UNSUPPORTED),
-    Row({"actual_seq_lengths_kv": [1, 9]}, "a request must have as many keys as query tokens with "
-        "sparse_mode 3, or none, not 1 for 2 as request 0 has: tokens that see nothing are not "
-        "simulated; pass all keys", {}, NEW, Code.UNSUPPORTED),
+    Row({"actual_seq_lengths_kv": [1, 9]}, "each query token must see a key, or its request have "
+        "none, not be without one of 1 with sparse_mode 3 as one of 2 of request 0 is: such tokens "
+        "are not simulated; pass all keys", {}, NEW, Code.UNSUPPORTED),
+    Row({"sparse_mode": 4, "pre_tokens": -4}, "each query token must see a key, or its request "
+        "have none, not be without one of 4 with sparse_mode 4 as one of 2 of request 0 is: such "
+        "tokens are not simulated; pass all keys", {"sparse_mode": 4, "pre_tokens": 1}, NEW,
+        Code.UNSUPPORTED),
     Row({"template": "IFA"}, "template must be FAI, FAI-FD, FAI-DEC or FIA, not 'IFA'; leave it "
         "out to get the vendor's choice", {"template": "FAI"}, NEW),
     Row({"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; leave it "
@@ -149,7 +153,8 @@ def test_each_constraint_of_pages(series: str, rows: list[Row]) -> None:
 def test_every_parameter_is_simulated_or_must_be_left_out() -> None:
     parameters = ops.signature(ops.load(OP)).parameters
     optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-    assert {name: optional[name] for name in MODES} == MODES
+    modes = {name: value for name, value in MODES.items() if name in optional}
+    assert {name: optional[name] for name in modes} == modes
     others = set(optional) - set(SIMULATED_OPTIONS) - set(MODES)
     assert set(SIMULATED_OPTIONS) <= set(optional)
     assert all(optional[name] is None for name in others)
@@ -221,3 +226,35 @@ def test_empty_queries_run_nothing() -> None:
 def test_a_spec_of_the_mask_is_believed() -> None:
     call = specs_of(BASE) | {"atten_mask": TensorSpec((2048, 2048), "uint8")}
     assert chosen(call)[0] == "FAI"
+
+
+# ---- the second version ----
+
+
+def test_the_second_version_is_the_first_by_other_names() -> None:
+    call = BASE | {"softmax_lse_flag": True}
+    other = {NAMES.get(name, name): value for name, value in call.items()}
+    found, known = run(V2, **other, device=A2), run(OP, **call, device=A2)
+    assert_all_same(found.output, known.output)
+    assert_all_same(found.output, ops.load(V2).reference(**other))
+    assert (found.time_us, found.template) == (known.time_us, known.template)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_query_heads": 0}, "num_query_heads must lie in [1, 256], not be 0; pass the heads "
+         "of query"),
+        ({"actual_seq_kvlen": [9]}, "actual_seq_kvlen must have as many entries as "
+         "actual_seq_qlen, 2, not 1; pass one for each request"),
+        ({"learnable_sink": HALF}, "learnable_sink must be None, not an array of float16 (5, 4, "
+         "32): quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
+         "simulated; leave it out"),
+        ({"key_quant_mode": 1}, "key_quant_mode must be 0, not 1: quantised keys, offsets of "
+         "scores, prefixes and rotated parts of a head are not simulated; leave it out"),
+    ],
+)  # fmt: skip
+def test_the_second_version_refuses_by_its_own_names(wrong: dict[str, Any], message: str) -> None:
+    call = {NAMES.get(name, name): value for name, value in BASE.items()} | wrong
+    with pytest.raises(OpError, match=rf"^{V2}: {re.escape(message)} \[\d+\]$"):
+        run(V2, **call, device=A2)

@@ -13,7 +13,7 @@ from op_calls import BF16, assert_all_same
 
 from npusim import TensorSpec, devices, ops, run
 from npusim.ops._attention.fai.split import work_of
-from npusim.ops._attention.fai.tasks import heads_together, tasks_of
+from npusim.ops._attention.fai.tasks import decode_tasks_of, heads_together, tasks_of
 from npusim.ops.npu_fused_infer_attention_score import check
 
 A2, A3 = "ascend910b2", "ascend910_9391"
@@ -139,6 +139,51 @@ def test_split_keys_equal_the_reference(case: Any, dtype: Any) -> None:
     assert np.abs(found.output[0].astype(np.float64) - truth).max() <= RELATIVE[dtype]
 
 
+@pytest.mark.parametrize(
+    ("keys", "heads", "head_size"),
+    [
+        ((130,) * 24, (4, 2), 64),
+        (tuple(range(500, 526)), (6, 3), 128),
+        ((*(40,) * 24, 1100), (40, 5), 32),
+        ((20,) * 40, (128, 1), 16),
+    ],
+)
+def test_several_heads_of_keys_in_a_task_equal_the_reference(
+    keys: tuple[int, ...], heads: tuple[int, int], head_size: int
+) -> None:
+    queries = (1,) * len(keys)
+    call = attention_call(np.random.default_rng(7), queries, keys, heads, head_size, BF16, 128)
+    call |= {"sparse_mode": 0, "atten_mask": None}
+    found = run(OP, **call, device=A2)
+    assert found.template == "FAI-DEC"
+    assert_all_same(found.output, reference(call))
+    truth = float64_attention(call, queries, keys)
+    assert np.abs(found.output[0].astype(np.float64) - truth).max() <= RELATIVE[BF16]
+
+
+@pytest.mark.parametrize("block_size", [0, 128])
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "before", "after"),
+    [
+        ((200,), (200,), (2, 1), 100, 0),
+        ((40,), (1400,), (2, 1), 700, 3),
+        ((1, 5), (900, 1100), (4, 2), 300, 0),
+        ((300,), (1300,), (1, 1), 20, 10),
+        ((130,), (700,), (2, 2), 10**6, 50),
+    ],
+)
+def test_bands_equal_the_reference(
+    queries: Any, keys: Any, heads: Any, before: int, after: int, block_size: int
+) -> None:
+    rng, more = np.random.default_rng(5), {"pre_tokens": before, "next_tokens": after}
+    call = attention_call(rng, queries, keys, heads, 32, np.float16, block_size, **more)
+    call |= {"sparse_mode": 4, "softmax_lse_flag": True}
+    found = values(call)
+    assert_all_same(found, reference(call))
+    truth = float64_attention(call, queries, keys)
+    assert np.abs(found[0].astype(np.float64) - truth).max() <= 2e-3
+
+
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])
 def test_special_numbers_equal_the_reference(number: float) -> None:
     rng = np.random.default_rng(0)
@@ -197,11 +242,18 @@ def test_tasks_take_heads_before_blocks_before_requests() -> None:
 
 def test_a_core_takes_tiles_until_it_has_its_share() -> None:
     """32 heads of 8 of keys, 8192 keys: 10923 rows x keys a core, so six tiles of 4 x 512."""
-    work = work_of(attention_of((1,), (8192,), (32, 8)), 24, is_split=True)
+    work = work_of(attention_of((1,), (8192,), (32, 8)), 24, "FAI-FD")
     tiles = [[len(list(task.form.tiles)) for task in tasks] for tasks in work.tasks]
     assert len(tiles) == 22
     assert tiles[:8] == [[6], [6], [4, 2], [6], [6], [2, 4], [6], [6]]
     assert [node.pieces for node in work.nodes[:3]] == [3, 4, 3]
+
+
+def test_what_is_left_behind_whole_rounds_is_cut_into_single_heads() -> None:
+    """25 tasks of 8 heads on 24 cores: the last one is cut; of 40 tasks the last 16 are not."""
+    for requests, counts in ((25, [8] * 24 + [1] * 8), (40, [8] * 40)):
+        a = attention_of((1,) * requests, (600,) * requests, (32, 8))
+        assert [task.form.kv_heads for task in decode_tasks_of(a, 24)] == counts
 
 
 @pytest.mark.parametrize(
@@ -212,7 +264,7 @@ def test_cores_of_split_keys(
     requests: int, keys: int, heads: tuple[int, int], cores: int, pieces: int
 ) -> None:
     a = attention_of((1,) * requests, (keys,) * requests, heads)
-    work = work_of(a, 24, is_split=True)
+    work = work_of(a, 24, "FAI-FD")
     assert len(work.tasks) == cores
     assert [node.pieces for node in work.nodes] == [pieces] * requests
 

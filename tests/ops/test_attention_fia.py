@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,33 @@ def test_rows_that_cores_share_equal_the_reference(case: Any, dtype: Any) -> Non
     assert_near_float64(call, every, found.output[0], dtype)
 
 
+@pytest.mark.parametrize("block_size", [0, 16])
+def test_heads_so_wide_that_not_all_rows_stay_in_l1(block_size: int) -> None:
+    call, every = layout_call(
+        np.random.default_rng(0), "BSND", ((150,), (200,)), (2, 1), 512, BF16,
+        block_size=block_size, sparse_mode=3,
+    )  # fmt: skip
+    found = values(call)
+    assert_all_same(found, reference(call))
+    assert_near_float64(call, every, found[0], BF16)
+
+
+def test_requests_without_keys_or_tokens_are_left_out() -> None:
+    rng = np.random.default_rng(0)
+    for layout, lengths in (("BSND", ((1, 1), (0, 0))), ("NTD", ((0, 3), (5, 7)))):
+        call, _ = layout_call(rng, layout, lengths, (2, 1), 64, BF16, softmax_lse_flag=True)
+        assert_all_same(values(call), reference(call))
+
+
+@pytest.mark.parametrize(("heads", "keys"), [((64, 1), 2100), ((128, 1), 300)])
+def test_many_heads_may_share_keys(heads: tuple[int, int], keys: int) -> None:
+    rng = np.random.default_rng(0)
+    call, every = layout_call(rng, "BSH", ((1, 2), (keys, 30)), heads, 64, BF16)
+    found = values(call)
+    assert_all_same(found, reference(call))
+    assert_near_float64(call, every, found[0], BF16)
+
+
 MASKS = ((20, 50), (1, 20, 50), (2, 20, 50), (1, 1, 20, 50), (2, 1, 20, 50))
 
 
@@ -272,6 +300,16 @@ def test_tokens_before_all_keys_give_zeros_and_no_sum(layout: str) -> None:
     per_token = lse[..., 0] if layout == "NTD" else lse[0, ..., 0].T
     assert np.isposinf(per_token[:530]).all()
     assert np.isfinite(per_token[530:]).all()
+
+
+def test_a_band_that_ends_before_it_begins_hides_all() -> None:
+    rng = np.random.default_rng(1)
+    more = {"sparse_mode": 4, "pre_tokens": 0, "next_tokens": -4, "softmax_lse_flag": True}
+    call, _ = layout_call(rng, "BSND", ((38,), (105,)), (2, 1), 64, np.float16, **more)
+    output, lse = values(call)
+    assert_all_same((output, lse), reference(call))
+    assert not output.any()
+    assert np.isposinf(lse).all()
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])
@@ -397,6 +435,16 @@ def test_causal_rows_have_tiles_up_to_their_last_key_only() -> None:
 
 
 # ---- time ----
+
+
+def test_the_plan_is_plain_numbers() -> None:
+    rng = np.random.default_rng(0)
+    call, _ = layout_call(rng, "BSND", ((17,), (1030,)), (1, 1), 32, BF16)
+    found = run(OP, **specs_of(call), device=A2).to_json()["plan"]
+    assert found["template"] == "FIA"
+    own = {"tile_rows": 512, "tile_keys": 512, "pieces": 3, "streams_keys": False}
+    assert {name: found[name] for name in own} == own
+    assert json.dumps(found)
 
 
 def test_keys_of_long_decoding_pass_the_l2_by() -> None:

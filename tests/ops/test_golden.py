@@ -303,6 +303,13 @@ CASES = [
         | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [40, 17], "num_heads": 4},
     ),
     Case(
+        "npu_fused_infer_attention_score", "decode",
+        (TensorSpec((2, 4, 32), "float16"), *[TensorSpec((2, 128, 64), "float16")] * 2), (A2,),
+        ATTENTION | {"atten_mask": None, "sparse_mode": 0, "num_key_value_heads": 2}
+        | {"block_table": TensorSpec((2, 1), "int32"), "block_size": 128, "num_heads": 4}
+        | {"actual_seq_lengths": [1, 2], "actual_seq_lengths_kv": [20, 33]},
+    ),
+    Case(
         "npu_fused_infer_attention_score", "split",
         (TensorSpec((1, 4, 32), "float16"), *[TensorSpec((64, 16, 32), "float16")] * 2), ALL[1:2],
         ATTENTION | {"block_table": TensorSpec((1, 64), "int32"), "block_size": 16}
@@ -334,6 +341,10 @@ CASES = [
     Case("permute", "turned_words", (TensorSpec((16, 12), "float32"), (1, 0)), ALL),
     Case("sum", "columns", (TensorSpec((3, 40), "float16"), 0), ALL),
     Case("argmax", "two_rows", (TensorSpec((2, 70), "float16"),), ALL),
+    Case(
+        "index_select", "rows_of_two_tables",
+        (TensorSpec((2, 5, 16), "float16"), 1, TensorSpec((3,), "int32")), (A2,),
+    ),
     Case("argmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
     Case("argmax", "segments", (TensorSpec((1, 14000), "float16"),), (A2,)),
     Case("softmax", "columns", (TensorSpec((3, 20), "float16"), 0), ALL),
@@ -374,6 +385,12 @@ CASES = [
         {"output_dtype": "float32"},
     ),
     Case(
+        "npu_grouped_matmul_swiglu_quant", "int4",
+        (TensorSpec((2, 512), "int8"), TensorSpec((1, 512, 8), "int32", "FRACTAL_NZ"),
+         np.array([2]), TensorSpec((1, 2, 64), "uint64"), TensorSpec((2,), "float32")),
+        (A2,), {"bias": TensorSpec((1, 64), "float32")},
+    ),
+    Case(
         "npu_quant_matmul", "msd",
         (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
          TensorSpec((64,), "float32")), ALL[1:2],
@@ -406,6 +423,14 @@ CASES = [
         "npu_grouped_matmul", "antiquant", (ROWS_OF_HALVES, BYTE_EXPERTS), (A2,),
         GROUPED | dict.fromkeys(
             ("antiquant_scale", "antiquant_offset"), TensorSpec((2, 260), "float16")
+        ),
+    ),
+    # Every core has a part of the one row, and one has a block.
+    Case(
+        "npu_grouped_matmul", "msd",
+        (TensorSpec((1, 128), "float16"), TensorSpec((1, 128, 1024), "int8")), (A2,),
+        GROUPED | {"group_list": np.array([1])} | dict.fromkeys(
+            ("antiquant_scale", "antiquant_offset"), TensorSpec((1, 1024), "float16")
         ),
     ),
     Case(

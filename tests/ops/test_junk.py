@@ -81,6 +81,7 @@ STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 CALLS: dict[str, dict[str, Any]] = {
     "embedding": {"weight": ones(4, 16), "indices": np.array([1, 3])},
+    "index_select": {"x": ones(4, 16), "dim": 0, "index": np.array([1, 3])},
     "matmul": {"x1": ones(4, 16), "x2": ones(16, 8)},
     "npu_add_rms_norm": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
     "npu_add_rms_norm_dynamic_quant": {"x1": ones(4, 16), "x2": ones(4, 16), "gamma": ones(16)},
@@ -111,6 +112,18 @@ CALLS: dict[str, dict[str, Any]] = {
         "actual_seq_lengths": [4],
         "actual_seq_lengths_kv": [4],
         "num_heads": 2,
+        "num_key_value_heads": 1,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    },
+    "npu_fused_infer_attention_score_v2": {
+        "query": ones(4, 2, 16),
+        "key": ones(4, 1, 16),
+        "value": ones(4, 1, 16),
+        "atten_mask": STENCIL,
+        "actual_seq_qlen": [4],
+        "actual_seq_kvlen": [4],
+        "num_query_heads": 2,
         "num_key_value_heads": 1,
         "input_layout": "TND",
         "sparse_mode": 3,

@@ -64,6 +64,11 @@ ATTENTION = {
     "input_layout": "TND",
     "sparse_mode": 3,
 }
+V2_NAMES = {
+    "actual_seq_lengths": "actual_seq_qlen",
+    "actual_seq_lengths_kv": "actual_seq_kvlen",
+}
+ATTENTION_V2 = {V2_NAMES.get(name, name): value for name, value in ATTENTION.items()}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -116,6 +121,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16))
         | {"atten_mask": ones(N, N, dtype=np.uint8), "num_heads": 2, "input_layout": "BNSD"},
     ),
+    "attention, second version": ("npu_fused_infer_attention_score_v2", ATTENTION_V2),
+    "attention, second version, pages": (
+        "npu_fused_infer_attention_score_v2",
+        ATTENTION_V2
+        | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
+        | {"block_table": np.array([[0]], np.int32), "block_size": N},
+    ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
     "turned heads": (
@@ -145,6 +157,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "finished": np.zeros(N, np.uint8), "k": 2},
     ),
     "best experts": ("npu_moe_gating_top_k", {"x": HALF, "k": 2, "bias": ones(N, dtype=F16)}),
+    "parts": ("index_select", {"x": HALF, "dim": 0, "index": np.array([N - 1])}),
     "rows of a table": ("embedding", {"weight": HALF, "indices": np.array([N - 1])}),
     "dequantised halves": (
         "npu_dequant_swiglu_quant",
@@ -177,6 +190,12 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": ones(N, N // 8, dtype=np.int32), "weight": ones(1, N, N // 8, dtype=np.int32)}
         | {"scale": ones(1, N, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
         | {"output_dtype": "float16"},
+    ),
+    "swiglu of groups of int4": (
+        "npu_grouped_matmul_swiglu_quant",
+        {"x": BYTES, "weight": Tensor.of(ones(1, N, N // 8, dtype=np.int32), "FRACTAL_NZ")}
+        | {"group_list": np.array([N]), "weight_scale": ones(1, 1, N, dtype=np.int64) << 29}
+        | {"x_scale": ones(N), "bias": ROW32},
     ),
     "swiglu of groups": (
         "npu_grouped_matmul_swiglu_quant",

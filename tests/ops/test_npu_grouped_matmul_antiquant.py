@@ -140,6 +140,76 @@ def test_offsets_are_added_in_float16_to_a_float16_x() -> None:
         assert set(y.astype(float).ravel()) == {expected}
 
 
+# ---- few rows by int8: two digits of x ----
+
+
+def test_a_row_of_digits_worked_out_apart() -> None:
+    """p = 21.17 -52.92 127 5.29; digits 21 -53 127 5 and 42 21 0 74; 12536 - 9409 / 254."""
+    x, w = np.zeros((1, 128), F16), np.zeros((1, 128, 1024), np.int8)
+    x[0, :4], w[0, :4, :] = [0.5, -1.25, 3, 0.125], np.array([[5], [-7], [100], [-128]])
+    call = {
+        "x": [x], "weight": [w], "antiquant_scale": [np.full((1, 1024), 0.0625, F16)],
+        "antiquant_offset": [np.full((1, 1024), 2, F16)], "group_list": np.array([1]),
+        "split_item": 3, "group_type": 0,
+    }  # fmt: skip
+    found = run(OP, **call, device=A2, timing=False)
+    assert found.template == "msd"
+    assert set(found.output.ravel().tolist()) == {18.75}
+
+
+@settings(max_examples=12)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=st.lists(st.sampled_from([0, 1, 2, 30]), min_size=1, max_size=16).filter(any),
+    k=st.sampled_from([128, 384]),
+    n=st.sampled_from([1024, 2176]),
+    dtype=st.sampled_from([F16, BF16]),
+    turned=st.booleans(),
+    bias=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_digits_equal_the_reference(
+    device: str,
+    counts: list[int],
+    k: int,
+    n: int,
+    dtype: Any,
+    turned: bool,
+    bias: bool,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    call = call_of(rng, counts, (k, n), dtype, 8, turned=turned, bias=bias)
+    x = call["x"][0]
+    x[-1] = 0
+    x[0, seed % k] = [np.inf, np.nan, 6e4, -0.0, 1e-7][seed % 5]
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "msd"
+    assert_same(found.output, REFERENCE(**call, spec=found.device))
+
+
+def test_rows_longer_than_a_tree() -> None:
+    call = call_of(np.random.default_rng(3), [30], (4224, 1024), BF16, 8)
+    found = run(OP, **call, device=A2, timing=False)
+    assert_same(found.output, REFERENCE(**call))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "template"),
+    [
+        (512, 512, 1024, "msd"),
+        (513, 512, 1024, "antiquant"),
+        (512, 500, 1024, "antiquant"),
+        (512, 12416, 1024, "antiquant"),
+        (512, 512, 1008, "antiquant"),
+        (512, 512, 896, "antiquant"),
+    ],
+)
+def test_who_writes_digits(m: int, k: int, n: int, template: str) -> None:
+    found = run(OP, **specs(m, k, n, 8, "bfloat16"), device=A2, timing=False)
+    assert found.template == template
+
+
 # ---- how it is split ----
 
 
@@ -169,11 +239,20 @@ def test_the_template(m: int, k: int, n: int, dtype: str, template: str) -> None
     assert found.template == template
 
 
+@pytest.mark.parametrize("template", ["antiquant", "antiquant_performance", "msd"])
+def test_a_kernel_that_is_named(template: str) -> None:
+    call = call_of(np.random.default_rng(9), [3, 0, 40], (256, 640), F16, 8, bias=True)
+    found = run(OP, **call, template=template, device=A2)
+    assert (found.template, found.reason) == (template, "asked for")
+    assert_same(found.output, REFERENCE(**call, template=template))
+
+
 # ---- what is refused ----
 
 RNG = np.random.default_rng(0)
 INT8 = call_of(RNG, [3, 2], (64, 48), F16, 8)
 INT4 = call_of(RNG, [3, 2], (64, 48), F16, 4, groups=2)
+LEAVE = "leave it out to get the vendor's choice"
 WITH = " with float16 x, int8 weight and float16 output"
 OF = " with float16 x, int32 weight and float16 output"
 ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
@@ -193,6 +272,19 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
     (INT4, {"antiquant_offset": [np.ones((2, 48), F16)]},
      "antiquant_offset must have the shape of antiquant_scale, (2, 2, 48), not (2, 48); pass an "
      "offset for each scale", Code.INVALID_PARAMETER),
+    (INT8, {"template": "plain"},
+     f"template must be antiquant, antiquant_performance or msd{WITH}, not 'plain'; {LEAVE}",
+     Code.INVALID_PARAMETER),
+    (INT4, {"template": "msd"},
+     f"template must be antiquant or antiquant_performance{OF}, not 'msd'; {LEAVE}",
+     Code.INVALID_PARAMETER),
+    (INT8, {"template": "msd"},
+     "template 'msd' can run only if weight is one tensor (e, k, n), group_type 0, and k and n are "
+     f"multiples of 128, k up to 12288; {LEAVE}", Code.INVALID_PARAMETER),
+    (INT8, {"template": "antiquant_performance",
+            "weight": [weight_of(RNG, (2, 64, 48), 8, True)]},
+     f"template 'antiquant_performance' can run only if weight is contiguous; {LEAVE}",
+     Code.INVALID_PARAMETER),
     (INT4, {"weight": [weight_of(RNG, (2, 64, 48), 4, True)]},
      f"weight must be contiguous{OF} and scales of groups, not a transposed view, whose kernel is "
      "not simulated; make it contiguous", Code.UNSUPPORTED),

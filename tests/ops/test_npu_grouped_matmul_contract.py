@@ -52,20 +52,26 @@ REFUSED: list[Any] = [
     ({"x": 1}, "x must be a numpy array or a TensorSpec, not int; make it one of them"),
     ({"x": [None]}, "x must be given, not None; pass a tensor", Code.NULL_POINTER),
     (
-        {"x": ones(6, 32, dtype=F32)},
-        "x must be float16, bfloat16, int8 or int32 on {series}, not float32; convert it",
+        {"x": ones(6, 32, dtype=np.int16)},
+        "x must be float16, bfloat16, float32, int8 or int32 on {series}, not int16; convert it",
     ),
     (
         {"weight": ones(2, 32, 16, dtype=BF16)},
-        "weight must be float16 with float16 x, not bfloat16; convert it",
+        "weight must be float16, int8 or int32 with float16 x, not bfloat16; convert it",
     ),
     (
         {"weight": ones(2, 32, 16, dtype=I8)},
-        "weight must be float16 with float16 x, not int8; convert it",
+        "antiquant_scale must be given, not None; pass a list of tensors",
+        Code.NULL_POINTER,
+    ),
+    (
+        {"weight": ones(2, 32, 16, dtype=F32)},
+        "weight must be float16, int8 or int32 with float16 x, not float32; convert it",
     ),
     (
         {"weight": [ones(32, 16), ones(32, 16, dtype=I8)]},
-        "weight[1] must be float16 with float16 x, not int8; convert it",
+        "weight[1] must be float16 in ND like weight[0], not int8 in ND; make all tensors of "
+        "weight alike",
     ),
     (
         {"weight": [ones(32, 16), ones(16, 32).T]},

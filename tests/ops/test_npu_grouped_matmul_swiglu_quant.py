@@ -20,6 +20,7 @@ from op_calls import (
 )
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
+from npusim.data.dtypes import pack_int4
 
 OP = "npu_grouped_matmul_swiglu_quant"
 A2, A3 = "ascend910b2", "ascend910_9391"
@@ -107,6 +108,34 @@ def test_a_tiled_run_equals_the_reference(
     assert_all_same(outputs(*args, device=device), REFERENCE(*args))
 
 
+@settings(max_examples=10)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=st.lists(st.sampled_from([0, 1, 2, 70]), min_size=1, max_size=4).filter(any),
+    sizes=st.sampled_from([(32, 1), (256, 1), (512, 2), (768, 3)]),
+    n=st.sampled_from([64, 320, 1088]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_weights_of_int4_equal_the_reference(
+    device: str, counts: list[int], sizes: tuple[int, int], n: int, seed: int
+) -> None:
+    (k, groups), rng = sizes, np.random.default_rng(seed)
+    experts, m = len(counts), sum(counts) + seed % 2
+    numbers = rng.integers(-8, 8, (experts, k, n)).astype(np.int8)
+    weight = pack_int4(numbers).view(np.int32).reshape(experts, k, -1)
+    scale = rng.random((experts, groups, n), F32) * F32(0.01)
+    args = (
+        rng.integers(-128, 128, (m, k)).astype(np.int8),
+        Tensor.of(weight, "FRACTAL_NZ"),
+        np.cumsum(counts),
+        scale.view(np.uint32).astype(np.uint64),
+        rng.random(m, F32),
+    )
+    bias = rng.normal(0, 9, (experts, n)).astype(F32)
+    found = run(OP, *args, bias=bias, device=device, timing=False)
+    assert_all_same(tuple(found.outputs.values()), REFERENCE(*args, bias=bias))
+
+
 @pytest.mark.slow
 def test_chunks_equal_the_reference() -> None:
     """More than twice 32 MiB of sums: the vector cores begin before all of them are there."""
@@ -176,17 +205,31 @@ BASE = {
     "x": ones(3, 32), "weight": fractals(ones(2, 32, 64)), "group_list": np.array([1, 3]),
     "weight_scale": ones(2, 64, dtype=F32), "x_scale": ones(3, dtype=F32),
 }  # fmt: skip
+INT4 = {
+    "weight": Tensor.of(ones(2, 32, 8, dtype=np.int32), "FRACTAL_NZ"),
+    "weight_scale": np.full((2, 1, 64), 0x3C000000), "bias": ones(2, 64, dtype=F32),
+}  # fmt: skip
 ROWS = [
     *(
         Row({name: None}, f"{name} must be given, not None; pass a tensor", {}, NEW,
             Code.NULL_POINTER)
         for name in BASE
     ),
-    *(
-        Row({name: ones(1, dtype=F32)},
-            f"{name} must be None with an int8 weight; leave it out", {}, NEW)
-        for name in ("bias", "offset")
-    ),
+    Row({"bias": ones(1, dtype=F32)}, "bias must be None with an int8 weight; leave it out", {},
+        NEW),
+    Row({"offset": ones(1, dtype=F32)}, "offset must be None; leave it out", {}, NEW),
+    Row(INT4 | {"bias": None}, "bias must be given, not None; pass a tensor", INT4, NEW,
+        Code.NULL_POINTER),
+    Row(INT4 | {"bias": ones(2, 32, dtype=F32)},
+        "bias must have shape (2, 64), not (2, 32); pass 8 times the sums of the scaled columns",
+        INT4, NEW),
+    Row(INT4 | {"weight_scale": ones(2, 2, 64, dtype=np.int64)},
+        "weight_scale must have shape (2, 1, 64) with int4 and k = 32, not (2, 2, 64); pass a word "
+        "for each 256 of k, or for all", INT4, NEW),
+    Row(INT4 | {"weight_scale": ones(2, 64, dtype=F32)},
+        "weight_scale must be int64 or uint64 with int4, not float32; convert it", INT4, NEW),
+    Row(INT4 | {"weight": Tensor.of(ones(2, 32, 12, dtype=np.int32), "FRACTAL_NZ")},
+        "k must be a multiple of 16 and n of 64, not 32 and 96; pad both matrices", INT4, NEW),
     Row({"x": ones(3, 32, dtype=F32)}, "x must be int8 on {series}, not float32; convert it", {},
         NEW),
     Row({"weight": ones(2, 32, 64)},

@@ -11,8 +11,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from op_calls import assert_all_same
+from op_calls import floats as hostile
 
 from npusim import Tensor, TensorSpec, ops, run
 from npusim.ops import npu_trans_quant_param
@@ -97,6 +100,7 @@ def test_a_zero_loses_its_sign_before_the_scales_of_rows() -> None:
 KINDS = {
     "float16": (np.float16, np.float16),
     "bfloat16": (BF16, np.float32),
+    "float32": (np.float32, np.float32),
 }
 LISTS = (
     (np.array([40, 40, 150]), 0),
@@ -110,6 +114,8 @@ LISTS = (
 @pytest.mark.parametrize("weight", ["(k, n)", "turned", "fractals", "turned fractals", "list"])
 def test_rows_of_floats_in_groups(weight: str, kind: str, device: str) -> None:
     dtype, biased = KINDS[kind]
+    if kind == "float32" and "fractals" in weight:
+        pytest.skip("float32 comes in ND only")
     whole = floats(2, 3, K, N, dtype=dtype)
     bias: Any = floats(3, 3, N, dtype=biased)
     forms: dict[str, Any] = {
@@ -273,6 +279,36 @@ def test_pairs_end_with_the_first_expert_without_rows() -> None:
     assert not np.asarray(found.output)[120:].any()
 
 
+@pytest.mark.parametrize(
+    "pairs", [[[1, 5], [0, 15], [2, -1]], [[1, 0], [0, 15], [2, 5]], [[2, 3], [0, 30], [1, 117]]]
+)
+def test_pairs_may_end_at_once_or_never(pairs: Any) -> None:
+    call = QUANT | {"group_list": np.array(pairs), "group_list_type": 2, "output_dtype": "int32"}
+    assert_runs("ascend910b2", weight=weights()["(k, n)"], **call)
+
+
+def test_groups_may_all_be_empty() -> None:
+    rows, none = floats(1, M, K, dtype=np.float16), np.array([0, 0, 0])
+    whole = floats(2, 3, K, N, dtype=np.float16)
+    assert_runs("ascend910b2", x=rows, weight=whole, group_list=none, group_type=0, split_item=3)
+    for ends in ([0, 0, M], [0, 0, 0]):
+        assert_runs("ascend910b2", x=rows, weight=list(whole), group_list=ends, split_item=0)
+    along = {"x": floats(1, K, M, dtype=np.float16).T, "weight": whole[0], "group_type": 2}
+    assert_runs("ascend910b2", **along, group_list=none, split_item=3)
+
+
+def test_int8_by_a_weight_for_each_x() -> None:
+    sizes = ((5, 64, 40), (7, 96, 300))
+    assert_runs(
+        "ascend910b2",
+        x=[small(1, m, k) for m, k, _ in sizes],
+        weight=[small(2, k, n) for _, k, n in sizes],
+        scale=[words(floats(3, n) / 100) for *_, n in sizes],
+        group_type=-1,
+        split_item=0,
+    )
+
+
 # ---- what decides the time ----
 
 
@@ -307,3 +343,70 @@ def test_arguments_are_kept_as_they_were_given() -> None:
     assert without_values([x]) == [TensorSpec((8, 32), "float16")]
     json = found.to_json()["arguments"]["weight"]
     assert json == [{"shape": [32, 16], "dtype": "float16", "layout": "ND"}] * 2
+
+
+# ---- any shapes, hostile numbers ----
+
+COUNTS = st.lists(st.sampled_from([0, 1, 15, 17, 130]), min_size=1, max_size=4).filter(any)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    device=st.sampled_from(DEVICES),
+    kind=st.sampled_from(sorted(KINDS)),
+    counts=COUNTS,
+    k=st.sampled_from([1, 16, 33, 100, 520]),
+    n=st.sampled_from([1, 15, 64, 260]),
+    is_turned=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_hostile_floats_of_any_shape(
+    device: str, kind: str, counts: list[int], k: int, n: int, is_turned: bool, seed: int
+) -> None:
+    dtype, biased = KINDS[kind]
+    rng = np.random.default_rng(seed)
+    x, w = (hostile(rng, shape, dtype) for shape in ((sum(counts), k), (len(counts), k, n)))
+    assert_runs(
+        device,
+        x=x,
+        weight=turned(w) if is_turned else w,
+        bias=hostile(rng, (len(counts), n), biased) if seed % 2 else None,
+        group_list=np.array(counts),
+        group_list_type=1,
+        group_type=0,
+        split_item=3,
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    device=st.sampled_from(DEVICES),
+    output=st.sampled_from(["int8", "float16", "bfloat16"]),
+    counts=COUNTS,
+    k=st.sampled_from([1, 32, 100, 1030]),
+    n=st.sampled_from([1, 32, 70, 520]),
+    act_type=st.sampled_from([0, 1, 2, 4, 5]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_hostile_scales_of_any_shape(
+    device: str, output: str, counts: list[int], k: int, n: int, act_type: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    shape = len(counts), n
+    call: dict[str, Any] = {"x": small(seed, sum(counts), k), "output_dtype": output}
+    if output == "int8":
+        call["scale"] = words(hostile(rng, shape, np.float32))
+    else:
+        kind = np.float32 if output == "float16" else BF16
+        tokens = hostile(rng, (sum(counts),), np.float32) if seed % 3 else None
+        call |= {"scale": hostile(rng, shape, kind), "act_type": act_type}
+        call["per_token_scale"] = tokens
+    assert_runs(
+        device,
+        **call,
+        weight=small(seed + 1, len(counts), k, n),
+        bias=rng.integers(-(2**31), 2**31, shape).astype(np.int32) if seed % 2 else None,
+        group_list=np.cumsum(counts),
+        group_type=0,
+        split_item=3,
+    )

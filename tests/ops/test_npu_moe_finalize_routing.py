@@ -185,6 +185,13 @@ ROWS = [
     Row({"scales": ones(3)},
         "scales must have shape (tokens, k) with a number for each of the 6 indices, not (3,); "
         "pass what the gate gives", {"scales": ones(2, 3)}, NEW),
+    Row({"expanded_permuted_rows": ones(1025, 16), "scales": ones(1, 1025)}
+        | {"expanded_src_to_dst_row": np.arange(1025, dtype=np.int32)},
+        "the second dimension of scales must be at most 1024, not 1025; add up fewer experts at a "
+        "time", {}, NEW),
+    Row({"expanded_permuted_rows": ones(1025, 16), "scales": None, "k": 1025}
+        | {"expanded_src_to_dst_row": np.arange(1025, dtype=np.int32)},
+        "k must be at most 1024, not 1025; add up fewer experts at a time", {}, NEW),
     Row({"expanded_permuted_rows": ones(7, 16)},
         "expanded_permuted_rows must have the 6 rows of expanded_src_to_dst_row for "
         "drop_pad_mode=0, not 7; pass all of them, or pad them for each expert", {}, NEW),

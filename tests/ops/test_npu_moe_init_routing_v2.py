@@ -252,8 +252,8 @@ ROWS = [
         "x must have at most 8192 columns for quant_mode=1, not 8193; longer rows are not "
         "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}, NEW),
     Row({"expert_num": -1},
-        "expert_num must be from 1 to 8192, not -1; pass how many there are",
-        {"expert_num": 8192}, NEW),
+        "expert_num must be from 1 to 2048, not -1; pass how many there are",
+        {"expert_num": 2048}, NEW),
     Row({"active_expert_range": [1]},
         "active_expert_range must be empty or two numbers, not [1]; pass the first expert and the "
         "one behind the last", {"active_expert_range": [1, 2]}, NEW),

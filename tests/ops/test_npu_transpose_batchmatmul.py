@@ -61,7 +61,7 @@ def test_int8_is_fitted_into_nine_bits_before_the_offset() -> None:
     n=st.sampled_from([1, 16, 40, 128, 400]),
     is_turned=st.booleans(),
     is_swapped=st.booleans(),
-    dtype=st.sampled_from([F16, BF16]),
+    dtype=st.sampled_from([F16, BF16, np.float32]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_a_tiled_run_equals_the_reference(
@@ -75,6 +75,7 @@ def test_a_tiled_run_equals_the_reference(
     seed: int,
 ) -> None:
     m, heads = sizes
+    is_turned = is_turned and dtype is not np.float32
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 4, (m, heads, k) if is_turned else (heads, m, k)).astype(dtype)
     is_swapped = is_swapped and not is_turned
@@ -162,9 +163,14 @@ ROWS = [
     ),
     Row({"input": ones(2, 3, 16, dtype=np.int8)},
         "input must be float16, bfloat16 or float32 on {series}, not int8; convert it", {}, NEW),
-    Row({"input": ones(2, 3, 16, dtype=np.float32)},
-        "input must be float16 or bfloat16, not float32, whose products are not simulated; "
-        "convert both matrices", {}, NEW, Code.UNSUPPORTED),
+    Row(TURNED | {name: ones(2, 2, 2, dtype=np.float32) for name in ("input", "weight")},
+        f"perm_x1 must be (0, 1, 2) with float32, not (1, 0, 2), {WHY}; permute input",
+        {name: ones(2, 2, 2, dtype=np.float32) for name in ("input", "weight")}, NEW,
+        Code.UNSUPPORTED),
+    Row(TURNED | {"input": ones(3, 2, 16, dtype=np.float32),
+                  "weight": Tensor.of(ones(2, 16, 32, dtype=np.float32), "FRACTAL_NZ")},
+        "weight must have layout ND with float32, not FRACTAL_NZ; pass it through "
+        "npu_format_cast(..., 2)", {}, NEW),
     Row({"weight": ones(2, 16, 32, dtype=BF16)},
         "weight must be float16 like input, not bfloat16; convert it",
         {"weight": ones(2, 16, 32, dtype=BF16), "input": ones(2, 3, 16, dtype=BF16)}, NEW),

@@ -109,6 +109,18 @@ def test_an_operator_that_does_not_exist(op: Any, hint: str) -> None:
         run(op, *CALL, device="ascend910b2")
 
 
+@pytest.mark.parametrize("name", ["npu_incre_flash_attention", "npu_prompt_flash_attention"])
+def test_an_operator_whose_kernel_is_not_there_names_another(name: str) -> None:
+    kernel = {"incre": "IncreFlashAttention", "prompt": "PromptFlashAttention"}[name.split("_")[1]]
+    message = (
+        f"ops: {name} must be modelled, but is not; call npu_fused_infer_attention_score on Atlas "
+        f"A2 or A3, whose kernels are not {kernel}, with scale for scale_value and "
+        f"actual_seq_lengths_kv for keys"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        run(name, device="Atlas A2")
+
+
 def test_a_device_that_does_not_exist() -> None:
     message = (
         f"devices: no device 'ascend910b22'; did you mean ascend910b2? known: "

@@ -51,6 +51,7 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "mean": (lambda x: x.mean(dim=1), ("x",)),
     "amax": (lambda x: x.amax(-1), ("x",)),
     "clone": (lambda x: x.clone(), ("x",)),
+    "clamp": (lambda x: x.clamp(-1, 2.5), ("x", -1, 2.5)),
     "gt": (lambda x: x > 0.25, ("x", 0.25)),
 }
 
@@ -241,6 +242,15 @@ def test_printing_is_no_kernel() -> None:
     x, before = numbers(), sum(clock.not_timed.values())
     assert "device='npu:0'" in repr(x)
     assert sum(clock.not_timed.values()) == before
+
+
+def test_parts_along_an_axis_are_one_kernel_each_time_with_their_own_rows() -> None:
+    x = torch.arange(3 * 4 * 16).reshape(3, 4, 16).half()
+    for index in (torch.tensor([3, 0]), torch.tensor([1, 1])):
+        given = x.npu(), index.npu()
+        found, launches = launched(lambda given=given: given[0].index_select(1, given[1]))
+        assert launches == 1
+        assert torch.equal(found.cpu(), x.index_select(1, index))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])

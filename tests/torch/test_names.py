@@ -50,6 +50,11 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "npu_fusion_attention",
             "it would need a kernel of its own: write it with torch's own operations",
         ),
+        (
+            "npu_incre_flash_attention",
+            "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
+            "IncreFlashAttention, with scale for scale_value and actual_seq_lengths_kv for keys",
+        ),
         ("npu_linear", "use torch.nn.functional.linear"),
         (
             "npu_mm_all_reduce_base",

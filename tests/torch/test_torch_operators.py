@@ -150,6 +150,40 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "attention, second version": (
+        "npu_fused_infer_attention_score_v2",
+        {
+            "query": half(5, 2, 32),
+            "key": half(5, 2, 32),
+            "value": half(5, 2, 32),
+            "atten_mask": torch.triu(torch.ones(2048, 2048), 1).bool(),
+            "actual_seq_qlen": [2, 5],
+            "actual_seq_kvlen": [2, 5],
+            "num_query_heads": 2,
+            "softmax_scale": 0.125,
+            "input_layout": "TND",
+            "sparse_mode": 3,
+            "return_softmax_lse": True,
+        },
+        {},
+    ),
+    "attention, heads first": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(2, 4, 5, 64),
+            "key": half(2, 2, 9, 64),
+            "value": half(2, 2, 9, 64),
+            "atten_mask": torch.rand(2, 1, 5, 9) < 0.3,
+            "actual_seq_lengths_kv": [9, 7],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "BNSD_BSND",
+            "inner_precise": 2,
+            "softmax_lse_flag": True,
+        },
+        {},
+    ),
     "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
     "norm of a sum": (
         "npu_add_rms_norm",
@@ -299,6 +333,47 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"output_dtype": "bfloat16"},
     ),
+    "groups of a weight of int8": (
+        "npu_grouped_matmul",
+        {
+            "x": [half(20, 64)],
+            "weight": [integers(2, 64, 48)],
+            "antiquant_scale": [half(2, 48)],
+            "antiquant_offset": [half(2, 48)],
+            "group_list": torch.tensor([5, 20]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {},
+    ),
+    "groups of int8 by int4": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(3, 256)],
+            "weight": [integers(2, 256, 8, dtype=torch.int32)],
+            "scale": [torch.ones(2, 1, 64, dtype=torch.int64) << 29],
+            "bias": [torch.rand(2, 64)],
+            "per_token_scale": [torch.rand(3)],
+            "group_list": torch.tensor([1, 2]),
+            "group_type": 0,
+            "group_list_type": 1,
+            "split_item": 3,
+        },
+        {"output_dtype": "float16"},
+    ),
+    "groups of int4": (
+        "npu_grouped_matmul",
+        {
+            "x": [integers(3, 8, dtype=torch.int32)],
+            "weight": [integers(2, 64, 8, dtype=torch.int32)],
+            "scale": [torch.ones(2, 64, dtype=torch.int64) << 29],
+            "per_token_scale": [torch.rand(3)],
+            "group_list": torch.tensor([1, 3]),
+            "group_type": 0,
+            "split_item": 3,
+        },
+        {"output_dtype": "bfloat16"},
+    ),
     "groups along k": (
         "npu_grouped_matmul",
         {
@@ -403,7 +478,7 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"output_dtype": "float16"},
     ),
-    "groups of int4": (
+    "products of groups of int4": (
         "npu_quant_matmul",
         {
             "x1": integers(3, 128, dtype=torch.int32),

@@ -26,8 +26,9 @@ __all__ = ["RULES"]
 ALIGNED_BYTES = {"ub": 32, "l1": 32, "l0a": 512, "l0b": 512, "l0c": 64, "bt": 64, "fb": 64}
 MMAD_DST_BYTES = 1024
 MMAD_EXTENT = 4095
-OPERAND_DTYPES = {"2201": (FLOAT16, BFLOAT16, INT8, INT4), "2002": (FLOAT16, INT8)}
-SUMS = {FLOAT16: FLOAT32, BFLOAT16: FLOAT32, INT8: INT32, INT4: INT32}
+# Those whose k a cycle the device files state, with their sources.
+OPERAND_DTYPES = {"2201": (FLOAT16, BFLOAT16, FLOAT32, INT8, INT4), "2002": (FLOAT16, INT8)}
+SUMS = {FLOAT16: FLOAT32, BFLOAT16: FLOAT32, FLOAT32: FLOAT32, INT8: INT32, INT4: INT32}
 TABLES = ((FLOAT16, FLOAT32), (FLOAT32, FLOAT32), (INT32, INT32))
 # asc-devkit, 矩阵搬出关键特性说明/随路量化.md.
 FIXPIPE_DTYPES: dict[str, tuple[tuple[DType, DType], ...]] = {

@@ -22,9 +22,18 @@ class ScaledGroups:
     The first group of k is stored, the others are added where it lies, ascending.
     """
 
-    def __init__(self, builder: Builder, tile: BaseTile, a: GmMatrix, b: GmMatrix, k: int) -> None:
-        """*k* is that of a group."""
-        self._builder, self._k = builder, k
+    def __init__(
+        self,
+        builder: Builder,
+        tile: BaseTile,
+        a: GmMatrix,
+        b: GmMatrix,
+        k: int,
+        *,
+        signals: bool = True,
+    ) -> None:
+        """*k* is that of a group; *signals* says whether each block sets the flag FILLED."""
+        self._builder, self._k, self._signals = builder, k, signals
         self.a, self.b = a, b
         self._feeds = GmFeed(builder, a), GmFeed(builder, b)
         self._writer = CubeWriter(builder, tile, *self._feeds, k)
@@ -59,7 +68,7 @@ class ScaledGroups:
                 sums,
                 waits and group == 0,
                 group > 0,
-                group == scale.rows - 1,
+                self._signals and group == scale.rows - 1,
                 (of_a, of_b),
             )
 

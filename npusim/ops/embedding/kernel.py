@@ -11,6 +11,8 @@ unit puts rows shorter than a block next to each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from npusim.data.dtypes import INT32, UINT8
 from npusim.data.integers import align_down
 from npusim.devices.schema import DeviceSpec, Pipe
@@ -45,10 +47,10 @@ class Embedding:
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.spec, self.p, self.plan = spec, p, plan
         table, indices = p.inputs
-        self.table = GmView.of(table.name, UINT8, p.rows, p.row_bytes)
-        self.indices = GmView.vector(indices.name, p.index_type, p.count)
+        self.table = GmView.of(table.name, UINT8, p.tables * p.rows, p.row_bytes)
+        self.indices = GmView.vector(indices.name, p.index_type, p.index_count)
         self.output = GmView.of("output", UINT8, p.count, p.row_bytes)
-        self.builder = builder = Builder("embedding", spec.cores[spec.vector_kinds[0]], spec.sync)
+        self.builder = builder = Builder(p.name, spec.cores[spec.vector_kinds[0]], spec.sync)
         most = max(len(run) for runs in plan.runs_of_core for run in runs)
         nbytes = p.index_type.nbytes(min(plan.indices_per_load, most))
         self.listed = builder.queue("ub", nbytes, "mte2", "scalar")
@@ -76,16 +78,24 @@ class Embedding:
             fill(self.builder, self.spec, self.held, table)
             reader: Pipe = "vector" if self.plan.template == "whole_table" else "scalar"
             self.builder.sync("mte2", reader)
-        for run in runs:
+        for run in (part for whole in runs for part in self._by_table(whole)):
             for first, count in pieces(len(run), self.plan.indices_per_load):
                 numbers = run[first : first + count]
-                listed = load(
-                    self.builder, self.spec, self.listed, self.indices[:, _slice(numbers)]
-                )
+                place = numbers.start % self.p.index_count
+                indices = self.indices[:, place : place + count]
+                listed = load(self.builder, self.spec, self.listed, indices)
                 for start, some in pieces(count, self.plan.rows_per_store):
                     self._store_rows(listed, start, numbers[start : start + some])
                 self.listed.free(listed)
         return self.builder.build()
+
+    def _by_table(self, run: range) -> Iterator[range]:
+        """The parts of *run* that are of one table each."""
+        start, each = run.start, self.p.index_count
+        while start < run.stop:
+            stop = min(run.stop, (start // each + 1) * each)
+            yield range(start, stop)
+            start = stop
 
     def _store_rows(self, listed: Slot, start: int, numbers: range) -> None:
         """Rows *numbers* of the result, whose indices are in *listed* from number *start* on."""

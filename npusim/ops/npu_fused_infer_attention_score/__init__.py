@@ -2,27 +2,45 @@
 
 .. code-block:: text
 
-    s[i, j] = fp32(q[i] . k[j]) * scale                hidden ones: - 3e38
+    s[i, j] = fp32(q[i] . k[j]) * scale                hidden ones: very low
     p[i, j] = exp(s[i, j] - max_j s[i, j])
     output[i] = T(sum_j T(p[i, j]) * v[j] / sum_j p[i, j])           T: the type of query
     softmax_lse[i] = ln(sum_j p[i, j]) + max_j s[i, j]               fp32
 
 for each request and each of its heads; *num_key_value_heads* heads of key and value serve as many
-query heads each. All is fp32 but for the factors of both products. Keys are taken 512 at a time,
+query heads each. All is fp32 but for the factors of both products. Keys are taken a tile at a time,
 counted from the first of the request; what was found for the tiles before shrinks by
-exp(maximum before - maximum now). That exp and ln give the nearest number is assumed.
+exp(maximum before - maximum now). That exp and ln give the nearest number is assumed. Which kernel
+takes a call decides the rest:
 
-Sources: ops-transformer@3a280bc attention/fused_infer_attention_score, op_host and op_kernel, and
-the operator's document (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md). Atlas A2
-and A3; Atlas inference has no such kernel. Simulated are:
+.. code-block:: text
 
-* fp16 and bf16 in input_layout TND: query `(tokens, heads, columns)`, the tokens of all requests
-  behind each other, and keys likewise, or in a cache `(blocks, block_size, heads x columns)` with
-  a block_table `(requests, blocks)`.
-* actual_seq_lengths and actual_seq_lengths_kv are lists of integers: sums of lengths so far, for
-  keys in a cache the length of each request.
-* sparse_mode 0 without a mask, and 3, causal, with the stencil `numpy.triu(ones, 1)` of 2048 x 2048
-  whatever the lengths are; nonzero hides.
+                      FAI, FAI-FD, FAI-DEC            FIA
+    tiles             512 keys                        512 to 8192 keys
+    hidden scores     + -3e38                         replaced by -1e12
+    T() of p          ties to even                    ties away from zero
+    T() of output     ties to even                    fp16: ties away from zero; bf16: to even
+    order of sums     tree of 512 or 256, or 64s      that of the softmax library
+
+Sources: ops-transformer@3a280bc attention/fused_infer_attention_score and attention/common, op_host
+and op_kernel, and the operator's document (op-plugin@517f2e7,
+torch_npu-npu_fused_infer_attention_score.md). Atlas A2 and A3; Atlas inference has no such kernel.
+Simulated are:
+
+* fp16 and bf16 in all input_layouts. In TND and NTD the tokens of all requests lie behind each
+  other, and lengths are sums of lengths so far. Or keys lie in a cache `(blocks, block_size, heads
+  x columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
+  and actual_seq_lengths_kv is the length of each request.
+* FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
+  x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
+  behind; each token sees a key. Nonzero hides.
+* FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
+  or without one, 2 left-up and 3 right-down causal, 4 a band from pre_tokens before to next_tokens
+  behind the diagonal that ends at the last key. In sparse_mode 0 pre_tokens and next_tokens hide
+  nothing (assumed); where each request has one token, modes 2 to 4 do not count. Bit 1 of
+  inner_precise empties rows that a mask of the call's own hides from all keys, which otherwise are
+  the mean of the values; bit 0 changes nothing. Tokens that come before all keys give zeros and an
+  infinite softmax_lse. Places of tokens that a request does not have are left alone.
 * `template` names the kernel that the vendor would not take itself, see `choice`.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
@@ -35,14 +53,25 @@ from typing import Any
 from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction
-from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
+from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check, checked
 from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
 from npusim.ops.npu_fused_infer_attention_score.reference import reference
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = [
+    "OPERATOR",
+    "Plan",
+    "Problem",
+    "build",
+    "check",
+    "checked",
+    "outputs",
+    "reference",
+    "tile",
+]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+    """Shapes and dtypes of what comes out, for tensors without values."""
     query, heads = given["query"], given["num_heads"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
     layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
@@ -73,7 +102,7 @@ TORCH = TorchFunction(
     "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
     "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
     aclnn=lambda _: "aclnnFusedInferAttentionScore",
-    outputs=_outputs,
+    outputs=outputs,
 )
 
 OPERATOR = Operator(

@@ -22,12 +22,10 @@ from typing import Literal, get_args
 
 from npusim.ops._attention.description import Attention
 
-__all__ = ["SIMULATED", "TEMPLATES", "Choice", "Template", "choose", "unmet"]
+__all__ = ["TEMPLATES", "Choice", "Template", "choose", "unmet"]
 
 Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
-SIMULATED: tuple[Template, ...] = ("FAI", "FAI-FD", "FIA")
-"""Those whose kernels are there."""
 
 MAX_HEAD_SIZE = 256
 """Columns of a head that FAI takes."""

@@ -16,7 +16,6 @@ from npusim.ops._attention.description import LAYOUTS, MASK_EXTENT, Attention
 from npusim.ops._contract import Contract, listed
 from npusim.ops._protocol import present
 from npusim.ops.npu_fused_infer_attention_score.choice import (
-    SIMULATED,
     TEMPLATES,
     Choice,
     choose,
@@ -31,7 +30,7 @@ from npusim.ops.npu_fused_infer_attention_score.shapes import (
     longest_of,
 )
 
-__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check"]
+__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check", "checked"]
 
 OP = "npu_fused_infer_attention_score"
 LARGEST_TOKENS = 2147483647
@@ -43,9 +42,12 @@ SIMULATED_OPTIONS = (
 )
 """The parameters that may be left out and are simulated."""
 LARGEST_SCALE = float(np.finfo(np.float32).max)
-MODES = {"antiquant_mode": 0, "key_antiquant_mode": 0, "value_antiquant_mode": 0}
-"""Parameters of quantised keys, which are not simulated, and what they must be; all other ones must
-be None."""
+MODES = {
+    **dict.fromkeys(("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"), 0),
+    **dict.fromkeys(("query_quant_mode", "key_quant_mode", "value_quant_mode"), 0),
+}
+"""Parameters of quantised tensors, of this operator and of its second version: they are not
+simulated, and must be so; all other ones must be None."""
 MAX_MODE = 4
 """Sparse modes up to this one; those from 5 on are not there (the document)."""
 
@@ -118,10 +120,10 @@ def check(
     options = dict(locals())
     for name in ("spec", "query", "key", "value"):
         options.pop(name)
-    return _checked(Contract(OP, spec), query, key, value, options)
+    return checked(Contract(OP, spec), query, key, value, options)
 
 
-def _checked(
+def checked(
     contract: Contract, query: Any, key: Any, value: Any, options: dict[str, Any]
 ) -> Problem:
     """What :func:`check` does; *options* are the parameters that may be left out."""
@@ -152,7 +154,7 @@ def _check_chip(contract: Contract) -> None:
         contract.spec.arch != "2002",
         f"the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one of "
         f"{series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        f"only; call one of them",
+        f"only, and these are not simulated; run it on Atlas A2 or A3",
         Code.UNSUPPORTED,
     )
 
@@ -321,7 +323,7 @@ def _outputs(query: Operand, a: Attention) -> dict[str, TensorSpec]:
 
 
 def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
-    """The kernel that takes the call, one that is simulated."""
+    """The kernel that takes the call."""
     cores = contract.spec.cores["aic"].count
     named = next(
         (each for each in TEMPLATES if isinstance(template, str) and each == template), None
@@ -338,12 +340,6 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
             f"template {named!r} can run only if {need}; leave it out to get the vendor's choice",
         )
     choice = choose(a, cores, named)
-    if choice.template not in SIMULATED:
-        contract.fail(
-            f"the kernel must be {listed(SIMULATED)}, which are simulated, not {choice.template} "
-            f"({choice.reason}); pass tokens in TND with sparse_mode 3",
-            Code.UNSUPPORTED,
-        )
     if choice.template == "FIA":
         _check_legacy(contract, a)
     else:
@@ -352,13 +348,7 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
 
 
 def _check_fai(contract: Contract, a: Attention) -> None:
-    """What the kernels FAI and FAI-FD take beyond what is simulated of them."""
-    contract.require(
-        a.sparse_mode != 4,
-        "sparse_mode must be 0 or 3 in layout TND, not 4: bands are not simulated; hide no keys "
-        "before those of pre_tokens",
-        Code.UNSUPPORTED,
-    )
+    """Refuse what FAI, FAI-FD and FAI-DEC take beyond what is simulated of them."""
     contract.require(
         a.inner_precise == 0,
         f"inner_precise must be 0 in layout TND, not {a.inner_precise}: scores of half the size "
@@ -366,11 +356,15 @@ def _check_fai(contract: Contract, a: Attention) -> None:
         Code.UNSUPPORTED,
     )
     for request, (tokens, keys) in enumerate(zip(a.query_lengths, a.kv_lengths, strict=True)):
+        first, last = a.window(request)
+        # The first token sees the fewest keys at the end, the last one the fewest at the start.
+        sees = (last is None or last >= 0) and (first is None or tokens - 1 + first < keys)
+        is_wide = first is None or last is None or first <= last
         contract.require(
-            a.sparse_mode == 0 or keys == 0 or keys >= tokens,
-            f"a request must have as many keys as query tokens with sparse_mode 3, or none, not "
-            f"{keys} for {tokens} as request {request} has: tokens that see nothing are not "
-            f"simulated; pass all keys",
+            keys == 0 or (sees and is_wide),
+            f"each query token must see a key, or its request have none, not be without one of "
+            f"{keys} with sparse_mode {a.sparse_mode} as one of {tokens} of request {request} is: "
+            f"such tokens are not simulated; pass all keys",
             Code.UNSUPPORTED,
         )
 

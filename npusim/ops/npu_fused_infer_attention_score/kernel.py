@@ -28,6 +28,6 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """The programs of all cores."""
     if isinstance(plan, fia.Plan):
         names = *(each.name for each in p.inputs), *p.outputs
-        return fia.build(spec, names, plan)
+        return fia.build(spec, p.attention, names, plan)
     assert isinstance(plan, fai_tiling.Plan)
     return fai.build(spec, p.attention, plan)

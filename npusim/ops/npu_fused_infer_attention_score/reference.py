@@ -99,7 +99,7 @@ def _fia(
 
 def _ends(problem: Problem, spec: DeviceSpec) -> dict[tuple[int, int], tuple[int, ...]]:
     """Where FAI-FD splits keys on *spec*: see :func:`~npusim.ops._attention.fai.oracle.attend`."""
-    work = work_of(problem.attention, spec.cores["aic"].count, is_split=True)
+    work = work_of(problem.attention, spec.cores["aic"].count, "FAI-FD")
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     for tasks in work.tasks:
         for task in tasks:

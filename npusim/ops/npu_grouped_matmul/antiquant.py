@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from npusim.data.dtypes import INT4
 from npusim.data.errors import Code
 from npusim.ops._contract import Contract
+from npusim.ops.npu_grouped_matmul.msd import LONGEST_K, UNIT, fits_msd, takes_msd
 
 if TYPE_CHECKING:
     from npusim.data.tensor import Operand
     from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["antiquant_limits", "group_k", "takes_msd"]
-
-MSD_UNIT, MSD_LONGEST_K, MSD_LEAST_N, MSD_ROWS = 128, 12288, 1024, 64
+__all__ = ["antiquant_limits", "group_k", "in_digits"]
 
 
 def group_k(p: Problem, weight: int) -> int:
@@ -28,14 +27,19 @@ def group_k(p: Problem, weight: int) -> int:
     return k // shape[-2] if has_groups else k
 
 
-def takes_msd(sizes: tuple[int, int, int, int], *, int8: bool, single: bool, rows: bool) -> bool:
-    """Whether the vendor writes x in digits, for *sizes* of e, m, k and n.
+def in_digits(p: Problem) -> bool:
+    """Whether x is written in digits, see `msd`."""
+    if p.asked is not None:
+        return p.asked == "msd"
+    k, n = p.weight_shape(0)
+    is_int8, of_rows = p.case.weight is not INT4, p.group_type == 0
+    sizes = p.experts, p.rows, k, n
+    return takes_msd(*sizes, int8=is_int8, single=_is_single(p), of_rows=of_rows)
 
-    *single*: x and weight are one tensor each; *rows*: the groups are of rows.
-    """
-    experts, m, k, n = sizes
-    is_fitting = n % MSD_UNIT == 0 and k % MSD_UNIT == 0 and k <= MSD_LONGEST_K
-    return int8 and single and rows and is_fitting and n >= MSD_LEAST_N and m <= MSD_ROWS * experts
+
+def _is_single(p: Problem) -> bool:
+    """Whether x and weight are one tensor each, of several experts."""
+    return len(p.x) == len(p.weight) == 1 and len(p.weight[0].shape) == 3
 
 
 def antiquant_limits(contract: Contract, p: Problem) -> None:
@@ -71,20 +75,25 @@ def antiquant_limits(contract: Contract, p: Problem) -> None:
         f"kernel is not simulated; make it contiguous",
         Code.UNSUPPORTED,
     )
+    _check_asked(contract, p)
+
+
+def _check_asked(contract: Contract, p: Problem) -> None:
+    """Refuse a kernel that cannot run the call."""
     k, n = p.weight_shape(0)
-    is_single = len(p.x) == len(p.weight) == 1
-    contract.require(
-        not takes_msd(
-            (p.experts, p.rows, k, n),
-            int8=p.case.weight is not INT4,
-            single=is_single,
-            rows=p.group_type == 0,
+    needs = {
+        "antiquant_performance": (not p.trans_weight, "weight is contiguous"),
+        "msd": (
+            _is_single(p) and p.group_type == 0 and fits_msd(k, n),
+            f"weight is one tensor (e, k, n), group_type 0, and k and n are multiples of {UNIT}, k "
+            f"up to {LONGEST_K}",
         ),
-        f"x must have more than {MSD_ROWS} rows an expert{what}, k = {k} and n = {n}, not "
-        f"{p.rows} for {p.experts} experts, whose kernel (msd) is not simulated; pass weight and "
-        f"its scales as lists of matrices",
-        Code.UNSUPPORTED,
-    )
+    }
+    for name, (holds, what) in needs.items():
+        contract.require(
+            p.asked != name or holds,
+            f"template {name!r} can run only if {what}; leave it out to get the vendor's choice",
+        )
 
 
 def _check_shape(contract: Contract, p: Problem, place: int, operand: Operand, what: str) -> None:

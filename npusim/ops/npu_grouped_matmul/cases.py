@@ -70,6 +70,8 @@ class Case:
     has_activation: bool = False
     template: str
     """The module of `templates` that has `tile` and `build`."""
+    kernels: tuple[str, ...] = ()
+    """The names of its kernels, if it has several: a caller may ask for one."""
     reference: str
     """The module of `references` that has `rows`."""
     limits: Callable[[Contract, Any], None] = _no_limits
@@ -108,6 +110,16 @@ CASES: tuple[Case, ...] = (
         weight=BFLOAT16,
         output=BFLOAT16,
         layouts=(ND, NZ),
+        bias=(FLOAT32,),
+        group_types=ALL,
+        template="plain",
+        reference="plain",
+    ),
+    Case(
+        name="fp32",
+        x=FLOAT32,
+        weight=FLOAT32,
+        output=FLOAT32,
         bias=(FLOAT32,),
         group_types=ALL,
         template="plain",
@@ -194,6 +206,7 @@ CASES: tuple[Case, ...] = (
             has_antiquant=True,
             group_types=(-1, 0),
             template="antiquant",
+            kernels=("antiquant", "antiquant_performance", *(("msd",) if weight is INT8 else ())),
             reference="antiquant",
             limits=antiquant_limits,
         )

@@ -57,6 +57,7 @@ def check(
     act_type: Any = 0,
     tuning_config: Any = None,
     output_dtype: Any = None,
+    template: Any = None,
 ) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract("npu_grouped_matmul", spec)
@@ -67,9 +68,7 @@ def check(
         "activation_quant_offset": activation_quant_offset,
         "offset": offset,
     }
-    for name, value in unused.items():
-        is_absent = value is None or (isinstance(value, list | tuple) and not value)
-        contract.require(is_absent, f"{name} must be None; leave it out")
+    _require_absent(contract, unused)
     xs, weights = _matrices(contract, x, weight)
     given = _Given(bias, scale, per_token_scale, antiquant_scale, antiquant_offset)
     case = _case(contract, xs, weights, output_dtype, given)
@@ -93,6 +92,7 @@ def check(
         group_list_type=kind,
         act_type=_activation(contract, act_type, case),
         tuning=_tuning(contract, tuning_config),
+        asked=_asked(contract, template, case),
     )
     return _checked(contract, p, form.is_split)
 
@@ -119,6 +119,13 @@ def _with(p: Problem, outputs: dict[str, TensorSpec]) -> Problem:
     }
     operands = [joined(name, parts) for name, parts in lists.items() if parts]
     return replace(p, inputs=present(*operands, p.group_list), outputs=outputs)
+
+
+def _require_absent(contract: Contract, unused: dict[str, Any]) -> None:
+    """Refuse parameters that no kernel of these chips reads."""
+    for name, value in unused.items():
+        is_absent = value is None or (isinstance(value, list | tuple) and not value)
+        contract.require(is_absent, f"{name} must be None; leave it out")
 
 
 def _require_chip(contract: Contract) -> None:
@@ -238,6 +245,19 @@ def _activation(contract: Contract, act_type: Any, case: Case) -> int:
         f"act_type must be 0 with {case}, not {kind}; apply the activation to the output",
     )
     return kind
+
+
+def _asked(contract: Contract, template: Any, case: Case) -> str | None:
+    """The kernel that the caller names."""
+    if template is None:
+        return None
+    names = case.kernels or (case.template,)
+    contract.require(
+        isinstance(template, str) and template in names,
+        f"template must be {listed(names)} with {case}, not {shown(template)}; leave it out to get "
+        f"the vendor's choice",
+    )
+    return str(template)
 
 
 def _tuning(contract: Contract, value: Any) -> tuple[int, ...]:

@@ -90,12 +90,13 @@ def _check_values(contract: Contract, p: Problem) -> None:
     total = p.x_shape(0)[1] if p.group_type == 2 else p.rows
     what = "columns" if p.group_type == 2 else "rows"
     must = "not decrease" if p.group_list_type == ENDS else "have no negative numbers"
-    lowest = min((count for _, count in entries), default=0)
+    # A pair without rows ends the list, whatever its number is.
+    lowest = 0 if p.group_list_type == PAIRS else min(count for _, count in entries)
     contract.require(
         lowest >= 0,
         f"group_list must {must}, but a group has {lowest} {what}; pass the groups in order",
     )
-    found = sum(count for _, count in entries)
+    found = sum(max(count, 0) for _, count in entries)
     contract.require(
         found <= total,
         f"group_list must list at most the {total} {what} of x, not {found}; pass the groups of "

@@ -38,11 +38,18 @@ class Problem(_protocol.Problem):
     act_type: int
     tuning: tuple[int, ...]
     """tuning_config: the rows that an expert is expected to have, and more."""
+    asked: str | None = None
+    """The kernel that the caller names, of those that its types have."""
 
     @property
     def case(self) -> Case:
         """The combination of types."""
         return case_named(self.case_name)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all outputs are; some groups may have no rows."""
+        return not any(spec.size for spec in self.outputs.values())
 
     @property
     def experts(self) -> int:

@@ -40,13 +40,15 @@ def reference(
     act_type: int = 0,
     tuning_config: Sequence[int] | None = None,
     output_dtype: str | None = None,
+    template: str | None = None,
     cube_order: CubeOrder = "k16",
     spec: DeviceSpec | None = None,
 ) -> Array | tuple[Array, ...]:
     """Multiply each group of *x* by its own of *weight*; one output, or a tuple of several.
 
     *x* and *weight* are lists of arrays or Tensors, or one. Rows that no group has are zero, as the
-    allocator gives them. *spec* and *cube_order* are what results may depend on besides.
+    allocator gives them. *template* names the kernel; *spec* and *cube_order* are what results may
+    depend on besides.
     """
     xs, weights = _several(x), _several(weight)
     biases = _several(bias)
@@ -64,6 +66,7 @@ def reference(
         tuning=tuple(tuning_config or ()),
         order=cube_order,
         spec=spec,
+        template=template,
     )
     found = _along_k(call) if group_type == 2 else _along_m(call, split_item < 2)
     return found if len(found) > 1 else found[0]
@@ -92,7 +95,7 @@ def _counts(group_list: Any, kind: int) -> tuple[tuple[int, int], ...] | None:
     numbers = np.asarray(group_list)
     if kind == 2:
         stop = next((i for i, (_, count) in enumerate(numbers) if count <= 0), len(numbers))
-        return tuple((int(expert), int(count)) for expert, count in numbers[:stop])
+        return tuple((int(expert), max(int(count), 0)) for expert, count in numbers[: stop + 1])
     if kind == 0:
         numbers = np.diff(numbers, prepend=0)
     return tuple((expert, int(count)) for expert, count in enumerate(numbers))

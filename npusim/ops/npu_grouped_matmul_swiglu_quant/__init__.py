@@ -9,6 +9,10 @@
     output_scale = max|s| / 127
     output = fit8(round(f16(s * (1 / output_scale))))
 
+    int4 weight     x = 16 hi + lo + 8, both int4;  C of hi and of lo, group after group of k:
+                    C = f16(C + f16(f32(sum of the group) * f19(weight_scale)))
+                    v = (f32(C of lo) + f32(C of hi) * 16 + bias[e]) * x_scale[row], then the same
+
 All in fp32, one rounding an operation to nearest, ties to even; the last line rounds to float16
 first and then once more, so that 101.49 becomes 102. *fit8* saturates and turns NaN into 0: a row
 of zeros has the scale 0 and stays zero. What precision Exp has is not public: the nearest number is
@@ -21,7 +25,10 @@ card has what lay in memory.
 
 * A2 and A3. weight is int8 `(e, k, n)` in FRACTAL_NZ, as aclnn asks, where torch_npu asks for no
   layout. n is a multiple of 32 and at most 10240, k below 65536.
-* weight of int4, which aclnn also takes, is not simulated; bias and offset must be left out.
+* weight may be packed int4, `(e, k, n / 8)` int32 in FRACTAL_NZ: with words as weight_scale, one
+  for each 256 of k, `(e, k / 256, n)`, or `(e, 1, n)`, and the bias `(e, n)`, to which the caller
+  adds up 8 times the sums of the scaled columns. How its sums are tiled is assumed.
+* bias is for int4 alone, and offset must be left out.
 
 Sources: ops-transformer@c29bc10 gmm/grouped_matmul_swiglu_quant, op_kernel and op_host;
 op-plugin@517f2e7 for the function.
@@ -44,7 +51,7 @@ TORCH = TorchFunction(
     "(Tensor, Tensor, Tensor)",
     aclnn=lambda _: "aclnnGroupedMatmulSwigluQuantWeightNZ",
     outputs=lambda given, _: (
-        ((given["x"].shape[0], given["weight_scale"].shape[1] // 2), "int8"),
+        ((given["x"].shape[0], given["weight_scale"].shape[-1] // 2), "int8"),
         ((given["x"].shape[0],), "float32"),
         ((), "float32"),
     ),

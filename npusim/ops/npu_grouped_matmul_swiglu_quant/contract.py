@@ -7,20 +7,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64
+from npusim.data.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT32,
+    INT64,
+    UINT64,
+    DType,
+)
 from npusim.data.errors import Code
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import share
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.ops._contract import Contract, listed
+from npusim.ops._matrix import logical_shape
+from npusim.ops._nibbles.split import LONGEST
 from npusim.ops._protocol import present
+from npusim.ops._words import fixpipe_words
 
 __all__ = ["Group", "Problem", "check"]
 
 LARGEST_K = 65535
 LARGEST_N = 10240
+GROUP_K = 256
+"""k of a group with scales of its own (assumed to be that of npu_grouped_matmul)."""
 
 
 class Group(NamedTuple):
@@ -39,7 +54,10 @@ class Problem(_protocol.Problem):
     weight: Operand
     group_list: Operand
     weight_scale: Operand
+    """`(experts, n)`, or words `(experts, groups of k, n)` with int4."""
     x_scale: Operand
+    bias: Operand | None
+    """`(experts, n)`, with int4: what is added to the sums of digits."""
 
     @property
     def m(self) -> int:
@@ -51,7 +69,22 @@ class Problem(_protocol.Problem):
 
     @property
     def n(self) -> int:
-        return self.weight.shape[2]
+        return logical_shape(self.weight, self.is_int4)[2]
+
+    @property
+    def is_int4(self) -> bool:
+        """Whether the weight is of int4, and x is written as two of them a number."""
+        return self.weight.element is INT32
+
+    @property
+    def rows_each(self) -> int:
+        """Rows of sums for a row of x."""
+        return 2 if self.is_int4 else 1
+
+    @property
+    def groups_of_k(self) -> int:
+        """How many have scales of their own."""
+        return self.weight_scale.shape[1] if self.is_int4 else 1
 
     @property
     def experts(self) -> int:
@@ -96,24 +129,21 @@ def check(
         f"no such kernel; multiply each group with npu_quant_matmul",
         Code.UNSUPPORTED,
     )
-    for name, value in (("bias", bias), ("offset", offset)):
-        contract.require(value is None, f"{name} must be None with an int8 weight; leave it out")
+    contract.require(offset is None, "offset must be None; leave it out")
     a = contract.operand("x", x, (INT8,))
-    w = contract.matrix("weight", weight, (INT8,), layouts=LAYOUTS)
-    _check_shapes(contract, a, w)
+    w = contract.matrix("weight", weight, (INT8, INT32), layouts=LAYOUTS)
+    element = INT4 if w.element is INT32 else INT8
+    contract.require(
+        bias is None or element is INT4, "bias must be None with an int8 weight; leave it out"
+    )
+    _check_shapes(contract, a, w, element)
+    sizes = experts, _, n = logical_shape(w, element is INT4)
+    m = a.shape[0]
     groups = contract.operand("group_list", group_list, (INT64,))
-    ws = contract.operand("weight_scale", weight_scale, (FLOAT32, FLOAT16, BFLOAT16))
     xs = contract.operand("x_scale", x_scale, (FLOAT32,))
-    experts, n, m = w.shape[0], w.shape[2], a.shape[0]
-    for operand, shape, remedy in (
-        (groups, (experts,), "pass the end of each group"),
-        (ws, (experts, n), "pass a number for each expert and column"),
-        (xs, (m,), "pass a number a row"),
-    ):
-        contract.require(
-            operand.shape == shape,
-            f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
-        )
+    _require_shape(contract, groups, (experts,), "pass the end of each group")
+    _require_shape(contract, xs, (m,), "pass a number a row")
+    ws, added = _numbers(contract, weight_scale, bias, sizes, is_int4=element is INT4)
     _check_ends(contract, groups, m)
     outputs = {
         "output": TensorSpec((m, n // 2), "int8"),
@@ -121,17 +151,62 @@ def check(
         "output_offset": TensorSpec((), "float32"),
     }
     return Problem(
-        inputs=present(a, w, groups, ws, xs),
+        inputs=present(a, w, groups, ws, xs, added),
         outputs=outputs,
         x=a,
         weight=w,
         group_list=groups,
         weight_scale=ws,
         x_scale=xs,
+        bias=added,
     )
 
 
-def _check_shapes(contract: Contract, x: Operand, weight: Operand) -> None:
+def _numbers(
+    contract: Contract,
+    weight_scale: Any,
+    bias: Any,
+    sizes: tuple[int, ...],
+    *,
+    is_int4: bool,
+) -> tuple[Operand, Operand | None]:
+    """The scales of the columns of a weight of so many experts, k and n, and with int4 a bias."""
+    experts, k, n = sizes
+    if not is_int4:
+        scale = contract.operand("weight_scale", weight_scale, (FLOAT32, FLOAT16, BFLOAT16))
+        remedy = "pass a number for each expert and column"
+        _require_shape(contract, scale, (experts, n), remedy)
+        return scale, None
+    words = contract.operand("weight_scale", weight_scale, (INT64, UINT64), " with int4")
+    _check_words(contract, words, (experts, k, n))
+    added = contract.operand("bias", bias, (FLOAT32,), " with an int4 weight")
+    remedy = "pass 8 times the sums of the scaled columns"
+    _require_shape(contract, added, (experts, n), remedy)
+    return fixpipe_words(contract, words, FLOAT16), added
+
+
+def _require_shape(
+    contract: Contract, operand: Operand, shape: tuple[int, ...], remedy: str
+) -> None:
+    contract.require(
+        operand.shape == shape,
+        f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
+    )
+
+
+def _check_words(contract: Contract, words: Operand, sizes: tuple[int, int, int]) -> None:
+    """Scales of columns or of groups of k, of a weight of so many experts, k and n."""
+    experts, k, n = sizes
+    known = tuple((experts, count, n) for count in dict.fromkeys((1, k // GROUP_K)) if count)
+    fits = words.shape in known and (words.shape[1] == 1 or k % GROUP_K == 0)
+    contract.require(
+        fits,
+        f"weight_scale must have shape {listed(tuple(map(str, known)))} with int4 and k = {k}, not "
+        f"{words.shape}; pass a word for each {GROUP_K} of k, or for all",
+    )
+
+
+def _check_shapes(contract: Contract, x: Operand, weight: Operand, element: DType) -> None:
     contract.require(
         weight.spec.layout == "FRACTAL_NZ",
         f"weight must have layout FRACTAL_NZ, not {weight.spec.layout}; pass it through "
@@ -151,20 +226,21 @@ def _check_shapes(contract: Contract, x: Operand, weight: Operand) -> None:
         "weight must be contiguous, not a transposed view; cast the contiguous matrices with "
         "npu_format_cast(..., 29)",
     )
-    k, n = weight.shape[1:]
+    _, k, n = logical_shape(weight, element is INT4)
     contract.require(
         k == x.shape[1],
         f"weight must have as many rows as x has columns, {x.shape[1]}, not {k}; pass x as (m, k) "
         f"and weight as (e, k, n)",
     )
+    longest = LONGEST if element is INT4 else LARGEST_K
     contract.require(
-        k <= LARGEST_K and n <= LARGEST_N,
-        f"k must be at most {LARGEST_K} and n at most {LARGEST_N}, not {k} and {n}; call "
+        k <= longest and n <= LARGEST_N,
+        f"k must be at most {longest} and n at most {LARGEST_N}, not {k} and {n}; call "
         f"npu_grouped_matmul and npu_dequant_swiglu_quant",
     )
     contract.require(
-        k % FRACTAL_ROWS == 0 and n % c0(INT8) == 0,
-        f"k must be a multiple of {FRACTAL_ROWS} and n of {c0(INT8)}, not {k} and {n}; pad both "
+        k % FRACTAL_ROWS == 0 and n % c0(element) == 0,
+        f"k must be a multiple of {FRACTAL_ROWS} and n of {c0(element)}, not {k} and {n}; pad both "
         f"matrices",
     )
 

@@ -7,7 +7,7 @@ other is read (ops-transformer@c29bc10 gmm/grouped_matmul_swiglu_quant/op_kernel
 
 from __future__ import annotations
 
-from npusim.data.dtypes import INT8, INT32, INT64
+from npusim.data.dtypes import FLOAT16, INT4, INT8, INT32, INT64, UINT64
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
@@ -18,10 +18,13 @@ from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.views import GmView, repeat
+from npusim.ops._nibbles.cube import ScaledGroups
+from npusim.ops._nibbles.split import NibbleSplitter, digits_of
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem
 from npusim.ops.npu_grouped_matmul_swiglu_quant.rows import RowKernel
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import (
     TILE,
+    TILE_OF_INT4,
     Plan,
     Tile,
     chunks,
@@ -31,9 +34,9 @@ from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import (
 __all__ = ["build", "read_ends"]
 
 OP = "npu_grouped_matmul_swiglu_quant"
-ALL_CUBES, MADE, ALL_VECTORS, READ = range(4)
-"""Flags: all cube cores wait for each other and tell their vector cores, and the other way round.
-"""
+ALL_CUBES, MADE, ALL_VECTORS, READ, SPLIT = range(5)
+"""Flags: all cube cores wait for each other and tell their vector cores, and the other way round;
+the digits of x are there."""
 ONCE = "weight_once"
 """The weight as groups know it that read it once only, and so past the L2."""
 LINE_BYTES = 64
@@ -44,7 +47,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     names = (*(x.name for x in p.inputs), *p.outputs, *plan.workspaces)
     bound = {name: Binding(name) for name in names} | {ONCE: Binding("weight", is_cached=False)}
-    cube, vector = _CubeCore(spec, p, plan), _VectorCore(spec, p, plan)
+    cube = (_DigitCubeCore if p.is_int4 else _CubeCore)(spec, p, plan)
+    vector = _VectorCore(spec, p, plan)
     return mixed_launch(
         plan.block_dim,
         lambda _: bound,
@@ -80,24 +84,34 @@ class _CubeCore:
     def program(self, core: int) -> Program:
         """Make the sums of the blocks of core number *core*, a chunk after the other."""
         builder, p, plan = self.builder, self.p, self.plan
-        sums = GmView.of("sums", INT32, plan.buffers * plan.chunk_rows, p.n)
+        self._begin()
         for chunk in chunks(p, plan):
             if chunk.number >= plan.buffers:
                 builder.cross_core_wait_flag("group", "fixpipe", READ)
             first = chunk.number % plan.buffers * plan.chunk_rows - chunk.first
             read_ends(builder, p)
-            for tile in tiles_of_cores(p, chunk, plan.block_dim)[core]:
-                weight = self.weight(ONCE if tile.is_alone else "weight")
-                rows = slice(first + tile.row, first + tile.row + tile.rows)
-                columns = slice(tile.column, tile.column + tile.columns)
-                a, b = self._operands(tile, weight)
-                repeat(builder, self._block, a, b, sums[rows, columns], weight)
+            for tile in tiles_of_cores(p, plan, chunk)[core]:
+                self._write(tile, first + tile.row)
             sync_all(builder, "fixpipe", "fixpipe", ALL_CUBES, MADE)
         return builder.build()
 
-    def _operands(self, tile: Tile, weight: GmMatrix) -> tuple[GmTile, GmTile]:
-        x = self.x.tile(tile.row, tile.rows)
-        return x, weight.tile(tile.column, tile.columns, matrix=tile.expert)
+    def _begin(self) -> None:
+        """Wait for what must be there before the first block."""
+
+    def _write(self, tile: Tile, row: int) -> None:
+        """The sums of *tile* to row number *row* of the workspace, and on."""
+        p, plan = self.p, self.plan
+        weight = self.weight(ONCE if tile.is_alone else "weight")
+        sums = GmView.of("sums", INT32, plan.buffers * plan.chunk_rows, p.n)
+        columns = slice(tile.column, tile.column + tile.columns)
+        repeat(
+            self.builder,
+            self._block,
+            self.x.tile(tile.row, tile.rows),
+            weight.tile(tile.column, tile.columns, matrix=tile.expert),
+            sums[row : row + tile.rows, columns],
+            weight,
+        )
 
     def _block(self, x: GmTile, weight: GmTile, sums: GmView, matrix: GmMatrix) -> None:
         """*sums* `(rows, columns)` of (rows, k) times (k, columns)."""
@@ -110,18 +124,62 @@ class _CubeCore:
         self.writer.drain(slot, op)
 
 
+class _DigitCubeCore(_CubeCore):
+    """The kernel of a cube core where x is written as two int4 a number."""
+
+    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
+        self.p, self.plan = p, plan
+        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
+        self.x = GmMatrix("digits", INT4, 2 * p.m, p.k, k_is_first=False)
+        self.sums = ScaledGroups(
+            *(self.builder, TILE_OF_INT4, self.x, self.weight("weight"), p.k // p.groups_of_k),
+            signals=False,
+        )
+
+    def weight(self, name: str) -> GmMatrix:
+        return GmMatrix(name, INT4, self.p.k, self.p.n, k_is_first=True, layout="FRACTAL_NZ")
+
+    def _begin(self) -> None:
+        self.builder.cross_core_wait_flag("group", "mte2", SPLIT)
+
+    def _write(self, tile: Tile, row: int) -> None:
+        p, plan, each = self.p, self.plan, self.p.groups_of_k
+        weight = self.weight(ONCE if tile.is_alone else "weight")
+        sums = GmView.of("sums", FLOAT16, 2 * plan.buffers * plan.chunk_rows, p.n)
+        words = GmView.of("weight_scale", UINT64, p.experts * each, p.n)
+        columns = slice(tile.column, tile.column + tile.columns)
+        repeat(
+            self.builder,
+            self.sums.block,
+            self.x.tile(2 * tile.row, 2 * tile.rows),
+            weight.tile(tile.column, tile.columns, matrix=tile.expert),
+            words[tile.expert * each : (tile.expert + 1) * each, columns],
+            sums[2 * row : 2 * (row + tile.rows), columns],
+            False,
+            (self.x, weight),
+        )
+
+
 class _VectorCore:
     """The kernel of a vector core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
         self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
+        self.splitter = NibbleSplitter(self.builder, p.k) if p.is_int4 else None
+        self.builder.reset_buffers()
         self.rows = RowKernel(self.builder, p, plan)
 
     def program(self, core: int) -> Program:
         """Finish the rows of core number *core*, a chunk after the other."""
         builder, p, plan = self.builder, self.p, self.plan
         every = chunks(p, plan)
+        if self.splitter is not None:
+            self.splitter.prepare()
+            x, digits = GmView.of("x", INT8, p.m, p.k), digits_of(p.m, p.k)
+            self.splitter.rows(x, digits, core, 2 * plan.block_dim)
+            builder.end_stage()
+            sync_all(builder, "mte3", "mte2", ALL_VECTORS, SPLIT)
         read_ends(builder, p)
         for chunk in every:
             builder.cross_core_wait_flag("group", "mte2", MADE)

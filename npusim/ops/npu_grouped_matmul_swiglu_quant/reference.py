@@ -6,6 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor
+from npusim.ops._nibbles.oracle import digit_sums, unpacked
 from npusim.ops._products import exact_int
 
 __all__ = ["reference"]
@@ -20,30 +21,38 @@ def reference(
     weight_scale: Array,
     x_scale: Array,
     *,
-    bias: None = None,  # noqa: ARG001 (the kernel takes none)
+    bias: Array | None = None,
     offset: None = None,  # noqa: ARG001 (the kernel takes none)
 ) -> tuple[Array, Array, Array]:
     """int8 `(m, n / 2)`, scales `(m,)` and an offset that no kernel makes, `()`.
 
-    *weight* `(e, k, n)` is in any layout. Rows that no group has, and the offset, are zero.
+    *weight* `(e, k, n)` is in any layout; int32 holds eight int4. Rows that no group has, and
+    the offset, are zero.
     """
     whole = np.asarray(weight)
+    if whole.dtype == np.int32:
+        whole = unpacked(whole)
     y = np.zeros((x.shape[0], whole.shape[2] // 2), np.int8)
     scales, start = np.zeros(x.shape[0], F32), 0
     for expert, end in enumerate(group_list.tolist()):
         rows = slice(start, end)
         if end > start:
-            acc = exact_int(x[rows], whole[expert]).astype(np.int32)
-            numbers = weight_scale[expert].astype(F32)
-            y[rows], scales[rows] = _quantised(acc, x_scale[rows, None], numbers)
+            tokens = x_scale[rows, None]
+            with np.errstate(all="ignore"):
+                if bias is None:
+                    acc = exact_int(x[rows], whole[expert]).astype(F32)
+                    values = (acc * tokens) * weight_scale[expert].astype(F32)
+                else:
+                    sums = digit_sums(x[rows], whole[expert], weight_scale[expert])
+                    values = (sums + bias[expert]) * tokens
+                y[rows], scales[rows] = _quantised(values)
         start = end
     return y, scales, np.zeros((), F32)
 
 
-def _quantised(acc: Array, tokens: Array, numbers: Array) -> tuple[Array, Array]:
-    """Rows of sums as int8 of half as many columns, and their scales."""
+def _quantised(values: Array) -> tuple[Array, Array]:
+    """Rows of fp32 as int8 of half as many columns, and their scales."""
     with np.errstate(all="ignore"):
-        values = (acc.astype(F32) * tokens) * numbers
         a, b = np.split(values, 2, axis=1)
         below = np.exp((a * F32(-1)).astype(np.float64)).astype(F32) + F32(1)
         s = b * (a / below)

@@ -33,6 +33,7 @@ from npusim.kernel.queues import Slot
 from npusim.kernel.reduction import Reduction
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, load, repeat, store
+from npusim.ops._nibbles.sums import DigitSums
 from npusim.ops.npu_dynamic_quant.row_steps import float_bits
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import Chunk, Plan
@@ -59,8 +60,10 @@ class RowKernel:
         self.builder, self.p, self.plan = builder, p, plan
         queue, claim = builder.queue, builder.claim
         rows, n, half = plan.loaded_rows, p.n, p.n // 2
-        scale = p.weight_scale.element
-        self.sums = queue("ub", INT32.nbytes(rows * n), "mte2", "vector")
+        scale = FLOAT32 if p.is_int4 else p.weight_scale.element
+        self.digits = DigitSums(builder, rows, n) if p.is_int4 else None
+        sums_bytes = 0 if p.is_int4 else INT32.nbytes(rows * n)
+        self.sums = queue("ub", sums_bytes, "mte2", "vector")
         self.weights = claim("ub", FLOAT32.nbytes(n))
         self.narrow = None if scale is FLOAT32 else claim("ub", scale.nbytes(n))
         self.work = claim("ub", FLOAT32.nbytes(half))
@@ -80,10 +83,12 @@ class RowKernel:
         self.expert = None
         own = share(chunk.rows, 2 * plan.block_dim, core)
         top = chunk.number % plan.buffers * plan.chunk_rows
-        sums = GmView.of("sums", INT32, plan.buffers * plan.chunk_rows, p.n)
+        element, each = (FLOAT16, 2) if p.is_int4 else (INT32, 1)
+        sums = GmView.of("sums", element, each * plan.buffers * plan.chunk_rows, p.n)
         y = GmView.of("output", INT8, p.m, p.n // 2)
         scale, token = (GmView.vector(x, FLOAT32, p.m) for x in ("output_scale", "x_scale"))
-        numbers = GmView.of("weight_scale", p.weight_scale.element, p.experts, p.n)
+        factors = p.weight_scale if p.bias is None else p.bias
+        numbers = GmView.of(factors.name, factors.element, p.experts, p.n)
         for first, rows in pieces(len(own), plan.loaded_rows):
             here = own.start + first
             row = slice(chunk.first + here, chunk.first + here + rows)
@@ -93,7 +98,7 @@ class RowKernel:
             repeat(
                 self.builder,
                 self._load,
-                sums[top + here : top + here + rows, :],
+                sums[each * (top + here) : each * (top + here + rows), :],
                 y[row, :],
                 scale[:, row],
                 token[:, row],
@@ -112,16 +117,20 @@ class RowKernel:
         is_kept: bool,
         *numbers: GmView,
     ) -> None:
-        """*y* `(rows, n / 2)` and *scale* `(rows,)` of *sums* `(rows, n)`.
+        """*y* `(rows, n / 2)` and *scale* `(rows,)` of *sums* `(rows, n)`, of digits two rows each.
 
-        *runs* are rows of one group each, whose scales of columns are *numbers* `(n,)`; those of
-        the first may be in the buffer already.
+        *runs* are rows of one group each, whose numbers of columns are *numbers* `(n,)`: scales,
+        or what is added to sums of digits. Those of the first may be in the buffer already.
         """
-        builder, count = self.builder, sums.rows * sums.columns
-        slot = load(builder, self.sums, sums)
-        # (rows, n) int32 -> fp32, in place
-        values = slot.of(FLOAT32, count)
-        step(builder, Cast(values, slot.of(INT32, count), "none"))
+        builder, count = self.builder, y.rows * sums.columns
+        slot = None
+        if self.digits is not None:
+            values = self.digits.take(sums).whole()
+        else:
+            slot = load(builder, self.sums, sums)
+            # (rows, n) int32 -> fp32, in place
+            values = slot.of(FLOAT32, count)
+            step(builder, Cast(values, slot.of(INT32, count), "none"))
         result, scales = self.results.alloc(), self.scales.alloc()
         row = 0
         for index, (rows, of_columns) in enumerate(zip(runs, numbers, strict=True)):
@@ -131,7 +140,8 @@ class RowKernel:
                 here = values.at(row * sums.columns, sums.columns)
                 self._row(here, token[:, row : row + 1], row, result, scales)
                 row += 1
-        self.sums.free(slot)
+        if slot is not None:
+            self.sums.free(slot)
         store(builder, self.results, result, y, pitch=self.pitch)
         store(builder, self.scales, scales, scale)
 
@@ -149,9 +159,12 @@ class RowKernel:
         """Make row number *row* of what is in the buffer, of its sums *values* `(n,)`."""
         builder, half = self.builder, values.count // 2
         builder.emit(ScalarLoadGlobal("token", token.operand, FLOAT32, row > 0))
-        step(builder, BinaryScalar("mul", values, values, "token"))
         weights = self.weights.of(FLOAT32, values.count)
-        step(builder, Binary("mul", values, values, weights))
+        if self.p.is_int4:
+            step(builder, Binary("add", values, values, weights))
+        step(builder, BinaryScalar("mul", values, values, "token"))
+        if not self.p.is_int4:
+            step(builder, Binary("mul", values, values, weights))
         gated = self._gated(values.at(0, half), values.at(half, half))
         self._find_scale(gated, row, scales)
         step(builder, BinaryScalar("mul", gated, gated, "back"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.data.dtypes import INT32
+from npusim.data.dtypes import INT4, INT32
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cube import BaseTile
@@ -16,9 +16,9 @@ from npusim.kernel.rows import pieces
 from npusim.ops import _protocol
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Group, Problem
 
-__all__ = ["TILE", "Chunk", "Plan", "Tile", "chunks", "tile", "tiles_of_cores"]
+__all__ = ["TILE", "TILE_OF_INT4", "Chunk", "Plan", "Tile", "chunks", "tile", "tiles_of_cores"]
 
-TILE = BaseTile(128, 256, 128, 4, 4)
+TILE, TILE_OF_INT4 = BaseTile(128, 256, 128, 4, 4), BaseTile(128, 256, 256, 4, 4)
 CHUNK_BYTES = 32 * 2**20
 """Of int32 sums that are made before vector cores begin with them, where there is more than two of
 them."""
@@ -35,6 +35,8 @@ class Plan(_protocol.Plan):
     buffers: int
     """Chunks that the workspace holds."""
     loaded_rows: int
+    tile_rows: int
+    """Rows of x in a base tile."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -46,15 +48,20 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     reason += f" fit into {CHUNK_BYTES // 2**20} MiB {'twice' if is_whole else 'each'}"
     if p.group_list.array is None:
         reason += "; group_list has no values, so every group is assumed to have an equal share"
+    # Two float16 for each int32; of int4 a load has as many rows as a quarter of them (assumed).
+    workspaces, rows = {"sums": INT32.nbytes(buffers * chunk_rows * p.n)}, _loaded_rows(p.n)
+    if p.is_int4:
+        workspaces["digits"] = INT4.nbytes(2 * p.m * p.k)
     return Plan(
         block_dim=spec.cores["aic"].count,
         template="whole" if is_whole else "chunks",
         reason=reason,
         is_mix=True,
-        workspaces={"sums": INT32.nbytes(buffers * chunk_rows * p.n)},
+        workspaces=workspaces,
         chunk_rows=chunk_rows,
         buffers=buffers,
-        loaded_rows=_loaded_rows(p.n),
+        loaded_rows=max(1, rows // 4) if p.is_int4 else rows,
+        tile_rows=TILE.m // p.rows_each,
     )
 
 
@@ -101,13 +108,14 @@ class Tile(NamedTuple):
     """Whether its group has one block of rows, so that its weight is read once only."""
 
 
-def tiles_of_cores(p: Problem, chunk: Chunk, cores: int) -> tuple[tuple[Tile, ...], ...]:
+def tiles_of_cores(p: Problem, plan: Plan, chunk: Chunk) -> tuple[tuple[Tile, ...], ...]:
     """The blocks of each core: numbered through all groups, row after row of a group."""
+    cores, height = plan.block_dim, plan.tile_rows
     shares: list[list[Tile]] = [[] for _ in range(cores)]
     index = 0
     for group in chunk.groups:
-        is_alone = ceil_div(group.rows, TILE.m) == 1
-        for row, rows in pieces(group.rows, TILE.m):
+        is_alone = ceil_div(group.rows, height) == 1
+        for row, rows in pieces(group.rows, height):
             for column, columns in pieces(p.n, TILE.n):
                 one = Tile(group.expert, group.first + row, column, rows, columns, is_alone)
                 shares[index % cores].append(one)

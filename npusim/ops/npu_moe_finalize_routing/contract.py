@@ -20,6 +20,8 @@ __all__ = ["DROPPED", "Problem", "check"]
 
 OP = "npu_moe_finalize_routing"
 MODES = (0, 1, 2, 3)
+MOST_CHOICES = 1024
+"""As many as npu_moe_gating_top_k_softmax chooses; the bound of this kernel is not known."""
 DROPPED = -1
 """The index of a row that is not there, in the modes with capacities."""
 
@@ -131,13 +133,21 @@ def _choices(contract: Contract, where: Operand, weights: Operand | None, k: Any
             f"k must be a positive divisor of the {where.spec.size} indices without scales, not "
             f"{count}; pass how many experts a token has",
         )
-        return count
+        return _few(contract, "k", count)
     contract.require(
         len(weights.shape) == 2 and weights.shape[1] > 0 and weights.spec.size == where.spec.size,
         f"scales must have shape (tokens, k) with a number for each of the {where.spec.size} "
         f"indices, not {weights.shape}; pass what the gate gives",
     )
-    return weights.shape[1]
+    return _few(contract, "the second dimension of scales", weights.shape[1])
+
+
+def _few(contract: Contract, name: str, count: int) -> int:
+    contract.require(
+        count <= MOST_CHOICES,
+        f"{name} must be at most {MOST_CHOICES}, not {count}; add up fewer experts at a time",
+    )
+    return count
 
 
 def _require_rows(contract: Contract, rows: Operand, mode: int, count: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from npusim.data.dtypes import DType
 from npusim.data.errors import shown
-from npusim.data.tensor import TensorSpec
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import SORTED_AT_ONCE
 from npusim.ops import _protocol
@@ -91,12 +91,7 @@ def check(
         f"{scores.shape}; reshape it",
     )
     rows, experts = scores.shape
-    added = contract.optional("bias", bias, (scores.element,), f" like x, {scores.spec.dtype}")
-    contract.require(
-        added is None or added.shape == (experts,),
-        f"bias must have shape ({experts},), a number for each expert, not "
-        f"{added.shape if added else None}; pass as many numbers as x has columns",
-    )
+    added = _bias(contract, bias, scores)
     mode = one_of(contract, "group_select_mode", group_select_mode, (0, 1))
     one_of(contract, "renorm", renorm, (0,))
     kind = one_of(contract, "norm_type", norm_type, (0, 1))
@@ -127,6 +122,18 @@ def check(
         factor=_number(contract, "routed_scaling_factor", routed_scaling_factor),
         epsilon=_number(contract, "eps", eps),
     )
+
+
+def _bias(contract: Contract, bias: Any, scores: Operand) -> Operand | None:
+    """What is added to the numbers of each expert before it may be chosen."""
+    experts = scores.shape[1]
+    added = contract.optional("bias", bias, (scores.element,), f" like x, {scores.spec.dtype}")
+    contract.require(
+        added is None or added.shape == (experts,),
+        f"bias must have shape ({experts},), a number for each expert, not "
+        f"{added.shape if added else None}; pass as many numbers as x has columns",
+    )
+    return added
 
 
 def _groups(

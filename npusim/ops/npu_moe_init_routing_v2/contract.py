@@ -22,8 +22,8 @@ CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
 NO_QUANT, DYNAMIC = -1, 1
 """And quant_mode."""
-MOST_EXPERTS = 8192
-"""Whose counts the unified buffer holds; the vendor's bound is not known."""
+MOST_EXPERTS = 2048
+"""As many as npu_moe_gating_top_k takes; the bound of this kernel is not known."""
 MOST_QUANTISED = 8192
 """Columns of a row that is quantised whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)

@@ -64,11 +64,7 @@ def check(
     scales = (FLOAT32,) if target is FLOAT16 and t else SCALES[target]
     s = contract.operand("scale", scale, scales, what)
     if a.element is INT32 and t is not None:
-        contract.require(
-            len(s.shape) == 1,
-            f"scale must have one dimension with packed int4 matrices and without group_sizes, "
-            f"not shape {s.shape}; pass one number, or one a column, or group_sizes=[0, 0, 256]",
-        )
+        _check_ungrouped(contract, s)
     contract.require(
         offset is None or target is INT8,
         f"offset must be None{what}; leave it out, for only an int8 output takes one",
@@ -112,6 +108,15 @@ def _check_tokens(contract: Contract, pertoken_scale: Any, target: DType) -> Ope
         f"output_dtype='float16' or 'bfloat16'",
     )
     return contract.optional("pertoken_scale", pertoken_scale, (FLOAT32,))
+
+
+def _check_ungrouped(contract: Contract, scale: Operand) -> None:
+    """Refuse numbers for each group of k of packed int4, whose size nobody gives."""
+    contract.require(
+        len(scale.shape) == 1,
+        f"scale must have one dimension with packed int4 matrices and without group_sizes, "
+        f"not shape {scale.shape}; pass one number, or one a column, or group_sizes=[0, 0, 256]",
+    )
 
 
 def _check_matrices(contract: Contract, x1: Any, x2: Any) -> tuple[Operand, Operand]:

@@ -17,13 +17,13 @@ k = 0; with a weight in FRACTAL_NZ at that piece of k in L1 which has the number
 the pieces, and goes round, so that cores read different pieces at a time: its last bits depend on
 the core, and are those of our tiling.
 
-* A2 and A3. float16 and bfloat16; products of float32, which the vendor's kernel also makes, are
-  not simulated. A scale asks for float16 (assumed), and its words are those of
-  npu_trans_quant_param.
+* A2 and A3. float16, bfloat16 and float32, whose products are added up as those of 16 bits are, and
+  which torch_npu multiplies as they are unless it is told otherwise (HF32, not simulated). A scale
+  asks for float16 (assumed), and its words are those of npu_trans_quant_param.
 * There is no bias: the kernel refuses one.
 * N and B are below 65536, and so are B * N with a scale and a row of input, B * K, with perm_x1
-  (1, 0, 2): beyond it, and for a perm_x2 (0, 2, 1) with that perm_x1, the vendor takes a kernel
-  that is not simulated (PpMatmulEinSum), unless there is a scale or a split.
+  (1, 0, 2): beyond it, and for a perm_x2 (0, 2, 1) or float32 with that perm_x1, the vendor takes a
+  kernel that is not simulated (PpMatmulEinSum), unless there is a scale or a split.
 * The document asks for K and N that are multiples of 16; the kernel takes others, and a warning
   says so.
 * With a scale op-plugin allocates the output in the type of input, which the document and the

@@ -97,12 +97,6 @@ def check(
 def _matrices(contract: Contract, x: Any, weight: Any) -> tuple[Operand, Operand]:
     kinds = FLOAT16, BFLOAT16, FLOAT32
     a = contract.operand("input", x, kinds)
-    contract.require(
-        a.element is not FLOAT32,
-        "input must be float16 or bfloat16, not float32, whose products are not simulated; "
-        "convert both matrices",
-        Code.UNSUPPORTED,
-    )
     b = contract.matrix("weight", weight, (a.element,), " like input", LAYOUTS)
     if b.spec.layout == "ND":
         # torch_npu makes a view contiguous.
@@ -153,6 +147,11 @@ def _product(contract: Contract, x: Operand, w: Operand, of_x: Order, of_w: Orde
             f"as {_named(of_x, 'BMK')} and weight as {_named(of_w, 'BKN')}",
         )
     is_nz = w.spec.layout == "FRACTAL_NZ"
+    contract.require(
+        not is_nz or x.element is not FLOAT32,
+        "weight must have layout ND with float32, not FRACTAL_NZ; pass it through "
+        "npu_format_cast(..., 2)",
+    )
     contract.require(
         not is_nz or (of_x == TURNED and of_w == PLAIN and not w.spec.transposed),
         f"weight in FRACTAL_NZ must come as (B, K, N), with perm_x1 {TURNED} and perm_x2 {PLAIN}, "
@@ -222,6 +221,11 @@ def _check_kernel(contract: Contract, p: Product, of_x: Order, w: Operand, *, pl
         return
     row = p.matrices * p.k
     why = "since the kernel PpMatmulEinSum, which takes such calls, is not simulated"
+    contract.require(
+        not plain or p.element is not FLOAT32,
+        f"perm_x1 must be {PLAIN} with float32, not {TURNED}, {why}; permute input",
+        Code.UNSUPPORTED,
+    )
     contract.require(
         not plain or not p.transposed_b,
         f"perm_x2 must be {PLAIN} with perm_x1 {TURNED}, not {SWAPPED}, {why}; transpose weight",

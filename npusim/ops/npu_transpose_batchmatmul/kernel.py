@@ -12,7 +12,7 @@ from npusim.data.dtypes import FLOAT32, UINT64
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe
+from npusim.isa import Fixpipe, QuantMode
 from npusim.kernel.blocks import base_tile
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile, Tables
@@ -95,6 +95,7 @@ class Heads:
         rows_padded = align_up(output.rows, FRACTAL_ROWS)
         sums = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
         size = output.rows, output.columns, rows_padded
-        mode: Literal["cast", "qf322b8"] = "cast" if words is None else "qf322b8"
+        mode: QuantMode = "none" if output.dtype is FLOAT32 else "cast"
+        mode = mode if words is None else "qf322b8"
         op = Fixpipe(output.operand, sums, *size, output.dtype, mode, words)
         self.writer.drain(slot, op)

@@ -1,15 +1,16 @@
 """How npu_transpose_batchmatmul is split over cores and buffers.
 
 ops-nn@e5c3fa9 matmul/transpose_batch_mat_mul/op_host/op_tiling, the base template. Heads that are
-large matrices get the tiles of `matmul`; others get sides that are powers of two. How these are
-weighed against ones of half as many rows, and how cores that are left over share the columns of a
-head, is assumed in detail.
+large matrices of 16 bits get the tiles of `matmul`; others get sides that are powers of two. How
+these are weighed against ones of half as many rows, and how cores that are left over share the
+columns of a head, is assumed in detail, as are the tiles of large heads of float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import Core, DeviceSpec
@@ -101,7 +102,7 @@ def _dealt(pr: Product, core: Core, cube: CubeTiles) -> CubeTiles:
 
 def _large_tiles(spec: DeviceSpec, pr: Product, has_scale: bool) -> CubeTiles | None:
     """The tiles of `matmul`, if heads are large and its blocks are of 128 or 256 by the same."""
-    if pr.m < LARGE or pr.n <= LARGE or has_scale:
+    if pr.m < LARGE or pr.n <= LARGE or has_scale or pr.element is FLOAT32:
         return None
     layout = "FRACTAL_NZ" if pr.fractal_b else "ND"
     x1 = TensorSpec((pr.matrices, pr.m, pr.k), pr.element.name)

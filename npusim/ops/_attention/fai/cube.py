@@ -7,7 +7,7 @@
 
 Sources: see :mod:`npusim.ops._attention.fai` (fused_block_mmad_qk.hpp, fused_block_mmad_pv.hpp).
 Assumed: that blocks of the cache are looked up once more for the values, in a cache that holds
-them.
+them, and that FAI-DEC loads Q of each head of keys anew for each tile.
 """
 
 from __future__ import annotations
@@ -67,24 +67,32 @@ class CubeCore:
         """Write a task of *form*, at the first places of all tensors."""
         if form.keys == 0:
             return
-        query = self._load_query(form)
+        # Several heads of keys take turns: Q of each is loaded for each tile.
+        stays = form.kv_heads == 1
+        if stays:
+            self._load_query(*self._places.query(form))
         tiles = list(form.tiles)
         for index in range(len(tiles) + AHEAD):
-            if index < len(tiles):
-                self._scores(form, tiles[index])
-            if index == len(tiles) - 1:
-                # Q is given back behind the last product that takes it.
-                self._query.free(query)
-            if index >= AHEAD:
-                self._products(form, tiles[index - AHEAD])
+            for head in range(form.kv_heads if index < len(tiles) else 0):
+                self._scores(form, tiles[index], head)
+            if stays and index == len(tiles) - 1:
+                self._free_query()
+            for head in range(form.kv_heads if index >= AHEAD else 0):
+                self._products(form, tiles[index - AHEAD], head)
 
-    def _load_query(self, form: Form) -> Slot:
-        """Q `(heads x tokens, columns)` of a task into L1."""
+    def _load_query(self, *parts: tuple[int, GmView]) -> None:
+        """Q `(heads x tokens, columns)` into L1: views of it, and the row that each begins at."""
         slot = self._query.alloc()
-        for row, view in self._places.query(form):
-            self._load(slot, view, form.rows, row)
+        rows = sum(view.rows for _, view in parts)
+        for row, view in parts:
+            self._load(slot, view, rows, row)
         self._query.enque(slot)
-        return self._query.deque()
+        self._query.deque()
+
+    def _free_query(self) -> None:
+        """Give Q back, behind the last product that takes it."""
+        (query,) = self._query.in_use
+        self._query.free(query)
 
     def _load(self, slot: Slot, view: GmView, rows: int, row: int) -> None:
         """*view* into L1, from row number *row* of a matrix of so many *rows* on."""
@@ -109,19 +117,41 @@ class CubeCore:
 
     # ---- Q @ K^T ----
 
-    def _scores(self, form: Form, tile: Tile) -> None:
-        """The scores of *tile*, to its slot."""
-        found = self._places.keys("key", form, tile, KEYS)
-        scores = self._work.scores(tile.index, form.rows, tile.keys)
-        widths = tuple(len(part) for part in found)
-        flat = [view for part in found for piece in part for view in piece.views]
-        cached = tuple(piece.is_cached for part in found for piece in part)
-        repeat(self._builder, self._write_scores, scores, widths, cached, *flat)
+    def _scores(self, form: Form, tile: Tile, head: int) -> None:
+        """The scores of *tile* with head of keys number *head*, to its slot."""
+        found = self._places.keys("key", form, tile, KEYS, head)
+        of_head = form.rows // form.kv_heads
+        here = slice(head * of_head, (head + 1) * of_head)
+        scores = self._work.scores(tile.index, form.rows, tile.keys)[here, :]
+        query = [] if form.kv_heads == 1 else [self._places.heads(form, head)]
+        repeat(
+            self._builder,
+            self._write_scores,
+            scores,
+            tuple(len(part) for part in found),
+            tuple(piece.is_cached for part in found for piece in part),
+            head == form.kv_heads - 1,
+            len(query),
+            *query,
+            *(view for part in found for piece in part for view in piece.views),
+        )
 
     def _write_scores(
-        self, scores: GmView, widths: tuple[int, ...], cached: tuple[bool, ...], *flat: GmView
+        self,
+        scores: GmView,
+        widths: tuple[int, ...],
+        cached: tuple[bool, ...],
+        is_last: bool,
+        own: int,
+        *views: GmView,
     ) -> None:
-        """Scores `(rows, keys)` of keys *flat*, of which *widths* belong to 128 each."""
+        """Scores `(rows, keys)` of keys, of which *widths* belong to 128 each.
+
+        *views* are *own* views of Q, if it is not there yet, and those of the keys.
+        """
+        flat = views[own:]
+        for view in views[:own]:
+            self._load_query((0, view))
         (query,) = self._query.in_use
         left, start = Piece.listed(cached, flat), 0
         for width in widths:
@@ -139,7 +169,10 @@ class CubeCore:
             self._score(query, slot, scores[:, start : start + count])
             self._pieces.free(slot)
             start += count
-        self._builder.cross_core_set_flag("group", "fixpipe", SCORES_READY)
+        if own:
+            self._free_query()
+        if is_last:
+            self._builder.cross_core_set_flag("group", "fixpipe", SCORES_READY)
 
     def _score(self, query: Slot, keys: Slot, scores: GmView) -> None:
         """(rows, columns) @ (keys, columns)^T -> (rows, keys)."""
@@ -153,17 +186,30 @@ class CubeCore:
 
     # ---- P @ V ----
 
-    def _products(self, form: Form, tile: Tile) -> None:
-        """The products of *tile*, to its slot."""
-        (found,) = self._places.keys("value", form, tile, TILE)
-        products = self._work.products(tile.index, form.rows)
-        probabilities = self._work.probabilities(tile.index, form.rows, tile.keys)
-        flat = [view for piece in found for view in piece.views]
-        has_entries = any(piece.entry is not None for piece in found)
-        repeat(self._builder, self._write_products, products, probabilities, has_entries, *flat)
+    def _products(self, form: Form, tile: Tile, head: int) -> None:
+        """The products of *tile* with head of values number *head*, to its slot."""
+        (found,) = self._places.keys("value", form, tile, TILE, head)
+        of_head = form.rows // form.kv_heads
+        here = slice(head * of_head, (head + 1) * of_head)
+        repeat(
+            self._builder,
+            self._write_products,
+            self._work.products(tile.index, form.rows)[here, :],
+            self._work.probabilities(tile.index, form.rows, tile.keys)[here, :],
+            any(piece.entry is not None for piece in found),
+            head == 0,
+            head == form.kv_heads - 1,
+            *(view for piece in found for view in piece.views),
+        )
 
     def _write_products(
-        self, products: GmView, probabilities: GmView, has_entries: bool, *flat: GmView
+        self,
+        products: GmView,
+        probabilities: GmView,
+        has_entries: bool,
+        is_first: bool,
+        is_last: bool,
+        *flat: GmView,
     ) -> None:
         """P `(rows, keys)` @ V -> `(rows, columns)`; V is loaded before P is there."""
         count = probabilities.columns
@@ -178,13 +224,14 @@ class CubeCore:
         for n, columns in pieces(self._a.head_size, TILE_N):
             total = self._totals.alloc()
             for start, width in pieces(count, CHUNK_KEYS):
-                if n == start == 0:
+                if is_first and n == start == 0:
                     wait = self._builder.cross_core_wait_flag
                     wait("group", "mte2", PROBABILITIES_READY)
                 self._add(total, values, probabilities, (start, width), (n, columns))
             self._drain(total, products[:, n : n + columns])
         self._values.free(values)
-        self._builder.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
+        if is_last:
+            self._builder.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
 
     def _add(
         self,

@@ -1,12 +1,15 @@
 """The mask of a tile in FAI: a piece of the stencil, added to scores as -3e38 where it is one.
 
 The stencil has ones above its diagonal. A tile takes the piece whose diagonal is its own, from the
-last 32 columns that begin before it on.
+last 32 columns that begin before it on. Of a band, whose rows do not see the first keys either, the
+zeros of another piece hide.
 
-Sources: see :mod:`npusim.ops._attention.fai` (epilogue/block).
+Sources: see :mod:`npusim.ops._attention.fai` (epilogue/block). Assumed: how the zeros come to hide.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_up
@@ -19,7 +22,7 @@ from npusim.ops._attention.fai.numbers import Rows, combine
 from npusim.ops._attention.fai.places import Places
 from npusim.ops._attention.fai.tasks import Part, Tile
 
-__all__ = ["HIDDEN", "MaskRows", "first_masked"]
+__all__ = ["HIDDEN", "MaskRows", "Masked"]
 
 HIDDEN = -3e38
 """What is added to a score that is hidden."""
@@ -27,6 +30,20 @@ COLUMN_UNIT = 32
 """Columns of the mask are taken from a multiple of so many on, and as many."""
 HALF_BYTES = 16384
 """Of the mask in fp16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Keys of a tile of which some are hidden, along a diagonal."""
+
+    first: int
+    """The mask is added from this key on."""
+    view: GmView
+    """The piece of the stencil for the tokens of a core, `(tokens, columns)`."""
+    keys: int
+    """As many of its columns are added."""
+    is_start: bool
+    """Whether zeros hide, those before a diagonal, and not ones."""
 
 
 class MaskRows:
@@ -37,13 +54,26 @@ class MaskRows:
         self._builder, self._places, self._wide = builder, places, wide
         self._queue = builder.queue("ub", HALF_BYTES, "mte2", "vector")
 
-    def view(self, part: Part, tile: Tile) -> GmView:
-        """The piece of the stencil for the tokens of *part* in *tile*, `(tokens, columns)`."""
-        assert tile.diagonal is not None
-        columns = align_up(tile.keys - first_masked(tile), COLUMN_UNIT)
-        # The first row sees `diagonal` keys: row i of the stencil has its first one at i + 1.
-        shift = tile.diagonal - 1 - first_masked(tile)
+    def of_tile(self, part: Part, tile: Tile) -> list[Masked]:
+        """What is hidden of *tile* from the tokens of *part*: at its end, and at its start."""
+        found = []
+        if tile.diagonal is not None:
+            first = max(0, tile.diagonal - 1) // COLUMN_UNIT * COLUMN_UNIT
+            view = self._view(part, tile.diagonal, first, tile.keys - first)
+            found.append(Masked(first, view, tile.keys - first, is_start=False))
+        if tile.start_diagonal is not None:
+            keys = min(tile.keys, tile.start_diagonal + part.token + part.tokens - 1)
+            if keys > 0:
+                view = self._view(part, tile.start_diagonal, 0, keys)
+                found.append(Masked(0, view, keys, is_start=True))
+        return found
+
+    def _view(self, part: Part, diagonal: int, first: int, keys: int) -> GmView:
+        """The piece whose first row has zeros before key *diagonal*; it begins at key *first*."""
+        # Row i of the stencil has its first one at i + 1.
+        shift = diagonal - 1 - first
         top, left = max(0, shift) + part.token, max(0, -shift)
+        columns = align_up(keys, COLUMN_UNIT)
         return self._places.mask[top : top + part.tokens, left : left + columns]
 
     def load(self, mask: GmView, row: int, rows: int) -> None:
@@ -54,9 +84,9 @@ class MaskRows:
             self._builder.load(dst, mask[token : token + count, :].operand, pitch)
         self._queue.enque(slot)
 
-    def add(self, plane: Rows, first: int, pitch: int) -> None:
-        """Add what `load` has loaded, *pitch* columns, to the scores *plane* from *first* on."""
-        builder = self._builder
+    def add(self, plane: Rows, mask: Masked) -> None:
+        """Add what `load` has loaded of *mask* to the scores *plane*."""
+        builder, pitch = self._builder, mask.view.columns
         slot = self._queue.deque()
         count = plane.rows * pitch
         half, wide = slot.of(FLOAT16, count), self._wide.of(FLOAT32, count)
@@ -66,17 +96,14 @@ class MaskRows:
         builder.sync("mte3", "vector")
         step(builder, Cast(wide, half, "none"))
         self._queue.free(slot)
+        if mask.is_start:
+            # 1 where the stencil has 0
+            step(builder, BinaryScalar("mul", wide, wide, -1.0))
+            step(builder, BinaryScalar("add", wide, wide, 1.0))
         step(builder, BinaryScalar("mul", wide, wide, HIDDEN))
         number = Local(wide.buffer, wide.offset_bytes, FLOAT32, 1)
-        combine(
-            builder, "add", plane, first, Rows(number, plane.rows, plane.columns - first, pitch)
-        )
-
-
-def first_masked(tile: Tile) -> int:
-    """The key of *tile* from which on the mask is added."""
-    assert tile.diagonal is not None
-    return max(0, tile.diagonal - 1) // COLUMN_UNIT * COLUMN_UNIT
+        rows = Rows(number, plane.rows, mask.keys, pitch)
+        combine(builder, "add", plane, mask.first, rows)
 
 
 def _segments(tokens: int, row: int, rows: int) -> list[tuple[int, int, int]]:

@@ -75,7 +75,8 @@ def attend(
             seen = seen_keys(a, request, start)
             for head in range(a.query_heads if seen else 0):
                 of_head = head // a.group
-                cuts = (0, *(ends or {}).get((request, head), (seen,)))
+                begin = first_key(a, request, start)
+                cuts = (begin, *(ends or {}).get((request, head), (seen,)))
                 pieces = []
                 for start_key, end in pairwise(cuts):
                     own = slice(start_key, end)
@@ -93,6 +94,12 @@ def seen_keys(a: Attention, request: int, start: int) -> int:
     keys = a.kv_lengths[request]
     _, last = a.window(request)
     return keys if last is None else min(keys, max(0, start + BLOCK + last))
+
+
+def first_key(a: Attention, request: int, start: int) -> int:
+    """The key that begins the first tile which the block from *start* on looks at."""
+    first, _ = a.window(request)
+    return 0 if first is None else max(0, start + first) // TILE * TILE
 
 
 def attend_rows(

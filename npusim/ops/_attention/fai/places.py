@@ -67,7 +67,7 @@ class Places:
         """Views of Q and the row of the task that each begins at."""
         side, size, element = self.a.query, self.a.head_size, self.a.element
         if form.tokens == 1:
-            yield 0, GmView("query", element, form.heads, size, side.head_pitch)
+            yield 0, self.heads(form, 0)
             return
         for head in range(form.heads):
             first = element.nbytes(head * side.head_pitch)
@@ -76,23 +76,37 @@ class Places:
                 GmView("query", element, form.tokens, size, side.token_pitch, first),
             )
 
-    def keys(self, name: str, form: Form, tile: Tile, width: int) -> list[list[Piece]]:
-        """The keys of *tile*, *width* at a time, each in pieces that lie together."""
+    def heads(self, form: Form, kv_head: int) -> GmView:
+        """Q of the heads of one token that share head of keys number *kv_head* of the task."""
+        side, count = self.a.query, form.heads // form.kv_heads
+        first = self.a.element.nbytes(kv_head * count * side.head_pitch)
+        size = self.a.head_size
+        return GmView("query", self.a.element, count, size, side.head_pitch, first)
+
+    def keys(
+        self, name: str, form: Form, tile: Tile, width: int, head: int = 0
+    ) -> list[list[Piece]]:
+        """The keys of *tile*, *width* at a time, each in pieces that lie together.
+
+        They are those of the task's head of keys number *head*.
+        """
         found = []
         number = 0
         for start in range(tile.start, tile.start + tile.keys, width):
             stop = min(start + width, tile.start + tile.keys)
-            part = list(self._pieces(name, form, start, stop, number))
+            part = list(self._pieces(name, form, start, stop, number, head))
             number += len(part)
             found.append(part)
         return found
 
-    def _pieces(self, name: str, form: Form, start: int, stop: int, number: int) -> Iterator[Piece]:
+    def _pieces(
+        self, name: str, form: Form, start: int, stop: int, number: int, head: int
+    ) -> Iterator[Piece]:
         """Keys [start, stop), of which the first piece is *number* in the tile."""
         a, page = self.a, self.a.paging
         side = a.keys(name)
         if page is None:
-            first = a.element.nbytes(start * side.token_pitch)
+            first = a.element.nbytes(start * side.token_pitch + head * side.head_pitch)
             rows, pitch = stop - start, side.token_pitch
             yield Piece(GmView(f"{name}0", a.element, rows, a.head_size, pitch, first))
             return
@@ -101,12 +115,13 @@ class Places:
             index, row = divmod(start, page.block_size)
             rows = min(page.block_size - row, stop - start)
             first = form.pages[index] * page_elements + row * side.token_pitch
+            first += head * side.head_pitch
             offset = a.element.nbytes(first)
             view = GmView(f"{name}{number}", a.element, rows, a.head_size, side.token_pitch, offset)
             entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(index))
             # The first entry of a line brings the others.
             known = index > 0 and (form.page_entry + index) % ENTRIES_OF_A_LINE > 0
-            yield Piece(view, entry, known or row > 0)
+            yield Piece(view, entry, known or row > 0 or head > 0)
             start += rows
             number += 1
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from npusim.data.integers import ceil_div
 from npusim.ops._attention.description import Attention
-from npusim.ops._attention.fai.tasks import TILE, Task, tasks_of
+from npusim.ops._attention.fai.tasks import TILE, Task, decode_tasks_of, tasks_of
 
 __all__ = ["Node", "Work", "work_of"]
 
@@ -42,11 +42,15 @@ class Work:
         return sum(node.pieces for node in self.nodes)
 
 
-def work_of(a: Attention, cores: int, *, is_split: bool) -> Work:
-    """What each of *cores* does; with *is_split*, which no more of them start than have work."""
-    tasks = tuple(tasks_of(a))
-    if not is_split:
-        return Work(tuple(tasks[core::cores] for core in range(cores)))
+def work_of(a: Attention, cores: int, template: str) -> Work:
+    """What each of *cores* does in *template*; of FAI-FD no more of them start than have work."""
+    if template == "FAI-FD":
+        return _split(a, cores)
+    tasks = tuple(decode_tasks_of(a, cores) if template == "FAI-DEC" else tasks_of(a))
+    return Work(tuple(tasks[core::cores] for core in range(cores)))
+
+
+def _split(a: Attention, cores: int) -> Work:
     scores = a.query_heads * sum(
         tokens * keys for tokens, keys in zip(a.query_lengths, a.kv_lengths, strict=True)
     )
@@ -54,7 +58,7 @@ def work_of(a: Attention, cores: int, *, is_split: bool) -> Work:
     of_core: list[list[Task]] = [[]]
     nodes: list[Node] = []
     left = budget
-    for task in tasks:
+    for task in tasks_of(a):
         pieces: list[Task] = []
         for tile in task.form.tiles:
             if left <= 0:

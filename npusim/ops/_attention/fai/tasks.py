@@ -13,7 +13,17 @@ from npusim.data.integers import ceil_div
 from npusim.kernel.rows import pieces
 from npusim.ops._attention.description import Attention, Paging
 
-__all__ = ["TASK_ROWS", "TILE", "Form", "Part", "Task", "Tile", "heads_together", "tasks_of"]
+__all__ = [
+    "TASK_ROWS",
+    "TILE",
+    "Form",
+    "Part",
+    "Task",
+    "Tile",
+    "decode_tasks_of",
+    "heads_together",
+    "tasks_of",
+]
 
 TASK_ROWS = 128
 """Rows of a task at most, query tokens x heads; and query tokens."""
@@ -31,6 +41,9 @@ class Tile:
     diagonal: int | None
     """Keys from that number on are hidden from the first row, from the next one on from the second
     row, and so on; None if none is hidden. Negative: the first row sees none."""
+    start_diagonal: int | None = None
+    """Keys before that number are hidden from the first row, before the next one from the second
+    row, and so on; None if none is. Negative: the first row sees all."""
 
     @property
     def start(self) -> int:
@@ -47,7 +60,10 @@ class Form:
     keys: int
     """Those before this one are looked at."""
     sees: int | None
-    """Keys that the first token sees, each further one sees one more; None if all see all."""
+    """The first token sees keys before this one, each further token one more; None if all see
+    all."""
+    starts: int | None = None
+    """And from this one on, each further token one fewer; None if all see the first key."""
     pages: tuple[int, ...] = ()
     """Blocks of the cache, counted from that of the first."""
     page_entry: int = 0
@@ -55,6 +71,8 @@ class Form:
     first_tile: int = 0
     is_piece: bool = False
     """Whether other cores have other tiles of the same rows."""
+    kv_heads: int = 1
+    """Heads of keys, each for as many of its heads of queries."""
 
     @property
     def rows(self) -> int:
@@ -68,7 +86,9 @@ class Form:
             keys = min(TILE, self.keys - start)
             diagonal = None if self.sees is None else self.sees - start
             hides = diagonal is not None and diagonal < keys
-            yield Tile(index, keys, diagonal if hides else None)
+            low = None if self.starts is None else self.starts - start
+            hides_low = low is not None and low + self.tokens > 1
+            yield Tile(index, keys, diagonal if hides else None, low if hides_low else None)
 
     def part(self, half: int) -> Part:
         """The rows of vector core *half*, 0 or 1: half of the heads, or of the tokens of one."""
@@ -127,27 +147,58 @@ def tasks_of(a: Attention) -> Iterator[Task]:
     for request, tokens in enumerate(a.query_lengths):
         together = heads_together(tokens, a.group)
         for token, count in pieces(tokens, TASK_ROWS):
-            keys, sees = seen(a, request, token)
+            keys, sees, starts = seen(a, request, token)
+            first_tile = 0 if starts is None else max(0, starts) // TILE
             pages, page, entry = _pages(a.paging, request, keys)
             for kv_head in range(a.kv_heads):
                 for head, heads in pieces(a.group, together):
-                    form = Form(heads, count, keys, sees, pages, entry)
+                    form = Form(
+                        heads, count, keys, sees, starts, pages, entry, first_tile=first_tile
+                    )
                     yield Task(request, kv_head * a.group + head, token, page, form)
 
 
-def seen(a: Attention, request: int, token: int) -> tuple[int, int | None]:
-    """Keys of *request* that a task from *token* on looks at, and that its first token sees.
+def decode_tasks_of(a: Attention, cores: int) -> Iterator[Task]:
+    """All tasks of FAI-DEC, whose requests have a token each: several heads of keys in each task.
 
-    The latter is None where nothing of what they look at is hidden.
+    What is left behind whole rounds of *cores*, if it is for half of them at most, is cut into
+    single heads.
     """
+    together = max(1, min(a.kv_heads, TASK_ROWS // a.group))
+    cuts = [
+        (request, kv_head, count)
+        for request in range(a.requests)
+        for kv_head, count in pieces(a.kv_heads, together)
+    ]
+    left = len(cuts) % cores
+    whole = len(cuts) - left if 2 * left <= cores else len(cuts)
+    for request, kv_head, count in cuts[:whole]:
+        yield _decode_task(a, request, kv_head, count)
+    for request, first, count in cuts[whole:]:
+        for kv_head in range(first, first + count):
+            yield _decode_task(a, request, kv_head, 1)
+
+
+def _decode_task(a: Attention, request: int, kv_head: int, count: int) -> Task:
     keys = a.kv_lengths[request]
-    _, last = a.window(request)
-    if last is None or keys == 0:
-        return keys, None
+    pages, page, entry = _pages(a.paging, request, keys)
+    form = Form(count * a.group, 1, keys, None, None, pages, entry, kv_heads=count)
+    return Task(request, kv_head * a.group, 0, page, form)
+
+
+def seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int | None]:
+    """Keys of *request* that a task from *token* on looks at, `sees` and `starts` of its form."""
+    keys = a.kv_lengths[request]
+    first, last = a.window(request)
+    if keys == 0:
+        return keys, None, None
+    starts = None if first is None else token + first
+    if last is None:
+        return keys, None, starts
     first_sees = token + last + 1
     # As if there were a whole block of tokens.
     looked_at = min(keys, token + TASK_ROWS + last)
-    return looked_at, first_sees if first_sees < looked_at else None
+    return looked_at, first_sees if first_sees < looked_at else None, starts
 
 
 ENTRIES_OF_A_LINE = 16

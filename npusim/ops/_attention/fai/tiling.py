@@ -76,7 +76,7 @@ class Workspaces:
 
 def tile(spec: DeviceSpec, a: Attention, template: str, reason: str) -> Plan:
     """All cores of *spec* start, also those that no task is for; of FAI-FD those with work."""
-    work = work_of(a, spec.cores["aic"].count, is_split=template == "FAI-FD")
+    work = work_of(a, spec.cores["aic"].count, template)
     groups = len(work.tasks)
     workspaces = {name: groups * nbytes for name, nbytes in Workspaces(a).group_bytes.items()}
     if work.nodes:

@@ -34,7 +34,7 @@ from npusim.ops._attention.fai.cube import (
     PRODUCTS_READY,
     SCORES_READY,
 )
-from npusim.ops._attention.fai.masks import MaskRows, first_masked
+from npusim.ops._attention.fai.masks import Masked, MaskRows
 from npusim.ops._attention.fai.numbers import Rows, by_row, reduce_rows, spread
 from npusim.ops._attention.fai.places import Places
 from npusim.ops._attention.fai.tasks import Form, Part, Tile
@@ -106,10 +106,7 @@ class VectorCore:
         last = part.row + part.rows
         scores = self._work.scores(tile.index, last, tile.keys)[rows, :]
         probabilities = self._work.probabilities(tile.index, last, tile.keys)[rows, :]
-        masked: tuple[GmView, ...] = ()
-        if tile.diagonal is not None:
-            assert self._mask is not None
-            masked = (self._mask.view(part, tile),)
+        masks = self._mask.of_tile(part, tile) if self._mask is not None else []
         repeat(
             self._builder,
             self._write_softmax,
@@ -117,8 +114,8 @@ class VectorCore:
             probabilities,
             tile.index % SLOTS,
             is_first,
-            first_masked(tile) if masked else 0,
-            *masked,
+            tuple((mask.first, mask.keys, mask.is_start) for mask in masks),
+            *(mask.view for mask in masks),
         )
 
     def _write_softmax(
@@ -127,23 +124,27 @@ class VectorCore:
         probabilities: GmView,
         slot: int,
         is_first: bool,
-        first: int,
-        mask: GmView | None = None,
+        hidden: tuple[tuple[int, int, bool], ...],
+        *views: GmView,
     ) -> None:
         """Scores `(rows, keys)` to *probabilities* of the same shape.
 
-        A *mask* `(tokens, keys)` is added to the scores of each head from key *first* on.
+        *hidden* and *views* are what masks there are, see :class:`~.masks.Masked`.
         """
+        masks = [
+            Masked(first, view, keys, is_start)
+            for (first, keys, is_start), view in zip(hidden, views, strict=True)
+        ]
         builder, columns = self._builder, scores.columns
         wait = builder.cross_core_wait_flag
         if scores.rows == 0:
             # The other core has all rows; this one must not set flags ahead of it.
             wait("group", "mte2", SCORES_READY)
             builder.sync("mte2", "mte3")
-        width = columns if mask is None else max(columns, mask.columns)
+        width = max(columns, *(view.columns for view in views), 0)
         for row, rows in pieces(scores.rows, rows_at_a_time(width)):
-            if mask is not None and self._mask is not None:
-                self._mask.load(mask, row, rows)
+            if masks and self._mask is not None:
+                self._mask.load(masks[0].view, row, rows)
             if row == 0:
                 wait("group", "mte2", SCORES_READY)
             here = slice(row, row + rows)
@@ -153,8 +154,11 @@ class VectorCore:
             whole = plane.whole()
             # Scores times scale, hidden ones - 3e38
             step(builder, BinaryScalar("mul", whole, whole, float(np.float32(self._a.scale))))
-            if mask is not None and self._mask is not None:
-                self._mask.add(plane, first, mask.columns)
+            for number, mask in enumerate(masks):
+                assert self._mask is not None
+                if number:
+                    self._mask.load(mask.view, row, rows)
+                self._mask.add(plane, mask)
             self._softmax_rows(plane, probabilities[here, :], slot, is_first, row)
             self._scores.free(loaded)
         builder.cross_core_set_flag("group", "mte3", PROBABILITIES_READY)

@@ -11,8 +11,8 @@ slice), slices of 256 keys or of 128 x 256 weights, three at a time, and two of 
 stay there where a tile has no more; in L0 128 x 128 x 128 (ops-transformer@3a280bc
 attention/common/op_kernel/arch22/fia_block_cube_nonquant_gqa.h). Assumed: heads that are no 64 or
 128 wide go through the same cube in slices that fit, though the vendor has another one for them;
-all queries of a row of tiles share one flag; each token's heads are loaded by themselves where
-tokens do not follow each other.
+all queries in L1 share one flag, and where not all rows of a tile fit, keys are loaded for each
+part of them; each token's heads are loaded by themselves where tokens do not follow each other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ class CubeCore:
         self._slice_values = min(fits, SLICE_KEYS)
         rows = align_down(QUERY_BYTES // row_bytes, FRACTAL_ROWS)
         self._slice_rows = min(rows, QUERY_ROWS)
-        self._stays = memory.max_rows <= QUERY_SLICES * self._slice_rows
         nbytes = QUERY_SLICES * QUERY_BYTES
         self._queries = builder.queue("l1", nbytes, "mte2", "mte1")
         self._values = builder.queue("l1", SLICE_BYTES, "mte2", "mte1", VALUE_SLICES)
@@ -128,24 +127,28 @@ class CubeCore:
         """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
         runs, is_first, is_last = form
         builder = self._builder
-        if is_first or not self._stays:
-            self._load_queries(runs, scores.rows)
-        for key, keys in pieces(scores.columns, self._slice_keys):
-            slot = self._load_keys("key", chunks, key, keys, self._slices.alloc())
-            self._slices.enque(slot)
-            here = scores[:, key : key + keys]
-            repeat(builder, self._slice_scores, here, keeps_slots=True)
-        if is_last or not self._stays:
-            self._queries.free(*self._queries.in_use)
+        for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
+            # All rows of a tile stay in L1 until the last of its keys, if they fit.
+            stays = rows == scores.rows
+            if is_first or not stays:
+                self._load_queries(runs, first, rows)
+            own = scores[first : first + rows, :]
+            for key, keys in pieces(scores.columns, self._slice_keys):
+                slot = self._load_keys("key", chunks, key, keys, self._slices.alloc())
+                self._slices.enque(slot)
+                here = own[:, key : key + keys]
+                repeat(builder, self._slice_scores, here, keeps_slots=True)
+            if is_last or not stays:
+                self._queries.free(*self._queries.in_use)
         builder.cross_core_set_flag("group", "fixpipe", SCORES_READY)
 
-    def _load_queries(self, runs: tuple[PlacedRun, ...], rows: int) -> None:
-        """All queries of a row of tiles as Nz `(width / 16, rows, 16)`, slice by slice."""
+    def _load_queries(self, runs: tuple[PlacedRun, ...], first: int, rows: int) -> None:
+        """Queries [first, first + rows) of a tile, each slice as Nz `(width / 16, rows, 16)`."""
         slot = self._queries.alloc()
-        for first, count in pieces(rows, self._slice_rows):
-            start = self._element.nbytes(first * self._width)
+        for part, count in pieces(rows, self._slice_rows):
+            start = self._element.nbytes(part * self._width)
             padded = align_up(count, FRACTAL_ROWS)
-            for row, view in self._clipped(runs, first, count):
+            for row, view in self._clipped(runs, first + part, count):
                 self._to_l1(slot, start, row, view, padded)
         self._queries.enque(slot)
         self._queries.deque()

@@ -9,7 +9,8 @@ Tile by tile, scores, weights, products and sums pass through global memory, two
 core waits by flags for what it reads. All vector cores wait for each other before they put the
 pieces of split rows together (ops-transformer@3a280bc attention/common/op_kernel/arch22,
 fia_kernel_nonquant.h). Assumed: rows without keys are filled with zeros first, in turn by all
-vector cores; which flag vector cores wait for each other by.
+vector cores; which flag vector cores wait for each other by; lengths of requests come with the
+sizes of the tiles, so that no core reads them.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from npusim.kernel.program import Binding, Block, Program
 from npusim.ops import _protocol
 from npusim.ops._attention.description import Attention
 from npusim.ops._attention.fia.buffers import Buffers, State
+from npusim.ops._attention.fia.combine import Combiner
 from npusim.ops._attention.fia.cube import CubeCore
+from npusim.ops._attention.fia.finish import Finish
 from npusim.ops._attention.fia.output import Output
 from npusim.ops._attention.fia.places import Memory
-from npusim.ops._attention.fia.schedule import Schedule, Tile, schedule
+from npusim.ops._attention.fia.schedule import Tile, schedule
 from npusim.ops._attention.fia.softmax import Softmax, rows_of_half
 
 __all__ = ["Plan", "build", "tile"]
@@ -42,9 +45,8 @@ L2_SHARE = (6, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """Which core does which tiles."""
+    """The sizes of tiles; `schedule` says which core does which of them."""
 
-    schedule: Schedule
     tile_rows: int
     tile_keys: int
     pieces: int
@@ -62,7 +64,6 @@ def tile(spec: DeviceSpec, a: Attention, nbytes_of_keys: int, reason: str) -> Pl
         block_dim=max(1, len(plan.cores)),
         is_mix=True,
         workspaces=Memory(plan).workspaces,
-        schedule=plan,
         tile_rows=plan.sizes.rows,
         tile_keys=plan.sizes.keys,
         pieces=plan.pieces,
@@ -79,9 +80,9 @@ def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
     return is_by_head or nbytes_of_keys * whole >= more * spec.l2.capacity_bytes
 
 
-def build(spec: DeviceSpec, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
     """Three blocks a group; *names* are those of the call's tensors."""
-    memory = Memory(plan.schedule)
+    memory = Memory(schedule(a, spec.cores["aic"].count))
     cube, vector = CubeCore(spec, memory), VectorCore(spec, memory)
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
@@ -109,14 +110,16 @@ class VectorCore:
         is_eightfold = memory.plan.sizes.is_eightfold
         state = State(self._builder, buffers, max(1, rows), is_eightfold=is_eightfold)
         self._softmax = Softmax(self._builder, memory, buffers, state)
-        self._output = Output(self._builder, memory, buffers, state)
+        self._finish = Finish(self._builder, memory, buffers, state)
+        self._output = Output(self._builder, memory, buffers, state, self._finish)
+        self._combiner = Combiner(self._builder, memory, buffers, self._finish)
 
     def program(self, group: int, half: int) -> Program:
         """The program of vector core *half* of *group*."""
         plan, core = self._plan, 2 * group + half
         vectors = 2 * max(1, len(plan.cores))
         self._builder.call("begin", {}, self._buffers.hand_out)
-        self._output.write_empty(plan.empty[core::vectors])
+        self._finish.write_empty(plan.empty[core::vectors])
         before: Tile | None = None
         last = 0
         for index, each in enumerate(plan.tiles(group) if plan.cores else ()):
@@ -129,5 +132,5 @@ class VectorCore:
         if plan.pieces:
             self._builder.call("end", {}, self._builder.end_stage)
             sync_all(self._builder, "mte3", "mte2", ALL_VECTORS)
-            self._output.combine(plan.parts[core])
+            self._combiner.combine(plan.parts[core])
         return self._builder.build()

@@ -22,7 +22,7 @@ from npusim.ops._attention.fia.rows import Run
 from npusim.ops._attention.fia.schedule import RowTile, Schedule, Tile
 from npusim.ops._attention.fia.tiles import KEYS_ALIGNED
 
-__all__ = ["Chunk", "Memory", "PlacedRun"]
+__all__ = ["Chunk", "Memory", "PlacedRun", "joined"]
 
 SLOTS = 2
 """Of each workspace of a core: one is filled while the other one is read."""
@@ -193,3 +193,10 @@ class Memory:
             found.append(Chunk(at, rows, offset, request * page.width + index))
             at += rows
         return tuple(found)
+
+
+def joined(view: GmView) -> GmView:
+    """*view* as one row where its rows follow each other."""
+    if view.rows > 1 and view.pitch != view.columns:
+        return view
+    return GmView(view.name, view.dtype, 1, view.rows * view.columns, 0, view.offset_bytes)

@@ -90,6 +90,8 @@ class Rows:
         """The keys `[start, end)` that some of the tokens *first* to *last* may see."""
         before, after = self.window(request)
         keys = self.a.kv_lengths[request]
+        if before is not None and after is not None and before > after:
+            return 0, 0
         start = 0 if before is None else max(0, first + before)
         end = keys if after is None else min(keys, last + after + 1)
         return min(start, keys), max(end, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from npusim.data.integers import ceil_div
@@ -121,6 +121,7 @@ class Schedule:
         return tuple(map(tuple, found))
 
 
+@lru_cache(maxsize=4)
 def schedule(a: Attention, cores: int) -> Schedule:
     """The schedule of *a* on a chip of so many cube *cores*."""
     rows = Rows(a)

@@ -38,7 +38,7 @@ from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops._attention.description import MASK_EXTENT
 from npusim.ops._attention.fia.buffers import Buffers, State
 from npusim.ops._attention.fia.cube import SCORES_READY, WEIGHTS_READY
-from npusim.ops._attention.fia.places import Memory
+from npusim.ops._attention.fia.places import Memory, joined
 from npusim.ops._attention.fia.planes import WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia.rows import Run
 from npusim.ops._attention.fia.schedule import Tile
@@ -255,7 +255,7 @@ class Softmax:
         """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
         builder, buffers, a = self._builder, self._buffers, self._memory.plan.rows.a
         pitch = align_up(scores.columns, KEYS_ALIGNED)
-        slot = load(builder, buffers.wide_in, _joined(scores), pitch=pitch)
+        slot = load(builder, buffers.wide_in, joined(scores), pitch=pitch)
         plane = WidePlane(slot, scores.rows, scores.columns, pitch)
         step(builder, BinaryScalar("mul", plane.whole, plane.whole, a.scale))
         if mask is not None:
@@ -264,7 +264,7 @@ class Softmax:
         self._exponentials(row, parity, before, plane)
         out = buffers.wide_out.alloc()
         step(builder, Cast(out.of(a.element, plane.whole.count), plane.whole, "round"))
-        store(builder, buffers.wide_out, out, _joined(weights), pitch=pitch)
+        store(builder, buffers.wide_out, out, joined(weights), pitch=pitch)
         self._add_sums(row, parity, before, plane)
         buffers.wide_in.free(slot)
 
@@ -301,13 +301,6 @@ def _fill(builder: Builder, slot: Slot, row: int, view: GmView, pitch: int) -> N
     """*view* into rows from *row* on of *slot*, *pitch* bytes apart."""
     dst = slot.of(UINT8, (view.rows - 1) * pitch + view.columns, row * pitch)
     builder.load(dst, view.operand, pitch if view.rows > 1 else 0)
-
-
-def _joined(view: GmView) -> GmView:
-    """*view* as one row where its rows follow each other."""
-    if view.pitch != view.columns:
-        return view
-    return GmView(view.name, view.dtype, 1, view.rows * view.columns, 0, view.offset_bytes)
 
 
 def _stencil(edge: int, run: Run, keys: int) -> int:

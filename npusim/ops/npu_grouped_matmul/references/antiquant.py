@@ -8,6 +8,8 @@ from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.ops._nibbles.oracle import unpacked
 from npusim.ops._products import cube_product
+from npusim.ops.npu_grouped_matmul.msd import takes_msd
+from npusim.ops.npu_grouped_matmul.references import msd
 from npusim.ops.npu_grouped_matmul.references.numbers import Call, Numbers
 
 __all__ = ["rows"]
@@ -17,6 +19,8 @@ F32, F16 = np.float32, np.float16
 
 def rows(x: Array, numbers: Numbers, call: Call) -> Array:
     """*x* `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of x."""
+    if _takes_msd(call):
+        return msd.rows(x, numbers, call)
     weight = numbers.weight
     if weight.dtype == np.int32:
         weight = unpacked(weight, is_transposed(call.weights[0]))
@@ -35,3 +39,14 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
             floats = wide.astype(x.dtype)
         total = cube_product(x, floats, numbers.bias, call.order)
         return np.asarray(total.astype(x.dtype))
+
+
+def _takes_msd(call: Call) -> bool:
+    if call.template is not None:
+        return call.template == "msd"
+    x, weight = call.xs[0], call.weights[0]
+    if call.counts is None or len(weight.shape) != 3:
+        return False
+    experts, k, n = weight.shape
+    is_int8 = np.asarray(weight).dtype == np.int8
+    return takes_msd(experts, len(x), k, n, int8=is_int8, single=len(call.xs) == 1, of_rows=True)

@@ -29,6 +29,8 @@ class Numbers:
     """`(rows,)`."""
     antiquant_scale: Array | None = None
     antiquant_offset: Array | None = None
+    place: int = 0
+    """Of its expert, among those of the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Call:
     tuning: tuple[int, ...]
     order: CubeOrder
     spec: DeviceSpec | None
+    template: str | None = None
+    """The kernel that the caller names."""
 
     def numbers(self, expert: int, start: int, count: int) -> Numbers:
         """Those of *expert* and of *count* rows from *start* on."""
@@ -71,4 +75,5 @@ class Call:
             per_token_scale=tokens,
             antiquant_scale=own(self.antiquant_scale),
             antiquant_offset=own(self.antiquant_offset),
+            place=expert,
         )

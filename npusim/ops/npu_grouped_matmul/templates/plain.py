@@ -10,6 +10,7 @@ from __future__ import annotations
 from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe
+from npusim.isa.matrix import QuantMode
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmTile
 from npusim.kernel.launch import mixed_launch
@@ -97,4 +98,5 @@ class PlainCube:
         # L0C (columns / 16, rows_padded, 16) fp32 -> (rows, columns) of the output's type
         rows_padded, sums = sums_of(slot, FLOAT32, output)
         size = output.rows, output.columns, rows_padded
-        self.cube.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, "cast"))
+        mode: QuantMode = "none" if output.dtype is FLOAT32 else "cast"
+        self.cube.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, mode))

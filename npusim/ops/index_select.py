@@ -1,0 +1,95 @@
+"""index_select: parts of a tensor along an axis, one for each index.
+
+.. code-block:: text
+
+    output[i, ..., j, ..., k] = x[i, ..., index[j], ..., k], index at axis dim
+
+The bits come out as they went in. Torch runs it for `torch.index_select` on the card. What lies
+behind the axis is a row, what lies before it counts tables, from each of which the same rows are
+taken, as :mod:`npusim.ops.embedding.kernel` takes those of one.
+
+Sources: ops-nn@e5c3fa9 index/gather_v2/op_api/aclnn_index_select.cpp. On A2 and A3 it calls
+GatherV3, whose tiling library is closed, and GatherV2 for types that this one does not take. That
+GatherV2's templates serve all axes and types is assumed. Where axes come before *dim*, rows must
+have 32 bytes. An index beyond the axis reads elsewhere on a card, and a negative one too: both are
+refused. Without values of *index* the rows are taken in turn, again and again.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import INT32, INT64, Array
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import BLOCK_BYTES
+from npusim.ops._contract import Contract
+from npusim.ops._protocol import Operator
+from npusim.ops.embedding.contract import Problem, known_types, require_in_range
+from npusim.ops.embedding.kernel import build
+from npusim.ops.embedding.tiling import tile
+
+__all__ = ["OPERATOR", "check", "reference"]
+
+
+def check(spec: DeviceSpec, x: Any, dim: Any, index: Any) -> Problem:
+    """Hold a call against what its kernel takes; raises OpError."""
+    contract = Contract("index_select", spec)
+    table = contract.operand("x", x, known_types(spec))
+    where = contract.operand("index", index, (INT32, INT64))
+    shape, rank = table.shape, len(table.shape)
+    contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
+    contract.require(
+        len(where.shape) == 1,
+        f"index must have one dimension, not shape {where.shape}; reshape it",
+    )
+    axis = contract.integer("dim", dim)
+    contract.require(
+        -rank <= axis < rank, f"dim must lie in [{-rank}, {rank - 1}], not {axis}; pass another"
+    )
+    axis %= rank
+    rows, tables, width = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])
+    (count,) = where.shape
+    row_bytes = table.element.nbytes(width)
+    contract.require(
+        tables <= 1 or row_bytes == 0 or row_bytes >= BLOCK_BYTES,
+        f"x must have {BLOCK_BYTES} bytes behind dim at least where axes come before it, not "
+        f"{row_bytes}: shorter rows are not simulated; transpose x first",
+    )
+    contract.require(
+        rows > 0 or count == 0,
+        f"x must have rows along dim for the {count} indices, not shape {shape}; pass a tensor "
+        f"that has them",
+    )
+    require_in_range(contract, where, rows, "x")
+    output = TensorSpec((*shape[:axis], count, *shape[axis + 1 :]), table.spec.dtype)
+    return Problem(
+        inputs=(table, where),
+        outputs={"output": output},
+        name="index_select",
+        rows=rows,
+        row_bytes=row_bytes,
+        count=tables * count,
+        tables=tables,
+        index_type=where.element,
+        indices=None if where.array is None else tuple(where.array.tolist()),
+    )
+
+
+def reference(x: Array, dim: int, index: Array) -> Array:
+    """The part of *x* along axis *dim* for each of *index* `(count,)`."""
+    return np.take(x, index, axis=dim)
+
+
+OPERATOR = Operator(
+    name="index_select",
+    document=__doc__,
+    check=check,
+    tile=tile,
+    build=build,
+    reference=reference,
+    seen_by_kernel=("index",),
+)

@@ -1,0 +1,77 @@
+"""Parts of a tensor along an axis: what comes out, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from op_calls import BF16, assert_same
+
+from npusim import OpError, TensorSpec, ops, run
+
+OP = "index_select"
+A2, A3, INFERENCE = "ascend910b2", "ascend910_9391", "ascend310p3"
+
+
+def test_parts_along_each_axis() -> None:
+    x = np.arange(48, dtype=np.float32).reshape(2, 3, 8)
+    for dim in (-3, -2, 0, 1):
+        index = np.array([1, 0, 1, 1])
+        found = run(OP, x, dim, index, device=A2).output
+        assert_same(found, np.take(x, index, axis=dim))
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), device=st.sampled_from([A2, A3, INFERENCE]), seed=st.integers(0, 99))
+def test_a_tiled_run_equals_the_reference(data: st.DataObject, device: str, seed: int) -> None:
+    types = [np.float16, np.float32, np.int8, np.int64, *([BF16] if device != INFERENCE else [])]
+    dtype = data.draw(st.sampled_from(types))
+    shape = data.draw(
+        st.sampled_from([(7,), (3, 5), (2, 9, 32), (4, 3, 33), (2, 3, 2, 32), (1, 20, 8), (3, 2)])
+    )
+    # Rows shorter than a block are those of one table.
+    few = [dim for dim in range(len(shape)) if np.prod(shape[:dim]) == 1]
+    dims = few if shape[-1] < 32 else range(len(shape) - 1)
+    dim = data.draw(st.sampled_from(list(dims)))
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-99, 99, shape).astype(dtype)
+    if data.draw(st.booleans()):
+        x = x[..., ::-1]
+    count = data.draw(st.sampled_from([0, 1, 5, 50]))
+    index_type = data.draw(st.sampled_from([np.int32, np.int64]))
+    index = rng.integers(0, shape[dim], count).astype(index_type)
+    found = run(OP, x, dim, index, device=device, timing=False).output
+    assert_same(found, ops.load(OP).reference(x, dim, index))
+
+
+def test_without_values_rows_are_taken_in_turn() -> None:
+    x, index = TensorSpec((4, 300, 64), "float16"), TensorSpec((100,), "int64")
+    done = run(OP, x, 1, index, device=A2)
+    assert done.template == "whole"
+    assert done.outputs["output"] == TensorSpec((4, 100, 64), "float16")
+
+
+REFUSED = [
+    ({"dim": 2}, "dim must lie in [-2, 1], not 2; pass another"),
+    ({"x": np.ones((), np.float16)}, "x must have a dimension at least, not none; reshape it"),
+    ({"dim": 1},
+     "x must have 32 bytes behind dim at least where axes come before it, not 2: shorter rows are "
+     "not simulated; transpose x first"),
+    ({"index": np.ones((2, 2), np.int32)},
+     "index must have one dimension, not shape (2, 2); reshape it"),
+    ({"index": np.array([0, 4])},
+     "index must name rows in [0, 4) of x, not 4; a card would read elsewhere: correct them"),
+    ({"x": np.ones((0, 2), np.float16)},
+     "x must have rows along dim for the 2 indices, not shape (0, 2); pass a tensor that has them"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "message"), REFUSED)
+def test_what_is_refused(changed: dict[str, Any], message: str) -> None:
+    call = {"x": np.ones((4, 2), np.float16), "dim": 0, "index": np.array([1, 0])} | changed
+    with pytest.raises(OpError, match=rf"^{re.escape(f'{OP}: {message}')} \[161002\]$"):
+        run(OP, device=A2, timing=False, **call)
