@@ -4,7 +4,7 @@ The same kernels, see :mod:`npusim.ops.npu_fused_infer_attention_score`; what is
 is the same too. Lengths are actual_seq_qlen and actual_seq_kvlen, heads of the query are
 num_query_heads, and softmax_scale and return_softmax_lse are its scale and softmax_lse_flag.
 
-Source: op-plugin@517f2e7, op_plugin_functions.yaml.
+Source: op-plugin@517f2e7, op_plugin_functions.yaml; the schema is that of torch_npu 2.14.0.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ NAMES = {
     "softmax_lse_flag": "return_softmax_lse",
 }
 """The first operator's name of a parameter -> this one's."""
+DTYPES = (
+    *("query_dtype", "key_dtype", "value_dtype", "query_rope_dtype", "key_rope_dtype"),
+    *("key_shared_prefix_dtype", "value_shared_prefix_dtype", "dequant_scale_query_dtype"),
+    *("dequant_scale_key_dtype", "dequant_scale_value_dtype", "dequant_scale_key_rope_dtype"),
+    "out_dtype",
+)
+"""Parameters for types that the chips simulated here do not have."""
 
 
 def check(
@@ -56,6 +63,7 @@ def check(
     dequant_scale_key_rope: Any = None,
     quant_scale_out: Any = None,
     quant_offset_out: Any = None,
+    quant_scale_p: Any = None,
     learnable_sink: Any = None,
     num_query_heads: Any = 1,
     num_key_value_heads: Any = 0,
@@ -106,6 +114,7 @@ def reference(
     dequant_scale_key_rope: None = None,
     quant_scale_out: None = None,
     quant_offset_out: None = None,
+    quant_scale_p: None = None,
     learnable_sink: None = None,
     num_query_heads: int = 1,
     num_key_value_heads: int = 0,
@@ -142,16 +151,17 @@ TORCH = TorchFunction(
     "Tensor? dequant_scale_query=None, Tensor? dequant_scale_key=None, "
     "Tensor? dequant_offset_key=None, Tensor? dequant_scale_value=None, "
     "Tensor? dequant_offset_value=None, Tensor? dequant_scale_key_rope=None, "
-    "Tensor? quant_scale_out=None, Tensor? quant_offset_out=None, Tensor? learnable_sink=None, "
+    "Tensor? quant_scale_out=None, Tensor? quant_offset_out=None, Tensor? quant_scale_p=None, "
+    "Tensor? learnable_sink=None, "
     "int num_query_heads=1, int num_key_value_heads=0, float softmax_scale=1.0, "
     'int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
     "int sparse_mode=0, int block_size=0, int query_quant_mode=0, int key_quant_mode=0, "
     "int value_quant_mode=0, int inner_precise=0, bool return_softmax_lse=False, "
-    "int? query_dtype=None, int? key_dtype=None, int? value_dtype=None, "
-    "int? query_rope_dtype=None, int? key_rope_dtype=None) -> (Tensor, Tensor)",
-    aclnn=lambda _: "aclnnFusedInferAttentionScore",
+    f"{', '.join(f'int? {name}=None' for name in DTYPES)}) -> (Tensor, Tensor)",
+    # Which of aclnn's versions it is, is assumed.
+    aclnn=lambda _: "aclnnFusedInferAttentionScoreV4",
     outputs=_outputs,
-    absent=("query_dtype", "key_dtype", "value_dtype", "query_rope_dtype", "key_rope_dtype"),
+    absent=DTYPES,
 )
 
 OPERATOR = Operator(

@@ -101,7 +101,8 @@ TORCH = TorchFunction(
     "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, "
     "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
     "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
-    aclnn=lambda _: "aclnnFusedInferAttentionScore",
+    # Which of aclnn's versions it is, is assumed.
+    aclnn=lambda _: "aclnnFusedInferAttentionScoreV3",
     outputs=outputs,
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ __all__ = ["reference"]
 
 CHIP = "Atlas A2"
 """Whose choice of kernel is followed where no chip is named: kernels add in other orders."""
+
+OWN = ("query", "key", "value", "spec", "cube_order")
+"""Parameters of the reference that it hands to the check by place, or not at all."""
 
 
 def reference(
@@ -72,9 +75,7 @@ def reference(
     Shapes are those of *input_layout*; see the operator's docstring. softmax_lse is one 0 unless
     *softmax_lse_flag* asks for it.
     """
-    given: dict[str, Any] = dict(locals())
-    for own in ("query", "key", "value", "spec", "cube_order"):
-        given.pop(own)
+    given = {name: each for name, each in locals().items() if name not in OWN}
     spec = spec or devices.load(CHIP)
     problem = check(spec, query, key, value, **given)
     if problem.choice.template == "FIA":
