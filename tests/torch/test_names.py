@@ -21,6 +21,27 @@ def exactly(message: str) -> str:
     return f"^{re.escape(message)}$"
 
 
+ELDER = {"npu_format_cast", "npu_format_cast_", "_npu_reshape_and_cache"}
+"""Functions with the schemas of older versions, which say more; the last one is vllm-ascend's."""
+
+
+def _arguments(schema: Any) -> list[tuple[str, Any, bool]]:
+    """Name, default, and whether it goes by name alone; today's `input` was `self` before."""
+    return [
+        ("self" if each.name == "input" else each.name, each.default_value, each.kwarg_only)
+        for each in schema.arguments
+    ]
+
+
+def test_our_operators_take_what_theirs_take() -> None:
+    parsed = [torch._C.parse_schema(f"npu::{schema}") for schema in schemas()]
+    theirs = {(each.name, each.overload_name): each for each in parsed}
+    for function in (each for op in ops.names() for each in ops.load(op).torch):
+        own = torch._C.parse_schema(f"npu::{function.schema}")
+        if function.name not in ELDER:
+            assert _arguments(own) == _arguments(theirs[own.name, own.overload_name])
+
+
 @pytest.mark.parametrize("module", sorted(names()))
 def test_a_module_has_all_its_names(module: str) -> None:
     found = importlib.import_module(module)

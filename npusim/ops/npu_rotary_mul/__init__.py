@@ -43,9 +43,11 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
 
 
 TORCH = TorchFunction(
-    schema="npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half') -> Tensor",
+    schema="npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', "
+    "Tensor? rotate=None) -> Tensor",
     aclnn=lambda _: "aclnnRotaryPositionEmbedding",
     outputs=lambda given, _: ((given["self"].shape, given["self"].dtype),),
+    absent=("rotate",),
 )
 
 OPERATOR = Operator(
