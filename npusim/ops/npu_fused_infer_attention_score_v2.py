@@ -1,5 +1,9 @@
 """npu_fused_infer_attention_score_v2: npu_fused_infer_attention_score with other names.
 
+.. code-block:: text
+
+    output, softmax_lse = npu_fused_infer_attention_score(query, key, value, ...)
+
 The same kernels, see :mod:`npusim.ops.npu_fused_infer_attention_score`; what is simulated of them
 is the same too. Lengths are actual_seq_qlen and actual_seq_kvlen, heads of the query are
 num_query_heads, and softmax_scale and return_softmax_lse are its scale and softmax_lse_flag.

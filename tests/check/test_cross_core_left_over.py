@@ -245,9 +245,14 @@ def test_a_kernel_of_ones_own_must_have_its_flags_awaited() -> None:
     assert npusim.run(signalling, x, awaits=True, device="Atlas A2").cycles > 0
 
 
-def test_two_operators_end_as_the_vendors_kernels_do() -> None:
+def test_four_operators_end_as_the_vendors_kernels_do() -> None:
     kept = [name for name in ops.names() if ops.load(name).flags_may_stay_up]
-    assert kept == ["npu_quant_matmul", "npu_weight_quant_batchmatmul"]
+    assert kept == [
+        "npu_grouped_matmul",
+        "npu_grouped_matmul_swiglu_quant",
+        "npu_quant_matmul",
+        "npu_weight_quant_batchmatmul",
+    ]
     operator = ops.load("npu_quant_matmul")
     problem = operator.check(
         A2,

@@ -114,8 +114,8 @@ def test_a_chip_within_the_ranges_runs_or_is_refused(
         assert ended[-1] in ("ran", "too small")
 
     run()
-    # Most are no worse than slow or fast, so that the draw says something.
-    assert ended.count("ran") > len(ended) / 2
+    # Many are no worse than slow or fast, so that the draw says something.
+    assert ended.count("ran") > len(ended) / 3
 
 
 def outcome(file: Path, text: str, op: str, arguments: tuple[Any, ...]) -> str:
@@ -185,7 +185,7 @@ LEFT_OUT = {
     "vector.classes.add": (
         "classes must be all of add, mul, max, adds, muls, maxs, div, cast, duplicate, broadcast, "
         "reduce, block_reduce, logic, select, copy, muladd, transcendental, ln, "
-        "sqrt, rsqrt, compare, gather, transpose, not lack add; add "
+        "sqrt, rsqrt, compare, gather, transpose, sort, merge, gather_mask, not lack add; add "
         "them, or take them from a shipped chip with extends"
     ),
     "cores.aiv": "cores must be aic and aiv on arch 2201, not aic; rename the tables",

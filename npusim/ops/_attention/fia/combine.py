@@ -15,10 +15,10 @@ from npusim.isa import Binary, Duplicate, Local, Unary
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.views import GmView, load
+from npusim.kernel.wide_plane import WidePlane, by_rows
 from npusim.ops._attention.fia.buffers import Buffers
 from npusim.ops._attention.fia.finish import Finish, Written
 from npusim.ops._attention.fia.places import Memory, joined
-from npusim.ops._attention.fia.planes import WidePlane, by_rows
 from npusim.ops._attention.fia.schedule import Part
 
 __all__ = ["Combiner"]

@@ -30,10 +30,10 @@ from npusim.kernel.chain import step
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
+from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
 from npusim.ops._attention.description import Side
 from npusim.ops._attention.fia.buffers import Buffers, State
 from npusim.ops._attention.fia.places import Memory, PlacedRun, joined
-from npusim.ops._attention.fia.planes import LANES, WidePlane, by_rows
 from npusim.ops._attention.fia.schedule import RowTile
 from npusim.ops._attention.fia.softmax import HIDDEN
 

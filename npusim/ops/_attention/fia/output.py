@@ -19,11 +19,11 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, load, repeat, store
+from npusim.kernel.wide_plane import WidePlane, by_rows
 from npusim.ops._attention.fia.buffers import Buffers, State
 from npusim.ops._attention.fia.cube import PRODUCT_READY
 from npusim.ops._attention.fia.finish import Finish, Written
 from npusim.ops._attention.fia.places import Memory, joined
-from npusim.ops._attention.fia.planes import WidePlane, by_rows
 from npusim.ops._attention.fia.schedule import Tile
 from npusim.ops._attention.fia.softmax import rows_of_half
 

@@ -35,11 +35,11 @@ from npusim.kernel.chain import step
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, load, repeat, store
+from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.description import MASK_EXTENT
 from npusim.ops._attention.fia.buffers import Buffers, State
 from npusim.ops._attention.fia.cube import SCORES_READY, WEIGHTS_READY
 from npusim.ops._attention.fia.places import Memory, joined
-from npusim.ops._attention.fia.planes import WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia.rows import Run
 from npusim.ops._attention.fia.schedule import Tile
 from npusim.ops._attention.fia.tiles import KEYS_ALIGNED
