@@ -6,6 +6,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
+pytest.importorskip("torch._C", reason="PyTorch is not installed: pip install 'npusim[torch]'")
+
 SCRIPT = """
     import torch
     import torch_npu
