@@ -46,7 +46,7 @@ class Memory:
             return
         nbytes = allocated_bytes(wanted)
         self.allocated_bytes += nbytes
-        if self.allocated_bytes > self.peak_bytes:
+        if self.allocated_bytes > self.peak_bytes or self.fraction < 1:
             self._raise_peak(wanted, nbytes)
         self.taken_bytes += nbytes
         lease = _Lease(storage, self._end)
@@ -69,7 +69,7 @@ class Memory:
                 "free)\nnpusim.torch: the tensors must fit into the memory of "
                 f"{card.name()}, not take {self.allocated_bytes + nbytes} bytes; free some first"
             )
-        self.peak_bytes = self.allocated_bytes
+        self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
 
 
 memory = Memory()
