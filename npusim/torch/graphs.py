@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_leaves
 
 from npusim.torch.clock import clock
 from npusim.torch.relabel import overwrite
@@ -57,14 +57,8 @@ class _Capture(TorchDispatchMode):
                 ".item() or a condition asks for one; take it out of the graph"
             )
         result = func(*args, **named)
-        given = {id(leaf) for leaf in tree_flatten((args, named))[0]}
-        made = [
-            leaf
-            for leaf in tree_flatten(result)[0]
-            if isinstance(leaf, torch.Tensor) and leaf.is_npu and id(leaf) not in given
-        ]
         if not func.is_view:
-            self.steps.append(_Step(func, args, named, made))
+            self.steps.append(_Step(func, args, named, _made(result, args, named)))
         return result
 
 
@@ -131,18 +125,22 @@ class NPUGraph:
             file.writelines(lines)
 
 
+def _made(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The npu tensors of *result* that are none of the arguments."""
+    given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
+    return [
+        leaf
+        for leaf in tree_leaves(result)
+        if isinstance(leaf, torch.Tensor) and leaf.is_npu and id(leaf) not in given
+    ]
+
+
 def _again(step: _Step) -> None:
     """Run *step* on what lies in its tensors now; what it makes goes where it went before."""
     result = step.op(*step.args, **step.kwargs)
     if not step.made:
         return
-    given = {id(leaf) for leaf in tree_flatten((step.args, step.kwargs))[0]}
-    found = [
-        leaf
-        for leaf in tree_flatten(result)[0]
-        if isinstance(leaf, torch.Tensor) and leaf.is_npu and id(leaf) not in given
-    ]
-    for old, new in zip(step.made, found, strict=True):
+    for old, new in zip(step.made, _made(result, step.args, step.kwargs), strict=True):
         overwrite(old, new)
 
 

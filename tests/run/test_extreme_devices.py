@@ -107,15 +107,15 @@ def test_a_chip_within_the_ranges_runs_or_is_refused(
     file = tmp_path_factory.mktemp("chip") / "extreme.toml"
     ended: list[str] = []
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(changed=changes(chip), call=st.sampled_from(CALLS))
     def run(changed: dict[tuple[str, ...], float], call: tuple[str, tuple[Any, ...]]) -> None:
         ended.append(outcome(file, written(chip, changed), *call))
         assert ended[-1] in ("ran", "too small")
 
     run()
-    # Many are no worse than slow or fast, so that the draw says something.
-    assert ended.count("ran") > len(ended) / 3
+    # Most are no worse than slow or fast, so that the draw says something.
+    assert ended.count("ran") > len(ended) / 2
 
 
 def outcome(file: Path, text: str, op: str, arguments: tuple[Any, ...]) -> str:
