@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent / "site"))
 import notebooks
 import readme
 
-import examples  # of docs/site, as the two below
+import examples  # of docs/site, as the two above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
