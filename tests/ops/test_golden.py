@@ -270,6 +270,8 @@ CASES = [
             ("rows", {}),
             ("quantised", {"quant_mode": 1, "scale": TensorSpec((2, 40), "float32"),
                            "active_expert_range": (1, 3), "expert_tokens_num_type": 2}),
+            ("padded", {"drop_pad_mode": 1, "expert_capacity": 1,
+                        "scale": TensorSpec((2,), "float32")}),
         )
     ),
     Case(
