@@ -450,6 +450,11 @@ CASES = [
     ),
     Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
     Case(
+        "npu_grouped_matmul", "coupled",
+        (TensorSpec((2, 16), "float16"), TensorSpec((2, 16, 32), "float16", "FRACTAL_NZ")),
+        (INFERENCE,), GROUPED | {"group_list": np.array([0, 2])},
+    ),
+    Case(
         "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
         GROUPED | {"scale": TensorSpec((2, 260), "uint64")},
     ),
