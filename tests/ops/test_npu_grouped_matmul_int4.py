@@ -87,10 +87,9 @@ def test_int8_by_int4_equals_the_reference(
     n = n // 64 * 64 if layout == "NZ" else n
     rng = np.random.default_rng(seed)
     call = call_of(rng, counts, (256 * groups, n), groups, layout=layout, dtype=dtype)
-    if groups == 1 and n * len(counts) <= 4 * sum(counts):
-        return
+    is_unpacked = groups == 1 and n * len(counts) <= 4 * sum(counts)
     found = run(OP, **call, device=device, timing=False)
-    assert found.template == "a8w4"
+    assert found.template == ("a8w4_unpacked" if is_unpacked else "a8w4")
     assert_same(found.output, REFERENCE(**call))
 
 
@@ -115,6 +114,43 @@ def test_int4_by_int4_equals_the_reference(
     found = run(OP, **call, device=device, timing=False)
     assert found.template == "a4w4"
     assert_same(found.output, REFERENCE(**call))
+
+
+@settings(max_examples=10)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=st.lists(st.sampled_from([0, 40, 70, 150]), min_size=1, max_size=2).filter(sum),
+    k=st.sampled_from([64, 320]),
+    layout=st.sampled_from(["ND", "NZ"]),
+    dtype=st.sampled_from(["float16", "bfloat16"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_int4_of_few_columns_becomes_int8(
+    device: str, counts: list[int], k: int, layout: str, dtype: str, seed: int
+) -> None:
+    """As many columns as four times the rows of an expert."""
+    n = 4 * sum(counts) // len(counts) // 64 * 64
+    call = call_of(np.random.default_rng(seed), counts, (k, n), 0, layout=layout, dtype=dtype)
+    call["scale"][0][:, ::2] |= np.uint64(1 << 31)
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "a8w4_unpacked"
+    assert_same(found.output, REFERENCE(**call))
+
+
+def test_scales_of_unpacked_weights_are_rounded_down() -> None:
+    """1 + 2 ** -8 is 1 as bfloat16 rounded down, and minus that -(1 + 2 ** -7)."""
+    scale = np.where(np.arange(8) % 2, F32(-1 - 2**-8), F32(1 + 2**-8))[None]
+    call: dict[str, Any] = {
+        "x": [np.eye(8, 64, dtype=np.int8)],
+        "weight": [packed(np.ones((1, 64, 8), np.int8))],
+        "scale": [scale.view(np.uint32).astype(np.uint64)],
+        "per_token_scale": [np.ones(8, F32)],
+        "bias": [np.full((1, 8), 77, F32)],
+        "split_item": 3, "group_type": 0, "group_list_type": 1, "group_list": np.array([8]),
+    }  # fmt: skip
+    for dtype, wanted in (("bfloat16", [1, -1.0078125]), ("float16", [1.00390625, -1.00390625])):
+        found = run(OP, **call, output_dtype=dtype, device=A2, timing=False)
+        assert found.output[0, :2].astype(F32).tolist() == wanted
 
 
 def test_groups_of_k_are_added_up_in_float16() -> None:
@@ -193,9 +229,6 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
      "simulated; pass the first one", Code.UNSUPPORTED),
     (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors",
      Code.NULL_POINTER),
-    (call_of(RNG, [40, 40], (512, 64), 1), {},
-     f"x must have fewer rows{WITH} and one scale a column, not 80 for 64 columns and 2 experts, "
-     "whose kernel is not simulated; split the call, or pass scales of groups", Code.UNSUPPORTED),
     (call_of(RNG, [16], (256, 512), 1, layout="NZ"), {},
      f"weight must be in ND{WITH} of shape (1, 256, 64), not FRACTAL_NZ, whose kernel is not "
      "simulated; pass it through npu_format_cast(..., 2)", Code.UNSUPPORTED),

@@ -13,7 +13,7 @@ from npusim.ops._contract import Contract, listed
 if TYPE_CHECKING:
     from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["a4w4_limits", "a8w4_limits", "groups_of_k"]
+__all__ = ["a4w4_limits", "a8w4_limits", "groups_of_k", "is_unpacked"]
 
 GROUP_K = 256
 """k of a group with int8 x."""
@@ -32,6 +32,11 @@ def groups_of_k(p: Problem) -> int:
     """How many groups of k have scales of their own."""
     shape = p.scale[0].shape
     return shape[1] if len(shape) == 3 else 1
+
+
+def is_unpacked(p: Problem) -> bool:
+    """Whether a weight of int4 becomes int8 before rows of int8 are multiplied by it."""
+    return groups_of_k(p) == 1 and p.weight_shape(0)[1] * p.experts <= FEW_COLUMNS * p.rows
 
 
 def a4w4_limits(contract: Contract, p: Problem) -> None:
@@ -78,16 +83,10 @@ def a8w4_limits(contract: Contract, p: Problem) -> None:
         f"kernel that is not simulated; pass the first one",
         Code.UNSUPPORTED,
     )
-    is_listed = p.is_nz and (p.experts, p.rows, k, n) in VECTOR_DEQUANTISED
-    is_unpacked = groups_of_k(p) == 1 and n * p.experts <= FEW_COLUMNS * p.rows
-    why = "whose kernel is not simulated"
     contract.require(
-        not is_listed and not is_unpacked,
-        f"x must have fewer rows{what} and one scale a column, not {p.rows} for {n} columns and "
-        f"{p.experts} experts, {why}; split the call, or pass scales of groups"
-        if is_unpacked
-        else f"weight must be in ND{what} of shape {p.weight[0].shape}, not FRACTAL_NZ, {why}; "
-        f"pass it through npu_format_cast(..., 2)",
+        not p.is_nz or (p.experts, p.rows, k, n) not in VECTOR_DEQUANTISED,
+        f"weight must be in ND{what} of shape {p.weight[0].shape}, not FRACTAL_NZ, whose kernel is "
+        f"not simulated; pass it through npu_format_cast(..., 2)",
         Code.UNSUPPORTED,
     )
 

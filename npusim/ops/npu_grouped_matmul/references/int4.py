@@ -7,6 +7,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.ops._nibbles.oracle import digit_sums, scaled_groups, unpacked
+from npusim.ops._products import exact_int
 from npusim.ops.npu_grouped_matmul.references.numbers import Call, Numbers
 
 __all__ = ["rows"]
@@ -21,6 +22,8 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
     assert numbers.per_token_scale is not None
     words = numbers.scale.reshape(-1, weight.shape[1])
     with np.errstate(all="ignore"):
+        if x.dtype == np.int8 and _is_unpacked(call, words):
+            return _unpacked_rows(x, weight, words[0], numbers.per_token_scale, call)
         if x.dtype == np.int8:
             assert numbers.bias is not None
             sums = digit_sums(x, weight, words) + numbers.bias
@@ -28,3 +31,23 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
             sums = scaled_groups(unpacked(x), weight, words).astype(F32)
         y = sums * numbers.per_token_scale[:, None]
         return np.asarray(y.astype(call.case.output.numpy))
+
+
+def _is_unpacked(call: Call, words: Array) -> bool:
+    """Whether the weight becomes int8: one scale a column, at most four columns a row."""
+    experts, rows = len(np.asarray(call.weights[0])), sum(len(x) for x in call.xs)
+    return len(words) == 1 and words.shape[1] * experts <= 4 * rows
+
+
+def _unpacked_rows(x: Array, weight: Array, words: Array, tokens: Array, call: Call) -> Array:
+    """Exact sums by scales; those for bfloat16 are rounded down to it."""
+    scale = words.astype(np.uint64).astype(np.uint32).view(F32)
+    if call.case.output.name == "bfloat16":
+        near = scale.astype(call.case.output.numpy).astype(F32)
+        bits = near.view(np.int32)
+        below = np.where(bits >= 0, bits - 0x10000, bits + 0x10000).view(F32)
+        below = np.where(near == 0, F32(-(2.0**-133)), below)
+        scale = np.where(near > scale, below, near).astype(F32)
+    acc = exact_int(x, weight).astype(F32)
+    y = (acc * scale + F32(0)) * tokens[:, None]
+    return np.asarray(y.astype(call.case.output.numpy))

@@ -21,8 +21,10 @@ from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.views import GmView
 from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops.npu_grouped_matmul.int4 import is_unpacked
 from npusim.ops.npu_grouped_matmul.operands import bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
+from npusim.ops.npu_grouped_matmul.templates import a8w4_unpacked
 from npusim.ops.npu_grouped_matmul.templates.half_sums import (
     CHUNK,
     RING,
@@ -46,7 +48,9 @@ PIECE_K, STEPS = 256, 4
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
-    """Tiles of digits; x has half as many rows."""
+    """Tiles of digits; x has half as many rows. A weight of few columns is unpacked instead."""
+    if is_unpacked(p):
+        return a8w4_unpacked.tile(spec, p)
     is_few = p.rows < FEW_ROWS * p.experts
     rows, columns = (ROWS_OF_FEW, COLUMNS_OF_FEW) if is_few else (ROWS, COLUMNS)
     k = PIECE_K * COLUMNS // columns
@@ -71,6 +75,8 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
 
 def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
     """A cube core and two vector cores a group."""
+    if plan.template == "a8w4_unpacked":
+        return a8w4_unpacked.build(spec, p, plan)
     k = p.x_shape(0)[1]
     digits = GmMatrix("digits", INT4, 2 * p.rows, k, k_is_first=False)
     cube = HalfCube(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan, digits)
