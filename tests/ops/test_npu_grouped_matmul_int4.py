@@ -137,6 +137,32 @@ def test_int4_of_few_columns_becomes_int8(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.parametrize(("device", "counts", "groups"), [(A2, [3], 0), (A3, [2, 0, 3], 8)])
+def test_offsets_are_added_for_each_row(device: str, counts: list[int], groups: int) -> None:
+    """`(e, 1, n)`: sum of the row times number of the column, rounded, and added."""
+    rng = np.random.default_rng(len(counts))
+    call = call_of(rng, counts, (2048, 7168), groups)
+    call["offset"] = [rng.normal(0, 0.1, (len(counts), 1, 7168)).astype(F32)]
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "a8w4"
+    assert_same(found.output, REFERENCE(**call))
+
+
+def test_offsets_of_many_rows_keep_the_weight_packed() -> None:
+    given: dict[str, Any] = {
+        "x": TensorSpec((2048, 7168), "int8"), "weight": TensorSpec((1, 7168, 512), "int32"),
+        "scale": TensorSpec((1, 4096), "uint64"), "bias": TensorSpec((1, 4096), "float32"),
+        "per_token_scale": TensorSpec((2048,), "float32"), "output_dtype": "float16",
+        "group_list": np.array([2048]), "group_list_type": 1, "group_type": 0, "split_item": 3,
+    }  # fmt: skip
+    chip = devices.load(A2)
+    for more, wanted in (
+        ({}, "a8w4_unpacked"),
+        ({"offset": TensorSpec((1, 1, 4096), "float32")}, "a8w4"),
+    ):
+        assert ops.load(OP).plan(chip, ops.load(OP).check(chip, **given | more)).template == wanted
+
+
 def test_scales_of_unpacked_weights_are_rounded_down() -> None:
     """1 + 2 ** -8 is 1 as bfloat16 rounded down, and minus that -(1 + 2 ** -7)."""
     scale = np.where(np.arange(8) % 2, F32(-1 - 2**-8), F32(1 + 2**-8))[None]
@@ -207,6 +233,7 @@ def test_the_tiles(x: str, rows: int, tuning: Any, tile: tuple[int, int, int]) -
 RNG = np.random.default_rng(0)
 MIXED = call_of(RNG, [3, 2], (512, 64), 2)
 INT4 = call_of(RNG, [3, 2], (512, 64), 2, x="int4")
+WIDE = call_of(RNG, [3], (2048, 7168), 8)
 WITH = " with int8 x, int32 weight and float16 output"
 OF = " with int32 x, int32 weight and float16 output"
 ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
@@ -232,6 +259,14 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
     (call_of(RNG, [16], (256, 512), 1, layout="NZ"), {},
      f"weight must be in ND{WITH} of shape (1, 256, 64), not FRACTAL_NZ, whose kernel is not "
      "simulated; pass it through npu_format_cast(..., 2)", Code.UNSUPPORTED),
+    (MIXED, {"offset": [np.ones((2, 1, 64), F32)]},
+     f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
+     "given for (512, 64); leave it out", Code.INVALID_PARAMETER),
+    (WIDE, {"offset": [np.ones((1, 7168), F32)]},
+     f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
+     "column", Code.INVALID_PARAMETER),
+    (WIDE, {"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
+     "offset must be None; leave it out", Code.INVALID_PARAMETER),
     (INT4, {"scale": [words(RNG, 2, 3, 64)]},
      f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",
      Code.INVALID_PARAMETER),

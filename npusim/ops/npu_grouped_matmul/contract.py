@@ -72,12 +72,13 @@ def check(
         "activation_input": activation_input,
         "activation_quant_scale": activation_quant_scale,
         "activation_quant_offset": activation_quant_offset,
-        "offset": offset,
     }
     _require_absent(contract, unused)
     xs, weights = _matrices(contract, x, weight)
     given = _Given(bias, scale, per_token_scale, antiquant_scale, antiquant_offset)
     case = _case(contract, xs, weights, output_dtype, given)
+    if not case.offset:
+        _require_absent(contract, {"offset": offset})
     kind = contract.integer("group_list_type", group_list_type)
     groups = group_list_of(contract, group_list, kind, case)
     split = contract.integer("split_item", split_item)
@@ -92,6 +93,7 @@ def check(
         weight=weights,
         bias=_numbers(contract, "bias", given.bias, case.bias, case.needs_bias, case),
         scale=_scale(contract, given.scale, case),
+        offset=_numbers(contract, "offset", offset, case.offset, False, case),
         per_token_scale=_per_token(contract, given.per_token_scale, case),
         antiquant_scale=_antiquant(contract, "antiquant_scale", given.antiquant_scale, case),
         antiquant_offset=_antiquant(contract, "antiquant_offset", given.antiquant_offset, case),
@@ -123,6 +125,7 @@ def _with(p: Problem, outputs: dict[str, TensorSpec]) -> Problem:
         "weight": p.weight,
         "bias": p.bias,
         "scale": p.scale,
+        "offset": p.offset,
         "per_token_scale": p.per_token_scale,
         "antiquant_scale": p.antiquant_scale,
         "antiquant_offset": p.antiquant_offset,

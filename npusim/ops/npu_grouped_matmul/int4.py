@@ -24,6 +24,8 @@ ROWS = 1
 """group_list_type: the rows of each group."""
 VECTOR_DEQUANTISED = ((1, 16, 256, 512), (256, 1024, 512, 32768))
 """(e, m, k, n) of calls with FRACTAL_NZ whose groups vector cores scale, in fp32."""
+OF_OFFSETS = ((7168, 4096), (2048, 7168))
+"""(k, n) of the weights that may have offsets."""
 FEW_COLUMNS = 4
 """n of each row of an expert up to which the weight is unpacked to int8, without groups of k."""
 
@@ -36,7 +38,8 @@ def groups_of_k(p: Problem) -> int:
 
 def is_unpacked(p: Problem) -> bool:
     """Whether a weight of int4 becomes int8 before rows of int8 are multiplied by it."""
-    return groups_of_k(p) == 1 and p.weight_shape(0)[1] * p.experts <= FEW_COLUMNS * p.rows
+    is_plain = groups_of_k(p) == 1 and not p.offset
+    return is_plain and p.weight_shape(0)[1] * p.experts <= FEW_COLUMNS * p.rows
 
 
 def a4w4_limits(contract: Contract, p: Problem) -> None:
@@ -71,6 +74,7 @@ def a8w4_limits(contract: Contract, p: Problem) -> None:
         f"k must be a multiple of {UNIT_K} up to {LONGEST_K} and n one of {UNIT_N}{what}, not {k} "
         f"and {n}; pad weight, or split the call",
     )
+    _check_offset(contract, p, what)
     counts = tuple(str(count) for count in dict.fromkeys((1, k // GROUP_K)) if count)
     contract.require(
         groups_of_k(p) == 1 or groups_of_k(p) * GROUP_K == k,
@@ -88,6 +92,24 @@ def a8w4_limits(contract: Contract, p: Problem) -> None:
         f"weight must be in ND{what} of shape {p.weight[0].shape}, not FRACTAL_NZ, whose kernel is "
         f"not simulated; pass it through npu_format_cast(..., 2)",
         Code.UNSUPPORTED,
+    )
+
+
+def _check_offset(contract: Contract, p: Problem, what: str) -> None:
+    """A number a column and expert, of weights of two shapes only."""
+    if not p.offset:
+        return
+    k, n = p.weight_shape(0)
+    contract.require(
+        (k, n) in OF_OFFSETS,
+        f"offset must be None for weights that are not of {listed(tuple(map(str, OF_OFFSETS)))}"
+        f"{what}, not given for {(k, n)}; leave it out",
+    )
+    shapes = tuple(operand.shape for operand in p.offset)
+    contract.require(
+        shapes == ((p.experts, 1, n),),
+        f"offset must be one tensor of shape {(p.experts, 1, n)}{what}, not {list(shapes)}; pass "
+        f"a number a column",
     )
 
 

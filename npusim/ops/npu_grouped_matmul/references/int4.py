@@ -22,11 +22,13 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
     assert numbers.per_token_scale is not None
     words = numbers.scale.reshape(-1, weight.shape[1])
     with np.errstate(all="ignore"):
-        if x.dtype == np.int8 and _is_unpacked(call, words):
+        if x.dtype == np.int8 and numbers.offset is None and _is_unpacked(call, words):
             return _unpacked_rows(x, weight, words[0], numbers.per_token_scale, call)
         if x.dtype == np.int8:
             assert numbers.bias is not None
             sums = digit_sums(x, weight, words) + numbers.bias
+            if numbers.offset is not None:
+                sums = x.sum(axis=1, dtype=F32)[:, None] * numbers.offset + sums
         else:
             sums = scaled_groups(unpacked(x), weight, words).astype(F32)
         y = sums * numbers.per_token_scale[:, None]
