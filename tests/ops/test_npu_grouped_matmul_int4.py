@@ -13,6 +13,7 @@ from op_calls import assert_same
 
 from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.data.dtypes import pack_int4
+from npusim.ops.npu_grouped_matmul import int4
 
 OP = "npu_grouped_matmul"
 A2, A3 = "ascend910b2", "ascend910_9391"
@@ -137,6 +138,34 @@ def test_int4_of_few_columns_becomes_int8(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("groups", [0, 1])
+def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
+    """Sums above 2048 lose bits before they are scaled."""
+    call = call_of(np.random.default_rng(3), [16], (256, 512), groups, layout="NZ", dtype=dtype)
+    call["x"][0][:4], call["x"][0][4:8] = 127, -128
+    found = run(OP, **call, device=A2)
+    assert found.template == "a8w4_vector"
+    assert_same(found.output, REFERENCE(**call))
+    in_rows = call | {"weight": [np.asarray(call["weight"][0])]}
+    found = run(OP, **in_rows, device=A2, timing=False)
+    assert found.template == "a8w4"
+    assert_same(found.output, REFERENCE(**in_rows))
+
+
+@pytest.mark.parametrize("counts", [[150], [20, 0], [3, 40]])
+def test_scaled_groups_are_added_up_in_float32(
+    counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other shape that has this kernel holds 2 GiB: here are smaller ones."""
+    known = (len(counts), sum(counts), 1024, 1088)
+    monkeypatch.setattr(int4, "VECTOR_DEQUANTISED", (known,))
+    call = call_of(np.random.default_rng(7), counts, (1024, 1088), 4, layout="NZ")
+    found = run(OP, **call, device=A3, timing=False)
+    assert found.template == "a8w4_vector"
+    assert_same(found.output, REFERENCE(**call))
+
+
 @pytest.mark.parametrize(("device", "counts", "groups"), [(A2, [3], 0), (A3, [2, 0, 3], 8)])
 def test_offsets_are_added_for_each_row(device: str, counts: list[int], groups: int) -> None:
     """`(e, 1, n)`: sum of the row times number of the column, rounded, and added."""
@@ -256,9 +285,6 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
      "simulated; pass the first one", Code.UNSUPPORTED),
     (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors",
      Code.NULL_POINTER),
-    (call_of(RNG, [16], (256, 512), 1, layout="NZ"), {},
-     f"weight must be in ND{WITH} of shape (1, 256, 64), not FRACTAL_NZ, whose kernel is not "
-     "simulated; pass it through npu_format_cast(..., 2)", Code.UNSUPPORTED),
     (MIXED, {"offset": [np.ones((2, 1, 64), F32)]},
      f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
      "given for (512, 64); leave it out", Code.INVALID_PARAMETER),

@@ -11,9 +11,9 @@
 * Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
   this kernel never takes the shorter HF32 for them.
 * 310P has one kernel, `templates.coupled`, for rows of float16 in groups.
-* int4 weights by int8 rows become int8 where they have few columns for many rows, see
-  `templates.a8w4_unpacked`. The kernel that scales groups in float32, for two shapes of FRACTAL_NZ,
-  is not simulated.
+* int4 weights by int8 rows: see `templates.a8w4`, `templates.a8w4_unpacked` where they have few
+  columns for many rows, and `templates.a8w4_vector` for two shapes. The kernel that a second number
+  of tuning_config asks for is not simulated.
 * Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
   in two digits of int8: see `templates.antiquant.msd`, whose last bits are its own.
 

@@ -13,7 +13,15 @@ from npusim.ops._contract import Contract, listed
 if TYPE_CHECKING:
     from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["a4w4_limits", "a8w4_limits", "groups_of_k", "is_unpacked"]
+__all__ = [
+    "GROUP_K",
+    "VECTOR_DEQUANTISED",
+    "a4w4_limits",
+    "a8w4_limits",
+    "groups_of_k",
+    "is_unpacked",
+    "is_vector",
+]
 
 GROUP_K = 256
 """k of a group with int8 x."""
@@ -34,6 +42,13 @@ def groups_of_k(p: Problem) -> int:
     """How many groups of k have scales of their own."""
     shape = p.scale[0].shape
     return shape[1] if len(shape) == 3 else 1
+
+
+def is_vector(p: Problem) -> bool:
+    """Whether vector cores scale the groups of k, all of 256."""
+    k, n = p.weight_shape(0)
+    is_listed = p.is_nz and (p.experts, p.rows, k, n) in VECTOR_DEQUANTISED
+    return is_listed and not p.offset and groups_of_k(p) * GROUP_K == k
 
 
 def is_unpacked(p: Problem) -> bool:
@@ -85,12 +100,6 @@ def a8w4_limits(contract: Contract, p: Problem) -> None:
         len(p.tuning) < 2,
         f"tuning_config must have at most one number{what}, not {len(p.tuning)}, which ask for a "
         f"kernel that is not simulated; pass the first one",
-        Code.UNSUPPORTED,
-    )
-    contract.require(
-        not p.is_nz or (p.experts, p.rows, k, n) not in VECTOR_DEQUANTISED,
-        f"weight must be in ND{what} of shape {p.weight[0].shape}, not FRACTAL_NZ, whose kernel is "
-        f"not simulated; pass it through npu_format_cast(..., 2)",
         Code.UNSUPPORTED,
     )
 

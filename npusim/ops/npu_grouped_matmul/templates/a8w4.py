@@ -21,10 +21,11 @@ from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.views import GmView
 from npusim.ops._nibbles.split import NibbleSplitter, digits_of
-from npusim.ops.npu_grouped_matmul.int4 import is_unpacked
+from npusim.ops.npu_grouped_matmul.int4 import is_unpacked, is_vector
 from npusim.ops.npu_grouped_matmul.operands import bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates import a8w4_unpacked
+from npusim.ops.npu_grouped_matmul.templates.a8w4_vector import GroupCube, GroupEpilogue
 from npusim.ops.npu_grouped_matmul.templates.half_sums import (
     CHUNK,
     RING,
@@ -49,7 +50,10 @@ PIECE_K, STEPS = 256, 4
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
-    """Tiles of digits; x has half as many rows. A weight of few columns is unpacked instead."""
+    """Tiles of digits; x has half as many rows.
+
+    A weight of few columns is unpacked instead, and two shapes have groups that vector cores scale.
+    """
     if is_unpacked(p):
         return a8w4_unpacked.tile(spec, p)
     is_few = p.rows < FEW_ROWS * p.experts
@@ -58,7 +62,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
     rows = min(rows, align_up(2 * p.rows, FRACTAL_ROWS))
     plan = MixedPlan(
         block_dim=cores_of(spec),
-        template="a8w4",
+        template="a8w4_vector" if is_vector(p) else "a8w4",
         reason=reason(p),
         is_mix=True,
         tile=BaseTile(rows, columns, k, STEPS, STEPS),
@@ -83,7 +87,8 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
         return a8w4_unpacked.build(spec, p, plan)
     k = p.x_shape(0)[1]
     digits = GmMatrix("digits", INT4, 2 * p.rows, k, k_is_first=False)
-    cube = HalfCube(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan, digits)
+    cube_of = GroupCube if is_vector(p) else HalfCube
+    cube = cube_of(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan, digits)
     vector = _VectorCore(spec, p, plan)
     shares = parts_of_cores(p, plan.tile.m // 2, plan.single_n, plan.block_dim)
     written = [name for name in plan.workspaces if name != "workspace"]
@@ -105,7 +110,11 @@ class _VectorCore:
         self.splitter = NibbleSplitter(builder, p.x_shape(0)[1])
         self.sums = RowSums(builder, p.x_shape(0)[1]) if p.offset else None
         builder.reset_buffers()
-        self.epilogue = HalfEpilogue(builder, p, plan, digits=True)
+        self.epilogue: HalfEpilogue | GroupEpilogue
+        if is_vector(p):
+            self.epilogue = GroupEpilogue(builder, p, plan)
+        else:
+            self.epilogue = HalfEpilogue(builder, p, plan, digits=True)
 
     def program(self, core: int, parts: tuple[Part, ...], half: int) -> Program:
         """Split rows of x, then finish *parts*."""
