@@ -77,8 +77,6 @@ def check(
     xs, weights = _matrices(contract, x, weight)
     given = _Given(bias, scale, per_token_scale, antiquant_scale, antiquant_offset)
     case = _case(contract, xs, weights, output_dtype, given)
-    if not case.offset:
-        _require_absent(contract, {"offset": offset})
     kind = contract.integer("group_list_type", group_list_type)
     groups = group_list_of(contract, group_list, kind, case)
     split = contract.integer("split_item", split_item)
@@ -93,7 +91,7 @@ def check(
         weight=weights,
         bias=_numbers(contract, "bias", given.bias, case.bias, case.needs_bias, case),
         scale=_scale(contract, given.scale, case),
-        offset=_numbers(contract, "offset", offset, case.offset, False, case),
+        offset=_offset(contract, offset, case),
         per_token_scale=_per_token(contract, given.per_token_scale, case),
         antiquant_scale=_antiquant(contract, "antiquant_scale", given.antiquant_scale, case),
         antiquant_offset=_antiquant(contract, "antiquant_offset", given.antiquant_offset, case),
@@ -232,6 +230,12 @@ def _scale(contract: Contract, value: Any, case: Case) -> Operands:
     if case.scale != PACKED:
         return found
     return tuple(fixpipe_words(contract, each, case.output) for each in found)
+
+
+def _offset(contract: Contract, value: Any, case: Case) -> Operands:
+    if not case.offset:
+        _require_absent(contract, {"offset": value})
+    return _numbers(contract, "offset", value, case.offset, False, case) if case.offset else ()
 
 
 def _per_token(contract: Contract, value: Any, case: Case) -> Operands:
