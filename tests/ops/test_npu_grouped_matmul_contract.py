@@ -435,8 +435,7 @@ REFUSED_BY_310P: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"group_list": [2, 6], "group_type": None, "weight": [ones(32, 16)] * 2},
-        "group_list must be a tensor on Atlas inference, not a list of integers; pass np.array of "
-        "it",
+        "group_list must be a tensor on Atlas inference, not a list of integers; pass one",
     ),
     *(
         (given, f"group_type must be 0 on Atlas inference, not {kind}; multiply each x with matmul")

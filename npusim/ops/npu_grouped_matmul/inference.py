@@ -25,7 +25,7 @@ def require_tensor(contract: Contract, group_list: object, group_type: object) -
     """Refuse the forms that 310P does not have: x by a list, and groups along k."""
     contract.require(
         not isinstance(group_list, list | tuple),
-        f"group_list must be a tensor on {INFERENCE}, not a list of integers; pass np.array of it",
+        f"group_list must be a tensor on {INFERENCE}, not a list of integers; pass one",
     )
     contract.require(
         group_type == 0,
