@@ -197,6 +197,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"scale": ones(1, N, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
         | {"output_dtype": "float16"},
     ),
+    "groups of int8 by int4": (
+        "npu_grouped_matmul",
+        {"x": ones(N, 2048, dtype=np.int8), "weight": ones(1, 2048, 896, dtype=np.int32)}
+        | {"scale": ones(1, 7168, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
+        | {"bias": ones(1, 7168), "offset": ones(1, 1, 7168), "group_list_type": 1}
+        | {"output_dtype": "float16"},
+    ),
     "swiglu of groups of int4": (
         "npu_grouped_matmul_swiglu_quant",
         {"x": BYTES, "weight": Tensor.of(ones(1, N, N // 8, dtype=np.int32), "FRACTAL_NZ")}
@@ -313,8 +320,8 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
 
 NEVER_TAKEN = {
     ("npu_grouped_matmul", name)
-    for name in ("offset", "activation_input", "activation_quant_scale", "activation_quant_offset")
-}  # fmt: skip
+    for name in ("activation_input", "activation_quant_scale", "activation_quant_offset")
+}
 """Parameters that must be None on every chip."""
 
 
