@@ -24,7 +24,7 @@ from npusim.run.call import Options, bind, find, play
 from npusim.run.result import Run
 from npusim.run.task import Task
 
-__all__ = ["Prepared", "prepared"]
+__all__ = ["Prepared", "by_operand", "prepared"]
 
 
 class Prepared:
@@ -50,7 +50,7 @@ class Prepared:
         return own + self._task.nbytes(self.run.trace)
 
     def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """What comes out for *arrays*, parameter by parameter; shapes and types are not checked."""
+        """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
         data = dict(self._placed)
         for name, array in arrays.items():
             if name in data:
@@ -92,9 +92,23 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Prepared |
     return Prepared(run, task, problem)
 
 
+def by_operand(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if not isinstance(value, list):
+            found[name] = value
+        elif len(value) == 1:
+            found[name] = value[0]
+        else:
+            found |= {f"{name}[{place}]": part for place, part in enumerate(value)}
+    return found
+
+
 def _is_as_given(operand: Operand, bound: Mapping[str, Any]) -> bool:
     """Whether *operand* is an array of the call, or made of an attribute."""
-    if operand.name not in bound:
+    given = by_operand(bound)
+    if operand.name not in given:
         return False
-    argument = bound[operand.name]
+    argument = given[operand.name]
     return argument is operand.array or not isinstance(argument, np.ndarray | Tensor | TensorSpec)
