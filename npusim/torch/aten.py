@@ -126,7 +126,9 @@ class ReductionOp(CardOp):
 
 
 def _axes(x: torch.Tensor, dim: Any) -> list[int]:
-    """The axes that *dim* names, in order; all of them where it names none."""
+    """The axes that *dim* names, in order; all of them where it names none. A number has none."""
+    if x.dim() == 0:
+        return []
     dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
     return sorted(each % x.dim() for each in dims or range(x.dim()))
 

@@ -27,6 +27,12 @@ FREE = {
     "aten::set_": "it changes what a tensor looks at",
     "aten::_unsafe_view": "it looks at the same memory",
     "aten::_reshape_alias": "it looks at the same memory",
+    "aten::squeeze_": "it looks at the same memory",
+    "aten::t_": "it looks at the same memory",
+    "aten::transpose_": "it looks at the same memory",
+    "aten::unsafe_split": "it looks at the same memory",
+    "aten::unsafe_split_with_sizes": "it looks at the same memory",
+    "aten::unsqueeze_": "it looks at the same memory",
     "aten::lift_fresh": "it looks at the same memory",
     "aten::record_stream": "it says who uses the memory",
 }
