@@ -77,6 +77,8 @@ def _promoted(
     """*x* and *other* of one type, one of *known*, or of two of *mixes*."""
     if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
         return None
+    if isinstance(other, torch.Tensor) and other.dim() and other.dtype == x.dtype in known:
+        return {"x": x, "other": other}
     value = number(other)
     if value is None and not (isinstance(other, torch.Tensor) and other.is_npu):
         return None

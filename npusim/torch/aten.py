@@ -65,9 +65,12 @@ def _launched(name: str, given: Given | None) -> torch.Tensor | None:
     """What operator *name* makes of *given*, views copied first; None where it does not take it."""
     if given is None:
         return None
-    if not all(map(is_plain, tensors_of(given))) or not takes(name, given):
+    tensors = tensors_of(given)
+    if not all(map(is_plain, tensors)) or not takes(name, given):
         return None
-    found = launch(name, {key: _in_rows(value) for key, value in given.items()})
+    if not all(x.is_contiguous() for x in tensors):
+        given = {key: _in_rows(value) for key, value in given.items()}
+    found = launch(name, given)
     return found.view(torch.bool) if name in GIVE_BOOL else found
 
 

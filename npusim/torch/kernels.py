@@ -53,8 +53,9 @@ def launch(name: str, given: Given) -> torch.Tensor:
     outputs = card.run(name, **arguments).outputs if again is None else again
     found = result(outputs["output"])
     # Operators take a number's tensor as one of one element, and give such a one.
-    is_scalar = all(value.dim() == 0 for value in tensors_of(given))
-    return to_npu(found.reshape(()) if is_scalar and found.numel() == 1 else found)
+    if found.numel() == 1 and all(value.dim() == 0 for value in tensors_of(given)):
+        found = found.reshape(())
+    return to_npu(found)
 
 
 def tensors_of(given: Given) -> list[torch.Tensor]:
