@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npusim import chip, ops
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.run.call import Options, bind, find, play
@@ -38,6 +38,13 @@ class Prepared:
         placed = {operand.name: operand.place().data for operand in problem.inputs}
         self._placed = {name: data for name, data in placed.items() if data is not None}
         """Operand -> its bytes; those of arrays are of the first call."""
+        self._as_they_lie = {
+            name
+            for name, spec in self._specs.items()
+            if name in self._placed and spec.layout == "ND" and not spec.transposed
+            if spec.element is not INT4
+        }
+        """Operands whose contiguous arrays are their bytes."""
         self._outputs = [
             (name, spec, allocated_bytes(spec.nbytes), slice(0, spec.nbytes))
             for name, spec in problem.outputs.items()
@@ -53,7 +60,9 @@ class Prepared:
         """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
         data = dict(self._placed)
         for name, array in arrays.items():
-            if name in data:
+            if name in self._as_they_lie and array.flags.c_contiguous:
+                data[name] = array.reshape(-1).view(np.uint8)
+            elif name in data:
                 # As the first one was: a transposed matrix goes there as it lies.
                 placed = Operand(name, self._specs[name], array).place().data
                 assert placed is not None

@@ -275,6 +275,6 @@ _REDUCTIONS = {
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),
     *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),
-    *("fill.Scalar", "fill.Tensor", "zero"),
+    *("clamp", "fill.Scalar", "fill.Tensor", "zero"),
 )
 """Those that also write over their first tensor."""

@@ -68,6 +68,15 @@ def test_an_operation_is_one_kernel_with_its_bits(name: str) -> None:
     np.testing.assert_array_equal(found.cpu().numpy(), expected.astype(found.cpu().numpy().dtype))
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_is_by_tanh_whatever_it_is_asked_for(approximate: str) -> None:
+    x = torch.linspace(-4, 4, 65)
+    gelu = torch.nn.functional.gelu
+    found, launches = launched(lambda: gelu(x.npu(), approximate=approximate))
+    assert launches == 1
+    torch.testing.assert_close(found.cpu(), gelu(x, approximate="tanh"), rtol=1e-5, atol=1e-6)
+
+
 def test_a_call_that_was_made_before_has_its_own_values_and_the_same_time() -> None:
     x, y = numbers(), numbers().exp()
     before = clock.now_us
@@ -306,6 +315,7 @@ def test_copies_and_casts_are_kernels_and_transfers_are_none(
         (lambda x: x.sub_(2), "sub"),
         (lambda x: x.div_(3.0), "div"),
         (lambda x: x.relu_(), "relu"),
+        (lambda x: x.clamp_(min=0), "clamp"),
         (lambda x: x.fill_(7), "fill"),
         (lambda x: x.zero_(), "fill"),
     ],

@@ -15,7 +15,7 @@ NO_KERNEL = "torch has no kernel for sparse tensors of another device"
 UNWRITTEN = "its result is memory that nobody has written"
 BEYOND = "its samples look at memory beside the tensor, which is not copied along"
 ON_HOST = "it wants its indices on the CPU, on every device"
-APPROXIMATED = "the card's kernel is the tanh form, whatever it is asked for"
+APPROXIMATED = "the card's kernel is the tanh form, whatever it is asked for: see test_aten"
 FOR_CUDA = "it is for CUDA alone"
 EXCLUDED = {
     "as_strided": BEYOND,
