@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import accelerator, aten, autocast, formats, npu, pinned, shapes
+from npusim.torch import accelerator, aten, attention, autocast, formats, npu, pinned, shapes
 from npusim.torch.fallback import HostOp, fallback, on_host
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -93,8 +93,10 @@ def _register_fallback() -> None:
 def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for name, kernel in {**KERNELS, **aten.kernels()}.items():
+    for name, kernel in {**KERNELS, **attention.KERNELS, **aten.kernels()}.items():
         library.impl(name, kernel, KEY)
+    for name, kernel in attention.AUTOGRAD.items():
+        library.impl(name, kernel, "AutogradPrivateUse1")
     for name, host_op in _functions():
         library.impl(name, host_op, KEY)
     for name, kernel in autocast.KERNELS.items():
