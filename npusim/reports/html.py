@@ -1,8 +1,8 @@
 """A report: one HTML file that opens from disk and asks nothing of any network.
 
 It holds the pictures of one run, or of two side by side, as SVG; a timeline to pan, zoom and click;
-tables; and every number of the chip with its source. The interactive part is `page.js`, the looks
-`page.css`; its data are packed into the page (zlib, base64).
+tables; and every number of the chip with its source. The interactive parts are `zoom.js` and
+`page.js`, the looks `page.css`; its data are packed into the page (zlib, base64).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def report(
         else f'<p class="finding"><b>{letter}</b> {escape(bounds.finding(run))}</p>'
         for letter, run in zip("AB", runs, strict=False)
     )
-    title, script = escape(" against ".join(names)), _file("page.js")
+    title, script = escape(" against ".join(names)), _file("zoom.js") + _file("page.js")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
