@@ -89,8 +89,7 @@ class Recording:
 
         With *force* an earlier report is replaced. Raises FolderError.
         """
-        forced_by = "pass force=True"
-        return model.write(self.run, Path(folder), force=force, forced_by=forced_by)  # type: ignore
+        return model.write(self.run, Path(folder), model.kind("pass force=True"), force=force)
 
     def append(self, event: Event, /) -> None:
         """Take what the clock tells."""

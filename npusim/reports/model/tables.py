@@ -18,9 +18,11 @@ __all__ = [
     "OUTSIDE",
     "Total",
     "above",
+    "as_tree",
     "by_kernel",
     "by_layer",
     "by_module",
+    "by_op",
     "by_operator",
     "by_work",
     "layer_of",
@@ -97,6 +99,12 @@ def by_operator(run: ModelRun) -> dict[tuple[str, str], Total]:
     return _longest_first({name: total(own) for name, own in found.items()})
 
 
+def by_op(run: ModelRun) -> dict[str, Total]:
+    """Operator of npusim -> its launches together, the longest first."""
+    found = _grouped(run, lambda launch: launch.kernel.op)
+    return _longest_first({op: total(own) for op, own in found.items()})
+
+
 def by_kernel(run: ModelRun) -> dict[Kernel, Total]:
     """Kernel -> all its launches together, the longest first."""
     found = _grouped(run, lambda launch: launch.kernel)
@@ -140,10 +148,10 @@ def by_module(run: ModelRun) -> dict[str, Total]:
     for path, launches in own.items():
         for outer in above(path):
             inside.setdefault(outer, []).extend(launches)
-    return {path: total(inside[path]) for path in _as_tree(inside)}
+    return {path: total(inside[path]) for path in as_tree(inside)}
 
 
-def _as_tree(paths: Iterable[str]) -> list[str]:
+def as_tree(paths: Iterable[str]) -> list[str]:
     """*paths* with each module right before those in it, in the order in which they came."""
     children: dict[str, list[str]] = {}
     for path in paths:
