@@ -6,6 +6,7 @@ launches: thousands of launches are some tens of kilobytes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -15,8 +16,9 @@ from npusim.reports.model import tables
 from npusim.reports.model.compare import compared, headline_of_two
 from npusim.reports.model.headline import headline
 from npusim.reports.model.sheets import Sheet, sheets
+from npusim.reports.model.tables import Total
 from npusim.reports.model.works import COLORS, WORKS, work_of
-from npusim.reports.style import span_named
+from npusim.reports.style import percent, span_named
 from npusim.reports.tables import table
 from npusim.trace.model import ModelRun
 
@@ -54,7 +56,7 @@ def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
         "operators": ("Operators", _shown(known["operators"])),
         "modules": ("Modules", _tree(known["modules"])),
         "kernels": ("Kernels", _shown(known["kernels"])),
-        "missing": ("Not timed", _missing(known["not_timed"])),
+        "missing": ("Not timed", _missing(run)),
     }
 
 
@@ -63,7 +65,7 @@ def _of_two(runs: Sequence[ModelRun]) -> dict[str, tuple[str, str]]:
     known = [sheets(run) for run in runs]
     longest_us = _longest_layer_us(runs)
     layers = [_layers(run, longest_us) for run in runs]
-    missing = [_missing(own["not_timed"]) for own in known]
+    missing = [_missing(run) for run in runs]
     return {
         "work": ("Kinds of work", _key(runs) + _shares(runs) + _shown(both["works"])),
         "timeline": ("Timelines", _timelines(runs)),
@@ -96,11 +98,16 @@ def _shown(sheet: Sheet) -> str:
     return table(sheet.headings(), rows[:MOST_ROWS]) + note
 
 
-def _missing(sheet: Sheet) -> str:
-    if not sheet.rows:
+def _missing(run: ModelRun) -> str:
+    """What is not timed, by name; the tree of modules tells where it is."""
+    if not run.not_timed:
         return '<p class="note">Every kernel that a card would run is timed.</p>'
+    counts: Counter[str] = Counter()
+    for each in run.not_timed:
+        counts[each.operator] += each.count
     note = "A card would run these as kernels too; here they took no time, and are in no sum."
-    return f'<p class="note">{note}</p>{_shown(sheet)}'
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return f'<p class="note">{note}</p>{table(["operator", "times"], ranked)}'
 
 
 def _tree(sheet: Sheet) -> str:
@@ -184,20 +191,40 @@ def _longest_layer_us(runs: Sequence[ModelRun]) -> float:
 
 def _layers(run: ModelRun, longest_us: float) -> str:
     lines = []
-    for layer, works in tables.by_layer(run).items():
+    for layers, works in _alike(run):
         us = sum(own.time_us for own in works.values())
         launches = sum(own.launches for own in works.values())
-        moved = _bar([(work, own.time_us) for work, own in works.items()], longest_us)
-        name = layer.partition(".")[2] or layer
+        bar = _bar([(work, own.time_us) for work, own in works.items()], longest_us)
+        first, count = layers[0].partition(".")[2] or layers[0], len(layers)
+        last = layers[-1].rpartition(".")[2]
+        name = first if count == 1 else f"{first} to {last}, {count} alike"
+        cells = (span_named(us), f"{launches:,}", span_named(count * us),
+                 percent(count * us / run.time_us))  # fmt: skip
+        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+        told = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
         lines.append(
-            f'<tr><td title="{escape(layer)}">{escape(name)}</td><td class="wide">{moved}</td>'
-            f'<td class="number">{span_named(us)}</td><td class="number">{launches:,}</td></tr>'
+            f'<tr><td title="{escape(told)}">{escape(name)}</td><td class="wide">{bar}</td>'
+            f"{numbers}</tr>"
         )
-    head = '<th>layer</th><th></th><th class="number">time</th><th class="number">launches</th>'
+    heads = ("time of one", "launches of one", "together", "share")
+    head = "<th>layer</th><th></th>" + "".join(f'<th class="number">{each}</th>' for each in heads)
     return (
         f'<div class="scroll"><table class="layers"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def _alike(run: ModelRun) -> list[tuple[list[str], dict[str, Total]]]:
+    """Layers with their kinds of work; those of a list that are alike and in a row are one."""
+    found: list[tuple[list[str], dict[str, Total]]] = []
+    for layer, works in tables.by_layer(run).items():
+        around, _, number = layer.rpartition(".")
+        before = found[-1][0][-1].rpartition(".") if found else ("", "", "")
+        if number.isdigit() and before[0] == around and found[-1][1] == works:
+            found[-1][0].append(layer)
+        else:
+            found.append(([layer], works))
+    return found
 
 
 # ---- timelines ----

@@ -16,7 +16,7 @@ from npusim.reports.model.tables import Total
 from npusim.reports.model.works import work_of
 from npusim.reports.style import percent, size_named, span_named
 from npusim.reports.tables import Cell
-from npusim.trace.model import Kernel, ModelRun
+from npusim.trace.model import ModelRun
 
 __all__ = ["HEADINGS", "Sheet", "readable", "sheets"]
 
@@ -24,8 +24,9 @@ Value = str | int | float | None
 
 TOTAL = ("launches", "time_us", "share", "launch_us", "read_bytes", "written_bytes", "gm_bytes",
          "bound", "bound_share")  # fmt: skip
-KERNEL = ("op", "template", "inputs", "outputs", "cores", "each_us", "each_launch_us", "cycles",
-          "read_bytes", "written_bytes", "gm_bytes", "bound", "bound_share")  # fmt: skip
+KERNEL = ("op", "template", "inputs", "outputs", "launches", "time_us", "share", "each_us",
+          "each_launch_us", "cores", "cycles", "read_bytes", "written_bytes", "gm_bytes", "bound",
+          "bound_share")  # fmt: skip
 
 HEADINGS = {
     "time_us": "time",
@@ -154,21 +155,18 @@ def _layers(run: ModelRun) -> Sheet:
     return Sheet("layers", ("layer", "work", *TOTAL), rows)
 
 
-def _kernel(kernel: Kernel) -> tuple[Value, ...]:
-    """The columns of `KERNEL`."""
-    return (
-        *(kernel.op, kernel.template, ", ".join(kernel.inputs), ", ".join(kernel.outputs)),
-        *(kernel.cores, kernel.time_us, kernel.launch_us, kernel.cycles, kernel.read_bytes),
-        *(kernel.written_bytes, kernel.gm_bytes, kernel.bound, kernel.bound_share),
-    )
-
-
 def _kernels(run: ModelRun) -> Sheet:
+    """Bytes, cycles and `each` are those of one launch."""
     rows = tuple(
-        (own.launches, own.time_us, _share(own.time_us, run), *_kernel(kernel))
+        (
+            *(kernel.op, kernel.template, ", ".join(kernel.inputs), ", ".join(kernel.outputs)),
+            *(own.launches, own.time_us, _share(own.time_us, run), kernel.time_us),
+            *(kernel.launch_us, kernel.cores, kernel.cycles, kernel.read_bytes),
+            *(kernel.written_bytes, kernel.gm_bytes, kernel.bound, kernel.bound_share),
+        )
         for kernel, own in tables.by_kernel(run).items()
     )
-    return Sheet("kernels", ("launches", "time_us", "share", *KERNEL), rows)
+    return Sheet("kernels", KERNEL, rows)
 
 
 def _launches(run: ModelRun) -> Sheet:
