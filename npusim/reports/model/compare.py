@@ -44,18 +44,22 @@ def ratio_named(ratio: float | None) -> str:
 
 def compared(a: ModelRun, b: ModelRun) -> dict[str, Sheet]:
     """Name -> table, with the times of both and their ratio."""
-    works = _held("works", "work", tables.by_work(a), tables.by_work(b))
-    operators = _held("operators", "op", tables.by_op(a), tables.by_op(b))
-    modules = _held("modules", "module", *(_by_module(run) for run in (a, b)), is_tree=True)
-    return {"works": works, "operators": operators, "modules": modules}
+    modules = [_below_root(tables.by_module(run)) for run in (a, b)]
+    roles = [_below_root(tables.by_role(run)) for run in (a, b)]
+    found = (
+        _held("works", "work", tables.by_work(a), tables.by_work(b)),
+        _held("operators", "op", tables.by_op(a), tables.by_op(b)),
+        _held("modules", "module", *modules, is_tree=True),
+        _held("roles", "module", *roles, is_tree=True),
+    )
+    return {sheet.name: sheet for sheet in found}
 
 
-def _by_module(run: ModelRun) -> dict[str, Total]:
-    """Path below the outermost module, which is called `root`, -> its launches."""
-    found = tables.by_module(run)
+def _below_root(found: Mapping[str, Total]) -> dict[str, Total]:
+    """*found* by the path below the outermost module, which is called `root`, if it is one."""
     roots = {path.partition(".")[0] for path in found if path != tables.OUTSIDE}
     if len(roots) != 1:
-        return found
+        return dict(found)
     (root,) = roots
     return {path if path == tables.OUTSIDE else "root" + path[len(root) :]: own
             for path, own in found.items()}  # fmt: skip
@@ -64,7 +68,7 @@ def _by_module(run: ModelRun) -> dict[str, Total]:
 def _held(
     name: str, key: str, a: Mapping[str, Total], b: Mapping[str, Total], *, is_tree: bool = False
 ) -> Sheet:
-    """Rows of both: those that differ most first, or *is_tree* as modules lie in each other."""
+    """Rows of both: those that take longest first, or *is_tree* as modules lie in each other."""
     names = tables.as_tree(dict.fromkeys((*a, *b))) if is_tree else list(dict.fromkeys((*a, *b)))
     rows = []
     for each in names:

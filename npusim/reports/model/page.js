@@ -6,7 +6,7 @@ const size = (bytes) => {
   const [power, unit] = [[12, "TB"], [9, "GB"], [6, "MB"], [3, "kB"], [0, "B"]].find(([n]) => bytes >= 10 ** n) || [0, "B"];
   return `${power ? (bytes / 10 ** power).toPrecision(3) : bytes} ${unit}`;
 };
-const percent = (share) => `${Math.round(100 * share)} %`;
+const percent = (share) => share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(100 * share)} %`;
 const KERNEL = ["op", "template", "work", "inputs", "outputs", "cores", "us", "launch", "read", "written", "gm", "bound", "share"];
 
 function decoded(data) {
@@ -144,7 +144,7 @@ class Launches extends Zoomed {
       ["launched by", [node("code", words[data.operator[i]]), path ? " in " : "", node("code", path), graph ? `, part of ${graph}` : ""]],
       ["when", [`${time(data.start[i])} to ${time(data.end[i])} on stream ${data.stream[i]}: ${time(kernel.us)}, `
         + `of which launch and completion ${time(kernel.launch)}; ${data.times.get(k)} alike take ${time(data.times.get(k) * kernel.us)}`]],
-      ["tensors", [`${kernel.inputs} \u2192 ${kernel.outputs}; ${kernel.cores} cores`]],
+      ["tensors", [`${kernel.inputs} \u2192 ${kernel.outputs}; ${kernel.cores} core${kernel.cores === 1 ? "" : "s"}`]],
       ["bytes", [`cores read ${size(kernel.read)} and write ${size(kernel.written)}; ${size(kernel.gm)} from and to global memory, ${rate(kernel.gm)} GB/s`]],
       ["bound by", [`${kernel.bound}, ${percent(kernel.share)} of its time`]],
     ];
@@ -292,7 +292,7 @@ for (const table of document.querySelectorAll("table.tree")) {
 }
 for (const button of document.querySelectorAll(".unfold"))
   button.addEventListener("click", () => {
-    const table = button.closest("section").querySelector("table.tree");
+    const table = button.parentElement.querySelector("table.tree");
     for (const row of table.tBodies[0].rows) row.classList.remove("folded");
     folded(table);
   });

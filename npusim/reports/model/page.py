@@ -7,7 +7,7 @@ launches: thousands of launches are some tens of kilobytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -26,7 +26,7 @@ __all__ = ["page", "payload"]
 
 MOST_ROWS = 300
 """Of a table on a page; its file has all."""
-OPEN_DEPTH = 3
+OPEN_DEPTH = 4
 """Modules further inside are folded away at first."""
 SHARED, OWN = "npusim.reports", "npusim.reports.model"
 
@@ -54,7 +54,7 @@ def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
         "timeline": ("Timeline", _timelines(runs)),
         "layers": ("Layers", _layers(run, _longest_layer_us(runs))),
         "operators": ("Operators", _shown(known["operators"])),
-        "modules": ("Modules", _tree(known["modules"])),
+        "modules": ("Modules", _modules(known)),
         "kernels": ("Kernels", _shown(known["kernels"])),
         "missing": ("Not timed", _missing(run)),
     }
@@ -71,7 +71,7 @@ def _of_two(runs: Sequence[ModelRun]) -> dict[str, tuple[str, str]]:
         "timeline": ("Timelines", _timelines(runs)),
         "layers": ("Layers", _beside(layers)),
         "operators": ("Operators", _shown(both["operators"])),
-        "modules": ("Modules", _tree(both["modules"])),
+        "modules": ("Modules", _modules(both)),
         "kernels": ("Kernels", "".join(_lettered(_shown(own["kernels"]) for own in known))),
         "missing": ("Not timed", "".join(_lettered(missing))),
     }
@@ -110,6 +110,15 @@ def _missing(run: ModelRun) -> str:
     return f'<p class="note">{note}</p>{table(["operator", "times"], ranked)}'
 
 
+def _modules(known: Mapping[str, Sheet]) -> str:
+    """All layers of a list together, and then each by itself."""
+    return (
+        '<p class="note">A module holds what runs in its forward and in those below.</p>'
+        f"{_tree(known['roles'])}<details><summary>Each layer by itself</summary>"
+        f"{_tree(known['modules'])}</details>"
+    )
+
+
 def _tree(sheet: Sheet) -> str:
     """The table of modules, whose first column are paths: rows with depths, by which they fold."""
     head, rows = sheet.headings(), sheet.readable()
@@ -128,10 +137,9 @@ def _tree(sheet: Sheet) -> str:
         )
         lines.append(_module(path, depth, has_more=below > depth) + cells + "</tr>")
     return (
-        '<p class="note">A module holds what runs in its forward and in those below. '
-        '<button class="unfold">unfold all</button></p>'
+        '<div class="modules"><button class="unfold">unfold all</button>'
         f'<div class="scroll"><table class="tree"><thead><tr>{top}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
+        f"<tbody>{''.join(lines)}</tbody></table></div></div>"
     )
 
 
@@ -206,7 +214,7 @@ def _layers(run: ModelRun, longest_us: float) -> str:
             f'<tr><td title="{escape(told)}">{escape(name)}</td><td class="wide">{bar}</td>'
             f"{numbers}</tr>"
         )
-    heads = ("time of one", "launches of one", "together", "share")
+    heads = ("each", "launches", "together", "share")
     head = "<th>layer</th><th></th>" + "".join(f'<th class="number">{each}</th>' for each in heads)
     return (
         f'<div class="scroll"><table class="layers"><thead><tr>{head}</tr></thead>'

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -108,8 +109,8 @@ def readable(column: str, value: Value) -> Cell:
 
 def sheets(run: ModelRun) -> dict[str, Sheet]:
     """Name -> table, of all that there are."""
-    found = (_works(run), _operators(run), _modules(run), _layers(run), _kernels(run),
-             _launches(run), _not_timed(run))  # fmt: skip
+    found = (_works(run), _operators(run), _modules(run), _roles(run), _layers(run),
+             _kernels(run), _launches(run), _not_timed(run))  # fmt: skip
     return {sheet.name: sheet for sheet in found}
 
 
@@ -134,16 +135,31 @@ def _operators(run: ModelRun) -> Sheet:
 
 
 def _modules(run: ModelRun) -> Sheet:
+    return _of_modules("modules", run, tables.by_module(run), run.classes, str)
+
+
+def _roles(run: ModelRun) -> Sheet:
+    classes = {tables.role_of(path): name for path, name in run.classes.items()}
+    return _of_modules("roles", run, tables.by_role(run), classes, tables.role_of)
+
+
+def _of_modules(
+    name: str,
+    run: ModelRun,
+    found: Mapping[str, Total],
+    classes: Mapping[str, str],
+    named: Callable[[str], str],
+) -> Sheet:
+    """A row for each of *found*; a path stands there as *named* has it."""
     missing: Counter[str] = Counter()
     for each in run.not_timed:
-        for path in tables.above(each.module):
+        for path in tables.above(named(each.module)):
             missing[path] += each.count
-    found = tables.by_module(run)
     rows = tuple(
-        (path, run.classes.get(path, ""), *_total(own, run), missing[path])
+        (path, classes.get(path, ""), *_total(own, run), missing[path])
         for path, own in found.items()
     )
-    return Sheet("modules", ("module", "class", *TOTAL, "not_timed"), rows)
+    return Sheet(name, ("module", "class", *TOTAL, "not_timed"), rows)
 
 
 def _layers(run: ModelRun) -> Sheet:

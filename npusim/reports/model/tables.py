@@ -7,7 +7,7 @@ and in those below it, so that the outermost ones, and what runs outside all, ad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,8 +24,10 @@ __all__ = [
     "by_module",
     "by_op",
     "by_operator",
+    "by_role",
     "by_work",
     "layer_of",
+    "role_of",
     "steps",
     "total",
 ]
@@ -34,6 +36,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 OUTSIDE = "outside modules"
 """Stands for what runs in no module."""
+ANY = "*"
+"""Stands for all numbers of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def steps(path: str) -> tuple[str, ...]:
     """
     found: list[str] = []
     for part in path.split(".") if path else ():
-        if part.isdigit() and len(found) > 1:
+        if len(found) > 1 and (part.isdigit() or part == ANY):
             found[-1] += f".{part}"
         else:
             found.append(part)
@@ -143,7 +147,24 @@ def above(path: str) -> list[str]:
 
 def by_module(run: ModelRun) -> dict[str, Total]:
     """Path of a module -> launches in it and below, parents before children, as they first ran."""
-    own = _grouped(run, lambda launch: launch.module)
+    return _by_path(_grouped(run, lambda launch: launch.module))
+
+
+def by_role(run: ModelRun) -> dict[str, Total]:
+    """The same with all modules of a list together, whose number becomes a star."""
+    return _by_path(_grouped(run, lambda launch: role_of(launch.module)))
+
+
+def role_of(path: str) -> str:
+    """*path* with stars for numbers.
+
+    >>> role_of("Llama.layers.17.mlp")
+    'Llama.layers.*.mlp'
+    """
+    return ".".join(ANY if part.isdigit() else part for part in path.split("."))
+
+
+def _by_path(own: Mapping[str, Sequence[KernelLaunch]]) -> dict[str, Total]:
     inside: dict[str, list[KernelLaunch]] = {}
     for path, launches in own.items():
         for outer in above(path):
