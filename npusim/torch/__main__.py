@@ -17,6 +17,7 @@ from npusim.devices import DeviceError
 
 if TYPE_CHECKING:
     from npusim.torch.clock import Event
+    from npusim.torch.recording import Recording
 
 USAGE = (
     "python -m npusim.torch [--device NAME] [--shapes] [--report DIR] [--trace DIR] [--force] [-q] "
@@ -64,14 +65,13 @@ class _Kept:
     """What the command line asks to be kept of a script: a trace, a report, both or nothing."""
 
     def __init__(self, options: argparse.Namespace, device: str, words: list[str]) -> None:
-        from npusim.torch.recording import Recording
-
         self._device, self._force = device, options.force
-        self._trace = Path(options.trace) if options.trace else None
-        self._report = Path(options.report) if options.report else None
-        name = words[1] if words[0] == "-m" else "-c" if words[0] == "-c" else Path(words[0]).name
-        self._recording = Recording(name)
+        # A script may go elsewhere.
+        self._trace = Path(options.trace).absolute() if options.trace else None
+        self._report = Path(options.report).absolute() if options.report else None
         self._events: list[Event] = []
+        self._recording: Recording | None = None
+        self._title = "-c" if words[0] == "-c" else Path(words[words[0] == "-m"]).name
 
     def begin(self) -> None:
         """Keep what happens from here on. Raises FileError or FolderError, before it takes time."""
@@ -82,10 +82,18 @@ class _Kept:
 
         if self._report is not None:
             folders.check(self._report, self._force, model.kind())
+            if self._trace is not None and self._trace.is_relative_to(self._report):
+                raise FolderError(
+                    f"npusim.torch: --trace must name a folder outside that of --report, not "
+                    f"{self._trace}; name another"
+                )
         if self._trace is not None:
             trace.check(self._trace, self._force)
             self._events = clock.record()
         if self._report is not None:
+            from npusim.torch.recording import Recording
+
+            self._recording = Recording(self._title)
             self._recording.__enter__()
 
     def leave(self) -> None:
@@ -99,7 +107,7 @@ class _Kept:
         try:
             if self._trace is not None:
                 trace.write(self._events, self._trace, self._device, force=self._force)
-            if self._report is not None:
+            if self._report is not None and self._recording is not None:
                 self._recording.__exit__()
                 model.write(self._recording.run, self._report, model.kind(), force=self._force)
         except (FileError, FolderError) as error:

@@ -90,6 +90,11 @@ class Clock:
         """Whether a compiled graph is running."""
         return self._graph is not None
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether somebody is told of events."""
+        return bool(self._recordings)
+
     def kernel(self, run: Run, name: str | None = None) -> None:
         """Move on by the time of *run*, kernel by kernel; *name* is that of its own.
 

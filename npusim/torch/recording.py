@@ -1,26 +1,17 @@
 """What a model launches on the card, launch by launch, with the module that was at work.
 
-A launch is reduced to a line at once: neither tensors nor programs are kept. Which module is at
-work follows from hooks that torch calls around the forward of every module; the path is that of
-`named_modules()` below the outermost one, whose class comes first:
-`LlamaForCausalLM.model.layers.0.self_attn.q_proj`. Kernels of a backward pass belong to no module.
+A launch is reduced to a line at once: neither tensors nor programs are kept.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -29,6 +20,7 @@ from npusim.reports.causes import bound_by
 from npusim.run.result import Run
 from npusim.torch import card
 from npusim.torch.clock import Event, clock
+from npusim.torch.modules import Modules
 from npusim.trace import Launch, Trace
 from npusim.trace.model import Kernel, KernelLaunch, ModelRun, NotTimed
 
@@ -77,7 +69,7 @@ class Recording:
             *(self._title, self._device, self._series, paid),
             tuple(self._launches),
             tuple(sorted(missing, key=lambda each: (-each.count, each.operator, each.module))),
-            self._modules.classes,
+            self._modules.classes_of(launch.module for launch in self._launches),
         )
 
     def summary(self) -> str:
@@ -174,54 +166,3 @@ def _texts(value: Any) -> list[str]:
     shape = "x".join(map(str, value.shape)) or "scalar"
     layout = "ND" if isinstance(value, np.ndarray) else value.layout
     return [f"{value.dtype} {shape}" + ("" if layout == "ND" else f" {layout}")]
-
-
-# ---- modules ----
-
-
-class Modules:
-    """Tells the clock in the forward of which module the process is."""
-
-    def __init__(self) -> None:
-        self.classes: dict[str, str] = {}
-        """Path of each module that was called -> its class."""
-        self._paths: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
-        self._roots: Counter[str] = Counter()
-        self._outer: list[str] = []
-        self._hooks: list[Callable[[], None]] = []
-
-    def __enter__(self) -> None:
-        self._hooks = [
-            register_module_forward_pre_hook(self._enter).remove,
-            register_module_forward_hook(self._leave, always_call=True).remove,
-        ]
-
-    def __exit__(self, *_: object) -> None:
-        for remove in self._hooks:
-            remove()
-        self._outer.clear()
-        clock.module = ""
-
-    def _enter(self, module: torch.nn.Module, _: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        path = self._paths.get(module)
-        if path is None:
-            path = self._named(module)
-        self.classes[path] = type(module).__name__
-        self._outer.append(clock.module)
-        clock.module = path
-
-    def _leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:  # noqa: ARG002
-        # A hook that was set in the middle of a forward is left without having been entered.
-        if not torch.compiler.is_compiling() and self._outer:
-            clock.module = self._outer.pop()
-
-    def _named(self, root: torch.nn.Module) -> str:
-        """The path of *root*, of which no module above is known; those below it get theirs."""
-        kind = type(root).__name__
-        self._roots[kind] += 1
-        own = kind if self._roots[kind] == 1 else f"{kind} ({self._roots[kind]})"
-        for name, module in root.named_modules():
-            self._paths[module] = f"{own}.{name}" if name else own
-        return own
