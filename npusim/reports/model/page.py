@@ -130,7 +130,7 @@ def _tree(sheet: Sheet) -> str:
     paths = [str(row[0]) for row in sheet.rows]
     depths = [len(tables.steps(path)) if path != tables.OUTSIDE else 1 for path in paths]
     lines = []
-    for path, row, depth, below in zip(paths, rows, depths, [*depths[1:], 0], strict=True):
+    for path, row, depth, below in zip(paths, rows, depths, [*depths, 0][1:], strict=True):
         cells = "".join(
             f"<td{kind}>{f'{value:,}' if isinstance(value, int) else escape(str(value))}</td>"
             for value, kind in zip(row[1:], kinds[1:], strict=True)

@@ -7,7 +7,7 @@ and in those below it, so that the outermost ones, and what runs outside all, ad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -147,12 +147,12 @@ def above(path: str) -> list[str]:
 
 def by_module(run: ModelRun) -> dict[str, Total]:
     """Path of a module -> launches in it and below, parents before children, as they first ran."""
-    return _by_path(_grouped(run, lambda launch: launch.module))
+    return _by_path(run, str)
 
 
 def by_role(run: ModelRun) -> dict[str, Total]:
     """The same with all modules of a list together, whose number becomes a star."""
-    return _by_path(_grouped(run, lambda launch: role_of(launch.module)))
+    return _by_path(run, role_of)
 
 
 def role_of(path: str) -> str:
@@ -164,11 +164,14 @@ def role_of(path: str) -> str:
     return ".".join(ANY if part.isdigit() else part for part in path.split("."))
 
 
-def _by_path(own: Mapping[str, Sequence[KernelLaunch]]) -> dict[str, Total]:
+def _by_path(run: ModelRun, named: Callable[[str], str]) -> dict[str, Total]:
+    """A module of which nothing is timed is there as well, with no launches."""
+    own = _grouped(run, lambda launch: named(launch.module))
+    missing = (named(each.module) for each in run.not_timed)
     inside: dict[str, list[KernelLaunch]] = {}
-    for path, launches in own.items():
+    for path in dict.fromkeys((*own, *missing)):
         for outer in above(path):
-            inside.setdefault(outer, []).extend(launches)
+            inside.setdefault(outer, []).extend(own.get(path, ()))
     return {path: total(inside[path]) for path in as_tree(inside)}
 
 
