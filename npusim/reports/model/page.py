@@ -122,10 +122,9 @@ def _modules(known: Mapping[str, Sheet]) -> str:
 def _tree(sheet: Sheet) -> str:
     """The table of modules, whose first column are paths: rows with depths, by which they fold."""
     head, rows = sheet.headings(), sheet.readable()
-    kinds = [
-        "" if any(isinstance(row[place], str) for row in sheet.rows) else ' class="number"'
-        for place in range(len(head))
-    ]
+    are_words = [any(isinstance(row[place], str) for row in sheet.rows)
+                 for place, name in enumerate(sheet.columns) if name != "bound_share"]  # fmt: skip
+    kinds = ["" if is_word else ' class="number"' for is_word in are_words]
     top = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(head, kinds, strict=True))
     paths = [str(row[0]) for row in sheet.rows]
     depths = [len(tables.steps(path)) if path != tables.OUTSIDE else 1 for path in paths]

@@ -38,7 +38,6 @@ HEADINGS = {
     "written_bytes": "cores write",
     "gm_bytes": "global memory",
     "bound": "bound by",
-    "bound_share": "share of bound",
     "not_timed": "not timed",
     "op": "kernel",
     "a_us": "A",
@@ -74,14 +73,22 @@ class Sheet:
 
     def headings(self) -> list[str]:
         """How pages head its columns."""
-        return [HEADINGS.get(name, name) for name in self.columns]
+        return [HEADINGS.get(name, name) for name in self._shown()]
 
     def readable(self) -> list[list[Cell]]:
-        """Its rows as people read them."""
-        return [
-            [readable(name, value) for name, value in zip(self.columns, row, strict=True)]
-            for row in self.rows
-        ]
+        """Its rows as people read them; a bound stands there with its share, if that is not all."""
+        rows = []
+        for row in self.rows:
+            values = dict(zip(self.columns, row, strict=True))
+            cells = {name: readable(name, values[name]) for name in self._shown()}
+            share = values.get("bound_share")
+            if share is not None and cells["bound"] and readable("share", share) != "100 %":
+                cells["bound"] = f"{cells['bound']}, {readable('share', share)}"
+            rows.append(list(cells.values()))
+        return rows
+
+    def _shown(self) -> list[str]:
+        return [name for name in self.columns if name != "bound_share"]
 
 
 def readable(column: str, value: Value) -> Cell:
@@ -95,7 +102,8 @@ def readable(column: str, value: Value) -> Cell:
     if isinstance(value, str):
         return value
     if column == "difference_us":
-        return f"{'-' if value < 0 else '+'}{span_named(abs(value))}"
+        told = span_named(abs(value))
+        return told if told == span_named(0) else f"{'-' if value < 0 else '+'}{told}"
     if column.endswith("_us"):
         return span_named(value)
     if column == "ratio":
