@@ -75,7 +75,7 @@ def play(
     is_own = isinstance(problem, user_kernel.UserProblem)
     return Run(
         *(op, spec, arguments, l2, icache, outputs, task.plan, trace, options.timing),
-        *(earlier, is_own),
+        *(earlier, is_own, operator.type_of(spec, problem, task.plan)),
     )
 
 

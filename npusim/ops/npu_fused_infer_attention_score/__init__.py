@@ -108,6 +108,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_fused_infer_attention_score",
+    kernel_type="FusedInferAttentionScore",
     document=__doc__,
     check=check,
     tile=tile,

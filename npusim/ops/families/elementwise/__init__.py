@@ -158,6 +158,7 @@ def _operator(expression: Expression) -> Operator:
             f"    {expression.formula}\n\n"
             f"The vendor's kernel is {expression.kernel}. It takes {types}{_computed(expression)}."
         ),
+        kernel_type=expression.kernel,
         check=check_call,
         tile=tile,
         build=build,
