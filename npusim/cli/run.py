@@ -16,6 +16,7 @@ from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
+from npusim.data import folders
 from npusim.exports import Level, Scale
 from npusim.trace.summary import WORDS
 
@@ -53,7 +54,7 @@ def run_operator(
     spec = devices.load(device)
     chosen = formats(export, trace_time, level, output is not None, timing)
     if output is not None:
-        folder.check(output, force)
+        folders.check(output, force, folder.RUN)
     with shown() as progress:
         run = npusim.run(
             op,

@@ -26,6 +26,7 @@ import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from npusim.torch import accelerator, aten, autocast, formats, npu, pinned, shapes
+from npusim.torch.clock import launched_by
 from npusim.torch.fallback import HostOp, fallback, on_host
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -63,7 +64,7 @@ def define(schema: str, *, real: Callable[..., Any], fake: Callable[..., Any]) -
     """Define the operator `npu::name` of *schema* with its kernel and its fake."""
     library, name = _libraries[-1], schema.partition("(")[0]
     library.define(schema)
-    library.impl(name, real, KEY)
+    library.impl(name, launched_by(_full("npu", name), real), KEY)
     torch.library.register_fake(f"npu::{name}", fake, lib=library)
 
 
@@ -94,7 +95,7 @@ def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for name, kernel in {**KERNELS, **aten.kernels()}.items():
-        library.impl(name, kernel, KEY)
+        library.impl(name, launched_by(_full("aten", name), kernel), KEY)
     for name, host_op in _functions():
         library.impl(name, host_op, KEY)
     for name, kernel in autocast.KERNELS.items():
@@ -102,6 +103,11 @@ def _register_kernels() -> None:
     for bit in ("Conjugate", "Negative"):
         # Torch's own fallbacks would clone the source, which copies, which clones it again.
         library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
+
+
+def _full(namespace: str, name: str) -> str:
+    """What torch calls the operation *name*, whose overload may go without saying."""
+    return f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default"
 
 
 def _functions() -> list[tuple[str, HostOp]]:

@@ -9,15 +9,16 @@ without what is missing from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
 from npusim.run.result import Run
 
-__all__ = ["Clock", "Event", "clock"]
+__all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
 
 MOST_NAMES = 8
 """Of operations that are not timed, in a summary."""
@@ -37,10 +38,25 @@ class Event:
     """The kernel's run; None for what is not simulated."""
     graph: str | None = None
     """The compiled graph that it was part of."""
+    operator: str = ""
+    """The operation of torch that launched it, as torch's dispatcher calls it."""
+    module: str = ""
+    """The module of torch in whose forward it was, while somebody tells; else nothing."""
+    stream: int = 0
+    """The stream that it was launched on."""
+    is_kernel: bool = True
+    """Whether a card would run it as a kernel."""
 
     @property
     def is_simulated(self) -> bool:
         return self.run is not None
+
+
+class Keeper(Protocol):
+    """Whoever is given events as they happen, such as a list."""
+
+    def append(self, event: Event, /) -> object:
+        """Take *event*."""
 
 
 @dataclass(eq=False)
@@ -59,7 +75,13 @@ class Clock:
     """Operation that a card would run as a kernel -> how often it ran on the host."""
     _times_us: dict[tuple[Kind, bool], float] = field(default_factory=dict)
     """Kind of kernel, and whether its kernels are short -> the time of all, launches included."""
-    _recordings: list[list[Event]] = field(default_factory=list)
+    operator: str = ""
+    """The operation of torch that is at work; nothing outside all."""
+    module: str = ""
+    """The module of torch that is at work, as whoever records tells."""
+    stream: int = 0
+    """The number of the current stream."""
+    _recordings: list[Keeper] = field(default_factory=list)
     _graph: str | None = None
     _paid_us: float | None = None
     is_paused: bool = False
@@ -92,7 +114,10 @@ class Clock:
             self.launches += self._graph is None
             if run.kind is not None:
                 self._trust(run.kind, run.launches[-1].time_us or 0.0)
-        event = Event(name or run.op, self.now_us, time_us, launch_us, run, self._graph)
+        event = Event(
+            *(name or run.op, self.now_us, time_us, launch_us, run, self._graph),
+            *(self.operator or run.op, self.module, self.stream),
+        )
         self.now_us += time_us
         for kept in self._recordings:
             kept.append(event)
@@ -103,8 +128,12 @@ class Clock:
             return
         if is_kernel:
             self.not_timed[name] += 1
+        event = Event(
+            *(name, self.now_us, 0.0, 0.0, None, self._graph),
+            *(name, self.module, self.stream, is_kernel),
+        )
         for kept in self._recordings:
-            kept.append(Event(name, self.now_us, 0.0, graph=self._graph))
+            kept.append(event)
 
     @contextmanager
     def graph(self, name: str) -> Iterator[None]:
@@ -158,11 +187,15 @@ class Clock:
     def record(self) -> list[Event]:
         """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
         kept: list[Event] = []
-        self._recordings.append(kept)
+        self.tell(kept)
         return kept
 
-    def stop(self, kept: list[Event]) -> None:
-        """Keep no more events in *kept*, which :meth:`record` gave out."""
+    def tell(self, keeper: Keeper) -> None:
+        """Give events to *keeper* as they happen, until :meth:`stop`."""
+        self._recordings.append(keeper)
+
+    def stop(self, kept: Keeper) -> None:
+        """Give no more events to *kept*."""
         self._recordings = [other for other in self._recordings if other is not kept]
 
 
@@ -172,3 +205,17 @@ def _counted(number: int, one: str, many: str) -> str:
 
 clock = Clock()
 """The clock of this process."""
+
+
+def launched_by(operator: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outer = clock.operator
+        clock.operator = outer or operator
+        try:
+            return call(*args, **kwargs)
+        finally:
+            clock.operator = outer
+
+    return run
