@@ -135,6 +135,9 @@ ROWS = {"input": spec("float16", 8, 16), "zero_points": None, "dtype": "qint8"}
     ("op", "given", "named"),
     [
         ("add", {"x": spec("float16", 8, 16), "other": 1.0}, "Add"),
+        ("mul", {"x": spec("bfloat16", 8, 16), "other": 2.0}, "Muls"),
+        ("mul", {"x": spec("float16", 8, 16), "other": 2.0}, "Mul"),
+        ("mul", {"x": spec("bfloat16", 8, 16), "other": spec("bfloat16", 1)}, "Mul"),
         ("npu_quantize", ROWS | {"scales": spec("float32", 16)}, "Quantize"),
         (
             "npu_quantize",

@@ -7,8 +7,7 @@ cores and a time the mean of them, which is assumed. What the simulator does not
 from __future__ import annotations
 
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.run.result import Run
-from npusim.trace import LaneTrace
+from npusim.trace import LaneTrace, Trace
 
 __all__ = ["columns", "counters"]
 
@@ -38,9 +37,9 @@ def _names(prefix: str, pipes: tuple[Pipe, ...]) -> tuple[str, ...]:
     return (*told, f"{prefix}icache_miss_rate")
 
 
-def counters(run: Run, time_us: float) -> list[str]:
-    """The cells of *run*, whose kernel takes *time_us*."""
-    spec, lanes = run.device, run.trace.lanes if run.trace else ()
+def counters(spec: DeviceSpec, trace: Trace | None, time_us: float) -> list[str]:
+    """The cells of a kernel on *spec* that takes *time_us*."""
+    lanes = trace.lanes if trace else ()
     if spec.arch == "2002":
         cells = _block(spec, list(lanes), WHOLE)
     else:

@@ -7,6 +7,7 @@ are microseconds of simulated time, in which the host takes none.
 
 from __future__ import annotations
 
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _Experimenta
         columns.append("Context ID")
     if config.has_counters:
         columns += counters.columns(spec)
+    # Kernels that are launched again have the same trace.
+    pipes = cache(partial(counters.counters, spec))
     has_steps = len(kept.steps) > 1
     rows, ended_us = [], None
     for number, kernel in enumerate(kept.kernels):
@@ -67,7 +70,7 @@ def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _Experimenta
         if is_detailed:
             row = _with_task(row, kernel, number)
         if config.has_counters:
-            row += counters.counters(run, event.time_us)
+            row += pipes(run.trace, event.time_us)
         rows.append([kernel.step, *row] if has_steps else row)
     write_csv(path, ["Step Id", *columns] if has_steps else columns, rows)
 

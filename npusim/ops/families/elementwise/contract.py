@@ -45,6 +45,8 @@ class Problem(_protocol.Problem):
     computed_in: DType
     attributes: tuple[float | str | None, ...] = ()
     """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form."""
+    has_number: bool = False
+    """Whether the second operand is a number, which the host uploads."""
 
     @property
     def expression(self) -> Expression:
@@ -76,6 +78,7 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
         extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
         computed_in=expression.computed_in[x.element],
         attributes=attributes,
+        has_number=_is_number(given.get("other")),
     )
 
 
@@ -86,10 +89,13 @@ def _has(spec: DeviceSpec, dtype: DType) -> bool:
 
 def _other(contract: Contract, x: Operand, other: Any) -> Operand:
     """The second operand: a tensor of the type of *x*, or a number, which the host uploads."""
-    is_number = isinstance(other, int | float | np.integer | np.floating)
-    if not is_number or isinstance(other, bool | np.generic):
+    if not _is_number(other):
         return contract.operand("other", other, (x.element,), " like x")
     return _number_operand(contract, "other", other, x)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
 def _number_operand(contract: Contract, name: str, value: Any, x: Operand) -> Operand:
