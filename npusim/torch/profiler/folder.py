@@ -19,7 +19,7 @@ from npusim.torch.profiler.tables import (
     write_statistic,
     write_steps,
 )
-from npusim.torch.profiler.timeline import timeline
+from npusim.torch.profiler.timeline import write_timeline
 
 __all__ = ["tensorboard_trace_handler"]
 
@@ -102,7 +102,7 @@ def _fill(folder: Path, prof: profile) -> None:
     folder.mkdir()
     kept, config = prof.kept, prof.config
     assert prof.spec is not None
-    _write_json(folder / "trace_view.json", timeline(kept))
+    write_timeline(folder / "trace_view.json", kept)
     write_kernels(folder / "kernel_details.csv", kept, prof.spec, config)
     write_statistic(folder / "op_statistic.csv", kept)
     write_operations(folder / "operator_details.csv", kept)

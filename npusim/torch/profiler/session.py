@@ -16,7 +16,7 @@ from npusim.torch.calls import Calls
 from npusim.torch.clock import Event, clock
 from npusim.torch.profiler.kept import Kept, Step
 from npusim.torch.profiler.settings import _ExperimentalConfig, left_out
-from npusim.torch.profiler.timeline import timeline
+from npusim.torch.profiler.timeline import write_timeline
 
 __all__ = ["ProfilerAction", "profile", "schedule"]
 
@@ -162,9 +162,7 @@ class profile:  # noqa: N801 (torch_npu's name)
                 "torch_npu.profiler: a profile must have run before it is exported, but has not; "
                 "call start() and stop(), or use it in a with statement"
             )
-        Path(output_path).write_text(
-            json.dumps(timeline(self.kept), indent=1) + "\n", encoding="utf-8"
-        )
+        write_timeline(Path(output_path), self.kept)
 
     def add_metadata(self, key: str, value: str) -> None:
         """Note *value* in profiler_metadata.json."""

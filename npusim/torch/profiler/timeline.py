@@ -8,13 +8,15 @@ msprof-analyze 26.2.0 looks for (trace_event_bean.py, timeline_op_collector.py).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from npusim.torch.profiler.kept import Kept, Kernel
 from npusim.torch.profiler.tables import shapes_of
 
-__all__ = ["timeline"]
+__all__ = ["write_timeline"]
 
 PROCESSES = {1: "Python", 2: "Ascend Hardware", 3: "Overlap Analysis"}
 PYTHON, HARDWARE, OVERLAP = PROCESSES
@@ -42,6 +44,12 @@ def timeline(kept: Kept) -> list[Json]:
         found += _kernel(kept, kernel, number)
     found += _overlap(kept)
     return found
+
+
+def write_timeline(path: Path, kept: Kept) -> None:
+    """Write the events of *kept*, one a line. Raises OSError."""
+    lines = ",\n".join(json.dumps(event) for event in timeline(kept))
+    path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def _meta(what: str, pid: int, tid: int, name: str) -> Json:
