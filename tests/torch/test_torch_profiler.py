@@ -392,6 +392,14 @@ def test_kernels_are_named_after_what_called_them(tmp_path: Path, call: Any, nam
     assert [row["Name"] for row in rows(results(tmp_path), "kernel_details.csv")] == [name]
 
 
+def test_a_weight_is_told_as_it_lies(tmp_path: Path) -> None:
+    x, weight = torch.rand(16, 64).half().npu(), torch.rand(32, 64).half().npu()
+    with profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(str(tmp_path))):
+        torch.nn.functional.linear(x, weight)
+    (row,) = rows(results(tmp_path), "kernel_details.csv")
+    assert row["Input Shapes"] == "16,64;32,64"
+
+
 def test_a_batch_of_products_is_another_kernel(tmp_path: Path) -> None:
     x = torch.rand(3, 32, 32).half().npu()
     with profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(str(tmp_path))):
