@@ -29,8 +29,6 @@ class Call:
 
     operator: str
     """By the name that torch's dispatcher has for it."""
-    depth: int
-    """How many operations are at work around it."""
     began_us: float
     """Simulated time when it was called."""
     first: int
@@ -58,7 +56,7 @@ class Calls:
     has_shapes: bool = False
     has_stack: bool = False
     kept: list[Call] = field(default_factory=list)
-    _depth: int = 0
+    _is_inside: bool = False
 
     def start(self) -> None:
         """Keep calls from here on, and events."""
@@ -70,23 +68,25 @@ class Calls:
         clock.stop(self.events)
         _keepers[:] = [other for other in _keepers if other is not self]
 
-    def enter(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """A call of *operator* begins."""
+    def enter(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """A call of *operator* begins; None within another, which is how that one is written."""
+        if self._is_inside:
+            return None
         tensors = list(_tensors((*args, *kwargs.values()))) if self.has_shapes else []
         call = Call(
-            *(operator, self._depth, clock.now_us, len(self.events)),
+            *(operator, clock.now_us, len(self.events)),
             inputs=tuple(tensor.shape for tensor in tensors),
             dtypes=tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors),
             stack=_stack() if self.has_stack else (),
         )
         self.kept.append(call)
-        self._depth += 1
+        self._is_inside = True
         return call
 
     def leave(self, call: Call) -> None:
         """*call* has returned, or failed."""
         call.after = len(self.events)
-        self._depth = call.depth
+        self._is_inside = False
 
 
 _keepers: list[Calls] = []
@@ -105,7 +105,8 @@ def noted(operator: str | None, run: Callable[..., Any]) -> Callable[..., Any]:
             return run(*args, **kwargs)
         finally:
             for keeper, one in begun:
-                keeper.leave(one)
+                if one is not None:
+                    keeper.leave(one)
 
     return call
 

@@ -46,10 +46,6 @@ def api(run: Run, operator: str) -> str:
     name = "".join(word.capitalize() for word in bare.split("_") if word)
     if bare in COMPARISONS:
         name += overload.partition("_")[0].capitalize()
-    elif bare in WITH_NUMBERS and not _has_two_tensors(run):
+    elif run.op == bare in WITH_NUMBERS and isinstance(run.arguments["other"], int | float):
         name += "s"
     return f"aclnn{'Inplace' if packet.endswith('_') else ''}{name}"
-
-
-def _has_two_tensors(run: Run) -> bool:
-    return not isinstance(run.arguments.get("other"), int | float)

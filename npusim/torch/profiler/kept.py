@@ -13,7 +13,7 @@ from npusim.torch.calls import Call
 from npusim.torch.clock import Event
 from npusim.torch.profiler.aclnn import api
 
-__all__ = ["Kept", "Kernel", "Step"]
+__all__ = ["TICK_US", "Kept", "Kernel", "Step"]
 
 TICK_US = 0.001
 """Between operations that begin at one time, so that they can be told apart."""
@@ -37,7 +37,7 @@ class Kernel:
     event: Event
     run: Run
     call: int | None
-    """The number of the operation that launched it, the innermost one."""
+    """The number of the operation that launched it."""
     step: int
     """The number of the step in which it began."""
     name: str
@@ -63,10 +63,9 @@ class Kept:
 
     @cached_property
     def calls_of_events(self) -> list[int | None]:
-        """For each event the number of the innermost operation in which it happened."""
+        """For each event the number of the operation in which it happened."""
         found: list[int | None] = [None] * len(self.events)
         for number, call in enumerate(self.calls):
-            # Operations within it come later.
             found[call.first : call.after] = [number] * (call.after - call.first)
         return found
 
@@ -88,41 +87,24 @@ class Kept:
         return self.steps[place - 1].number if place else 0
 
     @cached_property
-    def host_us(self) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-        """When steps, and operations, begin and end on the host, which takes no simulated time.
+    def host_us(self) -> tuple[list[float], list[float]]:
+        """When steps, and operations, begin on the host, which takes no simulated time.
 
         Those that begin at one time stand a nanosecond after each other, the last of them at that
-        time: the host runs that far ahead. An operation ends as the last within it begins.
+        time: the host runs that far ahead.
         """
-        order = self._in_order()
-        starts, at_us = [0.0] * len(order), float("inf")
-        for place in reversed(range(len(order))):
-            at_us = min(at_us - TICK_US, order[place][1])
-            starts[place] = at_us
-        ends, open_places = list(starts), list[int]()
-        for place, (depth, _) in enumerate(order):
-            while open_places and order[open_places[-1]][0] >= depth:
-                ended = open_places.pop()
-                is_step = order[ended][0] == 0
-                ends[ended] = starts[place] - TICK_US if is_step else starts[place - 1]
-            open_places.append(place)
-        for place in open_places:
-            ends[place] = starts[-1] if order[place][0] else self.steps[-1].end_us
-        steps, calls = list[tuple[float, float]](), list[tuple[float, float]]()
-        for (depth, _), span in zip(order, zip(starts, ends, strict=True), strict=True):
-            (calls if depth else steps).append(span)
-        return steps, calls
-
-    def _in_order(self) -> list[tuple[int, float]]:
-        """Depth, 0 of steps, and beginning in simulated time of all that the host did."""
-        found = [(call.depth + 1, call.began_us) for call in self.calls]
+        order = [(False, call.began_us) for call in self.calls]
         for step in reversed(self.steps):
-            found.insert(step.first_call, (0, step.start_us))
-        return found
+            order.insert(step.first_call, (True, step.start_us))
+        steps, calls = list[float](), list[float]()
+        at_us = float("inf")
+        for is_step, began_us in reversed(order):
+            at_us = min(at_us - TICK_US, began_us)
+            (steps if is_step else calls).append(at_us)
+        return steps[::-1], calls[::-1]
 
     @cached_property
     def lead_us(self) -> float:
         """How much later than simulated time everything is written, for nothing to begin before 0:
         the nanoseconds by which the host is ahead of a clock that has just been set to 0."""
-        first = min((start for spans in self.host_us for start, _ in spans), default=0.0)
-        return max(0.0, -first)
+        return max(0.0, -min((us for starts in self.host_us for us in starts), default=0.0))

@@ -19,9 +19,22 @@ from npusim.torch.profiler import counters
 from npusim.torch.profiler.kept import Kept, Kernel
 from npusim.torch.profiler.settings import _ExperimentalConfig
 
-__all__ = ["shapes_of", "write_kernels", "write_operations", "write_statistic", "write_steps"]
+__all__ = [
+    "CALL_LINES",
+    "NO_MODEL",
+    "shapes_of",
+    "write_kernels",
+    "write_operations",
+    "write_statistic",
+    "write_steps",
+]
 
 Row = list[Any]
+DETAILED = (
+    *(*DETAILS[:1], "Model ID", "Task ID", "Stream ID", *DETAILS[1:3], "OP State", *DETAILS[3:8]),
+    *("Mix Block Num", "HF32 Eligible", *DETAILS[8:], "Context ID"),
+)
+"""Those of kernels above level 0."""
 STATISTIC = (
     *("Device_id", "OP Type", "Core Type", "Count", "Total Time(us)", "Min Time(us)"),
     *("Avg Time(us)", "Max Time(us)", "Ratio(%)"),
@@ -39,6 +52,10 @@ STEPS = (
 WITH_CUBE = ("AI_CORE", "MIX_AIC")
 """Cores of kernels whose time counts as that of AI cores."""
 MISSING = "N/A"
+NO_MODEL = (1 << 32) - 1
+"""What stands for the model of kernels outside of a graph."""
+CALL_LINES = ";\r\n"
+"""Between the frames of a call stack."""
 
 
 def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _ExperimentalConfig) -> None:
@@ -46,17 +63,9 @@ def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _Experimenta
 
     Above level 0 also its task and stream, and what the pipes of its cores did.
     """
-    is_detailed = config.is_detailed
-    columns: Row = list(DETAILS)
-    if is_detailed:
-        columns[1:1] = ["Model ID", "Task ID", "Stream ID"]
-        columns.insert(columns.index("Type") + 1, "OP State")
-        columns[columns.index("Input Shapes") : columns.index("Input Shapes")] = [
-            *("Mix Block Num", "HF32 Eligible")
-        ]
-        columns.append("Context ID")
+    columns = DETAILED if config.is_detailed else DETAILS
     if config.has_counters:
-        columns += counters.columns(spec)
+        columns = (*columns, *counters.columns(spec))
     # Kernels that are launched again have the same trace.
     pipes = cache(partial(counters.counters, spec))
     has_steps = len(kept.steps) > 1
@@ -67,7 +76,7 @@ def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _Experimenta
         ended_us = kernel.end_us
         start_us = event.start_us + kept.lead_us
         row: Row = details(run, kernel.name, start_us, event.time_us, waited_us)
-        if is_detailed:
+        if config.is_detailed:
             row = _with_task(row, kernel, number)
         if config.has_counters:
             row += pipes(run.trace, event.time_us)
@@ -77,19 +86,10 @@ def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _Experimenta
 
 def _with_task(row: Row, kernel: Kernel, number: int) -> Row:
     """*row* of the lowest level with the cells between; a block of a mix has two vector cores."""
-    device, name, kind, *rest = row
-    cores, times, blocks, shapes = rest[0], rest[1:4], rest[4], rest[5:]
-    vectors = 2 * blocks if kernel.cores == "MIX_AIC" else 0
+    vectors = 2 * kernel.run.plan.block_dim if kernel.run.plan and kernel.cores == "MIX_AIC" else 0
     tasks = [NO_MODEL, number, kernel.event.stream]
-    state = "dynamic"
-    return [
-        *(device, *tasks, name, kind, state, cores, *times, blocks, vectors, "NO", *shapes),
-        MISSING,
-    ]
-
-
-NO_MODEL = (1 << 32) - 1
-"""What stands for the model of kernels outside of a graph."""
+    first, last = [*tasks, *row[1:3], "dynamic"], [vectors, "NO", *row[8:], MISSING]
+    return [*row[:1], *first, *row[3:8], *last]
 
 
 def write_statistic(path: Path, kept: Kept) -> None:
@@ -109,25 +109,19 @@ def write_statistic(path: Path, kept: Kept) -> None:
 
 
 def write_operations(path: Path, kept: Kept) -> None:
-    """A row for each operation of torch, in order: the time of its kernels, without and with those
-    of operations within it."""
+    """A row for each operation of torch, in order, with the time of its kernels.
+
+    None is part of another, so that its own time is its total.
+    """
     own = [[0.0, 0.0] for _ in kept.calls]
     for kernel in kept.kernels:
         if kernel.call is not None:
             own[kernel.call][0] += kernel.event.time_us
             own[kernel.call][1] += kernel.event.time_us * (kernel.cores in WITH_CUBE)
-    whole = [list(times) for times in own]
-    around: list[int] = []
-    for number, call in enumerate(kept.calls):
-        del around[call.depth :]
-        for outer in around:
-            for place in range(2):
-                whole[outer][place] += own[number][place]
-        around.append(number)
     rows = []
-    for call, self_us, total_us in zip(kept.calls, own, whole, strict=True):
-        times = 0.0, 0.0, self_us[0], total_us[0], self_us[1], total_us[1]
-        rows.append([call.name, shapes_of(call), ";\r\n".join(call.stack), *map(_us, times)])
+    for call, (device_us, cube_us) in zip(kept.calls, own, strict=True):
+        times = 0.0, 0.0, device_us, device_us, cube_us, cube_us
+        rows.append([call.name, shapes_of(call), CALL_LINES.join(call.stack), *map(_us, times)])
     write_csv(path, OPERATIONS, rows)
 
 

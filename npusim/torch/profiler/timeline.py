@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from npusim.torch.profiler.kept import Kept, Kernel
-from npusim.torch.profiler.tables import shapes_of
+from npusim.torch.profiler.kept import TICK_US, Kept, Kernel
+from npusim.torch.profiler.tables import CALL_LINES, NO_MODEL, shapes_of
 
 __all__ = ["write_timeline"]
 
@@ -23,10 +23,8 @@ PYTHON, HARDWARE, OVERLAP = PROCESSES
 THREAD = 1
 """The one of the script."""
 COMPUTING, FREE = 1, 2
-NO_MODEL = (1 << 32) - 1
-"""What stands for the model of kernels outside of a graph."""
-CALL_LINES = ";\r\n"
-"""Between the frames of a call stack."""
+NEXT_US = 0.0005
+"""Half of what the last digit of a time shows: kernels that are no further apart follow."""
 
 Json = dict[str, Any]
 
@@ -73,18 +71,19 @@ def _operations(kept: Kept) -> Iterator[Json]:
         for event, call in zip(kept.events, kept.calls_of_events, strict=True)
         if event.run is None and event.is_kernel
     }
-    rows = [(f"ProfilerStep#{step.number}", span, Json()) for step, span in
-            zip(kept.steps, steps, strict=True)]  # fmt: skip
-    for number, (call, span) in enumerate(zip(kept.calls, calls, strict=True)):
+    place = PYTHON, THREAD
+    # A step ends as the next one begins.
+    ends = [*(at_us - TICK_US for at_us in steps[1:]), *(step.end_us for step in kept.steps[-1:])]
+    for step, span in zip(kept.steps, zip(steps, ends, strict=True), strict=True):
+        name = f"ProfilerStep#{step.number}"
+        yield _complete(name, place, span, kept.lead_us, cat="cpu_op", args={})
+    for number, (call, at_us) in enumerate(zip(kept.calls, calls, strict=True)):
         args: Json = {"Input Dims": shapes_of(call), "Input type": ";".join(call.dtypes)}
+        args |= {"Call stack": CALL_LINES.join(call.stack)}
         args = {name: value for name, value in args.items() if value}
-        if call.stack:
-            args["Call stack"] = CALL_LINES.join(call.stack)
         if number in missing:
             args["simulated"] = False
-        rows.append((call.name, span, args))
-    for name, span, args in rows:
-        yield _complete(name, (PYTHON, THREAD), span, kept.lead_us, cat="cpu_op", args=args)
+        yield _complete(call.name, place, (at_us, at_us), kept.lead_us, cat="cpu_op", args=args)
 
 
 def _kernel(kept: Kept, kernel: Kernel, number: int) -> Iterator[Json]:
@@ -106,7 +105,7 @@ def _kernel(kept: Kept, kernel: Kernel, number: int) -> Iterator[Json]:
     yield shown
     if kernel.call is None:
         return
-    start_us = round(kept.host_us[1][kernel.call][0] + kept.lead_us, 3)
+    start_us = round(kept.host_us[1][kernel.call] + kept.lead_us, 3)
     arrow: Json = {"name": "async_npu", "cat": "async_npu", "id": number}
     yield {"ph": "s", "pid": PYTHON, "tid": THREAD, "ts": start_us, **arrow}
     yield {"ph": "f", "bp": "e", "pid": HARDWARE, "tid": event.stream, "ts": shown["ts"], **arrow}
@@ -125,10 +124,6 @@ def _overlap(kept: Kept) -> Iterator[Json]:
             span = at_us, start_us
             yield _complete("Free", (OVERLAP, FREE), span, kept.lead_us, args={})
         at_us = max(at_us, stop_us)
-
-
-NEXT_US = 0.0005
-"""Half of what the last digit of a time shows: kernels that are no further apart follow."""
 
 
 def _together(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
