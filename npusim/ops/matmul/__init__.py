@@ -44,6 +44,7 @@ What is accepted:
 
 from __future__ import annotations
 
+from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
 from npusim.ops.matmul.contract import Problem, check
 from npusim.ops.matmul.kernel import build
@@ -52,8 +53,16 @@ from npusim.ops.matmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
+
+def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
+    """BatchMatMul for a batch of x2: one of x1 alone counts as rows (aclnn_matmul.cpp)."""
+    is_batch = len(p.x2.shape) > 2
+    return f"{'Batch' if is_batch else ''}MatMul{'V2' if plan.template == 'v2' else 'V3'}"
+
+
 OPERATOR = Operator(
     name="matmul",
+    kernel_type=_kernel_type,
     document=__doc__,
     check=check,
     tile=tile,

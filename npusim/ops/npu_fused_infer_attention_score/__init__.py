@@ -114,6 +114,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_fused_infer_attention_score",
+    kernel_type="FusedInferAttentionScore",
     document=__doc__,
     check=check,
     tile=tile,

@@ -82,6 +82,7 @@ TORCH = (
 
 OPERATOR = Operator(
     name="npu_grouped_matmul",
+    kernel_type="GroupedMatmul",
     document=__doc__,
     check=check,
     tile=tile,

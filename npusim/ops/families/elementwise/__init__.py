@@ -160,6 +160,12 @@ def _computed(expression: Expression) -> str:
     return "; bfloat16 is computed in float32 and rounded once" if is_wide else ""
 
 
+def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
+    """bfloat16 times a number has a kernel of its own (ops-math, aclnn_mul.cpp)."""
+    is_muls = p.has_number and p.inputs[0].element is BFLOAT16
+    return "Muls" if is_muls else p.expression.kernel
+
+
 def _operator(expression: Expression) -> Operator:
     check_call, reference = _FUNCTIONS[expression.parameters](expression.name)
     types = ", ".join(dtype.name for dtype in expression.computed_in)
@@ -170,6 +176,7 @@ def _operator(expression: Expression) -> Operator:
             f"    {expression.formula}\n\n"
             f"The vendor's kernel is {expression.kernel}. It takes {types}{_computed(expression)}."
         ),
+        kernel_type=_mul_type if expression.name == "mul" else expression.kernel,
         check=check_call,
         tile=tile,
         build=build,

@@ -50,6 +50,8 @@ class Problem(_protocol.Problem):
     computed_in: DType
     attributes: tuple[float | str | None, ...] = ()
     """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form."""
+    has_number: bool = False
+    """Whether the second operand is a number, which the host uploads."""
 
     @property
     def expression(self) -> Expression:
@@ -82,6 +84,7 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
         extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
         computed_in=FLOAT32 if _is_mixed(operands) else expression.computed_in[x.element],
         attributes=attributes,
+        has_number=_is_number(given.get("other")),
     )
 
 
@@ -93,8 +96,7 @@ def _has(spec: DeviceSpec, dtype: DType) -> bool:
 def _other(contract: Contract, expression: Expression, x: Operand, other: Any) -> Operand:
     """The second operand: a tensor of a type that goes with *x*, or a number, which the host
     uploads."""
-    is_number = isinstance(other, int | float | np.integer | np.floating)
-    if is_number and not isinstance(other, bool | np.generic):
+    if _is_number(other):
         return _number_operand(contract, "other", other, x)
     if not expression.mixes or not x.element.is_float:
         return contract.operand("other", other, (x.element,), " like x")
@@ -106,6 +108,10 @@ def _other(contract: Contract, expression: Expression, x: Operand, other: Any) -
 def _is_mixed(operands: list[Operand]) -> bool:
     """Whether one operand is float32 and another of 16 bits."""
     return {x.element.bits for x in operands if x.element.is_float} == {16, 32}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
 def _number_operand(contract: Contract, name: str, value: Any, x: Operand) -> Operand:
