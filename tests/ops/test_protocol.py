@@ -103,6 +103,22 @@ def test_an_operator_needs_its_reference() -> None:
         Operator(name="x", document="x: y", check=QUANTIZE.check)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("name", ops.names())
+def test_templates_are_declared_where_one_can_be_named(name: str) -> None:
+    operator = ops.load(name)
+    assert bool(operator.templates) is ("template" in ops.signature(operator).parameters)
+    assert len(set(operator.templates)) == len(operator.templates)
+
+
+def test_templates_need_a_parameter_that_names_one() -> None:
+    message = (
+        "npu_quantize: an operator with templates must have a parameter template, not input, "
+        "scales, zero_points, dtype, axis, div_mode; add it"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(QUANTIZE, templates=("db",))
+
+
 # ---- how torch knows it ----
 
 
