@@ -8,10 +8,9 @@ from typing import Any
 import typer
 
 import npusim
-from npusim import devices
 from npusim.chip import L2_STATES, L2State
 from npusim.cli import folder
-from npusim.cli.call import arguments, attribute
+from npusim.cli.call import arguments, attribute, chip
 from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
@@ -38,6 +37,7 @@ def run_operator(
     inputs: list[str],
     attributes: list[str],
     *,
+    settings: list[str],
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -50,7 +50,7 @@ def run_operator(
 ) -> None:
     """Run *op* and print what came out; *options* are those of :func:`npusim.run`."""
     call_arguments = arguments(op, inputs, attributes)
-    spec = devices.load(device)
+    spec = chip(device, settings, "run")
     chosen = formats(export, trace_time, level, output is not None, timing)
     if output is not None:
         folder.check(output, force)
@@ -77,6 +77,6 @@ def run_operator(
     if as_json:
         typer.echo(json_text(run.to_json()))
         return
-    show(summary(run))
+    show(summary(run, settings))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
