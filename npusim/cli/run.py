@@ -18,10 +18,11 @@ from npusim.cli.summary import summary
 from npusim.exports import Level, Scale
 from npusim.trace.summary import WORDS
 
-__all__ = ["run_operator"]
+__all__ = ["l2_state", "run_operator"]
 
 
-def _l2(word: str) -> L2State:
+def l2_state(word: str) -> L2State:
+    """What the word of `--l2` says of the L2 at launch."""
     for state in L2_STATES:
         if state == word:
             return state
@@ -59,7 +60,7 @@ def run_operator(
             op,
             **call_arguments,
             device=spec,
-            l2=_l2(l2),
+            l2=l2_state(l2),
             timing=timing,
             progress=progress,
             **options,
