@@ -167,6 +167,22 @@ def test_nothing_to_do_is_no_kernel() -> None:
     assert npusim.run("add", none, none, device="ascend910b2").kernel_type is None
 
 
+@pytest.mark.parametrize("name", ops.names())
+def test_templates_are_declared_where_one_can_be_named(name: str) -> None:
+    operator = ops.load(name)
+    assert bool(operator.templates) is ("template" in ops.signature(operator).parameters)
+    assert len(set(operator.templates)) == len(operator.templates)
+
+
+def test_templates_need_a_parameter_that_names_one() -> None:
+    message = (
+        "npu_quantize: an operator with templates must have a parameter template, not input, "
+        "scales, zero_points, dtype, axis, div_mode; add it"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(QUANTIZE, templates=("db",))
+
+
 # ---- how torch knows it ----
 
 
