@@ -122,6 +122,9 @@ class Operator:
     seen_by_kernel: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""
+    templates: tuple[str, ...] = ()
+    """What a parameter `template` may be, on any chip; `check` refuses those that a call or a chip
+    cannot take. None where the rules of the vendor cannot be overruled."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 

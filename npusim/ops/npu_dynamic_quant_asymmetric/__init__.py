@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction, quantised
+from npusim.ops.npu_dynamic_quant.choice import NAMED
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 from npusim.ops.npu_dynamic_quant_asymmetric.contract import check
@@ -62,6 +63,7 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )
