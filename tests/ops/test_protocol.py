@@ -53,7 +53,7 @@ def test_a_contract_names_templates_that_are_declared() -> None:
     calls: dict[str, tuple[Any, ...]] = {
         "matmul": (x, weight),
         "npu_dynamic_quant": (x,),
-        "npu_quant_matmul": (*int8, replace(scale, dtype="bfloat16")),
+        "npu_quant_matmul": (*int8, replace(scale, dtype="float32")),
         "npu_rms_norm": (x, scale),
         "npu_weight_quant_batchmatmul": (x, int8[1], scale),
     }
