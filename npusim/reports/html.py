@@ -22,7 +22,7 @@ from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.payload import payload
 from npusim.reports.policy import policy
 from npusim.reports.subject import Timed, longest_us, named, trace_of
-from npusim.reports.tables import bound, devices, facts, pipes, rooflines, waits
+from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
 from npusim.trace.record import Record
 from npusim.trace.summary import WORDS, Level
 
@@ -184,4 +184,4 @@ def _svg(figure: object, salt: str) -> str:
 
 
 def _tables(run: Record) -> str:
-    return bound(run) + pipes(run) + waits(run) + rooflines(run)
+    return bound(run) + path(run) + pipes(run) + waits(run) + rooflines(run)
