@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import npusim
 from npusim import devices
 from npusim.chip import L2_STATES, L2State
 from npusim.cli import folder
-from npusim.cli.call import arguments, attribute
+from npusim.cli.advice import advice_lines
+from npusim.cli.call import UsageError, arguments, attribute
+from npusim.cli.critical_path import path_tables
 from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
@@ -46,9 +49,16 @@ def run_operator(
     level: Level | None,
     l2: str,
     timing: bool,
+    advice: bool,
+    critical_path: bool,
     **options: Any,
 ) -> None:
     """Run *op* and print what came out; *options* are those of :func:`npusim.run`."""
+    for option, is_asked in (("--advice", advice), ("--critical-path", critical_path)):
+        if is_asked and not timing:
+            raise UsageError(
+                f"run: {option} must come with times, which it is about; leave --no-timing out"
+            )
     call_arguments = arguments(op, inputs, attributes)
     spec = devices.load(device)
     chosen = formats(export, trace_time, level, output is not None, timing)
@@ -69,14 +79,22 @@ def run_operator(
         written = []
         if output is not None:
             written = folder.write(run, output, typed, exports.write, force=force)
+        # Nothing to do takes no time, and nothing gains.
+        told = run.advice(progress) if advice and run.trace is not None else []
+        path = run.critical_path() if critical_path and run.trace is not None else None
     if exports.is_joined:
         typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
     if exports.left_out:
         lost = ", ".join(exports.left_out)
         typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
     if as_json:
-        typer.echo(json_text(run.to_json()))
+        facts = run.to_json() | ({"advice": [asdict(each) for each in told]} if advice else {})
+        found = {"critical_path": path.to_json() if path else None} if critical_path else {}
+        typer.echo(json_text(facts | found))
         return
-    show(summary(run))
+    parts = [summary(run)]
+    parts += [path_tables(path)] if path else []
+    parts += [advice_lines(told)] if advice else []
+    show(*parts)
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")

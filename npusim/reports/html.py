@@ -18,6 +18,7 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from npusim.reports import bounds, timeline
+from npusim.reports.advice import Advised, section
 from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.payload import payload
 from npusim.reports.policy import policy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["glimpse", "report"]
 
 SECTIONS = {
+    "advice": "What to change",
     "numbers": "Numbers",
     "timeline": "Timeline",
     "pictures": "Pictures",
@@ -42,10 +44,14 @@ FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
 def report(
-    runs: Sequence[Record], level: Level | None = None, progress: Progress | None = None
+    runs: Sequence[Record],
+    level: Level | None = None,
+    progress: Progress | None = None,
+    told: Sequence[Sequence[Advised] | str] = (),
 ) -> str:
     """The page of one run, or of two that are compared.
 
+    *told* is the advice for each, or a sentence why there is none; left out, the page has none.
     *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
     by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
     Raises ValueError for a run that was not timed or had nothing to do.
@@ -54,17 +60,18 @@ def report(
         trace_of(run)
     names = [named(run) for run in runs]
     hear = progress or _unheard
-    sections = {
+    first = {"advice": _columns([section(own) for own in told])} if told else {}
+    sections = first | {
         "numbers": facts(runs),
         "timeline": _columns(_timelines(runs, level, hear), wide=True),
         "pictures": _pictures(runs, hear),
         "tables": _columns([_tables(run) for run in runs]),
         "device": devices(runs),
     }
-    links = "".join(f'<a href="#{key}">{name}</a>' for key, name in SECTIONS.items())
+    links = "".join(f'<a href="#{key}">{SECTIONS[key]}</a>' for key in sections)
     body = "".join(
-        f'<section id="{key}"><h2>{name}</h2>{sections[key]}</section>'
-        for key, name in SECTIONS.items()
+        f'<section id="{key}"><h2>{SECTIONS[key]}</h2>{part}</section>'
+        for key, part in sections.items()
     )
     found = "".join(
         f'<p class="finding">{escape(bounds.finding(run))}</p>'

@@ -175,7 +175,7 @@ class _Back:
             took = min(took, self._cross_lag)
         elif isinstance(op, Barrier):
             took = free - max(start, lane.done[index])
-            pipes = [pipe] if op.on else [each for each in style.PIPES if each != "scalar"]
+            pipes: list[Pipe] = [pipe] if op.on else [p for p in style.PIPES if p != "scalar"]
             self._results(lane, pipes, latest - took)
             for each in [] if op.on else pipes:
                 lane.latest_start[each] = min(lane.latest_start[each], latest - took)

@@ -110,6 +110,24 @@ CacheOption = Annotated[
 ]
 
 
+AdviceOption = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Say what to change, each piece of advice tried and shown with the time that came "
+        "out: that takes as long as some ten to thirty such runs.",
+    ),
+]
+PathOption = Annotated[
+    bool,
+    typer.Option(
+        "--critical-path",
+        help="Say what the end time hangs on: micro-ops, flags between cores, the slack of pipes "
+        "and when cores were done.",
+    ),
+]
+
+
 def run_operator(
     op: Operator,
     device: Device,
@@ -128,6 +146,8 @@ def run_operator(
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
     level: LevelOption = None,
+    advice: AdviceOption = False,
+    critical_path: PathOption = False,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
@@ -151,4 +171,6 @@ def run_operator(
         every_core=every_core,
         engine=engine,
         cache=cache,
+        advice=advice,
+        critical_path=critical_path,
     )
