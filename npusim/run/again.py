@@ -36,6 +36,9 @@ class Call:
     values decide how the kernel is written."""
     options: Options
 
+    def __repr__(self) -> str:
+        return f"<call of {self.operator.name} on {self.device.name}>"
+
     def timed(
         self, changes: Mapping[str, Any] | None = None, device: DeviceSpec | None = None
     ) -> Run | None:

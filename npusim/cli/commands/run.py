@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands import completion
 from npusim.cli.commands.level import LevelOption
 
 __all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
@@ -30,15 +31,27 @@ Operator = Annotated[
     str,
     typer.Argument(
         metavar="OP",
+        autocompletion=completion.operators,
         help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
         "the file is run, with all that stands in it.",
     ),
 ]
 Device = Annotated[
-    str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
+    str,
+    typer.Option(
+        *("--device", "-d"),
+        help="A chip's name, or a file that ends in .toml.",
+        autocompletion=completion.devices,
+    ),
 ]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help=INPUT)
+    list[str] | None,
+    typer.Option(
+        *("--input", "-i"),
+        metavar="NAME=VALUE",
+        help=INPUT,
+        autocompletion=completion.tensors,
+    ),
 ]
 Attributes = Annotated[
     list[str] | None,
@@ -47,6 +60,7 @@ Attributes = Annotated[
         "-a",
         metavar="NAME=VALUE",
         help="An attribute: true, false, none, a number or a word.",
+        autocompletion=completion.attributes,
     ),
 ]
 Output = Annotated[

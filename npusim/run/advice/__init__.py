@@ -114,9 +114,12 @@ def _tried(run: Run, call: Call, change: Change) -> Advice | None:
     after = call.timed(change.arguments)
     if after is None or after.time_us is None:
         return None
-    times = run.time_us, after.time_us
-    given = change.arguments, change.rows, _once(call, change)
-    found = Advice(change.text, change.change, *times, "change", *given)
+    found = Advice(
+        *(change.text, change.change, run.time_us, after.time_us, "change"),
+        arguments=change.arguments,
+        rows=change.rows,
+        once_us=_once(call, change),
+    )
     if found.gain < MIN_GAIN:
         return None
     if change.most is not None and after.time_us > change.most * run.time_us:
