@@ -201,8 +201,10 @@ class Trace:
     """What the L2 wrote back to global memory, in whole lines."""
 
     def __repr__(self) -> str:
+        count = len(self.cores)
         clock = f"{self.clock_hz / 1e9:g} GHz"
-        return f"<Trace of {len(self.cores)} cores: {self.cycles} cycles at {clock}>"
+        cores = f"{count} core{'' if count == 1 else 's'}"
+        return f"<Trace of {cores}: {self.cycles} cycles at {clock}>"
 
     @property
     def gm_read_bytes(self) -> int:

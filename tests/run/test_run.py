@@ -494,7 +494,7 @@ def test_what_a_run_holds_is_shown_in_a_line() -> None:
         "<DeviceSpec ascend910b2: Atlas A2, 24 aic and 48 aiv at 1.8 GHz>"
     )
     assert result.trace is not None
-    assert repr(result.trace) == f"<Trace of 1 cores: {cycles} cycles at 1.8 GHz>"
+    assert repr(result.trace) == f"<Trace of 1 core: {cycles} cycles at 1.8 GHz>"
     (lane,) = result.trace.lanes
     told = f"{len(lane.ops)} micro-ops, {cycles} cycles"
     assert repr(lane) == f"<LaneTrace aiv 0: {told}>"
