@@ -93,7 +93,7 @@ def test_torch_must_be_there_and_new(version: str | None, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "version", find)
     message = (
-        f"npusim.torch: torch must be 2.13 or newer, not {version or 'none'}; "
+        f"npusim.torch: torch must be 2.11 or newer, not {version or 'none'}; "
         "install it with: pip install 'npusim[torch]'"
     )
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
