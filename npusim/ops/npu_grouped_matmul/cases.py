@@ -254,6 +254,9 @@ CASES: tuple[Case, ...] = (
         for name, output in (("fp16", FLOAT16), ("bf16", BFLOAT16))
     ),
 )
+
+KERNELS = tuple(dict.fromkeys(name for case in CASES for name in case.kernels or (case.template,)))
+"""What a caller may ask for, whatever the types."""
 """In the order in which they are tried: of several for the same types of x, weight and output the
 first that takes the type of bias that is given."""
 
