@@ -9,6 +9,7 @@ from npusim.check.rules import Place, RuleError, check
 from npusim.chip import Progress
 from npusim.cli.call import UsageError
 from npusim.cli.commands.report import Format
+from npusim.cli.models import are_models, write_page
 from npusim.cli.progress import shown
 from npusim.cli.screen import show
 from npusim.data import folders
@@ -35,6 +36,15 @@ def write_report(
             f"leave --format {kind} out"
         )
     paths = [run] if other is None else [run, other]
+    if are_models(paths, "report"):
+        if kind != Format.HTML or level is not None:
+            words = f"--format {kind}" if kind != Format.HTML else f"--level {level}"
+            raise UsageError(
+                f"report: the report of a model must be a page that shows all, not {words}; "
+                f"leave that out"
+            )
+        write_page(paths, output or Path("report.html"), force)
+        return
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
     earlier = folders.Kind("report", f"timeline{_letter(len(paths), 0)}.{kind}", _pictures)
     if kind in (Format.PNG, Format.SVG):

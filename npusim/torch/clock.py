@@ -16,12 +16,10 @@ from typing import Any, Protocol
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
+from npusim.data.text import counted, tally
 from npusim.run.result import Run
 
 __all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
-
-MOST_NAMES = 8
-"""Of operations that are not timed, in a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,11 @@ class Clock:
         """Whether a compiled graph is running."""
         return self._graph is not None
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether somebody is told of events."""
+        return bool(self._recordings)
+
     def kernel(self, run: Run, name: str | None = None) -> None:
         """Move on by the time of *run*, kernel by kernel; *name* is that of its own.
 
@@ -152,22 +155,12 @@ class Clock:
     def summary(self) -> str:
         """What has passed, and how much of it is timed, in one line."""
         missing = sum(self.not_timed.values())
-        kernels = _counted(self.kernels + missing, "kernel", "kernels")
+        kernels = counted(self.kernels + missing, "kernel", "kernels")
         told = (
-            f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
+            f"{self.now_us:.2f} us simulated in {counted(self.launches, 'launch', 'launches')}; "
             f"{self.kernels} of {kernels} timed"
         )
-        return f"{told}; not timed: {self._missing()}" if missing else told
-
-    def _missing(self) -> str:
-        """What is not timed, by name: most frequent first, and not too many names."""
-        ranked = sorted(self.not_timed.items(), key=lambda item: (-item[1], item[0]))
-        told = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
-        rest = ranked[MOST_NAMES:]
-        if rest:
-            names = _counted(len(rest), "other name", "other names")
-            told.append(f"{sum(count for _, count in rest)} of {names}")
-        return ", ".join(told)
+        return f"{told}; not timed: {tally(self.not_timed)}" if missing else told
 
     def _trust(self, kind: Kind, time_us: float) -> None:
         key = kind, time_us < SHORT_US
@@ -197,10 +190,6 @@ class Clock:
     def stop(self, kept: Keeper) -> None:
         """Give no more events to *kept*."""
         self._recordings = [other for other in self._recordings if other is not kept]
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 clock = Clock()

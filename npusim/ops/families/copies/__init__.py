@@ -1,8 +1,8 @@
-"""Copies of tensors, of parts of them, and of two beside each other; no bit changes."""
+"""Copies of tensors, of parts of them, and of several beside each other; no bit changes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
     return np.take(x, range(start, start + length), axis=dim)
 
 
-def _concat(x: Array, other: Array, dim: int) -> Array:
-    return np.concatenate([x, other], axis=dim)
+def _concat(tensors: Sequence[Array], dim: int = 0) -> Array:
+    return np.concatenate(tensors, axis=dim)
 
 
 def _permute(x: Array, dims: tuple[int, ...]) -> Array:
@@ -68,8 +68,8 @@ OPERATORS = (
     _operator(
         "concat",
         "ConcatD",
-        "two tensors one behind the other",
-        "y = x and other along dim",
+        "up to 32 tensors one behind the other",
+        "y = tensors[0], tensors[1], ... along dim",
         _concat,
     ),
     _operator(
