@@ -28,6 +28,7 @@ def write_report(
     kind: Format,
     force: bool,
     level: Level | None,
+    advice: bool | None,
 ) -> None:
     """Write a report of *run*, or of it and an *other* one."""
     if level is not None and kind != Format.HTML:
@@ -35,10 +36,15 @@ def write_report(
             f"report: --level {level} must come with a page, whose timelines it is for; "
             f"leave --format {kind} out"
         )
+    if advice and kind != Format.HTML:
+        raise UsageError(
+            f"report: --advice must come with a page, which it is for; leave --format {kind} out"
+        )
     paths = [run] if other is None else [run, other]
     if are_models(paths, "report"):
-        if kind != Format.HTML or level is not None:
+        if kind != Format.HTML or level is not None or advice:
             words = f"--format {kind}" if kind != Format.HTML else f"--level {level}"
+            words = "--advice" if advice else words
             raise UsageError(
                 f"report: the report of a model must be a page that shows all, not {words}; "
                 f"leave that out"
@@ -57,7 +63,7 @@ def write_report(
             progress("reading", number / len(paths))
             runs.append(_timed(path))
         if kind == Format.HTML:
-            fill = partial(_write_page, runs, level, progress)
+            fill = partial(_write_page, runs, level, advice, progress)
             write(target, fill, "report", force=force)
             written = str(target)
         elif kind == Format.PDF:
@@ -102,11 +108,15 @@ def _letter(count: int, number: int) -> str:
     return f"_{'ab'[number]}" if count > 1 else ""
 
 
-def _write_page(runs: list[Record], level: Level | None, progress: Progress, path: Path) -> None:
+def _write_page(
+    runs: list[Record], level: Level | None, advice: bool | None, progress: Progress, path: Path
+) -> None:
     # Loading matplotlib takes longer than reading a run; only pictures need it.
     from npusim.reports.html import report
+    from npusim.run.page import advice_for
 
-    path.write_text(report(runs, level, progress), encoding="utf-8")
+    told = [] if advice is False else [advice_for(run, advice, progress) for run in runs]
+    path.write_text(report(runs, level, progress, told), encoding="utf-8")
 
 
 def _others(run: Record, runs: list[Record]) -> list[Record]:

@@ -98,7 +98,7 @@ class Operator:
 
     Raises TypeError at definition where an operator of the chip has no kernel or no name for it, or
     one of the host has either, and where a function of torch has parameters that the operator does
-    not have.
+    not have, or templates that no parameter names.
     """
 
     name: str
@@ -129,11 +129,14 @@ class Operator:
     seen_by_kernel: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""
+    templates: tuple[str, ...] = ()
+    """What its parameter `template` may name, on one chip or another: the vendor's kernels."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 
     def __post_init__(self) -> None:
         self._check_kernel()
+        self._check_templates()
         self._check_torch()
 
     def _check_kernel(self) -> None:
@@ -157,6 +160,13 @@ class Operator:
             raise TypeError(
                 f"{self.name}: an operator with on_host={self.on_host} must have {must} "
                 f"kernel_type, but {came}; declare what CANN calls its kernel, if there is one"
+            )
+
+    def _check_templates(self) -> None:
+        if self.templates and "template" not in signature(self).parameters:
+            raise TypeError(
+                f"{self.name}: an operator with templates must have a parameter template, not "
+                f"{', '.join(signature(self).parameters)}; add it"
             )
 
     def _check_torch(self) -> None:

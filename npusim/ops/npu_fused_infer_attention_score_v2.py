@@ -176,6 +176,7 @@ OPERATOR = Operator(
     tile=first.tile,
     build=first.build,
     reference=reference,
+    templates=first.OPERATOR.templates,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),
 )

@@ -14,10 +14,11 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from npusim.reports import bounds, frame, timeline
+from npusim.reports.advice import Advised, section
 from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.payload import payload
 from npusim.reports.subject import Timed, longest_us, named, trace_of
-from npusim.reports.tables import bound, devices, facts, pipes, rooflines, waits
+from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
 from npusim.trace.record import Record
 from npusim.trace.summary import WORDS, Level
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["glimpse", "report"]
 
 SECTIONS = {
+    "advice": "What to change",
     "numbers": "Numbers",
     "timeline": "Timeline",
     "pictures": "Pictures",
@@ -38,10 +40,14 @@ FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
 def report(
-    runs: Sequence[Record], level: Level | None = None, progress: Progress | None = None
+    runs: Sequence[Record],
+    level: Level | None = None,
+    progress: Progress | None = None,
+    told: Sequence[Sequence[Advised] | str] = (),
 ) -> str:
     """The page of one run, or of two that are compared.
 
+    *told* is the advice for each, or a sentence why there is none; left out, the page has none.
     *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
     by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
     Raises ValueError for a run that was not timed or had nothing to do.
@@ -50,7 +56,8 @@ def report(
         trace_of(run)
     names = [named(run) for run in runs]
     hear = progress or _unheard
-    sections = {
+    first = {"advice": _columns([section(own) for own in told])} if told else {}
+    sections = first | {
         "numbers": facts(runs),
         "timeline": _columns(_timelines(runs, level, hear), wide=True),
         "pictures": _pictures(runs, hear),
@@ -63,7 +70,8 @@ def report(
         else f'<p class="finding"><b>{letter}</b> {escape(bounds.finding(run))}</p>'
         for letter, run in zip("AB", runs, strict=False)
     )
-    body = frame.sections({key: (name, sections[key]) for key, name in SECTIONS.items()})
+    shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
+    body = frame.sections(shown)
     script = frame.text_of(HERE, "zoom.js") + frame.text_of(HERE, "page.js")
     styles = frame.text_of(HERE, "page.css")
     return frame.document(" against ".join(names), styles, script, found + body)
@@ -154,4 +162,4 @@ def _svg(figure: object, salt: str) -> str:
 
 
 def _tables(run: Record) -> str:
-    return bound(run) + pipes(run) + waits(run) + rooflines(run)
+    return bound(run) + path(run) + pipes(run) + waits(run) + rooflines(run)

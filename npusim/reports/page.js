@@ -22,7 +22,8 @@ function decoded(data) {
     const waiters = new Map(lane.waits.map(([wait, set]) => [set, wait]));
     const pipes = data.pipes.map(() => []), all = data.pipes.map(() => []);
     ops.forEach((op, i) => { all[op[0]].push(i); if (!op[7]) pipes[op[0]].push(i); });
-    return { name: lane.name, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all };
+    const path = lane.path.map(([pipe, since, until]) => [pipe, since * us, until * us]);
+    return { name: lane.name, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all, path };
   });
   const total = data.cycles * us, end = Math.max(total, data.end_us);
   return { ...data, lanes, total, end, full: end * 1.01 };
@@ -151,7 +152,8 @@ class Timeline extends Zoomed {
   show() {
     if (!this.picked) {
       const lines = [["Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it. "
-        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."]];
+        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."],
+      ["A dark line below: the critical path, which the end waits for; the rest could be later."]];
       this.details.replaceChildren(...lined(lines));
       return;
     }
@@ -257,6 +259,7 @@ class Timeline extends Zoomed {
       if (room / pixel > 40) names.push([i, room / pixel]);
     }
     flush();
+    this.path(g, row);
     g.fillStyle = "black";
     g.font = "11px 'DejaVu Sans', Verdana, sans-serif";
     g.textAlign = "left";
@@ -272,6 +275,12 @@ class Timeline extends Zoomed {
         g.strokeRect(x, top, Math.max(2, this.x(lane.end[mark.op]) - x), high);
         g.lineWidth = 1;
       }
+  }
+  path(g, row) {
+    g.fillStyle = "#222";
+    for (const [pipe, since, until] of this.data.lanes[row.lane].path)
+      if (pipe === row.pipe && until >= this.from && since <= this.to)
+        g.fillRect(this.x(since), row.y + ROW - 3, Math.max(1, this.x(until) - this.x(since)), 3);
   }
   arrows(g) {
     const most = 150, shown = [], seen = new Set();

@@ -22,10 +22,12 @@ __all__ = [
     "LABEL_POINTS",
     "PIPES",
     "TEXT_POINTS",
+    "Look",
     "bare",
     "cores_named",
     "header",
     "legend_below",
+    "look",
     "new_axes",
     "percent",
     "plain",
@@ -53,6 +55,17 @@ COLORS: dict[Pipe, str] = {
 PIPES: tuple[Pipe, ...] = tuple(COLORS)
 """From top to bottom: the way of the data through a core."""
 
+# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: told apart by
+# every kind of colour vision, the more so with a marker of their own.
+MANY_COLORS = (
+    *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
+    *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
+)
+MARKERS = "os^Dv<>PXphdH8"
+
+Look = tuple[str, str]
+"""A colour and a marker."""
+
 INK = "#222222"
 GRID = "#DDDDDD"
 TITLE_POINTS = 12.0
@@ -71,6 +84,11 @@ LONG_TITLE = 90
 
 MAX_RUNS = 4
 """Runs of cores that a label lists before it only counts."""
+
+
+def look(place: int) -> Look:
+    """How the one at *place* of many things is drawn, so that it is told from the others."""
+    return MANY_COLORS[place % len(MANY_COLORS)], MARKERS[place % len(MARKERS)]
 
 
 def new_axes() -> Axes:

@@ -228,6 +228,13 @@ def test_any_shape_is_broadcast(data: st.DataObject, device: str, seed: int) -> 
     np.testing.assert_array_equal(found, np.broadcast_to(x, shape))
 
 
+@pytest.mark.parametrize("device", ["Atlas 300I Pro", "Atlas A2"])
+def test_rows_that_fill_the_buffer_leave_room_for_a_tail(device: str) -> None:
+    x = (np.arange(131_072) % 999).astype(np.float16)[None]
+    found = run("broadcast_to", x, (2, 131_072), device=device)
+    np.testing.assert_array_equal(np.asarray(found.output), np.broadcast_to(x, (2, 131_072)))
+
+
 @settings(max_examples=25, deadline=None)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
 def test_any_expression_of_any_shape_and_stride(

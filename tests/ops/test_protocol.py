@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import npusim
-from npusim import ops
-from npusim.data.tensor import TensorSpec
+from npusim import TensorSpec, ops
 from npusim.ops import Operator, Plan, Problem
 from npusim.ops._protocol import present
 
@@ -38,6 +37,33 @@ def test_the_reference_takes_what_the_contract_checks(name: str) -> None:
         return [(p.name, p.default) for p in parameters]
 
     assert sorted(facts(checked), key=str) == sorted(facts(computed), key=str)
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_templates_are_declared_where_a_call_may_name_one(name: str) -> None:
+    operator = ops.load(name)
+    assert ("template" in ops.signature(operator).parameters) == bool(operator.templates)
+
+
+def test_a_contract_names_templates_that_are_declared() -> None:
+    """Its words on a wrong name list what the chip has of them."""
+    x, weight = TensorSpec((16, 512), "float16"), TensorSpec((512, 512), "float16")
+    int8 = replace(x, dtype="int8"), replace(weight, dtype="int8")
+    scale = TensorSpec((512,), "float16")
+    calls: dict[str, tuple[Any, ...]] = {
+        "matmul": (x, weight),
+        "npu_dynamic_quant": (x,),
+        "npu_quant_matmul": (*int8, replace(scale, dtype="float32")),
+        "npu_rms_norm": (x, scale),
+        "npu_weight_quant_batchmatmul": (x, int8[1], scale),
+    }
+    for name, call in calls.items():
+        known = set(ops.load(name).templates)
+        with pytest.raises(npusim.OpError) as raised:
+            npusim.run(name, *call, template="none of them", device="ascend910b2")
+        told = str(raised.value).partition("template must be ")[2].partition(", not 'none of")[0]
+        words = re.sub(" on Atlas.*|^one of ", "", told)
+        assert set(re.split(r", | or ", words)) <= known
 
 
 def test_a_plan_refuses_a_field_that_it_does_not_have() -> None:
@@ -165,6 +191,22 @@ def test_a_run_knows_what_cann_calls_its_kernel(op: str, given: dict[str, Any], 
 def test_nothing_to_do_is_no_kernel() -> None:
     none = spec("float16", 0, 16)
     assert npusim.run("add", none, none, device="ascend910b2").kernel_type is None
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_templates_are_declared_where_one_can_be_named(name: str) -> None:
+    operator = ops.load(name)
+    assert bool(operator.templates) is ("template" in ops.signature(operator).parameters)
+    assert len(set(operator.templates)) == len(operator.templates)
+
+
+def test_templates_need_a_parameter_that_names_one() -> None:
+    message = (
+        "npu_quantize: an operator with templates must have a parameter template, not input, "
+        "scales, zero_points, dtype, axis, div_mode; add it"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(QUANTIZE, templates=("db",))
 
 
 # ---- how torch knows it ----

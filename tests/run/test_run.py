@@ -496,6 +496,21 @@ def test_repr() -> None:
     assert repr(result) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
 
 
+def test_what_a_run_holds_is_shown_in_a_line() -> None:
+    result = run("npu_quantize", *CALL, device="ascend910b2")
+    cycles = result.cycles
+    assert repr(result.device) == str(result.device)
+    assert repr(result.device) == (
+        "<DeviceSpec ascend910b2: Atlas A2, 24 aic and 48 aiv at 1.8 GHz>"
+    )
+    assert result.trace is not None
+    assert repr(result.trace) == f"<Trace of 1 core: {cycles} cycles at 1.8 GHz>"
+    (lane,) = result.trace.lanes
+    told = f"{len(lane.ops)} micro-ops, {cycles} cycles"
+    assert repr(lane) == f"<LaneTrace aiv 0: {told}>"
+    assert repr(result.call) == "<call of npu_quantize on ascend910b2>"
+
+
 @pytest.mark.parametrize("device", every(A2))
 def test_a_run_of_a_big_tensor_needs_no_values(device: str) -> None:
     result = quantize_time((8192, 8192), device)

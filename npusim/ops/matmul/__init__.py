@@ -44,8 +44,11 @@ What is accepted:
 
 from __future__ import annotations
 
+from typing import get_args
+
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
+from npusim.ops.matmul.choice import Template
 from npusim.ops.matmul.contract import Problem, check
 from npusim.ops.matmul.kernel import build
 from npusim.ops.matmul.reference import reference
@@ -68,4 +71,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    templates=get_args(Template),
 )

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_add_rms_norm_quant.choice import NAMED
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem, check
 from npusim.ops.npu_add_rms_norm_quant.kernel import build
 from npusim.ops.npu_add_rms_norm_quant.reference import reference
@@ -66,5 +67,6 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     torch=(TORCH,),
 )

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction, quantised
+from npusim.ops.npu_dynamic_quant.choice import NAMED, SEVERAL_ROWS
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 from npusim.ops.npu_dynamic_quant_asymmetric.contract import check
@@ -63,6 +64,7 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    templates=tuple(name for name in NAMED if name not in SEVERAL_ROWS),
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

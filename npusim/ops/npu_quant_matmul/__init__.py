@@ -57,10 +57,11 @@ QuantMatmulKernelNpuOpApi.cpp:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction, TorchTensor, columns_of
+from npusim.ops.npu_quant_matmul.choice import Template
 from npusim.ops.npu_quant_matmul.contract import Problem, check
 from npusim.ops.npu_quant_matmul.kernel import build
 from npusim.ops.npu_quant_matmul.reference import reference
@@ -108,6 +109,7 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    templates=get_args(Template),
     flags_may_stay_up=True,
     torch=(TORCH,),
 )

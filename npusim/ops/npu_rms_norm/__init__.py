@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_rms_norm.choice import NAMED
 from npusim.ops.npu_rms_norm.contract import Problem, check
 from npusim.ops.npu_rms_norm.kernel import build
 from npusim.ops.npu_rms_norm.reference import reference
@@ -59,5 +60,6 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     torch=(TORCH,),
 )
