@@ -238,7 +238,9 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":
             where = rng.integers(0, 9, (m, 2), np.int32)
-            return {"x": tensor((m, n), dtype), "expert_idx": where, "expert_num": 9}
+            is_padded = rng.random() < 0.5
+            padded = {"drop_pad_mode": 1, "expert_capacity": k} if is_padded else {}
+            return {"x": tensor((m, n), dtype), "expert_idx": where, "expert_num": 9} | padded
         case "npu_moe_gating_top_k" | "npu_moe_gating_top_k_softmax":
             return {"x": tensor((m, n), dtype), "k": 1}
         case "npu_moe_finalize_routing":

@@ -59,6 +59,7 @@ from typing import Any
 from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops.npu_fused_infer_attention_score.choice import TEMPLATES
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check, checked
 from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
 from npusim.ops.npu_fused_infer_attention_score.reference import reference
@@ -114,11 +115,13 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_fused_infer_attention_score",
+    kernel_type="FusedInferAttentionScore",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
+    templates=TEMPLATES,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),
 )
