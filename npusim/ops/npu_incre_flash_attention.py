@@ -153,6 +153,7 @@ TORCH = TorchFunction(
 OPERATOR = Operator(
     name=OP,
     document=__doc__,
+    kernel_type="IncreFlashAttention",
     check=check,
     tile=first.tile,
     build=first.build,
