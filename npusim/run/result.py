@@ -48,6 +48,8 @@ class Run:
     """
     is_own_kernel: bool = False
     """Whether a function of one's own wrote the kernel, and no operator of npusim."""
+    kernel_type: str | None = None
+    """What CANN calls the kernel; None when no kernel ran."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:

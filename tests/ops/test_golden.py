@@ -328,6 +328,13 @@ CASES = [
         (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
         ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
     ),
+    # IFA: a token of two requests to keys of int8, with scales of columns.
+    Case(
+        "npu_fused_infer_attention_score", "ifa",
+        (TensorSpec((2, 1, 64), "float16"), *[TensorSpec((2, 40, 32), "int8")] * 2), (A2,),
+        {"num_heads": 2, "num_key_value_heads": 1, "scale": 0.5}
+        | {"antiquant_scale": TensorSpec((2, 32), "float16")}, 3,
+    ),
     Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,

@@ -10,7 +10,7 @@ import typer
 
 from npusim.cli.commands.level import LevelOption
 
-__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "Settings", "run_operator"]
 
 
 class TimeScale(StrEnum):
@@ -47,6 +47,15 @@ Attributes = Annotated[
         "-a",
         metavar="NAME=VALUE",
         help="An attribute: true, false, none, a number or a word.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a number of the chip, as `npusim devices show` names it: by a factor as in "
+        "gm.read_bytes_per_s=x2, or to a number, with a unit or without: 3.2e12, 3.2TB/s.",
     ),
 ]
 Output = Annotated[
@@ -115,6 +124,7 @@ def run_operator(
     device: Device,
     inputs: Inputs = None,
     attributes: Attributes = None,
+    setting: Settings = None,
     output: Output = None,
     force: Force = False,
     as_json: Json = False,
@@ -138,6 +148,7 @@ def run_operator(
 
     run_operator(
         *(op, device, inputs or [], attributes or []),
+        settings=setting or [],
         output=output,
         force=force,
         as_json=as_json,

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_grouped_matmul.cases import TEMPLATES
 from npusim.ops.npu_grouped_matmul.contract import Problem, check
 from npusim.ops.npu_grouped_matmul.reference import reference
 from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
@@ -82,11 +83,13 @@ TORCH = (
 
 OPERATOR = Operator(
     name="npu_grouped_matmul",
+    kernel_type="GroupedMatmul",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
+    templates=TEMPLATES,
     flags_may_stay_up=True,
     seen_by_kernel=("group_list",),
     torch=TORCH,

@@ -27,7 +27,7 @@ from npusim.ops._contract import Contract
 from npusim.ops.npu_grouped_matmul.antiquant import antiquant_limits
 from npusim.ops.npu_grouped_matmul.int4 import a4w4_limits, a8w4_limits
 
-__all__ = ["CASES", "PACKED", "Case", "Presence", "case_named", "cases_of"]
+__all__ = ["CASES", "PACKED", "TEMPLATES", "Case", "Presence", "case_named", "cases_of"]
 
 Presence = Literal["none", "optional", "required"]
 ND, NZ = "ND", "FRACTAL_NZ"
@@ -261,6 +261,12 @@ first that takes the type of bias that is given."""
 def cases_of(x: DType, weight: DType) -> tuple[Case, ...]:
     """Those whose tensors x and weight are of these types."""
     return tuple(case for case in CASES if case.stored == (x, weight))
+
+
+TEMPLATES = tuple(
+    dict.fromkeys(name for case in CASES for name in case.kernels or (case.template,))
+)
+"""The names of all kernels that a caller may ask for."""
 
 
 def case_named(name: str) -> Case:

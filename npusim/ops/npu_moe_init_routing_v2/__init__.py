@@ -78,6 +78,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_moe_init_routing_v2",
+    kernel_type="MoeInitRoutingV3",
     document=__doc__,
     check=check,
     tile=tile,
