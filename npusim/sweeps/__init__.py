@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +92,8 @@ def sweep(
         total = len({key for key in keys if key is not None})
         if progress is not None:
             progress("cells", 1 - len(work) / max(total, 1))
-        for number, (key, outcome) in enumerate(
-            played(work, executor, jobs or os.cpu_count() or 1), 1
-        ):
+        answers = played(work, executor, jobs or os.cpu_count() or 1)
+        for number, (key, outcome) in enumerate(stack.enter_context(closing(answers)), 1):
             done[key] = outcome
             if kept is not None:
                 kept.add(key, outcome)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -15,6 +15,7 @@ from concurrent.futures import (
 )
 from dataclasses import dataclass, replace
 from itertools import islice
+from time import monotonic
 
 from npusim.check.hazards import HazardError
 from npusim.data.errors import DocumentWarning, OpError
@@ -55,6 +56,8 @@ Answer = tuple[bytes, Outcome]
 IN_FLIGHT = 1024
 """Calls that an executor is handed at once: more than most clusters have threads."""
 BATCH = 16
+ALONE_S = 2.0
+"""About what a process takes to start: what is done by then is done without any."""
 TRIES = 3
 """Times that processes of this machine are started, where one ends that should not."""
 
@@ -92,17 +95,17 @@ Work = Mapping[str, Call]
 """Calls by their keys."""
 Pending = dict[Future[Answer], str]
 """What an executor has at hand, with the keys."""
-Outcomes = Iterator[tuple[str, Outcome]]
+Outcomes = Generator[tuple[str, Outcome], None, None]
 
 
 def played(work: Work, executor: Executor | None, jobs: int) -> Outcomes:
-    """The outcome of each call of *work*, as they come: by *executor*, or by *jobs* processes here.
+    """The outcome of each call of *work*, as they come: by *executor*, or by *jobs* processes here,
+    which start where the work takes longer than they do.
 
     Raises SweepError where workers are lost, or have another npusim.
     """
     if executor is not None:
         return _given(work.items(), executor)
-    jobs = min(jobs, len(work))
     return _in_processes(work, jobs) if jobs > 1 else _alone(work)
 
 
@@ -113,9 +116,17 @@ def _alone(work: Work) -> Outcomes:
 
 def _in_processes(work: Work, jobs: int) -> Outcomes:
     left = dict(work)
+    end_s = monotonic() + ALONE_S
+    for key, call in work.items():
+        if monotonic() > end_s:
+            break
+        del left[key]
+        yield key, timed(call)[1]
+    if not left:
+        return
     for _ in range(TRIES):
         try:
-            with processes(jobs) as pool:
+            with processes(min(jobs, len(left))) as pool:
                 for key, outcome in _by(pool, tuple(left.items()), {}):
                     del left[key]
                     yield key, outcome
