@@ -141,7 +141,6 @@ app = typer.Typer(
     cls=_Group,
     name="npusim",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

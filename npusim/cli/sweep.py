@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 import npusim
-from npusim.cli import folder
 from npusim.cli.braces import Braces, braced
 from npusim.cli.call import UsageError, arguments, parameters, settings
 from npusim.cli.commands.sweep import Format
@@ -23,6 +22,7 @@ from npusim.cli.operators import is_tensor
 from npusim.cli.progress import shown as shown_progress
 from npusim.cli.run import l2_state
 from npusim.cli.screen import json_text, show, table
+from npusim.data import folders
 from npusim.data.errors import shown
 from npusim.data.files import content
 from npusim.sweeps import Sweep
@@ -57,7 +57,7 @@ def sweep_operator(
     """Sweep *op* and print what came out; *options* are those of :func:`npusim.sweep`."""
     typed = _Typed(op, words, inputs, attributes, settings)
     if output is not None:
-        folder.check(output, force, KIND)
+        folders.check(output, force, KIND)
     partial = None if output is None else output.with_name(f"{output.name}.partial")
     with ExitStack() as stack:
         executor = _executor(stack, dask)
@@ -79,7 +79,7 @@ def sweep_operator(
             raise
     written = []
     if output is not None and partial is not None:
-        written = folder.write_with(lambda new: _fill(new, found), output, KIND, force=force)
+        written = folders.write(lambda new: _fill(new, found), output, KIND, force=force)
         remove(partial)
     _show(found, form)
     if output is not None and form is Format.TEXT:
@@ -187,7 +187,7 @@ def _made(where: Path) -> frozenset[str]:
     return frozenset(FILES)
 
 
-KIND = folder.Kind("sweep", RECORD, _made)
+KIND = folders.Kind("sweep", RECORD, _made)
 
 
 def _fill(new: Path, found: Sweep) -> list[str]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from npusim.data.errors import shown as in_a_line
-from npusim.devices.names import likely, normalised, quoted, visible, whole
+from npusim.devices.names import begun, likely, normalised, quoted, visible, whole
 from npusim.devices.problems import (
     Problem,
     dotted,
@@ -43,7 +43,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
-__all__ = ["DeviceError", "SettingError", "changed", "listing", "load", "names"]
+__all__ = [
+    "DeviceError",
+    "SettingError",
+    "changed",
+    "listing",
+    "load",
+    "names",
+    "spellings",
+]
 
 
 class DeviceError(ValueError):
@@ -137,6 +145,12 @@ def _known() -> dict[str, str]:
 
 
 @cache
+def spellings() -> tuple[str, ...]:
+    """Every chip by its name and by what else its file says that it is called."""
+    return tuple(each for name, aliases in _aliases().items() for each in (name, *aliases))
+
+
+@cache
 def listing() -> str:
     """The chips in one line, each with what else it is called."""
     chips = []
@@ -161,6 +175,12 @@ def _find(name: str, who: str = "devices") -> str:
             )
         return chips[0]
     aliases = [alias for each in _aliases().values() for alias in each]
+    choices = begun(name, aliases)
+    if len(choices) > 1:
+        several = ", ".join(f"{alias} ({known[normalised(alias)]})" for alias in choices)
+        raise DeviceError(
+            f"{who}: {quoted(name)} must say which one is meant, of {several}; write all of it"
+        )
     near = likely(name, names()) or likely(name, aliases)
     hint = f"did you mean {near}? " if near else ""
     raise DeviceError(

@@ -33,6 +33,8 @@ __all__ = [
     "plain",
     "points",
     "rate_named",
+    "size_named",
+    "span_named",
     "time_named",
     "tint",
     "title",
@@ -152,6 +154,29 @@ def rate_named(bytes_per_s: float) -> str:
     if bytes_per_s >= 1e12:
         return f"{bytes_per_s / 1e12:.4g} TB/s"
     return f"{bytes_per_s / 1e9:.4g} GB/s"
+
+
+def span_named(us: float) -> str:
+    """A time that may be long, as text.
+
+    >>> span_named(0.5), span_named(162.853), span_named(15123.4), span_named(2.5e6)
+    ('0.50 us', '162.9 us', '15.12 ms', '2.50 s')
+    """
+    if us < 1e3:
+        return time_named(us)
+    return f"{us / 1e3:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+
+
+def size_named(nbytes: float) -> str:
+    """How many bytes moved.
+
+    >>> size_named(0), size_named(1536), size_named(15.23e9)
+    ('0 B', '1.54 kB', '15.2 GB')
+    """
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if nbytes >= 10**power:
+            return f"{nbytes / 10**power:.3g} {unit}"
+    return f"{nbytes:.0f} B"
 
 
 def bare(ax: Axes) -> None:

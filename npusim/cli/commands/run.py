@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands import completion
 from npusim.cli.commands.level import LevelOption
 
 __all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "Settings", "run_operator"]
@@ -30,15 +31,27 @@ Operator = Annotated[
     str,
     typer.Argument(
         metavar="OP",
+        autocompletion=completion.operators,
         help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
         "the file is run, with all that stands in it.",
     ),
 ]
 Device = Annotated[
-    str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
+    str,
+    typer.Option(
+        *("--device", "-d"),
+        help="A chip's name, or a file that ends in .toml.",
+        autocompletion=completion.devices,
+    ),
 ]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help=INPUT)
+    list[str] | None,
+    typer.Option(
+        *("--input", "-i"),
+        metavar="NAME=VALUE",
+        help=INPUT,
+        autocompletion=completion.tensors,
+    ),
 ]
 Attributes = Annotated[
     list[str] | None,
@@ -47,6 +60,7 @@ Attributes = Annotated[
         "-a",
         metavar="NAME=VALUE",
         help="An attribute: true, false, none, a number or a word.",
+        autocompletion=completion.attributes,
     ),
 ]
 Settings = Annotated[
@@ -119,6 +133,24 @@ CacheOption = Annotated[
 ]
 
 
+AdviceOption = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Say what to change, each piece of advice tried and shown with the time that came "
+        "out: that takes as long as some ten to thirty such runs.",
+    ),
+]
+PathOption = Annotated[
+    bool,
+    typer.Option(
+        "--critical-path",
+        help="Say what the end time hangs on: micro-ops, flags between cores, the slack of pipes "
+        "and when cores were done.",
+    ),
+]
+
+
 def run_operator(
     op: Operator,
     device: Device,
@@ -138,6 +170,8 @@ def run_operator(
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
     level: LevelOption = None,
+    advice: AdviceOption = False,
+    critical_path: PathOption = False,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
@@ -162,4 +196,6 @@ def run_operator(
         every_core=every_core,
         engine=engine,
         cache=cache,
+        advice=advice,
+        critical_path=critical_path,
     )

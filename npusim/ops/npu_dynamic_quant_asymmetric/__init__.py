@@ -58,6 +58,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_dynamic_quant_asymmetric",
+    kernel_type="DynamicQuantV2",
     document=__doc__,
     check=check,
     tile=tile,

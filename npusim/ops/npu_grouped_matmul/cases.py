@@ -59,6 +59,8 @@ class Case:
     """Whether a scale may have numbers for groups of k; `limits` holds its shape then."""
     one_scale: bool = False
     """Whether a scale may be one number an expert, for all of its columns."""
+    offset: tuple[DType, ...] = ()
+    """Types of the offset; none: it must be left out."""
     per_token: Presence = "none"
     has_antiquant: bool = False
     """Whether antiquant_scale and antiquant_offset must be given, both of x's type."""
@@ -239,6 +241,7 @@ CASES: tuple[Case, ...] = (
             output=output,
             layouts=(ND, NZ),
             bias=(FLOAT32,),
+            offset=(FLOAT32,) if output is FLOAT16 else (),
             needs_bias=True,
             scale=PACKED,
             scale_of_groups=True,
@@ -251,6 +254,9 @@ CASES: tuple[Case, ...] = (
         for name, output in (("fp16", FLOAT16), ("bf16", BFLOAT16))
     ),
 )
+
+KERNELS = tuple(dict.fromkeys(name for case in CASES for name in case.kernels or (case.template,)))
+"""What a caller may ask for, whatever the types."""
 """In the order in which they are tried: of several for the same types of x, weight and output the
 first that takes the type of bias that is given."""
 
