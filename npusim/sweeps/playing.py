@@ -5,16 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Generator, Iterable, Mapping
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    wait,
-)
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, replace
 from itertools import islice
+from queue import SimpleQueue
 from time import monotonic
 
 from npusim.check.hazards import HazardError
@@ -156,16 +150,22 @@ def _given(work: Iterable[tuple[str, Call]], executor: Executor) -> Outcomes:
 
 def _by(executor: Executor, work: Iterable[tuple[str, Call]], pending: Pending) -> Outcomes:
     left = iter(work)
+    # Not `wait`, which holds the locks of all futures: interrupted in it, none would ever end.
+    finished: SimpleQueue[Future[Answer]] = SimpleQueue()
     while True:
         batch = tuple(islice(left, min(BATCH, IN_FLIGHT - len(pending))))
         for key, call in batch:
-            pending[executor.submit(timed, call)] = key
+            future = executor.submit(timed, call)
+            pending[future] = key
+            future.add_done_callback(finished.put)
         if not pending:
             return
         # To hand all of them over may take long; what is done meanwhile is told at once.
-        patience_s = 0 if batch else None
-        for future in wait(pending, patience_s, FIRST_COMPLETED).done:
+        while pending and not (batch and finished.empty()):
+            future = finished.get()
             yield pending.pop(future), _answer(future)
+            if finished.empty():
+                break
 
 
 def _answer(future: Future[Answer]) -> Outcome:
