@@ -157,3 +157,22 @@ def test_an_unknown_chip_is_refused(example: Any, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         example.main(["--device", "Atlas A9"])
     assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_it_prints(
+    example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+) -> None:
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    pattern = r"^`python examples/plan_a_model.py (.*?)` draws.*?^```text\n(.*?)^```"
+    shown = re.search(pattern, text, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    example.main([*shown[1].split(), "-o", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    # Behind the table stand refusals and the picture.
+    printed = "".join(f"{line}\n" for line in lines if not re.match(r"\S+, |picture: ", line))
+    if pytestconfig.getoption("--update-golden"):
+        readme.write_text(text.replace(shown[2], printed), encoding="utf-8")
+        return
+    assert printed == shown[2]
