@@ -7,11 +7,12 @@ from pathlib import Path
 
 from npusim.check.rules import Place, RuleError, check
 from npusim.chip import Progress
-from npusim.cli import folder
 from npusim.cli.call import UsageError
 from npusim.cli.commands.report import Format
+from npusim.cli.models import are_models, write_page
 from npusim.cli.progress import shown
 from npusim.cli.screen import show
+from npusim.data import folders
 from npusim.data.files import check_place, write
 from npusim.trace import record
 from npusim.trace.record import Record, RecordError
@@ -27,6 +28,7 @@ def write_report(
     kind: Format,
     force: bool,
     level: Level | None,
+    advice: bool | None,
 ) -> None:
     """Write a report of *run*, or of it and an *other* one."""
     if level is not None and kind != Format.HTML:
@@ -34,27 +36,41 @@ def write_report(
             f"report: --level {level} must come with a page, whose timelines it is for; "
             f"leave --format {kind} out"
         )
-    folders = [run] if other is None else [run, other]
+    if advice and kind != Format.HTML:
+        raise UsageError(
+            f"report: --advice must come with a page, which it is for; leave --format {kind} out"
+        )
+    paths = [run] if other is None else [run, other]
+    if are_models(paths, "report"):
+        if kind != Format.HTML or level is not None or advice:
+            words = f"--format {kind}" if kind != Format.HTML else f"--level {level}"
+            words = "--advice" if advice else words
+            raise UsageError(
+                f"report: the report of a model must be a page that shows all, not {words}; "
+                f"leave that out"
+            )
+        write_page(paths, output or Path("report.html"), force)
+        return
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
-    earlier = folder.Kind("report", f"timeline{_letter(len(folders), 0)}.{kind}", _pictures)
+    earlier = folders.Kind("report", f"timeline{_letter(len(paths), 0)}.{kind}", _pictures)
     if kind in (Format.PNG, Format.SVG):
-        folder.check(target, force, earlier)
+        folders.check(target, force, earlier)
     else:
         check_place(target, force, "report")
     with shown() as progress:
         runs = []
-        for number, path in enumerate(folders):
-            progress("reading", number / len(folders))
+        for number, path in enumerate(paths):
+            progress("reading", number / len(paths))
             runs.append(_timed(path))
         if kind == Format.HTML:
-            fill = partial(_write_page, runs, level, progress)
+            fill = partial(_write_page, runs, level, advice, progress)
             write(target, fill, "report", force=force)
             written = str(target)
         elif kind == Format.PDF:
             write(target, partial(_write_pages, runs, progress), "report", force=force)
             written = str(target)
         else:
-            names = folder.write_with(
+            names = folders.write(
                 partial(_write_pictures, runs, kind, progress), target, earlier, force=force
             )
             written = f"{', '.join(names)} to {target}"
@@ -92,11 +108,15 @@ def _letter(count: int, number: int) -> str:
     return f"_{'ab'[number]}" if count > 1 else ""
 
 
-def _write_page(runs: list[Record], level: Level | None, progress: Progress, path: Path) -> None:
+def _write_page(
+    runs: list[Record], level: Level | None, advice: bool | None, progress: Progress, path: Path
+) -> None:
     # Loading matplotlib takes longer than reading a run; only pictures need it.
     from npusim.reports.html import report
+    from npusim.run.page import advice_for
 
-    path.write_text(report(runs, level, progress), encoding="utf-8")
+    told = [] if advice is False else [advice_for(run, advice, progress) for run in runs]
+    path.write_text(report(runs, level, progress, told), encoding="utf-8")
 
 
 def _others(run: Record, runs: list[Record]) -> list[Record]:

@@ -7,6 +7,8 @@ A chip of a what-if takes a shipped one and changes a number::
 
     [gm]
     read_bytes_per_s = { value = 3.2e12, source = "twice the HBM", confidence = "assumed" }
+
+or does without a file: `changed(load("Atlas A2"), {"gm.read_bytes_per_s": "x2"})`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from npusim.data.errors import shown as in_a_line
-from npusim.devices.names import likely, normalised, quoted, visible, whole
+from npusim.devices.names import begun, likely, normalised, quoted, visible, whole
 from npusim.devices.problems import (
     Problem,
     dotted,
@@ -35,12 +37,21 @@ from npusim.devices.problems import (
     wrong_keys,
 )
 from npusim.devices.schema import DeviceSpec
+from npusim.devices.settings import SettingError, changed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
-__all__ = ["DeviceError", "listing", "load", "names"]
+__all__ = [
+    "DeviceError",
+    "SettingError",
+    "changed",
+    "listing",
+    "load",
+    "names",
+    "spellings",
+]
 
 
 class DeviceError(ValueError):
@@ -134,6 +145,12 @@ def _known() -> dict[str, str]:
 
 
 @cache
+def spellings() -> tuple[str, ...]:
+    """Every chip by its name and by what else its file says that it is called."""
+    return tuple(each for name, aliases in _aliases().items() for each in (name, *aliases))
+
+
+@cache
 def listing() -> str:
     """The chips in one line, each with what else it is called."""
     chips = []
@@ -158,6 +175,12 @@ def _find(name: str, who: str = "devices") -> str:
             )
         return chips[0]
     aliases = [alias for each in _aliases().values() for alias in each]
+    choices = begun(name, aliases)
+    if len(choices) > 1:
+        several = ", ".join(f"{alias} ({known[normalised(alias)]})" for alias in choices)
+        raise DeviceError(
+            f"{who}: {quoted(name)} must say which one is meant, of {several}; write all of it"
+        )
     near = likely(name, names()) or likely(name, aliases)
     hint = f"did you mean {near}? " if near else ""
     raise DeviceError(

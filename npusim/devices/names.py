@@ -15,7 +15,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-__all__ = ["Line", "Name", "has_hidden", "likely", "normalised", "quoted", "visible", "whole"]
+__all__ = [
+    "Line",
+    "Name",
+    "begun",
+    "has_hidden",
+    "likely",
+    "normalised",
+    "quoted",
+    "visible",
+    "whole",
+]
 
 NAME_LETTERS = 64
 LINE_LETTERS = 1000
@@ -135,6 +145,24 @@ def likely(name: str, known: Collection[str]) -> str | None:
         if near:
             return kin[near[0]]
     return None
+
+
+def begun(name: str, known: Collection[str]) -> list[str]:
+    """Those of the *known* names that begin with all words of *name*, and go on.
+
+    >>> begun("Atlas 800I", ["Atlas 800I A2", "Atlas 800I A3", "Atlas 800T A2"])
+    ['Atlas 800I A2', 'Atlas 800I A3']
+    >>> begun("Ascend910", ["Ascend910B"]), begun("Atlas", ["Atlas A2"])
+    ([], [])
+    """
+    words = _words(name)
+    if not normalised(name):
+        return []
+    return [each for each in known if _words(each)[: len(words)] == words != _words(each)]
+
+
+def _words(name: str) -> list[str]:
+    return unicodedata.normalize("NFKC", name).casefold().split()
 
 
 def _folded(name: str) -> str:

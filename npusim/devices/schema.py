@@ -478,6 +478,13 @@ class DeviceSpec(Part):
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
     """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
 
+    def __repr__(self) -> str:
+        cores = " and ".join(f"{core.count} {kind}" for kind, core in self.cores.items())
+        clock = f"{self.clock_hz / 1e9:g} GHz"
+        return f"<DeviceSpec {self.name}: {self.series}, {cores} at {clock}>"
+
+    __str__ = __repr__
+
     @property
     def vector_kinds(self) -> tuple[str, ...]:
         """The kinds of core that run a kernel of vector micro-ops, in launch order."""

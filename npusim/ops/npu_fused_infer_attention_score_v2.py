@@ -170,11 +170,13 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name=OP,
+    kernel_type=first.OPERATOR.kernel_type,
     document=__doc__,
     check=check,
     tile=first.tile,
     build=first.build,
     reference=reference,
+    templates=first.OPERATOR.templates,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),
 )

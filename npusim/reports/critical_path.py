@@ -36,7 +36,7 @@ from npusim.reports.flags import NOBODY, matches
 from npusim.reports.subject import remembered
 from npusim.trace import ORDERING, LaneTrace, Trace
 
-__all__ = ["Cause", "Held", "critical_path"]
+__all__ = ["Cause", "Held", "Step", "critical_path", "sets_for", "steps"]
 
 Cause = Literal[
     "gm", "l2 reads", "l2 writes", "port", "rows", "memory latency", "copy issue",
@@ -55,12 +55,50 @@ class Held:
     cycles: int
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A micro-op on the path, a flag or a barrier too, and the stretch of time that it explains."""
+
+    lane: int
+    """Number of its lane in the trace."""
+    core: int
+    """The first of that lane's cores."""
+    kind: str
+    pipe: Pipe
+    index: int
+    """Its number in the program of the core."""
+    since: int
+    """The cycle from which on it is what the end waits for, and the one where the next one is."""
+    until: int
+    causes: tuple[tuple[Cause, int], ...]
+    """Why, and how many cycles each; together they are the stretch. None where it takes no time."""
+
+    @property
+    def cycles(self) -> int:
+        """How much of the path is this micro-op's."""
+        return self.until - self.since
+
+
+@remembered
+def steps(trace: Trace) -> tuple[Step, ...]:
+    """The path from the first cycle to the last result: each step begins where the one before ends.
+
+    Where two steps that follow each other are of different cores, the later one waited for a flag
+    that the other core set.
+    """
+    walk = _Walk(trace)
+    walk.go()
+    return tuple(reversed(walk.steps))
+
+
 @remembered
 def critical_path(trace: Trace) -> list[Held]:
     """The parts of the path, largest first; their cycles add up to those of *trace*."""
-    walk = _Walk(trace)
-    walk.go()
-    found = [Held(*key, cycles) for key, cycles in walk.cycles.items() if cycles]
+    total: Counter[tuple[Cause, str, Pipe]] = Counter()
+    for step in steps(trace):
+        for cause, cycles in step.causes:
+            total[cause, step.kind, step.pipe] += cycles
+    found = [Held(*key, cycles) for key, cycles in total.items()]
     return sorted(found, key=lambda held: (-held.cycles, held.cause, held.kind, held.pipe))
 
 
@@ -71,8 +109,8 @@ _Crossings = dict[tuple[type, CrossMode, int], list[int]]
 class _Lane:
     """A lane with what the walk asks of it."""
 
-    def __init__(self, lane: LaneTrace) -> None:
-        self.lane = lane
+    def __init__(self, number: int, lane: LaneTrace) -> None:
+        self.number, self.lane = number, lane
         self.ops = lane.ops
         self.start, self.free, self.end = (
             times.tolist() for times in (lane.start, lane.free, lane.end)
@@ -112,11 +150,14 @@ class _Lane:
 
 
 class _Walk:
-    """Goes back from micro-op to micro-op, and counts the cycles in between."""
+    """Goes back from micro-op to micro-op, and explains the cycles in between."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.cycles: Counter[tuple[Cause, str, Pipe]] = Counter()
+        self.steps: list[Step] = []
+        """Those that are explained, the last one first."""
+        self._causes: list[tuple[Cause, int]] = []
+        """What the micro-op that is being explained is charged with."""
         self._lanes: dict[int, _Lane] = {}
         self._crossings: dict[Program, _Crossings] = {}
         self._at = self._lane(trace.lanes.index(trace.slowest))
@@ -127,26 +168,43 @@ class _Walk:
 
     def _lane(self, number: int) -> _Lane:
         if number not in self._lanes:
-            self._lanes[number] = _Lane(self.trace.lanes[number])
+            self._lanes[number] = _Lane(number, self.trace.lanes[number])
         return self._lanes[number]
 
     def go(self) -> None:
         """Walk to the first cycle."""
         while self._moment is not None:
-            op = self._at.ops[self._index]
-            if self._moment == "start":
-                self._before_start()
-            elif isinstance(op, ORDERING):
-                self._ordering(op)
-            elif copied_place(op) is not None:
-                self._copy(op)
-            else:
-                self._work(op)
+            here = self._at, self._index
+            self._back()
+            if self._moment is None or here != (self._at, self._index):
+                self._explained(*here)
+
+    def _explained(self, lane: _Lane, index: int) -> None:
+        """Micro-op *index* of *lane* is done with: what comes before it is looked at next."""
+        causes = tuple(reversed(self._causes))
+        until = self._now + sum(cycles for _, cycles in causes)
+        core, pipe = lane.lane.cores[0], lane.ops[index].pipe
+        self.steps.append(
+            Step(lane.number, core, lane.lane.kind, pipe, index, self._now, until, causes)
+        )
+        self._causes = []
+
+    def _back(self) -> None:
+        """Go one step back, to another moment of the same micro-op or to another one."""
+        op = self._at.ops[self._index]
+        if self._moment == "start":
+            self._before_start()
+        elif isinstance(op, ORDERING):
+            self._ordering(op)
+        elif copied_place(op) is not None:
+            self._copy(op)
+        else:
+            self._work(op)
 
     def _charge(self, cause: Cause, since: int) -> None:
         """Charge what lies between *since* and now to *cause*, and go there."""
-        pipe = self._at.ops[self._index].pipe
-        self.cycles[cause, self._at.lane.kind, pipe] += self._now - since
+        if since != self._now:
+            self._causes.append((cause, self._now - since))
         self._now = since
 
     def _to_start(self, cause: Cause) -> None:
@@ -224,7 +282,7 @@ class _Walk:
         turn = self._crossed(own)[CrossCoreWaitFlag, op.mode, op.event].index(self._index)
         found = []
         for number, other in enumerate(self.trace.lanes):
-            if _sets_for(other, own, op.mode):
+            if sets_for(other, own, op.mode):
                 sets = self._crossed(other).get((CrossCoreSetFlag, op.mode, op.event), [])
                 if turn < len(sets) and start < other.end[sets[turn]] <= self._now:
                     found.append((int(other.end[sets[turn]]), -number, sets[turn]))
@@ -245,7 +303,7 @@ class _Walk:
         return self._crossings[lane.program]
 
 
-def _sets_for(other: LaneTrace, own: LaneTrace, mode: CrossMode) -> bool:
+def sets_for(other: LaneTrace, own: LaneTrace, mode: CrossMode) -> bool:
     """Whether cores of *own* wait for those of *other*, as `check.cross_core_flags.awaits` says."""
     if mode == "all":
         return other.kind == own.kind

@@ -1,13 +1,6 @@
-"use strict";
-// One interactive timeline: lanes of cores and pipes on a canvas; wheel zooms, drag pans, click picks.
+// The timeline of a run: lanes of cores and pipes, and what each micro-op waited for.
 
-const ROW = 24, HEAD = 26, AXIS = 30, LEFT = 78, GAP = 4;
-
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
-}
+const HEAD = 26, LEFT = 78;
 
 function decoded(data) {
   // Differences become times, bodies become micro-ops, and each pipe knows its own in order.
@@ -29,7 +22,8 @@ function decoded(data) {
     const waiters = new Map(lane.waits.map(([wait, set]) => [set, wait]));
     const pipes = data.pipes.map(() => []), all = data.pipes.map(() => []);
     ops.forEach((op, i) => { all[op[0]].push(i); if (!op[7]) pipes[op[0]].push(i); });
-    return { name: lane.name, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all };
+    const path = lane.path.map(([pipe, since, until]) => [pipe, since * us, until * us]);
+    return { name: lane.name, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all, path };
   });
   const total = data.cycles * us, end = Math.max(total, data.end_us);
   return { ...data, lanes, total, end, full: end * 1.01 };
@@ -40,29 +34,10 @@ function decoded(data) {
 const share = (lane, i) => lane.ops[i].length > 8 ? lane.ops[i][8] / Math.max(1, lane.cycles[i]) : 1;
 const tint = (color, share) => "#" + [1, 3, 5].map((at) =>
   Math.round(255 - share * (255 - parseInt(color.slice(at, at + 2), 16))).toString(16).padStart(2, "0")).join("");
-const time = (us) => us.toFixed(us < 10 ? 3 : us < 1000 ? 2 : 1) + " us";
 
-// Names come from files: they become text, never markup.
-function node(tag, ...parts) {
-  const made = document.createElement(tag);
-  made.append(...parts);
-  return made;
-}
-const lined = (lines) => lines.flatMap((parts, n) => (n ? [node("br"), ...parts] : parts));
-
-class Timeline {
+class Timeline extends Zoomed {
   constructor(host, data) {
-    this.host = host;
-    this.data = data;
-    this.canvas = host.querySelector("canvas");
-    this.view = host.querySelector(".view");
-    this.details = host.querySelector(".details");
-    this.where = host.querySelector(".where");
-    this.from = 0;
-    this.to = data.full;
-    this.peers = [];
-    this.picked = null;
-    this.over = null;
+    super(host, data, LEFT);
     this.rows = [];
     let y = 0;
     data.lanes.forEach((lane, l) => {
@@ -73,87 +48,7 @@ class Timeline {
       });
     });
     this.height = y + AXIS;
-    this.listen();
-    new ResizeObserver(() => this.resize()).observe(this.canvas);
-    this.resize();
-    this.show();
-  }
-
-  listen() {
-    const c = this.canvas;
-    this.view.addEventListener("scroll", () => this.draw());
-    let held = null, low = 0, moved = false;
-    c.addEventListener("wheel", (e) => {
-      if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) this.pan((e.deltaX || e.deltaY) / this.scale());
-      else this.zoom(Math.exp(e.deltaY * 0.0015), this.timeAt(e.offsetX));
-      e.preventDefault();
-    }, { passive: false });
-    c.addEventListener("pointerdown", (e) => {
-      held = e.offsetX; low = e.clientY; moved = false; c.setPointerCapture(e.pointerId); c.classList.add("held");
-    });
-    c.addEventListener("pointermove", (e) => {
-      if (held === null) { this.hover(e.offsetX, e.offsetY); return; }
-      if (Math.abs(e.offsetX - held) > 2 || Math.abs(e.clientY - low) > 2) moved = true;
-      if (!moved) return;
-      this.view.scrollTop += low - e.clientY;
-      this.pan((held - e.offsetX) / this.scale());
-      held = e.offsetX;
-      low = e.clientY;
-    });
-    c.addEventListener("pointerup", (e) => {
-      c.classList.remove("held");
-      held = null;
-      if (!moved) this.pick(this.at(e.offsetX, e.offsetY));
-    });
-    c.addEventListener("pointerleave", () => { this.over = null; this.draw(); });
-    c.addEventListener("dblclick", () => this.reset());
-    c.addEventListener("keydown", (e) => {
-      const step = (this.to - this.from) / 8, middle = (this.to + this.from) / 2;
-      const acts = { ArrowLeft: () => this.step(-1) || this.pan(-step), ArrowRight: () => this.step(1) || this.pan(step),
-        "+": () => this.zoom(0.6, middle), "-": () => this.zoom(1.6, middle), 0: () => this.reset(),
-        Escape: () => this.pick(null) };
-      if (acts[e.key]) { acts[e.key](); e.preventDefault(); }
-    });
-    for (const button of this.host.querySelectorAll("button"))
-      button.addEventListener("click", () => {
-        const middle = (this.to + this.from) / 2;
-        ({ in: () => this.zoom(0.5, middle), out: () => this.zoom(2, middle), all: () => this.reset(),
-          next: () => this.search() })[button.dataset.act]();
-      });
-    this.host.querySelector("input").addEventListener("keydown", (e) => { if (e.key === "Enter") this.search(); });
-  }
-
-  // ---- where ----
-
-  scale() { return (this.width - LEFT) / (this.to - this.from); }
-  x(us) { return LEFT + (us - this.from) * this.scale(); }
-  timeAt(x) { return this.from + (x - LEFT) / this.scale(); }
-  reset() { this.from = 0; this.to = this.data.full; this.pan(0); }
-  pan(us) {
-    const wide = this.to - this.from, most = Math.max(0, this.data.full - wide);
-    this.from = Math.min(Math.max(0, this.from + us), most);
-    this.to = this.from + wide;
-    this.draw();
-    // Runs that are compared are seen at one scale, whichever of them is moved.
-    for (const peer of this.peers) { peer.from = this.from; peer.to = this.to; peer.draw(); }
-  }
-  zoom(by, around) {
-    const full = this.data.full;
-    const wide = Math.min(full, Math.max(full / 1e6, (this.to - this.from) * by));
-    const share = (around - this.from) / (this.to - this.from);
-    this.from = around - share * wide;
-    this.to = this.from + wide;
-    this.pan(0);
-  }
-  resize() {
-    const ratio = window.devicePixelRatio || 1;
-    this.width = this.canvas.clientWidth;
-    this.canvas.style.height = this.height + "px";
-    this.canvas.width = Math.round(this.width * ratio);
-    this.canvas.height = Math.round(this.height * ratio);
-    this.ink = this.canvas.getContext("2d");
-    this.ink.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.draw();
+    this.begin();
   }
 
   // ---- what ----
@@ -183,19 +78,11 @@ class Timeline {
     }
     return best === null ? null : { lane: row.lane, op: best };
   }
-  hover(x, y) {
-    const found = this.at(x, y);
-    const same = found && this.over && found.lane === this.over.lane && found.op === this.over.op;
-    if (same || (!found && !this.over)) return;
-    this.over = found;
-    this.canvas.title = found ? this.told(found) : "";
-    this.draw();
-  }
+  same(one, other) { return one.lane === other.lane && one.op === other.op; }
   told({ lane: l, op: i }) {
     const lane = this.data.lanes[l];
     return `${this.data.words[lane.ops[i][1]]}, ${time(lane.start[i])} to ${time(lane.end[i])}`;
   }
-  pick(found) { this.picked = found; this.show(); this.draw(); }
   go(found) {
     const lane = this.data.lanes[found.lane], wide = this.to - this.from;
     if (lane.end[found.op] < this.from || lane.start[found.op] > this.to) {
@@ -265,7 +152,8 @@ class Timeline {
   show() {
     if (!this.picked) {
       const lines = [["Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it. "
-        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."]];
+        + "Wheel: zoom; drag: pan; arrow keys: the next micro-op of the pipe; double click: all."],
+      ["A dark line below: the critical path, which the end waits for; the rest could be later."]];
       this.details.replaceChildren(...lined(lines));
       return;
     }
@@ -330,22 +218,6 @@ class Timeline {
     this.where.textContent = `${time(Math.max(0, this.from))} to ${time(Math.min(end, this.to))} of ${time(end)}`
       + (total < end ? `; this run ends at ${time(total)}` : "");
   }
-  axis(g) {
-    const span = this.to - this.from, raw = span / Math.max(2, this.width / 130);
-    const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
-    const digits = Math.max(0, -Math.floor(Math.log10(step)));
-    g.font = "11px 'DejaVu Sans', Verdana, sans-serif";
-    g.textAlign = "center";
-    g.textBaseline = "top";
-    for (let n = Math.ceil(this.from / step); n * step <= this.to; n++) {
-      const x = Math.round(this.x(n * step)) + 0.5;
-      g.strokeStyle = "#e4e4e4";
-      g.beginPath(); g.moveTo(x, 0); g.lineTo(x, this.height - AXIS + 4); g.stroke();
-      g.fillStyle = "#666";
-      if (x < this.width - 30) g.fillText((n * step).toFixed(digits) + (n === Math.ceil(this.from / step) ? " us" : ""), x, this.height - AXIS + 10);
-    }
-  }
   lane(g, row) {
     const lane = this.data.lanes[row.lane], found = lane.pipes[row.pipe], color = this.data.colors[row.pipe];
     const light = tint(color, 0.35), top = row.y + GAP / 2, high = ROW - GAP;
@@ -387,6 +259,7 @@ class Timeline {
       if (room / pixel > 40) names.push([i, room / pixel]);
     }
     flush();
+    this.path(g, row);
     g.fillStyle = "black";
     g.font = "11px 'DejaVu Sans', Verdana, sans-serif";
     g.textAlign = "left";
@@ -402,6 +275,12 @@ class Timeline {
         g.strokeRect(x, top, Math.max(2, this.x(lane.end[mark.op]) - x), high);
         g.lineWidth = 1;
       }
+  }
+  path(g, row) {
+    g.fillStyle = "#222";
+    for (const [pipe, since, until] of this.data.lanes[row.lane].path)
+      if (pipe === row.pipe && until >= this.from && since <= this.to)
+        g.fillRect(this.x(since), row.y + ROW - 3, Math.max(1, this.x(until) - this.x(since)), 3);
   }
   arrows(g) {
     const most = 150, shown = [], seen = new Set();
@@ -447,10 +326,4 @@ class Timeline {
   }
 }
 
-window.timelines = Promise.all([...document.querySelectorAll(".timeline")].map(async (host) => {
-  const text = document.getElementById(host.dataset.source).textContent;
-  return new Timeline(host, decoded(await unpacked(text)));
-})).then((all) => {
-  for (const one of all) one.peers = all.filter((other) => other !== one);
-  return all;
-});
+window.timelines = begun((host, data) => new Timeline(host, decoded(data)));

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from npusim.kernel.program import Body, Line
 from npusim.reports import style
 from npusim.reports.bars import alike
+from npusim.reports.critical_path import steps
 from npusim.reports.flags import NOBODY, matches, what
 from npusim.reports.subject import slowest_lanes
 from npusim.reports.traffic import moved, path
@@ -45,7 +46,12 @@ def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> 
     bodies = _Bodies(code)
     level = level_of(trace, level, MOST_SPANS)
     summary = Summary(trace, MOST_SPANS) if level == "summary" else None
-    lanes = [_lane(lane, cores, summary, bodies) for lane, cores in _sorted(trace)]
+    path = _path(trace)
+    lanes = [
+        _lane(lane, cores, summary, bodies)
+        | {"path": [stretch for core in cores for stretch in path.get(core, ())]}
+        for lane, cores in _sorted(trace)
+    ]
     return {
         "clock_hz": trace.clock_hz,
         "cycles": trace.cycles,
@@ -62,6 +68,18 @@ def _sorted(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
     """Lanes with the cores that ran alike, those with the slowest of a kind first."""
     first = {lane.cores[0] for lane in slowest_lanes(trace)}
     return sorted(alike(trace), key=lambda group: (not set(group[1]) & first, group[1]))
+
+
+def _path(trace: Trace) -> dict[int, list[list[int]]]:
+    """First core of a lane -> its stretches of the critical path: pipe, since when, until when."""
+    found: dict[int, list[list[int]]] = {}
+    for step in steps(trace):
+        own, pipe = found.setdefault(step.core, []), style.PIPES.index(step.pipe)
+        if own and own[-1][::2] == [pipe, step.since]:
+            own[-1][2] = step.until
+        elif step.cycles:
+            own.append([pipe, step.since, step.until])
+    return found
 
 
 class _Bodies:

@@ -9,10 +9,21 @@ from typing import Any
 
 from npusim.reports import bounds, costs, roofline, style
 from npusim.reports.causes import Bound, causes
+from npusim.reports.path import CriticalPath, path_of
 from npusim.reports.subject import slowest_lanes, trace_of
 from npusim.trace.record import Record
 
-__all__ = ["bound", "devices", "difference", "facts", "pipes", "rooflines", "table", "waits"]
+__all__ = [
+    "bound",
+    "devices",
+    "difference",
+    "facts",
+    "path",
+    "pipes",
+    "rooflines",
+    "table",
+    "waits",
+]
 
 Cell = str | int | float
 
@@ -42,7 +53,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[
 
 
 def _is_amount(value: Cell) -> bool:
-    return re.match(r"[<+-]? ?\d", str(value)) is not None
+    return value == "" or re.match(r"[<+-]? ?\d", str(value)) is not None
 
 
 def facts(runs: Sequence[Record]) -> str:
@@ -179,6 +190,52 @@ def _pipes_named(found: Bound, has_kinds: bool) -> str:
     if not has_kinds:
         return ", ".join(pipe for _, pipe in found.where)
     return ", ".join(f"{pipe} of {kind}" for kind, pipe in found.where)
+
+
+def path(run: Record) -> str:
+    """What the end hangs on: micro-ops of the path, slack of pipes, and when cores were done."""
+    found = path_of(run)
+    parts: list[list[Cell]] = [
+        [f"{part.pipe} of {part.kind}", part.name, part.micro_ops, style.time_named(part.us),
+         style.percent(part.share), part.words]
+        for part in found.parts[:MOST_PARTS]
+    ]  # fmt: skip
+    head = ["pipe", "micro-op", "on the path", "time", "share", "mostly"]
+    text = "<h3>The critical path</h3>" + table(head, parts)
+    if found.crossings:
+        text += _crossings(found)
+    us = 1e6 / trace_of(run).clock_hz
+    slack: list[list[Cell]] = [
+        [f"{each.core} ({each.kind})", each.pipe, style.time_named(each.cycles * us),
+         style.time_named(each.median_cycles * us)]
+        for each in found.slack
+    ]  # fmt: skip
+    head = ["core", "pipe", "slack: could be later by", "half of its micro-ops by"]
+    text += "<h3>Slack</h3>" + table(head, slack)
+    done: list[list[Cell]] = [
+        [each.kind, len(each.done_us), each.left_out or 0,
+         *map(style.time_named, (each.first_us, each.median_us, each.last_us)), each.idle]
+        for each in found.finishes
+    ]  # fmt: skip
+    head = ["cores", "took part", "left out", "first done", "half done", "all done",
+            "idle in the last wave"]  # fmt: skip
+    return text + "<h3>When cores were done</h3>" + table(head, done)
+
+
+def _crossings(found: CriticalPath) -> str:
+    rows: list[list[Cell]] = [
+        [style.time_named(each.set_us), f"{each.core} ({each.kind}), {each.pipe}",
+         f"{each.dst_core} ({each.dst_kind}), {each.dst_pipe}", each.flag]
+        for each in found.crossings[:MOST_PARTS]
+    ]  # fmt: skip
+    left = len(found.crossings) - len(rows)
+    note = f'<p class="note">and {left:,} more</p>' if left else ""
+    head = ["set at", "from core", "to core", "flag"]
+    return "<h3>Flags between cores on it</h3>" + table(head, rows) + note
+
+
+MOST_PARTS = 12
+"""Rows of a table; what comes after hardly counts."""
 
 
 def waits(run: Record) -> str:

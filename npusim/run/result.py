@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npusim import ops
 from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
-from npusim.chip import L2State
+from npusim.chip import L2State, Progress
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache, Pipe
+from npusim.run.again import Call
 from npusim.trace import Launch, PipeCounter, Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from npusim.reports.path import CriticalPath
+    from npusim.run.advice import Advice
 
 __all__ = ["Output", "Run", "without_values"]
 
@@ -48,6 +57,10 @@ class Run:
     """
     is_own_kernel: bool = False
     """Whether a function of one's own wrote the kernel, and no operator of npusim."""
+    kernel_type: str | None = None
+    """What CANN calls the kernel; None when no kernel ran."""
+    call: Call | None = None
+    """What was asked, so that it can be asked once more with a change; None where no kernel ran."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
@@ -132,6 +145,47 @@ class Run:
     def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
         """Core -> pipe -> what it did."""
         return self.trace.counters() if self.trace else {}
+
+    def advice(self, progress: Progress | None = None) -> list[Advice]:
+        """What to change so that it is quicker, each piece tried: see :mod:`npusim.run.advice`.
+
+        It takes as long as some ten to thirty runs of the same. Raises ValueError for a run that
+        was not timed or had nothing to do.
+        """
+        from npusim.run.advice import advise
+
+        return advise(self, progress)
+
+    def critical_path(self) -> CriticalPath:
+        """What the end time hangs on: micro-ops, flags between cores, slack of pipes, last wave.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        from npusim.reports.path import path_of
+
+        return path_of(self)
+
+    def timeline(self, **options: Any) -> Axes:
+        """Draw what each pipe did when; *options* are those of `npusim.reports.timeline.timeline`.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        from npusim.reports.timeline import timeline  # loads matplotlib
+
+        return timeline(self, **options)
+
+    def report(
+        self, path: str | os.PathLike[str], other: Run | None = None, *, force: bool = False
+    ) -> Path:
+        """Write the page that `npusim report` writes, of this run or of it and an *other* one.
+
+        An earlier page is replaced only if *force* says so. Returns where it lies. Raises
+        ValueError for a run that was not timed or had nothing to do, FileError for a *path* that
+        cannot be written.
+        """
+        from npusim.run.page import write_page
+
+        return write_page([self] if other is None else [self, other], path, force)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the values and the spans, as plain numbers, strings and lists."""

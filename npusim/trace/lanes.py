@@ -83,6 +83,10 @@ class LaneTrace:
         for times in (self.start, self.free, self.end):
             times.setflags(write=False)
 
+    def __repr__(self) -> str:
+        ops, cores = len(self.program), ", ".join(map(str, self.cores))
+        return f"<LaneTrace {self.kind} {cores}: {ops} micro-ops, {self.last_end} cycles>"
+
     @cached_property
     def last_end(self) -> int:
         """When its last result is there; 0 without micro-ops."""
@@ -195,6 +199,12 @@ class Trace:
     clock_hz: int
     gm_written_bytes: int = 0
     """What the L2 wrote back to global memory, in whole lines."""
+
+    def __repr__(self) -> str:
+        count = len(self.cores)
+        clock = f"{self.clock_hz / 1e9:g} GHz"
+        cores = f"{count} core{'' if count == 1 else 's'}"
+        return f"<Trace of {cores}: {self.cycles} cycles at {clock}>"
 
     @property
     def gm_read_bytes(self) -> int:

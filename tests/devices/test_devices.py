@@ -78,10 +78,11 @@ KNOWN = (
     "ascend310p1, ascend310p3 (Atlas inference, Atlas 推理系列产品, Atlas 300I Pro, "
     "Atlas 300V Pro, Atlas 300I Duo, Ascend310P), ascend310p5, ascend310p7, ascend910_9362, "
     "ascend910_9372, ascend910_9381, ascend910_9382, ascend910_9391 (Atlas A3, "
-    "Atlas A3 训练系列产品, Atlas A3 推理系列产品, Atlas 800T A3, Atlas 800I A3, Ascend910_93, "
-    "Ascend910C), ascend910_9392, ascend910b1, ascend910b2 (Atlas A2, Atlas A2 训练系列产品, "
-    "Ascend910B), ascend910b2c, ascend910b3 (Atlas 800T A2), ascend910b4 (Atlas 800I A2, "
-    "A200I A2 Box, Atlas 800I A2 推理产品, Atlas A2 推理系列产品, A200I A2 Box 异构组件), "
+    "Atlas A3 训练系列产品, Atlas A3 推理系列产品, Atlas 800T A3, Atlas 800I A3, CloudMatrix384, "
+    "Ascend910_93, Ascend910C), ascend910_9392, ascend910b1, ascend910b2 (Atlas A2, "
+    "Atlas A2 训练系列产品, Ascend910B), ascend910b2c, ascend910b3 (Atlas 800T A2), "
+    "ascend910b4 (Atlas 800I A2, A200I A2 Box, Atlas 800I A2 推理产品, Atlas A2 推理系列产品, "
+    "A200I A2 Box 异构组件), "
     "ascend910b4_1"
 )
 

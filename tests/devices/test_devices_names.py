@@ -51,6 +51,7 @@ MEANT = {
     "Atlas 300V Pro 视频解析卡": "ascend310p3",
     "Atlas 800T A2 训练服务器": "ascend910b3",
     "atlas800ia2": "ascend910b4",
+    "CloudMatrix 384": "ascend910_9391",
     "Ａｔｌａｓ　Ａ２": "ascend910b2",
 }
 # Nothing that ships is of these families, so nothing is suggested.
@@ -68,6 +69,13 @@ MISSPELLED = {
     "Atlas 800T A33": None,
     "Atlas A2 训练系列产": "Atlas A2 训练系列产品",
 }
+AMBIGUOUS = {
+    "Atlas 800I": "Atlas 800I A2 (ascend910b4), Atlas 800I A2 推理产品 (ascend910b4), "
+    "Atlas 800I A3 (ascend910_9391)",
+    "atlas 800T": "Atlas 800T A2 (ascend910b3), Atlas 800T A3 (ascend910_9391)",
+    "Atlas 300I": "Atlas 300I Pro (ascend310p3), Atlas 300I Duo (ascend310p3)",
+}
+"""What several go by -> the choices."""
 UNNAMED = (
     "", " chip", "chip ", "-chip", ".chip", "$x$", "a$b", "<b>chip</b>", "a&b", '"chip"', "it's",
     "[red]chip", "{chip}", "a\\b", "a/b", "chip\x1b[31m", "chip\n", "chip\x00", "a\u202eb",
@@ -110,6 +118,21 @@ def test_a_misspelled_name_finds_its_own_family(name: str) -> None:
     meant = MISSPELLED[name]
     hint = f"did you mean {meant}? " if meant else ""
     assert refusal(name).startswith(f"devices: no device '{name}'; {hint}known: ascend310p1, ")
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_a_name_that_several_begin_with_names_the_choices(name: str) -> None:
+    told = refusal(name)
+    head = f"devices: {name!r} must say which one is meant, of "
+    assert told.startswith(head)
+    assert told.endswith("; write all of it")
+    said = told.removeprefix(head).removesuffix("; write all of it").split("), ")
+    assert sorted(each.rstrip(")") for each in said) == sorted(
+        each.rstrip(")") for each in AMBIGUOUS[name].split("), ")
+    )
+    for each in said:
+        alias, _, chip = each.rstrip(")").partition(" (")
+        assert devices.load(alias).name == chip
 
 
 def test_a_list_is_of_one_series() -> None:

@@ -39,33 +39,12 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Program
 from npusim.reports import bandwidth, bounds, roofline
-from npusim.reports.causes import CAUSES, Known, bound_by, causes
+from npusim.reports.causes import CAUSES, bound_by, causes
 from npusim.reports.critical_path import Cause, critical_path
+from npusim.run.advice.what_if import faster
 from npusim.trace import CopyTimes, Trace
 
 KIB = 1024
-GROWS = ("_per_s", "bytes_per_cycle", "repeat_bytes")
-"""Ends of the names of numbers that are larger where a chip is faster; all others are smaller."""
-
-
-def faster(spec: DeviceSpec, cause: Known, factor: int) -> DeviceSpec:
-    """*spec* with every number that *cause* depends on so many times as fast."""
-    tree = spec.model_dump()
-    _scale(tree, "", CAUSES[cause].numbers, factor)
-    return DeviceSpec.model_validate(tree)
-
-
-def _scale(tree: dict[str, Any], above: str, numbers: tuple[str, ...], factor: int) -> None:
-    for name, value in tree.items():
-        key = f"{above}{name}"
-        if isinstance(value, dict):
-            _scale(value, f"{key}.", numbers, factor)
-        elif value is not None and any(fnmatchcase(key, number) for number in numbers):
-            if key.endswith(GROWS) or "k_per_cycle" in key:
-                tree[name] = value * factor
-            else:
-                tree[name] = value // factor if isinstance(value, int) else value / factor
-
 
 # ---- kernels, each of which one thing holds up ----
 

@@ -91,6 +91,16 @@ def test_keywords_positions_and_defaults_mean_the_same() -> None:
     assert by_name.arguments["div_mode"] is True
 
 
+def test_an_array_that_lies_the_other_way_round_is_told_as_its_spec_is() -> None:
+    x, weight = np.zeros((16, 64), np.float16), np.zeros((32, 64), np.float16).T
+    specs = TensorSpec((16, 64), "float16"), TensorSpec((64, 32), "float16", transposed=True)
+    found = run("matmul", x, weight, device="ascend910b2")
+    assert found.arguments["x2"] == specs[1]
+    assert found.kind == run("matmul", *specs, device="ascend910b2").kind
+    # One that is copied first reaches the kernel row after row.
+    assert not run("add", weight, 1.0, device="ascend910b2").arguments["x"].transposed
+
+
 @pytest.mark.parametrize(
     ("op", "hint"),
     [
@@ -484,6 +494,21 @@ def test_repr() -> None:
     assert repr(result) == (f"<npu_quantize on ascend910b2: int8 (2, 40), {result.time_us:.2f} us>")
     result = run("npu_quantize", *CALL, device="ascend910b2", values=False, timing=False)
     assert repr(result) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
+
+
+def test_what_a_run_holds_is_shown_in_a_line() -> None:
+    result = run("npu_quantize", *CALL, device="ascend910b2")
+    cycles = result.cycles
+    assert repr(result.device) == str(result.device)
+    assert repr(result.device) == (
+        "<DeviceSpec ascend910b2: Atlas A2, 24 aic and 48 aiv at 1.8 GHz>"
+    )
+    assert result.trace is not None
+    assert repr(result.trace) == f"<Trace of 1 core: {cycles} cycles at 1.8 GHz>"
+    (lane,) = result.trace.lanes
+    told = f"{len(lane.ops)} micro-ops, {cycles} cycles"
+    assert repr(lane) == f"<LaneTrace aiv 0: {told}>"
+    assert repr(result.call) == "<call of npu_quantize on ascend910b2>"
 
 
 @pytest.mark.parametrize("device", every(A2))

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from npusim.cli.commands.run import Json
+from npusim.cli.commands import completion
+from npusim.cli.commands.run import Json, Settings
 
 __all__ = ["app"]
 
@@ -26,14 +27,20 @@ def list_devices(context: typer.Context, as_json: Json = False) -> None:
 @app.command("show")
 def show_device(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A chip's name, or a file that ends in .toml.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A chip's name, or a file that ends in .toml.",
+            autocompletion=completion.devices,
+        ),
     ],
     sources: Annotated[
         bool, typer.Option("--sources", help="Say of each number where it comes from.")
     ] = False,
+    setting: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Show every number of one chip."""
     from npusim.cli.devices import show_device
 
-    show_device(name, sources, as_json)
+    show_device(name, sources, setting or (), as_json)

@@ -22,7 +22,13 @@ class Format(StrEnum):
     PDF = "pdf"
 
 
-Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `npusim run -o` has written.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN_DIR",
+        help="What `npusim run -o` or `python -m npusim.torch --report` has written.",
+    ),
+]
 Other = Annotated[
     Path | None, typer.Argument(metavar="RUN_DIR2", help="Another run to compare it with.")
 ]
@@ -41,6 +47,16 @@ FormatOption = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
 
 
+Advice = Annotated[
+    bool | None,
+    typer.Option(
+        "--advice/--no-advice",
+        help="Try what would make the run quicker, and begin the page with it. Unless given, "
+        "that is done for all but long runs.",
+    ),
+]
+
+
 def write_report(
     run: Run,
     other: Other = None,
@@ -48,6 +64,7 @@ def write_report(
     kind: FormatOption = Format.HTML,
     force: Force = False,
     level: LevelOption = None,
+    advice: Advice = None,
 ) -> None:
     """Write a report: pictures, an interactive timeline, tables, the numbers of the chip.
 
@@ -55,4 +72,8 @@ def write_report(
     """
     from npusim.cli.report import write_report
 
-    write_report(run, other, output, kind, force, None if level is None else level.value)
+    write_report(
+        *(run, other, output, kind, force),
+        None if level is None else level.value,
+        advice,
+    )

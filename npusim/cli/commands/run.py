@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands import completion
 from npusim.cli.commands.level import LevelOption
 
-__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "Settings", "run_operator"]
 
 
 class TimeScale(StrEnum):
@@ -30,15 +31,27 @@ Operator = Annotated[
     str,
     typer.Argument(
         metavar="OP",
+        autocompletion=completion.operators,
         help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
         "the file is run, with all that stands in it.",
     ),
 ]
 Device = Annotated[
-    str, typer.Option("--device", "-d", help="A chip's name, or a file that ends in .toml.")
+    str,
+    typer.Option(
+        *("--device", "-d"),
+        help="A chip's name, or a file that ends in .toml.",
+        autocompletion=completion.devices,
+    ),
 ]
 Inputs = Annotated[
-    list[str] | None, typer.Option("--input", "-i", metavar="NAME=VALUE", help=INPUT)
+    list[str] | None,
+    typer.Option(
+        *("--input", "-i"),
+        metavar="NAME=VALUE",
+        help=INPUT,
+        autocompletion=completion.tensors,
+    ),
 ]
 Attributes = Annotated[
     list[str] | None,
@@ -47,6 +60,16 @@ Attributes = Annotated[
         "-a",
         metavar="NAME=VALUE",
         help="An attribute: true, false, none, a number or a word.",
+        autocompletion=completion.attributes,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a number of the chip, as `npusim devices show` names it: by a factor as in "
+        "gm.read_bytes_per_s=x2, or to a number, with a unit or without: 3.2e12, 3.2TB/s.",
     ),
 ]
 Output = Annotated[
@@ -110,11 +133,30 @@ CacheOption = Annotated[
 ]
 
 
+AdviceOption = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Say what to change, each piece of advice tried and shown with the time that came "
+        "out: that takes as long as some ten to thirty such runs.",
+    ),
+]
+PathOption = Annotated[
+    bool,
+    typer.Option(
+        "--critical-path",
+        help="Say what the end time hangs on: micro-ops, flags between cores, the slack of pipes "
+        "and when cores were done.",
+    ),
+]
+
+
 def run_operator(
     op: Operator,
     device: Device,
     inputs: Inputs = None,
     attributes: Attributes = None,
+    setting: Settings = None,
     output: Output = None,
     force: Force = False,
     as_json: Json = False,
@@ -128,6 +170,8 @@ def run_operator(
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,
     level: LevelOption = None,
+    advice: AdviceOption = False,
+    critical_path: PathOption = False,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
@@ -138,6 +182,7 @@ def run_operator(
 
     run_operator(
         *(op, device, inputs or [], attributes or []),
+        settings=setting or [],
         output=output,
         force=force,
         as_json=as_json,
@@ -151,4 +196,6 @@ def run_operator(
         every_core=every_core,
         engine=engine,
         cache=cache,
+        advice=advice,
+        critical_path=critical_path,
     )

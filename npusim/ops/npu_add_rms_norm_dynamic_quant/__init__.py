@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction, quantised
+from npusim.ops.npu_add_rms_norm_dynamic_quant.choice import NAMED
 from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import Problem, check
 from npusim.ops.npu_add_rms_norm_dynamic_quant.kernel import build
 from npusim.ops.npu_add_rms_norm_dynamic_quant.reference import reference
@@ -66,10 +67,12 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_add_rms_norm_dynamic_quant",
+    kernel_type="AddRmsNormDynamicQuant",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     torch=(TORCH,),
 )

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_add_rms_norm_quant.choice import NAMED
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem, check
 from npusim.ops.npu_add_rms_norm_quant.kernel import build
 from npusim.ops.npu_add_rms_norm_quant.reference import reference
@@ -60,10 +61,12 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_add_rms_norm_quant",
+    kernel_type=lambda _, p, __: f"AddRmsNormQuant{'V2' if p.per_tensor else ''}",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     torch=(TORCH,),
 )

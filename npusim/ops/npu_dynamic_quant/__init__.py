@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction, quantised
+from npusim.ops.npu_dynamic_quant.choice import NAMED
 from npusim.ops.npu_dynamic_quant.contract import Problem, check
 from npusim.ops.npu_dynamic_quant.kernel import build
 from npusim.ops.npu_dynamic_quant.reference import reference
@@ -76,11 +77,13 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_dynamic_quant",
+    kernel_type="DynamicQuant",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

@@ -57,10 +57,11 @@ QuantMatmulKernelNpuOpApi.cpp:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction, TorchTensor, columns_of
+from npusim.ops.npu_quant_matmul.choice import Template
 from npusim.ops.npu_quant_matmul.contract import Problem, check
 from npusim.ops.npu_quant_matmul.kernel import build
 from npusim.ops.npu_quant_matmul.reference import reference
@@ -101,12 +102,14 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
 
 OPERATOR = Operator(
     name="npu_quant_matmul",
+    kernel_type=lambda _, p, __: f"QuantBatchMatmulV{3 if p.form == 'plain' else 4}",
     document=__doc__,
     check=check,
     earlier=_earlier,
     tile=tile,
     build=build,
     reference=reference,
+    templates=get_args(Template),
     flags_may_stay_up=True,
     torch=(TORCH,),
 )

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction
+from npusim.ops.npu_rms_norm.choice import NAMED
 from npusim.ops.npu_rms_norm.contract import Problem, check
 from npusim.ops.npu_rms_norm.kernel import build
 from npusim.ops.npu_rms_norm.reference import reference
@@ -53,10 +54,12 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_rms_norm",
+    kernel_type="RmsNorm",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
+    templates=NAMED,
     torch=(TORCH,),
 )

@@ -71,12 +71,13 @@ Beyond it:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem, check
 from npusim.ops.npu_weight_quant_batchmatmul.kernel import build
+from npusim.ops.npu_weight_quant_batchmatmul.needs import Template
 from npusim.ops.npu_weight_quant_batchmatmul.reference import reference
 from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, tile
 
@@ -119,12 +120,14 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
 
 OPERATOR = Operator(
     name="npu_weight_quant_batchmatmul",
+    kernel_type="WeightQuantBatchMatmulV2",
     document=__doc__,
     check=check,
     earlier=_earlier,
     tile=tile,
     build=build,
     reference=reference,
+    templates=get_args(Template),
     flags_may_stay_up=True,
     torch=(TORCH,),
 )

@@ -1,0 +1,56 @@
+"""The first thing on a page: what to change, and the time that came out when it was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Protocol
+
+__all__ = ["NOTHING", "Advised", "section"]
+
+NOTHING = "Nothing that was tried gains."
+
+
+class Advised(Protocol):
+    """What a page needs of a piece of advice."""
+
+    @property
+    def text(self) -> str:
+        """What was found, in plain words."""
+
+    @property
+    def change(self) -> str:
+        """What to do; of a what-if, what would have to be otherwise."""
+
+    @property
+    def times(self) -> str:
+        """The times before and after, and what is saved."""
+
+    @property
+    def kind(self) -> str:
+        """`change` for what a caller can do, `what if` for what nobody can."""
+
+
+def section(told: Sequence[Advised] | str) -> str:
+    """The advice for one run as a list, or in a sentence why there is none."""
+    if isinstance(told, str):
+        return f'<p class="note">{escape(told)}</p>'
+    changes = "".join(map(_item, (each for each in told if each.kind == "change")))
+    supposed = "".join(map(_item, (each for each in told if each.kind != "change")))
+    text = f'<ol class="advice">{changes}</ol>' if changes else f"<p>{NOTHING}</p>"
+    if supposed:
+        text += f'<p class="note">What only another chip would change:</p><ul>{supposed}</ul>'
+    return text
+
+
+def _item(each: Advised) -> str:
+    return (
+        f"<li>{escape(_sentence(each.text))}. <b>{escape(_sentence(each.change))}:</b> "
+        f"{escape(each.times)}.</li>"
+    )
+
+
+def _sentence(words: str) -> str:
+    """*words* as a sentence begins, unless they begin with a name in a program."""
+    first = words.partition(" ")[0].rstrip(",:")
+    return words[:1].upper() + words[1:] if first.isalpha() and len(first) > 1 else words

@@ -1,0 +1,88 @@
+"""Changes of how many rows, tokens or requests a call has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from npusim import ops
+from npusim.data.tensor import TensorSpec
+from npusim.reports import style
+from npusim.reports.causes import causes
+from npusim.reports.finish import finishes
+from npusim.run.advice.change import Change, resized
+from npusim.run.advice.weights import PRODUCTS
+from npusim.run.again import Call
+from npusim.run.result import Run
+
+__all__ = ["rows"]
+
+MORE = (2, 4, 8, 16)
+"""How many times as many rows are tried."""
+HARDLY = 1.1
+"""More rows are worth telling if they take at most so many times as long."""
+UNITS = (16, 32, 64, 128, 256)
+"""Fewer rows are tried at these multiples, and at one of the cores."""
+MOST_LEFT = 1 / 8
+"""Of the rows: what may be left over for another call."""
+
+
+def rows(run: Run, call: Call) -> Iterator[Change]:
+    """As many more rows as take hardly longer, or fewer, where few go over the edge of a tile."""
+    first = next(iter(ops.signature(call.operator).parameters), None)
+    x = call.arguments.get(first) if first is not None else None
+    if run.is_own_kernel or not isinstance(x, TensorSpec) or len(x.shape) < 2 or x.transposed:
+        return
+    axis = -2 if call.operator.name in PRODUCTS else 0
+    count = x.shape[axis]
+    assert run.plan is not None
+    cores = run.plan.block_dim
+    fewer = {count // unit * unit for unit in (*UNITS, cores)}
+    for other in sorted({count * times for times in MORE} | fewer):
+        if other == 0 or count * (1 - MOST_LEFT) > other or other == count:
+            continue
+        for arguments in _with_rows(call, first or "", axis, other):
+            yield Change(
+                text=_idle(run) if other > count else f"{count} rows are no whole number of tiles",
+                change=f"pass {other} rows in one call, which hardly takes longer"
+                if other > count
+                else f"pass {other} rows in one call, and the {count - other} left over in another",
+                arguments=arguments,
+                topic="more rows" if other > count else "fewer rows",
+                rows=(count, other),
+                most=HARDLY if other > count else None,
+            )  # fmt: skip
+
+
+def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[dict[str, Any]]:
+    """The call with so many rows: of all tensors that have as many, or of the first one alone."""
+    x = call.arguments[first]
+    count = x.shape[axis]
+    alone = {first: resized(x, axis, other)}
+    together = {
+        name: resized(value, 0, other)
+        for name, value in call.arguments.items()
+        if name != first and isinstance(value, TensorSpec) and value.shape[:1] == (count,)
+    }
+    if together:
+        yield alone | together
+        pertoken = {name: value for name, value in together.items() if "token" in name}
+        matrices = {name: value for name, value in together.items() if len(value.shape) > 1}
+        for some in (pertoken, matrices):
+            if some and some != together:
+                yield alone | some
+    yield alone
+
+
+def _idle(run: Run) -> str:
+    """Why more rows may come for nothing."""
+    words = []
+    for each in finishes(run):
+        took = len(each.done_us)
+        if each.left_out:
+            words.append(f"{each.left_out} of {took + each.left_out} {each.kind} cores get no work")
+        elif each.idle:
+            words.append(f"{each.idle} of {took} {each.kind} cores stand idle in the last wave")
+    launch = sum(each.share for each in causes(run) if each.cause == "launch")
+    words.append(f"launch and completion take {style.percent(launch)} of the time")
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
