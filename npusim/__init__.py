@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from npusim.devices.schema import DeviceSpec
     from npusim.kernel.launch import Kernel
     from npusim.run.result import Run
+    from npusim.sweeps import sweep
     from npusim.trace import Span, Trace
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "devices",
     "ops",
     "run",
+    "sweep",
 ]
 
 HOMES = {
@@ -43,6 +45,7 @@ HOMES = {
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",
     "Trace": "npusim.trace",
+    "sweep": "npusim.sweeps",
 }
 """Public name -> the module that defines it, which is loaded when the name is first used."""
 

@@ -12,7 +12,7 @@ from test_readme import shell
 
 ROOT = Path(__file__).parent.parent
 COURSE, PICTURES = ROOT / "docs" / "course", ROOT / "docs" / "pictures" / "course"
-PAGES = sorted(COURSE.glob("0*.md"))
+PAGES = sorted(COURSE.glob("[01]*.md"))
 MOST_PICTURE_BYTES = 100_000
 
 
@@ -70,9 +70,9 @@ def test_each_picture_is_small_and_shown_once() -> None:
     assert all((PICTURES / name).stat().st_size < MOST_PICTURE_BYTES for name in names)
 
 
-def test_there_are_nine_pages_in_order_and_the_first_page_lists_them() -> None:
+def test_there_are_eleven_pages_in_order_and_the_first_page_lists_them() -> None:
     titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in PAGES]
-    assert [title.split()[1] for title in titles] == [f"{number}." for number in range(1, 10)]
+    assert [title.split()[1] for title in titles] == [f"{number}." for number in range(1, 12)]
     listed = re.findall(r"^\| \[.+?\]\((.+?)\)", (COURSE / "README.md").read_text(), re.MULTILINE)
     assert listed == [page.name for page in PAGES]
 

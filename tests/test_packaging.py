@@ -51,7 +51,7 @@ def test_the_wheel_built_from_the_sdist_holds_every_device_file(built: Path) -> 
     assert {"npusim/py.typed", "npusim/ops/npu_quantize/kernel.py"} <= set(names)
     assert {
         *("npusim/validation/silicon.csv", "npusim/accuracy/simulated.csv"),
-        "npusim/reports/page.js",
+        *("npusim/reports/page.js", "npusim/reports/zoom.js"),
     } <= set(names)
     page = {"page.html", "page.css", "page.js", "map.js"}
     assert {f"npusim/reports/layout_page/{name}" for name in page} <= set(names)

@@ -223,9 +223,8 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             heads = {"query": 4, "key": 1, "cos": 1, "sin": 1}
             return {name: tensor((1, m, count, 64), dtype) for name, count in heads.items()}
         case "npu_fused_infer_attention_score":
-            write = _attention if rng.random() < 0.5 else _attention_in_a_layout
+            write = (_attention, _attention_in_a_layout, _attention_of_int8)[int(rng.integers(3))]
             return write(rng, m, n, str(rng.choice(FLOATS[:2])))
-            return _attention(rng, m, n, str(rng.choice(FLOATS[:2])))
         case "npu_fused_infer_attention_score_v2":
             names = {"actual_seq_lengths": "actual_seq_qlen", "num_heads": "num_query_heads"}
             names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
@@ -235,7 +234,9 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
             return {"x": tensor((m, 2 * n), str(rng.choice(FLOATS[:2]))), "quant_mode": 1}
         case "npu_moe_init_routing_v2":
             where = rng.integers(0, 9, (m, 2), np.int32)
-            return {"x": tensor((m, n), dtype), "expert_idx": where, "expert_num": 9}
+            is_padded = rng.random() < 0.5
+            padded = {"drop_pad_mode": 1, "expert_capacity": k} if is_padded else {}
+            return {"x": tensor((m, n), dtype), "expert_idx": where, "expert_num": 9} | padded
         case "npu_moe_gating_top_k" | "npu_moe_gating_top_k_softmax":
             return {"x": tensor((m, n), dtype), "k": 1}
         case "npu_moe_finalize_routing":
@@ -294,6 +295,38 @@ def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict
         "next_tokens": int(rng.integers(-10, 40)),
         "inner_precise": int(rng.choice([0, 2])),
         "softmax_lse_flag": bool(rng.random() < 0.5),
+    }
+
+
+def _attention_of_int8(rng: Rng, requests: int, keys: int, dtype: str) -> dict[str, Any]:
+    """Attention of a token of some requests to keys and values of int8."""
+    requests = min(requests, 3)
+    heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([32, 64]))
+    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.choice([0, 1]))
+
+    def shape(count: int, length: int) -> tuple[int, ...]:
+        if layout == "BNSD":
+            return requests, count, length, size
+        own = (count, size) if layout == "BSND" else (count * size,)
+        return requests, length, *own
+
+    columns: tuple[int, ...] = {"BSH": (heads * size,), "BSND": (heads, size)}.get(
+        layout, (heads, 1, size)
+    )
+    kind = int(rng.integers(2))
+    scale = tensor_of(rng, (2, *columns) if kind else (2,), dtype)
+    if mode:
+        scale = tensor_of(rng, (2, requests, keys), "float32")
+    return {
+        "query": tensor_of(rng, shape(heads * group, 1), dtype),
+        "key": tensor_of(rng, shape(heads, keys), "int8"),
+        "value": tensor_of(rng, shape(heads, keys), "int8"),
+        "antiquant_scale": scale,
+        "antiquant_mode": mode,
+        "num_heads": heads * group,
+        "num_key_value_heads": heads,
+        "scale": size**-0.5,
+        "input_layout": layout,
     }
 
 

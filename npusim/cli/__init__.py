@@ -25,6 +25,7 @@ from npusim.cli.commands.layout import show_layout
 from npusim.cli.commands.operators import list_operators
 from npusim.cli.commands.report import write_report
 from npusim.cli.commands.run import run_operator
+from npusim.cli.commands.sweep import sweep_operator
 from npusim.cli.commands.validate import validate
 from npusim.data.files import interruptible, reason
 from npusim.data.text import printable
@@ -155,6 +156,7 @@ def _options(
 
 
 app.command("run", no_args_is_help=True)(run_operator)
+app.command("sweep", no_args_is_help=True)(sweep_operator)
 app.command("ops")(list_operators)
 app.command("report", no_args_is_help=True)(write_report)
 app.command("validate")(validate)

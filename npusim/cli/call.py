@@ -11,14 +11,15 @@ from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any
 
-from npusim import ops
+from npusim import devices, ops
 from npusim.cli.operators import is_list, is_tensor
 from npusim.data.errors import shown
+from npusim.devices.schema import DeviceSpec
 from npusim.run.call import find
 from npusim.run.inputs import parse
 from npusim.run.user_kernel import KernelError
 
-__all__ = ["UsageError", "arguments", "attribute", "parameters"]
+__all__ = ["UsageError", "arguments", "attribute", "chip", "parameters", "settings"]
 
 
 MAX_DIGITS = 18
@@ -146,3 +147,27 @@ def attribute(word: str) -> Any:
             )
         return number
     return word
+
+
+# ---- chips ----
+
+
+def settings(words: Iterable[str], command: str) -> dict[str, str]:
+    """The numbers of a chip to change, from the values of `--set`; raises UsageError."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(
+                f"{command}: --set must be KEY=VALUE, not {shown(word)}; write for example "
+                f"--set gm.read_bytes_per_s=x2"
+            )
+        if key in found:
+            raise UsageError(f"{command}: --set {key} must come once; drop one of them")
+        found[key] = value
+    return found
+
+
+def chip(name: str, words: Iterable[str], command: str) -> DeviceSpec:
+    """The chip called *name*, with the numbers changed that *words*, of `--set`, say."""
+    return devices.changed(devices.load(name), settings(words, command))

@@ -1,9 +1,10 @@
-"""`npusim compare`: how far two arrays are apart."""
+"""`npusim compare`: how far two arrays are apart, or the times of two runs of models."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim.cli.call import UsageError
+from npusim.cli.models import are_models, compare_models
 from npusim.cli.screen import json_text, show, table
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor
@@ -23,7 +25,13 @@ __all__ = ["compare_files"]
 
 
 def compare_files(a: str, b: str, as_json: bool) -> None:
-    """Compare what *a* and *b* describe; raises typer.Exit where the accuracy is not reached."""
+    """Compare what *a* and *b* describe; raises typer.Exit where the accuracy is not reached.
+
+    Folders with runs of models are compared by their times.
+    """
+    if are_models([Path(a), Path(b)], "compare"):
+        compare_models(Path(a), Path(b), as_json)
+        return
     found = compare(_array(a), _array(b))
     if as_json:
         typer.echo(json_text(_facts(found)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
 from rich.text import Text
 
 from npusim import devices
+from npusim.cli.call import chip
 from npusim.cli.quantities import bytes_named, hz_named, quantity
 from npusim.cli.screen import json_text, show, table
 from npusim.devices.schema import DeviceSpec
@@ -53,9 +54,9 @@ def _facts(spec: DeviceSpec) -> dict[str, Any]:
     }
 
 
-def show_device(name: str, sources: bool, as_json: bool) -> None:
+def show_device(name: str, sources: bool, settings: Sequence[str], as_json: bool) -> None:
     """Show every number of one chip, with its *sources* or without."""
-    spec = devices.load(name)
+    spec = chip(name, settings, "devices show")
     tree = spec.model_dump(mode="json", exclude={"sources"}, exclude_none=True)
     if as_json:
         if sources:

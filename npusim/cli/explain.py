@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from npusim import devices, ops
-from npusim.cli.call import UsageError, arguments, parameters
+from npusim import ops
+from npusim.cli.call import UsageError, arguments, chip, parameters
 from npusim.cli.operators import described
 from npusim.cli.screen import json_text, show, table
 from npusim.data.tensor import TensorSpec
@@ -22,7 +22,12 @@ __all__ = ["explain_operator"]
 
 
 def explain_operator(
-    op: str, device: str, inputs: Sequence[str], attributes: Sequence[str], as_json: bool
+    op: str,
+    device: str,
+    inputs: Sequence[str],
+    attributes: Sequence[str],
+    settings: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Explain *op*, and a call of it where any of its arguments are given."""
     parameters(op)  # an unknown operator is reported before an unknown device
@@ -31,7 +36,7 @@ def explain_operator(
             f"explain: OP must be an operator, one of {', '.join(ops.names())}, not the kernel "
             f"{op}; use npusim run for a kernel of your own"
         )
-    spec = devices.load(device)
+    spec = chip(device, settings, "explain")
     found = None
     if inputs or attributes:
         call_arguments = arguments(op, inputs, attributes, "explain")

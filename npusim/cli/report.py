@@ -7,11 +7,12 @@ from pathlib import Path
 
 from npusim.check.rules import Place, RuleError, check
 from npusim.chip import Progress
-from npusim.cli import folder
 from npusim.cli.call import UsageError
 from npusim.cli.commands.report import Format
+from npusim.cli.models import are_models, write_page
 from npusim.cli.progress import shown
 from npusim.cli.screen import show
+from npusim.data import folders
 from npusim.data.files import check_place, write
 from npusim.trace import record
 from npusim.trace.record import Record, RecordError
@@ -39,17 +40,27 @@ def write_report(
         raise UsageError(
             f"report: --advice must come with a page, which it is for; leave --format {kind} out"
         )
-    folders = [run] if other is None else [run, other]
+    paths = [run] if other is None else [run, other]
+    if are_models(paths, "report"):
+        if kind != Format.HTML or level is not None or advice:
+            words = f"--format {kind}" if kind != Format.HTML else f"--level {level}"
+            words = "--advice" if advice else words
+            raise UsageError(
+                f"report: the report of a model must be a page that shows all, not {words}; "
+                f"leave that out"
+            )
+        write_page(paths, output or Path("report.html"), force)
+        return
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
-    earlier = folder.Kind("report", f"timeline{_letter(len(folders), 0)}.{kind}", _pictures)
+    earlier = folders.Kind("report", f"timeline{_letter(len(paths), 0)}.{kind}", _pictures)
     if kind in (Format.PNG, Format.SVG):
-        folder.check(target, force, earlier)
+        folders.check(target, force, earlier)
     else:
         check_place(target, force, "report")
     with shown() as progress:
         runs = []
-        for number, path in enumerate(folders):
-            progress("reading", number / len(folders))
+        for number, path in enumerate(paths):
+            progress("reading", number / len(paths))
             runs.append(_timed(path))
         if kind == Format.HTML:
             fill = partial(_write_page, runs, level, advice, progress)
@@ -59,7 +70,7 @@ def write_report(
             write(target, partial(_write_pages, runs, progress), "report", force=force)
             written = str(target)
         else:
-            names = folder.write_with(
+            names = folders.write(
                 partial(_write_pictures, runs, kind, progress), target, earlier, force=force
             )
             written = f"{', '.join(names)} to {target}"

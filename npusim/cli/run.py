@@ -10,24 +10,25 @@ import typer
 from rich.console import RenderableType
 
 import npusim
-from npusim import devices
 from npusim.chip import L2_STATES, L2State, Progress
 from npusim.cli import folder
 from npusim.cli.advice import advice_lines
-from npusim.cli.call import UsageError, arguments, attribute
+from npusim.cli.call import UsageError, arguments, attribute, chip
 from npusim.cli.critical_path import path_tables
 from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
+from npusim.data import folders
 from npusim.exports import Level, Scale
 from npusim.run.result import Run
 from npusim.trace.summary import WORDS
 
-__all__ = ["run_operator"]
+__all__ = ["l2_state", "run_operator"]
 
 
-def _l2(word: str) -> L2State:
+def l2_state(word: str) -> L2State:
+    """What the word of `--l2` says of the L2 at launch."""
     for state in L2_STATES:
         if state == word:
             return state
@@ -73,6 +74,7 @@ def run_operator(
     inputs: list[str],
     attributes: list[str],
     *,
+    settings: list[str],
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -89,16 +91,16 @@ def run_operator(
     if not timing:
         _check_no_times(advice, critical_path)
     call_arguments = arguments(op, inputs, attributes)
-    spec = devices.load(device)
+    spec = chip(device, settings, "run")
     chosen = formats(export, trace_time, level, output is not None, timing)
     if output is not None:
-        folder.check(output, force)
+        folders.check(output, force, folder.RUN)
     with shown() as progress:
         run = npusim.run(
             op,
             **call_arguments,
             device=spec,
-            l2=_l2(l2),
+            l2=l2_state(l2),
             timing=timing,
             progress=progress,
             **options,
@@ -117,6 +119,6 @@ def run_operator(
     if as_json:
         typer.echo(json_text(run.to_json() | more.to_json()))
         return
-    show(summary(run), *more.shown())
+    show(summary(run, settings), *more.shown())
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -22,13 +23,18 @@ __all__ = ["summary"]
 FIRST_VALUES = 12
 
 
-def summary(run: Run) -> Group:
-    """The lines that `npusim run` prints, and a table for each kind of core."""
+def summary(run: Run, settings: Sequence[str] = ()) -> Group:
+    """The lines that `npusim run` prints, and a table for each kind of core.
+
+    *settings* are the numbers of the chip that were changed, as they were typed.
+    """
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
     lines.add_row("operator", run.op)
     lines.add_row("chip", " = ".join((run.device.name, *run.device.aliases)))
+    if settings:
+        lines.add_row("set", ", ".join(settings))
     for name, output in run.outputs.items():
         lines.add_row(name, _output(output))
     if run.template is not None:

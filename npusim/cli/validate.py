@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim import validation
-from npusim.cli import folder
 from npusim.cli.call import UsageError
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show, table
+from npusim.data import folders
 from npusim.data.files import content
 from npusim.validation import Family, Result, Row
 from npusim.validation.errors import SHORT_US
@@ -43,7 +43,7 @@ def validate(
     known = _chosen(validation.read(csv), family)
     rows = known if csv is not None or every_row else validation.sample(known)
     if output is not None:
-        folder.check(output, force, KIND)
+        folders.check(output, force, KIND)
     with shown() as progress:
         results = validation.measure(rows, jobs=jobs, progress=progress)
     families = validation.families(results)
@@ -56,9 +56,7 @@ def validate(
     )
     written = []
     if output is not None:
-        written = folder.write_with(
-            lambda new: _fill(new, results, facts), output, KIND, force=force
-        )
+        written = folders.write(lambda new: _fill(new, results, facts), output, KIND, force=force)
     if as_json:
         typer.echo(facts)
         return
@@ -78,7 +76,7 @@ def _made(where: Path) -> frozenset[str]:
     return frozenset({RECORD, *PICTURES})
 
 
-KIND = folder.Kind("validate", RECORD, _made)
+KIND = folders.Kind("validate", RECORD, _made)
 
 
 def _chosen(rows: tuple[Row, ...], names: Sequence[str]) -> tuple[Row, ...]:

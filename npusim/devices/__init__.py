@@ -7,6 +7,8 @@ A chip of a what-if takes a shipped one and changes a number::
 
     [gm]
     read_bytes_per_s = { value = 3.2e12, source = "twice the HBM", confidence = "assumed" }
+
+or does without a file: `changed(load("Atlas A2"), {"gm.read_bytes_per_s": "x2"})`.
 """
 
 from __future__ import annotations
@@ -35,12 +37,21 @@ from npusim.devices.problems import (
     wrong_keys,
 )
 from npusim.devices.schema import DeviceSpec
+from npusim.devices.settings import SettingError, changed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
-__all__ = ["DeviceError", "listing", "load", "names", "spellings"]
+__all__ = [
+    "DeviceError",
+    "SettingError",
+    "changed",
+    "listing",
+    "load",
+    "names",
+    "spellings",
+]
 
 
 class DeviceError(ValueError):

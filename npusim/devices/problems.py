@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from functools import cache
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -32,6 +33,7 @@ __all__ = [
     "Key",
     "Problem",
     "dotted",
+    "ends",
     "explain",
     "has_key",
     "is_table",
@@ -69,7 +71,7 @@ confidence='vendor file')})
     tree = dict(tree)
     texts = tree.pop("sources", {})
     sources, problems = {}, []
-    for key, node in _ends(tree):
+    for key, node in ends(tree):
         is_number = _is_number(node)
         wrong = _wrong_with(node, texts) if is_number else _wrong_without(key, node)
         if wrong:
@@ -96,11 +98,11 @@ def _is_number(node: object) -> bool:
     return isinstance(node, dict) and not is_table(node)
 
 
-def _ends(tree: dict[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
+def ends(tree: dict[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
     """Every number and every other entry that is not a table, with its key."""
     for name, node in tree.items():
         if is_table(node):
-            yield from _ends(node, (*above, name))
+            yield from ends(node, (*above, name))
         else:
             yield (*above, name), node
 
@@ -194,10 +196,16 @@ def _schema(key: Key) -> Any:
     kind: Any = DeviceSpec
     for name in key:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = get_type_hints(kind, include_extras=True).get(name)
+            kind = _entries(kind).get(name)
         else:
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
     return kind
+
+
+@cache
+def _entries(table: type[BaseModel]) -> dict[str, Any]:
+    """The types of the entries of *table*, by name."""
+    return get_type_hints(table, include_extras=True)
 
 
 def range_of(kind: object) -> Within | None:

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from npusim.data.tensor import TensorSpec
+import numpy as np
+
+from npusim.data.tensor import Tensor, TensorSpec
 from npusim.exports.columns import BASIC, COLUMNS
+from npusim.exports.kernel_names import kernel_name
 from npusim.exports.listing import Listing
 from npusim.exports.measures import Measures, measures
 from npusim.exports.names import Place
@@ -23,7 +26,7 @@ from npusim.exports.tables import write_csv
 from npusim.exports.tally import Tally
 from npusim.run.result import Output, Run
 
-__all__ = ["DETAILS", "write_details", "write_profile"]
+__all__ = ["DETAILS", "cores_of", "details", "profiled_dtype", "write_details", "write_profile"]
 
 MISSING = "NA"
 DETAILS = (
@@ -124,33 +127,46 @@ def write_details(run: Run, path: Path) -> None:
     """Write `kernel_details.csv`: a row a kernel, the first from 0 on, none waits for another."""
     rows, start_us = [], 0.0
     for each in (*run.earlier, run):
-        rows.append(_details(each, start_us))
+        own_us = each.launches[-1].time_us
+        assert own_us is not None
+        rows.append(details(each, kernel_name(each), start_us, own_us))
         start_us += each.time_us or 0.0
     write_csv(path, DETAILS, rows)
 
 
-def _details(run: Run, start_us: float) -> list[Any]:
-    """The kernel of *run* itself, which starts at *start_us*."""
-    own = run.launches[-1]
-    assert own.time_us is not None
+def details(
+    run: Run, name: str, start_us: float, time_us: float, waited_us: float = 0.0
+) -> list[Any]:
+    """The row of the kernel of *run* itself, which profilers call *name*."""
+    assert run.plan is not None
     inputs = [spec for value in run.arguments.values() for spec in _specs(value)]
     outputs = [spec for value in run.outputs.values() for spec in _specs(value)]
-    cores = {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}
-    row: list[Any] = [0, run.op, run.op, cores.get(_kinds(run), "AI_CORE")]
-    row += [f"{start_us:.3f}" if start_us else 0, f"{own.time_us:.3f}", 0, own.block_dim]
+    row: list[Any] = [0, name, run.kernel_type, cores_of(run)]
+    row += [f"{us:.3f}" for us in (start_us, time_us, waited_us)]
+    row.append(run.plan.block_dim)
     for specs in (inputs, outputs):
         row.append(";".join(",".join(map(str, spec.storage_shape)) for spec in specs))
-        row.append(";".join(DTYPES.get(spec.dtype, spec.dtype.upper()) for spec in specs))
+        row.append(";".join(profiled_dtype(spec.dtype) for spec in specs))
         row.append(";".join(spec.layout for spec in specs))
     return row
 
 
+def cores_of(run: Run) -> str:
+    """The profiler's word for the cores that took part."""
+    return {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}.get(_kinds(run), "AI_CORE")
+
+
+def profiled_dtype(name: str) -> str:
+    """What profilers call the type *name*."""
+    return DTYPES.get(name, name.upper())
+
+
 def _specs(value: Output | Any) -> list[TensorSpec]:
-    """The tensors in an argument or an output."""
-    if isinstance(value, tuple):
+    """The tensors in an argument or an output, also those of a list."""
+    if isinstance(value, tuple | list):
         return [spec for part in value for spec in _specs(part)]
     if isinstance(value, TensorSpec):
         return [value]
-    if hasattr(value, "spec"):
+    if isinstance(value, Tensor):
         return [value.spec]
-    return [TensorSpec(value.shape, value.dtype.name)] if hasattr(value, "shape") else []
+    return [TensorSpec(value.shape, value.dtype.name)] if isinstance(value, np.ndarray) else []

@@ -53,6 +53,7 @@ __all__ = [
     "MmadInit",
     "Tables",
     "l1_bytes",
+    "l1_rows",
     "load_data",
 ]
 

@@ -1,12 +1,12 @@
 """The operators, one module or folder each, named after the torch_npu function.
 
-An operator's module declares it: `OPERATOR = Operator(name=..., check=..., tile=..., build=...,
-reference=...)`, see :class:`Operator`; or, in the folder ``families``, as one row of several that a
-kernel serves. `check` holds a call against the contract of a product line
-and returns a :class:`Problem`, `tile` splits it over cores and buffers as the vendor's kernel does
-and returns a :class:`Plan`, `build` writes the programs, and `reference` computes the result on
-whole arrays in plain numpy; `torch` says how torch calls it. To add an
-operator, add its module: nothing else lists it.
+An operator's module declares it: `OPERATOR = Operator(name=..., kernel_type=..., check=...,
+tile=..., build=..., reference=...)`, see :class:`Operator`; or, in the folder ``families``, as one
+row of several that a kernel serves. `check` holds a call against the contract of a product line and
+returns a :class:`Problem`, `tile` splits it over cores and buffers as the vendor's kernel does and
+returns a :class:`Plan`, `build` writes the programs, and `reference` computes the result on whole
+arrays in plain numpy; `kernel_type` is CANN's name of the kernel, and `torch` says how torch calls
+it. To add an operator, add its module: nothing else lists it.
 """
 
 from __future__ import annotations

@@ -76,6 +76,10 @@ EarlierCall = tuple[str, dict[str, Any]]
 """An operator and its arguments."""
 
 
+KernelType = str | Callable[[DeviceSpec, Any, Any], str]
+"""What CANN calls a kernel, or what finds it for a chip, a problem and its plan."""
+
+
 def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:
     return None
 
@@ -92,14 +96,17 @@ def _no_build(_: DeviceSpec, __: Any, ___: Any) -> tuple[Block, ...]:
 class Operator:
     """The declaration of an operator: its functions, and whether the chip has a kernel for it.
 
-    Raises TypeError at definition where an operator of the chip has no kernel, or one of the host
-    has one, and where a function of torch has parameters that the operator does not have.
+    Raises TypeError at definition where an operator of the chip has no kernel or no name for it, or
+    one of the host has either, and where a function of torch has parameters that the operator does
+    not have, or templates that no parameter names.
     """
 
     name: str
     """The torch_npu function's."""
     document: str
     """A sentence, the formula, and what is accepted."""
+    kernel_type: KernelType = ""
+    """CANN's kernel, by the name that the vendor's profilers list as its type."""
     check: Callable[..., Problem]
     """Holds a call, `(spec, **arguments)`, against the contract of a product line."""
     tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
@@ -123,13 +130,13 @@ class Operator:
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""
     templates: tuple[str, ...] = ()
-    """What a parameter `template` may be, on any chip; `check` refuses those that a call or a chip
-    cannot take. None where the rules of the vendor cannot be overruled."""
+    """What its parameter `template` may name, on one chip or another: the vendor's kernels."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 
     def __post_init__(self) -> None:
         self._check_kernel()
+        self._check_templates()
         self._check_torch()
 
     def _check_kernel(self) -> None:
@@ -148,6 +155,19 @@ class Operator:
                 f"{self.name}: an operator with on_host={self.on_host} must have {have}, not "
                 f"{came}; declare what it is"
             )
+        if bool(self.kernel_type) == self.on_host:
+            must, came = ("no", "has one") if self.on_host else ("a", "has none")
+            raise TypeError(
+                f"{self.name}: an operator with on_host={self.on_host} must have {must} "
+                f"kernel_type, but {came}; declare what CANN calls its kernel, if there is one"
+            )
+
+    def _check_templates(self) -> None:
+        if self.templates and "template" not in signature(self).parameters:
+            raise TypeError(
+                f"{self.name}: an operator with templates must have a parameter template, not "
+                f"{', '.join(signature(self).parameters)}; add it"
+            )
 
     def _check_torch(self) -> None:
         known = list(signature(self).parameters) if self.torch else []
@@ -163,6 +183,11 @@ class Operator:
     def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
         """How *problem* is split; None where no kernel runs: on the host, or without elements."""
         return None if problem.is_empty else self.tile(spec, problem)
+
+    def type_of(self, spec: DeviceSpec, problem: Problem, plan: Plan) -> str:
+        """What CANN calls the kernel that runs *problem* as *plan* splits it."""
+        own = self.kernel_type
+        return own if isinstance(own, str) else own(spec, problem, plan)
 
 
 def signature(operator: Operator) -> inspect.Signature:

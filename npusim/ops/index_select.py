@@ -30,7 +30,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator
 from npusim.ops.embedding.contract import Problem, known_types, require_in_range
 from npusim.ops.embedding.kernel import build
-from npusim.ops.embedding.tiling import tile
+from npusim.ops.embedding.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "check", "reference"]
 
@@ -84,8 +84,13 @@ def reference(x: Array, dim: int, index: Array) -> Array:
     return np.take(x, index, axis=dim)
 
 
+def _kernel_type(spec: DeviceSpec, _: Problem, __: Plan) -> str:
+    return "GatherV2" if spec.series == "Atlas inference" else "GatherV3"
+
+
 OPERATOR = Operator(
     name="index_select",
+    kernel_type=_kernel_type,
     document=__doc__,
     check=check,
     tile=tile,

@@ -314,6 +314,7 @@ def _shape(x: TorchTensor) -> tuple[Any, ...]:
 
 OPERATOR = Operator(
     name="npu_anti_quant",
+    kernel_type="AscendAntiQuant",
     document=__doc__,
     check=check,
     tile=tile,

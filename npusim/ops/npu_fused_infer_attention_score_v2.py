@@ -170,6 +170,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name=OP,
+    kernel_type=first.OPERATOR.kernel_type,
     document=__doc__,
     check=check,
     tile=first.tile,

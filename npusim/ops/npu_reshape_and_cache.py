@@ -112,6 +112,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_reshape_and_cache",
+    kernel_type="reshape_and_cache",
     document=__doc__,
     check=check,
     tile=tile,

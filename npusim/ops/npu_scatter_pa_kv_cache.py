@@ -101,6 +101,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_scatter_pa_kv_cache",
+    kernel_type="ScatterPaKvCache",
     document=__doc__,
     check=check,
     tile=tile,

@@ -248,6 +248,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_trans_quant_param",
+    kernel_type="TransQuantParamV2",
     document=__doc__,
     check=check,
     tile=tile,

@@ -1,27 +1,22 @@
 """A report: one HTML file that opens from disk and asks nothing of any network.
 
 It holds the pictures of one run, or of two side by side, as SVG; a timeline to pan, zoom and click;
-tables; and every number of the chip with its source. The interactive part is `page.js`, the looks
-`page.css`; its data are packed into the page (zlib, base64).
+tables; and every number of the chip with its source. The interactive parts are `zoom.js` and
+`page.js`, the looks `page.css`; its data are packed into the page (zlib, base64).
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-import zlib
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from npusim.reports import bounds, timeline
+from npusim.reports import bounds, frame, timeline
 from npusim.reports.advice import Advised, section
 from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.payload import payload
-from npusim.reports.policy import policy
 from npusim.reports.subject import Timed, longest_us, named, trace_of
 from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
 from npusim.trace.record import Record
@@ -40,6 +35,7 @@ SECTIONS = {
     "tables": "Tables",
     "device": "The chip",
 }
+HERE = "npusim.reports"
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
@@ -68,27 +64,17 @@ def report(
         "tables": _columns([_tables(run) for run in runs]),
         "device": devices(runs),
     }
-    links = "".join(f'<a href="#{key}">{SECTIONS[key]}</a>' for key in sections)
-    body = "".join(
-        f'<section id="{key}"><h2>{SECTIONS[key]}</h2>{part}</section>'
-        for key, part in sections.items()
-    )
     found = "".join(
         f'<p class="finding">{escape(bounds.finding(run))}</p>'
         if len(runs) == 1
         else f'<p class="finding"><b>{letter}</b> {escape(bounds.finding(run))}</p>'
         for letter, run in zip("AB", runs, strict=False)
     )
-    title, script = escape(" against ".join(names)), _file("page.js")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
-        f'<title>npusim: {title}</title><link rel="icon" href="data:,">'
-        f"<style>{_file('page.css')}</style></head><body>"
-        f"<h1>{title}</h1>{found}<nav>{links}</nav>{body}"
-        f"<script>{script}</script></body></html>\n"
-    )
+    shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
+    body = frame.sections(shown)
+    script = frame.text_of(HERE, "zoom.js") + frame.text_of(HERE, "page.js")
+    styles = frame.text_of(HERE, "page.css")
+    return frame.document(" against ".join(names), styles, script, found + body)
 
 
 def glimpse(line: str, run: Timed | None) -> str:
@@ -98,10 +84,6 @@ def glimpse(line: str, run: Timed | None) -> str:
         return text
     shown = (timeline.PICTURE, bounds.PICTURE)
     return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
-
-
-def _file(name: str) -> str:
-    return (files("npusim.reports") / name).read_text(encoding="utf-8")
 
 
 def _columns(parts: Sequence[str], *, wide: bool = False) -> str:
@@ -134,19 +116,8 @@ def _timeline(run: Record, number: int, end_us: float, level: Level | None) -> s
     note = ""
     if data["level"] == "summary":
         note = f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>'
-    text = json.dumps(data, separators=(",", ":"))
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    return (
-        f'{note}<div class="timeline" data-source="trace{number}"><div class="bar">'
-        '<button data-act="in">+</button><button data-act="out">&minus;</button>'
-        '<button data-act="all">all</button>'
-        '<input type="search" placeholder="mnemonic, buffer, tensor" aria-label="search">'
-        '<button data-act="next">find next</button><span class="where"></span></div>'
-        f'<div class="view"><canvas tabindex="0" aria-label="timeline of {escape(named(run))}">'
-        "</canvas></div>"
-        '<div class="details" aria-live="polite"></div></div>'
-        f'<script type="application/octet-stream" id="trace{number}">{packed}</script>'
-    )
+    search = "mnemonic, buffer, tensor"
+    return note + frame.timeline(number, data, named(run), search)
 
 
 # ---- pictures ----

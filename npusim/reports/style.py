@@ -22,15 +22,19 @@ __all__ = [
     "LABEL_POINTS",
     "PIPES",
     "TEXT_POINTS",
+    "Look",
     "bare",
     "cores_named",
     "header",
     "legend_below",
+    "look",
     "new_axes",
     "percent",
     "plain",
     "points",
     "rate_named",
+    "size_named",
+    "span_named",
     "time_named",
     "tint",
     "title",
@@ -51,6 +55,17 @@ COLORS: dict[Pipe, str] = {
 PIPES: tuple[Pipe, ...] = tuple(COLORS)
 """From top to bottom: the way of the data through a core."""
 
+# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: told apart by
+# every kind of colour vision, the more so with a marker of their own.
+MANY_COLORS = (
+    *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
+    *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
+)
+MARKERS = "os^Dv<>PXphdH8"
+
+Look = tuple[str, str]
+"""A colour and a marker."""
+
 INK = "#222222"
 GRID = "#DDDDDD"
 TITLE_POINTS = 12.0
@@ -69,6 +84,11 @@ LONG_TITLE = 90
 
 MAX_RUNS = 4
 """Runs of cores that a label lists before it only counts."""
+
+
+def look(place: int) -> Look:
+    """How the one at *place* of many things is drawn, so that it is told from the others."""
+    return MANY_COLORS[place % len(MANY_COLORS)], MARKERS[place % len(MARKERS)]
 
 
 def new_axes() -> Axes:
@@ -134,6 +154,29 @@ def rate_named(bytes_per_s: float) -> str:
     if bytes_per_s >= 1e12:
         return f"{bytes_per_s / 1e12:.4g} TB/s"
     return f"{bytes_per_s / 1e9:.4g} GB/s"
+
+
+def span_named(us: float) -> str:
+    """A time that may be long, as text.
+
+    >>> span_named(0.5), span_named(162.853), span_named(15123.4), span_named(2.5e6)
+    ('0.50 us', '162.9 us', '15.12 ms', '2.50 s')
+    """
+    if us < 1e3:
+        return time_named(us)
+    return f"{us / 1e3:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+
+
+def size_named(nbytes: float) -> str:
+    """How many bytes moved.
+
+    >>> size_named(0), size_named(1536), size_named(15.23e9)
+    ('0 B', '1.54 kB', '15.2 GB')
+    """
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if nbytes >= 10**power:
+            return f"{nbytes / 10**power:.3g} {unit}"
+    return f"{nbytes:.0f} B"
 
 
 def bare(ax: Axes) -> None:

@@ -53,7 +53,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[
 
 
 def _is_amount(value: Cell) -> bool:
-    return re.match(r"[<+-]? ?\d", str(value)) is not None
+    return value == "" or re.match(r"[<+-]? ?\d", str(value)) is not None
 
 
 def facts(runs: Sequence[Record]) -> str:

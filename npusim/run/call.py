@@ -59,7 +59,7 @@ def play(
     problem = _checked(operator, spec, bound, l2)
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
-    arguments = {name: without_values(value) for name, value in bound.items()}
+    arguments = _described(bound, problem)
     seen = {name: bound[name] for name in operator.seen_by_kernel if name in bound}
     call = Call(asked, operator, spec, arguments | seen, options)
     task = Task(operator, spec, problem, progress, stored_in(options.cache))
@@ -78,8 +78,17 @@ def play(
     is_own = isinstance(problem, user_kernel.UserProblem)
     return Run(
         *(op, spec, arguments, l2, icache, outputs, task.plan, trace, options.timing),
-        *(earlier, is_own, call),
+        *(earlier, is_own, operator.type_of(spec, problem, task.plan), call),
     )
+
+
+def _described(bound: dict[str, Any], problem: ops.Problem) -> dict[str, Any]:
+    """*bound* without values; an array that the kernel takes as a transposed matrix is one."""
+    found = {name: without_values(value) for name, value in bound.items()}
+    for operand in problem.inputs:
+        if operand.spec.transposed and isinstance(bound.get(operand.name), np.ndarray):
+            found[operand.name] = replace(found[operand.name], transposed=True)
+    return found
 
 
 def _computed(

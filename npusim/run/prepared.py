@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from npusim import chip, ops
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.run.call import Options, bind, find, play
 from npusim.run.result import Run
 from npusim.run.task import Task
 
-__all__ = ["Prepared", "prepared"]
+__all__ = ["Prepared", "by_operand", "prepared"]
 
 
 class Prepared:
@@ -38,6 +38,13 @@ class Prepared:
         placed = {operand.name: operand.place().data for operand in problem.inputs}
         self._placed = {name: data for name, data in placed.items() if data is not None}
         """Operand -> its bytes; those of arrays are of the first call."""
+        self._as_they_lie = {
+            name
+            for name, spec in self._specs.items()
+            if name in self._placed and spec.layout == "ND" and not spec.transposed
+            if spec.element is not INT4
+        }
+        """Operands whose contiguous arrays are their bytes."""
         self._outputs = [
             (name, spec, allocated_bytes(spec.nbytes), slice(0, spec.nbytes))
             for name, spec in problem.outputs.items()
@@ -50,10 +57,12 @@ class Prepared:
         return own + self._task.nbytes(self.run.trace)
 
     def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """What comes out for *arrays*, parameter by parameter; shapes and types are not checked."""
+        """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
         data = dict(self._placed)
         for name, array in arrays.items():
-            if name in data:
+            if name in self._as_they_lie and array.flags.c_contiguous:
+                data[name] = array.reshape(-1).view(np.uint8)
+            elif name in data:
                 # As the first one was: a transposed matrix goes there as it lies.
                 placed = Operand(name, self._specs[name], array).place().data
                 assert placed is not None
@@ -92,9 +101,23 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Prepared |
     return Prepared(run, task, problem)
 
 
+def by_operand(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if not isinstance(value, list):
+            found[name] = value
+        elif len(value) == 1:
+            found[name] = value[0]
+        else:
+            found |= {f"{name}[{place}]": part for place, part in enumerate(value)}
+    return found
+
+
 def _is_as_given(operand: Operand, bound: Mapping[str, Any]) -> bool:
     """Whether *operand* is an array of the call, or made of an attribute."""
-    if operand.name not in bound:
+    given = by_operand(bound)
+    if operand.name not in given:
         return False
-    argument = bound[operand.name]
+    argument = given[operand.name]
     return argument is operand.array or not isinstance(argument, np.ndarray | Tensor | TensorSpec)

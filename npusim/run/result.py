@@ -57,6 +57,8 @@ class Run:
     """
     is_own_kernel: bool = False
     """Whether a function of one's own wrote the kernel, and no operator of npusim."""
+    kernel_type: str | None = None
+    """What CANN calls the kernel; None when no kernel ran."""
     call: Call | None = None
     """What was asked, so that it can be asked once more with a change; None where no kernel ran."""
 

@@ -38,7 +38,7 @@ from npusim.trace.archive import Archive, DamageError, save
 from npusim.trace.programs import Count, LaneRow, lane_row
 from npusim.trace.times import arrays_of, lane_of, names_of
 
-__all__ = ["MOST_BYTES", "VARIABLE", "StoreError", "Stored", "digest_of", "stored_in"]
+__all__ = ["MOST_BYTES", "VARIABLE", "StoreError", "Stored", "digest_of", "own_digest", "stored_in"]
 
 VARIABLE = "NPUSIM_CACHE"
 """The environment variable that names the folder where a call names none."""
@@ -48,7 +48,8 @@ MARK = b"npusim times 1\n"
 """Begins every file of ours; the number is that of what follows."""
 HEAD = "head"
 NAME = re.compile(r"times-[0-9a-f]{64}\.npz")
-SOURCES = frozenset((".py", ".c", ".h", ".so", ".pyd"))
+BUILT = frozenset((".so", ".pyd"))
+SOURCES = frozenset((".py", ".c", ".h")) | BUILT
 """Files on whose contents times may depend; chips are told by their numbers."""
 
 
@@ -207,7 +208,7 @@ def digest_of(key: Hashable) -> str:
 
     It is the same in every process. Raises TypeError for what has no such digest.
     """
-    found = sha256(_own_digest())
+    found = sha256(own_digest())
     for piece in _pieces(key):
         found.update(len(piece).to_bytes(8, "little"))
         found.update(piece)
@@ -247,12 +248,16 @@ def _is_own_function(value: object) -> TypeGuard[FunctionType]:
 
 
 @cache
-def _own_digest() -> bytes:
-    """Of npusim as it is installed: its version, and what its files hold."""
+def own_digest(*, with_built: bool = True) -> bytes:
+    """Of npusim as it is installed: its version, and what its files hold.
+
+    Unless *with_built*, of its sources alone, which are the same on every machine.
+    """
+    known = SOURCES if with_built else SOURCES - BUILT
     found = sha256(version("npusim").encode())
     above = Path(npusim.__file__).parent
     for path in sorted(above.rglob("*")):
-        if path.suffix in SOURCES and path.is_file():
+        if path.suffix in known and path.is_file():
             found.update(f"\0{path.relative_to(above).as_posix()}\0".encode())
             found.update(sha256(path.read_bytes()).digest())
     return found.digest()

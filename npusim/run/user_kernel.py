@@ -142,6 +142,7 @@ def operator(function: KernelFunction) -> Operator:
     return Operator(
         name=kernel.name,
         document=inspect.getdoc(function) or "",
+        kernel_type=kernel.name,
         check=kernel.check,
         tile=kernel.tile,
         build=kernel.build,

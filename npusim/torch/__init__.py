@@ -15,11 +15,15 @@ Importing this package changes nothing and does not import torch.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from npusim import devices
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["DEFAULT_DEVICE", "install"]
+if TYPE_CHECKING:
+    from npusim.torch.recording import Recording
+
+__all__ = ["DEFAULT_DEVICE", "install", "record"]
 
 DEFAULT_DEVICE = "ascend910b2"
 
@@ -57,3 +61,20 @@ def install(
 
     card.insert(spec, values=values)
     return card.name()
+
+
+def record(title: str = "model") -> Recording:
+    """Keep what the card launches, to read it as a report; call :func:`install` before.
+
+    ::
+
+        with npusim.torch.record("decode step") as recorded:
+            model(token)
+        print(recorded.summary())
+        recorded.write("report")
+
+    Raises RuntimeError where no card is simulated.
+    """
+    from npusim.torch.recording import Recording
+
+    return Recording(title)

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 from npusim import torch as drop_in
 from npusim.data.files import FileError
+from npusim.data.folders import FolderError
 from npusim.data.text import printable
 from npusim.devices import DeviceError
 
 if TYPE_CHECKING:
     from npusim.torch.clock import Event
+    from npusim.torch.recording import Recording
 
 USAGE = (
-    "python -m npusim.torch [--device NAME] [--shapes] [--trace DIR] [--force] [-q] "
+    "python -m npusim.torch [--device NAME] [--shapes] [--report DIR] [--trace DIR] [--force] [-q] "
     "(script.py | -m module | -c code)"
 )
-WITH_VALUE = ("--device", "--trace")
+WITH_VALUE = ("--device", "--report", "--trace")
 
 
 def main(argv: list[str]) -> None:
@@ -40,41 +42,78 @@ def main(argv: list[str]) -> None:
         sys.exit(1)
 
     # Only now may torch be imported.
-    from npusim.torch import trace
     from npusim.torch.clock import clock
 
-    folder = Path(options.trace) if options.trace else None
-    if folder is not None:
-        try:
-            trace.check(folder, options.force)
-        except FileError as error:
-            _tell(str(error))
-            sys.exit(1)
-    events = clock.record() if folder is not None else []
+    kept = _Kept(options, device, theirs)
+    try:
+        kept.begin()
+    except (FileError, FolderError) as error:
+        _tell(str(error))
+        sys.exit(1)
     if not options.quiet:
         _tell(f"simulating {device}")
     try:
         run(theirs)
     finally:
-        if folder is not None:
-            clock.stop(events)
-            _leave(events, folder, device, options.force)
+        kept.leave()
         if not options.quiet:
             sys.stdout.flush()
             _tell("\n".join((clock.summary(), *clock.accuracy())))
 
 
-def _leave(events: list[Event], folder: Path, device: str, force: bool) -> None:
-    """Write the trace; where that fails, the exit code is 1 unless the script failed before."""
-    from npusim.torch import trace
+class _Kept:
+    """What the command line asks to be kept of a script: a trace, a report, both or nothing."""
 
-    has_failed = sys.exc_info()[0] is not None
-    try:
-        trace.write(events, folder, device, force=force)
-    except FileError as error:
-        _tell(str(error))
-        if not has_failed:
-            sys.exit(1)
+    def __init__(self, options: argparse.Namespace, device: str, words: list[str]) -> None:
+        self._device, self._force = device, options.force
+        # A script may go elsewhere.
+        self._trace = Path(options.trace).absolute() if options.trace else None
+        self._report = Path(options.report).absolute() if options.report else None
+        self._events: list[Event] = []
+        self._recording: Recording | None = None
+        self._title = "-c" if words[0] == "-c" else Path(words[words[0] == "-m"]).name
+
+    def begin(self) -> None:
+        """Keep what happens from here on. Raises FileError or FolderError, before it takes time."""
+        from npusim.data import folders
+        from npusim.reports import model
+        from npusim.torch import trace
+        from npusim.torch.clock import clock
+
+        if self._report is not None:
+            folders.check(self._report, self._force, model.kind())
+            if self._trace is not None and self._trace.is_relative_to(self._report):
+                raise FolderError(
+                    f"npusim.torch: --trace must name a folder outside that of --report, not "
+                    f"{self._trace}; name another"
+                )
+        if self._trace is not None:
+            trace.check(self._trace, self._force)
+            self._events = clock.record()
+        if self._report is not None:
+            from npusim.torch.recording import Recording
+
+            self._recording = Recording(self._title)
+            self._recording.__enter__()
+
+    def leave(self) -> None:
+        """Write it; where that fails, the exit code is 1 unless the script failed before."""
+        from npusim.reports import model
+        from npusim.torch import trace
+        from npusim.torch.clock import clock
+
+        has_failed = sys.exc_info()[0] is not None
+        clock.stop(self._events)
+        try:
+            if self._trace is not None:
+                trace.write(self._events, self._trace, self._device, force=self._force)
+            if self._report is not None and self._recording is not None:
+                self._recording.__exit__()
+                model.write(self._recording.run, self._report, model.kind(), force=self._force)
+        except (FileError, FolderError) as error:
+            _tell(str(error))
+            if not has_failed:
+                sys.exit(1)
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -112,9 +151,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", default=drop_in.DEFAULT_DEVICE, help="a chip or a product line (%(default)s)"
     )
+    parser.add_argument(
+        "--report",
+        metavar="DIR",
+        help="write report.html, the tables as CSV and JSON, and the record into DIR",
+    )
     parser.add_argument("--trace", metavar="DIR", help="write trace_view.json into DIR")
     parser.add_argument(
-        "--force", action="store_true", help="let --trace replace an earlier trace_view.json"
+        "--force", action="store_true", help="let --report and --trace replace earlier ones"
     )
     parser.add_argument(
         "--shapes",

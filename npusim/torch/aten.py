@@ -1,51 +1,63 @@
 """Operations of torch itself that a kernel of the card computes.
 
 Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
-bits and time, where the operator takes the call: tensors of one type that it knows, of shapes that
-it broadcasts. A view is copied first, by kernels of its own (:mod:`npusim.torch.views`). In place,
-a kernel writes to the tensor itself, which must be contiguous. All other calls run on the host, as
+bits and time, where an operator takes the call. Tensors of two types are cast to one before it,
+and a view is copied first, by kernels of its own (:mod:`npusim.torch.views`). In place, a kernel
+writes to the tensor itself, which must be contiguous. All other calls run on the host, as
 operations without a kernel do, and those with `out=`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from npusim.torch import products
+from npusim.torch import arguments, card, products, shapes
+from npusim.torch.arguments import FLOATS
 from npusim.torch.fallback import HostOp, is_on_host
-from npusim.torch.kernels import Given, launch, takes
-from npusim.torch.relabel import overwrite
-from npusim.torch.views import contiguous, copied, is_plain
+from npusim.torch.kernels import Given, launch, takes, tensors_of
+from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.views import cast, contiguous, copied, is_plain
 
 __all__ = ["kernels"]
 
 Take = Callable[..., Given | None]
 """The arguments of an operation as the operator takes them; None where it does not."""
-REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
-FLOATS = REALS[:3]
 MULTIPLIED = (torch.float32, torch.float16, torch.int32)
-SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
-MOST_SELECTED = 1 << 14
-"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
+MOST_JOINED = 32
+"""Tensors of one ConcatD (aclnn_cat.cpp)."""
 
 
-class CardOp:
+class CardOp(ABC):
     """An operation of torch with an operator of npusim."""
 
-    __slots__ = ("_host", "_name", "_take")
+    __slots__ = ("_host", "_name")
 
-    def __init__(self, op: Any, name: str, take: Take) -> None:
-        self._host, self._name, self._take = HostOp(op), name, take
+    def __init__(self, op: Any, name: str) -> None:
+        self._host, self._name = HostOp(op), name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         found = None if is_on_host() else self.on_card(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 
+    @abstractmethod
     def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         """The result of the kernel; None where none takes the call."""
+
+
+class KernelOp(CardOp):
+    """One whose arguments become the operator's."""
+
+    __slots__ = ("_take",)
+
+    def __init__(self, op: Any, name: str, take: Take) -> None:
+        super().__init__(op, name)
+        self._take = take
+
+    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
         return _launched(self._name, self._take(*args, **kwargs))
 
 
@@ -53,20 +65,22 @@ def _launched(name: str, given: Given | None) -> torch.Tensor | None:
     """What operator *name* makes of *given*, views copied first; None where it does not take it."""
     if given is None:
         return None
-    tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+    tensors = tensors_of(given)
     if not all(map(is_plain, tensors)) or not takes(name, given):
         return None
-    found = launch(
-        name,
-        {
-            key: contiguous(value) if isinstance(value, torch.Tensor) else value
-            for key, value in given.items()
-        },
-    )
-    return found.view(torch.bool) if name in COMPARISONS else found
+    if not all(x.is_contiguous() for x in tensors):
+        given = {key: _in_rows(value) for key, value in given.items()}
+    found = launch(name, given)
+    return found.view(torch.bool) if name in GIVE_BOOL else found
 
 
-class MultipleOp(CardOp):
+def _in_rows(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return contiguous(value)
+    return list(map(contiguous, value)) if isinstance(value, list) else value
+
+
+class MultipleOp(KernelOp):
     """A sum or difference, with a factor of the second operand: one kernel for both.
 
     Of bfloat16 there are two, and factor and product are rounded to it (aclnnAdd and aclnnSub of
@@ -74,24 +88,87 @@ class MultipleOp(CardOp):
     """
 
     def on_card(self, x: Any, other: Any, *, alpha: Any = 1) -> Any:
-        given = self._take(x, other)
-        if alpha == 1 or given is None:
-            return _launched(self._name, given)
+        if alpha == 1:
+            return _launched(self._name, self._take(x, other))
+        given = arguments.two(x, other)
+        if given is None:
+            return None
+        x, other = given["x"], given["other"]
         if x.dtype == torch.bfloat16 and isinstance(other, torch.Tensor):
-            return _launched(self._name, self._take(x, torch.mul(other, alpha)))
+            return _launched(self._name, {"x": x, "other": torch.mul(other, alpha)})
         sign = -1 if self._name == "sub" else 1
         is_known = x.dtype in MULTIPLIED
         return _launched("axpy", given | {"alpha": sign * alpha}) if is_known else None
 
 
-class SumOp(CardOp):
-    """The same along an axis, which may stay as one of length 1."""
+class ReductionOp(CardOp):
+    """A number along one axis, along several that follow each other, or of all there is.
 
-    def on_card(self, x: Any, dim: Any = (), keepdim: Any = False, **kwargs: Any) -> Any:
-        found = super().on_card(x, dim, **kwargs)
-        if found is None or not keepdim:
-            return found
-        return found.unsqueeze(dim[0] if isinstance(dim, list | tuple) else dim)
+    A type that is asked for is that of a cast first. That axes which follow each other are reduced
+    as one is assumed.
+    """
+
+    def on_card(
+        self, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> torch.Tensor | None:
+        axes = _axes(x, dim)
+        if not axes or axes != [*range(axes[0], axes[-1] + 1)] or not is_plain(x):
+            return None
+        if dtype not in (None, x.dtype):
+            x = arguments.as_type(x, dtype)
+        if x is None or x.dtype not in FLOATS:
+            return None
+        shape = [1 if place in axes else size for place, size in enumerate(x.shape)]
+        given = contiguous(x).flatten(axes[0], axes[-1]) if len(axes) > 1 else x
+        found = _launched(self._name, {"x": given, "dim": axes[0]})
+        if found is None:
+            return None
+        if self._name == "argmax":
+            found = _as_int64(found)
+        return found.view(shape) if keepdim else found
+
+
+def _axes(x: torch.Tensor, dim: Any) -> list[int]:
+    """The axes that *dim* names, in order; all of them where it names none. A number has none."""
+    if x.dim() == 0:
+        return []
+    dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
+    return sorted(each % x.dim() for each in dims or range(x.dim()))
+
+
+def _as_int64(indices: torch.Tensor) -> torch.Tensor:
+    """*indices* as torch has them, which the kernel is assumed to write itself."""
+    if card.computes_values():
+        return to_npu(to_host(indices).long())
+    return shapes.like(torch.empty(indices.shape, dtype=torch.int64, device="meta"))
+
+
+class JoinOp(CardOp):
+    """`cat`: empty tensors are left out, others are cast to one type; of one, a copy is left."""
+
+    def on_card(self, tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
+        full = [x for x in tensors if x.numel()]
+        if not 0 < len(full) <= MOST_JOINED or not all(map(is_plain, full)):
+            return None
+        if full[0].dim() != max(x.dim() for x in tensors):
+            return None
+        if len(full) == 1:
+            return copied(full[0], torch.contiguous_format) if _is_one_type(tensors) else None
+        if full[0].dtype == torch.bool and _is_one_type(tensors):
+            found = self.on_card([x.view(torch.uint8) for x in full], dim)
+            return None if found is None else found.view(torch.bool)
+        cast_to = full[0].dtype
+        if not _is_one_type(tensors):
+            for x in tensors:
+                cast_to = torch.promote_types(cast_to, x.dtype)
+        given = [x if x.dtype == cast_to else arguments.as_type(x, cast_to) for x in full]
+        if any(x is None for x in given):
+            return None
+        return _launched(self._name, {"tensors": given, "dim": dim})
+
+
+def _is_one_type(tensors: list[torch.Tensor]) -> bool:
+    return len({x.dtype for x in tensors}) == 1
 
 
 class InPlaceOp:
@@ -107,6 +184,8 @@ class InPlaceOp:
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
         is_on_card = fits and not is_on_host()
         found = self._kernel.on_card(x, *args, **kwargs) if is_on_card else None
+        if found is not None and found.dtype != x.dtype:
+            found = cast(found, x.dtype) if torch.can_cast(found.dtype, x.dtype) else None
         if found is None:
             return self._host(x, *args, **kwargs)
         overwrite(x, found)
@@ -136,11 +215,13 @@ class CopyOp:
 
 def kernels() -> dict[str, Callable[..., Any]]:
     """Operation of aten -> its kernel for the card."""
-    known = {
+    known: dict[str, CardOp] = {
         full: kind(_named(full), name, take)
-        for kind, table in ((CardOp, _TABLE), (MultipleOp, _MULTIPLES), (SumOp, _SUMS))
+        for kind, table in ((KernelOp, _TABLE), (MultipleOp, _MULTIPLES))
         for full, (name, take) in table.items()
     }
+    known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
+    known["cat"] = JoinOp(_named("cat"), "concat")
     found: dict[str, Callable[..., Any]] = {**known, **products.kernels(), "clone": CopyOp()}
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
@@ -154,118 +235,46 @@ def _named(full: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-# ---- arguments ----
-
-
-def _one(x: torch.Tensor, **_: Any) -> Given | None:
-    return {"x": x} if x.dtype in REALS else None
-
-
-def _two(x: Any, other: Any) -> Given | None:
-    if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
-        return None
-    number = _number(other)
-    if number is None:
-        return {"x": x, "other": other} if other.dtype == x.dtype else None
-    is_whole = isinstance(number, int)
-    return {"x": x, "other": number} if is_whole or x.dtype in FLOATS else None
-
-
-def _floats(x: Any, other: Any) -> Given | None:
-    """Division: torch makes floats of integers first."""
-    return _two(x, other) if isinstance(x, torch.Tensor) and x.dtype in FLOATS else None
-
-
-def _number(value: Any) -> int | float | None:
-    """*value* if it is a number, or a tensor of the host that torch made of one; else None."""
-    if isinstance(value, torch.Tensor):
-        is_number = value.dim() == 0 and not value.is_npu
-        value = value.item() if is_number else None
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_real else None
-
-
-def _bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Given | None:
-    """Both bounds as torch promotes them: those of whole numbers must be whole too."""
-    bounds = [_number(bound) for bound in (low, high) if bound is not None]
-    if x.dtype not in REALS or None in bounds:
-        return None
-    is_whole = all(isinstance(bound, int) for bound in bounds)
-    return {"x": x, "low": low, "high": high} if is_whole or x.dtype in FLOATS else None
-
-
-def _where(condition: Any, x: Any, other: Any) -> Given | None:
-    given = _two(x, other)
-    if given is None or not condition.is_npu or condition.dtype != torch.bool:
-        return None
-    return {"condition": condition.view(torch.uint8)} | given
-
-
-def _rows(x: torch.Tensor, dim: Any = (), *rest: Any, **more: Any) -> Given | None:
-    """Along one axis, without a type."""
-    dims = dim if isinstance(dim, list | tuple) else [dim]
-    if any((*rest, *more.values())) or len(dims) != 1 or x.dtype not in FLOATS:
-        return None
-    return {"x": x, "dim": dims[0]}
-
-
-def _table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> Given | None:
-    """What else there is is about gradients."""
-    is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
-    return {"weight": weight, "indices": indices} if is_known else None
-
-
-def _selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
-    is_known = x.dtype in SELECTED and index.dtype in (torch.int32, torch.int64)
-    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
-    return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
-
-
-def _joined(tensors: list[torch.Tensor], dim: int = 0) -> Given | None:
-    """Two tensors, as many as the operator takes."""
-    if len(tensors) != 2 or tensors[0].dtype != tensors[1].dtype:
-        return None
-    return {"x": tensors[0], "other": tensors[1], "dim": dim}
-
-
-def _filled(x: torch.Tensor, value: Any = 0) -> Given | None:
-    number = _number(value)
-    is_real = x.dtype in FLOATS and number is not None
-    return {"x": x, "value": number} if is_real or isinstance(number, int) else None
-
-
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+LOGIC = ("logical_and", "logical_or")
+GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
 _TABLE: dict[str, tuple[str, Take]] = {
-    **{name: (name, _one) for name in _OF_ONE},
-    **{f"{name}.Tensor": (name, _two) for name in ("mul", *COMPARISONS)},
-    **{f"{name}.Scalar": (name, _two) for name in COMPARISONS},
-    **{name: (name, _two) for name in ("maximum", "minimum")},
-    "div.Tensor": ("div", _floats),
-    "clamp": ("clamp", _bounded),
-    "where.self": ("where", _where),
-    "_softmax": ("softmax", _rows),
-    "_log_softmax": ("log_softmax", _rows),
-    "cat": ("concat", _joined),
-    "embedding": ("embedding", _table),
-    "index_select": ("index_select", _selected),
-    **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", _filled)),
+    **{name: (name, arguments.one) for name in _OF_ONE},
+    **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
+    **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
+    **{name: (name, arguments.two) for name in ("maximum", "minimum")},
+    **{name: (name, arguments.flags) for name in LOGIC},
+    "bitwise_and.Tensor": ("logical_and", arguments.flags),
+    "bitwise_or.Tensor": ("logical_or", arguments.flags),
+    **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
+    "mul.Tensor": ("mul", arguments.mixed),
+    "div.Tensor": ("div", arguments.quotient),
+    "pow.Tensor_Scalar": ("pow", arguments.power),
+    "clamp": ("clamp", arguments.bounded),
+    "where.self": ("where", arguments.where),
+    "_softmax": ("softmax", arguments.rows),
+    "_log_softmax": ("log_softmax", arguments.rows),
+    "embedding": ("embedding", arguments.table),
+    "index_select": ("index_select", arguments.selected),
+    **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", arguments.filled)),
 }
 """Operation of aten -> the operator, and how its arguments become the operator's."""
 _MULTIPLES: dict[str, tuple[str, Take]] = {
-    f"{name}.Tensor": (name, _two) for name in ("add", "sub")
+    "add.Tensor": ("add", arguments.mixed),
+    "sub.Tensor": ("sub", arguments.two),
 }
 """The same with a factor of the second operand."""
-_SUMS: dict[str, tuple[str, Take]] = {
-    "sum.dim_IntList": ("sum", _rows),
-    "mean.dim": ("mean", _rows),
-    "amax": ("amax", _rows),
+_REDUCTIONS = {
+    **dict.fromkeys(("sum", "sum.dim_IntList"), "sum"),
+    **dict.fromkeys(("mean", "mean.dim"), "mean"),
+    **{name: name for name in ("amax", "argmax")},
 }
-"""The same for operations along an axis."""
+"""Operation along axes -> the operator."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),
     *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),
-    *("fill.Scalar", "fill.Tensor", "zero"),
+    *("clamp", "fill.Scalar", "fill.Tensor", "zero"),
 )
 """Those that also write over their first tensor."""

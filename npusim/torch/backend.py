@@ -25,7 +25,9 @@ from typing import Any, Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import accelerator, aten, autocast, formats, npu, pinned, shapes
+from npusim.torch import accelerator, aten, attention, autocast, formats, npu, pinned, shapes
+from npusim.torch.calls import noted
+from npusim.torch.clock import launched_by
 from npusim.torch.fallback import HostOp, fallback, on_host
 from npusim.torch.storages import KERNELS, new_storage
 
@@ -63,7 +65,8 @@ def define(schema: str, *, real: Callable[..., Any], fake: Callable[..., Any]) -
     """Define the operator `npu::name` of *schema* with its kernel and its fake."""
     library, name = _libraries[-1], schema.partition("(")[0]
     library.define(schema)
-    library.impl(name, real, KEY)
+    full = _full("npu", name)
+    library.impl(name, noted(full, launched_by(full, real)), KEY)
     torch.library.register_fake(f"npu::{name}", fake, lib=library)
 
 
@@ -85,7 +88,7 @@ def check() -> None:
 
 def _register_fallback() -> None:
     library = torch.library.Library("_", "IMPL")
-    library.fallback(fallback, KEY)
+    library.fallback(noted(None, fallback), KEY)
     library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _libraries.append(library)
 
@@ -93,15 +96,23 @@ def _register_fallback() -> None:
 def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for name, kernel in {**KERNELS, **aten.kernels()}.items():
-        library.impl(name, kernel, KEY)
+    for name, kernel in {**KERNELS, **attention.KERNELS, **aten.kernels()}.items():
+        full = _full("aten", name)
+        library.impl(name, noted(full, launched_by(full, kernel)), KEY)
+    for name, kernel in attention.AUTOGRAD.items():
+        library.impl(name, kernel, "AutogradPrivateUse1")
     for name, host_op in _functions():
-        library.impl(name, host_op, KEY)
+        library.impl(name, noted(host_op.name, host_op), KEY)
     for name, kernel in autocast.KERNELS.items():
         library.impl(name, kernel, "AutocastPrivateUse1")
     for bit in ("Conjugate", "Negative"):
         # Torch's own fallbacks would clone the source, which copies, which clones it again.
         library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
+
+
+def _full(namespace: str, name: str) -> str:
+    """What torch calls the operation *name*, whose overload may go without saying."""
+    return f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default"
 
 
 def _functions() -> list[tuple[str, HostOp]]:

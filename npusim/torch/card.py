@@ -17,7 +17,7 @@ from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.kept import KEPT, device_key
-from npusim.run.prepared import prepared
+from npusim.run.prepared import by_operand, prepared
 from npusim.run.result import Run
 from npusim.torch.clock import clock
 
@@ -88,7 +88,8 @@ def run_again(op: str, key: Hashable, arguments: Mapping[str, Any]) -> dict[str,
     )
     if again is None:
         return None
-    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    given = by_operand(arguments).items()
+    arrays = {name: value for name, value in given if isinstance(value, np.ndarray)}
     outputs = again.outputs(arrays)
     clock.kernel(again.run)
     return outputs

@@ -9,18 +9,17 @@ without what is missing from it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
+from npusim.data.text import counted, tally
 from npusim.run.result import Run
 
-__all__ = ["Clock", "Event", "clock"]
-
-MOST_NAMES = 8
-"""Of operations that are not timed, in a summary."""
+__all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +36,25 @@ class Event:
     """The kernel's run; None for what is not simulated."""
     graph: str | None = None
     """The compiled graph that it was part of."""
+    operator: str = ""
+    """The operation of torch that launched it, as torch's dispatcher calls it."""
+    module: str = ""
+    """The module of torch in whose forward it was, while somebody tells; else nothing."""
+    stream: int = 0
+    """The stream that it was launched on."""
+    is_kernel: bool = True
+    """Whether a card would run it as a kernel."""
 
     @property
     def is_simulated(self) -> bool:
         return self.run is not None
+
+
+class Keeper(Protocol):
+    """Whoever is given events as they happen, such as a list."""
+
+    def append(self, event: Event, /) -> object:
+        """Take *event*."""
 
 
 @dataclass(eq=False)
@@ -59,7 +73,13 @@ class Clock:
     """Operation that a card would run as a kernel -> how often it ran on the host."""
     _times_us: dict[tuple[Kind, bool], float] = field(default_factory=dict)
     """Kind of kernel, and whether its kernels are short -> the time of all, launches included."""
-    _recordings: list[list[Event]] = field(default_factory=list)
+    operator: str = ""
+    """The operation of torch that is at work; nothing outside all."""
+    module: str = ""
+    """The module of torch that is at work, as whoever records tells."""
+    stream: int = 0
+    """The number of the current stream."""
+    _recordings: list[Keeper] = field(default_factory=list)
     _graph: str | None = None
     _paid_us: float | None = None
     is_paused: bool = False
@@ -69,6 +89,11 @@ class Clock:
     def is_in_graph(self) -> bool:
         """Whether a compiled graph is running."""
         return self._graph is not None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether somebody is told of events."""
+        return bool(self._recordings)
 
     def kernel(self, run: Run, name: str | None = None) -> None:
         """Move on by the time of *run*, kernel by kernel; *name* is that of its own.
@@ -92,7 +117,10 @@ class Clock:
             self.launches += self._graph is None
             if run.kind is not None:
                 self._trust(run.kind, run.launches[-1].time_us or 0.0)
-        event = Event(name or run.op, self.now_us, time_us, launch_us, run, self._graph)
+        event = Event(
+            *(name or run.op, self.now_us, time_us, launch_us, run, self._graph),
+            *(self.operator or run.op, self.module, self.stream),
+        )
         self.now_us += time_us
         for kept in self._recordings:
             kept.append(event)
@@ -103,8 +131,12 @@ class Clock:
             return
         if is_kernel:
             self.not_timed[name] += 1
+        event = Event(
+            *(name, self.now_us, 0.0, 0.0, None, self._graph),
+            *(name, self.module, self.stream, is_kernel),
+        )
         for kept in self._recordings:
-            kept.append(Event(name, self.now_us, 0.0, graph=self._graph))
+            kept.append(event)
 
     @contextmanager
     def graph(self, name: str) -> Iterator[None]:
@@ -123,22 +155,12 @@ class Clock:
     def summary(self) -> str:
         """What has passed, and how much of it is timed, in one line."""
         missing = sum(self.not_timed.values())
-        kernels = _counted(self.kernels + missing, "kernel", "kernels")
+        kernels = counted(self.kernels + missing, "kernel", "kernels")
         told = (
-            f"{self.now_us:.2f} us simulated in {_counted(self.launches, 'launch', 'launches')}; "
+            f"{self.now_us:.2f} us simulated in {counted(self.launches, 'launch', 'launches')}; "
             f"{self.kernels} of {kernels} timed"
         )
-        return f"{told}; not timed: {self._missing()}" if missing else told
-
-    def _missing(self) -> str:
-        """What is not timed, by name: most frequent first, and not too many names."""
-        ranked = sorted(self.not_timed.items(), key=lambda item: (-item[1], item[0]))
-        told = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
-        rest = ranked[MOST_NAMES:]
-        if rest:
-            names = _counted(len(rest), "other name", "other names")
-            told.append(f"{sum(count for _, count in rest)} of {names}")
-        return ", ".join(told)
+        return f"{told}; not timed: {tally(self.not_timed)}" if missing else told
 
     def _trust(self, kind: Kind, time_us: float) -> None:
         key = kind, time_us < SHORT_US
@@ -158,17 +180,31 @@ class Clock:
     def record(self) -> list[Event]:
         """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
         kept: list[Event] = []
-        self._recordings.append(kept)
+        self.tell(kept)
         return kept
 
-    def stop(self, kept: list[Event]) -> None:
-        """Keep no more events in *kept*, which :meth:`record` gave out."""
+    def tell(self, keeper: Keeper) -> None:
+        """Give events to *keeper* as they happen, until :meth:`stop`."""
+        self._recordings.append(keeper)
+
+    def stop(self, kept: Keeper) -> None:
+        """Give no more events to *kept*."""
         self._recordings = [other for other in self._recordings if other is not kept]
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 clock = Clock()
 """The clock of this process."""
+
+
+def launched_by(operator: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        outer = clock.operator
+        clock.operator = outer or operator
+        try:
+            return call(*args, **kwargs)
+        finally:
+            clock.operator = outer
+
+    return run

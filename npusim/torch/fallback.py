@@ -115,16 +115,16 @@ class HostOp:
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
         if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
             raise mixed_devices(self.name)
-        clock.host(self.name, self.is_kernel and call.has_work and not _on_host)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
             # Torch wraps a number as a tensor before it asks for a backend, and hands the bare
             # number on: the overload for numbers computes what it would have.
             run = self.op.overloadpacket
         try:
-            if not self.is_mutable:
-                return call.up(run(*low, **named))
-            result = self._run_mutable(run, call, low, named)
+            if self.is_mutable:
+                result = self._run_mutable(run, call, low, named)
+            else:
+                result = run(*low, **named)
         except NotImplementedError as error:
             if not str(error).startswith("Could not run"):
                 raise
@@ -133,19 +133,26 @@ class HostOp:
                 "be run on npu, since torch has no kernel of that name for the CPU",
                 "move the tensors of what calls it with .cpu()",
             ) from None
-        call.give_back()
-        return call.up(result)
+        if self.is_mutable:
+            call.give_back()
+        found = call.up(result)
+        # After it has run: `out=` may have been empty before.
+        is_work = self.is_kernel and not _on_host and (call.has_work or _has_elements(found))
+        clock.host(self.name, is_work)
+        return found
 
     def _by_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.op is torch.ops.aten._local_scalar_dense.default:
             shapes.refuse("the number in a tensor")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        sizes = [tensor.numel() for tensor in tensors if tensor.is_npu]
-        clock.host(self.name, self.is_kernel and (any(sizes) or not sizes) and not _on_host)
         run = self.op
         if any(type(args[place]) in NUMBERS for place in self.tensors if place < len(args)):
             run = self.op.overloadpacket
-        return shapes.run(run, args, kwargs)
+        found = shapes.run(run, args, kwargs)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        is_free = not any(tensor.is_npu for tensor in tensors)
+        is_work = is_free or _has_elements(tensors) or _has_elements(found)
+        clock.host(self.name, self.is_kernel and is_work and not _on_host)
+        return found
 
     def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
         call.renew_empty(named)
@@ -229,6 +236,15 @@ class _Call:
         for lent in self.lent.values():
             if _lay(lent.alias) != lent.lay:
                 lent.npu.data = to_npu(lent.alias)
+
+
+def _has_elements(found: Any) -> bool:
+    """Whether there is an element among the npu tensors of *found*."""
+    return any(
+        leaf.is_npu and leaf.numel() > 0
+        for leaf in tree_leaves(found)
+        if isinstance(leaf, torch.Tensor)
+    )
 
 
 def _is_view(schema: Any) -> bool:

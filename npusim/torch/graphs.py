@@ -38,6 +38,8 @@ class _Step(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     made: list[torch.Tensor]
+    module: str
+    """The module that it was called in, if somebody records."""
 
 
 class _Capture(TorchDispatchMode):
@@ -58,7 +60,8 @@ class _Capture(TorchDispatchMode):
             )
         result = func(*args, **named)
         if not func.is_view:
-            self.steps.append(_Step(func, args, named, _made(result, args, named)))
+            made = _made(result, args, named)
+            self.steps.append(_Step(func, args, named, made, clock.module))
         return result
 
 
@@ -107,8 +110,11 @@ class NPUGraph:
                 "with torch.npu.graph(g)"
             )
         with torch.no_grad(), clock.graph(self._name):
+            outer = clock.module
             for step in self._steps:
+                clock.module = step.module
                 _again(step)
+            clock.module = outer
 
     def reset(self) -> None:
         """Forget what was captured."""

@@ -22,10 +22,10 @@ from npusim.torch import card, formats
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result
 
-__all__ = ["Given", "launch", "takes"]
+__all__ = ["Given", "launch", "takes", "tensors_of"]
 
 Given = dict[str, Any]
-"""Parameter of the operator -> a tensor on npu, or the value of an attribute."""
+"""Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
 
 SEES_VALUES = ("embedding", "index_select")
 """Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
@@ -53,24 +53,40 @@ def launch(name: str, given: Given) -> torch.Tensor:
     outputs = card.run(name, **arguments).outputs if again is None else again
     found = result(outputs["output"])
     # Operators take a number's tensor as one of one element, and give such a one.
-    is_scalar = all(value.dim() == 0 for value in given.values() if isinstance(value, torch.Tensor))
-    return to_npu(found.reshape(()) if is_scalar and found.numel() == 1 else found)
+    if found.numel() == 1 and all(value.dim() == 0 for value in tensors_of(given)):
+        found = found.reshape(())
+    return to_npu(found)
+
+
+def tensors_of(given: Given) -> list[torch.Tensor]:
+    """The tensors of *given*, those of lists too."""
+    found: list[torch.Tensor] = []
+    for value in given.values():
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list):
+            found += value
+    return found
 
 
 def _arguments(name: str, given: Given) -> dict[str, Any]:
-    return {
-        key: argument(name, key, to_host(value), formats.get(value))
-        if isinstance(value, torch.Tensor)
-        else value
-        for key, value in given.items()
-    }
+    return {key: _argument(name, key, value) for key, value in given.items()}
+
+
+def _argument(op: str, name: str, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return argument(op, name, to_host(value), formats.get(value))
+    if isinstance(value, list):
+        return [_argument(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
+    return value
 
 
 def _key(given: Given) -> Hashable:
     """All that *given* says but for the values of its tensors."""
-    return tuple(
-        (name, value.dtype, value.shape, value.stride(), formats.get(value))
-        if isinstance(value, torch.Tensor)
-        else (name, key_of(value))
-        for name, value in given.items()
-    )
+    return tuple((name, _described(value)) for name, value in given.items())
+
+
+def _described(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.stride(), formats.get(value)
+    return tuple(map(_described, value)) if isinstance(value, list) else key_of(value)

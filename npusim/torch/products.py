@@ -5,8 +5,8 @@ launch of the operator `matmul`, and beside it there are those that aclnn adds (
 matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
 
 * an operand that is a plain transposed view goes in as it lies, any other view is copied first;
-* matrices of two types are cast to float32 first. Atlas inference multiplies float16 alone, and
-  casts float32 to it and the result back;
+* float32 is multiplied as it is, since allow_hf32 is not set, and matrices of two types are cast to
+  it first. Atlas inference multiplies float16 alone, and casts float32 to it and the result back;
 * k = 1 is Mul and never reaches the cube, but on Atlas inference, with a bias or FRACTAL_NZ, and
   with bfloat16 of more than 4000 columns or fewer than 10000 elements;
 * a number a column that is added is a bias, of bfloat16 cast to float32 first;
@@ -14,8 +14,7 @@ matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
   float32, as which the matrix is then cast too, and the sum back; to the product as it is rounded
   on Atlas inference, and where the weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
 
-Products of float32 on A2 and A3 run on the host and are counted as not timed. That a result is of
-the type of the first matrix, where the two differ, is assumed.
+That a result is of the type of the first matrix, where the two differ, is assumed.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _sum(
     if alpha == beta == 1 and tuple(x.shape) in ((columns,), (1, columns)):
         return _product(a, b, x)
     is_wide = not _is_inference() and formats.get(b) == formats.ND
-    known = (torch.float16, torch.bfloat16) if is_wide else (torch.float16,)
+    known = FLOATS if is_wide else (torch.float16,)
     if not x.dtype == a.dtype == b.dtype or x.dtype not in known:
         return None
     found = _product(a, b, is_wide=is_wide)
@@ -92,7 +91,7 @@ def _sum(
     x = contiguous(x)
     if beta != 1:
         x = launch("mul", {"x": x, "other": float(beta)})
-    if is_wide:
+    if x.dtype != found.dtype:
         x = launch("cast", {"x": x, "dtype": "float32"})
     if not takes("add", {"x": found, "other": x}):
         x = contiguous(x.expand(found.shape))
@@ -100,7 +99,7 @@ def _sum(
         found = launch("add", {"x": found, "other": x})
     else:
         found = launch("axpy", {"x": x, "other": found, "alpha": float(alpha)})
-    return cast(found, a.dtype) if is_wide else found
+    return found if found.dtype == a.dtype else cast(found, a.dtype)
 
 
 def _is_inference() -> bool:
@@ -122,8 +121,6 @@ def _product(
     if bias is None and not is_wide and _is_mul(a, b):
         return launch("mul", {"x": contiguous(a), "other": contiguous(b)})
     precision = _precision(a.dtype, b.dtype)
-    if precision == torch.float32:
-        return _of_two_types(a, b, bias) if a.dtype != b.dtype else None
     x1, x2 = _factor(a, precision), _factor(b, precision)
     if x1 is None or x2 is None:
         return None
@@ -141,22 +138,6 @@ def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     if _is_inference():
         return torch.float16
     return a if a == b else torch.float32
-
-
-def _of_two_types(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor | None:
-    """The product in float32, which runs on the host, as the type of *a*."""
-    single = torch.float32
-    x1, x2 = (x if x.dtype == single else cast(x, single) for x in (a, b))
-    if x1 is None or x2 is None:
-        return None
-    if bias is None:
-        found = torch.matmul(x1, x2)
-    else:
-        add = torch.addmm if a.dim() == 2 else torch.baddbmm
-        found = add(_bias(bias, single), x1, x2)
-    return found if found.dtype == a.dtype else cast(found, a.dtype)
 
 
 def _factor(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:

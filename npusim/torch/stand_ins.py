@@ -51,7 +51,7 @@ SECOND_NAME = "torch_npu.dynamo."
 
 PACKAGES = ("torch_npu", "torchair")
 
-LEAST_TORCH = (2, 13)
+LEAST_TORCH = (2, 11)
 """The oldest on which the tests run."""
 
 
@@ -145,6 +145,6 @@ def check_torch() -> None:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < LEAST_TORCH:
         raise ImportError(
-            f"npusim.torch: torch must be 2.13 or newer, not {version}; "
+            f"npusim.torch: torch must be 2.11 or newer, not {version}; "
             "install it with: pip install 'npusim[torch]'"
         )

@@ -100,10 +100,12 @@ class Stream:
 
     def __enter__(self) -> Stream:
         _current.append(self)
+        clock.stream = self.stream_id
         return self
 
     def __exit__(self, *_: object) -> None:
         _current.pop()
+        clock.stream = _current[-1].stream_id
 
     def __repr__(self) -> str:
         return f"<torch.npu.Stream {self.stream_id}>"
@@ -140,6 +142,7 @@ def default_stream(device: Any = None) -> Stream:
 def set_stream(stream: Stream) -> None:
     """Make *stream* the current one."""
     _current[-1] = stream
+    clock.stream = stream.stream_id
 
 
 stream = StreamContext

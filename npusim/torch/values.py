@@ -27,7 +27,8 @@ def argument(
     """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
     if not card.computes_values():
         return shapes.spec_of(tensor, acl_format)
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bool:
         # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
         tensor = tensor.view(torch.uint8)

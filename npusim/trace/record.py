@@ -28,6 +28,7 @@ from npusim.trace.facts import CHECKSUM, Facts, digest, file_digest, own_digest
 from npusim.trace.lanes import Trace
 from npusim.trace.launch import Launch
 from npusim.trace.programs import LaneRow, Tree, described, programs_of
+from npusim.trace.sealed import CHANGED, RecordError, Sealed, first_problem
 from npusim.trace.times import arrays_of, lane_of, names_of
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
@@ -39,14 +40,11 @@ RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
 PROGRAMS = "programs"
-MAX_BYTES = {RECORD: 1 << 24, DEVICE: 1 << 22}
-"""Of each file: tens of times what the largest runs have."""
+MAX_DEVICE_BYTES = 1 << 22
+"""Tens of times what the largest have."""
+SEALED = Sealed(RECORD, VERSION, "npusim run -o", 1 << 24)
 
 Times = NDArray[np.int64]
-
-
-class RecordError(ValueError):
-    """A folder does not hold a run that can be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,41 +147,12 @@ class _Reader:
 
     def facts(self) -> tuple[dict[str, Any], Facts]:
         """`run.json` as it stands, and held against its schema."""
-        try:
-            text = content(self._folder / RECORD, MAX_BYTES[RECORD])
-        except (FileNotFoundError, NotADirectoryError):
-            raise RecordError(
-                f"{self._who}: the folder {self._folder} must hold a {RECORD}, but holds none; "
-                f"name one that npusim run -o has written"
-            ) from None
-        except OSError as error:
-            raise self._unreadable(RECORD, error) from None
-        try:
-            raw = json.loads(text, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
-            raise self._damaged(RECORD, "it is no JSON") from None
-        if not isinstance(raw, dict):
-            raise self._damaged(RECORD, "it holds no table")
-        version = raw.get("version", 1)
-        if type(version) is not int or not 0 < version < MAX_VERSION:
-            raise self._damaged(RECORD, "version must be a small number")
-        if version != VERSION:
-            raise RecordError(
-                f"{self._who}: the run in {self._folder} must be of version {VERSION}, not "
-                f"{version}; write it again with npusim run -o"
-            )
-        try:
-            facts = Facts.model_validate(raw)
-        except (ValidationError, RecursionError) as error:
-            raise self._damaged(RECORD, _first(error)) from None
-        if facts.sha256.get(RECORD) != own_digest(raw):
-            raise self._damaged(RECORD, CHANGED)
-        return raw, facts
+        return SEALED.read(self._folder, self._who, Facts)
 
     def device(self, facts: Facts) -> DeviceSpec:
         """`device.json`, which must be the chip of *facts*."""
         try:
-            text = content(self._folder / DEVICE, MAX_BYTES[DEVICE])
+            text = content(self._folder / DEVICE, MAX_DEVICE_BYTES)
         except OSError as error:
             raise self._unreadable(DEVICE, error) from None
         if facts.sha256.get(DEVICE) != digest(text):
@@ -191,7 +160,7 @@ class _Reader:
         try:
             device = DeviceSpec.model_validate_json(text)
         except ValidationError as error:
-            raise self._damaged(DEVICE, _first(error)) from None
+            raise self._damaged(DEVICE, first_problem(error)) from None
         for key, ours in (("device", device.name), ("clock_hz", device.clock_hz)):
             if getattr(facts, key) != ours:
                 raise self._damaged(DEVICE, f"{key} must be that of {RECORD}")
@@ -211,43 +180,16 @@ class _Reader:
         except DamageError as error:
             raise self._damaged(TRACE, str(error)) from None
         except ValidationError as error:
-            raise self._damaged(TRACE, _first(error)) from None
+            raise self._damaged(TRACE, first_problem(error)) from None
         except OSError as error:
             raise self._unreadable(TRACE, error) from None
         return trace, {(file, line): text for file, line, text in tree.code}
 
     def _unreadable(self, name: str, error: OSError) -> RecordError:
-        if isinstance(error, FileNotFoundError):
-            return self._broken(f"{name} is missing")
-        return self._broken(f"{name} cannot be read: {error.strerror}")
+        return SEALED.unreadable(self._folder, self._who, name, error)
 
     def _damaged(self, name: str, why: str) -> RecordError:
-        return self._broken(f"{name} is damaged: {why}")
-
-    def _broken(self, what: str) -> RecordError:
-        return RecordError(
-            f"{self._who}: the folder {self._folder} must hold a whole run, but {what}; write it "
-            f"again with npusim run -o"
-        )
-
-
-CHANGED = "it is not what was written"
-MAX_VERSION = 1000
-"""Anything above is damage."""
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"JSON has no {name}")
-
-
-def _first(error: ValidationError | RecursionError) -> str:
-    """The first problem that pydantic found, in a line."""
-    if isinstance(error, RecursionError):
-        return "it is too deep"
-    problem = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, problem["loc"]))
-    text = " ".join(f"{place}: {problem['msg']}".split())[:200]
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+        return SEALED.damaged(self._folder, self._who, name, why)
 
 
 # ---- a trace ----

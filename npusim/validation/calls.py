@@ -39,7 +39,9 @@ What the rows leave open is settled here, once for all:
   in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
   each; those of this card get their share of the rows, dealt out at random by numpy's generator of
   seed 0, since a group a little larger than a block takes one more. Where there are no more rows
-  than experts, the time depends on which of them were drawn, and is not modelled.
+  than experts, the time follows the number of those that were drawn, whose weights are read: that
+  of a token is told, and that of several is assumed to be what is expected if each draws its own at
+  random, with one standard deviation of at most OPEN; rows of fewer draws are not modelled.
 * npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
   of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
   keys and values there is what the L2 has left of them when all others have come.
@@ -64,6 +66,7 @@ import numpy as np
 
 from npusim import devices, ops
 from npusim.chip import L2State
+from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
@@ -73,6 +76,7 @@ from npusim.ops._attention.description import MASK_EXTENT
 from npusim.ops.npu_dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
 from npusim.timing.memory import WHOLE, kept
+from npusim.validation.routing import Draw
 from npusim.validation.rows import Row, RowError
 
 __all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
@@ -90,6 +94,9 @@ OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 
 QUANTISED = "npu_dynamic_quant + npu_grouped_matmul"
 """Half of a layer of experts in int8."""
+OPEN = 0.15
+"""Share of the number of experts that may be open where few tokens draw them: half of all times may
+be wrong by as much."""
 PAGE = 128
 """Keys of a block of the cache."""
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
@@ -226,9 +233,7 @@ def _experts(row: Row) -> tuple[Timed, ...]:
     """Products by both weights of each expert, and swiglu between them."""
     m, hidden, inner = _sizes(row)
     experts = _size(row, "b")
-    if m <= experts:
-        raise NotModelledError("which experts so few rows went to is not told")
-    shares = np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
+    shares = _shares(row, m, experts)
     is_int8 = row.x_dtype == "int8"
 
     def of_rows(op: str, columns: int) -> Call:
@@ -249,6 +254,21 @@ def _experts(row: Row) -> tuple[Timed, ...]:
         yield Call("npu_grouped_matmul", args, row.device, ("x",), _icache(row), options)
 
     return *product(hidden, 2 * inner), of_rows("npu_swiglu", 2 * inner), *product(inner, hidden)
+
+
+def _shares(row: Row, m: int, experts: int) -> Array:
+    """How many of *m* rows each of *experts* gets `(experts,)`."""
+    if m > experts:
+        return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
+    draw = Draw.told(row.note)
+    if draw is None or draw.here != experts:
+        raise NotModelledError("which experts so few rows went to is not told")
+    if draw.spread > OPEN:
+        raise NotModelledError(
+            f"which experts so few rows went to is not told, and how many differs by "
+            f"{draw.spread:.0%} from draw to draw"
+        )
+    return draw.rows(m)
 
 
 def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:

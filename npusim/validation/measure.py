@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
 from typing import Any
 
 from npusim.data.errors import OpError
+from npusim.run.processes import processes
 from npusim.validation.calls import NotModelledError, Timed, timed
 from npusim.validation.rows import Row
 
@@ -104,23 +104,10 @@ def _alone(work: dict[int, tuple[Timed, ...]], order: list[int]) -> Answers:
 
 
 def _together(work: dict[int, tuple[Timed, ...]], order: list[int], jobs: int) -> Answers:
-    others = active_children()
-    # Spawned, not forked: the same on every system, and safe where threads run.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with processes(jobs) as pool:
         places = {pool.submit(_play, work[place]): place for place in order}
-        try:
-            for future in as_completed(places):
-                yield places[future], future.result()
-        except Exception:
-            raise
-        except BaseException:
-            # Whoever ends this process does not want to wait for rows that are half done.
-            for process in active_children():
-                if process not in others:
-                    process.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+        for future in as_completed(places):
+            yield places[future], future.result()
 
 
 def _play(kernels: tuple[Timed, ...]) -> Answer:

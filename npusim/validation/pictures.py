@@ -34,17 +34,6 @@ PICTURES = ("predicted_against_measured.png", "errors.png")
 BANDS = {0.25: "#F1F1F1", 0.10: "#DFDFDF"}
 """Error -> how its band is shaded, the wider one first."""
 
-# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: told apart by
-# every kind of colour vision, the more so with a marker of their own.
-COLORS = (
-    *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
-    *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
-)
-MARKERS = "os^Dv<>PXphdH8"
-
-Look = tuple[str, str]
-"""A colour and a marker."""
-
 LEAST_INCHES, WIDE_INCHES = 7.0, 5.0
 """The least height of a figure whose axes are a square, and of one whose axes are wide."""
 LINE_INCHES, LEGEND_INCHES = 0.22, 3.5
@@ -54,13 +43,10 @@ EDGE = 0.6
 BIN = 0.05
 
 
-def looks(results: Sequence[Result]) -> dict[str, Look]:
+def looks(results: Sequence[Result]) -> dict[str, style.Look]:
     """Family -> how it is drawn, for those with a simulated time, in order of their first rows."""
     names = dict.fromkeys(result.row.family for result in results if result.time_us is not None)
-    return {
-        name: (COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)])
-        for place, name in enumerate(names)
-    }
+    return {name: style.look(place) for place, name in enumerate(names)}
 
 
 def write(results: Sequence[Result], folder: Path) -> list[str]:

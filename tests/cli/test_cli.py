@@ -23,6 +23,7 @@ from npusim import TensorSpec, chip, devices
 from npusim.cli import app, folder, progress
 from npusim.cli.call import attribute
 from npusim.cli.summary import summary
+from npusim.data import folders
 from npusim.reports import bounds, style
 from npusim.trace.record import VERSION
 
@@ -755,7 +756,7 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_may_not_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder.os, "access", lambda path, _: path != tmp_path)
+    monkeypatch.setattr(folders.os, "access", lambda path, _: path != tmp_path)
     refused(
         1,
         f"run: the folder {tmp_path}/a/b must be one that can be written, but: Permission denied; "

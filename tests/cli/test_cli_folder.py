@@ -17,7 +17,8 @@ from commands import entries, npusim_says, refused
 from records import SMALL, written
 
 from npusim.cli import folder
-from npusim.cli.folder import FolderError
+from npusim.data import folders
+from npusim.data.folders import FolderError
 
 
 def again(out: Path, *more: str) -> tuple[str, ...]:
@@ -94,7 +95,7 @@ def test_a_file_that_comes_while_a_run_is_written_is_kept(tmp_path: Path) -> Non
         return ["new.txt"]
 
     with pytest.raises(FolderError, match=r"but holds letter\.txt; move that away"):
-        folder.write_with(fill, out, folder.RUN, force=True)
+        folders.write(fill, out, folder.RUN, force=True)
     assert content(out) == before | {"letter.txt": b"dear"}
     assert entries(tmp_path) == ["out"]
 
@@ -152,9 +153,9 @@ def test_of_several_that_write_one_folder_one_succeeds(tmp_path: Path) -> None:
             together.wait(30)
             return []
 
-        folder.check(out, False)
+        folders.check(out, False, folder.RUN)
         try:
-            folder.write_with(fill, out, folder.RUN)
+            folders.write(fill, out, folder.RUN)
         except FolderError as error:
             return str(error)
         return f"wrote {number}"
@@ -181,7 +182,7 @@ def test_several_that_replace_one_folder_all_succeed(tmp_path: Path) -> None:
             together.wait(30)
             return [str(number)]
 
-        return folder.write_with(fill, out, folder.RUN, force=True)
+        return folders.write(fill, out, folder.RUN, force=True)
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(act, range(3))) == [["0"], ["1"], ["2"]]
@@ -202,7 +203,7 @@ def test_an_earlier_run_is_put_back_where_the_new_one_cannot_be(
 
     monkeypatch.setattr(Path, "rename", broken)
     with pytest.raises(FolderError, match=r"but: Input/output error; name another$"):
-        folder.write_with(lambda _: [], out, folder.RUN, force=True)
+        folders.write(lambda _: [], out, folder.RUN, force=True)
     assert content(out) == before
     assert entries(tmp_path) == ["out"]
 

@@ -231,7 +231,8 @@ def test_the_kernel_is_told_as_the_profiler_of_torch_npu_does(tmp_path: Path) ->
     cells = dict(zip(header, row, strict=True))
 
     assert tuple(header) == profile.DETAILS
-    assert cells["Name"] == "npu_quant_matmul"
+    assert cells["Name"] == "aclnnQuantMatmulWeightNz_QuantBatchMatmulV3_QuantBatchMatmulV3"
+    assert cells["Type"] == "QuantBatchMatmulV3"
     assert cells["Accelerator Core"] == "MIX_AIC"
     assert float(cells["Duration(us)"]) == pytest.approx(run.time_us, abs=1e-3)
     assert cells["Input Shapes"] == "16,64;3,4,16,32;96"
@@ -247,7 +248,7 @@ def test_a_kernel_that_is_launched_first_has_the_first_row(tmp_path: Path) -> No
     header, *rows = table(tmp_path / "kernel_details.csv")
     first, second = (dict(zip(header, row, strict=True)) for row in rows)
 
-    assert (first["Name"], second["Name"]) == ("npu_trans_quant_param", "npu_quant_matmul")
+    assert (first["Type"], second["Type"]) == ("TransQuantParamV2", "QuantBatchMatmulV3")
     durations = [float(row["Duration(us)"]) for row in (first, second)]
     assert durations == pytest.approx([launch.time_us for launch in run.launches], abs=1e-3)
     assert float(second["Start Time(us)"]) == pytest.approx(durations[0], abs=1e-3)

@@ -35,15 +35,15 @@ ROWS = [
         "of {series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
         "only, and these are not simulated; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
-        "quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
-        "simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
-    Row({"antiquant_mode": 1}, "antiquant_mode must be 0, not 1: quantised keys, offsets of "
-        "scores, prefixes and rotated parts of a head are not simulated; leave it out", {}, NEW,
-        Code.UNSUPPORTED),
+        "offsets of keys, quantised queries and outputs, offsets of scores, prefixes and rotated "
+        "parts of a head are not simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
+    Row({"antiquant_mode": 1}, "antiquant_mode must be 0 without antiquant_scale, not 1; pass "
+        "antiquant_scale too", {}, NEW),
     Row({"query": HALF.astype(np.float32)},
         "query must be float16 or bfloat16 on {series}, not float32; convert it", {}, NEW),
     Row({"key": ones(9, 2, 32, dtype=np.int8)},
-        "key must be float16 like query, float16, not int8; convert it", {}, NEW),
+        "key must be float16 like query, float16, unless antiquant_scale is given, not int8; "
+        "convert it", {}, NEW),
     Row({"value": ones(9, 2, 16)}, "value must have the shape of key, (9, 2, 32), not (9, 2, 16); "
         "pass as many columns", {}, NEW),
     Row({"input_layout": "SBH"}, "input_layout must be BSH, BSND, BNSD, BNSD_BSND, TND, NTD or "
@@ -112,8 +112,10 @@ ROWS = [
         "have none, not be without one of 4 with sparse_mode 4 as one of 2 of request 0 is: such "
         "tokens are not simulated; pass all keys", {"sparse_mode": 4, "pre_tokens": 1}, NEW,
         Code.UNSUPPORTED),
-    Row({"template": "IFA"}, "template must be FAI, FAI-FD, FAI-DEC or FIA, not 'IFA'; leave it "
-        "out to get the vendor's choice", {"template": "FAI"}, NEW),
+    Row({"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA or IFA, not 'PFA'; leave "
+        "it out to get the vendor's choice", {"template": "FAI"}, NEW),
+    Row({"template": "IFA"}, "template 'IFA' can run only if key and value are int8; leave it out "
+        "to get the vendor's choice", {}, NEW),
     Row({"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; leave it "
         "out to get the vendor's choice", {}, NEW),
 ]  # fmt: skip

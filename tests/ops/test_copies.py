@@ -31,14 +31,14 @@ def test_no_bit_changes(dtype: Any, device: str, rng: np.random.Generator) -> No
             ("clone", (x,), x),
             ("narrow", (x, 1, 3, 5), x[:, 3:8]),
             ("narrow", (x, 0, 1, 1), x[1:2]),
-            ("concat", (x, x[:, :7], 1), np.concatenate([x, x[:, :7]], 1)),
-            ("concat", (x, x[:2], 0), np.concatenate([x, x[:2]])),
+            ("concat", ([x, x[:, :7]], 1), np.concatenate([x, x[:, :7]], 1)),
+            ("concat", ([x, x[:2], x[1:]],), np.concatenate([x, x[:2], x[1:]])),
         ]
         for name, args, expected in calls:
             if device == "ascend310p3" and name == "concat" and shape != (2, 32):
                 continue
             if device == "ascend310p3" and name == "concat":
-                args, expected = (x, x, -1), np.concatenate([x, x], -1)
+                args, expected = ([x, x], -1), np.concatenate([x, x], -1)
             found = np.asarray(run(name, *args, device=device, timing=False).output)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(ops.load(name).reference(*args), expected)
@@ -87,16 +87,17 @@ def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
-def test_any_two_behind_each_other(data: st.DataObject, device: str) -> None:
+def test_any_tensors_behind_each_other(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
     dim = data.draw(st.integers(-x.ndim, x.ndim - 1))
     if device == "ascend310p3":
         # Whole blocks from the axis on.
         x = np.repeat(x, 32, axis=-1)
-    other = np.take(x, np.arange(data.draw(st.integers(0, x.shape[dim]))), axis=dim)
+    sizes = data.draw(st.lists(st.integers(0, x.shape[dim]), max_size=4))
     if device == "ascend310p3" and dim in (-1, x.ndim - 1):
-        other = x
-    assert_copied("concat", device, np.concatenate([x, other], dim), x, other, dim)
+        sizes = [x.shape[dim] for _ in sizes]
+    tensors = [x, *(np.take(x, np.arange(size), axis=dim) for size in sizes)]
+    assert_copied("concat", device, np.concatenate(tensors, dim), tensors, dim)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +122,16 @@ REFUSED = [
      "narrow: dim must lie in [-2, 1], not 2; pass another"),
     ("narrow", ("ascend910b2", np.ones((4, 4), np.float32), 0, 3, 2),
      "narrow: start and length must name a part of the 4 along dim, not [3, 5); cut it"),
-    ("concat", ("ascend910b2", np.ones((4, 4), np.float32), np.ones((3, 4), np.float32), 1),
-     "concat: x and other must have the same sizes but along dim, not (4, 4) and (3, 4); reshape "
-     "one of them"),
-    ("concat", ("ascend310p3", np.ones((4, 4), np.float32), np.ones((4, 8), np.float32), 1),
-     "concat: x and other must have whole blocks of 32 bytes from dim on on Atlas inference, not "
-     "(4, 4) and (4, 8): others are not simulated; pad them"),
+    ("concat", ("ascend910b2", [np.ones((4, 4), np.float32), np.ones((3, 4), np.float32)], 1),
+     "concat: tensors must have the same sizes but along dim, not (4, 4), (3, 4); reshape one of "
+     "them"),
+    ("concat", ("ascend910b2", [np.ones(4, np.float32), np.ones(4, np.float16)]),
+     "concat: tensors[1] must be float32 like tensors[0], not float16; convert it"),
+    ("concat", ("ascend910b2", [np.ones(4, np.float32)] * 33),
+     "concat: tensors must be a list of 1 to 32 tensors, not of 33; split the call"),
+    ("concat", ("ascend310p3", [np.ones((4, 4), np.float32), np.ones((4, 8), np.float32)], 1),
+     "concat: tensors must have whole blocks of 32 bytes from dim on on Atlas inference, not "
+     "(4, 4), (4, 8): others are not simulated; pad them"),
 ]  # fmt: skip
 
 

@@ -50,7 +50,11 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
     if np.dtype(dtype).kind not in "iu" and given["x"].size > len(SPECIAL):
         given["x"].reshape(-1)[: len(SPECIAL)] = SPECIAL
     parameters = EXPRESSIONS[name].parameters
-    if "other" in parameters:
+    if "logical" in name:
+        given["x"] &= 1
+    if "logical" in name and "other" in parameters:
+        given["other"] = rng.integers(0, 2, other or ()).astype(dtype)
+    elif "other" in parameters:
         given["other"] = (5 * rng.normal(size=other)).astype(dtype) if other else 2
     if "alpha" in parameters:
         given["alpha"] = 3
@@ -62,6 +66,8 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
         given |= {"x": given["x"][..., :1], "shape": (2, *shape)}
     if "value" in parameters:
         given["value"] = -3
+    if "exponent" in parameters:
+        given["exponent"] = rng.choice([2, 3, 0.5, -0.5, -1, -2]).item()
     if "dtype" in parameters:
         given["dtype"] = "float16" if given["x"].dtype == FULL else "float32"
     return given
@@ -97,6 +103,20 @@ def test_a_selection_takes_numbers_and_what_is_broadcast(
     ):
         found = run("where", condition, a, b, device=device, timing=False).output
         assert_same(np.asarray(found), np.where(condition == 1, a, b))
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("name", ["add", "mul"])
+def test_float32_goes_with_a_type_of_sixteen_bits(
+    name: str, device: str, rng: np.random.Generator
+) -> None:
+    for dtype in (HALF,) if device == "ascend310p3" else (HALF, BF16):
+        x, other = rng.normal(size=(7, 40)).astype(dtype), rng.normal(size=40).astype(FULL)
+        exact = x.astype(FULL) + other if name == "add" else x.astype(FULL) * other
+        for a, b in ((x, other), (np.broadcast_to(other, x.shape), x)):
+            found = run(name, a, b, device=device, timing=False).output
+            assert_same(np.asarray(found), exact)
+            assert_same(np.asarray(ops.load(name).reference(a, b)), exact)
 
 
 VECTORS = [
@@ -208,6 +228,13 @@ def test_any_shape_is_broadcast(data: st.DataObject, device: str, seed: int) -> 
     np.testing.assert_array_equal(found, np.broadcast_to(x, shape))
 
 
+@pytest.mark.parametrize("device", ["Atlas 300I Pro", "Atlas A2"])
+def test_rows_that_fill_the_buffer_leave_room_for_a_tail(device: str) -> None:
+    x = (np.arange(131_072) % 999).astype(np.float16)[None]
+    found = run("broadcast_to", x, (2, 131_072), device=device)
+    np.testing.assert_array_equal(np.asarray(found.output), np.broadcast_to(x, (2, 131_072)))
+
+
 @settings(max_examples=25, deadline=None)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
 def test_any_expression_of_any_shape_and_stride(
@@ -215,11 +242,12 @@ def test_any_expression_of_any_shape_and_stride(
 ) -> None:
     name = data.draw(st.sampled_from(sorted(EXPRESSIONS)))
     shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=3)))
-    dtype = data.draw(st.sampled_from([HALF, FULL]))
+    known = [dtype.numpy for dtype in EXPRESSIONS[name].computed_in if dtype.numpy in (HALF, FULL)]
+    dtype = data.draw(st.sampled_from(known or [np.uint8]))
     given = call(name, dtype, shape, shape, np.random.default_rng(seed))
     if device == CHIPS[0]:
         # Documents forbid NaN and infinities on Atlas inference.
-        given["x"] = np.nan_to_num(given["x"], posinf=1, neginf=-1)
+        given["x"] = np.nan_to_num(given["x"], posinf=1, neginf=-1).astype(dtype)
     if data.draw(st.booleans()):
         given["x"] = np.repeat(given["x"], 2, axis=-1)[..., ::2]
     found = np.asarray(run(name, device=device, timing=False, **given).output)
@@ -239,8 +267,13 @@ REFUSED = [
      "fill: value must be a whole number that int32 has, not 0.5; round or clip it"),
     ("add", {"x": np.ones(4, np.int16), "other": 1},
      "add: x must be float32, float16, bfloat16 or int32 on Atlas A2, not int16; convert it"),
-    ("add", {"x": np.ones(4, HALF), "other": np.ones(4, FULL)},
-     "add: other must be float16 like x, not float32; convert it"),
+    ("sub", {"x": np.ones(4, HALF), "other": np.ones(4, FULL)},
+     "sub: other must be float16 like x, not float32; convert it"),
+    ("add", {"x": np.ones(4, HALF), "other": np.ones(4, BF16)},
+     "add: other must be float16 or float32 with x of float16, not bfloat16; convert it"),
+    ("pow", {"x": np.ones(4, HALF), "exponent": 4},
+     "pow: exponent must be 2, 3, 0.5, -0.5, -1 or -2, not 4: others are not simulated; choose one "
+     "of these"),
     ("add", {"x": np.ones(4, HALF), "other": np.ones(3, HALF)},
      "add: shapes must be equal or 1 along each axis, counted from the last one, not x (4,) and "
      "other (3,); reshape one of them"),

@@ -270,6 +270,8 @@ CASES = [
             ("rows", {}),
             ("quantised", {"quant_mode": 1, "scale": TensorSpec((2, 40), "float32"),
                            "active_expert_range": (1, 3), "expert_tokens_num_type": 2}),
+            ("padded", {"drop_pad_mode": 1, "expert_capacity": 1,
+                        "scale": TensorSpec((2,), "float32")}),
         )
     ),
     Case(
@@ -325,6 +327,13 @@ CASES = [
         "npu_fused_infer_attention_score", "fia_pieces",
         (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
         ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
+    ),
+    # IFA: a token of two requests to keys of int8, with scales of columns.
+    Case(
+        "npu_fused_infer_attention_score", "ifa",
+        (TensorSpec((2, 1, 64), "float16"), *[TensorSpec((2, 40, 32), "int8")] * 2), (A2,),
+        {"num_heads": 2, "num_key_value_heads": 1, "scale": 0.5}
+        | {"antiquant_scale": TensorSpec((2, 32), "float16")}, 3,
     ),
     Case(
         "npu_anti_quant", "by_column",
@@ -446,7 +455,20 @@ CASES = [
         | {"per_token_scale": TensorSpec((3,), "float32"), "bias": TensorSpec((2, 64), "float32")}
         | {"group_list": np.array([1, 2]), "group_list_type": 1},
     ),
+    # Few columns: the weight and its scales are unpacked first.
+    Case(
+        "npu_grouped_matmul", "a8w4_unpacked",
+        (TensorSpec((3, 64), "int8"), TensorSpec((1, 64, 1), "int32")), (A2,),
+        GROUPED | {"scale": TensorSpec((1, 8), "uint64"), "output_dtype": "bfloat16"}
+        | {"per_token_scale": TensorSpec((3,), "float32"), "bias": TensorSpec((1, 8), "float32")}
+        | {"group_list": np.array([3]), "group_list_type": 1},
+    ),
     Case("npu_grouped_matmul", "plain", (ROWS_OF_HALVES, HALF_EXPERTS), (A2,), GROUPED),
+    Case(
+        "npu_grouped_matmul", "coupled",
+        (TensorSpec((2, 16), "float16"), TensorSpec((2, 16, 32), "float16", "FRACTAL_NZ")),
+        (INFERENCE,), GROUPED | {"group_list": np.array([0, 2])},
+    ),
     Case(
         "npu_grouped_matmul", "fixpipe", (ROWS_OF_BYTES, BYTE_EXPERTS), (A2,),
         GROUPED | {"scale": TensorSpec((2, 260), "uint64")},

@@ -203,13 +203,19 @@ CALLS |= {
     },
     "clone": {"x": ones(4, 16)},
     "narrow": {"x": ones(4, 16), "dim": 1, "start": 2, "length": 5},
-    "concat": {"x": ones(4, 16), "other": ones(4, 16), "dim": 1},
+    "concat": {"tensors": [ones(4, 16), ones(4, 16)], "dim": 1},
     "broadcast_to": {"x": ones(4, 1), "shape": (2, 4, 16)},
     "fill": {"x": ones(4, 16), "value": 3.0},
     "permute": {"x": ones(16, 32), "dims": (1, 0)},
     "where": {"condition": ones(4, 1, dtype=np.uint8), "x": ones(4, 16), "other": ones(16)},
     "axpy": {"x": ones(4, 16), "other": ones(16), "alpha": 2.0},
     "npu_gelu": {"x": ones(4, 16)},
+    "pow": {"x": ones(4, 16), "exponent": 2},
+    "logical_not": {"x": ones(4, 16, dtype=np.uint8)},
+    **{
+        op: {"x": ones(4, 16, dtype=np.uint8), "other": ones(16, dtype=np.uint8)}
+        for op in ("logical_and", "logical_or")
+    },
     "clamp": {"x": ones(4, 16), "low": -1.0, "high": 1.0},
     "cast": {"x": ones(4, 16), "dtype": "float32"},
 }

@@ -44,6 +44,7 @@ ELEMENTWISE_OF_ONE = ("neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reci
 ELEMENTWISE_OF_TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le",
                       "gt", "ge")  # fmt: skip
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
+FLAGS = ones(N, N, dtype=np.uint8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
 HEAD = ones(1, 1, 4, 16, dtype=F16)
@@ -121,6 +122,12 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16))
         | {"atten_mask": ones(N, N, dtype=np.uint8), "num_heads": 2, "input_layout": "BNSD"},
     ),
+    "attention, int8": (
+        "npu_fused_infer_attention_score",
+        dict.fromkeys(("key", "value"), ones(1, N, 2 * N, dtype=np.int8))
+        | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
+        | dict.fromkeys(("key_antiquant_scale", "value_antiquant_scale"), ones(1, dtype=F16)),
+    ),
     "attention, second version": ("npu_fused_infer_attention_score_v2", ATTENTION_V2),
     "attention, second version, pages": (
         "npu_fused_infer_attention_score_v2",
@@ -191,6 +198,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"scale": ones(1, N, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
         | {"output_dtype": "float16"},
     ),
+    "groups of int8 by int4": (
+        "npu_grouped_matmul",
+        {"x": ones(N, 2048, dtype=np.int8), "weight": ones(1, 2048, 896, dtype=np.int32)}
+        | {"scale": ones(1, 7168, dtype=np.int64) << 29, "per_token_scale": ones(N), **GROUPS}
+        | {"bias": ones(1, 7168), "offset": ones(1, 1, 7168), "group_list_type": 1}
+        | {"output_dtype": "float16"},
+    ),
     "swiglu of groups of int4": (
         "npu_grouped_matmul_swiglu_quant",
         {"x": BYTES, "weight": Tensor.of(ones(1, N, N // 8, dtype=np.int32), "FRACTAL_NZ")}
@@ -257,13 +271,16 @@ CALLS |= {
 CALLS |= {
     "a copy": ("clone", {"x": HALF}),
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
-    "two": ("concat", {"x": HALF, "other": HALF, "dim": -1}),
+    "one of several": ("concat", {"tensors": HALF, "dim": -1}),
     "broadcast": ("broadcast_to", {"x": HALF, "shape": (2, N, N)}),
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),
     "a selection": ("where", {"condition": ones(N, N, dtype=np.uint8), "x": HALF, "other": HALF}),
     "a multiple": ("axpy", {"x": HALF, "other": HALF, "alpha": 2.0}),
     "a polynomial": ("npu_gelu", {"x": HALF}),
+    **{op: (op, {"x": FLAGS, "other": FLAGS}) for op in ("logical_and", "logical_or")},
+    "not": ("logical_not", {"x": FLAGS}),
+    "a power": ("pow", {"x": HALF, "exponent": 2}),
     "bounds": ("clamp", {"x": HALF, "low": -1.0}),
     "conversion": ("cast", {"x": HALF, "dtype": "float32"}),
 }
@@ -307,8 +324,8 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
 
 NEVER_TAKEN = {
     ("npu_grouped_matmul", name)
-    for name in ("offset", "activation_input", "activation_quant_scale", "activation_quant_offset")
-}  # fmt: skip
+    for name in ("activation_input", "activation_quant_scale", "activation_quant_offset")
+}
 """Parameters that must be None on every chip."""
 
 

@@ -29,6 +29,7 @@ def fractals(matrix: Any) -> Tensor:
 
 BASE = {"x1": ones(4, 16), "x2": ones(16, 8)}
 BRAIN = {"x1": ones(4, 16, dtype=BF16), "x2": ones(16, 8, dtype=BF16)}
+SINGLE = {"x1": ones(4, 16, dtype=F32), "x2": ones(16, 8, dtype=F32)}
 NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not list; make it one of them"
 COLUMN = "pass a number a column"
 
@@ -39,8 +40,10 @@ ROWS = [
         for name in ("x1", "x2")
     ),
     *(Row({name: [1]}, f"{name} {NOT_A_TENSOR}", {}) for name in ("x1", "x2", "bias")),
-    Row({"x1": ones(4, 16, dtype=F32)},
-        "x1 must be float16 or bfloat16 on {series}, not float32; convert it", BRAIN, NEW),
+    Row({"x1": ones(4, 16, dtype=np.float64)},
+        "x1 must be float16, bfloat16 or float32 on {series}, not float64; convert it", BRAIN, NEW),
+    Row({"x1": ones(4, 16, dtype=F32)}, "x1 must be float16 on {series}, not float32; convert it",
+        {}, OLD),
     Row(BRAIN, "x1 must be float16 on {series}, not bfloat16; convert it", {}, OLD),
     Row({"x2": ones(16, 8, dtype=F32)}, "x2 must be float16 like x1, not float32; convert it", {}),
     Row({"x1": ones(4, 16, dtype=BF16)},
@@ -54,6 +57,9 @@ ROWS = [
     Row(BRAIN | {"bias": ones(8, dtype=BF16)},
         "bias must be float32 with bfloat16 matrices, not bfloat16; convert it",
         BRAIN | {"bias": ones(8, dtype=F32)}, NEW),
+    Row(SINGLE | {"bias": ones(8, dtype=F16)},
+        "bias must be float32 with float32 matrices, not float16; convert it",
+        SINGLE | {"bias": ones(8, dtype=F32)}, NEW),
     # shapes
     *(
         Row({name: ones(16)}, f"{name} must have at least two dimensions, not 1; reshape it", {})
@@ -105,7 +111,21 @@ ROWS = [
             {"output_dtype": "float32", "template": "base"}, NEW)
         for template in ("v2", "single_core_split_k", "deterministic_split_k")
     ),
+    Row(SINGLE | {"output_dtype": "float16"},
+        "output_dtype must be float32, not 'float16'; pass 'float32'", SINGLE, NEW),
+    *(
+        Row(SINGLE | {"template": template},
+            f"template '{template}' can run only if x1 is float16 or bfloat16; "
+            "leave it out to get the vendor's choice", SINGLE | {"template": "base"}, NEW)
+        for template in ("v2", "bl1_full_load", "al1_split_k")
+    ),
+    Row(SINGLE | {"template": "nd2nz"},
+        "template 'nd2nz' can run only if rows of x1 or x2 have more than 65535 numbers; "
+        "leave it out to get the vendor's choice", SINGLE, NEW),
     # layouts
+    Row(SINGLE | {"x2": Tensor.of(ones(16, 8, dtype=F32), "FRACTAL_NZ")},
+        "x2 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)", SINGLE,
+        NEW),
     Row({"x1": fractals(ones(4, 16))},
         "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
         {"x2": fractals(ones(16, 8))}),

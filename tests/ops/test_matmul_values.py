@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from npusim import TensorSpec, devices
+from npusim import TensorSpec, devices, run
 from npusim.data.layout import NZ, to_fractals
 from npusim.data.tensor import Tensor
 from npusim.ops.matmul import reference
@@ -89,3 +89,35 @@ def test_fractals_and_views_are_the_same_matrix(rng: np.random.Generator) -> Non
     spec = TensorSpec(b.shape, "float16", "FRACTAL_NZ")
     for same in (np.asfortranarray(b), Tensor(spec, to_fractals(b, NZ, (16, 16)))):
         np.testing.assert_array_equal(reference(np.asfortranarray(a), same), expected)
+
+
+@pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
+@pytest.mark.parametrize(("transposed_a", "transposed_b"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (100, 33, 77), (130, 600, 270)])
+def test_float32_is_multiplied_as_it_is(
+    shape: tuple[int, int, int],
+    transposed_a: int,
+    transposed_b: int,
+    device: str,
+    rng: np.random.Generator,
+) -> None:
+    m, k, n = shape
+    a, b = rng.normal(size=(m, k)).astype(np.float32), rng.normal(size=(k, n)).astype(np.float32)
+    bias = rng.normal(size=n).astype(np.float32)
+    x1 = np.asfortranarray(a) if transposed_a else a
+    x2 = np.asfortranarray(b) if transposed_b else b
+    done = run("matmul", x1, x2, bias, device=device)
+    assert done.plan is not None
+    assert done.plan.template == "base"
+    found = np.asarray(done.output)
+    exact = a.astype(np.float64) @ b.astype(np.float64) + bias
+    sizes = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) + np.abs(bias)
+    # An addition for each 16 of k, each of which rounds by half a unit in the last place at most.
+    assert (np.abs(found - exact) <= (k / 16 + 2) * 2.0**-24 * sizes).all()
+    np.testing.assert_array_equal(found, reference(x1, x2, bias))
+
+
+def test_no_bit_of_a_float32_is_lost() -> None:
+    odd = np.full((1, 1), 1 + 2.0**-23, np.float32)
+    found = run("matmul", odd, np.ones((1, 1), np.float32), device="ascend910b2").output
+    assert np.asarray(found).tolist() == [[1 + 2.0**-23]]

@@ -427,13 +427,48 @@ def test_what_is_refused(series: str, subtests: pytest.Subtests) -> None:
             assert caught.value.code is code
 
 
-def test_the_chip_must_be_of_a2_or_a3() -> None:
-    message = (
-        f"{OP}: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, "
-        f"whose kernel of fp16 is not simulated; multiply each group with matmul [361001]"
-    )
-    with pytest.raises(OpError, match="^" + re.escape(message) + "$"):
-        check("Atlas inference", {})
+REFUSED_BY_310P: list[tuple[dict[str, Any], str]] = [
+    (BYTES, "x must be float16 on Atlas inference, not int8; convert it"),
+    (
+        {"weight": ones(2, 32, 16, dtype=I8)},
+        "weight must be float16 with float16 x, not int8; convert it",
+    ),
+    (
+        {"group_list": [2, 6], "group_type": None, "weight": [ones(32, 16)] * 2},
+        "group_list must be a tensor on Atlas inference, not a list of integers; pass one",
+    ),
+    *(
+        (given, f"group_type must be 0 on Atlas inference, not {kind}; multiply each x with matmul")
+        for given, kind in ((EACH, -1), (ALONG, 2), ({"group_type": None}, None))
+    ),
+    (
+        {"weight": [ones(32, 16)] * 2},
+        "x and weight must be one tensor each on Atlas inference, not 1 and 2; stack them",
+    ),
+    (
+        {"weight": ones(2, 32, 24)},
+        "n must be a multiple of 16 on Atlas inference, not 24; pad weight",
+    ),
+    (
+        {"template": "plain"},
+        "template must be coupled with float16 x, float16 weight and float16 output, not 'plain'; "
+        "leave it out to get the vendor's choice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), REFUSED_BY_310P)
+def test_what_310p_refuses(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(OpError, match="^" + re.escape(f"{OP}: {message} [161002]") + "$"):
+        check("Atlas inference", wrong)
+
+
+@pytest.mark.parametrize("given", [
+    {}, {"bias": ones(2, 16)}, {"weight": Tensor.of(ones(2, 32, 16), "FRACTAL_NZ")},
+    {"group_list": np.array([2, 4]), "group_list_type": 1}, {"template": "coupled"},
+])  # fmt: skip
+def test_what_310p_takes(given: dict[str, Any]) -> None:
+    assert check("Atlas inference", given).outputs == {"output": TensorSpec((6, 16), "float16")}
 
 
 # ---- what is accepted ----

@@ -13,6 +13,7 @@ from op_calls import assert_same
 
 from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.data.dtypes import pack_int4
+from npusim.ops.npu_grouped_matmul import int4
 
 OP = "npu_grouped_matmul"
 A2, A3 = "ascend910b2", "ascend910_9391"
@@ -87,10 +88,9 @@ def test_int8_by_int4_equals_the_reference(
     n = n // 64 * 64 if layout == "NZ" else n
     rng = np.random.default_rng(seed)
     call = call_of(rng, counts, (256 * groups, n), groups, layout=layout, dtype=dtype)
-    if groups == 1 and n * len(counts) <= 4 * sum(counts):
-        return
+    is_unpacked = groups == 1 and n * len(counts) <= 4 * sum(counts)
     found = run(OP, **call, device=device, timing=False)
-    assert found.template == "a8w4"
+    assert found.template == ("a8w4_unpacked" if is_unpacked else "a8w4")
     assert_same(found.output, REFERENCE(**call))
 
 
@@ -115,6 +115,97 @@ def test_int4_by_int4_equals_the_reference(
     found = run(OP, **call, device=device, timing=False)
     assert found.template == "a4w4"
     assert_same(found.output, REFERENCE(**call))
+
+
+@settings(max_examples=10)
+@given(
+    device=st.sampled_from([A2, A3]),
+    counts=st.lists(st.sampled_from([0, 40, 70, 150]), min_size=1, max_size=2).filter(sum),
+    k=st.sampled_from([64, 320]),
+    layout=st.sampled_from(["ND", "NZ"]),
+    dtype=st.sampled_from(["float16", "bfloat16"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_int4_of_few_columns_becomes_int8(
+    device: str, counts: list[int], k: int, layout: str, dtype: str, seed: int
+) -> None:
+    """As many columns as four times the rows of an expert."""
+    n = 4 * sum(counts) // len(counts) // 64 * 64
+    call = call_of(np.random.default_rng(seed), counts, (k, n), 0, layout=layout, dtype=dtype)
+    call["scale"][0][:, ::2] |= np.uint64(1 << 31)
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "a8w4_unpacked"
+    assert_same(found.output, REFERENCE(**call))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("groups", [0, 1])
+def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
+    """Sums above 2048 lose bits before they are scaled."""
+    call = call_of(np.random.default_rng(3), [16], (256, 512), groups, layout="NZ", dtype=dtype)
+    call["x"][0][:4], call["x"][0][4:8] = 127, -128
+    found = run(OP, **call, device=A2)
+    assert found.template == "a8w4_vector"
+    assert_same(found.output, REFERENCE(**call))
+    in_rows = call | {"weight": [np.asarray(call["weight"][0])]}
+    found = run(OP, **in_rows, device=A2, timing=False)
+    assert found.template == "a8w4"
+    assert_same(found.output, REFERENCE(**in_rows))
+
+
+@pytest.mark.parametrize("counts", [[150], [20, 0], [3, 40]])
+def test_scaled_groups_are_added_up_in_float32(
+    counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other shape that has this kernel holds 2 GiB: here are smaller ones."""
+    known = (len(counts), sum(counts), 1024, 1088)
+    monkeypatch.setattr(int4, "VECTOR_DEQUANTISED", (known,))
+    call = call_of(np.random.default_rng(7), counts, (1024, 1088), 4, layout="NZ")
+    found = run(OP, **call, device=A3, timing=False)
+    assert found.template == "a8w4_vector"
+    assert_same(found.output, REFERENCE(**call))
+
+
+@pytest.mark.parametrize(("device", "counts", "groups"), [(A2, [3], 0), (A3, [2, 0, 3], 8)])
+def test_offsets_are_added_for_each_row(device: str, counts: list[int], groups: int) -> None:
+    """`(e, 1, n)`: sum of the row times number of the column, rounded, and added."""
+    rng = np.random.default_rng(len(counts))
+    call = call_of(rng, counts, (2048, 7168), groups)
+    call["offset"] = [rng.normal(0, 0.1, (len(counts), 1, 7168)).astype(F32)]
+    found = run(OP, **call, device=device, timing=False)
+    assert found.template == "a8w4"
+    assert_same(found.output, REFERENCE(**call))
+
+
+def test_offsets_of_many_rows_keep_the_weight_packed() -> None:
+    given: dict[str, Any] = {
+        "x": TensorSpec((2048, 7168), "int8"), "weight": TensorSpec((1, 7168, 512), "int32"),
+        "scale": TensorSpec((1, 4096), "uint64"), "bias": TensorSpec((1, 4096), "float32"),
+        "per_token_scale": TensorSpec((2048,), "float32"), "output_dtype": "float16",
+        "group_list": np.array([2048]), "group_list_type": 1, "group_type": 0, "split_item": 3,
+    }  # fmt: skip
+    chip = devices.load(A2)
+    for more, wanted in (
+        ({}, "a8w4_unpacked"),
+        ({"offset": TensorSpec((1, 1, 4096), "float32")}, "a8w4"),
+    ):
+        assert ops.load(OP).plan(chip, ops.load(OP).check(chip, **given | more)).template == wanted
+
+
+def test_scales_of_unpacked_weights_are_rounded_down() -> None:
+    """1 + 2 ** -8 is 1 as bfloat16 rounded down, and minus that -(1 + 2 ** -7)."""
+    scale = np.where(np.arange(8) % 2, F32(-1 - 2**-8), F32(1 + 2**-8))[None]
+    call: dict[str, Any] = {
+        "x": [np.eye(8, 64, dtype=np.int8)],
+        "weight": [packed(np.ones((1, 64, 8), np.int8))],
+        "scale": [scale.view(np.uint32).astype(np.uint64)],
+        "per_token_scale": [np.ones(8, F32)],
+        "bias": [np.full((1, 8), 77, F32)],
+        "split_item": 3, "group_type": 0, "group_list_type": 1, "group_list": np.array([8]),
+    }  # fmt: skip
+    for dtype, wanted in (("bfloat16", [1, -1.0078125]), ("float16", [1.00390625, -1.00390625])):
+        found = run(OP, **call, output_dtype=dtype, device=A2, timing=False)
+        assert found.output[0, :2].astype(F32).tolist() == wanted
 
 
 def test_groups_of_k_are_added_up_in_float16() -> None:
@@ -171,6 +262,7 @@ def test_the_tiles(x: str, rows: int, tuning: Any, tile: tuple[int, int, int]) -
 RNG = np.random.default_rng(0)
 MIXED = call_of(RNG, [3, 2], (512, 64), 2)
 INT4 = call_of(RNG, [3, 2], (512, 64), 2, x="int4")
+WIDE = call_of(RNG, [3], (2048, 7168), 8)
 WITH = " with int8 x, int32 weight and float16 output"
 OF = " with int32 x, int32 weight and float16 output"
 ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
@@ -193,12 +285,14 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
      "simulated; pass the first one", Code.UNSUPPORTED),
     (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors",
      Code.NULL_POINTER),
-    (call_of(RNG, [40, 40], (512, 64), 1), {},
-     f"x must have fewer rows{WITH} and one scale a column, not 80 for 64 columns and 2 experts, "
-     "whose kernel is not simulated; split the call, or pass scales of groups", Code.UNSUPPORTED),
-    (call_of(RNG, [16], (256, 512), 1, layout="NZ"), {},
-     f"weight must be in ND{WITH} of shape (1, 256, 64), not FRACTAL_NZ, whose kernel is not "
-     "simulated; pass it through npu_format_cast(..., 2)", Code.UNSUPPORTED),
+    (MIXED, {"offset": [np.ones((2, 1, 64), F32)]},
+     f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
+     "given for (512, 64); leave it out", Code.INVALID_PARAMETER),
+    (WIDE, {"offset": [np.ones((1, 7168), F32)]},
+     f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
+     "column", Code.INVALID_PARAMETER),
+    (WIDE, {"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
+     "offset must be None; leave it out", Code.INVALID_PARAMETER),
     (INT4, {"scale": [words(RNG, 2, 3, 64)]},
      f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",
      Code.INVALID_PARAMETER),

@@ -65,6 +65,23 @@ def test_a_tile_fills_l0c_and_its_loads_fill_l1(rows: int, dtype: str, wanted: A
     assert plan(many).tile.m == found.m
 
 
+def test_310p_takes_larger_tiles_row_after_row() -> None:
+    chip = devices.load("ascend310p3")
+    groups = np.array([1600, 10])
+    given = {"x": TensorSpec((1610, 512), "float16"), "group_list": groups, "group_list_type": 1}
+    given["weight"] = TensorSpec((2, 512, 512), "float16", "FRACTAL_NZ")
+    operator = ops.load(OP)
+    p = operator.check(chip, **given, group_type=0, split_item=3)
+    found = operator.plan(chip, p)
+    tile = found.tile
+    assert (tile.m, tile.n, tile.k, tile.steps_a, tile.steps_b) == (256, 256, 64, 2, 4)
+    assert (found.template, found.block_dim) == ("coupled", chip.cores["ai_core"].count)
+    shares = parts_of_cores(p, tile.m, tile.n, 4, by_row=True)
+    assert [(part.row, part.column) for part in shares[3]] == [
+        *((256 * i, 256) for i in (1, 3, 5)), (0, 256),
+    ]  # fmt: skip
+
+
 def test_blocks_are_numbered_through_all_groups() -> None:
     p = problem([130, 0, 10, 300], 64, 600)
     shares = parts_of_cores(p, 128, 256, 4)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from op_calls import assert_all_same
 from op_calls import floats as hostile
 
-from npusim import Tensor, TensorSpec, ops, run
+from npusim import Tensor, TensorSpec, devices, ops, run
 from npusim.ops import npu_trans_quant_param
 from npusim.run.result import without_values
 
@@ -137,6 +137,36 @@ def test_rows_of_floats_in_groups(weight: str, kind: str, device: str) -> None:
             group_type=0,
             split_item=2,
         )
+
+
+@settings(max_examples=12)
+@given(
+    sizes=st.sampled_from([(1, 16, 16), (60, 96, 288), (300, 40, 272), (33, 300, 48)]),
+    form=st.sampled_from(["(k, n)", "turned", "fractals"]),
+    is_biased=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_310p_multiplies_halves(
+    sizes: tuple[int, int, int], form: str, is_biased: bool, seed: int
+) -> None:
+    """Infinities and NaN too: this chip saturates."""
+    (m, k, n), rng = sizes, np.random.default_rng(seed)
+    if form == "fractals":
+        k = 16 * (k // 16)
+    w = hostile(rng, (3, k, n), np.float16)
+    weight = {"(k, n)": w, "turned": turned(w), "fractals": Tensor.of(w, "FRACTAL_NZ")}[form]
+    call = {
+        "x": hostile(rng, (m, k), np.float16),
+        "weight": weight,
+        "bias": hostile(rng, (3, n), np.float16) if is_biased else None,
+        "group_list": np.sort(rng.integers(0, m, 3, endpoint=True)),
+        "group_type": 0,
+        "split_item": 3,
+    }
+    found = run(OP, device="ascend310p3", **call)
+    assert found.template == "coupled"
+    spec = devices.load("ascend310p3")
+    assert_all_same(found.output, ops.load(OP).reference(**call, spec=spec))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -60,8 +60,10 @@ def test_counts_may_be_those_of_each_expert_or_pairs() -> None:
 def test_experts_that_are_not_active_come_last_and_are_left_alone() -> None:
     rows, index, counts, _ = outputs(X, EXPERTS, active_expert_range=[2, 3])
     assert rows == [[10], [20], [30], [0], [0], [0]]
-    assert index == [0, 3, 1, 4, 5, 2]
+    assert index == [0, -1, 1, -1, -1, 2]
     assert counts == [3]
+    came_from = outputs(X, EXPERTS, active_expert_range=[2, 3], row_idx_type=1)[1]
+    assert came_from == [0, 2, 5, 1, 3, 4]
     pairs = outputs(X, EXPERTS, active_expert_range=[2, 4], expert_tokens_num_type=2)[2]
     assert pairs == [[2, 3], [3, 1], [0, 0], [0, 0]]
 
@@ -106,6 +108,89 @@ def test_each_expert_has_its_scales() -> None:
     found = outputs(x, [[3, 2]], quant_mode=1, scale=scale, active_expert_range=[2, 4])
     assert found[0] == [[127, 64], [64, 127]]
     np.testing.assert_allclose(found[3], np.float32([2, 2]) / np.float32(127))
+
+
+def test_a_scale_goes_along_with_its_row() -> None:
+    """`(tokens,)`; those of experts that are not active do not come."""
+    given = {"scale": np.float32([1, 2, 3]), "active_expert_range": [2, 4]}
+    assert outputs(X, EXPERTS, **given)[3] == [1, 2, 3, 2, 0, 0]
+
+
+def test_the_call_of_the_document() -> None:
+    """torch_npu 2.14.0, the text of the function: a token, 475 choices, 12 of 226 experts here."""
+    rng = np.random.default_rng(0)
+    experts = rng.integers(0, 226, (1, 475)).astype(np.int32)
+    x = rng.standard_normal((1, 613)).astype(np.float32)
+    given: dict[str, Any] = {"active_num": 475, "expert_num": 226, "active_expert_range": [23, 35]}
+    given |= {"scale": np.float32([7]), "expert_tokens_num_type": 1}
+    rows, index, counts, scales = outputs(x, experts, **given)
+    coming = sum(counts)
+    assert coming == ((experts >= 23) & (experts < 35)).sum()
+    assert [row == x[0].tolist() for row in rows] == [True] * coming + [False] * (475 - coming)
+    assert scales == [7] * coming + [0] * (475 - coming)
+    assert sorted(index) == [-1] * (475 - coming) + list(range(coming))
+
+
+def test_experts_with_a_capacity_drop_rows_and_fill_up() -> None:
+    given = {"drop_pad_mode": 1, "expert_capacity": 2}
+    rows, index, counts, scales = outputs(X, EXPERTS, **given, scale=np.float32([1, 2, 3]))
+    assert rows == [[[10], [30]], [[0], [0]], [[10], [20]], [[20], [0]]]
+    assert index == [4, 0, 5, 6, 1, -1]
+    assert counts == [2, 2, 5, 6]
+    assert scales == [1, 3, 0, 0, 1, 2, 2, 0]
+    quantised = outputs(X, EXPERTS, **given, quant_mode=1)
+    assert quantised[0] == [[[127], [127]], [[0], [0]], [[127], [127]], [[127], [0]]]
+    assert [scale > 0 for scale in quantised[3]] == [1, 1, 0, 0, 1, 1, 1, 0]
+
+
+def test_what_capacities_leave_is_what_finalize_routing_takes() -> None:
+    """drop_pad_mode 3: an index of a token beside the other, -1 adds nothing."""
+    given = {"drop_pad_mode": 1, "expert_capacity": 2}
+    rows, index, *_ = outputs(X, EXPERTS, **given)
+    weights = np.ones((3, 2), np.float32)
+    found = run(
+        "npu_moe_finalize_routing", np.float32(rows), None, None, None, weights, np.int32(index),
+        None, 3, device=A2, timing=False,
+    )  # fmt: skip
+    assert found.output.tolist() == [[20], [40], [30]]
+
+
+@settings(max_examples=15)
+@given(
+    device=st.sampled_from([A2, A3]),
+    sizes=st.sampled_from([(1, 16, 1), (7, 40, 3), (100, 129, 4), (3, 10000, 2)]),
+    experts=st.sampled_from([1, 4, 40]),
+    capacity=st.integers(1, 30),
+    dtype=st.sampled_from([np.float16, BF16, np.float32, np.int8]),
+    quantises=st.booleans(),
+    is_scaled=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_padded_runs_equal_the_reference(
+    device: str,
+    sizes: tuple[int, int, int],
+    experts: int,
+    capacity: int,
+    dtype: Any,
+    quantises: bool,
+    is_scaled: bool,
+    seed: int,
+) -> None:
+    rng, (tokens, width, k) = np.random.default_rng(seed), sizes
+    quantises &= dtype != np.int8 and width < 9000
+    shape = (experts, width) if quantises else (tokens,)
+    given: dict[str, Any] = {
+        "x": rng.integers(-99, 99, (tokens, width)).astype(dtype),
+        "expert_idx": rng.integers(0, experts, (tokens, k)).astype(np.int32),
+        "expert_num": experts,
+        "drop_pad_mode": 1,
+        "expert_capacity": capacity,
+        "expert_tokens_num_flag": True,
+        "quant_mode": 1 if quantises else -1,
+        "scale": rows_of_floats(rng, shape, np.float32) if is_scaled else None,
+    }
+    found = run(OP, **given, device=device, timing=False)
+    assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
 
 
 @settings(max_examples=20)
@@ -227,16 +312,30 @@ BASE = {
     "expert_num": 4,
 }
 QUANT = {"quant_mode": 1}
+PADDED = {"drop_pad_mode": 1, "expert_capacity": 3}
+PAIRS = {"expert_tokens_num_type": 2, "expert_tokens_num_flag": True}
 ROWS = [
     Row({}, "the chip must have the kernel MoeInitRoutingV3 of Atlas A2, not be one of {series}; "
         "run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"quant_mode": 0},
-        "quant_mode must be -1 or 1, not 0; pass -1", QUANT, NEW),
-    Row({"drop_pad_mode": 1},
-        "drop_pad_mode must be 0, not 1; pass 0", {}, NEW),
+        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "to npu_quantize", {}, NEW, Code.UNSUPPORTED),
+    Row({"quant_mode": 2},
+        "quant_mode must be -1 or 1, not 2; pass -1", QUANT, NEW),
+    Row({"drop_pad_mode": 2},
+        "drop_pad_mode must be 0 or 1, not 2; pass 0", {}, NEW),
     Row({"active_num": 4},
-        "active_num must be -1 or 8, not 4; pass -1",
-        {"active_num": 8}, NEW),
+        "active_num must be -1, 0 or at least the 8 choices, not 4, whose index is not known; pass "
+        "-1", {"active_num": 8}, NEW, Code.UNSUPPORTED),
+    Row({"drop_pad_mode": 1},
+        "expert_capacity must be positive for drop_pad_mode=1, not -1; pass how many rows an "
+        "expert takes", PADDED, NEW),
+    Row(PADDED | {"active_expert_range": [0, 3]},
+        "active_expert_range must name all experts for drop_pad_mode=1, whose output has rows for "
+        "each of them; leave it out", PADDED | {"active_expert_range": [0, 4]}, NEW),
+    Row(PADDED | {"row_idx_type": 1},
+        "row_idx_type must be 0 for drop_pad_mode=1, not 1: rows that are filled up come from "
+        "nowhere; pass 0", PADDED, NEW),
     Row({"expert_tokens_num_type": 3},
         "expert_tokens_num_type must be 0, 1 or 2, not 3; pass 0",
         {"expert_tokens_num_type": 2}, NEW),
@@ -251,9 +350,14 @@ ROWS = [
     Row(QUANT | {"x": np.ones((4, 8193), np.float16)},
         "x must have at most 8192 columns for quant_mode=1, not 8193; longer rows are not "
         "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}, NEW),
-    Row({"expert_num": -1},
-        "expert_num must be from 1 to 2048, not -1; pass how many there are",
-        {"expert_num": 2048}, NEW),
+    Row({"expert_num": -1}, "expert_num must be from 1 to 10240, not -1; pass how many there are",
+        {"expert_num": 10240}, NEW),
+    Row(PAIRS | {"expert_num": 5121},
+        "expert_num must be from 1 to 5120 for expert_tokens_num_type=2, not 5121; pass how many "
+        "there are", PAIRS | {"expert_num": 5120}, NEW),
+    Row(QUANT | {"expert_num": 5121},
+        "expert_num must be from 1 to 5120 for quant_mode=1, as far as it is simulated, not 5121; "
+        "pass how many there are", QUANT | {"expert_num": 5120}, NEW),
     Row({"active_expert_range": [1]},
         "active_expert_range must be empty or two numbers, not [1]; pass the first expert and the "
         "one behind the last", {"active_expert_range": [1, 2]}, NEW),
@@ -261,11 +365,11 @@ ROWS = [
         "active_expert_range must name experts in [0, 4), not [2, 2); correct it",
         {"active_expert_range": (0, 4)}, NEW),
     Row({"scale": np.ones((4, 16), np.float32)},
-        "scale must be None for quant_mode=-1, whose scales are not simulated, not given; gather "
-        "it by expanded_row_idx", QUANT | {"scale": np.ones((4, 16), np.float32)}, NEW),
+        "scale must have shape (4,) for quant_mode=-1, a number for each row of x, not (4, 16); "
+        "reshape it", {"scale": np.ones(4, np.float32)}, NEW),
     Row(QUANT | {"scale": np.ones((3, 16), np.float32)},
-        "scale must have shape (1, 16) or (4, 16), a row for each active expert, not (3, 16); pass "
-        "one of them", QUANT | {"scale": np.ones((1, 16), np.float32)}, NEW),
+        "scale must have shape (1, 16) or (4, 16) for quant_mode=1, a row for each active expert, "
+        "not (3, 16); reshape it", QUANT | {"scale": np.ones((1, 16), np.float32)}, NEW),
     *(
         Row({"expert_idx": np.full((4, 2), expert, np.int32)},
             f"expert_idx must name experts in [0, 4), not {expert}; raise expert_num, or correct "

@@ -131,6 +131,84 @@ def test_an_operator_needs_its_reference() -> None:
         Operator(name="x", document="x: y", check=QUANTIZE.check)  # type: ignore[call-arg]
 
 
+def test_an_operator_has_a_name_for_its_kernel() -> None:
+    host = ops.load("npu_convert_weight_to_int4pack")
+    assert host.kernel_type == ""
+    remedy = "declare what CANN calls its kernel, if there is one"
+    message = (
+        f"npu_quantize: an operator with on_host=False must have a kernel_type, but has none; "
+        f"{remedy}"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(QUANTIZE, kernel_type="")
+    message = (
+        "npu_convert_weight_to_int4pack: an operator with on_host=True must have no kernel_type, "
+        f"but has one; {remedy}"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(host, kernel_type="Pack")
+
+
+def spec(dtype: str, *shape: int) -> TensorSpec:
+    return TensorSpec(shape, dtype)
+
+
+SQUARE = {"x1": spec("float16", 64, 64), "x2": spec("float16", 64, 64)}
+ROWS = {"input": spec("float16", 8, 16), "zero_points": None, "dtype": "qint8"}
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "named"),
+    [
+        ("add", {"x": spec("float16", 8, 16), "other": 1.0}, "Add"),
+        ("mul", {"x": spec("bfloat16", 8, 16), "other": 2.0}, "Muls"),
+        ("mul", {"x": spec("float16", 8, 16), "other": 2.0}, "Mul"),
+        ("mul", {"x": spec("bfloat16", 8, 16), "other": spec("bfloat16", 1)}, "Mul"),
+        ("npu_quantize", ROWS | {"scales": spec("float32", 16)}, "Quantize"),
+        (
+            "npu_quantize",
+            ROWS | {"scales": spec("float16", 16), "div_mode": False},
+            "AscendQuantV2",
+        ),
+        ("matmul", SQUARE, "MatMulV3"),
+        ("matmul", SQUARE | {"template": "v2"}, "MatMulV2"),
+        ("matmul", SQUARE | {"x1": spec("float16", 4, 64, 64)}, "MatMulV3"),
+        ("matmul", dict.fromkeys(SQUARE, spec("float16", 4, 64, 64)), "BatchMatMulV3"),
+        (
+            "npu_quant_matmul",
+            {"x1": spec("int8", 16, 64), "x2": spec("int8", 64, 32), "scale": spec("float32", 32)},
+            "QuantBatchMatmulV3",
+        ),
+        ("index_select", {"x": spec("float16", 8, 16), "dim": 0, "index": spec("int32", 4)},
+         "GatherV3"),
+    ],
+)  # fmt: skip
+def test_a_run_knows_what_cann_calls_its_kernel(op: str, given: dict[str, Any], named: str) -> None:
+    run = npusim.run(op, **given, device="ascend910b2", timing=False)
+    assert run.kernel_type == named
+
+
+def test_nothing_to_do_is_no_kernel() -> None:
+    none = spec("float16", 0, 16)
+    assert npusim.run("add", none, none, device="ascend910b2").kernel_type is None
+
+
+@pytest.mark.parametrize("name", ops.names())
+def test_templates_are_declared_where_one_can_be_named(name: str) -> None:
+    operator = ops.load(name)
+    assert bool(operator.templates) is ("template" in ops.signature(operator).parameters)
+    assert len(set(operator.templates)) == len(operator.templates)
+
+
+def test_templates_need_a_parameter_that_names_one() -> None:
+    message = (
+        "npu_quantize: an operator with templates must have a parameter template, not input, "
+        "scales, zero_points, dtype, axis, div_mode; add it"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        replace(QUANTIZE, templates=("db",))
+
+
 # ---- how torch knows it ----
 
 

@@ -91,6 +91,16 @@ def test_keywords_positions_and_defaults_mean_the_same() -> None:
     assert by_name.arguments["div_mode"] is True
 
 
+def test_an_array_that_lies_the_other_way_round_is_told_as_its_spec_is() -> None:
+    x, weight = np.zeros((16, 64), np.float16), np.zeros((32, 64), np.float16).T
+    specs = TensorSpec((16, 64), "float16"), TensorSpec((64, 32), "float16", transposed=True)
+    found = run("matmul", x, weight, device="ascend910b2")
+    assert found.arguments["x2"] == specs[1]
+    assert found.kind == run("matmul", *specs, device="ascend910b2").kind
+    # One that is copied first reaches the kernel row after row.
+    assert not run("add", weight, 1.0, device="ascend910b2").arguments["x"].transposed
+
+
 @pytest.mark.parametrize(
     ("op", "hint"),
     [

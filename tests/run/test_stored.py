@@ -124,7 +124,7 @@ def test_another_npusim_times_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]
 ) -> None:
     anew(cache=tmp_path)
-    monkeypatch.setattr(stored, "_own_digest", lambda: b"of tomorrow")
+    monkeypatch.setattr(stored, "own_digest", lambda: b"of tomorrow")
     anew(cache=tmp_path)
     assert len(timed) == len(files(tmp_path)) == 2
 

@@ -16,6 +16,7 @@ import pytest
 import npusim.torch
 from npusim.torch import stand_ins
 from npusim.torch.__main__ import main, split
+from npusim.trace import model
 
 ROOT = Path(npusim.__file__).parent.parent
 NEEDS_TORCH = pytest.mark.skipif(
@@ -25,10 +26,13 @@ NEEDS_TORCH = pytest.mark.skipif(
 REAL = "print('the real torch_npu')\n"
 
 
-def python(*words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python(
+    *words: str, path: Path | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     folders = [str(ROOT), *([str(path)] if path else [])]
     return subprocess.run(
         [sys.executable, *words],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
@@ -42,6 +46,7 @@ def python(*words: str, path: Path | None = None) -> subprocess.CompletedProcess
         ("-q script.py -q --device x", "-q", "script.py -q --device x"),
         ("--device d --trace t -m pytest -q", "--device d --trace t", "-m pytest -q"),
         ("--device=d -c code a", "--device=d", "-c code a"),
+        ("--report r net.py --report s", "--report r", "net.py --report s"),
         ("--help", "--help", ""),
     ],
 )
@@ -88,7 +93,7 @@ def test_torch_must_be_there_and_new(version: str | None, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(metadata, "version", find)
     message = (
-        f"npusim.torch: torch must be 2.13 or newer, not {version or 'none'}; "
+        f"npusim.torch: torch must be 2.11 or newer, not {version or 'none'}; "
         "install it with: pip install 'npusim[torch]'"
     )
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
@@ -155,6 +160,40 @@ def test_a_script_runs_as_under_python(tmp_path: Path) -> None:
         f"npusim: npusim.torch: {traces}/trace_view.json must be a new file, but there is one; "
         f"name another, or add --force to replace it\n"
     )
+
+
+MODEL = """
+import os, torch, torch_npu
+net = torch.nn.Sequential(torch.nn.Linear(64, 64, bias=False), torch.nn.ReLU()).half().npu()
+os.chdir("/")
+with torch.no_grad():
+    net(torch.ones(16, 64).half().npu())
+"""
+
+
+@NEEDS_TORCH
+def test_a_report_is_left_in_a_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(MODEL)
+    words = ("-m", "npusim.torch", "--shapes", "--report", "out", "net.py")
+    ran = python(*words, folder=tmp_path)
+    assert ran.returncode == 0
+    run = model.read(tmp_path / "out")
+    assert (run.title, run.device) == ("net.py", "Ascend910B2")
+    assert [(launch.module, launch.kernel.op) for launch in run.launches] == [
+        ("Sequential.0", "matmul"),
+        ("Sequential.1", "relu"),
+    ]
+    told = ran.stderr.splitlines()[1]
+    assert told.startswith(f"npusim: {run.time_us:.2f} us simulated in 2 launches; ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.py", "out"]
+
+
+@NEEDS_TORCH
+def test_a_script_that_fails_leaves_what_it_did(tmp_path: Path) -> None:
+    code = f"{MODEL}\nraise ValueError('enough')"
+    ran = python("-m", "npusim.torch", "-q", "--report", "out", "-c", code, folder=tmp_path)
+    assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, "ValueError: enough")
+    assert len(model.read(tmp_path / "out").launches) == 2
 
 
 @NEEDS_TORCH

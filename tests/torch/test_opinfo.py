@@ -1,4 +1,4 @@
-"""Torch's own samples of all its operations, on npu and on the CPU."""
+"""Torch's own samples of all its operations: values are the CPU's, and all is timed or told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
+from dispatched import Dispatched
 from simulated_card import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
@@ -14,7 +15,7 @@ NO_KERNEL = "torch has no kernel for sparse tensors of another device"
 UNWRITTEN = "its result is memory that nobody has written"
 BEYOND = "its samples look at memory beside the tensor, which is not copied along"
 ON_HOST = "it wants its indices on the CPU, on every device"
-APPROXIMATED = "the card's kernel is the tanh form, whatever it is asked for"
+APPROXIMATED = "the card's kernel is the tanh form, whatever it is asked for: see test_aten"
 FOR_CUDA = "it is for CUDA alone"
 EXCLUDED = {
     "as_strided": BEYOND,
@@ -80,7 +81,10 @@ def test_an_operation_gives_what_the_cpu_gives(op: Any) -> None:
             args, kwargs = tree_map(_on_npu, (sample.args, sample.kwargs))
             given = tree_map(_on_npu, sample.input)
             torch.manual_seed(0)
-            got = tree_map(_on_host, op(given, *args, **kwargs))
+            with Dispatched() as dispatched:
+                made = op(given, *args, **kwargs)
+            assert dispatched.uncounted == set()
+            got = tree_map(_on_host, made)
             torch.testing.assert_close(
                 got, tree_map(_on_host, want), equal_nan=True, rtol=1e-4, atol=1e-4
             )

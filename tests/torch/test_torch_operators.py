@@ -243,6 +243,19 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "rows of experts with a capacity": (
+        "npu_moe_init_routing_v2",
+        {
+            "x": half(5, 48),
+            "expert_idx": integers(5, 2, low=0, high=8, dtype=torch.int32),
+            "scale": torch.rand(5),
+            "expert_num": 8,
+            "drop_pad_mode": 1,
+            "expert_capacity": 2,
+            "expert_tokens_num_flag": True,
+        },
+        {},
+    ),
     "best experts by softmax": (
         "npu_moe_gating_top_k_softmax",
         {"x": half(3, 4, 64).bfloat16(), "finished": torch.rand(3, 4) > 0.5, "k": 3},

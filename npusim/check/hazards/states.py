@@ -9,10 +9,12 @@ one only if no micro-op could tell them apart, see :meth:`BodyWalk.state`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import get_args
 
-from npusim.check.hazards.walk import SCALAR_READS, ClashError, Clock, Walk, flag_of_pair
+from npusim.check.hazards.walk import SCALAR_READS, ClashError, Clock, Touches, Walk, flag_of_pair
 from npusim.devices.schema import Pipe
 from npusim.isa import Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag
 from npusim.kernel.program import Body, Program
@@ -20,6 +22,8 @@ from npusim.kernel.program import Body, Program
 __all__ = ["START", "BodyWalk", "States"]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
+HAND_OVER: tuple[Pipe, ...] = "cube", "fixpipe"
+"""Pipes whose unit flag makes a difference of whether micro-ops are adjacent."""
 START = 0
 """The number of the state in which nothing has happened."""
 
@@ -62,21 +66,28 @@ class BodyWalk(Walk):
     Of accesses to global memory those to *shared* names count: no other ones have several pipes.
     """
 
-    def __init__(
-        self, used: tuple[Pipe, ...], shared: frozenset[str], ops: list[MicroOp] | None = None
-    ) -> None:
+    def __init__(self, used: tuple[Pipe, ...], shared: frozenset[str]) -> None:
         super().__init__(Program("walk", ()), pipes=PIPES)
         self.shared = shared
         self._used = used
         """The pipes that what follows may be on."""
-        self.ops: list[MicroOp] = [] if ops is None else ops
+        self.ops: list[MicroOp] = []
         """The micro-ops of this walk and of those that it shares the list with."""
+        self._touches: dict[int, Touches] = {}
+        """What each of them touches, by its identity: the list keeps them all."""
 
     def copied(self) -> BodyWalk:
         """A walk that goes on from here without a trace in this one."""
-        other = BodyWalk(self._used, self.shared, self.ops)
+        other = BodyWalk(self._used, self.shared)
+        other.ops, other._touches = self.ops, self._touches
         other.go_on_from(self)
         return other
+
+    def touches(self, op: MicroOp) -> Touches:
+        found = self._touches.get(id(op))
+        if found is None:
+            found = self._touches[id(op)] = super().touches(op)
+        return found
 
     def passes(self, body: Body) -> bool:
         """Walk *body*; whether each of its micro-ops goes at once, and none races."""
@@ -123,29 +134,37 @@ class BodyWalk(Walk):
     def state(self) -> Hashable:
         """All that a further micro-op could find out: equal for walks that go on alike.
 
-        Numbers of micro-ops are only ever compared with each other, pipe by pipe: which is larger,
-        and whether one is the next after another. Ranks that keep both stand for them.
+        A number says what is over: all accesses up to it, and no other ones. So the number of kept
+        accesses that are over stands for it, but where adjacent ones may hand over to each other.
         """
         used = self._used
-        ranks: dict[str, dict[int, int]] = {pipe: _ranks(self._numbers_of(pipe)) for pipe in used}
+        ranks: dict[str, Callable[[int], int]] = {pipe: self._rank_of(pipe) for pipe in used}
         if "scalar" in used:
             ranks[SCALAR_READS] = ranks["scalar"]
 
         def told(clock: Clock) -> Hashable:
-            return tuple([rank[clock.get(key, 0)] for key, rank in ranks.items()])
+            return tuple([rank(clock.get(key, 0)) for key, rank in ranks.items()])
 
         lanes = []
         for pipe in used:
             lane = self.lanes[pipe]
             touched = frozenset(
-                (key, area, adds, _kind(self.ops[access.op]), ranks[pipe][access.sequence])
+                (key, area, adds, _kind(self.ops[access.op]), ranks[pipe](access.sequence))
                 for key, page in lane.touched.items()
                 for (area, adds), access in page.accesses.items()
             )
-            lanes.append((told(lane.clock), ranks[pipe][lane.drained], touched))
+            lanes.append((told(lane.clock), ranks[pipe](lane.drained), touched))
         flags = [(flag, tuple(map(told, clocks))) for flag, clocks in self.flags.items() if clocks]
         up = frozenset(flag for flag, count in self.up.items() if count)
         return tuple(lanes), frozenset(flags), up, told(self.told)
+
+    def _rank_of(self, pipe: Pipe) -> Callable[[int], int]:
+        """What stands for a number of a micro-op of *pipe*."""
+        if pipe in HAND_OVER:
+            return _ranks(self._numbers_of(pipe)).__getitem__
+        pages = self.lanes[pipe].touched.values()
+        kept = sorted({access.sequence for page in pages for access in page.accesses.values()})
+        return partial(bisect_right, kept)
 
     def _numbers_of(self, pipe: Pipe) -> set[int]:
         """All numbers of micro-ops of *pipe* that are kept anywhere."""

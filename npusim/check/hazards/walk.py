@@ -44,6 +44,7 @@ __all__ = [
     "SCALAR_READS",
     "ClashError",
     "Clock",
+    "Touches",
     "Walk",
     "flag_of_pair",
     "shared_names",
@@ -149,6 +150,38 @@ def _keys(place: str, is_write: bool, start: int, end: int) -> tuple[Key, ...]:
     shift = 20 if place.startswith(GLOBAL) else 15
     pages = range(start >> shift, (end - 1 >> shift) + 1)
     return tuple((place, is_write, page) for page in pages)
+
+
+class Touches(NamedTuple):
+    """What a micro-op touches, whenever it does."""
+
+    areas: tuple[tuple[Area, bool, DType | None], ...]
+    """Each with whether it is written, and the type in which it is added to."""
+    clashing: tuple[tuple[Key, int], ...]
+    """Where accesses that may clash are found, and with which of the areas."""
+
+    @staticmethod
+    def of(op: MicroOp, shared: frozenset[str], aliases: Aliases) -> Touches:
+        """Those of *op*; of names of global memory the *shared* ones count."""
+        found: list[tuple[Area, bool, DType | None]] = [
+            *((area, False, None) for area in areas.read(op)),
+            *((area, True, None) for area in areas.written(op)),
+        ]
+        place = global_operand(op)
+        if place is not None:
+            name, base_bytes = aliases.place(place.name)
+            if name in shared:
+                area = areas.of_global(place, f"{GLOBAL}{name} ", base_bytes)
+                found.append((area, writes_global(op), added_dtype(op)))
+        # Everything clashes with writes of others, what is written here with their reads as well.
+        clashing = [
+            (key, number)
+            for of_writes in (True, False)
+            for number, (area, is_write, _) in enumerate(found)
+            if of_writes or is_write
+            for key in _keys(area.place, of_writes, area.start, area.end)
+        ]
+        return Touches(tuple(found), tuple(clashing))
 
 
 @dataclass(slots=True)
@@ -349,43 +382,48 @@ class Walk:
         self.done.append(index)
         return True
 
+    def touches(self, op: MicroOp) -> Touches:
+        """What *op* touches."""
+        return Touches.of(op, self.shared, self.aliases)
+
     def _touch(self, lane: _Lane, op: MicroOp, index: int) -> None:
         sequence = lane.clock[op.pipe]
-        accesses = [_Access(area, sequence, False, index) for area in areas.read(op)]
-        accesses += [_Access(area, sequence, True, index) for area in areas.written(op)]
-        place = global_operand(op)
-        if place is not None:
-            name, base_bytes = self.aliases.place(place.name)
-            if name in self.shared:
-                area = areas.of_global(place, f"{GLOBAL}{name} ", base_bytes)
-                is_write = writes_global(op)
-                accesses.append(_Access(area, sequence, is_write, index, added_dtype(op)))
-        # Everything clashes with writes of others, what is written here with their reads as well.
-        clashing = [(key, access) for access in accesses for key in access.keys(True)]
-        written = [access for access in accesses if access.is_write]
-        clashing += [(key, access) for access in written for key in access.keys(False)]
+        touches = self.touches(op)
+        accesses = [
+            _Access(area, sequence, is_write, index, adds) for area, is_write, adds in touches.areas
+        ]
+        clashing = touches.clashing
         clashes: list[tuple[_Access, _Access]] = []
         for other in self.lanes.values():
             if other.touched and other is not lane:
-                clashes += self._clashes(clashing, other, lane.clock.get(other.pipe, 0), lane)
+                known = lane.clock.get(other.pipe, 0)
+                clashes += self._clashes(clashing, accesses, other, known, lane)
         # asc-devkit, PipeBarrier(ISASI).md: the vector pipe does not wait for its own results.
         if op.pipe == "vector":
-            clashes += self._clashes(clashing, lane, lane.drained, lane)
+            clashes += self._clashes(clashing, accesses, lane, lane.drained, lane)
         if clashes:
             raise ClashError(clashes)
         for access in accesses:
             lane.add(access)
 
     def _clashes(
-        self, clashing: list[tuple[Key, _Access]], other: _Lane, known: int, lane: _Lane
+        self,
+        clashing: Iterable[tuple[Key, int]],
+        accesses: list[_Access],
+        other: _Lane,
+        known: int,
+        lane: _Lane,
     ) -> list[tuple[_Access, _Access]]:
-        """The races of accesses with those that *other* made after its first *known* micro-ops."""
+        """The races of *accesses* with those that *other* made after its first *known* micro-ops.
+
+        *clashing* says where these are found, and with which of the accesses.
+        """
         found: list[tuple[_Access, _Access]] = []
-        for key, access in clashing:
+        for key, number in clashing:
             page = other.touched.get(key)
             if page is None or page.latest <= known:
                 continue
-            done = known
+            done, access = known, accesses[number]
             if other is self.scalar and not key[1]:
                 done = lane.clock.get(SCALAR_READS, 0)
             found += [

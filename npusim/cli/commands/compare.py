@@ -11,7 +11,11 @@ from npusim.cli.commands.run import Json
 __all__ = ["compare_files"]
 
 A = Annotated[
-    str, typer.Argument(metavar="A", help="FILE.npy, FILE.npy:bfloat16, or a generator of `run`.")
+    str,
+    typer.Argument(
+        metavar="A",
+        help="FILE.npy, FILE.npy:bfloat16, a generator of `run`, or the folder of a model's run.",
+    ),
 ]
 B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")]
 
@@ -19,8 +23,8 @@ B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")
 def compare_files(a: A, b: B, as_json: Json = False) -> None:
     """Compare an array with a golden one, in the measures of the vendor's comparison tools.
 
-    The exit code is 1 if the accuracy is not reached. For example: npusim compare out/output.npy
-    golden.npy
+    The exit code is 1 if the accuracy is not reached. Of two runs of models, times are compared.
+    For example: npusim compare out/output.npy golden.npy
     """
     from npusim.cli.compare import compare_files
 

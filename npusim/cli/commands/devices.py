@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from npusim.cli.commands import completion
-from npusim.cli.commands.run import Json
+from npusim.cli.commands.run import Json, Settings
 
 __all__ = ["app"]
 
@@ -37,9 +37,10 @@ def show_device(
     sources: Annotated[
         bool, typer.Option("--sources", help="Say of each number where it comes from.")
     ] = False,
+    setting: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Show every number of one chip."""
     from npusim.cli.devices import show_device
 
-    show_device(name, sources, as_json)
+    show_device(name, sources, setting or (), as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npusim.cli.commands.run import Attributes, Device, Inputs, Json, Operator
+from npusim.cli.commands.run import Attributes, Device, Inputs, Json, Operator, Settings
 
 __all__ = ["explain_operator"]
 
@@ -12,6 +12,7 @@ def explain_operator(
     device: Device = "Atlas A2",
     inputs: Inputs = None,
     attributes: Attributes = None,
+    setting: Settings = None,
     as_json: Json = False,
 ) -> None:
     """Explain an operator, or a call of it: which product lines take it, which kernel, and why.
@@ -21,4 +22,4 @@ def explain_operator(
     """
     from npusim.cli.explain import explain_operator
 
-    explain_operator(op, device, inputs or (), attributes or (), as_json)
+    explain_operator(op, device, inputs or (), attributes or (), setting or (), as_json)

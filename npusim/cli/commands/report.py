@@ -22,7 +22,13 @@ class Format(StrEnum):
     PDF = "pdf"
 
 
-Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="What `npusim run -o` has written.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN_DIR",
+        help="What `npusim run -o` or `python -m npusim.torch --report` has written.",
+    ),
+]
 Other = Annotated[
     Path | None, typer.Argument(metavar="RUN_DIR2", help="Another run to compare it with.")
 ]

@@ -11,7 +11,7 @@ import typer
 from npusim.cli.commands import completion
 from npusim.cli.commands.level import LevelOption
 
-__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "run_operator"]
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "Settings", "run_operator"]
 
 
 class TimeScale(StrEnum):
@@ -61,6 +61,15 @@ Attributes = Annotated[
         metavar="NAME=VALUE",
         help="An attribute: true, false, none, a number or a word.",
         autocompletion=completion.attributes,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a number of the chip, as `npusim devices show` names it: by a factor as in "
+        "gm.read_bytes_per_s=x2, or to a number, with a unit or without: 3.2e12, 3.2TB/s.",
     ),
 ]
 Output = Annotated[
@@ -147,6 +156,7 @@ def run_operator(
     device: Device,
     inputs: Inputs = None,
     attributes: Attributes = None,
+    setting: Settings = None,
     output: Output = None,
     force: Force = False,
     as_json: Json = False,
@@ -172,6 +182,7 @@ def run_operator(
 
     run_operator(
         *(op, device, inputs or [], attributes or []),
+        settings=setting or [],
         output=output,
         force=force,
         as_json=as_json,

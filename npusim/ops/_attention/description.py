@@ -16,9 +16,11 @@ from npusim.data.dtypes import DType
 __all__ = [
     "LAYOUTS",
     "MASK_EXTENT",
+    "Antiquant",
     "Attention",
     "Layout",
     "Paging",
+    "Scales",
     "Side",
     "cumulated",
     "side_of",
@@ -68,6 +70,40 @@ class Paging:
 
 
 @dataclass(frozen=True, slots=True)
+class Scales:
+    """What keys, or values, of whole numbers are multiplied by."""
+
+    name: str
+    """The tensor."""
+    dtype: DType
+    per: Literal["tensor", "channel", "token"]
+    """One number for all, for each column of each head, or for each token of each request."""
+    first: int
+    """Elements of the tensor before them: keys and values may share one."""
+    tokens: int
+    """Of each token: places of a request."""
+
+    def place(self, request: int, head: int, token: int, head_size: int) -> int:
+        """The element where those of *head* of *request* begin, from *token* on."""
+        match self.per:
+            case "tensor":
+                return self.first
+            case "channel":
+                return self.first + head * head_size
+            case "token":
+                return self.first + request * self.tokens + token
+
+
+@dataclass(frozen=True, slots=True)
+class Antiquant:
+    """Keys and values of whole numbers."""
+
+    element: DType
+    key: Scales
+    value: Scales
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """What is asked for; values of tensors apart."""
 
@@ -94,6 +130,8 @@ class Attention:
     """Bit 0: high performance, bit 1: correct rows that see nothing."""
     returns_lse: bool
     paging: Paging | None
+    antiquant: Antiquant | None = None
+    """None for keys and values of the type of query."""
 
     @property
     def requests(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32, DType
 from npusim.data.integers import align_up
-from npusim.isa import Cast
+from npusim.isa import Binary, Cast
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.plane import REPEAT, by_row
@@ -41,8 +41,18 @@ class Finish:
         self._tokens = RowNumbers(builder, rows)
         self._out = builder.queue("ub", out.nbytes(rows * width), "vector", "mte3", 2)
 
-    def rows(self, sums: GmView, output: GmView, offset: GmView | None, token: GmView) -> None:
-        """*output* `(rows, columns)`, *offset* `(columns,)`, *token* `(rows,)`."""
+    def rows(
+        self,
+        sums: GmView,
+        output: GmView,
+        offset: GmView | None,
+        token: GmView,
+        product: tuple[GmView, GmView] | None = None,
+    ) -> None:
+        """*output* `(rows, columns)`, *offset* `(columns,)`, *token* `(rows,)`.
+
+        To sums of digits the *product* of numbers of the rows and of the columns may be added.
+        """
         builder, out = self._builder, output.dtype
         # fp32, rows filled up to whole repeats
         plane = self._sums.take(sums)
@@ -50,6 +60,14 @@ class Finish:
             slot = load(builder, self._offset, offset)
             by_row(builder, "add", plane, slot.of(FLOAT32, offset.columns))
             self._offset.free(slot)
+        if product is not None:
+            assert isinstance(self._sums, DigitSums)
+            of_rows, of_columns = product
+            work = self._sums.work_like(plane)
+            slot = load(builder, self._offset, of_columns)
+            self._tokens.product(work, of_rows, slot.of(FLOAT32, of_columns.columns))
+            self._offset.free(slot)
+            step(builder, Binary("add", plane.whole(), work.whole(), plane.whole()))
         self._tokens.multiply(plane, token)
         result = self._out.alloc()
         count = plane.rows * plane.columns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
+from npusim.isa import Binary, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.plane import Plane, by_column, spread_rows
 from npusim.kernel.views import GmView, load
@@ -22,10 +23,23 @@ class RowNumbers:
 
     def multiply(self, plane: Plane, numbers: GmView) -> None:
         """`plane = plane * number of the row`, *numbers* `(rows,)`."""
-        builder, count = self._builder, align_up(plane.rows, 8)
+        by_column(self._builder, "mul", plane, self._spread(numbers))
+
+    def product(self, plane: Plane, numbers: GmView, vector: Local) -> None:
+        """`plane = number of the row * vector`, `(rows,)` by `(columns,)`."""
+        blocks = self._spread(numbers)
+        for index in plane.pieces:
+            along = plane.vector_piece(vector, index)
+            beside = plane.blocks_piece(blocks, index, 1)
+            self._builder.emit(Binary("mul", plane.piece(index), along, beside))
+        self._builder.barrier("vector")
+
+    def _spread(self, numbers: GmView) -> Local:
+        """*numbers* `(rows,)`, a block of eight copies for each row."""
+        builder, count = self._builder, align_up(numbers.columns, 8)
         slot = load(builder, self._loaded, numbers)
-        # (rows,) -> (rows, 8), a block for each row
+        # (rows,) -> (rows, 8)
         blocks = self._blocks.of(FLOAT32, 8 * count)
         spread_rows(builder, blocks, slot.of(FLOAT32, count))
         self._loaded.free(slot)
-        by_column(builder, "mul", plane, blocks)
+        return blocks

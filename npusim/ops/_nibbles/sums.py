@@ -45,6 +45,10 @@ class DigitSums:
         self._plane = builder.claim("ub", FLOAT32.nbytes(count))
         self._work = builder.claim("ub", FLOAT32.nbytes(count))
 
+    def work_like(self, plane: Plane) -> Plane:
+        """A plane of that size that nothing is kept in."""
+        return Plane(self._work, plane.rows, plane.columns)
+
     def take(self, sums: GmView) -> Plane:
         """`f32(lo) + f32(hi) * 16` of *sums* `(2 rows, columns)`, high digits in even rows."""
         builder, rows = self._builder, sums.rows // 2

@@ -26,6 +26,7 @@ __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 OPERATOR = Operator(
     name="embedding",
+    kernel_type="GatherV2",
     document=__doc__,
     check=check,
     tile=tile,

@@ -1,4 +1,4 @@
-"""matmul: matrices of fp16 or bf16 multiplied on the cube, with an optional bias.
+"""matmul: matrices of fp16, bf16 or fp32 multiplied on the cube, with an optional bias.
 
 .. code-block:: text
 
@@ -31,19 +31,22 @@ What is accepted:
 
 * torch.matmul's shapes of two and more dimensions, batches broadcast; none of them empty; where x2
   is one matrix and x1 lies as (..., m, k) its batches are further rows (ops-nn, aclnn_matmul.cpp);
-* fp16 everywhere, bf16 on A2 and A3; both matrices, and the result, are of one type;
-* x2 in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
+* fp16 everywhere, bf16 and fp32 on A2 and A3; both matrices, and the result, are of one type;
+* fp32 as it is, as torch_npu multiplies where allow_hf32 is not set: four of k a cycle. That the
+  base kernel takes it is assumed;
+* x2 of 16 bits in FRACTAL_NZ, and transposed views of both, which lie in memory as they are;
 * `output_dtype` may be float32 on A2 and A3: the sums come out as they are, as aclnnAddmm asks for
   them where it adds a whole matrix to them (ops-nn, aclnn_addmm.cpp);
 * `template` names the vendor's kernel, which `choice` lists; left out, its rules choose;
 * a bias (n,) or (1, n), from which the accumulator starts: fp16 or fp32 with fp16, which the bias
-  table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16.
+  table widens to fp32 (asc-devkit, DataCopy from C1 to C2), and fp32 with bf16 and fp32.
 """
 
 from __future__ import annotations
 
 from typing import get_args
 
+from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
 from npusim.ops.matmul.choice import Template
 from npusim.ops.matmul.contract import Problem, check
@@ -53,8 +56,16 @@ from npusim.ops.matmul.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
+
+def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
+    """BatchMatMul for a batch of x2: one of x1 alone counts as rows (aclnn_matmul.cpp)."""
+    is_batch = len(p.x2.shape) > 2
+    return f"{'Batch' if is_batch else ''}MatMul{'V2' if plan.template == 'v2' else 'V3'}"
+
+
 OPERATOR = Operator(
     name="matmul",
+    kernel_type=_kernel_type,
     document=__doc__,
     check=check,
     tile=tile,

@@ -18,7 +18,8 @@ question that it hands to a closed library for most shapes. Assumed there, as th
 measured products are called: x2 that lies as (n, k) in ND goes to MatMulV2, and so does FRACTAL_NZ
 where one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at
 608 and 768, and MatMulV3 from 1600 on); all else goes to MatMulV3. So does what is to give float32,
-by the published rule; that its kernels which cut k are not taken then is assumed.
+by the published rule; that its kernels which cut k are not taken then is assumed. That it takes
+matrices of float32 is assumed, too: of MatMulV2 no tiles for them are known.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
 
 
 def _reason_for_base(f: CallTraits) -> str:
-    if f.is_wide:
+    if f.is_wide or f.is_single:
         return "the output is float32"
     return "x2 is FRACTAL_NZ" if f.is_nz else "x2 lies as (k, n)"
 

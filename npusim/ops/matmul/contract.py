@@ -19,7 +19,12 @@ from npusim.ops.matmul.traits import CallTraits
 
 __all__ = ["Problem", "check"]
 
-BIASES: dict[DType, tuple[DType, ...]] = {FLOAT16: (FLOAT16, FLOAT32), BFLOAT16: (FLOAT32,)}
+BIASES: dict[DType, tuple[DType, ...]] = {
+    FLOAT16: (FLOAT16, FLOAT32),
+    BFLOAT16: (FLOAT32,),
+    FLOAT32: (FLOAT32,),
+}
+"""Type of the matrices -> types of the bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +50,9 @@ def check(
 ) -> Problem:
     """Hold a call against the contract of this product line; raises OpError."""
     contract = Contract("matmul", spec)
-    has_bf16 = spec.series != "Atlas inference"
-    a = contract.matrix("x1", x1, (FLOAT16, BFLOAT16) if has_bf16 else (FLOAT16,))
-    b = contract.matrix("x2", x2, (a.element,), " like x1", LAYOUTS)
+    a = contract.matrix("x1", x1, tuple(BIASES) if spec.arch != "2002" else (FLOAT16,))
+    layouts = ("ND",) if a.element is FLOAT32 else LAYOUTS
+    b = contract.matrix("x2", x2, (a.element,), " like x1", layouts)
     product = product_of(contract, a, b, a.element, packed=False)
     c = contract.optional("bias", bias, BIASES[a.element], f" with {a.element} matrices")
     if c is not None:
@@ -80,7 +85,7 @@ def check(
 def _output_type(contract: Contract, element: DType, name: Any) -> str:
     """The type of the result: that of the matrices, or float32 where the fixpipe can store sums."""
     types: tuple[str, ...] = (element.name,)
-    if contract.spec.arch != "2002":
+    if contract.spec.arch != "2002" and element is not FLOAT32:
         types += (FLOAT32.name,)
     return element.name if name is None else contract.choice("output_dtype", name, types)
 
@@ -93,5 +98,5 @@ def _traits(p: Product, has_bias: bool, output: str) -> CallTraits:
         trans_x2=p.transposed_b,
         is_nz=p.fractal_b,
         has_bias=has_bias,
-        is_wide=output == FLOAT32.name,
+        is_wide=output == FLOAT32.name != p.element.name,
     )

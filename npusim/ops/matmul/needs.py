@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npusim.ops.matmul.k_split import MOST_ROWS
-from npusim.ops.matmul.nz_pass import turned
+from npusim.ops.matmul.nz_pass import LONGEST_ROW, turned
 from npusim.ops.matmul.traits import CallTraits, Chip
 
 __all__ = ["unmet"]
 
 WIDE = ("bl1_full_load", "nd2nz", "base")
 """Kernels that store float32 sums as they are; that the others do not is assumed."""
+SINGLE = ("nd2nz", "base")
+"""Kernels that multiply float32; that MatMulV2 and those which cut k do not is assumed."""
 MOST_K = 256
 """All of which is in one load, of x1 and of x2."""
 
@@ -25,10 +27,14 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     rows: list[tuple[bool, str]] = []
     if template not in WIDE:
         rows.append((not f.is_wide, "output_dtype is that of x1"))
+    if template not in SINGLE:
+        rows.append((not f.is_single, "x1 is float16 or bfloat16"))
     if template not in ("v2", "base"):
         rows.append((f.matrices == 1, "x2 is one matrix, and x1 is one or lies as (..., m, k)"))
     if template == "nd2nz":
         text = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
+        if f.is_single:
+            text = f"rows of x1 or x2 have more than {LONGEST_ROW} numbers"
         rows.append((bool(turned(f, chip)), text))
     if template == "al1_split_k":
         rows += [

@@ -10,7 +10,7 @@ from typing import Literal
 
 from npusim.ops.matmul.traits import CallTraits, Chip
 
-__all__ = ["SHORT_ROWS_BYTES", "Side", "conflicts", "turned"]
+__all__ = ["LONGEST_ROW", "SHORT_ROWS_BYTES", "Side", "conflicts", "turned"]
 
 Side = Literal["x1", "x2"]
 WHOLE_BYTES = 256
@@ -23,10 +23,16 @@ MANY_ROWS = 8192
 
 
 def turned(f: CallTraits, chip: Chip) -> tuple[Side, ...]:
-    """The operands that are turned, in this order; none of FRACTAL_NZ is."""
+    """The operands that are turned, in this order; none of FRACTAL_NZ is.
+
+    Of float32 those alone whose rows mte2 cannot stride over.
+    """
     inner_a, outer_a = (f.m, f.k) if f.trans_x1 else (f.k, f.m)
     inner_b, outer_b = (f.k, f.n) if f.trans_x2 else (f.n, f.k)
     found: list[Side] = []
+    if f.is_single:
+        sides: tuple[tuple[Side, int], ...] = (("x1", inner_a), ("x2", inner_b))
+        return tuple(side for side, inner in sides if inner > LONGEST_ROW)
     if _is_slow(inner_a, outer_a):
         found.append("x1")
     if not f.is_nz and (_is_slow(inner_b, outer_b) or conflicts(f, chip)):

@@ -17,7 +17,7 @@ class CallTraits:
     k: int
     n: int
     element: str = "float16"
-    """float16 or bfloat16."""
+    """float16, bfloat16 or float32."""
     matrices: int = 1
     """How many matrices the output has."""
     trans_x1: bool = False
@@ -28,7 +28,12 @@ class CallTraits:
     """Whether x2 is FRACTAL_NZ."""
     has_bias: bool = False
     is_wide: bool = False
-    """Whether the output is float32."""
+    """Whether sums of 16-bit numbers come out as float32."""
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the matrices are of float32."""
+        return self.element == "float32"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_add_rms_norm",
+    kernel_type="AddRmsNorm",
     document=__doc__,
     check=check,
     tile=tile,

@@ -67,6 +67,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_add_rms_norm_dynamic_quant",
+    kernel_type="AddRmsNormDynamicQuant",
     document=__doc__,
     check=check,
     tile=tile,

@@ -61,6 +61,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_add_rms_norm_quant",
+    kernel_type=lambda _, p, __: f"AddRmsNormQuant{'V2' if p.per_tensor else ''}",
     document=__doc__,
     check=check,
     tile=tile,

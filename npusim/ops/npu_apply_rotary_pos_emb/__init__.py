@@ -41,6 +41,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_apply_rotary_pos_emb",
+    kernel_type="ApplyRotaryPosEmb",
     document=__doc__,
     check=check,
     tile=tile,

@@ -68,6 +68,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_dequant_swiglu_quant",
+    kernel_type="DequantSwigluQuant",
     document=__doc__,
     check=check,
     tile=tile,

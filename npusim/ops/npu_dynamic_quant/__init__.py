@@ -77,6 +77,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_dynamic_quant",
+    kernel_type="DynamicQuant",
     document=__doc__,
     check=check,
     tile=tile,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction, quantised
-from npusim.ops.npu_dynamic_quant.choice import NAMED
+from npusim.ops.npu_dynamic_quant.choice import NAMED, SEVERAL_ROWS
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 from npusim.ops.npu_dynamic_quant_asymmetric.contract import check
@@ -58,12 +58,13 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_dynamic_quant_asymmetric",
+    kernel_type="DynamicQuantV2",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
-    templates=NAMED,
+    templates=tuple(name for name in NAMED if name not in SEVERAL_ROWS),
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

@@ -57,6 +57,7 @@ IN_PLACE = replace(
 
 OPERATOR = Operator(
     name="npu_format_cast",
+    kernel_type="TransData",
     document=__doc__,
     check=check,
     tile=tile,

@@ -41,6 +41,12 @@ Simulated are:
   inner_precise empties rows that a mask of the call's own hides from all keys, which otherwise are
   the mean of the values; bit 0 changes nothing. Tokens that come before all keys give zeros and an
   infinite softmax_lse. Places of tokens that a request does not have are left alone.
+* IFA: layouts BSH, BSND and BNSD, a token of each request, key and value of int8, without mask and
+  softmax_lse. `antiquant_scale` for both, `(2, ...)`, or `key_antiquant_scale` and
+  `value_antiquant_scale`: of antiquant_mode (key_antiquant_mode, value_antiquant_mode) 0 a number
+  or one for each column, in the type of query; of 1 one for each token, `(requests, tokens)`,
+  float32. Nothing is dequantised: the query and p become two digits of int8 each, see
+  :mod:`npusim.ops._attention.ifa`.
 * `template` names the kernel that the vendor would not take itself, see `choice`.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
@@ -109,6 +115,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_fused_infer_attention_score",
+    kernel_type="FusedInferAttentionScore",
     document=__doc__,
     check=check,
     tile=tile,

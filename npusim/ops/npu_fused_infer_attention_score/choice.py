@@ -8,6 +8,7 @@ FAI       tokens of all requests behind each other (TND); a task is up to 128 ro
 FAI-FD    as FAI, the keys of a task split over cores, for few and long requests in pages
 FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
 FIA       every other layout, and what FAI refuses
+IFA       keys and values of int8
 ========  ====================================================================================
 
 ops-transformer@3a280bc attention/fused_infer_attention_score/op_host,
@@ -24,7 +25,7 @@ from npusim.ops._attention.description import Attention
 
 __all__ = ["TEMPLATES", "Choice", "Template", "choose", "unmet"]
 
-Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA"]
+Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
 
 MAX_HEAD_SIZE = 256
@@ -45,6 +46,9 @@ DEC_PAGE = 128
 """Tokens of a block of the cache, for FAI-DEC."""
 
 
+TYPES_AGREE = "key and value have the type of query"
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A template, and one line that says why."""
@@ -57,6 +61,8 @@ def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
     """The template for *a* on a chip of so many cube *cores*; *asked* must be able to run."""
     if asked is not None:
         return Choice(asked, "asked for")
+    if a.antiquant is not None:
+        return Choice("IFA", f"key and value are {a.antiquant.element.name}")
     refusal = unmet("FAI", a, cores)
     if refusal is not None:
         return Choice("FIA", f"FAI takes calls only if {refusal}")
@@ -81,12 +87,19 @@ def unmet(template: Template, a: Attention, cores: int) -> str | None:
         case "FAI-DEC":
             return _unmet_fai(a) or _unmet_dec(a, cores)
         case "FIA":
-            return None
+            return _unmet_type(a)
+        case "IFA":
+            return None if a.antiquant is not None else "key and value are int8"
+
+
+def _unmet_type(a: Attention) -> str | None:
+    return None if a.antiquant is None else TYPES_AGREE
 
 
 def _unmet_fai(a: Attention) -> str | None:
     is_mha, page = a.group == 1, a.paging
     needs = {
+        TYPES_AGREE: a.antiquant is None,
         "the layout is TND": a.layout == "TND",
         "sparse_mode is 0, 3 or 4": a.sparse_mode in (0, 3, 4),
         f"a head has at most {MAX_HEAD_SIZE} columns": a.head_size <= MAX_HEAD_SIZE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from npusim.ops import _protocol
 from npusim.ops._attention.description import LAYOUTS, MASK_EXTENT, Attention
 from npusim.ops._contract import Contract, listed
 from npusim.ops._protocol import present
+from npusim.ops.npu_fused_infer_attention_score import quantised
 from npusim.ops.npu_fused_infer_attention_score.choice import (
     TEMPLATES,
     Choice,
@@ -39,15 +40,14 @@ SIMULATED_OPTIONS = (
     *("atten_mask", "actual_seq_lengths", "actual_seq_lengths_kv", "block_table", "num_heads"),
     *("scale", "pre_tokens", "next_tokens", "input_layout", "num_key_value_heads", "sparse_mode"),
     *("inner_precise", "block_size", "softmax_lse_flag", "template"),
+    *(name for name in quantised.OPTIONS if not name.endswith("offset")),
 )
 """The parameters that may be left out and are simulated."""
+OTHERS = "offsets of scores, prefixes and rotated parts of a head"
 LARGEST_SCALE = float(np.finfo(np.float32).max)
-MODES = {
-    **dict.fromkeys(("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"), 0),
-    **dict.fromkeys(("query_quant_mode", "key_quant_mode", "value_quant_mode"), 0),
-}
-"""Parameters of quantised tensors, of this operator and of its second version: they are not
-simulated, and must be so; all other ones must be None."""
+MODES = dict.fromkeys(("query_quant_mode", "key_quant_mode", "value_quant_mode"), 0)
+"""Parameters of quantised tensors of the second version: they are not simulated, and must be so;
+all other ones must be None."""
 MAX_MODE = 4
 """Sparse modes up to this one; those from 5 on are not there (the document)."""
 
@@ -69,6 +69,7 @@ class _Operands:
     value: Operand
     mask: Operand | None
     table: Operand | None
+    scales: list[Operand]
 
 
 def check(
@@ -139,6 +140,7 @@ def checked(
             tensors.value,
             tensors.mask,
             tensors.table,
+            *tensors.scales,
             _lengths_operand("actual_seq_lengths", attention.query_lengths),
             _lengths_operand("actual_seq_lengths_kv", attention.kv_lengths),
         ),
@@ -161,6 +163,9 @@ def _check_chip(contract: Contract) -> None:
 
 def _check_others(contract: Contract, options: dict[str, Any]) -> None:
     """Refuse what is not simulated."""
+    which = "quantised keys"
+    if quantised.BOTH in options:
+        which = "offsets of keys, quantised queries and outputs"
     for name, value in options.items():
         if name in SIMULATED_OPTIONS:
             continue
@@ -169,8 +174,8 @@ def _check_others(contract: Contract, options: dict[str, Any]) -> None:
         is_so = value is None if wanted is None else isinstance(value, int) and value == wanted
         contract.require(
             is_so,
-            f"{name} must be {wanted}, not {shown(value)}: quantised keys, offsets of scores, "
-            f"prefixes and rotated parts of a head are not simulated; leave it out",
+            f"{name} must be {wanted}, not {shown(value)}: {which}, {OTHERS} are not simulated; "
+            f"leave it out",
             Code.UNSUPPORTED,
         )
 
@@ -179,9 +184,14 @@ def _operands(
     contract: Contract, query: Any, key: Any, value: Any, options: dict[str, Any]
 ) -> _Operands:
     q = contract.operand("query", query, (FLOAT16, BFLOAT16))
-    like = f" like query, {q.spec.dtype}"
-    k = contract.operand("key", key, (q.element,), like)
-    v = contract.operand("value", value, (q.element,), like)
+    scales = quantised.scale_operands(contract, options, q)
+    of_keys, when = q.element, f" like query, {q.spec.dtype}"
+    if scales:
+        of_keys, when = INT8, f" with {scales[0].name}"
+    elif quantised.BOTH in options:
+        when += f", unless {quantised.BOTH} is given"
+    k = contract.operand("key", key, (of_keys,), when)
+    v = contract.operand("value", value, (of_keys,), when)
     contract.require(
         v.shape == k.shape,
         f"value must have the shape of key, {k.shape}, not {v.shape}; pass as many columns",
@@ -195,6 +205,7 @@ def _operands(
         value=v,
         mask=contract.optional("atten_mask", mask, (INT8, UINT8)),
         table=contract.optional("block_table", options["block_table"], (INT32,)),
+        scales=scales,
     )
 
 
@@ -218,7 +229,7 @@ def _attention(contract: Contract, tensors: _Operands, options: dict[str, Any]) 
     integers = ("pre_tokens", "next_tokens", "sparse_mode", "inner_precise")
     numbers = {name: contract.integer(name, options[name]) for name in integers}
     _check_attributes(contract, numbers, options["scale"])
-    return Attention(
+    found = Attention(
         element=q.element,
         layout=next(name for name in LAYOUTS if name == layout),
         query_heads=heads[0],
@@ -233,8 +244,13 @@ def _attention(contract: Contract, tensors: _Operands, options: dict[str, Any]) 
         mask_shape=tensors.mask.shape if tensors.mask is not None else (),
         returns_lse=contract.boolean("softmax_lse_flag", options["softmax_lse_flag"]),
         paging=paging,
-        **numbers,
+        pre_tokens=numbers["pre_tokens"],
+        next_tokens=numbers["next_tokens"],
+        sparse_mode=numbers["sparse_mode"],
+        inner_precise=numbers["inner_precise"],
     )
+    antiquant = quantised.antiquant_of(contract, tensors.scales, options, found)
+    return replace(found, antiquant=antiquant)
 
 
 def _check_attributes(contract: Contract, numbers: dict[str, int], scale: Any) -> None:
@@ -340,7 +356,9 @@ def _choice(contract: Contract, a: Attention, template: Any) -> Choice:
             f"template {named!r} can run only if {need}; leave it out to get the vendor's choice",
         )
     choice = choose(a, cores, named)
-    if choice.template == "FIA":
+    if choice.template == "IFA":
+        quantised.check_call(contract, a)
+    elif choice.template == "FIA":
         _check_legacy(contract, a)
     else:
         _check_fai(contract, a)

@@ -13,6 +13,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.fai import oracle as fai
 from npusim.ops._attention.fai.split import work_of
 from npusim.ops._attention.fia import oracle as fia
+from npusim.ops._attention.ifa import oracle as ifa
 from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check
 
 __all__ = ["reference"]
@@ -38,11 +39,11 @@ def reference(
     dequant_scale2: None = None,
     quant_scale2: None = None,
     quant_offset2: None = None,
-    antiquant_scale: None = None,
+    antiquant_scale: Array | None = None,
     antiquant_offset: None = None,
-    key_antiquant_scale: None = None,
+    key_antiquant_scale: Array | None = None,
     key_antiquant_offset: None = None,
-    value_antiquant_scale: None = None,
+    value_antiquant_scale: Array | None = None,
     value_antiquant_offset: None = None,
     block_table: Array | None = None,
     query_padding_size: None = None,
@@ -78,12 +79,23 @@ def reference(
     given = {name: each for name, each in locals().items() if name not in OWN}
     spec = spec or devices.load(CHIP)
     problem = check(spec, query, key, value, **given)
+    if problem.choice.template == "IFA":
+        return _ifa(problem, spec)
     if problem.choice.template == "FIA":
         return _fia(problem, spec, cube_order)
     with np.errstate(all="ignore"):
         ends = _ends(problem, spec) if problem.choice.template == "FAI-FD" else None
         output, lse = fai.attend(problem.attention, query, key, value, cube_order, ends)
     return output, lse if softmax_lse_flag else np.zeros(1, np.float32)
+
+
+def _ifa(problem: Problem, spec: DeviceSpec) -> tuple[Array, Array]:
+    """What kernel IFA gives on *spec*."""
+    arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
+    query, key, value = (arrays[name] for name in ("query", "key", "value"))
+    cores = spec.cores["aic"].count
+    output = ifa.attend(problem.attention, query, key, value, arrays, cores)
+    return output.reshape(problem.output.shape), np.zeros(1, np.float32)
 
 
 def _fia(

@@ -41,6 +41,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_group_quant",
+    kernel_type="GroupQuant",
     document=__doc__,
     check=check,
     tile=tile,

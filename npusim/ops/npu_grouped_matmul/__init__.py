@@ -10,8 +10,10 @@
 
 * Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
   this kernel never takes the shorter HF32 for them.
-* 310P's kernel for float16 is not simulated. Nor are two kernels of int8 by int4 for few calls: one
-  scales groups in float32, one unpacks the weight for many rows.
+* 310P has one kernel, `templates.coupled`, for rows of float16 in groups.
+* int4 weights by int8 rows: see `templates.a8w4`, `templates.a8w4_unpacked` where they have few
+  columns for many rows, and `templates.a8w4_vector` for two shapes. The kernel that a second number
+  of tuning_config asks for is not simulated.
 * Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
   in two digits of int8: see `templates.antiquant.msd`, whose last bits are its own.
 
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, TorchFunction
-from npusim.ops.npu_grouped_matmul.cases import KERNELS
+from npusim.ops.npu_grouped_matmul.cases import TEMPLATES
 from npusim.ops.npu_grouped_matmul.contract import Problem, check
 from npusim.ops.npu_grouped_matmul.reference import reference
 from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
@@ -81,12 +83,13 @@ TORCH = (
 
 OPERATOR = Operator(
     name="npu_grouped_matmul",
+    kernel_type="GroupedMatmul",
     document=__doc__,
     check=check,
     tile=tile,
     build=build,
     reference=reference,
-    templates=KERNELS,
+    templates=TEMPLATES,
     flags_may_stay_up=True,
     seen_by_kernel=("group_list",),
     torch=TORCH,

@@ -27,7 +27,7 @@ from npusim.ops._contract import Contract
 from npusim.ops.npu_grouped_matmul.antiquant import antiquant_limits
 from npusim.ops.npu_grouped_matmul.int4 import a4w4_limits, a8w4_limits
 
-__all__ = ["CASES", "KERNELS", "PACKED", "Case", "Presence", "case_named", "cases_of"]
+__all__ = ["CASES", "PACKED", "TEMPLATES", "Case", "Presence", "case_named", "cases_of"]
 
 Presence = Literal["none", "optional", "required"]
 ND, NZ = "ND", "FRACTAL_NZ"
@@ -59,6 +59,8 @@ class Case:
     """Whether a scale may have numbers for groups of k; `limits` holds its shape then."""
     one_scale: bool = False
     """Whether a scale may be one number an expert, for all of its columns."""
+    offset: tuple[DType, ...] = ()
+    """Types of the offset; none: it must be left out."""
     per_token: Presence = "none"
     has_antiquant: bool = False
     """Whether antiquant_scale and antiquant_offset must be given, both of x's type."""
@@ -239,6 +241,7 @@ CASES: tuple[Case, ...] = (
             output=output,
             layouts=(ND, NZ),
             bias=(FLOAT32,),
+            offset=(FLOAT32,) if output is FLOAT16 else (),
             needs_bias=True,
             scale=PACKED,
             scale_of_groups=True,
@@ -261,6 +264,12 @@ first that takes the type of bias that is given."""
 def cases_of(x: DType, weight: DType) -> tuple[Case, ...]:
     """Those whose tensors x and weight are of these types."""
     return tuple(case for case in CASES if case.stored == (x, weight))
+
+
+TEMPLATES = tuple(
+    dict.fromkeys(name for case in CASES for name in case.kernels or (case.template,))
+)
+"""The names of all kernels that a caller may ask for."""
 
 
 def case_named(name: str) -> Case:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from npusim.data.dtypes import FLOAT32, DType
-from npusim.data.errors import Code, shown
+from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract, listed
@@ -16,6 +16,13 @@ from npusim.ops._words import fixpipe_words
 from npusim.ops.npu_grouped_matmul.activations import NUMBERS
 from npusim.ops.npu_grouped_matmul.cases import CASES, PACKED, Case, cases_of
 from npusim.ops.npu_grouped_matmul.forms import check_form, check_shapes
+from npusim.ops.npu_grouped_matmul.inference import (
+    CASE_NAMES,
+    INFERENCE,
+    TEMPLATE,
+    inference_limits,
+    require_tensor,
+)
 from npusim.ops.npu_grouped_matmul.lists import check_groups, group_list_of
 from npusim.ops.npu_grouped_matmul.parameters import check_parameters
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -61,12 +68,10 @@ def check(
 ) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract("npu_grouped_matmul", spec)
-    _require_chip(contract)
     unused = {
         "activation_input": activation_input,
         "activation_quant_scale": activation_quant_scale,
         "activation_quant_offset": activation_quant_offset,
-        "offset": offset,
     }
     _require_absent(contract, unused)
     xs, weights = _matrices(contract, x, weight)
@@ -75,6 +80,8 @@ def check(
     kind = contract.integer("group_list_type", group_list_type)
     groups = group_list_of(contract, group_list, kind, case)
     split = contract.integer("split_item", split_item)
+    if spec.series == INFERENCE:
+        require_tensor(contract, group_list, group_type)
     form = check_form(contract, case, (xs, weights), split, group_type, group_list)
     p = Problem(
         inputs=(),
@@ -84,6 +91,7 @@ def check(
         weight=weights,
         bias=_numbers(contract, "bias", given.bias, case.bias, case.needs_bias, case),
         scale=_scale(contract, given.scale, case),
+        offset=_offset(contract, offset, case),
         per_token_scale=_per_token(contract, given.per_token_scale, case),
         antiquant_scale=_antiquant(contract, "antiquant_scale", given.antiquant_scale, case),
         antiquant_offset=_antiquant(contract, "antiquant_offset", given.antiquant_offset, case),
@@ -104,6 +112,8 @@ def _checked(contract: Contract, p: Problem, is_split: bool) -> Problem:
     check_groups(contract, p)
     check_parameters(contract, p)
     p.case.limits(contract, p)
+    if contract.spec.series == INFERENCE:
+        inference_limits(contract, p)
     return p
 
 
@@ -113,6 +123,7 @@ def _with(p: Problem, outputs: dict[str, TensorSpec]) -> Problem:
         "weight": p.weight,
         "bias": p.bias,
         "scale": p.scale,
+        "offset": p.offset,
         "per_token_scale": p.per_token_scale,
         "antiquant_scale": p.antiquant_scale,
         "antiquant_offset": p.antiquant_offset,
@@ -128,21 +139,19 @@ def _require_absent(contract: Contract, unused: dict[str, Any]) -> None:
         contract.require(is_absent, f"{name} must be None; leave it out")
 
 
-def _require_chip(contract: Contract) -> None:
-    spec = contract.spec
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, whose kernel "
-        f"of fp16 is not simulated; multiply each group with matmul",
-        Code.UNSUPPORTED,
-    )
+def _known(contract: Contract) -> tuple[Case, ...]:
+    """The combinations of types that the product line has."""
+    if contract.spec.series != INFERENCE:
+        return CASES
+    return tuple(case for case in CASES if case.name in CASE_NAMES)
 
 
 def _matrices(contract: Contract, x: Any, weight: Any) -> tuple[Operands, Operands]:
     """Both lists, each of one type and layout, transposed or not as one."""
-    known_x = tuple(dict.fromkeys(case.stored[0] for case in CASES))
+    cases = _known(contract)
+    known_x = tuple(dict.fromkeys(case.stored[0] for case in cases))
     xs = tuple(contract.matrix(n, v, known_x) for n, v in contract.tensors("x", x))
-    known = tuple(dict.fromkeys(c.stored[1] for c in CASES if c.stored[0] is xs[0].element))
+    known = tuple(dict.fromkeys(c.stored[1] for c in cases if c.stored[0] is xs[0].element))
     when = f" with {xs[0].element} x"
     weights = tuple(
         contract.matrix(n, v, known, when, LAYOUTS) for n, v in contract.tensors("weight", weight)
@@ -172,7 +181,7 @@ def _case(
 ) -> Case:
     """The combination of types."""
     x, weight = xs[0].element, weights[0].element
-    cases = cases_of(x, weight)
+    cases = tuple(case for case in cases_of(x, weight) if case in _known(contract))
     assert cases  # the weight was held against all that go with x
     names = tuple(dict.fromkeys(case.output.name for case in cases))
     name = x.name if output_dtype is None else output_dtype
@@ -223,6 +232,12 @@ def _scale(contract: Contract, value: Any, case: Case) -> Operands:
     return tuple(fixpipe_words(contract, each, case.output) for each in found)
 
 
+def _offset(contract: Contract, value: Any, case: Case) -> Operands:
+    if not case.offset:
+        _require_absent(contract, {"offset": value})
+    return _numbers(contract, "offset", value, case.offset, False, case) if case.offset else ()
+
+
 def _per_token(contract: Contract, value: Any, case: Case) -> Operands:
     known = () if case.per_token == "none" else (FLOAT32,)
     return _numbers(contract, "per_token_scale", value, known, case.per_token == "required", case)
@@ -252,6 +267,8 @@ def _asked(contract: Contract, template: Any, case: Case) -> str | None:
     if template is None:
         return None
     names = case.kernels or (case.template,)
+    if contract.spec.series == INFERENCE:
+        names = (TEMPLATE,)
     contract.require(
         isinstance(template, str) and template in names,
         f"template must be {listed(names)} with {case}, not {shown(template)}; leave it out to get "

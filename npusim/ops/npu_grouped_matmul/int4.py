@@ -13,7 +13,15 @@ from npusim.ops._contract import Contract, listed
 if TYPE_CHECKING:
     from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["a4w4_limits", "a8w4_limits", "groups_of_k"]
+__all__ = [
+    "GROUP_K",
+    "VECTOR_DEQUANTISED",
+    "a4w4_limits",
+    "a8w4_limits",
+    "groups_of_k",
+    "is_unpacked",
+    "is_vector",
+]
 
 GROUP_K = 256
 """k of a group with int8 x."""
@@ -24,6 +32,8 @@ ROWS = 1
 """group_list_type: the rows of each group."""
 VECTOR_DEQUANTISED = ((1, 16, 256, 512), (256, 1024, 512, 32768))
 """(e, m, k, n) of calls with FRACTAL_NZ whose groups vector cores scale, in fp32."""
+OF_OFFSETS = ((7168, 4096), (2048, 7168))
+"""(k, n) of the weights that may have offsets."""
 FEW_COLUMNS = 4
 """n of each row of an expert up to which the weight is unpacked to int8, without groups of k."""
 
@@ -32,6 +42,19 @@ def groups_of_k(p: Problem) -> int:
     """How many groups of k have scales of their own."""
     shape = p.scale[0].shape
     return shape[1] if len(shape) == 3 else 1
+
+
+def is_vector(p: Problem) -> bool:
+    """Whether vector cores scale the groups of k, all of 256."""
+    k, n = p.weight_shape(0)
+    is_listed = p.is_nz and (p.experts, p.rows, k, n) in VECTOR_DEQUANTISED
+    return is_listed and not p.offset and groups_of_k(p) * GROUP_K == k
+
+
+def is_unpacked(p: Problem) -> bool:
+    """Whether a weight of int4 becomes int8 before rows of int8 are multiplied by it."""
+    is_plain = groups_of_k(p) == 1 and not p.offset
+    return is_plain and p.weight_shape(0)[1] * p.experts <= FEW_COLUMNS * p.rows
 
 
 def a4w4_limits(contract: Contract, p: Problem) -> None:
@@ -66,6 +89,7 @@ def a8w4_limits(contract: Contract, p: Problem) -> None:
         f"k must be a multiple of {UNIT_K} up to {LONGEST_K} and n one of {UNIT_N}{what}, not {k} "
         f"and {n}; pad weight, or split the call",
     )
+    _check_offset(contract, p, what)
     counts = tuple(str(count) for count in dict.fromkeys((1, k // GROUP_K)) if count)
     contract.require(
         groups_of_k(p) == 1 or groups_of_k(p) * GROUP_K == k,
@@ -78,17 +102,23 @@ def a8w4_limits(contract: Contract, p: Problem) -> None:
         f"kernel that is not simulated; pass the first one",
         Code.UNSUPPORTED,
     )
-    is_listed = p.is_nz and (p.experts, p.rows, k, n) in VECTOR_DEQUANTISED
-    is_unpacked = groups_of_k(p) == 1 and n * p.experts <= FEW_COLUMNS * p.rows
-    why = "whose kernel is not simulated"
+
+
+def _check_offset(contract: Contract, p: Problem, what: str) -> None:
+    """A number a column and expert, of weights of two shapes only."""
+    if not p.offset:
+        return
+    k, n = p.weight_shape(0)
     contract.require(
-        not is_listed and not is_unpacked,
-        f"x must have fewer rows{what} and one scale a column, not {p.rows} for {n} columns and "
-        f"{p.experts} experts, {why}; split the call, or pass scales of groups"
-        if is_unpacked
-        else f"weight must be in ND{what} of shape {p.weight[0].shape}, not FRACTAL_NZ, {why}; "
-        f"pass it through npu_format_cast(..., 2)",
-        Code.UNSUPPORTED,
+        (k, n) in OF_OFFSETS,
+        f"offset must be None for weights that are not of {listed(tuple(map(str, OF_OFFSETS)))}"
+        f"{what}, not given for {(k, n)}; leave it out",
+    )
+    shapes = tuple(operand.shape for operand in p.offset)
+    contract.require(
+        shapes == ((p.experts, 1, n),),
+        f"offset must be one tensor of shape {(p.experts, 1, n)}{what}, not {list(shapes)}; pass "
+        f"a number a column",
     )
 
 

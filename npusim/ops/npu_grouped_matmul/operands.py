@@ -38,7 +38,8 @@ class Operands:
     def __init__(self, p: Problem) -> None:
         self.p = p
         self._x_starts, self._weight_starts = p.x_starts, p.weight_starts
-        lists = (p.bias, p.scale, p.per_token_scale, p.antiquant_scale, p.antiquant_offset)
+        numbers = (p.bias, p.scale, p.offset, p.per_token_scale)
+        lists = (*numbers, p.antiquant_scale, p.antiquant_offset)
         self._starts = {parts[0].name.partition("[")[0]: starts(parts) for parts in lists if parts}
         self._entries = len(p.listed)
 

@@ -28,6 +28,7 @@ class Problem(_protocol.Problem):
     weight: tuple[Operand, ...]
     bias: tuple[Operand, ...]
     scale: tuple[Operand, ...]
+    offset: tuple[Operand, ...]
     per_token_scale: tuple[Operand, ...]
     antiquant_scale: tuple[Operand, ...]
     antiquant_offset: tuple[Operand, ...]

@@ -26,7 +26,7 @@ def reference(
     *,
     bias: Sequence[Array] | None = None,
     scale: Sequence[Array] | None = None,
-    offset: Sequence[Array] | None = None,  # noqa: ARG001 (must be None)
+    offset: Sequence[Array] | None = None,
     antiquant_scale: Sequence[Array] | None = None,
     antiquant_offset: Sequence[Array] | None = None,
     per_token_scale: Sequence[Array] | None = None,
@@ -58,6 +58,7 @@ def reference(
         weights=weights,
         bias=biases,
         scale=_several(scale),
+        offset=_several(offset),
         per_token_scale=_several(per_token_scale),
         antiquant_scale=_several(antiquant_scale),
         antiquant_offset=_several(antiquant_offset),

@@ -60,6 +60,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_grouped_matmul_swiglu_quant",
+    kernel_type="GroupedMatmulSwigluQuant",
     document=__doc__,
     check=check,
     tile=tile,

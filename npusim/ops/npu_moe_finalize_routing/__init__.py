@@ -50,6 +50,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_moe_finalize_routing",
+    kernel_type="MoeFinalizeRoutingV2",
     document=__doc__,
     check=check,
     tile=tile,

@@ -51,6 +51,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_moe_gating_top_k",
+    kernel_type="MoeGatingTopK",
     document=__doc__,
     check=check,
     tile=tile,

@@ -44,6 +44,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_moe_gating_top_k_softmax",
+    kernel_type="MoeGatingTopKSoftmax",
     document=__doc__,
     check=check,
     tile=tile,

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, INT32, Array, DType
-from npusim.data.errors import shown
+from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.ops._contract import Contract, listed
 from npusim.ops._moe.contract import FLOATS, one_of, require_series
 from npusim.ops._protocol import present
 
-__all__ = ["CUMULATIVE", "MOST_QUANTISED", "PAIRS", "Problem", "check"]
+__all__ = ["CUMULATIVE", "MOST_QUANTISED", "NOWHERE", "PAIRS", "Problem", "check"]
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
-NO_QUANT, DYNAMIC = -1, 1
+NO_QUANT, STATIC, DYNAMIC = -1, 0, 1
 """And quant_mode."""
-MOST_EXPERTS = 2048
-"""As many as npu_moe_gating_top_k takes; the bound of this kernel is not known."""
+DROPLESS, DROP_PAD = range(2)
+"""And drop_pad_mode."""
+NOWHERE = -1
+"""The place of a choice whose row does not come out."""
+MOST_EXPERTS, MOST_OF_PAIRS = 10240, 5120
+"""Experts, and those of pairs (torch_npu 2.14.0, the text of npu_moe_init_routing_v2)."""
+MOST_OF_QUANTISED = 5120
+"""Experts whose rows are counted beside one that is quantised whole; more are not simulated."""
 MOST_QUANTISED = 8192
 """Columns of a row that is quantised whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)
@@ -44,6 +51,8 @@ class Problem(_protocol.Problem):
     """Experts whose rows come first."""
     scale: Operand | None
     quantises: bool
+    capacity: int | None
+    """Rows that each expert has; None where it has as many as go to it."""
     counts: int
     """CUMULATIVE, COUNTS or PAIRS."""
     has_counts: bool
@@ -54,8 +63,13 @@ class Problem(_protocol.Problem):
 
     @property
     def rows(self) -> int:
-        """Rows that come out, one for each choice."""
+        """Choices, each of a row of x."""
         return self.tokens * self.k
+
+    @property
+    def rows_out(self) -> int:
+        """Rows that come out: one for each choice, or what experts have."""
+        return self.rows if self.capacity is None else self.experts * self.capacity
 
     @property
     def is_one_token(self) -> bool:
@@ -97,45 +111,100 @@ def check(
     """Hold a call against the contract of its product line; raises OpError."""
     contract = Contract("npu_moe_init_routing_v2", spec)
     require_series(contract, "MoeInitRoutingV3")
-    quantises = one_of(contract, "quant_mode", quant_mode, (NO_QUANT, DYNAMIC)) == DYNAMIC
+    quantises = _quantises(contract, quant_mode)
     tokens = contract.operand("x", x, FLOATS if quantises else (*FLOATS, INT8))
     where = contract.operand("expert_idx", expert_idx, (INT32,))
     _require_shapes(contract, tokens, where, quantises)
-    one_of(contract, "drop_pad_mode", drop_pad_mode, (0,))
-    contract.integer("expert_capacity", expert_capacity)
-    rows = where.spec.size
-    one_of(contract, "active_num", active_num, (-1, rows))
-    experts = contract.integer("expert_num", expert_num)
-    contract.require(
-        1 <= experts <= MOST_EXPERTS,
-        f"expert_num must be from 1 to {MOST_EXPERTS}, not {experts}; pass how many there are",
-    )
-    active = _active(contract, active_expert_range, experts)
-    factors = _scale(contract, scale, quantises, len(active), tokens.shape[1])
+    (count, width), rows = tokens.shape, where.spec.size
     kind = one_of(contract, "expert_tokens_num_type", expert_tokens_num_type, (0, 1, 2))
-    width = tokens.shape[1]
+    experts = _experts(contract, expert_num, kind, quantises)
+    active = _active(contract, active_expert_range, experts)
+    by_source = one_of(contract, "row_idx_type", row_idx_type, (0, 1)) == 0
+    is_padded = one_of(contract, "drop_pad_mode", drop_pad_mode, (DROPLESS, DROP_PAD)) == DROP_PAD
+    _require_all(contract, active_num, rows)
+    capacity = contract.integer("expert_capacity", expert_capacity)
+    if is_padded:
+        _require_padding(contract, capacity, active == range(experts), by_source)
+    shapes = ((1, width), (len(active), width)) if quantises else ((count,),)
+    factors = _scale(contract, scale, quantises, shapes)
+    places: tuple[int, ...] = (experts, capacity) if is_padded else (rows,)
     return Problem(
         inputs=present(tokens, where, factors),
         outputs={
-            "output": TensorSpec((rows, width), "int8" if quantises else tokens.spec.dtype),
+            "output": TensorSpec((*places, width), "int8" if quantises else tokens.spec.dtype),
             "expanded_row_idx": TensorSpec((rows,), "int32"),
             "expert_token_cumsum_or_count": TensorSpec(
                 (experts, 2) if kind == PAIRS else (len(active),), "int64"
             ),
-            "expanded_scale": TensorSpec((rows,), "float32"),
+            "expanded_scale": TensorSpec((prod(places),), "float32"),
         },
         element=tokens.element,
-        tokens=tokens.shape[0],
+        tokens=count,
         k=where.shape[1],
         width=width,
         experts=experts,
         active=active,
         scale=factors,
         quantises=quantises,
+        capacity=capacity if is_padded else None,
         counts=kind,
         has_counts=contract.boolean("expert_tokens_num_flag", expert_tokens_num_flag),
-        by_source=one_of(contract, "row_idx_type", row_idx_type, (0, 1)) == 0,
+        by_source=by_source,
         chosen=_chosen(contract, where, experts),
+    )
+
+
+def _quantises(contract: Contract, quant_mode: Any) -> bool:
+    contract.require(
+        contract.integer("quant_mode", quant_mode) != STATIC,
+        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "to npu_quantize",
+        Code.UNSUPPORTED,
+    )
+    return one_of(contract, "quant_mode", quant_mode, (NO_QUANT, DYNAMIC)) == DYNAMIC
+
+
+def _experts(contract: Contract, expert_num: Any, kind: int, quantises: bool) -> int:
+    experts = contract.integer("expert_num", expert_num)
+    most, when = MOST_EXPERTS, ""
+    if kind == PAIRS:
+        most, when = MOST_OF_PAIRS, f" for expert_tokens_num_type={PAIRS}"
+    elif quantises:
+        most, when = MOST_OF_QUANTISED, f" for quant_mode={DYNAMIC}, as far as it is simulated"
+    contract.require(
+        1 <= experts <= most,
+        f"expert_num must be from 1 to {most}{when}, not {experts}; pass how many there are",
+    )
+    return experts
+
+
+def _require_all(contract: Contract, active_num: Any, rows: int) -> None:
+    """Refuse less rows than choices: what becomes of the index then, no source tells."""
+    number = contract.integer("active_num", active_num)
+    contract.require(
+        number in (-1, 0) or number >= rows,
+        f"active_num must be -1, 0 or at least the {rows} choices, not {number}, whose index is "
+        f"not known; pass -1",
+        Code.UNSUPPORTED,
+    )
+
+
+def _require_padding(contract: Contract, capacity: int, is_whole: bool, by_source: bool) -> None:
+    """Hold what drop_pad_mode=1 asks for: its output has rows for all experts."""
+    contract.require(
+        capacity > 0,
+        f"expert_capacity must be positive for drop_pad_mode=1, not {capacity}; pass how many rows "
+        f"an expert takes",
+    )
+    contract.require(
+        is_whole,
+        "active_expert_range must name all experts for drop_pad_mode=1, whose output has rows for "
+        "each of them; leave it out",
+    )
+    contract.require(
+        by_source,
+        "row_idx_type must be 0 for drop_pad_mode=1, not 1: rows that are filled up come from "
+        "nowhere; pass 0",
     )
 
 
@@ -173,18 +242,17 @@ def _active(contract: Contract, given: Any, experts: int) -> range:
 
 
 def _scale(
-    contract: Contract, scale: Any, quantises: bool, experts: int, width: int
+    contract: Contract, scale: Any, quantises: bool, shapes: tuple[tuple[int, ...], ...]
 ) -> Operand | None:
-    contract.require(
-        quantises or scale is None,
-        "scale must be None for quant_mode=-1, whose scales are not simulated, not given; gather "
-        "it by expanded_row_idx",
-    )
     factors = contract.optional("scale", scale, (FLOAT32,))
+    if factors is None:
+        return None
+    known = listed(tuple(dict.fromkeys(map(str, shapes))))
+    what = "a row for each active expert" if quantises else "a number for each row of x"
     contract.require(
-        factors is None or factors.shape in ((1, width), (experts, width)),
-        f"scale must have shape (1, {width}) or ({experts}, {width}), a row for each active "
-        f"expert, not {factors.shape if factors else None}; pass one of them",
+        factors.shape in shapes,
+        f"scale must have shape {known} for quant_mode={DYNAMIC if quantises else NO_QUANT}, "
+        f"{what}, not {factors.shape}; reshape it",
     )
     return factors
 

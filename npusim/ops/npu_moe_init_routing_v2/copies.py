@@ -7,7 +7,9 @@ for the next one, which is on its way.
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, UINT8, RoundMode
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT8, Array, RoundMode
 from npusim.data.integers import align_down, align_up
 from npusim.isa import (
     BLOCK_BYTES,
@@ -27,14 +29,46 @@ from npusim.kernel.reduction import Reduction
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops._moe.scores import bits_of
-from npusim.ops.npu_moe_init_routing_v2.contract import Problem
+from npusim.ops.npu_moe_init_routing_v2.contract import NOWHERE, Problem
 
-__all__ = ["ROW", "QuantisedRows", "Rows"]
+__all__ = ["ROW", "Padding", "QuantisedRows", "Rows"]
 
 ROW, SCALE = "row", "scale"
 """Registers."""
+ZEROS_BYTES = 8192
+"""Of the buffer that places are filled from: assumed."""
 LARGEST = 127.0
 """What the largest number of a row becomes."""
+
+
+class Padding:
+    """Fills the places that no row comes to with zeros."""
+
+    def __init__(self, builder: Builder, p: Problem, places: Array) -> None:
+        """*places* are those that rows come to."""
+        self.builder = builder
+        self.row_bytes = (INT8 if p.quantises else p.element).nbytes(p.width)
+        self.is_empty = np.ones(p.rows_out, bool)
+        self.is_empty[places[places != NOWHERE]] = False
+        self.output = GmView.vector("output", UINT8, p.rows_out * self.row_bytes)
+        self.zeros = builder.claim("ub", ZEROS_BYTES)
+
+    def write(self, own: range) -> None:
+        """Fill those of the places *own*, one run after the other."""
+        builder = self.builder
+        empty = own.start + np.flatnonzero(self.is_empty[own.start : own.stop])
+        if not empty.size:
+            return
+        step(builder, Duplicate(self.zeros.of(INT32, ZEROS_BYTES // INT32.nbytes(1)), 0))
+        builder.sync("vector", "mte3")
+        for run in np.split(empty, np.flatnonzero(np.diff(empty) > 1) + 1):
+            first = int(run[0]) * self.row_bytes
+            for start, count in pieces(len(run) * self.row_bytes, ZEROS_BYTES):
+                there = self.output[:, first + start : first + start + count]
+                repeat(builder, self._fill, there)
+
+    def _fill(self, there: GmView) -> None:
+        self.builder.store(there.operand, self.zeros.of(UINT8, there.columns))
 
 
 class Rows:
@@ -44,19 +78,31 @@ class Rows:
         self.builder, self.p = builder, p
         row_bytes = p.element.nbytes(p.width)
         self.x = GmView.of("x", UINT8, p.tokens, row_bytes)
-        self.output = GmView.of("output", UINT8, p.rows, row_bytes)
+        self.output = GmView.of("output", UINT8, p.rows_out, row_bytes)
+        if p.scale is not None:
+            self.scale = GmView.vector("scale", FLOAT32, p.tokens)
+            self.scales = GmView.vector("expanded_scale", FLOAT32, p.rows_out)
+            self.factor = builder.queue("ub", BLOCK_BYTES, "mte2", "mte3")
         half = align_down(builder.room_bytes("ub") // 2, BLOCK_BYTES)
         self.piece_bytes = min(align_up(row_bytes, BLOCK_BYTES), half)
         self.passing = builder.queue("ub", self.piece_bytes, "mte2", "mte3", 2)
 
     def copy(self, place: Local, choice: int, row: int, _: int) -> None:
         """The row of *choice* to *row*; the scalar unit finds *choice* at *place*, or beside it."""
-        views = self.x.row(choice // self.p.k), self.output.row(row)
+        token = choice // self.p.k
+        views = [self.x.row(token), self.output.row(row)]
+        if self.p.scale is not None:
+            views += [self.scale[:, token : token + 1], self.scales[:, row : row + 1]]
         repeat(self.builder, self._copy, place, *views)
 
-    def _copy(self, place: Local, x: GmView, output: GmView) -> None:
+    def _copy(self, place: Local, x: GmView, output: GmView, *scales: GmView) -> None:
         builder = self.builder
         builder.emit(ScalarLoad(ROW, place))
+        if scales:
+            scale, there = scales
+            slot = load(builder, self.factor, scale)
+            builder.store(there.operand, slot.of(FLOAT32, 1))
+            self.factor.free(slot)
         for start, width in pieces(x.columns, self.piece_bytes):
             slot = self.passing.alloc()
             local = slot.of(UINT8, width)
@@ -73,8 +119,8 @@ class QuantisedRows:
     def __init__(self, builder: Builder, p: Problem) -> None:
         self.builder, self.p = builder, p
         self.x = GmView.of("x", p.element, p.tokens, p.width)
-        self.output = GmView.of("output", INT8, p.rows, p.width)
-        self.scales = GmView.vector("expanded_scale", FLOAT32, p.rows)
+        self.output = GmView.of("output", INT8, p.rows_out, p.width)
+        self.scales = GmView.vector("expanded_scale", FLOAT32, p.rows_out)
         self.factors: GmView | None = None
         if p.scale is not None:
             self.factors = GmView.of("scale", FLOAT32, *p.scale.shape)

@@ -27,30 +27,43 @@ def reference(
     row_idx_type: int = 0,
 ) -> tuple[Array, Array, Array, Array]:
     """The rows of each expert behind each other, where they are, their counts and their scales."""
-    _ = active_num, expert_capacity, drop_pad_mode
+    _ = active_num
     first, last = active_expert_range or (0, expert_num)
     experts, k = expert_idx.ravel(), expert_idx.shape[1]
     is_active = (experts >= first) & (experts < last)
     order = np.argsort(np.where(is_active, experts, expert_num), kind="stable")
-    coming = order[: is_active.sum()]
-    rows = np.zeros((len(order), x.shape[1]), x.dtype)
-    rows[: len(coming)] = x[coming // k]
-    scales = np.zeros(len(order), np.float32)
+    places, coming = np.arange(is_active.sum()), order[: is_active.sum()]
+    shape: tuple[int, ...] = (len(order),)
+    if drop_pad_mode == 1:
+        places, coming = _padded(experts, expert_num, expert_capacity)
+        shape = expert_num, expert_capacity
+    new = x[coming // k]
+    scales = np.zeros(np.prod(shape), np.float32)
     if quant_mode == 1:
         is_one_token = _is_one_token(x, expert_idx, scale, (first, last)) and (
             expert_tokens_num_flag and expert_tokens_num_type == 2
         )
         factors = None if scale is None else scale[(experts[coming] - first) % len(scale)]
-        quantised, found = _quantise(rows[: len(coming)], factors, is_one_token)
-        rows = np.zeros(rows.shape, np.int8)
-        rows[: len(coming)], scales[: len(coming)] = quantised, found
+        new, scales[places] = _quantise(new, factors, is_one_token)
+    elif scale is not None:
+        scales[places] = scale[coming // k]
+    rows = np.zeros((scales.size, x.shape[1]), new.dtype)
+    rows[places] = new
+    rows = rows.reshape(*shape, x.shape[1])
     index = order.astype(np.int32)
     if row_idx_type == 0:
-        index = np.empty_like(index)
-        index[order] = np.arange(len(order), dtype=np.int32)
+        index = np.full_like(index, -1)
+        index[coming] = places
     numbers = np.bincount(experts[is_active] - first, minlength=last - first).astype(np.int64)
     counts = _counts(numbers, expert_tokens_num_type, first, expert_num)
     return rows, index, counts if expert_tokens_num_flag else np.zeros_like(counts), scales
+
+
+def _padded(experts: Array, expert_num: int, capacity: int) -> tuple[Array, Array]:
+    """Places of rows `(kept,)`, and the choices that they are of; each expert has *capacity*."""
+    own = [np.flatnonzero(experts == expert)[:capacity] for expert in range(expert_num)]
+    places = [expert * capacity + np.arange(len(each)) for expert, each in enumerate(own)]
+    return np.concatenate(places), np.concatenate(own)
 
 
 def _counts(numbers: Array, kind: int, first: int, experts: int) -> Array:

@@ -35,7 +35,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.sequences import count_up
 from npusim.kernel.views import GmView
 from npusim.ops._moe.sorting import Sorter
-from npusim.ops.npu_moe_init_routing_v2.contract import Problem
+from npusim.ops.npu_moe_init_routing_v2.contract import NOWHERE, Problem
 from npusim.ops.npu_moe_init_routing_v2.tiling import LANES, LISTS, Plan
 
 __all__ = ["Order", "SortStage", "meet"]
@@ -57,6 +57,8 @@ class Order:
     """The expert of each choice `(rows,)`; one behind all for those that are not active."""
     rounds: tuple[tuple[Array, ...], ...]
     """The lists of choices after each round of merging, the parts first; one in the end."""
+    places: Array
+    """The row that comes out of each choice of that list `(rows,)`, or NOWHERE."""
 
     @staticmethod
     def of(p: Problem, plan: Plan) -> Order:
@@ -69,12 +71,23 @@ class Order:
             lists = rounds[-1]
             groups = [lists[first : first + LISTS] for first in range(0, len(lists), LISTS)]
             rounds.append(tuple(_sorted(keys, np.concatenate(group)) for group in groups))
-        return Order(keys, tuple(rounds))
+        return Order(keys, tuple(rounds), _places(p, keys[rounds[-1][0]]))
 
     @property
     def choices(self) -> Array:
         """All choices in order, `(rows,)`."""
         return self.rounds[-1][0]
+
+
+def _places(p: Problem, experts: Array) -> Array:
+    """Where the rows of choices of *experts* `(rows,)`, which rise, come out."""
+    places = np.arange(len(experts))
+    fits = experts < p.experts
+    if p.capacity is not None:
+        number = places - np.searchsorted(experts, experts)
+        places = experts * p.capacity + number
+        fits &= number < p.capacity
+    return np.where(fits, places, NOWHERE)
 
 
 def _sorted(keys: Array, choices: Array) -> Array:

@@ -102,6 +102,7 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
 
 OPERATOR = Operator(
     name="npu_quant_matmul",
+    kernel_type=lambda _, p, __: f"QuantBatchMatmulV{3 if p.form == 'plain' else 4}",
     document=__doc__,
     check=check,
     earlier=_earlier,

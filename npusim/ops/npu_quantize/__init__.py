@@ -48,6 +48,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_quantize",
+    kernel_type=lambda _, p, __: "Quantize" if p.divide else "AscendQuantV2",
     document=__doc__,
     check=check,
     tile=tile,

@@ -54,6 +54,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_rms_norm",
+    kernel_type="RmsNorm",
     document=__doc__,
     check=check,
     tile=tile,

@@ -52,6 +52,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_rotary_mul",
+    kernel_type="RotaryPositionEmbedding",
     document=__doc__,
     check=check,
     earlier=_earlier,

@@ -50,6 +50,7 @@ FUNCTIONAL = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_scatter_nd_update",
+    kernel_type="ScatterNdUpdate",
     document=__doc__,
     check=check,
     tile=tile,

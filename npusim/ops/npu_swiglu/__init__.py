@@ -47,6 +47,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_swiglu",
+    kernel_type="SwiGlu",
     document=__doc__,
     check=check,
     tile=tile,

@@ -56,6 +56,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_swiglu_quant",
+    kernel_type="SwiGluQuant",
     document=__doc__,
     check=check,
     tile=tile,

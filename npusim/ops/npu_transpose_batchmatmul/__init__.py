@@ -71,6 +71,7 @@ TORCH = TorchFunction(
 
 OPERATOR = Operator(
     name="npu_transpose_batchmatmul",
+    kernel_type="TransposeBatchMatMul",
     document=__doc__,
     check=check,
     tile=tile,

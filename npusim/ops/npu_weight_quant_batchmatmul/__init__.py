@@ -120,6 +120,7 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
 
 OPERATOR = Operator(
     name="npu_weight_quant_batchmatmul",
+    kernel_type="WeightQuantBatchMatmulV2",
     document=__doc__,
     check=check,
     earlier=_earlier,

@@ -10,8 +10,12 @@
             prof.step()
 
 leaves `result/<worker>_<time>_ascend_pt/ASCEND_PROFILER_OUTPUT` with `trace_view.json`,
-`kernel_details.csv`, `op_statistic.csv` and `step_trace_time.csv`. Plain torch operations are in
-the trace as "not simulated"; the tables hold kernels only, and the same columns at every level.
+`kernel_details.csv`, `op_statistic.csv`, `operator_details.csv` and `step_trace_time.csv`, which
+the vendor's msprof-analyze reads (tried: `compare`, `advisor` and `cluster` of 26.2.0). Kernels
+have the names and types that CANN gives them. Operations are those that reach the card, so that
+`aten::linear` is the `aten::addmm` that it becomes. The host takes no simulated time: its durations
+are 0, and so is the free time of the card between kernels. Memory, communication, ranges of the
+script and calls of CANN's own functions are not written.
 """
 
 from __future__ import annotations
@@ -25,6 +29,9 @@ from npusim.torch.profiler.settings import (
     ProfilerLevel,
     _ExperimentalConfig,
     supported_activities,
+    supported_ai_core_metrics,
+    supported_export_type,
+    supported_profiler_level,
 )
 from npusim.torch.refusals import others_of
 
@@ -38,6 +45,9 @@ __all__ = [
     "profile",
     "schedule",
     "supported_activities",
+    "supported_ai_core_metrics",
+    "supported_export_type",
+    "supported_profiler_level",
     "tensorboard_trace_handler",
 ]
 

@@ -9,9 +9,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from npusim.torch import trace
+import torch
+
 from npusim.torch.profiler.session import profile
-from npusim.torch.profiler.tables import write_kernels, write_statistic, write_steps
+from npusim.torch.profiler.settings import AiCMetrics, ProfilerActivity
+from npusim.torch.profiler.tables import (
+    write_kernels,
+    write_operations,
+    write_statistic,
+    write_steps,
+)
+from npusim.torch.profiler.timeline import write_timeline
 
 __all__ = ["tensorboard_trace_handler"]
 
@@ -32,13 +40,47 @@ def tensorboard_trace_handler(
 
     def leave(prof: profile) -> None:
         folder = _new_folder(Path(dir_name or "."), worker_name)
-        notes = {"rank_id": -1, "device": prof.device, "simulated": True}
-        _write_json(folder / "profiler_info.json", notes)
+        rank = _rank()
+        suffix = "" if rank is None else f"_{rank}"
+        _write_json(folder / f"profiler_info{suffix}.json", _notes(prof, rank))
         _write_json(folder / "profiler_metadata.json", prof.metadata)
         if analyse_flag:
             _fill(folder / RESULTS, prof)
 
     return leave
+
+
+def _rank() -> int | None:
+    """The number of this process among those that work together; None where it is alone."""
+    distributed = torch.distributed
+    is_one_of_many = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_rank() if is_one_of_many else None
+
+
+def _notes(prof: profile, rank: int | None) -> dict[str, object]:
+    """How the profile was made, where the vendor's tools look for it."""
+    config = prof.config
+    asked = list(ProfilerActivity) if prof.activities is None else list(prof.activities)
+    metrics = PIPES if config.has_counters else config.aic_metrics
+    common = {
+        "activities": [str(each) for each in asked],
+        "record_shapes": prof.record_shapes,
+        "with_stack": prof.with_stack,
+    }
+    further = {
+        "_profiler_level": config.profiler_level.value,
+        "_aic_metrics": metrics.value,
+        "_export_type": ["text"],
+    }
+    return {
+        "config": {"common_config": common, "experimental_config": further},
+        "rank_id": -1 if rank is None else rank,
+        "device": prof.device,
+        "simulated": True,
+    }
+
+
+PIPES = AiCMetrics.PipeUtilization
 
 
 def _new_folder(parent: Path, worker_name: str | None) -> Path:
@@ -58,10 +100,13 @@ def _new_folder(parent: Path, worker_name: str | None) -> Path:
 
 def _fill(folder: Path, prof: profile) -> None:
     folder.mkdir()
-    trace.write(prof.events, folder, prof.device)
-    write_kernels(folder / "kernel_details.csv", prof.events, prof.steps)
-    write_statistic(folder / "op_statistic.csv", prof.events)
-    write_steps(folder / "step_trace_time.csv", prof.events, prof.steps)
+    kept, config = prof.kept, prof.config
+    assert prof.spec is not None
+    write_timeline(folder / "trace_view.json", kept)
+    write_kernels(folder / "kernel_details.csv", kept, prof.spec, config)
+    write_statistic(folder / "op_statistic.csv", kept)
+    write_operations(folder / "operator_details.csv", kept)
+    write_steps(folder / "step_trace_time.csv", kept)
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from npusim.data.errors import shown
+from npusim.devices.schema import DeviceSpec
 from npusim.torch import card
+from npusim.torch.calls import Calls
 from npusim.torch.clock import Event, clock
-from npusim.torch.trace import trace_events
+from npusim.torch.profiler.kept import Kept, Step
+from npusim.torch.profiler.settings import _ExperimentalConfig, left_out
+from npusim.torch.profiler.timeline import write_timeline
 
-__all__ = ["ProfilerAction", "Step", "profile", "schedule"]
+__all__ = ["ProfilerAction", "profile", "schedule"]
 
 ProfilerAction = torch.profiler.ProfilerAction
 KEPT = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
@@ -50,20 +53,12 @@ def schedule(
     return planned
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a script, in simulated time."""
-
-    number: int
-    start_us: float
-    end_us: float
-
-
 class profile:  # noqa: N801 (torch_npu's name)
     """Keeps what runs between start and stop, or in the steps that *schedule* names.
 
-    *on_trace_ready* is called with the profile whenever a stretch is complete. What else torch_npu
-    takes changes nothing here.
+    *on_trace_ready* is called with the profile whenever a stretch is complete. *record_shapes* and
+    *with_stack* tell the shapes of each operation's tensors and where it was called. What is not
+    simulated, memory, modules and operations counted, warns and is left out.
     """
 
     def __init__(
@@ -72,25 +67,50 @@ class profile:  # noqa: N801 (torch_npu's name)
         activities: Any = None,
         schedule: Callable[[int], Any] | None = None,
         on_trace_ready: Callable[[profile], Any] | None = None,
-        record_shapes: bool = False,  # noqa: ARG002
-        profile_memory: bool = False,  # noqa: ARG002
-        with_stack: bool = False,  # noqa: ARG002
-        with_flops: bool = False,  # noqa: ARG002
-        with_modules: bool = False,  # noqa: ARG002
-        experimental_config: Any = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_modules: bool = False,
+        with_flops: bool = False,
+        experimental_config: _ExperimentalConfig | None = None,
     ) -> None:
+        asked = {
+            "profile_memory": profile_memory,
+            "with_modules": with_modules,
+            "with_flops": with_flops,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                left_out(f"{name}=True", LEFT_OUT[name])
         self.activities, self.experimental_config = activities, experimental_config
+        self.record_shapes, self.with_stack = record_shapes, with_stack
         self.schedule, self.on_trace_ready = schedule, on_trace_ready
         self.step_num = 0
         self.action = ProfilerAction.NONE
         self.metadata: dict[str, str] = {}
         self.device = ""
         """The card that the kept stretch ran on."""
-        self.events: list[Event] = []
-        """What ran in the kept stretch, in order."""
+        self.spec: DeviceSpec | None = None
+        """Its chip."""
         self.steps: list[Step] = []
-        """Its steps."""
-        self._began_us = 0.0
+        """The steps of the kept stretch."""
+        self._calls = Calls()
+        self._began_us, self._first_call = 0.0, 0
+
+    @property
+    def events(self) -> list[Event]:
+        """What ran in the kept stretch, in order."""
+        return self._calls.events
+
+    @property
+    def config(self) -> _ExperimentalConfig:
+        """The further settings."""
+        return self.experimental_config or _ExperimentalConfig()
+
+    @property
+    def kept(self) -> Kept:
+        """The kept stretch."""
+        return Kept(tuple(self.steps), tuple(self._calls.kept), tuple(self.events))
 
     def __enter__(self) -> profile:
         self.start()
@@ -98,6 +118,13 @@ class profile:  # noqa: N801 (torch_npu's name)
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = f"; read {INSTEAD[name]}" if name in INSTEAD else ""
+        raise AttributeError(
+            f"torch_npu.profiler.profile: an attribute must be one that is simulated, not "
+            f"{name}{hint or '; leave it out'}"
+        )
 
     def start(self) -> None:
         """Begin with step 0."""
@@ -110,8 +137,7 @@ class profile:  # noqa: N801 (torch_npu's name)
         """End a step and begin the next."""
         before = self.action
         if before in KEPT:
-            self.steps.append(Step(self.step_num, self._began_us, clock.now_us))
-            self._began_us = clock.now_us
+            self._end_step()
         self.step_num += 1
         self.action = self._planned()
         if before in KEPT and (before is ProfilerAction.RECORD_AND_SAVE or self.action not in KEPT):
@@ -123,8 +149,9 @@ class profile:  # noqa: N801 (torch_npu's name)
     def stop(self) -> None:
         """End; what is kept so far is handed over."""
         if self.action in KEPT:
-            if self._began_us < clock.now_us or not self.steps:
-                self.steps.append(Step(self.step_num, self._began_us, clock.now_us))
+            has_more = self._first_call < len(self._calls.kept)
+            if self._began_us < clock.now_us or has_more or not self.steps:
+                self._end_step()
             self._hand_over()
         self.action = ProfilerAction.NONE
 
@@ -135,8 +162,7 @@ class profile:  # noqa: N801 (torch_npu's name)
                 "torch_npu.profiler: a profile must have run before it is exported, but has not; "
                 "call start() and stop(), or use it in a with statement"
             )
-        content = {"traceEvents": trace_events(self.events, self.device)}
-        Path(output_path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_timeline(Path(output_path), self.kept)
 
     def add_metadata(self, key: str, value: str) -> None:
         """Note *value* in profiler_metadata.json."""
@@ -152,10 +178,31 @@ class profile:  # noqa: N801 (torch_npu's name)
         return self.schedule(self.step_num)
 
     def _keep(self) -> None:
-        self.device, self.steps, self._began_us = card.name(), [], clock.now_us
-        self.events = clock.record()
+        self.device, self.spec = card.name(), card.spec()
+        self.steps, self._began_us, self._first_call = [], clock.now_us, 0
+        self._calls = Calls(has_shapes=self.record_shapes, has_stack=self.with_stack)
+        self._calls.start()
+
+    def _end_step(self) -> None:
+        self.steps.append(Step(self.step_num, self._began_us, clock.now_us, self._first_call))
+        self._began_us, self._first_call = clock.now_us, len(self._calls.kept)
 
     def _hand_over(self) -> None:
-        clock.stop(self.events)
+        self._calls.stop()
         if self.on_trace_ready is not None:
             self.on_trace_ready(self)
+
+
+LEFT_OUT = {
+    "profile_memory": "operator_memory.csv and memory_record.csv",
+    "with_modules": "the modules of call stacks",
+    "with_flops": "numbers of operations",
+}
+"""Option -> what is not written for it."""
+INSTEAD = {
+    "key_averages": "op_statistic.csv and operator_details.csv, as with torch_npu itself",
+    "events": "trace_view.json and kernel_details.csv, as with torch_npu itself",
+    "export_stacks": "operator_details.csv of a profile with with_stack=True",
+    "export_memory_timeline": "torch.npu.memory_allocated() at the places of interest",
+}
+"""Attribute that scripts ask for -> what tells the same."""

@@ -1,138 +1,148 @@
-"""The tables that torch_npu's profiler leaves, of kernels and of steps.
+"""The tables that torch_npu's profiler leaves, of kernels, of operations and of steps.
 
-Columns are those of the lowest level of torch_npu's profiler as its users show them; the last ones
-of the steps are assumed. Times are microseconds of simulated time.
+Columns of kernels: Ascend/pytorch, torch_npu/profiler/analysis/prof_common_func/_csv_headers.py;
+those of operations, and the last ones of the steps, are as its documents show them (assumed). Times
+are microseconds of simulated time, in which the host takes none.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from npusim.data.tensor import Tensor, TensorSpec
-from npusim.run.result import Run
-from npusim.torch.clock import Event
-from npusim.torch.profiler.session import Step
+from npusim.devices.schema import DeviceSpec
+from npusim.exports.profile import DETAILS, details
+from npusim.exports.tables import write_csv
+from npusim.torch.calls import Call
+from npusim.torch.profiler import counters
+from npusim.torch.profiler.kept import Kept, Kernel
+from npusim.torch.profiler.settings import _ExperimentalConfig
 
-__all__ = ["write_kernels", "write_statistic", "write_steps"]
+__all__ = [
+    "CALL_LINES",
+    "NO_MODEL",
+    "shapes_of",
+    "write_kernels",
+    "write_operations",
+    "write_statistic",
+    "write_steps",
+]
 
-Row = Sequence[Any]
-KERNELS = (
-    *("Device_id", "Name", "Type", "Accelerator Core", "Start Time(us)", "Duration(us)"),
-    *("Wait Time(us)", "Block Num", "Input Shapes", "Input Data Types", "Input Formats"),
-    *("Output Shapes", "Output Data Types", "Output Formats"),
+Row = list[Any]
+DETAILED = (
+    *(*DETAILS[:1], "Model ID", "Task ID", "Stream ID", *DETAILS[1:3], "OP State", *DETAILS[3:8]),
+    *("Mix Block Num", "HF32 Eligible", *DETAILS[8:], "Context ID"),
 )
+"""Those of kernels above level 0."""
 STATISTIC = (
     *("Device_id", "OP Type", "Core Type", "Count", "Total Time(us)", "Min Time(us)"),
     *("Avg Time(us)", "Max Time(us)", "Ratio(%)"),
+)
+OPERATIONS = (
+    *("Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)"),
+    *("Device Self Duration(us)", "Device Total Duration(us)"),
+    *("Device Self Duration With AICore(us)", "Device Total Duration With AICore(us)"),
 )
 STEPS = (
     *("Device_id", "Step", "Computing", "Communication(Not Overlapped)", "Overlapped"),
     *("Communication", "Free", "Stage", "Bubble"),
     *("Communication(Not Overlapped and Exclude Receive)", "Preparing"),
 )
-DTYPES = {"float32": "FLOAT", "bfloat16": "DT_BF16"}
-"""Types whose name in profiles is not their own in capitals."""
+WITH_CUBE = ("AI_CORE", "MIX_AIC")
+"""Cores of kernels whose time counts as that of AI cores."""
+MISSING = "N/A"
+NO_MODEL = (1 << 32) - 1
+"""What stands for the model of kernels outside of a graph."""
+CALL_LINES = ";\r\n"
+"""Between the frames of a call stack."""
 
 
-def write_kernels(path: Path, events: Iterable[Event], steps: Sequence[Step]) -> None:
-    """A row for each kernel; with more than one step, its step comes first."""
-    rows = []
-    ended_us: float | None = None
-    for event, run in _kernels(events):
-        waited_us = 0.0 if ended_us is None else event.start_us - ended_us
-        ended_us = event.start_us + event.time_us
-        step = _step_of(event, steps)
-        assert run.plan is not None
-        row = [0, event.name, run.op, _cores(run)]
-        row += [_us(event.start_us), _us(event.time_us), _us(waited_us), run.plan.block_dim]
-        for values in (run.arguments, run.outputs):
-            row += _described(values.values())
-        rows.append([step, *row] if len(steps) > 1 else row)
-    _write(path, ("Step Id", *KERNELS) if len(steps) > 1 else KERNELS, rows)
+def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _ExperimentalConfig) -> None:
+    """A row for each kernel; with more than one step, its step comes first.
+
+    Above level 0 also its task and stream, and what the pipes of its cores did.
+    """
+    columns = DETAILED if config.is_detailed else DETAILS
+    if config.has_counters:
+        columns = (*columns, *counters.columns(spec))
+    # Kernels that are launched again have the same trace.
+    pipes = cache(partial(counters.counters, spec))
+    has_steps = len(kept.steps) > 1
+    rows, ended_us = [], None
+    for number, kernel in enumerate(kept.kernels):
+        event, run = kernel.event, kernel.run
+        waited_us = 0.0 if ended_us is None else max(0.0, event.start_us - ended_us)
+        ended_us = kernel.end_us
+        start_us = event.start_us + kept.lead_us
+        row: Row = details(run, kernel.name, start_us, event.time_us, waited_us)
+        if config.is_detailed:
+            row = _with_task(row, kernel, number)
+        if config.has_counters:
+            row += pipes(run.trace, event.time_us)
+        rows.append([kernel.step, *row] if has_steps else row)
+    write_csv(path, ["Step Id", *columns] if has_steps else columns, rows)
 
 
-def write_statistic(path: Path, events: Iterable[Event]) -> None:
-    """A row for each operator and kind of core, the longest first."""
+def _with_task(row: Row, kernel: Kernel, number: int) -> Row:
+    """*row* of the lowest level with the cells between; a block of a mix has two vector cores."""
+    vectors = 2 * kernel.run.plan.block_dim if kernel.run.plan and kernel.cores == "MIX_AIC" else 0
+    tasks = [NO_MODEL, number, kernel.event.stream]
+    first, last = [*tasks, *row[1:3], "dynamic"], [vectors, "NO", *row[8:], MISSING]
+    return [*row[:1], *first, *row[3:8], *last]
+
+
+def write_statistic(path: Path, kept: Kept) -> None:
+    """A row for each type of kernel and kind of core, the longest first."""
     times: dict[tuple[str, str], list[float]] = {}
-    for event, run in _kernels(events):
-        times.setdefault((run.op, _cores(run)), []).append(event.time_us)
+    for kernel in kept.kernels:
+        kind = kernel.run.kernel_type or "", kernel.cores
+        times.setdefault(kind, []).append(kernel.event.time_us)
     total_us = sum(map(sum, times.values()))
     ordered = sorted(times.items(), key=lambda kind: (-sum(kind[1]), kind[0]))
-    _write(
-        path,
-        STATISTIC,
-        [
-            [
-                *(0, op, cores, len(us), _us(sum(us)), _us(min(us)), _us(sum(us) / len(us))),
-                *(_us(max(us)), f"{100 * sum(us) / total_us:.3f}" if total_us else "0.000"),
-            ]
-            for (op, cores), us in ordered
-        ],
-    )
-
-
-def write_steps(path: Path, events: Iterable[Event], steps: Sequence[Step]) -> None:
-    """A row for each step: how long the card computed, and how long it had nothing to do."""
-    busy_us = dict.fromkeys((step.number for step in steps), 0.0)
-    for event, _ in _kernels(events):
-        busy_us[_step_of(event, steps)] += event.time_us
     rows = []
-    for step in steps:
-        computing_us = busy_us[step.number]
-        free_us = step.end_us - step.start_us - computing_us
-        cells = (computing_us, 0.0, 0.0, 0.0, max(0.0, free_us), computing_us, 0.0, 0.0, 0.0)
-        rows.append([0, step.number, *map(_us, cells)])
-    _write(path, STEPS, rows)
+    for (op, cores), us in ordered:
+        told = [_us(found) for found in (sum(us), min(us), sum(us) / len(us), max(us))]
+        share = 100 * sum(us) / total_us if total_us else 0.0
+        rows.append([0, op, cores, len(us), *told, f"{share:.3f}"])
+    write_csv(path, STATISTIC, rows)
 
 
-def _kernels(events: Iterable[Event]) -> Iterable[tuple[Event, Run]]:
-    """What ran on the card; operators without a kernel did not."""
-    for event in events:
-        if event.run is not None and event.run.plan is not None:
-            yield event, event.run
+def write_operations(path: Path, kept: Kept) -> None:
+    """A row for each operation of torch, in order, with the time of its kernels.
+
+    None is part of another, so that its own time is its total.
+    """
+    own = [[0.0, 0.0] for _ in kept.calls]
+    for kernel in kept.kernels:
+        if kernel.call is not None:
+            own[kernel.call][0] += kernel.event.time_us
+            own[kernel.call][1] += kernel.event.time_us * (kernel.cores in WITH_CUBE)
+    rows = []
+    for call, (device_us, cube_us) in zip(kept.calls, own, strict=True):
+        times = 0.0, 0.0, device_us, device_us, cube_us, cube_us
+        rows.append([call.name, shapes_of(call), CALL_LINES.join(call.stack), *map(_us, times)])
+    write_csv(path, OPERATIONS, rows)
 
 
-def _step_of(event: Event, steps: Sequence[Step]) -> int:
-    """The step in which *event* began; a kernel takes time, so it is the last that had begun."""
-    return max((step.number for step in steps if step.start_us <= event.start_us), default=0)
+def shapes_of(call: Call) -> str:
+    """The shapes of its tensors, as profilers write them."""
+    return ";".join(",".join(map(str, shape)) for shape in call.inputs)
 
 
-def _cores(run: Run) -> str:
-    """The profiler's word for the cores that took part."""
-    kinds = {lane.kind for lane in run.trace.lanes} if run.trace else set()
-    if run.device.arch == "2002" or kinds == {"aic"}:
-        return "AI_CORE"
-    return "MIX_AIC" if "aic" in kinds else "AI_VECTOR_CORE"
-
-
-def _described(values: Iterable[Any]) -> list[str]:
-    """Shapes, types and formats of the tensors among *values*, one cell each."""
-    specs = [spec for spec in map(_spec, values) if spec is not None]
-    return [
-        ";".join(",".join(map(str, spec.storage_shape)) for spec in specs),
-        ";".join(DTYPES.get(spec.dtype, spec.dtype.upper()) for spec in specs),
-        ";".join(spec.layout for spec in specs),
-    ]
-
-
-def _spec(value: Any) -> TensorSpec | None:
-    if isinstance(value, TensorSpec):
-        return value
-    if isinstance(value, Tensor):
-        return value.spec
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    return None if shape is None or dtype is None else TensorSpec(shape, dtype.name)
+def write_steps(path: Path, kept: Kept) -> None:
+    """A row for each step: how long the card computed, and how long it had nothing to do."""
+    rows = []
+    for step in kept.steps:
+        within = [kernel for kernel in kept.kernels if kernel.step == step.number]
+        computing_us = sum(kernel.event.time_us for kernel in within)
+        free_us = max(0.0, step.end_us - step.start_us - computing_us)
+        first_us = within[0].event.start_us if within else step.end_us
+        # A stage without bubbles is all of the step.
+        cells = (computing_us, 0.0, 0.0, 0.0, free_us, step.end_us - step.start_us, 0.0, 0.0)
+        rows.append([0, step.number, *map(_us, cells), _us(first_us - step.start_us)])
+    write_csv(path, STEPS, rows)
 
 
 def _us(time_us: float) -> str:
     return f"{time_us:.3f}"
-
-
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)

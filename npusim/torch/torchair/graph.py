@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 from npusim.torch.clock import clock
+from npusim.torch.modules import GraphRun
 from npusim.torch.torchair.compiler_config import CompilerConfig
 
 __all__ = ["get_npu_backend"]
@@ -42,7 +43,7 @@ def get_npu_backend(
 
         def play(*args: Any) -> Any:
             with clock.graph(name):
-                return graph(*args)
+                return GraphRun(graph).run(*args) if clock.is_recorded else graph(*args)
 
         return make_boxed_func(play)
 

@@ -26,7 +26,8 @@ ROW_BYTES = 1024
 BLOCK = 8
 """float32 in a data block."""
 
-StateName = Literal["largest", "total", "faded"]
+StateName = Literal["largest", "total", "faded", "query", "weights"]
+NAMES: tuple[StateName, ...] = ("largest", "total", "faded")
 
 
 class Buffers:
@@ -61,15 +62,23 @@ class Buffers:
 
 
 class State:
-    """Maxima, sums, and factors of what came before, of the rows of two tiles."""
+    """Maxima, sums, and factors of what came before, of the rows of two tiles.
+
+    Where there are digits, also the largest magnitudes of *query* and of *weights*.
+    """
 
     def __init__(
-        self, builder: Builder, buffers: Buffers, rows: int, *, is_eightfold: bool
+        self,
+        builder: Builder,
+        buffers: Buffers,
+        rows: int,
+        *,
+        is_eightfold: bool,
+        names: tuple[StateName, ...] = NAMES,
     ) -> None:
-        """Claim room for *rows*: a block each, or a number each."""
+        """Claim room for *rows*: a block each, or a number each; of each of *names*."""
         self._builder, self._buffers, self._copies = builder, buffers, BLOCK if is_eightfold else 1
         nbytes = FLOAT32.nbytes(rows * self._copies)
-        names: tuple[StateName, ...] = ("largest", "total", "faded")
         self._slots = {
             (name, index): builder.claim("ub", nbytes) for name in names for index in range(2)
         }

@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from npusim.data.dtypes import FLOAT32, INT32
+from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Fixpipe, Global, LoadNd2Nz, ScalarLoadGlobal
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, GmMatrix, L0Pair, L1Operand
+from npusim.kernel.cube import GmFeed, GmMatrix, L0Pair, L1Operand, l1_rows
 from npusim.kernel.program import Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
@@ -54,7 +54,7 @@ class CubeCore:
 
     def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
         self._memory, a = memory, memory.plan.rows.a
-        self._element, self._width = a.element, a.head_size
+        self._element, self._width = memory.factor, a.head_size
         self._builder = builder = Builder("fia", spec.cores["aic"], spec.sync, alone=True)
         row_bytes = self._element.nbytes(self._width)
         fits = align_down(SLICE_BYTES // row_bytes, FRACTAL_ROWS)
@@ -67,7 +67,8 @@ class CubeCore:
         self._values = builder.queue("l1", SLICE_BYTES, "mte2", "mte1", VALUE_SLICES)
         self._slices = builder.queue("l1", SLICE_BYTES, "mte2", "mte1", KEY_SLICES)
         self._l0 = L0Pair(builder, self._element, L0, L0, L0)
-        self._l0c = builder.queue("l0c", FLOAT32.nbytes(L0 * L0), "cube", "fixpipe", 2)
+        self._sums = memory.sum_type
+        self._l0c = builder.queue("l0c", self._sums.nbytes(L0 * L0), "cube", "fixpipe", 2)
         # What lies in L1: k is the second axis of queries, keys and weights, the first of values.
         self._by_row = GmFeed(builder, GmMatrix("", self._element, 0, 0, k_is_first=False))
         self._by_column = GmFeed(builder, GmMatrix("", self._element, 0, 0, k_is_first=True))
@@ -176,7 +177,7 @@ class CubeCore:
         self, name: str, chunks: tuple[Chunk, ...], key: int, keys: int, slot: Slot
     ) -> Slot:
         """Keys or values [key, key + keys) of a tile into *slot*, a copy a chunk."""
-        padded = align_up(keys, FRACTAL_ROWS)
+        padded = l1_rows(self._element, keys, name == "value")
         pitch = self._memory.plan.rows.a.keys(name).token_pitch
         for chunk in chunks:
             low, high = max(chunk.row, key), min(chunk.row + chunk.rows, key + keys)
@@ -226,7 +227,8 @@ class CubeCore:
     # ---- product ----
 
     def _call_product(self, tile: Tile, index: int) -> None:
-        memory, rows = self._memory, tile.piece.row_tile.rows
+        memory = self._memory
+        rows = memory.copies * tile.piece.row_tile.rows
         weights = memory.slot("weights", index, rows, tile.keys)
         product = memory.slot("product", index, rows, self._width)
         shifts = {"weights": weights.offset_bytes, "product": product.offset_bytes}
@@ -310,7 +312,7 @@ class CubeCore:
         (a, row, k), (b, column, _) = left, right
         a = L1Operand(a.slot, a.feed, a.extent, a.count, row, k)
         b = L1Operand(b.slot, b.feed, b.extent, b.count, column, k)
-        dst = total.of(FLOAT32, count)
+        dst = total.of(self._sums, count)
         self._l0.multiply(dst, a, b, (m, n, depth), "zero" if begins else "accumulate")
 
     def _drain(self, total: Slot, result: GmView) -> None:
@@ -319,6 +321,6 @@ class CubeCore:
         self._l0c.enque(total)
         total = self._l0c.deque()
         padded = align_up(m, FRACTAL_ROWS)
-        src = total.of(FLOAT32, padded * align_up(n, FRACTAL_ROWS))
-        self._builder.emit(Fixpipe(result.operand, src, m, n, padded, FLOAT32))
+        src = total.of(self._sums, padded * align_up(n, FRACTAL_ROWS))
+        self._builder.emit(Fixpipe(result.operand, src, m, n, padded, self._sums))
         self._l0c.free(total)

@@ -33,7 +33,7 @@ from npusim.ops._attention.fia.places import Memory
 from npusim.ops._attention.fia.schedule import Tile, schedule
 from npusim.ops._attention.fia.softmax import Softmax, rows_of_half
 
-__all__ = ["Plan", "build", "tile"]
+__all__ = ["Plan", "VectorCore", "build", "launch", "plan_of", "tile"]
 
 ALL_VECTORS = 10
 """Flag by which all vector cores wait for each other."""
@@ -57,17 +57,25 @@ class Plan(_protocol.Plan):
 
 def tile(spec: DeviceSpec, a: Attention, nbytes_of_keys: int, reason: str) -> Plan:
     """Split *a*, whose keys and values take *nbytes_of_keys* together."""
-    plan = schedule(a, spec.cores["aic"].count)
+    memory = Memory(schedule(a, spec.cores["aic"].count))
+    return plan_of(spec, memory, nbytes_of_keys, "FIA", reason)
+
+
+def plan_of(
+    spec: DeviceSpec, memory: Memory, nbytes_of_keys: int, template: str, reason: str
+) -> Plan:
+    """The plan of *template*, which has its tensors and workspaces in *memory*."""
+    plan = memory.plan
     return Plan(
-        template="FIA",
+        template=template,
         reason=reason,
         block_dim=max(1, len(plan.cores)),
         is_mix=True,
-        workspaces=Memory(plan).workspaces,
+        workspaces=memory.workspaces,
         tile_rows=plan.sizes.rows,
         tile_keys=plan.sizes.keys,
         pieces=plan.pieces,
-        streams_keys=_streams(spec, a, nbytes_of_keys),
+        streams_keys=_streams(spec, plan.rows.a, nbytes_of_keys),
     )
 
 
@@ -83,7 +91,13 @@ def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
     """Three blocks a group; *names* are those of the call's tensors."""
     memory = Memory(schedule(a, spec.cores["aic"].count))
-    cube, vector = CubeCore(spec, memory), VectorCore(spec, memory)
+    return launch(memory, CubeCore(spec, memory), VectorCore(spec, memory), names, plan)
+
+
+def launch(
+    memory: Memory, cube: CubeCore, vector: VectorCore, names: tuple[str, ...], plan: Plan
+) -> tuple[Block, ...]:
+    """What *cube* and *vector* write, for all groups."""
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
     shared = {
@@ -109,10 +123,14 @@ class VectorCore:
         rows = max(rows_of_half(memory.max_rows, half)[1] for half in (0, 1))
         is_eightfold = memory.plan.sizes.is_eightfold
         state = State(self._builder, buffers, max(1, rows), is_eightfold=is_eightfold)
+        self._state = state
         self._softmax = Softmax(self._builder, memory, buffers, state)
         self._finish = Finish(self._builder, memory, buffers, state)
         self._output = Output(self._builder, memory, buffers, state, self._finish)
         self._combiner = Combiner(self._builder, memory, buffers, self._finish)
+
+    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
+        """What comes before the softmax of tile *index* of *tiles*: nothing."""
 
     def program(self, group: int, half: int) -> Program:
         """The program of vector core *half* of *group*."""
@@ -122,7 +140,9 @@ class VectorCore:
         self._finish.write_empty(plan.empty[core::vectors])
         before: Tile | None = None
         last = 0
-        for index, each in enumerate(plan.tiles(group) if plan.cores else ()):
+        tiles = tuple(plan.tiles(group)) if plan.cores else ()
+        for index, each in enumerate(tiles):
+            self.begin(tiles, index, half)
             self._softmax.call(each, index, half)
             if before is not None:
                 self._output.call(before, index - 1, half)

@@ -20,7 +20,8 @@ cores share: each piece divides by its own sum, and
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from npusim.ops._attention.description import Attention, Side
 from npusim.ops._attention.fia.schedule import Schedule, schedule
 from npusim.ops._products import cube_product
 
-__all__ = ["HIDDEN", "attend", "row_sums"]
+__all__ = ["HIDDEN", "PieceOf", "State", "attend", "nearest", "row_sums"]
 
 Single = NDArray[np.float32]
 CubeOrder = Literal["k16", "k8", "k4", "k1"]
@@ -38,6 +39,22 @@ HIDDEN = np.float32(-1e12)
 """What a hidden score is replaced by."""
 LOWEST = np.finfo(np.float32).min
 """Where the maximum of pieces begins."""
+
+
+class PieceOf(Protocol):
+    """What a core makes of the tiles *span* of rows *q* of a request and a head of keys."""
+
+    def __call__(
+        self,
+        plan: Schedule,
+        place: tuple[int, int],
+        q: Array,
+        k: Array,
+        v: Array,
+        hidden: NDArray[np.bool_],
+        span: tuple[int, int],
+        /,
+    ) -> State: ...
 
 
 class State(NamedTuple):
@@ -58,14 +75,19 @@ def attend(
     mask: Array | None,
     cores: int,
     order: CubeOrder = "k16",
+    piece: PieceOf | None = None,
 ) -> tuple[Array, Single]:
     """The output, flat as it lies in memory, and softmax_lse in its own shape.
+
+    *piece* is what a core makes of a piece of a row of tiles, where that is not what this kernel
+    does.
 
     *mask* is that of the call, nonzero where a key is hidden, if it is to be taken as it is. Tokens
     that see no key give zeros and infinite logarithms; all is zero of those that a request does not
     have.
     """
     plan = schedule(a, cores)
+    piece = piece or partial(_piece, a, order)
     outside = a.output
     size = max(query.size, 1)
     out = np.zeros(size, a.element.numpy)
@@ -83,7 +105,8 @@ def attend(
         hidden = _hidden(plan, request, tokens, mask)
         for (row, rows), spans in tiles.items():
             here = slice(row, row + rows)
-            states = [_piece(plan, q[here], k, v, hidden[here], span, a, order) for span in spans]
+            own = q[here], k, v, hidden[here]
+            states = [piece(plan, (request, head), *own, span) for span in spans]
             o, sums, largest = _combined(states)
             seen = np.full(rows, True)
             if plan.rows.has_stencil:
@@ -92,7 +115,7 @@ def attend(
                 seen &= largest != HIDDEN
             o = np.where(seen[:, None], o, np.float32(0))
             with np.errstate(all="ignore"):
-                logs = _nearest(np.log, sums) + largest
+                logs = nearest(np.log, sums) + largest
             logs = np.where(seen, logs, np.float32(np.inf))
             _put(out, outside, request, heads[here], tokens[here], _narrowed(o, a.element))
             lse[request, heads[here], tokens[here]] = logs
@@ -180,14 +203,15 @@ def _hidden(
 
 
 def _piece(
+    a: Attention,
+    order: CubeOrder,
     plan: Schedule,
+    _: tuple[int, int],
     q: Array,
     k: Array,
     v: Array,
     hidden: NDArray[np.bool_],
     span: tuple[int, int],
-    a: Attention,
-    order: CubeOrder,
 ) -> State:
     """The tiles of keys of *span*, one after the other."""
     rows, size = q.shape[0], plan.sizes.keys
@@ -200,11 +224,11 @@ def _piece(
             scores = cube_product(q, k[here].T, order=order) * scale
             scores = np.where(hidden[:, here], HIDDEN, scores)
             new = np.maximum(largest, scores.max(axis=1))
-            faded = _nearest(np.exp, largest - new)
-            p = _nearest(np.exp, scores - new[:, None])
+            faded = nearest(np.exp, largest - new)
+            p = nearest(np.exp, scores - new[:, None])
             total = faded * total + row_sums(p)
             largest = new
-            product = cube_product(_away(p, a.element), v[here], order=order)
+            product = cube_product(away(p, a.element), v[here], order=order)
             out = product if tile == span[0] else out * faded[:, None] + product
         return State(largest, total, out / total[:, None])
 
@@ -217,7 +241,7 @@ def _combined(states: list[State]) -> tuple[Single, Single, Single]:
         largest = np.full(states[0].largest.shape, LOWEST, np.float32)
         for state in states:
             largest = np.maximum(largest, state.largest)
-        parts = [state.total * _nearest(np.exp, state.largest - largest) for state in states]
+        parts = [state.total * nearest(np.exp, state.largest - largest) for state in states]
         total = np.zeros_like(largest)
         for part in parts:
             total = total + part
@@ -255,7 +279,7 @@ def _neighbours(x: Single) -> Single:
     return np.asarray(x[..., 0])
 
 
-def _nearest(function: Any, x: Single) -> Single:
+def nearest(function: Any, x: Single) -> Single:
     """*function* of fp32 numbers, rounded to fp32 once."""
     return np.asarray(function(x.astype(np.float64)), np.float32)
 
@@ -263,12 +287,12 @@ def _nearest(function: Any, x: Single) -> Single:
 def _narrowed(o: Single, element: DType) -> Array:
     """fp32 to the type of the output."""
     if element is FLOAT16:
-        return _away(o, element)
+        return away(o, element)
     with np.errstate(all="ignore"):
         return o.astype(element.numpy)
 
 
-def _away(x: Single, element: DType) -> Array:
+def away(x: Single, element: DType) -> Array:
     """*x* rounded to *element*, ties away from zero."""
     with np.errstate(all="ignore"):
         if element is not FLOAT16:

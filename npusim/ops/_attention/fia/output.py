@@ -27,10 +27,10 @@ from npusim.ops._attention.fia.places import Memory, joined
 from npusim.ops._attention.fia.schedule import Tile
 from npusim.ops._attention.fia.softmax import rows_of_half
 
-__all__ = ["Output"]
+__all__ = ["Form", "Output"]
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """What tells tiles of as many rows apart."""
 
     is_first: bool
@@ -41,6 +41,8 @@ class _Form(NamedTuple):
     sums: int
     """Where its sums lie in the workspace, in bytes; *before* where those of the tile before do."""
     before: int
+    digit_bytes: int
+    """From the product of a digit to that of the next, where there are several."""
 
 
 class Output:
@@ -66,26 +68,45 @@ class Output:
         sums, before = (view[own:, :] for view in every)
         # Where sums lie is told as a number, so that the call does not move them on: mte3 stores
         # what mte2 loads, and where all calls find such bytes in one place, order is found once.
-        form = _Form(tile.is_first, tile.is_last, index % 2, sums.offset_bytes, before.offset_bytes)
+        places = sums.offset_bytes, before.offset_bytes
+        digit_bytes = self.digit_bytes(row_tile.rows)
+        form = Form(tile.is_first, tile.is_last, index % 2, *places, digit_bytes)
+        scale = self.scale(tile)
         if not tile.is_last:
-            repeat(self._builder, self._tile, form, product)
+            repeat(self._builder, self._tile, form, product, scale)
         elif piece.number is not None:
             names = ("piece_out", "piece_max", "piece_sum")
             views = [memory.of_piece(name, piece.number, first, rows) for name in names]
-            repeat(self._builder, self._tile, form, product, *views)
+            repeat(self._builder, self._tile, form, product, scale, *views)
         else:
             written = [
                 self._finish.written(row_tile, first + row, count)
                 for row, count in pieces(rows, self._finish.loop_rows)
             ]
-            self._finish.with_places(self._tile, written, form, product)
+            self._finish.with_places(self._tile, written, form, product, scale)
+
+    # ---- what a product is made of ----
+
+    def digit_bytes(self, _: int) -> int:
+        """From the product of a digit of some rows to that of the next: there is one."""
+        return 0
+
+    def scale(self, _: Tile) -> GmView | None:
+        """What columns of a tile are multiplied by: nothing."""
+        return None
+
+    def loaded(self, _: Form, __: int, product: GmView, ___: GmView | None) -> WidePlane:
+        """Rows of *product*, from some row of the core's on."""
+        slot = load(self._builder, self._buffers.wide_in, joined(product))
+        return WidePlane(slot, product.rows, product.columns, product.columns)
 
     # ---- a tile ----
 
     def _tile(
         self,
-        form: _Form,
+        form: Form,
         product: GmView,
+        scale: GmView | None,
         *places: GmView | Written | None,
     ) -> None:
         """(rows, width) of a product onto the sums before, or to *places*.
@@ -105,16 +126,17 @@ class Output:
             own = product[here, :]
             if written:
                 out, lse = views[0], views[1] if len(views) > 1 else None
-                self._call_rows(form, row, own, out, lse, written[number])
+                self._call_rows(form, row, own, scale, out, lse, written[number])
             else:
                 parts = [view[here, :] for view in views]
-                repeat(builder, self._rows, form, row, own, *parts)
+                repeat(builder, self._rows, form, row, own, scale, *parts)
 
     def _call_rows(
         self,
-        form: _Form,
+        form: Form,
         row: int,
         product: GmView,
+        scale: GmView | None,
         out: GmView,
         lse: GmView | None,
         written: Written,
@@ -125,15 +147,19 @@ class Output:
         if lse is not None:
             lse = lse.shifted_to(lse.offset_bytes + FLOAT32.nbytes(written.lse_place))
         plain = written.moved(written)
-        repeat(self._builder, self._rows, form, row, product, out, lse, plain)
+        repeat(self._builder, self._rows, form, row, product, scale, out, lse, plain)
 
     def _rows(
-        self, form: _Form, row: int, product: GmView, *places: GmView | Written | None
+        self,
+        form: Form,
+        row: int,
+        product: GmView,
+        scale: GmView | None,
+        *places: GmView | Written | None,
     ) -> None:
         """Some rows of a tile, from *row* on; *places* as those of a tile."""
         builder, buffers = self._builder, self._buffers
-        slot = load(builder, buffers.wide_in, joined(product))
-        plane = WidePlane(slot, product.rows, product.columns, product.columns)
+        plane = self.loaded(form, row, product, scale)
         start = FLOAT32.nbytes(row * product.columns)
         sums = GmView.vector("sums", FLOAT32, plane.whole.count)
         if not form.is_first:
@@ -146,7 +172,7 @@ class Output:
             total = self._state.of("total", form.parity, row, plane.rows)
             by_rows(builder, "div", plane, self._state.blocks(total))
             self._store_last(plane, form.parity, row, places)
-        buffers.wide_in.free(slot)
+        buffers.wide_in.free(plane.slot)
 
     def _add_before(self, plane: WidePlane, before: GmView, parity: int, row: int) -> None:
         """`plane = sums before x factor of the row + plane`."""

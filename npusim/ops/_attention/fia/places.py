@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from npusim.data.dtypes import FLOAT32
+from npusim.data.dtypes import FLOAT32, DType
 from npusim.data.integers import align_up
 from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
@@ -28,7 +28,8 @@ SLOTS = 2
 """Of each workspace of a core: one is filled while the other one is read."""
 BLOCK_FLOATS = 8
 """float32 in a data block."""
-OF_CORE = ("scores", "weights", "product", "sums")
+WIDE = ("scores", "weights")
+"""Workspaces with a column a key."""
 
 
 class PlacedRun(NamedTuple):
@@ -55,6 +56,18 @@ class Memory:
 
     plan: Schedule
 
+    names: ClassVar[tuple[str, ...]] = ("scores", "weights", "product", "sums")
+    """The workspaces of each core."""
+    copies: ClassVar[int] = 1
+    """Rows that the cube has for a row of a tile."""
+    sum_type: ClassVar[DType] = FLOAT32
+    """What the cube adds up in."""
+
+    @property
+    def factor(self) -> DType:
+        """The type of what the cube multiplies."""
+        return self.plan.rows.a.element
+
     @property
     def width(self) -> int:
         """Numbers of a head."""
@@ -75,7 +88,8 @@ class Memory:
     @cached_property
     def workspaces(self) -> dict[str, int]:
         """Name -> bytes."""
-        found = {name: len(self.plan.cores) * SLOTS * self._slot_bytes(name) for name in OF_CORE}
+        cores = len(self.plan.cores)
+        found = {name: cores * SLOTS * self._slot_bytes(name) for name in self.names}
         if self.plan.pieces:
             rows = self.plan.pieces * self.max_rows
             found["piece_out"] = FLOAT32.nbytes(rows * self.width)
@@ -83,26 +97,28 @@ class Memory:
         return {name: nbytes for name, nbytes in found.items() if nbytes}
 
     def _slot_bytes(self, name: str) -> int:
-        if name == "scores":
-            return FLOAT32.nbytes(self.max_rows * self.max_keys)
-        if name == "weights":
-            return self.plan.rows.a.element.nbytes(self.max_rows * self.max_keys)
-        return FLOAT32.nbytes(self.max_rows * self.width)
+        rows = self.max_rows if name == "sums" else self.copies * self.max_rows
+        columns = self.max_keys if name in WIDE else self.width
+        return self._element_of(name).nbytes(rows * columns)
+
+    def _element_of(self, name: str) -> DType:
+        if name == "sums":
+            return FLOAT32
+        return self.sum_type if name in ("scores", "product") else self.factor
 
     def of_core(self, core: int) -> dict[str, Binding]:
         """What the names of its own workspaces mean to a core."""
         return {
             name: Binding(name, core * SLOTS * self._slot_bytes(name))
-            for name in OF_CORE
+            for name in self.names
             if name in self.workspaces
         }
 
     def slot(self, name: str, index: int, rows: int, columns: int) -> GmView:
         """*rows* x *columns* of slot number *index* of a core's workspace *name*."""
-        element = self.plan.rows.a.element if name == "weights" else FLOAT32
-        is_wide = name in ("scores", "weights")
-        pitch = align_up(columns, KEYS_ALIGNED) if is_wide else columns
-        return GmView(name, element, rows, columns, pitch, index % SLOTS * self._slot_bytes(name))
+        pitch = align_up(columns, KEYS_ALIGNED) if name in WIDE else columns
+        first = index % SLOTS * self._slot_bytes(name)
+        return GmView(name, self._element_of(name), rows, columns, pitch, first)
 
     def of_piece(self, name: str, number: int, row: int, rows: int) -> GmView:
         """Rows of what piece *number* leaves in *name*."""

@@ -15,6 +15,9 @@ from npusim.ops._attention.fia.tiles import TileSizes, tile_sizes
 
 __all__ = ["Part", "Piece", "RowTile", "Schedule", "Tile", "schedule"]
 
+SPLIT_CORES, SPLIT_PAGED_KEYS = 2, 1024
+"""Of keys of whole numbers, cores share a row where there are that many cores for each head of each
+request, and in pages only where the longest request has more keys."""
 PART_ROWS = 8
 """Rows of a row of tiles that a vector core puts together at a time."""
 
@@ -52,6 +55,8 @@ class Tile(NamedTuple):
     is_first: bool
     """Of its piece; *is_last* likewise."""
     is_last: bool
+    turn: int
+    """The number of its piece on its core."""
 
 
 class Part(NamedTuple):
@@ -78,12 +83,13 @@ class Schedule:
 
     def tiles(self, core: int) -> Iterator[Tile]:
         """What *core* does, in order."""
-        for piece in self.cores[core]:
+        for turn, piece in enumerate(self.cores[core]):
             keys = self.rows.a.kv_lengths[piece.row_tile.request]
             for index in range(piece.first, piece.last):
                 key = index * self.sizes.keys
                 count = min(self.sizes.keys, keys - key)
-                yield Tile(piece, key, count, index == piece.first, index == piece.last - 1)
+                is_last = index == piece.last - 1
+                yield Tile(piece, key, count, index == piece.first, is_last, turn)
 
     @cached_property
     def split_rows(self) -> tuple[tuple[Piece, ...], ...]:
@@ -129,8 +135,32 @@ def schedule(a: Attention, cores: int) -> Schedule:
     of_request = [tuple(_row_tiles(rows, sizes, request)) for request in range(a.requests)]
     costs = {request: _costs(rows, sizes, tiles) for request, tiles in enumerate(of_request)}
     heads = [(request, head) for request in range(a.requests) for head in range(a.kv_heads)]
-    shares = split([costs[request] for request, _ in heads], cores)
+    if a.antiquant is not None and not _splits_keys(a, cores):
+        shares = _whole_rows(
+            split([costs[request].by_row() for request, _ in heads], cores),
+            [costs[request] for request, _ in heads],
+        )
+    else:
+        shares = split([costs[request] for request, _ in heads], cores)
     return Schedule(rows, sizes, _pieces(heads, of_request, shares), _empty(heads, of_request))
+
+
+def _splits_keys(a: Attention, cores: int) -> bool:
+    """Whether cores may share a row of tiles of whole numbers.
+
+    ops-transformer@3a280bc attention/incre_flash_attention/op_host,
+    incre_flash_attention_tiling_check.cpp.
+    """
+    is_short = a.paging is not None and max(a.kv_lengths) <= SPLIT_PAGED_KEYS
+    return not is_short and SPLIT_CORES * a.requests * a.kv_heads <= cores
+
+
+def _whole_rows(shares: list[list[Share]], heads: list[Costs]) -> list[list[Share]]:
+    """*shares* of rows that count as one tile each, with all tiles that these have."""
+    return [
+        [share._replace(last=len(heads[share.head].tiles[share.row])) for share in core]
+        for core in shares
+    ]
 
 
 def _row_tiles(rows: Rows, sizes: TileSizes, request: int) -> Iterator[RowTile]:

@@ -59,6 +59,10 @@ class Costs:
     def count(self) -> int:
         return sum(len(row) for row in self.tiles)
 
+    def by_row(self) -> Costs:
+        """Each row as one tile."""
+        return Costs(tuple((sum(row),) if row else () for row in self.tiles))
+
     @cached_property
     def last(self) -> int:
         """The cost of the last tile."""

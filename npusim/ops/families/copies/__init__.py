@@ -1,6 +1,9 @@
-"""Copies of tensors, of parts of them, and of two beside each other; no bit changes."""
+"""Copies of tensors, of parts of them, and of several beside each other; no bit changes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,64 +24,59 @@ def _narrow(x: Array, dim: int, start: int, length: int) -> Array:
     return np.take(x, range(start, start + length), axis=dim)
 
 
-def _concat(x: Array, other: Array, dim: int) -> Array:
-    return np.concatenate([x, other], axis=dim)
+def _concat(tensors: Sequence[Array], dim: int = 0) -> Array:
+    return np.concatenate(tensors, axis=dim)
 
 
 def _permute(x: Array, dims: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.transpose(x, dims))
 
 
-def _document(name: str, caption: str, formula: str, kernel: str) -> str:
-    return (
-        f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
-        f"The vendor's kernel is {kernel}."
+def _operator(
+    name: str, kernel: str, caption: str, formula: str, reference: Callable[..., Array]
+) -> Operator:
+    is_turn = name == "permute"
+    return Operator(
+        name=name,
+        kernel_type=kernel,
+        document=(
+            f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
+            f"The vendor's kernel is {kernel}."
+        ),
+        check=CHECKS[name],
+        tile=permute.tile if is_turn else tile,
+        build=permute.build if is_turn else build,
+        reference=reference,
     )
 
 
+CHECKS: dict[str, Callable[..., Any]] = {
+    "clone": check_clone,
+    "narrow": check_narrow,
+    "concat": check_concat,
+    "permute": permute.check,
+}
 OPERATORS = (
-    Operator(
-        name="clone",
-        document=_document("clone", "a copy of a tensor", "y = x", "TensorMove"),
-        check=check_clone,
-        tile=tile,
-        build=build,
-        reference=_clone,
+    _operator("clone", "TensorMove", "a copy of a tensor", "y = x", _clone),
+    _operator(
+        "narrow",
+        "Slice",
+        "a copy of a part along an axis",
+        "y = x[..., start : start + length]",
+        _narrow,
     ),
-    Operator(
-        name="narrow",
-        document=_document(
-            "narrow",
-            "a copy of a part along an axis",
-            "y = x[..., start : start + length]",
-            "Slice",
-        ),
-        check=check_narrow,
-        tile=tile,
-        build=build,
-        reference=_narrow,
+    _operator(
+        "concat",
+        "ConcatD",
+        "up to 32 tensors one behind the other",
+        "y = tensors[0], tensors[1], ... along dim",
+        _concat,
     ),
-    Operator(
-        name="concat",
-        document=_document(
-            "concat", "two tensors one behind the other", "y = x and other along dim", "ConcatD"
-        ),
-        check=check_concat,
-        tile=tile,
-        build=build,
-        reference=_concat,
-    ),
-    Operator(
-        name="permute",
-        document=_document(
-            "permute",
-            "axes in another order",
-            "y[j, ..., i] = x[i, ..., j], for each order of axes",
-            "Transpose",
-        ),
-        check=permute.check,
-        tile=permute.tile,
-        build=permute.build,
-        reference=_permute,
+    _operator(
+        "permute",
+        "Transpose",
+        "axes in another order",
+        "y[j, ..., i] = x[i, ..., j], for each order of axes",
+        _permute,
     ),
 )

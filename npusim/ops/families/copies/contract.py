@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -16,6 +17,8 @@ from npusim.ops._contract import Contract
 __all__ = ["Move", "Problem", "check_clone", "check_concat", "check_narrow", "known_operand"]
 
 KNOWN = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT64, INT8, UINT8)
+MOST_JOINED = 32
+"""Tensors that one ConcatD takes: from 33 on there are other kernels, or groups (aclnn_cat.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +85,38 @@ def check_narrow(spec: DeviceSpec, x: Any, dim: Any, start: Any, length: Any) ->
     return Problem(inputs=(operand,), outputs={"output": output}, name="narrow", moves=moves)
 
 
-def check_concat(spec: DeviceSpec, x: Any, other: Any, dim: Any) -> Problem:
+def check_concat(spec: DeviceSpec, tensors: Any, dim: Any = 0) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
     contract = Contract("concat", spec)
-    a = known_operand(contract, "x", x)
-    b = contract.operand("other", other, (a.element,), " like x")
-    axis = _axis(contract, a, dim)
-    rest = [(*op.shape[:axis], *op.shape[axis + 1 :]) for op in (a, b)]
+    given = contract.tensors("tensors", tensors, MOST_JOINED)
+    first = known_operand(contract, *given[0])
+    rest = (contract.operand(*each, (first.element,), f" like {first.name}") for each in given[1:])
+    operands = [first, *rest]
+    axis = _axis(contract, first, dim)
+    shapes = ", ".join(str(x.shape) for x in operands)
     contract.require(
-        len(a.shape) == len(b.shape) and rest[0] == rest[1],
-        f"x and other must have the same sizes but along dim, not {a.shape} and {b.shape}; "
-        f"reshape one of them",
+        len({(*x.shape[:axis], -1, *x.shape[axis + 1 :]) for x in operands}) == 1,
+        f"tensors must have the same sizes but along dim, not {shapes}; reshape one of them",
     )
-    rows, inner = prod(a.shape[:axis]), prod(a.shape[axis + 1 :])
-    widths = [op.shape[axis] * inner for op in (a, b)]
+    rows, inner = prod(first.shape[:axis]), prod(first.shape[axis + 1 :])
+    widths = [x.shape[axis] * inner for x in operands]
     granule = spec.transfer.store_granule_bytes
     contract.require(
-        all(a.element.nbytes(width) % granule == 0 for width in widths),
-        f"x and other must have whole blocks of {granule} bytes from dim on on {spec.series}, not "
-        f"{a.shape} and {b.shape}: others are not simulated; pad them",
+        all(first.element.nbytes(width) % granule == 0 for width in widths),
+        f"tensors must have whole blocks of {granule} bytes from dim on on {spec.series}, not "
+        f"{shapes}: others are not simulated; pad them",
     )
-    out = GmView.of("output", a.element, rows, sum(widths))
-    targets = out[:, : widths[0]], out[:, widths[0] :]
-    sources = [GmView.of(op.name, a.element, rows, w) for op, w in zip((a, b), widths, strict=True)]
-    shape = (*a.shape[:axis], a.shape[axis] + b.shape[axis], *a.shape[axis + 1 :])
+    out = GmView.of("output", first.element, rows, sum(widths))
+    ends = list(accumulate(widths, initial=0))
+    moves = (
+        Move(GmView.of(x.name, first.element, rows, width), out[:, start : start + width])
+        for x, width, start in zip(operands, widths, ends, strict=False)
+    )
+    length = sum(x.shape[axis] for x in operands)
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     return Problem(
-        inputs=(a, b),
-        outputs={"output": TensorSpec(shape, a.spec.dtype)},
+        inputs=tuple(operands),
+        outputs={"output": TensorSpec(shape, first.spec.dtype)},
         name="concat",
-        moves=tuple(Move(*pair) for pair in zip(sources, targets, strict=True) if pair[0].nbytes),
+        moves=tuple(move for move in moves if move.src.nbytes),
     )

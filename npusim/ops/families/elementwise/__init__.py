@@ -2,7 +2,8 @@
 
 One kernel serves all of them: ``expressions`` says what each computes, ``kernel`` how tiles are
 cut and what a tile's micro-ops are, ``reference`` what comes out, in plain numpy. The second
-operand may be a number or a tensor of a shape that is broadcast, and is of the type of the first.
+operand may be a number or a tensor of a shape that is broadcast. It is of the type of the first;
+of `add` and `mul` one may be float32 and the other float16 or bfloat16, which gives float32.
 
 `exp` and `ln` of the vector unit are taken to be correctly rounded (see
 :class:`npusim.isa.Unary`), which is assumed. On Atlas inference `gt` and `lt` calculate with
@@ -128,6 +129,16 @@ def _of_value(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
     return check_value, reference
 
 
+def _of_exponent(name: str) -> tuple[Callable[..., Problem], Callable[..., Array]]:
+    def check_exponent(spec: DeviceSpec, x: Any, exponent: Any) -> Problem:
+        return check(name, spec, x=x, exponent=exponent)
+
+    def reference(x: Array, exponent: float, *, spec: DeviceSpec | None = None) -> Array:
+        return compute(name, x, exponent=exponent, spec=spec)
+
+    return check_exponent, reference
+
+
 _FUNCTIONS = {
     "x": _of_one,
     "x, other": _of_two,
@@ -138,6 +149,7 @@ _FUNCTIONS = {
     "x, dtype": _of_dtype,
     "x, shape": _of_shape,
     "x, value": _of_value,
+    "x, exponent": _of_exponent,
 }
 """Parameters -> what makes the functions that have them."""
 
@@ -146,6 +158,12 @@ def _computed(expression: Expression) -> str:
     """What becomes of bfloat16."""
     is_wide = expression.computed_in.get(BFLOAT16) is FLOAT32
     return "; bfloat16 is computed in float32 and rounded once" if is_wide else ""
+
+
+def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
+    """bfloat16 times a number has a kernel of its own (ops-math, aclnn_mul.cpp)."""
+    is_muls = p.has_number and p.inputs[0].element is BFLOAT16
+    return "Muls" if is_muls else p.expression.kernel
 
 
 def _operator(expression: Expression) -> Operator:
@@ -158,6 +176,7 @@ def _operator(expression: Expression) -> Operator:
             f"    {expression.formula}\n\n"
             f"The vendor's kernel is {expression.kernel}. It takes {types}{_computed(expression)}."
         ),
+        kernel_type=_mul_type if expression.name == "mul" else expression.kernel,
         check=check_call,
         tile=tile,
         build=build,

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, INT8, UINT8, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._contract import MAX_RANK, Contract, listed
 from npusim.ops.families.elementwise.chain import Extent
-from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression, Parameters
+from npusim.ops.families.elementwise.expressions import (
+    EXPONENTS,
+    EXPRESSIONS,
+    Expression,
+    Parameters,
+)
 
 __all__ = ["Axes", "Axis", "Problem", "check"]
 
@@ -45,6 +50,8 @@ class Problem(_protocol.Problem):
     computed_in: DType
     attributes: tuple[float | str | None, ...] = ()
     """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form."""
+    has_number: bool = False
+    """Whether the second operand is a number, which the host uploads."""
 
     @property
     def expression(self) -> Expression:
@@ -59,7 +66,7 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
     # What is filled gives its shape and type alone; a kernel does not read it.
     operands = [_number_operand(contract, "value", given["value"], x)] if "value" in given else [x]
     if "other" in given:
-        operands.append(_other(contract, x, given["other"]))
+        operands.append(_other(contract, expression, x, given["other"]))
     if "condition" in given:
         flags = contract.operand("condition", given["condition"], (UINT8, INT8), " of 0 and 1")
         operands.insert(0, flags)
@@ -68,14 +75,16 @@ def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
         shape = _target(contract, x, given["shape"])
     axes = _merged(shape, operands)
     attributes = _attributes(contract, expression.parameters, x, given)
+    output = _output(contract, expression, x, given)
     return Problem(
         inputs=tuple(operands),
-        outputs={"output": TensorSpec(shape, _output(contract, expression, x, given))},
+        outputs={"output": TensorSpec(shape, FLOAT32.name if _is_mixed(operands) else output)},
         name=name,
         axes=axes,
         extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
-        computed_in=expression.computed_in[x.element],
+        computed_in=FLOAT32 if _is_mixed(operands) else expression.computed_in[x.element],
         attributes=attributes,
+        has_number=_is_number(given.get("other")),
     )
 
 
@@ -84,12 +93,25 @@ def _has(spec: DeviceSpec, dtype: DType) -> bool:
     return dtype is not BFLOAT16 or spec.series != "Atlas inference"
 
 
-def _other(contract: Contract, x: Operand, other: Any) -> Operand:
-    """The second operand: a tensor of the type of *x*, or a number, which the host uploads."""
-    is_number = isinstance(other, int | float | np.integer | np.floating)
-    if not is_number or isinstance(other, bool | np.generic):
+def _other(contract: Contract, expression: Expression, x: Operand, other: Any) -> Operand:
+    """The second operand: a tensor of a type that goes with *x*, or a number, which the host
+    uploads."""
+    if _is_number(other):
+        return _number_operand(contract, "other", other, x)
+    if not expression.mixes or not x.element.is_float:
         return contract.operand("other", other, (x.element,), " like x")
-    return _number_operand(contract, "other", other, x)
+    halves = tuple(dtype for dtype in (FLOAT16, BFLOAT16) if _has(contract.spec, dtype))
+    beside = halves if x.element is FLOAT32 else (FLOAT32,)
+    return contract.operand("other", other, (x.element, *beside), f" with x of {x.element}")
+
+
+def _is_mixed(operands: list[Operand]) -> bool:
+    """Whether one operand is float32 and another of 16 bits."""
+    return {x.element.bits for x in operands if x.element.is_float} == {16, 32}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
 def _number_operand(contract: Contract, name: str, value: Any, x: Operand) -> Operand:
@@ -126,6 +148,15 @@ def _attributes(
     """What the steps depend on besides types."""
     if parameters == "x, other, alpha":
         return (_number(contract, "alpha", given["alpha"], x.element),)
+    if parameters == "x, exponent":
+        power = given["exponent"]
+        is_number = isinstance(power, int | float) and not isinstance(power, bool)
+        contract.require(
+            is_number and power in EXPONENTS,
+            f"exponent must be {listed(tuple(f'{each:g}' for each in EXPONENTS))}, not "
+            f"{shown(power)}: others are not simulated; choose one of these",
+        )
+        return (float(power),)
     if parameters == "x, approximate":
         return (contract.choice("approximate", given["approximate"], ("none", "tanh"), ""),)
     if parameters != "x, low, high":

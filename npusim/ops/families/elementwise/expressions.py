@@ -23,6 +23,7 @@ FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
 WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
 WITH_INT32 = AS_IS | {INT32: INT32}
+FLAGS = {UINT8: FLOAT16}
 WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
 
 UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
@@ -37,6 +38,7 @@ Parameters = Literal[
     "x, dtype",
     "x, shape",
     "x, value",
+    "x, exponent",
 ]
 
 
@@ -55,6 +57,8 @@ class Expression:
     """Types that it takes -> the one in which it computes them."""
     write: Callable[..., Value]
     """`write(chain, *values)`: the steps, in the type that it computes in."""
+    mixes: bool = False
+    """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
     gives_bool: bool = False
     """Whether the result is 0 or 1 in uint8, in which numpy and torch keep a bool."""
 
@@ -170,6 +174,24 @@ def _clamp(chain: Chain, x: Value, low: float | None, high: float | None) -> Val
     return x if low is None else chain.max_number(x, low)
 
 
+EXPONENTS = (2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
+"""Exponents that need neither logarithm nor power."""
+
+
+def _power(chain: Chain, x: Value, exponent: float) -> Value:
+    root_or_power = {
+        0.5: lambda: chain.unary("sqrt", x),
+        1.0: lambda: x,
+        2.0: lambda: chain.binary("mul", x, x),
+        3.0: lambda: chain.binary("mul", chain.binary("mul", x, x), x),
+    }[abs(exponent)]()
+    return _one_over(chain, root_or_power) if exponent < 0 else root_or_power
+
+
+def _logical_not(chain: Chain, x: Value) -> Value:
+    return chain.add_number(chain.mul_number(x, -1.0), 1.0)
+
+
 def _of_one(
     name: str,
     kernel: str,
@@ -196,6 +218,8 @@ def _of_two(
     formula: str,
     types: dict[DType, DType],
     op: BinaryOp,
+    *,
+    mixes: bool = False,
 ) -> Expression:
     return Expression(
         name=name,
@@ -205,6 +229,7 @@ def _of_two(
         parameters="x, other",
         computed_in=types,
         write=_binary(op),
+        mixes=mixes,
     )
 
 
@@ -222,7 +247,7 @@ def _comparison(name: CompareOp, kernel: str, sign: str) -> Expression:
 
 
 TABLE = (
-    _of_two("add", "Add", "the sum of two tensors", "y = x + other", WITH_INT32, "add"),
+    _of_two("add", "Add", "the sum of two tensors", "y = x + other", WITH_INT32, "add", mixes=True),
     _of_two("sub", "Sub", "the difference of two tensors", "y = x - other", WITH_INT32, "sub"),
     _of_two(
         "mul",
@@ -231,6 +256,7 @@ TABLE = (
         "y = x * other",
         WITH_INT32,
         "mul",
+        mixes=True,
     ),
     # Default of the shipped binaries: high performance, a division in float16.
     _of_two("div", "RealDiv", "the quotient of two tensors", "y = x / other", AS_IS, "div"),
@@ -249,6 +275,31 @@ TABLE = (
         "y = min(x, other)",
         WITH_BYTES,
         "min",
+    ),
+    # How the kernels of flags compute was not read: assumed, and without effect on what comes out.
+    _of_two(
+        "logical_and",
+        "LogicalAnd",
+        "whether both of two flags are set, as 0 or 1 in uint8",
+        "y = x * other",
+        FLAGS,
+        "mul",
+    ),
+    _of_two(
+        "logical_or",
+        "LogicalOr",
+        "whether one of two flags is set, as 0 or 1 in uint8",
+        "y = max(x, other)",
+        FLAGS,
+        "max",
+    ),
+    _of_one(
+        "logical_not",
+        "LogicalNot",
+        "whether a flag is not set, as 0 or 1 in uint8",
+        "y = 1 - x",
+        FLAGS,
+        _logical_not,
     ),
     _comparison("eq", "Equal", "=="),
     _comparison("ne", "NotEqual", "!="),
@@ -286,6 +337,17 @@ TABLE = (
         _rsqrt,
     ),
     _of_one("reciprocal", "Reciprocal", "one over each element", "y = 1 / x", WIDE, _one_over),
+    # Pows is published for these chips, its steps were not read: that roots and powers are these,
+    # in float32, is assumed.
+    Expression(
+        name="pow",
+        kernel="Pows",
+        caption="a power of each element: 2, 3, 0.5, -0.5, -1 or -2",
+        formula="y = x * x, x * x * x, sqrt(x), or one over sqrt(x), x, x * x",
+        parameters="x, exponent",
+        computed_in=WIDE,
+        write=_power,
+    ),
     # The description of Tanh was not at hand: assumed.
     _of_one(
         "tanh",

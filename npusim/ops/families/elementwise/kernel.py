@@ -175,7 +175,9 @@ def _run(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
 def _rows(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
     *outer, rows, columns = (axis.size for axis in p.axes)
     pitch, element_bytes = steps.pitch(columns), steps.tensors * steps.widest_bits // 8
-    slack = steps.whole * element_bytes
+    granule = spec.transfer.store_granule_bytes
+    # What fills tiles up, and a tail that goes by itself where stores have a least size.
+    slack = steps.whole * element_bytes + (granule if granule > 1 else 0)
     widest = align_down((room - slack) // element_bytes, steps.whole)
     width = min(pitch, widest)
     # A number a row, and the block that Brcb makes of it.
@@ -183,7 +185,7 @@ def _rows(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
     tile_rows = max(1, min(rows, (room - slack) // (width * element_bytes + beside)))
     tiles = prod(outer) * ceil_div(rows, tile_rows) * ceil_div(columns, width)
     cores = len(spec.vector_cores)
-    if p.output.element.nbytes(columns) < spec.transfer.store_granule_bytes:
+    if p.output.element.nbytes(columns) < granule:
         # Such rows spill into the next ones when they are stored, so one core takes them all.
         cores = 1
     each = ceil_div(tiles, cores)

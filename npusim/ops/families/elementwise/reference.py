@@ -81,6 +81,11 @@ def _axpy(x: Array, other: Array, alpha: float, spec: DeviceSpec | None) -> Arra
     return cast(total, INT32, "trunc") if dtype == np.int32 else total
 
 
+def _power(x: Array, exponent: float) -> Array:
+    found = {0.5: np.sqrt(x), 1.0: x, 2.0: x * x, 3.0: x * x * x}[abs(exponent)]
+    return np.asarray(np.float32(1) / found if exponent < 0 else found)
+
+
 def _tanh(x: Array) -> Array:
     power = _exp(np.abs(x) * np.float32(-2))
     sign = x / (np.abs(x) + np.float32(2.0**-126))
@@ -94,6 +99,9 @@ _SAME: dict[str, Callable[..., Array]] = {
     "div": np.divide,
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "logical_and": np.bitwise_and,
+    "logical_or": np.bitwise_or,
+    "logical_not": lambda x: x ^ x.dtype.type(1),
     "neg": np.negative,
     "abs": np.abs,
     "relu": lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0))),
@@ -131,6 +139,7 @@ def compute(
     high: float | None = None,
     dtype: str | None = None,
     alpha: float | None = None,
+    exponent: float | None = None,
     spec: DeviceSpec | None = None,
 ) -> Array:
     """The result of operator *name*; *spec* says what overflow does, None is an Atlas A2 or A3."""
@@ -152,6 +161,10 @@ def compute(
             return _rounded(_clamped(x, low, high), x.dtype, spec)
         if name == "cast":
             return _cast(x, dtype or "", spec)
+        if exponent is not None:
+            return _rounded(_power(x.astype(np.float32), exponent), x.dtype, spec)
+        if other is not None and other.dtype != x.dtype:
+            return np.asarray(_SAME[name](x.astype(np.float32), other.astype(np.float32)))
         operands = (x,) if other is None else (x, other)
         if name in _SAME and x.dtype != BF16:
             return _rounded(np.asarray(_SAME[name](*operands)), x.dtype, spec)

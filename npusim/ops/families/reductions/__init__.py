@@ -107,6 +107,7 @@ def _operator(name: str) -> Operator:
             f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
             f"The vendor's kernel is {vendor}; *dim* is any axis. {note}"
         ),
+        kernel_type=vendor,
         check=check_rows,
         tile=_tile,
         build=_build,

@@ -25,6 +25,8 @@ class Numbers:
     """`(n,)`."""
     scale: Array | None = None
     """`(n,)`, `(1,)`, or `(groups of k, n)`."""
+    offset: Array | None = None
+    """`(1, n)`."""
     per_token_scale: Array | None = None
     """`(rows,)`."""
     antiquant_scale: Array | None = None
@@ -42,6 +44,7 @@ class Call:
     weights: tuple[Any, ...]
     bias: tuple[Array, ...]
     scale: tuple[Array, ...]
+    offset: tuple[Array, ...]
     per_token_scale: tuple[Array, ...]
     antiquant_scale: tuple[Array, ...]
     antiquant_offset: tuple[Array, ...]
@@ -72,6 +75,7 @@ class Call:
             weight=own(self.weights),
             bias=own(self.bias),
             scale=own(self.scale),
+            offset=own(self.offset),
             per_token_scale=tokens,
             antiquant_scale=own(self.antiquant_scale),
             antiquant_offset=own(self.antiquant_offset),

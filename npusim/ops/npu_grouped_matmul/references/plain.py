@@ -14,5 +14,8 @@ __all__ = ["rows"]
 def rows(x: Array, numbers: Numbers, call: Call) -> Array:
     """*x* `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of the output."""
     total = cube_product(x, numbers.weight, numbers.bias, call.order)
+    if call.spec is not None and call.spec.half_overflow == "saturate":
+        largest = np.finfo(np.float16).max
+        total = np.clip(np.where(np.isnan(total), 0, total), -largest, largest)
     with np.errstate(over="ignore"):
         return np.asarray(total.astype(call.case.output.numpy))

@@ -24,6 +24,7 @@ from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates.blocks import walk
 from npusim.ops.npu_grouped_matmul.templates.plan import Part
 from npusim.ops.npu_grouped_matmul.templates.ring import MixedPlan, place_of
+from npusim.ops.npu_grouped_matmul.templates.row_sums import sums_of_rows
 
 __all__ = ["CHUNK", "RING", "VECTOR_CORES", "HalfCube", "HalfEpilogue"]
 
@@ -109,10 +110,25 @@ class HalfEpilogue:
             operands.columns(p.bias, part),
             operands.rows(p.per_token_scale, part),
             half,
+            *self._product(part),
         )
 
+    def _product(self, part: Part) -> tuple[GmView, ...]:
+        """The sums of its rows of x and the offsets of its columns, if there are any."""
+        offset = self.operands.columns(self.p.offset, part)
+        if offset is None:
+            return ()
+        first = part.group.x_row + part.row
+        return sums_of_rows(self.p.rows)[:, first : first + part.rows], offset
+
     def _tile(
-        self, sums: GmView, output: GmView, bias: GmView | None, token: GmView, half: int
+        self,
+        sums: GmView,
+        output: GmView,
+        bias: GmView | None,
+        token: GmView,
+        half: int,
+        *product: GmView,
     ) -> None:
         """Every other chunk of *output* `(rows, columns)`."""
         builder, each = self.builder, self.rows_each
@@ -121,5 +137,6 @@ class HalfEpilogue:
             # The second of the two vector cores begins.
             if number % 2 != half:
                 here, own = slice(row, row + rows), slice(each * row, each * (row + rows))
-                self.finish.rows(sums[own, :], output[here, :], bias, token[:, here])
+                rank_one = (product[0][:, here], product[1]) if product else None
+                self.finish.rows(sums[own, :], output[here, :], bias, token[:, here], rank_one)
         builder.cross_core_set_flag("group", "mte2", READ)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import lcm
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ __all__ = [
     "rows_of",
     "single_columns",
     "table_bytes",
+    "whole_steps",
 ]
 
 WIDTH = 256
@@ -96,11 +98,12 @@ def base_tile(
     share_a = share_b if m > width else room - share_b
     step_a = share_a // 2 // dtype.nbytes(m * k)
     step_b = share_b // 2 // dtype.nbytes(width * k)
-    if step_a > step_b:
-        step_a = align_down(step_a, step_b)
-    else:
-        step_b = align_down(step_b, step_a)
-    return BaseTile(m, width, k, step_a, step_b)
+    return BaseTile(m, width, k, *whole_steps(step_a, step_b))
+
+
+def whole_steps(a: int, b: int) -> tuple[int, int]:
+    """Pieces of k that L1 takes of x and of the weight: the more ones a multiple of the fewer."""
+    return (align_down(a, b), b) if a > b else (a, align_down(b, a))
 
 
 def rows_of(p: Problem) -> int:
@@ -168,15 +171,20 @@ def reason(p: Problem) -> str:
     return why
 
 
-def parts_of_cores(p: Problem, m: int, n: int, cores: int) -> tuple[tuple[Part, ...], ...]:
-    """The blocks of up to *m* x *n* that each core computes, in order."""
+def parts_of_cores(
+    p: Problem, m: int, n: int, cores: int, *, by_row: bool = False
+) -> tuple[tuple[Part, ...], ...]:
+    """The blocks of up to *m* x *n* that each core computes, in order.
+
+    *by_row* says that those of a group follow each other row after row, however many there are.
+    """
     shares: list[list[Part]] = [[] for _ in range(cores)]
     number = 0
     for group in p.groups:
         if not group.k:
             continue
         blocks = ceil_div(group.m, m), ceil_div(group.n, n)
-        for i, j in _order(*blocks):
+        for i, j in product(*map(range, blocks)) if by_row else _order(*blocks):
             rows, columns = min(m, group.m - i * m), min(n, group.n - j * n)
             shares[number % cores].append(Part(group, i * m, j * n, rows, columns))
             number += 1

@@ -1,0 +1,23 @@
+"""README.md as a page of the site: its links lead from the root, the page's from `docs`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = {"tour": "README.md"}
+"""A page of the site -> the file at the root whose text it has."""
+
+LOCAL = re.compile(r"\]\((?![a-z]+:|#)([^)]+)\)")
+
+
+def include(app: Any, docname: str, source: list[str]) -> None:
+    """Put the text of a file of the root in place of the page that stands for it."""
+    if docname in PAGES:
+        path = ROOT / PAGES[docname]
+        app.env.note_dependency(str(path))
+        up = "../" * (docname.count("/") + 1)
+        text = path.read_text(encoding="utf-8")
+        source[0] = LOCAL.sub(rf"]({up}\1)", text).replace(f"]({up}docs/", f"]({up[3:]}")

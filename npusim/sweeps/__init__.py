@@ -1,0 +1,119 @@
+"""Sweeps: one operator over shapes, templates, chips and settings, in any executor.
+
+    found = npusim.sweep(
+        "npu_quantize",
+        lambda m: {"input": TensorSpec((m, 4096), "float16"), ...},
+        {"m": [1, 2, 4, 8]},
+        device=["A2", "310P"],
+    )
+    found.to_csv(), found.crossovers(), found.draw()
+
+A cell that is refused is a row with its message. Rows come in the order of settings, chips,
+templates and variables, the last of these the quickest, whatever the order in which they are done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npusim.data.errors import shown
+from npusim.devices.schema import DeviceSpec
+from npusim.run.call import Options
+from npusim.sweeps.cells import Arguments, Chip, Settings, cells_of
+from npusim.sweeps.errors import SweepError
+from npusim.sweeps.journal import journal_at
+from npusim.sweeps.playing import Outcome, played
+from npusim.sweeps.table import LABELS, OUTCOME, Row, Sweep
+
+if TYPE_CHECKING:
+    from npusim.chip import Engine, L2State, Progress
+    from npusim.devices.schema import ICache
+
+__all__ = ["Outcome", "Row", "Sweep", "SweepError", "sweep"]
+
+
+def sweep(
+    op: str,
+    call: Arguments | Callable[..., Arguments],
+    over: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    device: Chip | Sequence[Chip],
+    template: str | Sequence[str] | None = None,
+    settings: Settings | None = None,
+    l2: L2State = "cold",
+    icache: ICache | None = None,
+    engine: Engine | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    jobs: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Time operator *op*, or the kernel FILE.py:FUNCTION, once for each cell.
+
+    *call* are its arguments, or a function that returns them for a value of each variable that
+    *over* names. *device* is a chip or several, *template* the name of a template, several, or
+    "all": the vendor's choice and each of the others that takes the call. *settings* change numbers
+    of the chips as :func:`npusim.devices.changed` does, each to one value or to several in turn.
+    *l2*, *icache*, *engine* and *cache* are those of :func:`npusim.run`.
+
+    The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes of this
+    machine, one a processor unless told; 1 does all in this process. None of this changes a row.
+    With processes a script must keep its own calls below `if __name__ == "__main__"`. *resume*
+    names a file for what is done: if the sweep is interrupted, the same call goes on from there.
+    The file stays until its owner removes it. *progress* is called with "cells" and a share.
+
+    Raises SweepError for what is no sweep, a file of another one, and workers that are lost; what
+    :func:`npusim.run` raises for a call that none of the cells can make, ValueError for an unknown
+    operator or chip.
+    """
+    chips = [device] if isinstance(device, str | os.PathLike | DeviceSpec) else list(device)
+    over, settings = dict(over or {}), dict(settings or {})
+    _check(over, settings, jobs)
+    options = Options(values=False, l2=l2, icache=icache, engine=engine, cache=cache)
+    cells = cells_of(op, call, over, chips, template, settings, options)
+    keys = [None if cell.call is None else cell.call.key() for cell in cells]
+    with ExitStack() as stack:
+        path = None if resume is None else Path(resume)
+        kept = None
+        if path is not None:
+            kept = stack.enter_context(journal_at(path, [key or "" for key in keys]))
+        done = {} if kept is None else dict(kept.done)
+        work = {
+            key: cell.call
+            for key, cell in zip(keys, cells, strict=True)
+            if key is not None and cell.call is not None and key not in done
+        }
+        total = len({key for key in keys if key is not None})
+        if progress is not None:
+            progress("cells", 1 - len(work) / max(total, 1))
+        for number, (key, outcome) in enumerate(
+            played(work, executor, jobs or os.cpu_count() or 1), 1
+        ):
+            done[key] = outcome
+            if kept is not None:
+                kept.add(key, outcome)
+            if progress is not None:
+                progress("cells", 1 - (len(work) - number) / max(total, 1))
+    rows = tuple(
+        Row(cell, Outcome(error=cell.refusal) if key is None else done[key])
+        for key, cell in zip(keys, cells, strict=True)
+    )
+    return Sweep(op, tuple(settings), tuple(over), rows)
+
+
+def _check(over: Mapping[str, Any], settings: Mapping[str, Any], jobs: int | None) -> None:
+    taken = (*LABELS, *settings, *OUTCOME)
+    for name in over:
+        if not str(name).isidentifier() or name in taken:
+            raise SweepError(
+                f"sweep: a variable must have a name of its own, such as m, not {shown(name)}; "
+                f"rename it"
+            )
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
+        raise SweepError(f"sweep: jobs must be 1 or more, not {shown(jobs)}; leave it out")

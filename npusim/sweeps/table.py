@@ -1,0 +1,145 @@
+"""What a sweep has found, as rows, CSV and JSON: the same bytes whoever computed them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from npusim.sweeps.cells import Cell
+from npusim.sweeps.playing import Outcome
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from npusim.sweeps.crossovers import Crossover
+
+__all__ = ["LABELS", "OUTCOME", "Row", "Sweep"]
+
+LABELS = ("op", "device", "asked")
+OUTCOME = tuple(field.name for field in fields(Outcome))
+VENDOR = "the vendor's choice"
+"""What a template is called that was not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A cell, and what came of it."""
+
+    cell: Cell
+    outcome: Outcome
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it was refused, and not merely tried as one of all templates."""
+        return self.outcome.error is not None and not self.cell.is_tried
+
+    @property
+    def coordinates(self) -> dict[str, Any]:
+        """What it may differ in from other rows, by name: chip, template, settings, variables."""
+        own = self.cell
+        asked = VENDOR if own.asked is None else own.asked
+        return {"device": own.device, "template": asked, **own.settings, **own.variables}
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """All rows of a sweep, in the order of its chips, templates and variables."""
+
+    op: str
+    settings: tuple[str, ...]
+    """The keys of the numbers that were set."""
+    variables: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def bad(self) -> tuple[Row, ...]:
+        """The rows that were refused, but for templates that were merely tried."""
+        return tuple(row for row in self.rows if row.is_bad)
+
+    @cached_property
+    def varied(self) -> tuple[str, ...]:
+        """The coordinates that are not the same in all rows."""
+        found = [row.coordinates for row in self.rows]
+        return tuple(name for name in found[0] if len({str(each[name]) for each in found}) > 1)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The headings of the CSV: what was asked, with the arguments in words, and the outcome."""
+        given = dict.fromkeys(name for row in self.rows for name in self._given(row.cell))
+        return (*LABELS, *self.settings, *self.variables, *given, *OUTCOME)
+
+    def _given(self, cell: Cell) -> dict[str, str]:
+        """The arguments by their columns: one that bears the name of a variable has another."""
+        return {
+            f"{name}_word" if name in self.variables else name: given
+            for name, given in cell.arguments.items()
+        }
+
+    def to_csv(self) -> str:
+        """A line for each row below one of headings; cells of what there is not are empty."""
+        text = StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        columns = self.columns
+        table.writerow(columns)
+        for row in self.rows:
+            facts = self._facts(row)
+            table.writerow("" if facts.get(name) is None else facts[name] for name in columns)
+        return text.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """All rows as plain numbers and strings, and where their times cross."""
+        return {
+            "op": self.op,
+            "settings": list(self.settings),
+            "variables": list(self.variables),
+            "rows": [
+                {
+                    "device": row.cell.device,
+                    "asked": row.cell.asked,
+                    "settings": row.cell.settings,
+                    "variables": {name: _plain(of) for name, of in row.cell.variables.items()},
+                    "arguments": row.cell.arguments,
+                    **asdict(row.outcome),
+                }
+                for row in self.rows
+            ],
+            "crossovers": [asdict(each) for each in self.crossovers()],
+        }
+
+    def crossovers(self) -> tuple[Crossover, ...]:
+        """Where another chip, template or setting becomes the fastest: :mod:`.crossovers`."""
+        from npusim.sweeps.crossovers import crossovers
+
+        return crossovers(self)
+
+    def draw(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the times on *ax*, or on a figure of their own: :mod:`.picture`."""
+        from npusim.sweeps.picture import draw
+
+        return draw(self, ax=ax)
+
+    def _facts(self, row: Row) -> dict[str, Any]:
+        """Column -> what stands there."""
+        own = row.cell
+        labels = {"op": self.op, "device": own.device, "asked": own.asked}
+        variables = {name: _plain(value) for name, value in own.variables.items()}
+        return self._given(own) | labels | own.settings | variables | asdict(row.outcome)
+
+    def __repr__(self) -> str:
+        bad = f", {len(self.bad)} refused" if self.bad else ""
+        varied = f" over {', '.join(self.varied)}" if self.varied else ""
+        return f"<sweep of {self.op}{varied}: {len(self.rows)} cells{bad}>"
+
+
+def _plain(value: Any) -> Any:
+    """A number or a string as it is, anything else as its text."""
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+def numbers_of(rows: Sequence[Row], name: str) -> list[Any]:
+    """The values of the coordinate *name*, each once, in the order of *rows*."""
+    return list(dict.fromkeys(row.coordinates[name] for row in rows))

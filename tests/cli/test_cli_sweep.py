@@ -1,0 +1,352 @@
+"""`npusim sweep`: braces, files, going on, and every message."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from commands import entries, npusim_says, refused
+
+import npusim
+from npusim import TensorSpec
+from npusim.cli.braces import Braces, braced
+from npusim.cli.call import UsageError
+
+OP = ("sweep", "npu_quantize")
+REST = ("-i", "scales=spec:1:float32", "-a", "dtype=qint8")
+ONE = (*OP, "-d", "A2", *REST, "-j", "1")
+QUANTIZE = (*ONE, "-i", "input=spec:{m=1..64..x4}x256:float16")
+READ = "gm.read_bytes_per_s"
+
+
+def rows(*words: str) -> list[dict[str, str]]:
+    code, out, err = npusim_says(*words, "-f", "csv")
+    assert (code, err) == (0, "")
+    return list(csv.DictReader(StringIO(out)))
+
+
+# ---- braces ----
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("{1..4}", (1, 2, 3, 4)),
+        ("{4..1}", (4, 3, 2, 1)),
+        ("{1..10..4}", (1, 5, 9)),
+        ("{9..1..-4}", (9, 5, 1)),
+        ("{1..64..x4}", (1, 4, 16, 64)),
+        ("{3..5..x2}", (3,)),
+        ("{1,2,8}", (1, 2, 8)),
+        ("{1..3,8,8,16..64..x2}", (1, 2, 3, 8, 16, 32, 64)),
+        ("{float16,bfloat16}", ("float16", "bfloat16")),
+        ("{-1..1}", (-1, 0, 1)),
+    ],
+)
+def test_braces_are_ranges_and_lists(text: str, values: tuple[object, ...]) -> None:
+    braces = Braces("sweep")
+    braces.read("x", text)
+    assert braces.variables == {"x": values}
+
+
+def test_braces_without_a_name_are_called_after_their_parameter() -> None:
+    braces = Braces("sweep")
+    braces.read("x", "spec:{1,2}x{3,4}:float16")
+    braces.read("y", "spec:{m=5..6}x{x_1}")
+    braces.check()
+    assert braces.variables == {"x_1": (1, 2), "x_2": (3, 4), "m": (5, 6)}
+    assert braces.filled({"x_1": 2, "x_2": 3, "m": 6}) == {
+        "x": "spec:2x3:float16",
+        "y": "spec:6x2",
+    }
+
+
+EXAMPLE = "write for example {1..64} or {1,2,4}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{1..4", f"braces must come in pairs, none in another, not as in '{{1..4'; {EXAMPLE}"),
+        (
+            "{1,{2,3}}",
+            f"braces must come in pairs, none in another, not as in '{{1,{{2,3}}}}'; {EXAMPLE}",
+        ),
+        ("{1,,2}", f"braces must hold a range or a list, not '1,,2'; {EXAMPLE}"),
+        ("{m=}", f"braces must hold a range or a list, not ''; {EXAMPLE}"),
+        (
+            "{0..8..x2}",
+            f"a range by a factor must go up from 1 or more by x2 or more, not as '0..8..x2'; "
+            f"{EXAMPLE}",
+        ),
+        (
+            "{1..8..x1}",
+            f"a range by a factor must go up from 1 or more by x2 or more, not as '1..8..x1'; "
+            f"{EXAMPLE}",
+        ),
+        (
+            "{1..999999999}",
+            f"a range must have at most 100000 values, not as '1..999999999'; {EXAMPLE}",
+        ),
+        (
+            "{2m=1,2}",
+            f"braces must have a name of their own, such as {{m=1..64}}, not '2m'; {EXAMPLE}",
+        ),
+        (
+            "{m=1,2}x{m=3,4}",
+            f"braces must have a name of their own, such as {{m=1..64}}, not 'm'; {EXAMPLE}",
+        ),
+        (
+            "{m=1,2}x{n}",
+            "braces must hold a range, a list, or a name that has values, not 'n'; write for "
+            "example {1..64}",
+        ),
+        (
+            "{rows=1,2}x{row}",
+            "braces must hold a range, a list, or a name that has values, not 'row'; did you mean "
+            "{rows}?",
+        ),
+    ],
+)
+def test_what_is_no_pattern_is_refused(text: str, message: str) -> None:
+    braces = Braces("sweep")
+    with pytest.raises(UsageError) as caught:
+        _read(braces, text)
+    assert str(caught.value) == f"sweep: {message}"
+
+
+def _read(braces: Braces, text: str) -> None:
+    braces.read("x", text)
+    braces.check()
+
+
+def test_words_that_a_shell_made_are_braced_again() -> None:
+    assert braced(["spec:8x64:int8"]) == "spec:8x64:int8"
+    assert braced([f"spec:{m}x64:int8" for m in (1, 2, 10)]) == "spec:{1,2,10}x64:int8"
+    assert braced(["spec:8:float16", "spec:8:float32"]) == "spec:8:float{16,32}"
+    assert braced(["spec:8:half", "spec:8x2:half"]) == "{spec:8:half,spec:8x2:half}"
+
+
+# ---- cells ----
+
+
+def test_the_rows_are_the_runs_of_the_words() -> None:
+    found = rows(*QUANTIZE, "-d", "310P,A2", "--set", f"{READ}=x{{1,0.5}}")
+    assert [(row[READ], row["device"], row["m"]) for row in found] == [
+        (factor, chip, m)
+        for factor in ("x1", "x0.5")
+        for chip in ("ascend910b2", "ascend310p3")
+        for m in ("1", "4", "16", "64")
+    ]
+    run = npusim.run(
+        "npu_quantize",
+        TensorSpec((16, 256), "float16"),
+        TensorSpec((1,), "float32"),
+        None,
+        "qint8",
+        device="A2",
+    )
+    assert float(found[2]["time_us"]) == run.time_us
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="bash writes braces out")
+def test_bash_may_write_the_braces_out(tmp_path: Path) -> None:
+    words = "input=spec:{1,2,10}x256:float16"
+    command = f'"$0" -m npusim {" ".join(ONE)} --set {READ}=x{{1,2}} -f csv -i '
+    answers = [
+        subprocess.run(
+            ["/bin/bash", "-c", command + word, sys.executable],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        ).stdout
+        for word in (words, f"'{words}'")
+    ]
+    assert answers[0] == answers[1]
+    lines = list(csv.DictReader(StringIO(answers[0])))
+    assert [(line[READ], line["input"]) for line in lines] == [
+        (factor, m) for factor in ("x1", "x2") for m in ("1", "2", "10")
+    ]
+
+
+def test_a_sweep_is_a_table_with_what_crosses() -> None:
+    words = ("sweep", "npu_dynamic_quant", "-d", "A2", "-i", "x=spec:{m=64,65}x1024:float16")
+    code, out, err = npusim_says(*words, "--template", "db,base", "-j", "1")
+    assert (code, err) == (0, "")
+    spec = [TensorSpec((m, 1024), "float16") for m in (64, 65)]
+    times = {
+        (name, x.shape[0]): npusim.run("npu_dynamic_quant", x, template=name, device="A2").time_us
+        for name in ("db", "base")
+        for x in spec
+    }
+    assert out.splitlines()[2:6] == [
+        f"{name:8}   {m:<2}   {times[name, m]:8.2f}   {name}"
+        for name in ("db", "base")
+        for m in (64, 65)
+    ]
+
+
+def test_a_bad_cell_is_listed_and_the_others_are_done(tmp_path: Path) -> None:
+    words = (*OP, "-d", "A2", "-j", "1", "-i", "input=spec:8x{n=15,16}:float16")
+    words += ("-i", "scales=spec:15:float32", "-a", "dtype=qint8")
+    out = tmp_path / "out"
+    code, answer, err = npusim_says(*words, "-o", str(out))
+    with pytest.raises(npusim.OpError) as caught:
+        npusim.run(
+            *("npu_quantize", TensorSpec((8, 16), "float16"), TensorSpec((15,), "float32")),
+            *(None, "qint8"),
+            device="A2",
+        )
+    assert code == 1
+    assert err == ("npusim: sweep: 1 of 2 cells were refused\n" + f"npusim: n 16: {caught.value}\n")
+    assert answer.splitlines()[3] == "16    refused"
+    assert answer.endswith(f"\nwrote sweep.json, sweep.csv, sweep.png to {out}\n")
+    facts = json.loads((out / "sweep.json").read_text())
+    assert [row["error"] for row in facts["rows"]] == [None, str(caught.value)]
+    assert entries(tmp_path) == ["out"]
+
+
+# ---- files ----
+
+
+def test_a_folder_has_the_csv_the_json_and_the_picture(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, _, err = npusim_says(*QUANTIZE, "-o", str(out))
+    assert (code, err) == (0, "")
+    assert entries(out) == ["sweep.csv", "sweep.json", "sweep.png"]
+    assert (out / "sweep.csv").read_text() == npusim_says(*QUANTIZE, "-f", "csv").out
+    assert (out / "sweep.json").read_text() == npusim_says(*QUANTIZE, "--json").out
+    # Another one goes there only by force, and gives the same bytes.
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    refused(
+        1,
+        f"sweep: the folder {out} must be new or empty, but holds sweep.csv; name another, or add "
+        f"--force to replace an earlier run",
+        *(*QUANTIZE, "-o", str(out)),
+    )
+    assert npusim_says(*QUANTIZE, "-o", str(out), "--force").code == 0
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert entries(tmp_path) == ["out"]
+
+
+def test_a_folder_of_others_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path), "--force")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"npusim: sweep: the folder {tmp_path} must be one that this version of npusim has written "
+        f"to be replaced, but its sweep.json does not say so; name another, or remove it yourself\n"
+    )
+    assert entries(tmp_path) == ["sweep.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1"), (signal.SIGKILL, "2")]
+)
+def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, jobs: str) -> None:
+    words = (*OP, "-d", "A2", *REST, "-i", "input=spec:{1..80}x256:float16", "-o", "out")
+    partial = tmp_path / "out.partial"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "npusim", *words, "-j"]
+    with subprocess.Popen(
+        [*command, jobs], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        begin = monotonic()
+        while not partial.exists() or partial.read_bytes().count(b"\n") < 5:
+            assert process.poll() is None
+            assert monotonic() - begin < 60
+            sleep(0.01)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    if number != signal.SIGKILL:
+        told = f"npusim: sweep: what is done is in {partial.name}; the same command goes on"
+        assert told in err.splitlines()
+        assert "Traceback" not in err
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 128 + 15}[number]
+    assert entries(tmp_path) == ["out.partial"]
+    again = subprocess.run(
+        [*command, "1"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert entries(tmp_path) == ["out"]
+    assert "wrote sweep.json" in again.stdout
+    plain = npusim_says(*words[:-2], "-f", "csv", "-j", "1").out
+    assert (tmp_path / "out" / "sweep.csv").read_text() == plain
+
+
+def test_the_file_of_another_sweep_is_left_as_it_is(tmp_path: Path) -> None:
+    partial = tmp_path / "out.partial"
+    partial.write_text("mine\n")
+    code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path / "out"), "--force")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == (
+        f"npusim: sweep: {partial} must be what an interrupted sweep has left, but is something "
+        f"else; move it away, or name another folder"
+    )
+    assert partial.read_text() == "mine\n"
+    assert entries(tmp_path) == ["out.partial"]
+
+
+# ---- messages ----
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "words"),
+    [
+        (
+            *(2, "sweep: -i must name a tensor of npu_quantize, one of input, scales, "),
+            ("-i", "inputs=spec:8:half"),
+        ),
+        (2, "inputs: a dtype must be one of float32, ", ("-i", "input=spec:{1,2}x8:flaot16")),
+        (1, "devices: no device 'A9'; known: ", ("-d", "A9", "-i", "input=spec:8:half")),
+        (
+            *(
+                1,
+                "sweep: template must be left out for npu_quantize, which has one kernel, not be ",
+            ),
+            ("-i", "input=spec:8:half", "--template", "db"),
+        ),
+        (
+            *(
+                1,
+                "set: a key must name a number that `npusim devices show` lists for ascend910b2, ",
+            ),
+            ("-i", "input=spec:8:half", "--set", "gm.red=x2"),
+        ),
+        (
+            *(
+                2,
+                "sweep: '310P' must be an option, or NAME=VALUE; put braces into quotes, or into ",
+            ),
+            ("-i", "input=spec:8:half", "310P"),
+        ),
+        (
+            *(2, "sweep: 'inputs=spec:8:half' must be one more value of what one -i, -a or --set "),
+            ("-i", "input=spec:8:half", "inputs=spec:8:half"),
+        ),
+        (
+            *(2, "sweep: braces must hold a range, a list, or a name that has values, not 'm'; "),
+            ("-i", "input=spec:{m}x8:half"),
+        ),
+        (
+            *(1, "sweep: --dask must be the address of a scheduler, not 'foo'; write for example "),
+            ("-i", "input=spec:8x8:half", "--dask", "foo"),
+        ),
+    ],
+)
+def test_what_is_typed_wrong_is_one_line(code: int, message: str, words: tuple[str, ...]) -> None:
+    if message.startswith("sweep: --dask"):
+        pytest.importorskip("distributed")
+    chip = () if "-d" in words else ("-d", "A2")
+    found = npusim_says(*OP, *chip, *REST, *words)
+    assert (found.code, found.out, found.err.count("\n")) == (code, "", 1)
+    assert found.err.startswith(f"npusim: {message}")
