@@ -14,10 +14,11 @@ from chips import THREE
 
 import npusim
 from npusim import Run, TensorSpec
+from npusim.devices.settings import changed
 from npusim.reports.advice import NOTHING, section
 from npusim.reports.causes import causes
 from npusim.run.advice import MIN_GAIN, Advice, advise
-from npusim.run.advice.what_if import TIMES, faster
+from npusim.run.advice.what_if import TIMES, settings
 from npusim.run.page import (
     NO_KERNEL,
     NO_VALUES,
@@ -113,7 +114,8 @@ def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
             )
         else:
             (cause,) = (it.cause for it in causes(made) if each.text.startswith(it.words))
-            chip = faster(made.device, cause, TIMES)
+            assert each.settings == settings(made.device, cause, TIMES)
+            chip = changed(made.device, each.settings)
             again = npusim.run(made.call.op, **made.call.arguments, device=chip)
         assert again.time_us == pytest.approx(each.after_us)
 
