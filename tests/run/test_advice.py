@@ -247,6 +247,9 @@ def test_what_a_folder_does_not_keep_is_said(
     plain = recorded(advised("weight of int8")[0], tmp_path / "c")
     other = replace(plain, facts=plain.facts | {"time_us": 1.0})
     assert advice_for(other, None) == OTHER_TIMES
+    refused = plain.facts | {"arguments": plain.facts["arguments"] | {"template": "none"}}
+    assert advice_for(replace(plain, facts=refused), None) == OTHER_TIMES
+    assert advice_for(replace(plain, facts=plain.facts | {"op": "<b>"}), None) == NO_KERNEL
     monkeypatch.setattr(sys.modules["npusim.run.page"], "MOST_MICRO_OPS", 10)
     assert advice_for(plain, None) == TOO_LONG
     assert isinstance(advice_for(plain, True), list)
