@@ -507,6 +507,15 @@ def test_repr() -> None:
     assert repr(result) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
 
 
+def test_ranges_of_a_plan_are_their_ends_in_json() -> None:
+    table = TensorSpec((64, 128), "float16")
+    result = run("embedding", table, np.arange(8), device="ascend910b2")
+    assert result.plan is not None
+    found = json.loads(json.dumps(result.to_json()))["plan"]
+    (first, *_), *_ = found["runs_of_core"]
+    assert (found["rows_per_store"] > 0, first) == (True, [0, 1])
+
+
 def test_what_a_run_holds_is_shown_in_a_line() -> None:
     result = run("npu_quantize", *CALL, device="ascend910b2")
     cycles = result.cycles
