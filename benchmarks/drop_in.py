@@ -1,15 +1,20 @@
 """How fast torch_npu scripts run on a simulated card, as ratios of two things measured in one run.
 
 (i) an elementwise operation of plain torch on a small npu tensor, against the same on the CPU;
-(j) an operator through torch_npu, against npusim.run on the same data.
+(j) an operator through torch_npu, against npusim.run on the same data;
+(k) a decode step of 32 layers of a 7B, by shapes alone: a further one against the first, as
+    transformers has it and with torch_npu's operators.
 
-It needs the extra `npusim[torch]`.
+It needs the extra `npusim[torch]`, and for (k) `npusim[models]`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import npusim
@@ -64,10 +69,48 @@ def operator(shape: tuple[int, int]) -> None:
     )
 
 
+@torch.inference_mode()
+def decode_step(kind: str) -> None:
+    """(k)"""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    import tiny_models
+    from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+    # Those of Llama-2-7B.
+    config = LlamaConfig(num_hidden_layers=32, hidden_size=4096, intermediate_size=11008)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model = model.to_empty(device="npu")
+    if kind != tiny_models.AS_IT_STANDS:
+        model = tiny_models.for_card(model, kind, None)
+    words = torch.zeros(16, 1, dtype=torch.int64, device="npu")
+    shape = 16, config.num_key_value_heads, 1023, config.head_dim
+    seconds = []
+    for _ in range(3):
+        cache, past = DynamicCache(config=config), words.new_empty(shape, dtype=torch.bfloat16)
+        for layer in range(config.num_hidden_layers):
+            cache.update(past, past, layer)
+        start = time.process_time()
+        with torch.no_grad():  # as `generate` has it
+            model(words, past_key_values=cache)
+        seconds.append(time.process_time() - start)
+    first, again = seconds[0], min(seconds[1:])
+    print(
+        f"(k) decode step of a 7B, {kind:<12} {again / first:.2f} x the first one  "
+        f"({again:.2f} s : {first:.1f} s of the processor)"
+    )
+
+
 def main() -> None:
     elementwise()
     for shape in SHAPES:
         operator(shape)
+    if find_spec("transformers") is None:
+        print("(k) left out: there is no transformers; pip install 'npusim[models]'")
+        return
+    npusim.torch.install(device="ascend910b2", values=False)
+    for kind in ("as it stands", "bf16", "W8A8"):
+        decode_step(kind)
 
 
 if __name__ == "__main__":

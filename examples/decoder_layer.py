@@ -43,7 +43,7 @@ MASK = 2048
 
 @dataclass(frozen=True)
 class Size:
-    """A layer, and the tokens that it decodes: one for each request."""
+    """A layer, and the tokens that it is given: one for each request, if it decodes."""
 
     hidden: int
     heads: int
@@ -54,6 +54,8 @@ class Size:
     """Tokens of each request, the new one included."""
     head: int = 128
     page: int = 128
+    new: int = 1
+    """Tokens of each request that the layer is given; the others are in the caches."""
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -71,6 +73,10 @@ class Size:
         }
 
     @property
+    def requests(self) -> int:
+        return self.tokens // self.new
+
+    @property
     def pages(self) -> int:
         """Of each request."""
         return -(-self.context // self.page)
@@ -86,7 +92,7 @@ QWEN_7B = Size(hidden=3584, heads=28, kv_heads=4, intermediate=18944, tokens=16,
 
 def described(size: Size, real: str) -> dict[str, npusim.TensorSpec]:
     """Weights, tokens and caches of a layer in the type *real*, without values."""
-    blocks, rows = size.tokens * size.pages, (size.tokens, size.hidden)
+    blocks, rows = size.requests * size.pages, (size.tokens, size.hidden)
     cache = blocks, size.page, size.kv_heads, size.head
     reals = {
         **dict.fromkeys(("x", "residual"), rows),
@@ -97,7 +103,7 @@ def described(size: Size, real: str) -> dict[str, npusim.TensorSpec]:
     }
     return {name: npusim.TensorSpec(shape, real) for name, shape in reals.items()} | {
         "slots": npusim.TensorSpec((size.tokens,), "int32"),
-        "table": npusim.TensorSpec((size.tokens, size.pages), "int32"),
+        "table": npusim.TensorSpec((size.requests, size.pages), "int32"),
         "mask": npusim.TensorSpec((MASK, MASK), "int8"),
     }
 
@@ -181,9 +187,11 @@ class Layer:
     def attended(self, qkv: Any) -> Any:
         """What each head of queries takes from the cache, which gets the new keys and values."""
         size, heads, start = self.size, [], 0
-        for width in size.widths:
+        for name, width in zip(("queries", "keys", "values"), size.widths, strict=True):
             part = self.kernel("copies", "narrow", qkv, 1, start, width, fresh="x")
-            heads.append(shaped(part, (size.tokens, width // size.head, size.head)))
+            heads.append(
+                self.heads(name, shaped(part, (size.tokens, width // size.head, size.head)))
+            )
             start += width
         turn = self.given["cos"], self.given["sin"], "TND"
         query, key = self.kernel(
@@ -198,10 +206,15 @@ class Layer:
         )
         return shaped(self.attention(query, *caches), (size.tokens, size.widths[0]))
 
+    def heads(self, name: str, part: Any) -> Any:
+        """Heads of *name*, which are queries, keys or values, as attention takes them."""
+        assert name in ("queries", "keys", "values")
+        return part
+
     def attention(self, query: Any, keys: Any, values: Any) -> Any:
         """Softmax of queries times keys, times values: `(tokens, heads, head)`."""
         size = self.size
-        pages = size.tokens * size.pages, size.page, size.widths[1]
+        pages = size.requests * size.pages, size.page, size.widths[1]
         op = "npu_fused_infer_attention_score"
         if self.is_inference:
             # No kernel here computes it: its time is missing, and said to be.
@@ -214,8 +227,8 @@ class Layer:
             *("attention", op, query, shaped(keys, pages), shaped(values, pages)),
             atten_mask=self.given["mask"],
             block_table=self.given["table"],
-            actual_seq_lengths=[*range(1, size.tokens + 1)],
-            actual_seq_lengths_kv=[size.context] * size.tokens,
+            actual_seq_lengths=[*range(size.new, size.tokens + 1, size.new)],
+            actual_seq_lengths_kv=[size.context] * size.requests,
             num_heads=size.heads,
             num_key_value_heads=size.kv_heads,
             scale=size.head**-0.5,

@@ -42,6 +42,15 @@ def test_the_tour_gives_what_it_shows() -> None:
     assert "".join(answers) == ""
 
 
+def test_the_sweep_in_python_gives_what_it_shows() -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    tour = doctest.DocTestParser().get_doctest(page, {}, "sweeps.md", None, 0)
+    answers: list[str] = []
+    doctest.DocTestRunner().run(tour, out=answers.append)
+    assert len(tour.examples) > 4
+    assert "".join(answers) == ""
+
+
 def test_the_chip_of_the_tour_loads(tmp_path: Path) -> None:
     (chip,) = re.findall(r"^```toml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "chip.toml").write_text(chip, encoding="utf-8")
@@ -72,7 +81,7 @@ def test_every_console_answers_as_shown(
     """Those of PyTorch scripts are run by tests/torch/test_torch_readme.py."""
     monkeypatch.chdir(tmp_path)
     shown = [console for console in consoles() if not needs_torch(console)]
-    assert [console.page for console in shown] == ["README.md"]
+    assert [console.page for console in shown] == ["README.md", "docs/sweeps.md"]
     for console in shown:
         with subtests.test(console.command):
             program, *words = shlex.split(console.command)

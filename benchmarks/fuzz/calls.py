@@ -225,6 +225,10 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
         case "npu_fused_infer_attention_score":
             write = (_attention, _attention_in_a_layout, _attention_of_int8)[int(rng.integers(3))]
             return write(rng, m, n, str(rng.choice(FLOATS[:2])))
+        case "npu_incre_flash_attention":
+            found = _attention_of_int8(rng, m, n, str(rng.choice(FLOATS[:2])), modes=1)
+            found["scale_value"] = found.pop("scale")
+            return {name: value for name, value in found.items() if name != "antiquant_mode"}
         case "npu_fused_infer_attention_score_v2":
             names = {"actual_seq_lengths": "actual_seq_qlen", "num_heads": "num_query_heads"}
             names |= {"actual_seq_lengths_kv": "actual_seq_kvlen", "scale": "softmax_scale"}
@@ -298,11 +302,13 @@ def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict
     }
 
 
-def _attention_of_int8(rng: Rng, requests: int, keys: int, dtype: str) -> dict[str, Any]:
-    """Attention of a token of some requests to keys and values of int8."""
+def _attention_of_int8(
+    rng: Rng, requests: int, keys: int, dtype: str, modes: int = 2
+) -> dict[str, Any]:
+    """Attention of a token of some requests to keys and values of int8; *modes* of scales."""
     requests = min(requests, 3)
     heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([32, 64]))
-    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.choice([0, 1]))
+    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.integers(modes))
 
     def shape(count: int, length: int) -> tuple[int, ...]:
         if layout == "BNSD":

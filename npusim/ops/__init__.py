@@ -35,10 +35,7 @@ __all__ = [
 ]
 
 
-NOT_BUILT = {
-    "npu_incre_flash_attention": "IncreFlashAttention",
-    "npu_prompt_flash_attention": "PromptFlashAttention",
-}
+NOT_BUILT = {"npu_prompt_flash_attention": "PromptFlashAttention"}
 """Operators of torch_npu whose kernels are not simulated; another one takes such calls too."""
 FAMILIES = "families"
 """The folder of those that share kernels."""
@@ -85,5 +82,5 @@ def in_place_of(name: str) -> str:
     """What to call in place of operator *name*, one of `NOT_BUILT`."""
     return (
         f"call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
-        f"{NOT_BUILT[name]}, with scale for scale_value and actual_seq_lengths_kv for keys"
+        f"{NOT_BUILT[name]}, with scale for scale_value, and take the first of its two outputs"
     )

@@ -28,21 +28,18 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
-from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import Tensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops._contract import Contract
-from npusim.ops._kv_cache.contract import Problem, checked, tokens_of
+from npusim.ops._kv_cache.contract import Problem, caches_of, checked, tokens_of
 from npusim.ops._kv_cache.kernel import build
-from npusim.ops._kv_cache.oracle import written
+from npusim.ops._kv_cache.oracle import with_tokens
 from npusim.ops._kv_cache.tiling import Plan, tile
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
-
-LAYOUTS = ("ND", "FRACTAL_NZ")
 
 
 def check(
@@ -52,29 +49,9 @@ def check(
     contract, is_310p = Contract("npu_reshape_and_cache", spec), spec.arch == "2002"
     dtypes = (FLOAT16, INT8) if is_310p else (FLOAT16, BFLOAT16, INT8)
     tokens = tokens_of(contract, key, value, dtypes)
-    element = tokens[0].element
-    given = {"key_cache": key_cache, "value_cache": value_cache}
-    caches = [
-        contract.matrix(name, cache, (element,), f" like key, {element.name}", LAYOUTS)
-        for name, cache in given.items()
-    ]
-    layouts = [cache.spec.layout for cache in caches]
-    contract.require(
-        layouts[0] == layouts[1],
-        f"value_cache must have the layout of key_cache, {layouts[0]}, not {layouts[1]}; "
-        f"pass one of them through npu_format_cast",
-    )
-    is_nz = layouts[0] == "FRACTAL_NZ"
-    for cache in caches:
-        block_size = cache.shape[-2]
-        contract.require(
-            not is_nz or block_size % FRACTAL_ROWS == 0,
-            f"{cache.name} must have blocks of a multiple of {FRACTAL_ROWS} tokens in FRACTAL_NZ, "
-            f"not {block_size}; choose other blocks",
-        )
-    problem = checked(
-        contract, tokens, (caches[0], caches[1]), slot_indices, "slot_indices", is_nz=is_nz
-    )
+    caches = caches_of(contract, key_cache, value_cache, tokens[0].element)
+    is_nz = caches[0].spec.layout == "FRACTAL_NZ"
+    problem = checked(contract, tokens, caches, slot_indices, "slot_indices", is_nz=is_nz)
     for side in problem.sides:
         nbytes = problem.token_bytes(side)
         contract.require(
@@ -90,14 +67,9 @@ def reference(
 ) -> tuple[Array | Tensor, Array | Tensor]:
     """Whole arrays in plain numpy: both caches with the tokens in their slots."""
     pairs = (key_cache, key), (value_cache, value)
-    found = [_with_tokens(cache, x, np.asarray(slot_indices)) for cache, x in pairs]
+    slots = np.asarray(slot_indices)
+    found = [with_tokens(cache, x, slots, is_nz=isinstance(cache, Tensor)) for cache, x in pairs]
     return found[0], found[1]
-
-
-def _with_tokens(cache: Array | Tensor, tokens: Array, slots: Array) -> Array | Tensor:
-    if not isinstance(cache, Tensor):
-        return written(cache, tokens, slots, is_nz=False)
-    return Tensor.of(written(cache.numpy(), tokens, slots, is_nz=True), "FRACTAL_NZ")
 
 
 TORCH = TorchFunction(

@@ -6,7 +6,8 @@
     cache_mode "PA_NZ"   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
 
 for keys and values, *slot* being that of the token in *slot_mapping*, i = head * width + j, and C0
-the numbers in 32 bytes. Tokens with a negative slot are left out. The bits come out as they went
+the numbers in 32 bytes; caches of PA_NZ may be tensors in FRACTAL_NZ, as the document has them,
+which lie as those in ND. Tokens with a negative slot are left out. The bits come out as they went
 in. On a card both caches are written in place, as they are here for tensors of torch; `npusim.run`
 gives new arrays.
 
@@ -25,12 +26,12 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
 from npusim.data.errors import Code
-from npusim.data.tensor import Operand
+from npusim.data.tensor import Tensor
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract
-from npusim.ops._kv_cache.contract import Problem, checked, tokens_of
+from npusim.ops._kv_cache.contract import Problem, caches_of, checked, tokens_of
 from npusim.ops._kv_cache.kernel import build
-from npusim.ops._kv_cache.oracle import written
+from npusim.ops._kv_cache.oracle import with_tokens
 from npusim.ops._kv_cache.tiling import Plan, tile
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
@@ -59,30 +60,25 @@ def check(
         Code.UNSUPPORTED,
     )
     tokens = tokens_of(contract, key, value, (FLOAT16, BFLOAT16, INT8))
-    caches = {"key_cache": key_cache, "value_cache": value_cache}
-    element = tokens[0].element
-    given: list[Operand] = [
-        contract.operand(name, cache, (element,), f" like key, {element.name}")
-        for name, cache in caches.items()
-    ]
-    mode = contract.choice("cache_mode", cache_mode, (NORM, PA_NZ))
-    pair = given[0], given[1]
-    return checked(contract, tokens, pair, slot_mapping, "slot_mapping", is_nz=mode == PA_NZ)
+    is_nz = contract.choice("cache_mode", cache_mode, (NORM, PA_NZ)) == PA_NZ
+    layouts = ("ND", "FRACTAL_NZ") if is_nz else ("ND",)
+    caches = caches_of(contract, key_cache, value_cache, tokens[0].element, layouts)
+    return checked(contract, tokens, caches, slot_mapping, "slot_mapping", is_nz=is_nz)
 
 
 def reference(
     key: Array,
     value: Array,
-    key_cache: Array,
-    value_cache: Array,
+    key_cache: Array | Tensor,
+    value_cache: Array | Tensor,
     slot_mapping: Array,
     *,
     cache_mode: str = PA_NZ,
-) -> tuple[Array, Array]:
+) -> tuple[Array | Tensor, Array | Tensor]:
     """Whole arrays in plain numpy: both caches with the tokens in their slots."""
     pairs = (key_cache, key), (value_cache, value)
     slots = np.asarray(slot_mapping)
-    found = [written(cache, x, slots, is_nz=cache_mode == PA_NZ) for cache, x in pairs]
+    found = [with_tokens(cache, x, slots, is_nz=cache_mode == PA_NZ) for cache, x in pairs]
     return found[0], found[1]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npusim.run.result import Run
     from npusim.run.user_kernel import KernelFunction
 
-__all__ = ["Call"]
+__all__ = ["REFUSALS", "Call"]
 
 REFUSALS = OpError, HazardError, ValueError, TypeError
 """What a call raises that an operator, a chip or a kernel of one's own does not take."""

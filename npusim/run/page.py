@@ -15,6 +15,7 @@ from npusim.data.files import FileError, check_place, taken, write
 from npusim.data.tensor import TensorSpec
 from npusim.reports.subject import trace_of
 from npusim.run.advice import Advice, advise
+from npusim.run.again import REFUSALS
 from npusim.trace import record
 from npusim.trace.record import Record
 
@@ -83,8 +84,9 @@ def advice_for(
     It is made again, from the shapes and types that the folder keeps. Unless *asked*, a long run is
     not.
     """
-    if found.accuracy is None or found.accuracy.kind is None:
-        return NO_KERNEL  # it may bear the name of an operator
+    is_own = found.accuracy is None or found.accuracy.kind is None  # whatever its name is
+    if is_own or found.op not in ops.names():
+        return NO_KERNEL
     if asked is None and trace_of(found).micro_ops > MOST_MICRO_OPS:
         return TOO_LONG
     arguments = {name: _argument(value) for name, value in found.facts["arguments"].items()}
@@ -92,18 +94,22 @@ def advice_for(
     if any(isinstance(arguments.get(name), TensorSpec) for name in seen):
         return NO_VALUES
     run = _again(found, arguments)
-    if run.time_us is None or not math.isclose(run.time_us, found.time_us or 0.0):
+    if run is None or run.time_us is None or not math.isclose(run.time_us, found.time_us or 0.0):
         return OTHER_TIMES
     return advise(run, progress)
 
 
-def _again(found: Record, arguments: dict[str, Any]) -> Run:
+def _again(found: Record, arguments: dict[str, Any]) -> Run | None:
+    """The run that *found* tells of; None where this npusim refuses it."""
     from npusim.run.call import Options, play
 
     l2 = found.facts["l2"]
     state = tuple(l2) if isinstance(l2, list) else l2
     options = Options(values=False, l2=state, icache=found.facts["icache"])
-    return play(found.op, (), arguments, found.device, options)
+    try:
+        return play(found.op, (), arguments, found.device, options)
+    except REFUSALS:
+        return None
 
 
 def _argument(value: Any) -> Any:

@@ -14,7 +14,7 @@ __all__ = ["processes"]
 
 @contextmanager
 def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """*jobs* processes that take calls; those that wait when the body ends are dropped.
+    """*jobs* processes that take calls; those that wait when the body fails are dropped.
 
     A script must keep its own calls below `if __name__ == "__main__"`, since each process imports
     it anew.
@@ -26,15 +26,15 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield pool
         except Exception:
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
         except BaseException:
             # Whoever ends this process does not want to wait for calls that are half done.
             for process in active_children():
                 if process not in others:
                     process.terminate()
+            pool.shutdown(cancel_futures=True)
             raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _end_with_parent() -> None:

@@ -198,7 +198,7 @@ class Run:
             "output": _to_json(without_values(self.output)),
             "template": self.template,
             "reason": self.reason,
-            "plan": asdict(self.plan) if self.plan else None,
+            "plan": _to_json(asdict(self.plan)) if self.plan else None,
             "time_us": self.time_us,
             "launch_us": self.launch_us,
             "cycles": self.cycles,
@@ -248,7 +248,12 @@ def _describe(output: Output) -> str:
 
 
 def _to_json(value: Any) -> Any:
-    """An argument or output without values, as numbers, strings, lists and dictionaries."""
+    """An argument, an output without values, or a part of a plan, as numbers, strings, lists and
+    dictionaries."""
+    if isinstance(value, dict):
+        return {str(name): _to_json(part) for name, part in value.items()}
+    if isinstance(value, range):
+        return [value.start, value.stop]
     if isinstance(value, tuple | list):
         return [_to_json(part) for part in value]
     if isinstance(value, TensorSpec):

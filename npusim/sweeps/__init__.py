@@ -17,14 +17,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
 from npusim.run.call import Options
-from npusim.sweeps.cells import Arguments, Chip, Settings, cells_of
+from npusim.sweeps.cells import Arguments, Cell, Chip, Settings, cells_of
 from npusim.sweeps.errors import SweepError
 from npusim.sweeps.journal import journal_at
 from npusim.sweeps.playing import Outcome, played
@@ -62,49 +62,66 @@ def sweep(
     of the chips as :func:`npusim.devices.changed` does, each to one value or to several in turn.
     *l2*, *icache*, *engine* and *cache* are those of :func:`npusim.run`.
 
-    The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes of this
-    machine, one a processor unless told; 1 does all in this process. None of this changes a row.
-    With processes a script must keep its own calls below `if __name__ == "__main__"`. *resume*
-    names a file for what is done: if the sweep is interrupted, the same call goes on from there.
-    The file stays until its owner removes it. *progress* is called with "cells" and a share.
+    The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes, one a
+    processor unless told; 1 does all in this process. None of this changes a row. With processes a
+    script must keep its own calls below `if __name__ == "__main__"`. *resume* names a file for what
+    is done, from which the same call goes on; its owner removes it. *progress* hears of "cells".
 
     Raises SweepError for what is no sweep, a file of another one, and workers that are lost; what
-    :func:`npusim.run` raises for a call that none of the cells can make, ValueError for an unknown
-    operator or chip.
+    :func:`npusim.run` raises for a call that no cell can make, and for an unknown operator or chip.
     """
     chips = [device] if isinstance(device, str | os.PathLike | DeviceSpec) else list(device)
     over, settings = dict(over or {}), dict(settings or {})
     _check(over, settings, jobs)
     options = Options(values=False, l2=l2, icache=icache, engine=engine, cache=cache)
     cells = cells_of(op, call, over, chips, template, settings, options)
+    rows = _rows(cells, executor, jobs or os.cpu_count() or 1, resume, progress)
+    return Sweep(op, tuple(settings), tuple(over), rows)
+
+
+def _rows(
+    cells: Sequence[Cell],
+    executor: Executor | None,
+    jobs: int,
+    resume: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> tuple[Row, ...]:
+    """Each cell with what came of it."""
     keys = [None if cell.call is None else cell.call.key() for cell in cells]
+    done = _done(cells, keys, executor, jobs, resume, progress)
+    return tuple(
+        Row(cell, Outcome(error=cell.refusal) if key is None else done[key])
+        for key, cell in zip(keys, cells, strict=True)
+    )
+
+
+def _done(
+    cells: Sequence[Cell],
+    keys: Sequence[str | None],
+    executor: Executor | None,
+    jobs: int,
+    resume: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> dict[str, Outcome]:
+    """What comes of each call, by its key; equal calls are made once."""
+    every = {key: cell.call for key, cell in zip(keys, cells, strict=True) if key and cell.call}
     with ExitStack() as stack:
-        path = None if resume is None else Path(resume)
         kept = None
-        if path is not None:
+        if resume is not None:
+            path = Path(resume)
             kept = stack.enter_context(journal_at(path, [key or "" for key in keys]))
         done = {} if kept is None else dict(kept.done)
-        work = {
-            key: cell.call
-            for key, cell in zip(keys, cells, strict=True)
-            if key is not None and cell.call is not None and key not in done
-        }
-        total = len({key for key in keys if key is not None})
+        work = {key: call for key, call in every.items() if key not in done}
         if progress is not None:
-            progress("cells", 1 - len(work) / max(total, 1))
-        for number, (key, outcome) in enumerate(
-            played(work, executor, jobs or os.cpu_count() or 1), 1
-        ):
+            progress("cells", 1 - len(work) / max(len(every), 1))
+        answers = stack.enter_context(closing(played(work, executor, jobs)))
+        for number, (key, outcome) in enumerate(answers, 1):
             done[key] = outcome
             if kept is not None:
                 kept.add(key, outcome)
             if progress is not None:
-                progress("cells", 1 - (len(work) - number) / max(total, 1))
-    rows = tuple(
-        Row(cell, Outcome(error=cell.refusal) if key is None else done[key])
-        for key, cell in zip(keys, cells, strict=True)
-    )
-    return Sweep(op, tuple(settings), tuple(over), rows)
+                progress("cells", 1 - (len(work) - number) / len(every))
+    return done
 
 
 def _check(over: Mapping[str, Any], settings: Mapping[str, Any], jobs: int | None) -> None:

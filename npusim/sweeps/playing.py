@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    wait,
-)
+from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, replace
 from itertools import islice
+from queue import SimpleQueue
+from time import monotonic
 
 from npusim.check.hazards import HazardError
 from npusim.data.errors import DocumentWarning, OpError
@@ -55,6 +50,8 @@ Answer = tuple[bytes, Outcome]
 IN_FLIGHT = 1024
 """Calls that an executor is handed at once: more than most clusters have threads."""
 BATCH = 16
+ALONE_S = 2.0
+"""About what a process takes to start: what is done by then is done without any."""
 TRIES = 3
 """Times that processes of this machine are started, where one ends that should not."""
 
@@ -92,17 +89,17 @@ Work = Mapping[str, Call]
 """Calls by their keys."""
 Pending = dict[Future[Answer], str]
 """What an executor has at hand, with the keys."""
-Outcomes = Iterator[tuple[str, Outcome]]
+Outcomes = Generator[tuple[str, Outcome], None, None]
 
 
 def played(work: Work, executor: Executor | None, jobs: int) -> Outcomes:
-    """The outcome of each call of *work*, as they come: by *executor*, or by *jobs* processes here.
+    """The outcome of each call of *work*, as they come: by *executor*, or by *jobs* processes here,
+    which start where the work takes longer than they do.
 
     Raises SweepError where workers are lost, or have another npusim.
     """
     if executor is not None:
         return _given(work.items(), executor)
-    jobs = min(jobs, len(work))
     return _in_processes(work, jobs) if jobs > 1 else _alone(work)
 
 
@@ -113,9 +110,17 @@ def _alone(work: Work) -> Outcomes:
 
 def _in_processes(work: Work, jobs: int) -> Outcomes:
     left = dict(work)
+    end_s = monotonic() + ALONE_S
+    for key, call in work.items():
+        if monotonic() > end_s:
+            break
+        del left[key]
+        yield key, timed(call)[1]
+    if not left:
+        return
     for _ in range(TRIES):
         try:
-            with processes(jobs) as pool:
+            with processes(min(jobs, len(left))) as pool:
                 for key, outcome in _by(pool, tuple(left.items()), {}):
                     del left[key]
                     yield key, outcome
@@ -145,16 +150,22 @@ def _given(work: Iterable[tuple[str, Call]], executor: Executor) -> Outcomes:
 
 def _by(executor: Executor, work: Iterable[tuple[str, Call]], pending: Pending) -> Outcomes:
     left = iter(work)
+    # Not `wait`, which holds the locks of all futures: interrupted in it, none would ever end.
+    finished: SimpleQueue[Future[Answer]] = SimpleQueue()
     while True:
         batch = tuple(islice(left, min(BATCH, IN_FLIGHT - len(pending))))
         for key, call in batch:
-            pending[executor.submit(timed, call)] = key
+            future = executor.submit(timed, call)
+            pending[future] = key
+            future.add_done_callback(finished.put)
         if not pending:
             return
         # To hand all of them over may take long; what is done meanwhile is told at once.
-        patience_s = 0 if batch else None
-        for future in wait(pending, patience_s, FIRST_COMPLETED).done:
+        while pending and not (batch and finished.empty()):
+            future = finished.get()
             yield pending.pop(future), _answer(future)
+            if finished.empty():
+                break
 
 
 def _answer(future: Future[Answer]) -> Outcome:

@@ -65,7 +65,7 @@ class _Kept:
     """What the command line asks to be kept of a script: a trace, a report, both or nothing."""
 
     def __init__(self, options: argparse.Namespace, device: str, words: list[str]) -> None:
-        self._device, self._force = device, options.force
+        self._device, self._force, self._is_quiet = device, options.force, options.quiet
         # A script may go elsewhere.
         self._trace = Path(options.trace).absolute() if options.trace else None
         self._report = Path(options.report).absolute() if options.report else None
@@ -109,11 +109,18 @@ class _Kept:
                 trace.write(self._events, self._trace, self._device, force=self._force)
             if self._report is not None and self._recording is not None:
                 self._recording.__exit__()
-                model.write(self._recording.run, self._report, model.kind(), force=self._force)
+                run = self._recording.run
+                names = model.write(run, self._report, model.kind(), force=self._force)
+                self._tell(f"wrote {names[0]} and {len(names) - 1} more to {self._report}")
         except (FileError, FolderError) as error:
             _tell(str(error))
             if not has_failed:
                 sys.exit(1)
+
+    def _tell(self, message: str) -> None:
+        if not self._is_quiet:
+            sys.stdout.flush()
+            _tell(message)
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -250,6 +250,15 @@ def test_a_folder_of_others_is_left_as_it_is(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["sweep.json"]
 
 
+AT_ONCE = """
+from npusim.cli import main
+from npusim.sweeps import playing
+playing.ALONE_S = -1.0
+main()
+"""
+"""The command, whose processes start however little there is to do."""
+
+
 @pytest.mark.parametrize(
     ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1"), (signal.SIGKILL, "2")]
 )
@@ -257,7 +266,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, jo
     words = (*OP, "-d", "A2", *REST, "-i", "input=spec:{1..80}x256:float16", "-o", "out")
     partial = tmp_path / "out.partial"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "npusim", *words, "-j"]
+    command = [sys.executable, "-c", AT_ONCE, *words, "-j"]
     with subprocess.Popen(
         [*command, jobs], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     ) as process:

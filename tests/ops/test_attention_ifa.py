@@ -251,12 +251,12 @@ ROWS = [
     Row({"key_antiquant_scale": SCALE.astype(BF16)}, "key_antiquant_scale must be float16 with "
         "key_antiquant_mode 0 and a query of float16, not bfloat16; convert it", {}, NEW),
     Row({"key_antiquant_scale": SCALE.T.copy()}, "key_antiquant_scale must have shape (1,), (1, 2, "
-        "32) or (2, 32) with key_antiquant_mode 0 for input_layout BSND, not (32, 2); reshape it",
+        "32) or (2, 32) with key_antiquant_mode 0 and input_layout BSND, not (32, 2); reshape it",
         {}, NEW),
     Row({"antiquant_scale": SCALE} | ONE, "antiquant_scale must have shape (2,) or (2, 2, 32) with "
-        "antiquant_mode 0 for input_layout BSND, not (2, 32); reshape it", {}, NEW),
+        "antiquant_mode 0 and input_layout BSND, not (2, 32); reshape it", {}, NEW),
     Row(TOKENS | {f"{x}_antiquant_scale": np.ones((2, 8), np.float32) for x in ("key", "value")},
-        "key_antiquant_scale must have shape (1, 2, 9) or (2, 9) with key_antiquant_mode 1 for "
+        "key_antiquant_scale must have shape (1, 2, 9) or (2, 9) with key_antiquant_mode 1 and "
         "input_layout BSND, not (2, 8); reshape it", {}, NEW),
     Row({"key": BASE["key"].astype(F16)}, "key must be int8 with key_antiquant_scale, not float16; "
         "convert it", {}, NEW),
@@ -271,7 +271,7 @@ ROWS = [
         "what its kernel returns is not known; leave it out", {}, NEW, Code.UNSUPPORTED),
     Row({"query": np.ones((2, 3, 4, 32), F16), "actual_seq_lengths": [3, 3]}, "query must have one "
         "token a request with key of int8, not 3: the kernel that takes more is not simulated; "
-        "pass key and value of float16", {}, NEW, Code.UNSUPPORTED),
+        f"pass key and value of float16, and no scales, to {OP}", {}, NEW, Code.UNSUPPORTED),
     Row({"query": np.ones((2, 4, 32), F16), "input_layout": "TND", "actual_seq_lengths": [1, 2],
          "actual_seq_lengths_kv": [4, 9]}
         | {x: np.ones((9, 2, 32), np.int8) for x in ("key", "value")}

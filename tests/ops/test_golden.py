@@ -336,6 +336,13 @@ CASES = [
         | {"antiquant_scale": TensorSpec((2, 32), "float16")}, 3,
     ),
     Case(
+        "npu_incre_flash_attention", "pages",
+        (TensorSpec((2, 1, 64), "bfloat16"), *[TensorSpec((3, 32, 32), "int8")] * 2), (A2,),
+        {"num_heads": 2, "num_key_value_heads": 1, "scale_value": 0.5, "block_size": 32}
+        | {"block_table": TensorSpec((2, 2), "int32"), "actual_seq_lengths": [40, 7]}
+        | {"antiquant_scale": TensorSpec((2,), "bfloat16")}, 3,
+    ),
+    Case(
         "npu_anti_quant", "by_column",
         (TensorSpec((2, 40), "int8"), TensorSpec((40,), "float32")), ALL,
     ),

@@ -129,6 +129,14 @@ CALLS: dict[str, dict[str, Any]] = {
         "sparse_mode": 3,
     },
     "npu_group_quant": {"x": ones(4, 16), "scale": ones(1, 16), "group_index": np.array([4])},
+    "npu_incre_flash_attention": {
+        "query": ones(4, 1, 64),
+        "key": ones(4, 3, 32, dtype=np.int8),
+        "value": ones(4, 3, 32, dtype=np.int8),
+        "antiquant_scale": ones(2, 32),
+        "num_heads": 2,
+        "num_key_value_heads": 1,
+    },
     "npu_moe_finalize_routing": {
         "expanded_permuted_rows": ones(4, 16),
         "skip1": None,

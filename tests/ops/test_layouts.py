@@ -128,6 +128,25 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
         | dict.fromkeys(("key_antiquant_scale", "value_antiquant_scale"), ones(1, dtype=F16)),
     ),
+    "attention, int8 alone": (
+        "npu_incre_flash_attention",
+        dict.fromkeys(("key", "value"), ones(1, N, 2 * N, dtype=np.int8))
+        | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
+        | {"antiquant_scale": ones(2, 2 * N, dtype=F16)},
+    ),
+    "attention, int8, one tensor of scales": (
+        "npu_fused_infer_attention_score",
+        dict.fromkeys(("key", "value"), ones(1, N, 2 * N, dtype=np.int8))
+        | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
+        | {"antiquant_scale": ones(2, 1, N), "antiquant_mode": 1},
+    ),
+    "attention, int8 alone, pages": (
+        "npu_incre_flash_attention",
+        dict.fromkeys(("key", "value"), ones(1, 2 * N, 2 * N, dtype=np.int8))
+        | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
+        | {"antiquant_scale": ones(2, dtype=F16), "actual_seq_lengths": [N]}
+        | {"block_table": np.array([[0]], np.int32), "block_size": 2 * N},
+    ),
     "attention, second version": ("npu_fused_infer_attention_score_v2", ATTENTION_V2),
     "attention, second version, pages": (
         "npu_fused_infer_attention_score_v2",

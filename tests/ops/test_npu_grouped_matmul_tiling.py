@@ -65,6 +65,37 @@ def test_a_tile_fills_l0c_and_its_loads_fill_l1(rows: int, dtype: str, wanted: A
     assert plan(many).tile.m == found.m
 
 
+@pytest.mark.parametrize(
+    ("tuning", "output", "sizes", "wanted"),
+    [
+        (128, "float16", (512, 512), (128, 256, 128, 4, 4)),
+        (129, "float16", (512, 512), (256, 128, 128, 4, 4)),
+        (256, "float16", (512, 512), (256, 128, 128, 4, 4)),
+        (257, "float16", (512, 512), (128, 256, 128, 4, 4)),
+        (128, "int32", (7168, 2048), (256, 128, 128, 4, 4)),
+        (128, "int32", (7168, 512), (128, 256, 128, 4, 4)),
+    ],
+)
+def test_tiles_are_high_for_the_rows_that_tuning_config_tells(
+    tuning: int, output: str, sizes: tuple[int, int], wanted: Any
+) -> None:
+    given: dict[str, Any] = {"tuning_config": [tuning], "output_dtype": output}
+    if output == "int32":
+        p = problem([300, 300], *sizes, "int8", **given)
+    else:
+        p = half_of([300, 300], *sizes, **given)
+    found = plan(p).tile
+    assert (found.m, found.n, found.k, found.steps_a, found.steps_b) == wanted
+
+
+def test_one_group_of_few_rows_starts_no_more_cores_than_it_needs() -> None:
+    """30 blocks of columns take two waves, with 15 cores as with 24."""
+    cores = [plan(half_of(rows, 512, 256 * 30, tuning_config=tuning)).block_dim
+             for rows, tuning in (([300], [256]), ([300], [257]), ([300], None), ([9, 9], [9]))
+             ]  # fmt: skip
+    assert cores == [15, 24, 24, 24]
+
+
 def test_310p_takes_larger_tiles_row_after_row() -> None:
     chip = devices.load("ascend310p3")
     groups = np.array([1600, 10])

@@ -152,6 +152,11 @@ def test_a_run_of_nothing_is_told_too() -> None:
         "A takes 0.00 us on Ascend910B2 (net.py), B 37.5 us on Ascend910B2 (net.py): "
         "B takes no multiple of the time of A"
     )
+    assert model.headline_of_two(nothing, small())[1:] == [
+        "A: 0 of 0 kernels timed",
+        "B: 6 of 8 kernels timed; not timed: 2 x aten.pow.Tensor_Scalar",
+        "not the same is missing from both: B alone 2 x aten.pow.Tensor_Scalar",
+    ]
 
 
 # ---- two runs ----
@@ -181,6 +186,14 @@ def test_two_runs_are_held_against_each_other() -> None:
     roles = {row[0]: row[1:4] for row in found["roles"].rows}
     assert roles["root.layers.*.up"] == (20.0, 12.0, 0.6)
     assert roles["outside modules"] == (2.5, 2.5, 1.0)
+
+
+def test_what_one_run_alone_misses_is_told() -> None:
+    a, b = run_of((NORM, "", 0), missing=3), run_of((NORM, "", 0), missing=1)
+    last = model.headline_of_two(a, b)[-1]
+    assert last == "not the same is missing from both: A alone 2 x aten.pow.Tensor_Scalar"
+    last = model.headline_of_two(b, a)[-1]
+    assert last == "not the same is missing from both: B alone 2 x aten.pow.Tensor_Scalar"
 
 
 def test_modules_of_other_classes_are_found_again() -> None:

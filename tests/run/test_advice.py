@@ -14,10 +14,11 @@ from chips import THREE
 
 import npusim
 from npusim import Run, TensorSpec
+from npusim.devices.settings import changed
 from npusim.reports.advice import NOTHING, section
 from npusim.reports.causes import causes
 from npusim.run.advice import MIN_GAIN, Advice, advise
-from npusim.run.advice.what_if import TIMES, faster
+from npusim.run.advice.what_if import TIMES, settings
 from npusim.run.page import (
     NO_KERNEL,
     NO_VALUES,
@@ -113,7 +114,8 @@ def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
             )
         else:
             (cause,) = (it.cause for it in causes(made) if each.text.startswith(it.words))
-            chip = faster(made.device, cause, TIMES)
+            assert each.settings == settings(made.device, cause, TIMES)
+            chip = changed(made.device, each.settings)
             again = npusim.run(made.call.op, **made.call.arguments, device=chip)
         assert again.time_us == pytest.approx(each.after_us)
 
@@ -245,6 +247,9 @@ def test_what_a_folder_does_not_keep_is_said(
     plain = recorded(advised("weight of int8")[0], tmp_path / "c")
     other = replace(plain, facts=plain.facts | {"time_us": 1.0})
     assert advice_for(other, None) == OTHER_TIMES
+    refused = plain.facts | {"arguments": plain.facts["arguments"] | {"template": "none"}}
+    assert advice_for(replace(plain, facts=refused), None) == OTHER_TIMES
+    assert advice_for(replace(plain, facts=plain.facts | {"op": "<b>"}), None) == NO_KERNEL
     monkeypatch.setattr(sys.modules["npusim.run.page"], "MOST_MICRO_OPS", 10)
     assert advice_for(plain, None) == TOO_LONG
     assert isinstance(advice_for(plain, True), list)

@@ -119,16 +119,27 @@ def test_an_operator_that_does_not_exist(op: Any, hint: str) -> None:
         run(op, *CALL, device="ascend910b2")
 
 
-@pytest.mark.parametrize("name", ["npu_incre_flash_attention", "npu_prompt_flash_attention"])
-def test_an_operator_whose_kernel_is_not_there_names_another(name: str) -> None:
-    kernel = {"incre": "IncreFlashAttention", "prompt": "PromptFlashAttention"}[name.split("_")[1]]
+def test_an_operator_whose_kernel_is_not_there_names_another() -> None:
     message = (
-        f"ops: {name} must be modelled, but is not; call npu_fused_infer_attention_score on Atlas "
-        f"A2 or A3, whose kernels are not {kernel}, with scale for scale_value and "
-        f"actual_seq_lengths_kv for keys"
+        "ops: npu_prompt_flash_attention must be modelled, but is not; call "
+        "npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
+        "PromptFlashAttention, with scale for scale_value, and take the first of its two outputs"
     )
+    query = TensorSpec((1, 8, 164, 128), "float16")
+    call = {"num_heads": 8, "input_layout": "BNSD"}
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        run(name, device="Atlas A2")
+        run(
+            "npu_prompt_flash_attention",
+            query,
+            query,
+            query,
+            **call,
+            scale_value=0.1,
+            device="Atlas A2",
+        )
+    other = "npu_fused_infer_attention_score"
+    found = run(other, query, query, query, **call, scale=0.1, device="Atlas A2")
+    assert next(iter(found.outputs.values())).shape == query.shape
 
 
 def test_a_device_that_does_not_exist() -> None:
@@ -494,6 +505,15 @@ def test_repr() -> None:
     assert repr(result) == (f"<npu_quantize on ascend910b2: int8 (2, 40), {result.time_us:.2f} us>")
     result = run("npu_quantize", *CALL, device="ascend910b2", values=False, timing=False)
     assert repr(result) == "<npu_quantize on ascend910b2: int8 (2, 40), not timed>"
+
+
+def test_ranges_of_a_plan_are_their_ends_in_json() -> None:
+    table = TensorSpec((64, 128), "float16")
+    result = run("embedding", table, np.arange(8), device="ascend910b2")
+    assert result.plan is not None
+    found = json.loads(json.dumps(result.to_json()))["plan"]
+    (first, *_), *_ = found["runs_of_core"]
+    assert (found["rows_per_store"] > 0, first) == (True, [0, 1])
 
 
 def test_what_a_run_holds_is_shown_in_a_line() -> None:

@@ -170,16 +170,32 @@ def test_threads_give_the_same_bytes(expected: str) -> None:
         assert swept(executor=pool).to_csv() == expected
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes start however little there is to do."""
+    monkeypatch.setattr(playing, "ALONE_S", -1.0)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_processes_give_the_same_bytes(expected: str) -> None:
     assert swept(jobs=2).to_csv() == expected
     with processes(1) as pool:
         assert swept(executor=pool).to_csv() == expected
 
 
+def test_what_is_soon_done_starts_no_process(
+    monkeypatch: pytest.MonkeyPatch, expected: str
+) -> None:
+    monkeypatch.setattr(playing, "ALONE_S", 1000.0)
+    monkeypatch.setattr(playing, "processes", None)
+    assert swept(jobs=2).to_csv() == expected
+
+
 def test_answers_in_any_order_give_the_same_bytes(expected: str) -> None:
     assert swept(executor=Late()).to_csv() == expected
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_killed_process_of_this_machine_is_replaced(expected: str) -> None:
     from multiprocessing import active_children
 
@@ -212,6 +228,7 @@ def test_an_executor_that_breaks_is_told_in_a_line() -> None:
     )
 
 
+@pytest.mark.usefixtures("at_once")
 def test_processes_that_are_killed_again_and_again_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -183,7 +183,8 @@ def test_a_report_is_left_in_a_new_folder(tmp_path: Path) -> None:
         ("Sequential.0", "matmul"),
         ("Sequential.1", "relu"),
     ]
-    told = ran.stderr.splitlines()[1]
+    _, wrote, told, *_ = ran.stderr.splitlines()
+    assert wrote == f"npusim: wrote report.html and 10 more to {tmp_path}/out"
     assert told.startswith(f"npusim: {run.time_us:.2f} us simulated in 2 launches; ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.py", "out"]
 

@@ -72,9 +72,10 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "it would need a kernel of its own: write it with torch's own operations",
         ),
         (
-            "npu_incre_flash_attention",
+            "npu_prompt_flash_attention",
             "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
-            "IncreFlashAttention, with scale for scale_value and actual_seq_lengths_kv for keys",
+            "PromptFlashAttention, with scale for scale_value, and take the first of its two "
+            "outputs",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
         (

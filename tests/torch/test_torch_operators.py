@@ -150,6 +150,37 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
+    "attention to int8": (
+        "npu_incre_flash_attention",
+        {
+            "query": half(2, 1, 4 * 32),
+            "key": torch.randint(-128, 128, (2, 9, 2 * 32), dtype=torch.int8),
+            "value": torch.randint(-128, 128, (2, 9, 2 * 32), dtype=torch.int8),
+            "antiquant_scale": half(2, 2 * 32),
+            "actual_seq_lengths": [9, 7],
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale_value": 0.125,
+        },
+        {},
+    ),
+    "attention to int8, scales of tokens": (
+        "npu_fused_infer_attention_score",
+        {
+            "query": half(2, 4, 1, 32),
+            "key": torch.randint(-128, 128, (2, 2, 9, 32), dtype=torch.int8),
+            "value": torch.randint(-128, 128, (2, 2, 9, 32), dtype=torch.int8),
+            "key_antiquant_scale": torch.rand(2, 9),
+            "value_antiquant_scale": torch.rand(2, 9),
+            "key_antiquant_mode": 1,
+            "value_antiquant_mode": 1,
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "scale": 0.125,
+            "input_layout": "BNSD",
+        },
+        {},
+    ),
     "attention, second version": (
         "npu_fused_infer_attention_score_v2",
         {

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands import completion
 from npusim.cli.commands.run import (
     Attributes,
     CacheOption,
@@ -41,7 +42,13 @@ Words = Annotated[
 ]
 Devices = Annotated[
     list[str],
-    typer.Option("--device", "-d", metavar="NAME,...", help="Chips, by name or file."),
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME,...",
+        help="Chips, by name or file.",
+        autocompletion=completion.devices,
+    ),
 ]
 Template = Annotated[
     str | None,

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import INT32, DType
+from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import Operand
 from npusim.isa import BLOCK_BYTES
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 
-__all__ = ["Problem", "Side", "checked", "tokens_of"]
+__all__ = ["Problem", "Side", "caches_of", "checked", "tokens_of"]
 
 KINDS = ("key", "value")
 
@@ -80,6 +81,34 @@ def tokens_of(
         f"value must have the tokens and heads of key, {k.shape[:2]}, not {v.shape[:2]}; "
         f"pass the same tokens",
     )
+    return k, v
+
+
+def caches_of(
+    contract: Contract,
+    key_cache: Any,
+    value_cache: Any,
+    element: DType,
+    layouts: tuple[str, ...] = ("ND", "FRACTAL_NZ"),
+) -> tuple[Operand, Operand]:
+    """Both caches, of the type of the tokens and in one layout of *layouts*."""
+    given = (("key_cache", key_cache), ("value_cache", value_cache))
+    k, v = (
+        contract.matrix(name, cache, (element,), f" like key, {element.name}", layouts)
+        for name, cache in given
+    )
+    contract.require(
+        k.spec.layout == v.spec.layout,
+        f"value_cache must have the layout of key_cache, {k.spec.layout}, not {v.spec.layout}; "
+        f"pass one of them through npu_format_cast",
+    )
+    for cache in (k, v):
+        block_size = cache.shape[-2]
+        contract.require(
+            k.spec.layout == "ND" or block_size % FRACTAL_ROWS == 0,
+            f"{cache.name} must have blocks of a multiple of {FRACTAL_ROWS} tokens in FRACTAL_NZ, "
+            f"not {block_size}; choose other blocks",
+        )
     return k, v
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.data.tensor import Tensor
 
-__all__ = ["written"]
+__all__ = ["with_tokens", "written"]
 
 
 def written(cache: Array, tokens: Array, slots: Array, *, is_nz: bool) -> Array:
@@ -25,3 +26,12 @@ def written(cache: Array, tokens: Array, slots: Array, *, is_nz: bool) -> Array:
     blocks, offsets = np.divmod(places, block_size)
     result[blocks, :, offsets, :] = numbers.reshape(-1, fractals, lanes)
     return result
+
+
+def with_tokens(
+    cache: Array | Tensor, tokens: Array, slots: Array, *, is_nz: bool
+) -> Array | Tensor:
+    """The same for a cache in FRACTAL_NZ as well, which stays so."""
+    if not isinstance(cache, Tensor):
+        return written(cache, tokens, slots, is_nz=is_nz)
+    return Tensor.of(written(cache.numpy(), tokens, slots, is_nz=is_nz), cache.spec.layout)

@@ -17,6 +17,7 @@ from npusim.ops._contract import Contract, listed
 
 __all__ = ["BOTH", "OPTIONS", "antiquant_of", "check_call", "scale_operands"]
 
+OP = "npu_fused_infer_attention_score"
 BOTH, APART = "antiquant_scale", ("key_antiquant_scale", "value_antiquant_scale")
 OFFSETS = ("antiquant_offset", "key_antiquant_offset", "value_antiquant_offset")
 MODES = {BOTH: "antiquant_mode"} | {f"{x}_{BOTH}": f"{x}_antiquant_mode" for x in ("key", "value")}
@@ -32,7 +33,7 @@ def scale_operands(contract: Contract, options: dict[str, Any], query: Operand) 
     """The scales of *options*, each checked by itself: one for both, two, or none."""
     names = [name for name in (BOTH, *APART) if options.get(name) is not None]
     for name, of_mode in MODES.items():
-        if name in options and name not in names:
+        if of_mode in options and name not in names:
             given = contract.integer(of_mode, options[of_mode])
             contract.require(
                 given == 0, f"{of_mode} must be 0 without {name}, not {given}; pass {name} too"
@@ -44,7 +45,8 @@ def scale_operands(contract: Contract, options: dict[str, Any], query: Operand) 
         f"{BOTH} must be given alone, or {listed(APART, 'and')} together, not "
         f"{listed(tuple(names), 'and')}; leave the others out, or pass what is missing",
     )
-    modes = {name: contract.integer(MODES[name], options[MODES[name]]) for name in names}
+    # npu_incre_flash_attention has no modes.
+    modes = {name: contract.integer(MODES[name], options.get(MODES[name], 0)) for name in names}
     for name, mode in modes.items():
         contract.require(
             mode in (0, 1),
@@ -61,7 +63,7 @@ def scale_operands(contract: Contract, options: dict[str, Any], query: Operand) 
     found = []
     for name, mode in modes.items():
         element = FLOAT32 if mode else query.element
-        when = f" with {MODES[name]} {mode} and a query of {query.spec.dtype}"
+        when = f" with{_mode(options, name)} a query of {query.spec.dtype}"
         found.append(contract.operand(name, options[name], (element,), when))
     return found
 
@@ -93,6 +95,12 @@ def _shapes(a: Attention, requests: int, room: int) -> dict[str, tuple[int, ...]
     return {"tensor": (), "channel": channels, "token": (requests, room)}
 
 
+def _mode(options: dict[str, Any], scale: str) -> str:
+    """What the mode of *scale* is, where the operator has it, before something else."""
+    mode = MODES[scale]
+    return f" {mode} {int(options[mode])} and" if mode in options else ""
+
+
 def _side(
     contract: Contract,
     scale: Operand,
@@ -101,9 +109,8 @@ def _side(
     a: Attention,
 ) -> Scales:
     """What *scale* is for, by its mode and its shape."""
-    mode = MODES[scale.name]
     kinds: tuple[Literal["tensor", "channel", "token"], ...] = ("tensor", "channel")
-    if options[mode]:
+    if options.get(MODES[scale.name]):
         kinds = ("token",)
     shapes: dict[tuple[int, ...], Literal["tensor", "channel", "token"]] = {}
     for kind in kinds:
@@ -113,8 +120,8 @@ def _side(
             shapes[each] = kind
     contract.require(
         scale.shape in shapes,
-        f"{scale.name} must have shape {listed(tuple(map(str, shapes)))} with {mode} "
-        f"{int(options[mode])} for input_layout {a.layout}, not {scale.shape}; reshape it",
+        f"{scale.name} must have shape {listed(tuple(map(str, shapes)))} with"
+        f"{_mode(options, scale.name)} input_layout {a.layout}, not {scale.shape}; reshape it",
     )
     tokens = wanted["token"][1]
     return Scales(scale.name, scale.element, shapes[scale.shape], 0, tokens)
@@ -132,7 +139,8 @@ def check_call(contract: Contract, a: Attention) -> None:
     contract.require(
         a.longest_query == 1,
         f"query must have one token a request with key of int8, not {a.longest_query}: the kernel "
-        f"that takes more is not simulated; pass key and value of {a.element.name}",
+        f"that takes more is not simulated; pass key and value of {a.element.name}, and no scales, "
+        f"to {OP}",
         Code.UNSUPPORTED,
     )
     contract.require(

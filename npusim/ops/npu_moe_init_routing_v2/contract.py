@@ -78,7 +78,8 @@ class Problem(_protocol.Problem):
         shape = (self.tokens, self.width, self.k) == (1, width, k)
         whole = self.active == range(experts) and self.element is BFLOAT16 and self.quantises
         scaled = self.scale is not None and self.scale.shape == (experts, width)
-        return shape and whole and scaled and self.has_counts and self.counts == PAIRS
+        counted = self.has_counts and self.counts == PAIRS
+        return shape and whole and scaled and counted and self.capacity is None
 
     def expert_keys(self) -> Array:
         """Of each choice the expert, or *experts* if it is not active: `(rows,)`.

@@ -41,7 +41,7 @@ def reference(
     scales = np.zeros(np.prod(shape), np.float32)
     if quant_mode == 1:
         is_one_token = _is_one_token(x, expert_idx, scale, (first, last)) and (
-            expert_tokens_num_flag and expert_tokens_num_type == 2
+            expert_tokens_num_flag and expert_tokens_num_type == 2 and drop_pad_mode == 0
         )
         factors = None if scale is None else scale[(experts[coming] - first) % len(scale)]
         new, scales[places] = _quantise(new, factors, is_one_token)

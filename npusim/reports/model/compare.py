@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from npusim.data.text import tally
 from npusim.reports.model import tables
-from npusim.reports.model.headline import coverage
+from npusim.reports.model.headline import coverage, not_timed
 from npusim.reports.model.sheets import Sheet
 from npusim.reports.model.tables import Total
 from npusim.reports.style import span_named
@@ -26,7 +27,13 @@ def headline_of_two(a: ModelRun, b: ModelRun) -> list[str]:
     times = [f"{span_named(run.time_us)} on {run.device} ({run.title})" for run in (a, b)]
     told = [f"A takes {times[0]}, B {times[1]}: B takes {ratio_named(_ratio(a.time_us, b.time_us))}"
             f" the time of A"]  # fmt: skip
-    return [*told, f"A: {coverage(a)}", f"B: {coverage(b)}"]
+    told += [f"A: {coverage(a)}", f"B: {coverage(b)}"]
+    missing = not_timed(a), not_timed(b)
+    if missing[0] == missing[1]:
+        return told
+    more = (missing[0] - missing[1], missing[1] - missing[0])
+    alone = [f"{letter} alone {tally(own)}" for letter, own in zip("AB", more, strict=True) if own]
+    return [*told, f"not the same is missing from both: {'; '.join(alone)}"]
 
 
 def _ratio(a_us: float, b_us: float) -> float | None:

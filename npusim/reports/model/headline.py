@@ -9,7 +9,7 @@ from npusim.reports.model.tables import by_work, total
 from npusim.reports.style import percent, size_named, span_named
 from npusim.trace.model import ModelRun
 
-__all__ = ["coverage", "headline"]
+__all__ = ["coverage", "headline", "not_timed"]
 
 
 def headline(run: ModelRun) -> list[str]:
@@ -37,13 +37,19 @@ def headline(run: ModelRun) -> list[str]:
 
 def coverage(run: ModelRun) -> str:
     """How many kernels of a card are timed, and which are not."""
-    counts: Counter[str] = Counter()
-    for each in run.not_timed:
-        counts[each.operator] += each.count
+    counts = not_timed(run)
     timed = len(run.launches)
     kernels = counted(timed + counts.total(), "kernel", "kernels")
     told = f"{timed} of {kernels} timed"
     return f"{told}; not timed: {tally(counts)}" if counts else told
+
+
+def not_timed(run: ModelRun) -> Counter[str]:
+    """Operation of torch -> how often it was not timed, where a card would run a kernel."""
+    counts: Counter[str] = Counter()
+    for each in run.not_timed:
+        counts[each.operator] += each.count
+    return counts
 
 
 def _bounds(run: ModelRun, time_us: float) -> str:

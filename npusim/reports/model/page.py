@@ -6,7 +6,6 @@ launches: thousands of launches are some tens of kilobytes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from npusim.reports import frame
 from npusim.reports.model import tables
 from npusim.reports.model.compare import compared, headline_of_two
-from npusim.reports.model.headline import headline
+from npusim.reports.model.headline import headline, not_timed
 from npusim.reports.model.sheets import Sheet, sheets
 from npusim.reports.model.tables import Total
 from npusim.reports.model.works import COLORS, WORKS, work_of
@@ -102,11 +101,8 @@ def _missing(run: ModelRun) -> str:
     """What is not timed, by name; the tree of modules tells where it is."""
     if not run.not_timed:
         return '<p class="note">Every kernel that a card would run is timed.</p>'
-    counts: Counter[str] = Counter()
-    for each in run.not_timed:
-        counts[each.operator] += each.count
     note = "A card would run these as kernels too; here they took no time, and are in no sum."
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ranked = sorted(not_timed(run).items(), key=lambda item: (-item[1], item[0]))
     return f'<p class="note">{note}</p>{table(["operator", "times"], ranked)}'
 
 

@@ -46,6 +46,7 @@ _NAMES = {
     "elementwise": (
         *("abs", "add", "axpy", "clamp", "div", "exp", "log", "maximum", "minimum", "mul", "neg"),
         *("reciprocal", "rsqrt", "sqrt", "sub", "where", "eq", "ge", "gt", "le", "lt", "ne"),
+        *("logical_and", "logical_not", "logical_or", "pow"),
     ),
     "copies and casts": (
         *("broadcast_to", "cast", "clone", "concat", "fill", "narrow", "permute"),

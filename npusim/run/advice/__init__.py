@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from npusim.devices.settings import changed
 from npusim.run.advice.change import Change
 from npusim.run.advice.others import attributes, launches, scales, templates
 from npusim.run.advice.rows import rows
@@ -42,6 +43,8 @@ class Advice:
     kind: Literal["change", "what if"]
     arguments: dict[str, Any] = field(default_factory=dict)
     """The arguments that differ, tensors as :class:`npusim.TensorSpec`; none for a what-if."""
+    settings: dict[str, float] = field(default_factory=dict)
+    """Of a what-if the numbers of the chip that differ, as `--set` takes them."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it has with the change, where they differ."""
     once_us: float | None = None
@@ -135,8 +138,9 @@ def _once(call: Call, change: Change) -> float | None:
 
 def _supposed(run: Run, call: Call, other: WhatIf) -> list[Advice]:
     assert run.time_us is not None
-    after = call.timed(device=other.device)
+    after = call.timed(device=changed(run.device, other.settings))
     if after is None or after.time_us is None:
         return []
-    found = Advice(other.text, other.change, run.time_us, after.time_us, "what if")
+    times = run.time_us, after.time_us
+    found = Advice(other.text, other.change, *times, "what if", settings=other.settings)
     return [found] if found.gain >= MIN_GAIN else []

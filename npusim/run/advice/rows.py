@@ -11,12 +11,21 @@ from npusim.reports import style
 from npusim.reports.causes import causes
 from npusim.reports.finish import finishes
 from npusim.run.advice.change import Change, resized
-from npusim.run.advice.weights import PRODUCTS
 from npusim.run.again import Call
 from npusim.run.result import Run
 
 __all__ = ["rows"]
 
+MATRICES = ("matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
+"""Products whose rows do not depend on each other; they are the last but one axis of the first."""
+ROWS = (
+    *("npu_add_rms_norm", "npu_add_rms_norm_dynamic_quant", "npu_add_rms_norm_quant"),
+    *("npu_anti_quant", "npu_dequant_swiglu_quant", "npu_dynamic_quant"),
+    *("npu_dynamic_quant_asymmetric", "npu_gelu", "npu_moe_gating_top_k"),
+    *("npu_moe_gating_top_k_softmax", "npu_quantize", "npu_rms_norm", "npu_swiglu"),
+    "npu_swiglu_quant",
+)
+"""Operators whose tokens do not depend on each other; they are the first axis."""
 MORE = (2, 4, 8, 16)
 """How many times as many rows are tried."""
 HARDLY = 1.1
@@ -29,11 +38,11 @@ MOST_LEFT = 1 / 8
 
 def rows(run: Run, call: Call) -> Iterator[Change]:
     """As many more rows as take hardly longer, or fewer, where few go over the edge of a tile."""
-    first = next(iter(ops.signature(call.operator).parameters), None)
-    x = call.arguments.get(first) if first is not None else None
-    if run.is_own_kernel or not isinstance(x, TensorSpec) or len(x.shape) < 2 or x.transposed:
+    first, *_ = ops.signature(call.operator).parameters
+    x = call.arguments[first]
+    if not _has_rows(run, call) or not isinstance(x, TensorSpec) or len(x.shape) < 2:
         return
-    axis = -2 if call.operator.name in PRODUCTS else 0
+    axis = -2 if call.operator.name in MATRICES else 0
     count = x.shape[axis]
     assert run.plan is not None
     cores = run.plan.block_dim
@@ -41,7 +50,7 @@ def rows(run: Run, call: Call) -> Iterator[Change]:
     for other in sorted({count * times for times in MORE} | fewer):
         if other == 0 or count * (1 - MOST_LEFT) > other or other == count:
             continue
-        for arguments in _with_rows(call, first or "", axis, other):
+        for arguments in _with_rows(call, first, axis, other):
             yield Change(
                 text=_idle(run) if other > count else f"{count} rows are no whole number of tiles",
                 change=f"pass {other} rows in one call, which hardly takes longer"
@@ -52,6 +61,17 @@ def rows(run: Run, call: Call) -> Iterator[Change]:
                 rows=(count, other),
                 most=HARDLY if other > count else None,
             )  # fmt: skip
+
+
+def _has_rows(run: Run, call: Call) -> bool:
+    """Whether a call is of rows, tokens or requests that could as well be more or fewer."""
+    name, given = call.operator.name, run.arguments
+    if run.is_own_kernel or name not in (*MATRICES, *ROWS) or given.get("group_index") is not None:
+        return False
+    tensors = [spec for spec in given.values() if isinstance(spec, TensorSpec)]
+    last = len(tensors[0].shape) - 1
+    along = (given[axis] for axis in ("axis", "dim") if axis in given)
+    return not tensors[0].transposed and all(axis in (-1, last) for axis in along)
 
 
 def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[dict[str, Any]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
+from npusim.devices.problems import ends
 from npusim.devices.schema import DeviceSpec
+from npusim.devices.settings import changed
 from npusim.reports import bounds, style
 from npusim.reports.causes import CAUSES, Bound, Known, causes
 from npusim.run.result import Run
@@ -30,7 +31,8 @@ class WhatIf:
 
     text: str
     change: str
-    device: DeviceSpec
+    settings: dict[str, float]
+    """The dotted keys of the chip's numbers that differ, and their values there."""
 
 
 def what_ifs(run: Run) -> Iterator[WhatIf]:
@@ -41,7 +43,7 @@ def what_ifs(run: Run) -> Iterator[WhatIf]:
         text = f"{bound.words} takes {share} of the time{_where(bound)}{_waits(run, bound)}"
         if " and " in bound.words:
             text = text.replace(" takes ", " take ", 1)
-        yield WhatIf(text, SUPPOSED, faster(run.device, bound.cause, TIMES))
+        yield WhatIf(text, SUPPOSED, settings(run.device, bound.cause, TIMES))
 
 
 def _where(bound: Bound) -> str:
@@ -62,18 +64,18 @@ def _waits(run: Run, bound: Bound) -> str:
 
 def faster(spec: DeviceSpec, cause: Known, factor: int) -> DeviceSpec:
     """*spec* with every number that *cause* depends on so many times as fast."""
-    tree = spec.model_dump()
-    _scale(tree, "", CAUSES[cause].numbers, factor)
-    return DeviceSpec.model_validate(tree)
+    return changed(spec, settings(spec, cause, factor))
 
 
-def _scale(tree: dict[str, Any], above: str, numbers: tuple[str, ...], factor: int) -> None:
-    for name, value in tree.items():
-        key = f"{above}{name}"
-        if isinstance(value, dict):
-            _scale(value, f"{key}.", numbers, factor)
-        elif value is not None and any(fnmatchcase(key, number) for number in numbers):
-            if key.endswith(GROWS) or "k_per_cycle" in key:
-                tree[name] = value * factor
-            else:
-                tree[name] = value // factor if isinstance(value, int) else value / factor
+def settings(spec: DeviceSpec, cause: Known, factor: int) -> dict[str, float]:
+    """What `--set` is told for that: the dotted keys of the numbers, and their values."""
+    found: dict[str, float] = {}
+    for key, value in ends(spec.model_dump(exclude={"sources"})):
+        name = ".".join(key)
+        if value is None or not any(fnmatchcase(name, each) for each in CAUSES[cause].numbers):
+            continue
+        if name.endswith(GROWS) or "k_per_cycle" in name:
+            found[name] = value * factor
+        else:
+            found[name] = value // factor if isinstance(value, int) else value / factor
+    return found

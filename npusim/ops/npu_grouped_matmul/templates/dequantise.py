@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.data.dtypes import INT8, INT32
+from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe
@@ -28,13 +28,11 @@ from npusim.ops.npu_grouped_matmul.templates.blocks import GroupedCube, sums_of
 from npusim.ops.npu_grouped_matmul.templates.epilogue import Epilogue
 from npusim.ops.npu_grouped_matmul.templates.plan import (
     Part,
-    base_tile,
     cores_of,
+    int8_tile,
     parts_of_cores,
     reason,
-    rows_of,
     single_columns,
-    table_bytes,
 )
 from npusim.ops.npu_grouped_matmul.templates.ring import (
     FILLED,
@@ -70,18 +68,18 @@ STATIC_K = 8192
 
 def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
     """Base tiles, and the chunks in which vector cores take them."""
-    base = base_tile(spec, INT8, rows_of(p), table_bytes=table_bytes(p, words=True))
+    base = int8_tile(spec, p)
     vector_cores = _vector_cores(p)
     k = max(group.k for group in p.groups)
     is_plain = not p.bias and p.act_type == 0 and vector_cores == 1
     is_static = base.m == MANY_ROWS and k <= STATIC_K and is_plain
     plan = MixedPlan(
-        block_dim=cores_of(spec),
+        block_dim=cores_of(spec, p),
         template="dequantise",
         reason=reason(p),
         is_mix=True,
         tile=base,
-        single_n=single_columns(p, base, cores_of(spec)),
+        single_n=single_columns(p, base, cores_of(spec, p)),
         ring=RING,
         vector_cores=vector_cores,
         chunk_rows=_chunk_rows(spec, p, base.m, base.n),

@@ -9,7 +9,7 @@ block are loaded anew for each is assumed.
 
 from __future__ import annotations
 
-from npusim.data.dtypes import INT8, INT32
+from npusim.data.dtypes import INT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe
 from npusim.isa.matrix import QuantMode
@@ -23,13 +23,11 @@ from npusim.ops.npu_grouped_matmul.templates.blocks import GroupedCube, sums_of
 from npusim.ops.npu_grouped_matmul.templates.plan import (
     Part,
     Plan,
-    base_tile,
     cores_of,
+    int8_tile,
     parts_of_cores,
     reason,
-    rows_of,
     single_columns,
-    table_bytes,
 )
 from npusim.ops.npu_grouped_matmul.templates.ring import tiles_of
 
@@ -38,13 +36,13 @@ __all__ = ["build", "tile"]
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Blocks of a base tile each, dealt out to all cube cores."""
-    base = base_tile(spec, INT8, rows_of(p), table_bytes=table_bytes(p, words=True))
+    base = int8_tile(spec, p)
     return Plan(
-        block_dim=cores_of(spec),
+        block_dim=cores_of(spec, p),
         template="fixpipe",
         reason=reason(p),
         tile=base,
-        single_n=single_columns(p, base, cores_of(spec)),
+        single_n=single_columns(p, base, cores_of(spec, p)),
     )
 
 

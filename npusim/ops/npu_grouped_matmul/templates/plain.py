@@ -38,7 +38,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Blocks of a base tile each, dealt out to all cube cores."""
     base = base_tile(spec, p.case.x, rows_of(p), table_bytes=table_bytes(p))
     return Plan(
-        block_dim=cores_of(spec),
+        block_dim=cores_of(spec, p),
         template="plain",
         reason=reason(p),
         is_mix=p.group_type == 2,

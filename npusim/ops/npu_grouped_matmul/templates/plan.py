@@ -13,7 +13,7 @@ from itertools import product
 from math import lcm
 from typing import NamedTuple
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import INT8, DType
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cube import BaseTile
@@ -26,6 +26,7 @@ __all__ = [
     "Plan",
     "base_tile",
     "cores_of",
+    "int8_tile",
     "parts_of_cores",
     "reason",
     "rows_of",
@@ -48,6 +49,9 @@ FEW_ROWS, LONG_ROW, MOST_COLUMNS, FULL_WAVE = 32, 2048, 1024, 0.95
 """Rows an expert up to which blocks of int8 are wider than a tile, columns from which on they are
 so in any case, their width then, and how full the last wave must be where tuning_config is given.
 """
+TALL_TUNING, TALL_TILE, TALL_WEIGHTS = (128, 256), (128, 128), ((7168, 2048), (7680, 2048))
+"""More rows an expert than the one and at most the other, as tuning_config tells them, have tiles
+of int8 that are higher than wide; columns and k of these; (k, n) that have them for fewer rows."""
 ROW_MAJOR_BLOCKS = 5
 """Up to so many blocks of rows a group's blocks follow each other row after row."""
 WINDOW = 8
@@ -85,20 +89,38 @@ def base_tile(
     *,
     width: int = WIDTH,
     table_bytes: int = 0,
+    k: int | None = None,
 ) -> BaseTile:
     """The tile for *rows* of x in all, *width* columns wide.
 
-    *table_bytes* of L1 are for bias and scales.
+    *table_bytes* of L1 are for bias and scales; *k* is what of it half of L0B takes, or less. What
+    a tile that is higher than wide leaves of L1 to the weight is assumed: what x does not take.
     """
-    k = align_down(PIECE_BYTES * 8 // (width * dtype.bits), 16)
+    k = k or align_down(PIECE_BYTES * 8 // (width * dtype.bits), 16)
     m = min(PIECE_BYTES * 8 // (k * dtype.bits), SUM_BYTES // (4 * width))
     m = min(m, align_up(rows, 16))
     room = (spec.cores["aic"].l1_bytes or 0) - table_bytes
-    share_b = WEIGHT_BYTES
-    share_a = share_b if m > width else room - share_b
+    share_a, share_b = room - WEIGHT_BYTES, WEIGHT_BYTES
+    if m > width:
+        share_a, share_b = share_b, share_a
     step_a = share_a // 2 // dtype.nbytes(m * k)
     step_b = share_b // 2 // dtype.nbytes(width * k)
     return BaseTile(m, width, k, *whole_steps(step_a, step_b))
+
+
+def int8_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
+    """The tile of int8 by int8: higher than wide where tuning_config tells of 129 to 256 rows.
+
+    Sums that stay int32 have such tiles for fewer rows, too, of weights of two shapes.
+    """
+    tables = table_bytes(p, words=True)
+    told = p.tuning[0] if p.tuning else 0
+    sizes = p.weight_shape(0)
+    is_listed = 0 < told <= TALL_TUNING[0] and not p.scale and sizes in TALL_WEIGHTS
+    if TALL_TUNING[0] < told <= TALL_TUNING[1] or is_listed:
+        width, k = TALL_TILE
+        return base_tile(spec, INT8, rows_of(p), width=width, k=k, table_bytes=tables)
+    return base_tile(spec, INT8, rows_of(p), table_bytes=tables)
 
 
 def whole_steps(a: int, b: int) -> tuple[int, int]:
@@ -132,7 +154,7 @@ def single_columns(p: Problem, tile: BaseTile, cores: int) -> int:
     if p.tuning and p.tuning[0]:
         rows = experts * ceil_div(p.tuning[0], tile.m)
         if rows * ceil_div(n, tile.n) > cores:
-            return _filling(n, rows, cores, tile.n)
+            return _filling(n, rows, cores, WIDTH)
     elif p.rows <= FEW_ROWS * experts and (not p.trans_weight or n >= LONG_ROW):
         widths = range(MOST_COLUMNS, tile.n - 1, -tile.n)
         if n >= LONG_ROW:
@@ -157,9 +179,17 @@ def _wave(blocks: int, cores: int) -> float:
     return blocks / align_up(blocks, cores)
 
 
-def cores_of(spec: DeviceSpec) -> int:
-    """All cube cores start, even where fewer have work."""
-    return spec.cores["aic"].count
+def cores_of(spec: DeviceSpec, p: Problem | None = None) -> int:
+    """All cube cores start, even where fewer have work.
+
+    Of a call *p* with one group of at most 256 rows, as tuning_config tells, as many do as its
+    blocks of columns need for the same number of waves.
+    """
+    cores = spec.cores["aic"].count
+    if p is None or p.experts > 1 or not p.tuning or not 0 < p.tuning[0] <= TALL_TUNING[1]:
+        return cores
+    blocks = ceil_div(p.weight_shape(0)[1], WIDTH)
+    return ceil_div(blocks, ceil_div(blocks, cores))
 
 
 def reason(p: Problem) -> str:
