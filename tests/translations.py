@@ -25,11 +25,13 @@ CHINESE = {"README.md": "README.zh-CN.md"} | {
 
 PIECE = re.compile(r"^```.*?^```$|(?:^(?!```)[^\n]*\S[^\n]*(?:\n|\Z))+", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
-LINK = re.compile(r"\]\((?![a-z]+:)([^)]+)\)")
-ADDRESS = re.compile(r"\]\(([^)]+)\)")
-UNITS = {"字节": "byte", "bytes": "byte", "位": "bit", "bits": "bit", "B": "billion"} | {
-    "个周期": "cycle", "cycles": "cycle"
+LINK = re.compile(r"\]\(([^)]+)\)")
+UNITS = {
+    "字节": "byte", "bytes": "byte", "位": "bit", "bits": "bit",
+    "个周期": "cycle", "cycles": "cycle", "B": "billion",
 }  # fmt: skip
+"""Units that are written in several ways -> the one that is compared."""
+
 NUMBER = re.compile(
     r"(?<![\w.])(-?\d+(?:,\d{3})*(?:\.\d+)?)(?:[ -]?(%|us|Ki?B|MiB|Gi?B|Tflop/s|billion|B|bytes?"
     r"|bits?|cycles?|字节|个周期|位(?!置)|亿|万)(?!\w)|(?!\w))",
@@ -40,7 +42,7 @@ NUMBER = re.compile(
 ORDINAL = re.compile(r"(第 \d+ )位")
 """The place of a bit, which is no number of bits."""
 
-WORDS = re.compile(r"[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}[^A-Za-z]+[A-Za-z]{2,}")
+WORDS = re.compile(r"[A-Za-z]{3,}[^A-Za-z]+[A-Za-z]{3,}[^A-Za-z]+[A-Za-z]{3,}")
 
 
 class Piece(NamedTuple):
@@ -61,21 +63,8 @@ class Piece(NamedTuple):
 
 def pieces(text: str) -> list[Piece]:
     """Those of a page, in their order."""
-    found = []
-    for match in PIECE.finditer(text):
-        for one in _apart(match[0].rstrip("\n"), match.start()):
-            found.append(one)
-    return found
-
-
-def _apart(text: str, start: int) -> Iterator[Piece]:
-    """A heading ends with its line, even if no empty line follows."""
-    line, _, rest = text.partition("\n")
-    if text.startswith("#") and rest:
-        yield Piece(_kind(line), line, start, start + len(line))
-        yield from _apart(rest, start + len(line) + 1)
-    else:
-        yield Piece(_kind(text), text, start, start + len(text))
+    found = [(match[0].rstrip("\n"), match.start()) for match in PIECE.finditer(text)]
+    return [Piece(_kind(piece), piece, start, start + len(piece)) for piece, start in found]
 
 
 def _kind(text: str) -> str:
@@ -98,16 +87,20 @@ def rows(table: str) -> list[list[str]]:
     ]
 
 
-def counterpart(page: str, link: str) -> str:
-    """Where *link* of the English *page* must lead on the Chinese one, as a path from the root."""
-    target = normpath(Path(page).parent / link)
+def links(text: str, folder: Path) -> Counter[str]:
+    """Where *text* of a page in *folder* leads: paths from the root, and addresses."""
+    return Counter(link if ":" in link else normpath(folder / link) for link in LINK.findall(text))
+
+
+def in_chinese(found: Counter[str]) -> Counter[str]:
+    """Where the links of a translation must lead: to translations, and from one to its page."""
     back = {chinese: english for english, chinese in CHINESE.items()}
-    return (CHINESE | back).get(target, target)
+    return Counter((CHINESE | back).get(link, link) for link in found.elements())
 
 
 def numbers(text: str) -> Counter[str]:
     """Those of *text*, each with its unit, as often as they stand there."""
-    prose = ORDINAL.sub(r"\1", ADDRESS.sub("", CODE.sub("``", text)))
+    prose = ORDINAL.sub(r"\1", LINK.sub("", CODE.sub("``", text)))
     return Counter(
         f"{number} {UNITS.get(unit, unit)}".rstrip() for number, unit in NUMBER.findall(prose)
     )
@@ -119,12 +112,8 @@ def _said(
     """What both must say alike: what it is, and as the one and the other have it."""
     yield "inline code", Counter(CODE.findall(english)), Counter(CODE.findall(chinese))
     yield "numbers", numbers(english), numbers(chinese)
-    folder = Path(CHINESE[page]).parent
-    yield (
-        "links",
-        Counter(counterpart(page, link) for link in LINK.findall(english)),
-        Counter(normpath(folder / link) for link in LINK.findall(chinese)),
-    )
+    ours = in_chinese(links(english, Path(page).parent))
+    yield "links", ours, links(chinese, Path(CHINESE[page]).parent)
 
 
 def differences(page: str, english: str, chinese: str) -> list[str]:
@@ -148,8 +137,6 @@ def _piece_differs(page: str, one: Piece, other: Piece) -> Iterator[str]:
         yield from _table_differs(page, one, other)
     else:
         yield from _prose_differs(page, one.text, other.text, other.begins)
-        if one.text == other.text and WORDS.search(CODE.sub("", one.text)):
-            yield f"{other.begins!r} must be in Chinese"
 
 
 def _lines_differ(one: Piece, other: Piece) -> Iterator[str]:
@@ -179,13 +166,15 @@ def _prose_differs(page: str, english: str, chinese: str, begins: str) -> Iterat
         if ours != theirs:
             lacks, adds = (ours - theirs).elements(), (theirs - ours).elements()
             yield f"{begins!r} has other {name}: lacks {[*lacks]}, adds {[*adds]}"
+    if english == chinese and WORDS.search(CODE.sub("", english)):
+        yield f"{begins!r} must be in Chinese"
 
 
 def renewed(english: str, chinese: str) -> str:
     """The Chinese page with what needs no translator as in the English one.
 
     Blocks of code, cells of tables without words, and in a paragraph that differs by one number
-    of the same unit that number. Pages whose pieces do not pair are left as they are.
+    of one unit that number. Pages whose pieces do not pair are left as they are.
     """
     ours, theirs = pieces(english), pieces(chinese)
     if [piece.kind for piece in ours] != [piece.kind for piece in theirs]:
@@ -222,6 +211,8 @@ def _with_number(english: str, chinese: str) -> str:
     if len(lacks) != 1 or len(adds) != 1:
         return chinese
     (number, _, unit), (was, _, its) = lacks[0].partition(" "), adds[0].partition(" ")
-    if unit != its:  # it may be another number, or the same one in another unit
+    # In another unit it may be the same number, and of two that are alike one may have changed.
+    if unit != its or theirs[adds[0]] != 1:
         return chinese
-    return re.sub(rf"(?<![\w.]){re.escape(was)}(?![\w.])", number, chinese, count=1, flags=re.ASCII)
+    stands = rf"{CODE.pattern}|{LINK.pattern}|(?<![\w.])(?P<number>{re.escape(was)})(?!\w|\.\d)"
+    return re.sub(stands, lambda at: number if at["number"] else at[0], chinese, flags=re.ASCII)
