@@ -13,7 +13,6 @@ import pytest
 import uv
 
 import npusim
-from npusim import devices
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_wheel_built_from_the_sdist_holds_every_file(built: Path) -> None:
-    """All but the sources of the compiled engine, which are built there, and what it was built to."""
+    """All but the sources of the compiled engine, which are built there, and what comes of them."""
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     left_out = {".c", ".h", ".so", ".pyc"}
