@@ -361,14 +361,17 @@ def _attention(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
 
 def _plain(op: str, x: Any, other: Any) -> dict[str, Any]:
     """A right call of *op*, an operator of torch's own that takes one tensor or two alike."""
-    known = {"x": x, "other": other, "condition": np.zeros(x.shape, np.bool_),
+    if op.startswith("logical_"):
+        x = other = np.ones(x.shape, np.uint8)
+    known = {"x": x, "other": other, "condition": np.zeros(x.shape, np.uint8),
              "dtype": "float32", "dim": 0, "start": 0, "length": 1, "dims": (1, 0),
-             "shape": (2, *x.shape), "value": 1.5, "alpha": 2.5}  # fmt: skip
+             "shape": (2, *x.shape), "value": 1.5, "alpha": 2.5, "exponent": 2.0,
+             "tensors": [x, other]}  # fmt: skip
     parameters = ops.signature(ops.load(op)).parameters.values()
     needed = [each.name for each in parameters if each.default is each.empty]
     if op.startswith("npu_") or not set(needed) <= set(known):
         raise AssertionError(f"fuzz: there must be a right call of {op}; add one to right()")
-    return {name: known[name] for name in needed}
+    return {name: known[name] for name in needed} | ({"low": -1.0} if op == "clamp" else {})
 
 
 def tensor_of(rng: Rng, shape: tuple[int, ...], dtype: str, layout: str = "ND") -> Any:
