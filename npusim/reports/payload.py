@@ -155,6 +155,8 @@ def _lane(
     start, free, end = np.concatenate(times, axis=1)
     return {
         "name": style.cores_named(cores, lane.kind),
+        "cores": list(cores),
+        "kind": lane.kind,
         "calls": calls,
         "start": np.diff(start, prepend=0).tolist(),
         "free": (free - start).tolist(),
