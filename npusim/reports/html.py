@@ -1,8 +1,9 @@
 """A report: one HTML file that opens from disk and asks nothing of any network.
 
 It holds the pictures of one run, or of two side by side, as SVG; a timeline to pan, zoom and click;
-tables; and every number of the chip with its source. The interactive parts are `zoom.js`,
-`lanes.js` and `page.js`, the looks `page.css`; its data are packed into the page (zlib, base64).
+tables; and every number of the chip with its source. The interactive parts are `link.js`,
+`zoom.js`, `lanes.js` and `page.js`, the looks `page.css`; its data are packed into the page (zlib,
+base64).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ CORES = (
     '<button data-act="fold">fold</button>'
 )
 HERE = "npusim.reports"
+SCRIPTS = ("link", "zoom", "lanes", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
@@ -76,7 +78,7 @@ def report(
     )
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = frame.sections(shown)
-    script = "".join(frame.text_of(HERE, f"{name}.js") for name in ("zoom", "lanes", "page"))
+    script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
     styles = frame.text_of(HERE, "page.css")
     return frame.document(" against ".join(names), styles, script, found + body)
 

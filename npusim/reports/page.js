@@ -127,6 +127,21 @@ class Timeline extends Lanes {
     this.show();
   }
   laid() { this.layout(); this.resize(); }
+  state() {
+    const { picked } = this;
+    return { core: this.chooser.value.trim(), fold: [...this.folded].sort((a, b) => a - b).join(","),
+      op: picked ? `${picked.lane}.${picked.op}` : "", ...super.state() };
+  }
+  restore(told) {
+    const numbers = (text, mark) => text.split(mark).filter((each) => /^\d+$/.test(each)).map(Number);
+    this.chooser.value = told("core");
+    this.folded = new Set(numbers(told("fold"), ",").filter((l) => l < this.data.lanes.length));
+    this.choosing();
+    super.restore(told);
+    const [l, op] = numbers(told("op"), "."), lane = this.data.lanes[l];
+    const known = lane && lane.ops[op] && !lane.ops[op][7];
+    if (known) this.go({ lane: l, op }); else this.pick(null);
+  }
 
   // ---- what a span adds up to ----
 

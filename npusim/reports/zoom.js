@@ -1,4 +1,3 @@
-"use strict";
 // What every interactive timeline has: an axis that stays in sight, zoom, spans that are chosen with
 // what they add up to, a search, and one that is picked.
 
@@ -162,7 +161,7 @@ class Zoomed {
   reset() { this.from = 0; this.to = this.data.full; this.pan(0); }
   frame(from, to) {
     this.from = from;
-    this.to = Math.max(to, from + this.data.full / 1e6);
+    this.to = Math.min(Math.max(to, from + this.data.full / 1e6), from + this.data.full);
     this.pan(0);
   }
   pan(us) {
@@ -194,6 +193,11 @@ class Zoomed {
     if (done) this.changed();
   }
   changed() {}
+  state() { return { find: this.asked }; }
+  restore(told) {
+    this.input.value = told("find");
+    this.seek();
+  }
   resize() {
     this.width = this.view.clientWidth;
     this.tall.style.height = this.height + "px";
@@ -330,5 +334,6 @@ const begun = (make) => Promise.all([...document.querySelectorAll(".timeline")].
   return make(host, await unpacked(text));
 })).then((all) => {
   for (const one of all) one.peers = all.filter((other) => other !== one);
+  linked(all);
   return all;
 });

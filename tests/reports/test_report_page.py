@@ -558,6 +558,44 @@ def test_hands_choose_spans_cores_and_words(many: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+STATE = """[t.from, t.to, t.chosen, t.input.value, t.count.textContent, t.chooser.value,
+  [...t.folded], t.picked, t.rows.length]"""
+KNOW = "timelines.then(([t]) => { window.t = t; })"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_an_address_shows_what_was_seen(many: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(many)
+        browser.evaluate(KNOW)
+        op = browser.evaluate("t.data.lanes[0].pipes[1].find((i) => t.data.lanes[0].start[i] > 1)")
+        link = f"t=1-3us&span=1.5-2.25us&core=aiv&fold=1&op=0.{op}&find=load%20ub"
+        browser.evaluate(f"location.hash = {link!r}")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        state = browser.evaluate(STATE)
+        assert state[:4] == [1, 3, [1.5, 2.25], "load ub"]
+        assert state[5:8] == ["aiv", [1], {"lane": 0, "op": op}]
+        assert browser.evaluate("location.hash") == f"#{link}"
+        browser.evaluate("t.pan(0.5); t.pick(null)")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        after = "#t=1.5-3.5us&core=aiv&fold=1&find=load%20ub"
+        assert browser.evaluate("location.hash") == after
+        state = browser.evaluate(STATE)
+        # The same address, opened anew.
+        browser.call("Page.reload")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        browser.evaluate(KNOW)
+        assert browser.evaluate(STATE) == state
+        for wrong in ("t=3-1us&op=99.1&fold=7,x&core=abc&find=%", "t=&op=0.99999", "t=1e9-2us"):
+            browser.evaluate(f"location.hash = {wrong!r}")
+            browser.evaluate("new Promise((done) => setTimeout(done, 400))")
+            assert browser.evaluate("[t.from, t.to === t.data.full, t.picked]") == [0, True, None]
+        browser.evaluate("t.reset(); document.querySelector('nav a[href=\"#tables\"]').click()")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        assert browser.evaluate("location.hash") == "#tables"
+        assert browser.complaints == []
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 800, 1400])
@@ -678,8 +716,8 @@ def test_markup_that_gets_into_a_page_runs_nothing(page: Path, tmp_path: Path) -
 
 def test_no_script_of_a_page_makes_markup() -> None:
     scripts = sorted(Path(reports.__file__).parent.rglob("*.js"))
-    names = ["lanes.js", "map.js", *["page.js"] * 3, "zoom.js"]
-    assert [script.name for script in scripts] == names
+    names = ["lanes.js", "link.js", "map.js", *["page.js"] * 3, "zoom.js"]
+    assert sorted(script.name for script in scripts) == names
     for script in scripts:
         sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function"
         assert not re.search(sinks, script.read_text("utf-8")), script
