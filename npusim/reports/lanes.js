@@ -158,38 +158,50 @@ class Lanes extends Zoomed {
       if (pipe === row.pipe && until >= this.from && since <= this.to)
         g.fillRect(this.x(since), row.y + ROW - 3, Math.max(1, this.x(until) - this.x(since)), 3);
   }
+  flag(l, set, wait) {
+    // Where a flag inside a core begins and ends: its lane, pipe and time.
+    const lane = this.data.lanes[l];
+    return { from: [l, lane.ops[set][0], lane.end[set]], to: [l, lane.ops[wait][0], lane.free[wait]] };
+  }
   arrows(g) {
-    const most = 150, shown = [], seen = new Set();
+    const most = 150, shown = [], across = [], seen = new Set(), picked = this.picked;
+    const inside = ({ from, to }) => to[2] >= this.from && from[2] <= this.to;
     for (const row of this.rows)
       if (row.lane !== undefined && row.y + ROW > this.top && row.y < this.top + this.high) seen.add(row.lane);
     this.data.lanes.forEach((lane, l) => {
       if (!seen.has(l)) return;
-      for (const [wait, [set]] of lane.setter) {
-        if (lane.free[wait] < this.from || lane.end[set] > this.to || lane.end[set] <= lane.start[wait]) continue;
-        if (shown.length <= most) shown.push([l, set, wait, false]);
-      }
+      for (const [wait, [set]] of lane.setter)
+        if (lane.end[set] > lane.start[wait] && shown.length <= most && inside(this.flag(l, set, wait))) shown.push(this.flag(l, set, wait));
     });
-    if (shown.length > most) shown.length = 0;
-    if (this.picked) {
-      const lane = this.data.lanes[this.picked.lane];
-      for (const wait of this.waited(lane, this.picked.op))
-        if (lane.setter.has(wait)) shown.push([this.picked.lane, lane.setter.get(wait)[0], wait, true]);
-    }
+    for (const flag of this.data.handed)
+      if (seen.has(flag.to[0]) && across.length <= most && inside(flag)) across.push(flag);
     g.save();
     g.beginPath();
     g.rect(LEFT, 0, this.width - LEFT, this.height);
     g.clip();
-    for (const [l, set, wait, strong] of shown) this.arrow(g, l, set, wait, strong);
+    if (shown.length <= most) for (const flag of shown) this.arrow(g, flag, false, this.inks.ink);
+    if (across.length <= most) for (const flag of across) this.arrow(g, flag, false, this.color("link"));
+    if (picked) {
+      const lane = this.data.lanes[picked.lane];
+      for (const wait of this.waited(lane, picked.op)) {
+        const own = lane.setter.has(wait), flag = own ? this.flag(picked.lane, lane.setter.get(wait)[0], wait) : this.other(picked.lane, wait);
+        if (flag) this.arrow(g, flag, true, own ? this.inks.ink : this.color("link"));
+      }
+    }
     g.restore();
   }
-  arrow(g, l, set, wait, strong) {
-    const lane = this.data.lanes[l];
-    const from = this.places.get(`${l} ${lane.ops[set][0]}`), to = this.places.get(`${l} ${lane.ops[wait][0]}`);
+  other(l, wait) {
+    // The flag of another core that a wait took.
+    const lane = this.data.lanes[l], pipe = lane.ops[wait][0];
+    return this.data.handed.find(({ to }) => to[0] === l && to[1] === pipe && Math.abs(to[2] - lane.free[wait]) < 1e-9);
+  }
+  arrow(g, { from: [l0, p0, set], to: [l1, p1, passed] }, strong, color) {
+    const from = this.places.get(`${l0} ${p0}`), to = this.places.get(`${l1} ${p1}`);
     if (!from || !to || from === to) return;
-    const x0 = this.x(lane.end[set]), x1 = this.x(lane.free[wait]);
+    const x0 = this.x(set), x1 = this.x(passed);
     const down = to.y > from.y, y0 = from.y + ROW / 2, y1 = down ? to.y + 3 : to.y + ROW - 3;
-    g.strokeStyle = g.fillStyle = this.inks.ink;
-    g.globalAlpha = strong ? 1 : 0.5;
+    g.strokeStyle = g.fillStyle = color;
+    g.globalAlpha = strong || l0 !== l1 ? 1 : 0.5;
     g.lineWidth = strong ? 1.6 : 0.8;
     g.beginPath(); g.moveTo(x0, y0); g.lineTo(x1, y1); g.stroke();
     const angle = Math.atan2(y1 - y0, x1 - x0), size = strong ? 7 : 5;

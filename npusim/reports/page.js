@@ -24,7 +24,8 @@ function decoded(data) {
     return { name: lane.name, cores: lane.cores, kind: lane.kind, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all, path };
   });
   const total = data.cycles * us, end = Math.max(total, data.end_us);
-  return { ...data, lanes, total, end, full: end * 1.01 };
+  const handed = data.handed.map(([l0, p0, set, l1, p1, passed]) => ({ from: [l0, p0, set * us], to: [l1, p1, passed * us] }));
+  return { ...data, lanes, handed, total, end, full: end * 1.01 };
 }
 
 class Timeline extends Lanes {
@@ -191,13 +192,21 @@ class Timeline extends Lanes {
         const line = [`${took} for ${text}${carried}: raised at ${time(lane.end[set[0]])}`];
         if (producer !== null) line.push(" by ", this.link(l, producer));
         lines.push(line);
-      } else if (!text.startsWith("set_flag") && !text.startsWith("cross_core_set"))
+      } else if (this.other(l, wait)) lines.push(this.raised(took, text, this.other(l, wait)));
+      else if (!text.startsWith("set_flag") && !text.startsWith("cross_core_set"))
         lines.push([`${took} for ${text}`]);
     }
     const all = lane.all[lane.ops[i][0]], place = all.indexOf(i);
     const before = place ? lane.free[all[place - 1]] : 0, gap = lane.start[i] - before;
     if (gap > 1e-9) lines.push([`${time(gap)} until the scalar unit handed it out`]);
     return lines.length ? lined(lines) : ["nothing: it followed at once"];
+  }
+  raised(took, text, { from: [l, pipe, us] }) {
+    // The flag of another core, and what that core had done before.
+    const lane = this.data.lanes[l], op = lane.pipes[pipe].findLast((i) => lane.end[i] <= us + 1e-9);
+    const line = [`${took} for ${text}: raised at ${time(us)} by ${lane.name}, ${this.data.pipes[pipe]}`];
+    if (op !== undefined) line.push(" after ", this.link(l, op));
+    return line;
   }
   link(l, op) {
     const made = node("a", this.data.words[this.data.lanes[l].ops[op][1]]);
@@ -212,7 +221,8 @@ class Timeline extends Lanes {
   help() {
     return lined([["Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it; "
       + "drag to add up a span of time."],
-    ["A dark line below: the critical path, which the end waits for; the rest could be later."]]);
+    ["A dark line below: the critical path, which the end waits for; the rest could be later. "
+      + "Arrows: flags that a pipe stood still for; coloured ones come from other cores."]]);
   }
   facts({ lane: l, op: i }) {
     const lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import npusim
 from npusim import reports
 from npusim.cli import app
-from npusim.isa import SetFlag, WaitFlag
-from npusim.reports import payload
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
+from npusim.reports import payload, style
 from npusim.reports.tables import difference, table
 from npusim.trace.summary import WORDS
 
@@ -264,6 +264,22 @@ def test_the_payload_is_the_trace() -> None:
         "wait_flag mte2->vector 0",
     ]
     assert found["level"] == "full"
+
+
+def test_flags_between_cores_are_those_that_cores_stood_still_for() -> None:
+    rise, take = CrossCoreSetFlag("group", "mte3", 1), CrossCoreWaitFlag("group", "mte2", 1)
+    first = lane((0,), (rise, 3, 4, 20), (rise, 20, 21, 30), kind="aic")
+    other = lane((1,), (rise, 5, 6, 25), (rise, 6, 7, 28), kind="aic")
+    # The first wait hangs on the later of both; at the second one both had risen.
+    waiter = lane((2,), (take, 0, 26, 26), (take, 40, 41, 41))
+    played = trace(first, other, waiter)
+
+    mte2, mte3 = style.PIPES.index("mte2"), style.PIPES.index("mte3")
+    found = payload.payload(played, {})
+    names = [own["name"] for own in found["lanes"]]
+    setter, waits = names.index("core 1 (aic)"), names.index("core 2 (aiv)")
+    assert found["handed"] == [[setter, mte3, 25, waits, mte2, 26]]
+    assert payload.payload(played, {}, "summary")["handed"] == []
 
 
 def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
