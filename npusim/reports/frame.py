@@ -24,7 +24,7 @@ def document(title: str, styles: str, script: str, body: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
         f'<title>npusim: {name}</title><link rel="icon" href="data:,">'
         f"<style>{styles}</style></head><body>"
-        f"<h1>{name}</h1>{body}"
+        f"<main><h1>{name}</h1>{body}</main>"
         f"<script>{script}</script></body></html>\n"
     )
 

@@ -140,7 +140,9 @@ def _pictures(runs: Sequence[Record], hear: Progress) -> str:
             hear("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")
-            drawn[number][picture.name] = f"<figure>{svg}</figure>"
+            start = f'<svg role="img" aria-label="{escape(picture.heading)}"'
+            svg = svg.replace("<svg", start, 1)
+            drawn[number][picture.name] = f'<figure tabindex="0">{svg}</figure>'
     nothing = '<p class="note">does not apply</p>'
     return "".join(
         f"<h3>{escape(heading)}</h3>{_columns([own.get(name, nothing) for own in drawn])}"

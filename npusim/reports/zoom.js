@@ -34,6 +34,7 @@ function tabled(caption, head, rows, texts) {
   const made = node("table", node("caption", caption), node("thead", line("th", head)), node("tbody", ...rows.map((cells) => line("td", cells))));
   const box = node("div", made);
   box.className = "scroll";
+  box.tabIndex = 0;
   return box;
 }
 function swatch(color) {

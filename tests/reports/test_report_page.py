@@ -73,7 +73,7 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(page: Path) -> None:
     assert "default-src 'none'" in text
     for heading in ("Numbers", "Timeline", "Pictures", "Tables", "The chip", "What bounds it"):
         assert f">{heading}</h" in text
-    assert text.count("<figure>") == 10
+    assert text.count('<figure tabindex="0"><svg role="img" aria-label="') == 10
     assert "<td>nothing measured of this kind on Atlas inference: no more than a guess</td>" in text
     assert "vendor file" in text
     assert "[AICoreSpec] cube_freq" in text
@@ -313,7 +313,8 @@ def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPat
 
 def test_tables_escape_and_align() -> None:
     assert table(["a", "b"], [["<", 1000]], [True]) == (
-        '<div class="scroll"><table><thead><tr><th>a</th><th class="number">b</th></tr></thead>'
+        '<div class="scroll" tabindex="0"><table>'
+        '<thead><tr><th>a</th><th class="number">b</th></tr></thead>'
         '<tbody><tr class="differs"><td>&lt;</td><td class="number">1,000</td></tr>'
         "</tbody></table></div>"
     )

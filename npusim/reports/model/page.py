@@ -134,7 +134,7 @@ def _tree(sheet: Sheet) -> str:
         lines.append(_module(path, depth, has_more=below > depth) + cells + "</tr>")
     return (
         '<div class="modules"><button class="unfold">unfold all</button>'
-        f'<div class="scroll"><table class="tree"><thead><tr>{top}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table class="tree"><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></div>"
     )
 
@@ -213,7 +213,7 @@ def _layers(run: ModelRun, longest_us: float) -> str:
     heads = ("each", "launches", "together", "share")
     head = "<th>layer</th><th></th>" + "".join(f'<th class="number">{each}</th>' for each in heads)
     return (
-        f'<div class="scroll"><table class="layers"><thead><tr>{head}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table class="layers"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
