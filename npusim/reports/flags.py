@@ -18,6 +18,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
+    CrossMode,
     Global,
     Local,
     MicroOp,
@@ -29,7 +30,7 @@ from npusim.isa import (
 from npusim.kernel.program import Program
 from npusim.trace import ORDERING, LaneTrace, Trace
 
-__all__ = ["Flag", "crossings", "matches", "rows", "what"]
+__all__ = ["Flag", "crossings", "matches", "numbered", "rows", "what"]
 
 NOBODY = -1
 CROSS_CORE = CrossCoreSetFlag | CrossCoreWaitFlag
@@ -166,10 +167,10 @@ def crossings(trace: Trace, lanes: list[LaneTrace]) -> list[Flag]:
     "group", of one kind in mode "all".
     """
     us = 1e6 / trace.clock_hz
-    sets = [(lane, _numbered(lane, CrossCoreSetFlag)) for lane in lanes]
+    sets = [(lane, numbered(lane, CrossCoreSetFlag)) for lane in lanes]
     found = []
     for lane in lanes:
-        for (mode, event), waits in _numbered(lane, CrossCoreWaitFlag).items():
+        for (mode, event), waits in numbered(lane, CrossCoreWaitFlag).items():
             others = [
                 (other, numbers[mode, event])
                 for other, numbers in sets
@@ -197,11 +198,11 @@ def crossings(trace: Trace, lanes: list[LaneTrace]) -> list[Flag]:
     return found
 
 
-def _numbered(lane: LaneTrace, kind: type) -> dict[tuple[str, int], list[int]]:
+def numbered(lane: LaneTrace, kind: type) -> dict[tuple[CrossMode, int], list[int]]:
     """(mode, event) of flags between cores -> numbers of the micro-ops of *kind*."""
     ops, numbers = lane.program.distinct()
     flags = np.array([isinstance(op, CROSS_CORE) and isinstance(op, kind) for op in ops], bool)
-    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    found: dict[tuple[CrossMode, int], list[int]] = defaultdict(list)
     for index in np.flatnonzero(flags[numbers]).tolist():
         op = ops[numbers[index]]
         assert isinstance(op, CROSS_CORE)

@@ -24,7 +24,7 @@ def document(title: str, styles: str, script: str, body: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
         f'<title>npusim: {name}</title><link rel="icon" href="data:,">'
         f"<style>{styles}</style></head><body>"
-        f"<h1>{name}</h1>{body}"
+        f"<main><h1>{name}</h1>{body}</main>"
         f"<script>{script}</script></body></html>\n"
     )
 
@@ -44,21 +44,43 @@ def text_of(package: str, name: str) -> str:
     return (files(package) / name).read_text(encoding="utf-8")
 
 
-def timeline(number: int, data: dict[str, Any], about: str, search: str) -> str:
+KEYS = (
+    ("zoom", ("Ctrl + wheel", "W", "S")),
+    ("move", ("Shift + wheel", "Shift + drag", "A", "D")),
+    ("add up a span", ("drag", "T: what is in sight")),
+    ("zoom to it", ("Z",)),
+    ("next one", ("&larr;", "&rarr;")),
+    ("search", ("/", "Enter", "Shift + Enter")),
+    ("all", ("0", "double click")),
+    ("clear", ("Esc",)),
+)
+"""What can be done on a timeline, and the keys for it; letters where the timeline has the focus."""
+
+
+def timeline(number: int, data: dict[str, Any], about: str, search: str, controls: str = "") -> str:
     """An interactive timeline of *about*, the *number*-th of the page; *data* are packed into it.
 
-    *search* says what can be searched for.
+    *search* says what can be searched for; *controls* is markup that stands beside the search.
     """
     text = json.dumps(data, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    keys = " ".join(
+        f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>" for what, own in KEYS
+    )
     return (
         f'<div class="timeline" data-source="trace{number}"><div class="bar">'
-        '<button data-act="in">+</button><button data-act="out">&minus;</button>'
-        '<button data-act="all">all</button>'
+        '<button data-act="in" aria-label="zoom in">+</button>'
+        '<button data-act="out" aria-label="zoom out">&minus;</button>'
+        '<button data-act="all">all</button><button data-act="sum">add up</button>'
         f'<input type="search" placeholder="{escape(search)}" aria-label="search">'
-        '<button data-act="next">find next</button><span class="where"></span></div>'
-        f'<div class="view"><canvas tabindex="0" aria-label="timeline of {escape(about)}">'
-        "</canvas></div>"
-        '<div class="details" aria-live="polite"></div></div>'
+        '<button data-act="previous" aria-label="previous one found">&uarr;</button>'
+        '<button data-act="next" aria-label="next one found">&darr;</button>'
+        f'<span class="count" role="status"></span>{controls}<span class="where"></span></div>'
+        '<canvas class="axis" aria-hidden="true"></canvas>'
+        '<div class="view"><div class="tall"><canvas tabindex="0" role="application" '
+        f'aria-label="timeline of {escape(about)}" aria-describedby="keys{number}">'
+        "</canvas></div></div>"
+        '<div class="details" aria-live="polite"></div>'
+        f'<p class="keys" id="keys{number}">{keys}</p></div>'
         f'<script type="application/octet-stream" id="trace{number}">{packed}</script>'
     )

@@ -1,8 +1,9 @@
 """A report: one HTML file that opens from disk and asks nothing of any network.
 
 It holds the pictures of one run, or of two side by side, as SVG; a timeline to pan, zoom and click;
-tables; and every number of the chip with its source. The interactive parts are `zoom.js` and
-`page.js`, the looks `page.css`; its data are packed into the page (zlib, base64).
+tables; and every number of the chip with its source. The interactive parts are `link.js`,
+`zoom.js`, `lanes.js` and `page.js`, the looks `page.css`; its data are packed into the page (zlib,
+base64).
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ SECTIONS = {
     "tables": "Tables",
     "device": "The chip",
 }
+CORES = (
+    '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
+    '<button data-act="fold">fold</button>'
+)
 HERE = "npusim.reports"
+SCRIPTS = ("link", "zoom", "lanes", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
@@ -72,7 +78,7 @@ def report(
     )
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = frame.sections(shown)
-    script = frame.text_of(HERE, "zoom.js") + frame.text_of(HERE, "page.js")
+    script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
     styles = frame.text_of(HERE, "page.css")
     return frame.document(" against ".join(names), styles, script, found + body)
 
@@ -117,7 +123,7 @@ def _timeline(run: Record, number: int, end_us: float, level: Level | None) -> s
     if data["level"] == "summary":
         note = f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>'
     search = "mnemonic, buffer, tensor"
-    return note + frame.timeline(number, data, named(run), search)
+    return note + frame.timeline(number, data, named(run), search, CORES)
 
 
 # ---- pictures ----
@@ -134,7 +140,9 @@ def _pictures(runs: Sequence[Record], hear: Progress) -> str:
             hear("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")
-            drawn[number][picture.name] = f"<figure>{svg}</figure>"
+            start = f'<svg role="img" aria-label="{escape(picture.heading)}"'
+            svg = svg.replace("<svg", start, 1)
+            drawn[number][picture.name] = f'<figure tabindex="0">{svg}</figure>'
     nothing = '<p class="note">does not apply</p>'
     return "".join(
         f"<h3>{escape(heading)}</h3>{_columns([own.get(name, nothing) for own in drawn])}"

@@ -15,6 +15,7 @@ from npusim.reports import style
 from npusim.reports.bars import alike
 from npusim.reports.critical_path import steps
 from npusim.reports.flags import NOBODY, matches, what
+from npusim.reports.handed import handed
 from npusim.reports.subject import slowest_lanes
 from npusim.reports.traffic import moved, path
 from npusim.trace import ORDERING, LaneTrace, Trace
@@ -47,10 +48,11 @@ def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> 
     level = level_of(trace, level, MOST_SPANS)
     summary = Summary(trace, MOST_SPANS) if level == "summary" else None
     path = _path(trace)
+    groups = _sorted(trace)
     lanes = [
         _lane(lane, cores, summary, bodies)
         | {"path": [stretch for core in cores for stretch in path.get(core, ())]}
-        for lane, cores in _sorted(trace)
+        for lane, cores in groups
     ]
     return {
         "clock_hz": trace.clock_hz,
@@ -59,6 +61,7 @@ def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> 
         "colors": list(style.COLORS.values()),
         "bodies": bodies.written,
         "lanes": lanes,
+        "handed": _handed(trace, groups) if summary is None else [],
         "level": level,
         "words": list(bodies.words.known),
     }
@@ -79,6 +82,21 @@ def _path(trace: Trace) -> dict[int, list[list[int]]]:
             own[-1][2] = step.until
         elif step.cycles:
             own.append([pipe, step.since, step.until])
+    return found
+
+
+def _handed(trace: Trace, groups: list[tuple[LaneTrace, tuple[int, ...]]]) -> list[list[int]]:
+    """Flags between lanes of the page: lane and pipe that raised each and when, lane and pipe that
+    stood still for it and until when."""
+    places = {core: place for place, (_, cores) in enumerate(groups) for core in cores}
+    found = []
+    for each in handed(trace, [lane for lane, _ in groups]):
+        start, end = places[each.setter.cores[0]], places[each.waiter.cores[0]]
+        if start != end:
+            set_pipe = style.PIPES.index(each.setter.ops[each.set_index].pipe)
+            wait_pipe = style.PIPES.index(each.waiter.ops[each.wait_index].pipe)
+            set_at, passed_at = each.setter.end[each.set_index], each.waiter.free[each.wait_index]
+            found.append([start, set_pipe, int(set_at), end, wait_pipe, int(passed_at)])
     return found
 
 
@@ -155,6 +173,8 @@ def _lane(
     start, free, end = np.concatenate(times, axis=1)
     return {
         "name": style.cores_named(cores, lane.kind),
+        "cores": list(cores),
+        "kind": lane.kind,
         "calls": calls,
         "start": np.diff(start, prepend=0).tolist(),
         "free": (free - start).tolist(),

@@ -34,6 +34,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[
     def cell(tag: str, value: Cell, number: bool) -> str:
         text = f"{value:,}" if isinstance(value, int) else str(value)
         kind = ' class="number"' if number else ""
+        # A heading must say something to those who hear it.
+        tag = tag if text else "td"
         return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
     numbers = [
@@ -47,7 +49,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], marked: Sequence[
         differs = ' class="differs"' if index < len(marked) and marked[index] else ""
         lines.append(f"<tr{differs}>{cells}</tr>")
     return (
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 

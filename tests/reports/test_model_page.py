@@ -126,7 +126,7 @@ SEEN = """timelines.then(([t]) => {
   t.details.querySelector("a").click();
   said.push([t.from < 0.01, t.to > 12.5 && t.to < 13.5]);
   const wide = t.to - t.from;
-  send(WheelEvent, "wheel", 300, 50, { deltaY: -200 });
+  send(WheelEvent, "wheel", 300, 50, { deltaY: -200, ctrlKey: true });
   said.push(t.to - t.from < wide);
   t.host.querySelector('[data-act="all"]').click();
   said.push([t.from, t.to === t.data.full]);

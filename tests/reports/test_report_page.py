@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import npusim
 from npusim import reports
 from npusim.cli import app
-from npusim.isa import SetFlag, WaitFlag
-from npusim.reports import payload
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
+from npusim.reports import payload, style
 from npusim.reports.tables import difference, table
 from npusim.trace.summary import WORDS
 
@@ -73,7 +73,7 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(page: Path) -> None:
     assert "default-src 'none'" in text
     for heading in ("Numbers", "Timeline", "Pictures", "Tables", "The chip", "What bounds it"):
         assert f">{heading}</h" in text
-    assert text.count("<figure>") == 10
+    assert text.count('<figure tabindex="0"><svg role="img" aria-label="') == 10
     assert "<td>nothing measured of this kind on Atlas inference: no more than a guess</td>" in text
     assert "vendor file" in text
     assert "[AICoreSpec] cube_freq" in text
@@ -266,6 +266,22 @@ def test_the_payload_is_the_trace() -> None:
     assert found["level"] == "full"
 
 
+def test_flags_between_cores_are_those_that_cores_stood_still_for() -> None:
+    rise, take = CrossCoreSetFlag("group", "mte3", 1), CrossCoreWaitFlag("group", "mte2", 1)
+    first = lane((0,), (rise, 3, 4, 20), (rise, 20, 21, 30), kind="aic")
+    other = lane((1,), (rise, 5, 6, 25), (rise, 6, 7, 28), kind="aic")
+    # The first wait hangs on the later of both; at the second one both had risen.
+    waiter = lane((2,), (take, 0, 26, 26), (take, 40, 41, 41))
+    played = trace(first, other, waiter)
+
+    mte2, mte3 = style.PIPES.index("mte2"), style.PIPES.index("mte3")
+    found = payload.payload(played, {})
+    names = [own["name"] for own in found["lanes"]]
+    setter, waits = names.index("core 1 (aic)"), names.index("core 2 (aiv)")
+    assert found["handed"] == [[setter, mte3, 25, waits, mte2, 26]]
+    assert payload.payload(played, {}, "summary")["handed"] == []
+
+
 def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     ready, wait = SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0)
     ops = (LOAD, 0, 8, 9), (ready, 8, 9, 9), (LOAD, 9, 12, 19), (wait, 9, 12, 12), (MUL, 12, 15, 20)
@@ -297,7 +313,8 @@ def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPat
 
 def test_tables_escape_and_align() -> None:
     assert table(["a", "b"], [["<", 1000]], [True]) == (
-        '<div class="scroll"><table><thead><tr><th>a</th><th class="number">b</th></tr></thead>'
+        '<div class="scroll" tabindex="0"><table>'
+        '<thead><tr><th>a</th><th class="number">b</th></tr></thead>'
         '<tbody><tr class="differs"><td>&lt;</td><td class="number">1,000</td></tr>'
         "</tbody></table></div>"
     )
@@ -367,7 +384,7 @@ PROBE = """timelines.then(([t]) => {
   said.push(`range ${t.from} ${t.to > t.data.total}`);
   const wide = t.to - t.from, under = t.timeAt(middle());
   const x = middle();
-  for (let n = 0; n < 5; n++) send(WheelEvent, "wheel", x, 50, { deltaY: -200 });
+  for (let n = 0; n < 5; n++) send(WheelEvent, "wheel", x, 50, { deltaY: -200, ctrlKey: true });
   said.push(`zoomed ${t.to - t.from < wide / 4} ${Math.abs(t.timeAt(x) - under) < wide / 1000}`);
   send(PointerEvent, "pointermove", middle(), cube.y + 12);
   said.push("hover " + t.canvas.title.split(",")[0]);
@@ -381,7 +398,7 @@ PROBE = """timelines.then(([t]) => {
   t.details.querySelector("a").click();
   said.push("went to " + t.data.pipes[lane.ops[t.picked.op][0]]);
   const before = t.from;
-  send(PointerEvent, "pointerdown", 500, 50);
+  send(PointerEvent, "pointerdown", 500, 50, { shiftKey: true });
   send(PointerEvent, "pointermove", 400, 50);
   send(PointerEvent, "pointerup", 400, 50);
   said.push("panned " + (t.from > before));
@@ -458,6 +475,188 @@ def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
         )
         assert told[:-1] == ["joined", "where", "when", "bytes"]
         assert re.fullmatch(r"\d+ micro-ops( of \d+ calls)?", told[-1])
+        assert browser.complaints == []
+
+
+HANDS = """timelines.then(([t]) => {
+  const box = t.canvas.getBoundingClientRect(), said = {};
+  t.canvas.setPointerCapture = () => {};
+  const send = (kind, type, x, y, more = {}) => t.canvas.dispatchEvent(new kind(type,
+    { bubbles: true, cancelable: true, clientX: box.left + x, clientY: box.top + y, ...more }));
+  const typed = (to, key, more = {}) =>
+    to.dispatchEvent(new KeyboardEvent("keydown", { key, ...more }));
+  const key = (key) => typed(t.canvas, key), enter = (more) => typed(t.input, "Enter", more);
+  const cells = (n) => [...t.details.querySelectorAll("table")[n].tBodies[0].rows]
+    .map((row) => [...row.cells].map((cell) => cell.textContent));
+  const plain = new WheelEvent("wheel", { deltaY: 100, cancelable: true });
+  t.canvas.dispatchEvent(plain);
+  said.scrolls = !plain.defaultPrevented && t.from === 0 && t.to === t.data.full;
+  send(PointerEvent, "pointerdown", t.x(0), 5);
+  send(PointerEvent, "pointermove", t.x(t.data.total), 5);
+  send(PointerEvent, "pointerup", t.x(t.data.total), 5);
+  said.operations = cells(0);
+  said.lines = cells(1);
+  const half = t.data.total / 2;
+  t.choose(half, 0, true);
+  said.halves = t.chosen.map((us) => us / half);
+  key("z");
+  said.zoomed = [t.from === 0, t.to === half];
+  const wide = t.to - t.from;
+  key("w");
+  said.w = t.to - t.from < wide;
+  const from = t.from;
+  key("d");
+  said.d = t.from > from;
+  key("0");
+  key("Escape");
+  said.clear = [t.chosen, t.details.querySelectorAll("table").length];
+  t.input.value = "LOAD ub";
+  t.input.dispatchEvent(new Event("input"));
+  said.count = t.count.textContent;
+  const places = [];
+  for (const more of [{}, {}, { shiftKey: true }, { shiftKey: true }])
+    { enter(more); places.push(t.count.textContent); }
+  said.places = places;
+  said.names = t.hits.every(({ lane, op }) => {
+    const text = t.data.words[t.data.lanes[lane].ops[op][2]];
+    return text.includes("load") && text.includes("ub");
+  });
+  t.input.value = "nowhere";
+  enter({});
+  said.none = [t.count.textContent, t.details.textContent];
+  const names = () => t.rows.filter((row) => row.head !== undefined)
+    .map((row) => t.data.lanes[row.head].name);
+  const every = names(), rows = t.rows.length;
+  t.chooser.value = "47";
+  t.chooser.dispatchEvent(new Event("input"));
+  said.one = names();
+  t.chooser.value = "3-5, aiv";
+  t.chooser.dispatchEvent(new Event("input"));
+  said.all = names().length === every.length;
+  send(PointerEvent, "pointerdown", 20, 10);
+  send(PointerEvent, "pointerup", 20, 10);
+  said.folded = [t.rows[1].head, t.rows.length < rows];
+  t.go({ lane: 0, op: t.data.lanes[0].pipes[1][0] });
+  said.unfolded = t.rows.length === rows;
+  return said;
+})"""
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run on 48 cores."""
+    above = tmp_path_factory.mktemp("many")
+    words = ("-i", "input=spec:1024x2048:float16", "-i", "scales=spec:1:float16")
+    words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
+    assert says(*words, "-a", "div_mode=false", "-o", above / "out")[0] == 0
+    assert says("report", above / "out", "-o", above / "page.html")[0] == 0
+    return above / "page.html"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_hands_choose_spans_cores_and_words(many: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(many)
+        said = browser.evaluate(HANDS)
+        complaints = browser.complaints
+    operations = {row[0]: row[1:] for row in said.pop("operations")}
+    lines = said.pop("lines")
+    # A thousand rows of 2048 halves are read once, and written as bytes.
+    assert operations["store"][2] == f"{1024 * 2048:,}"
+    assert float(operations["load"][2].replace(",", "")) == pytest.approx(2 * 1024 * 2048, rel=1e-3)
+    assert {(row[0], row[1]) for row in lines} >= {("cores 0-46 (aiv)", "mte2")}
+    assert complaints == []
+    assert said == {
+        "scrolls": True, "halves": [0, 1], "zoomed": [True, True], "w": True, "d": True,
+        "clear": [None, 0], "count": "12 found", "names": True,
+        "places": ["1 of 12", "2 of 12", "1 of 12", "12 of 12"],
+        "none": ["0 found", "No micro-op has nowhere in it."],
+        "one": ["core 47 (aiv)"], "all": True, "folded": [1, True], "unfolded": True,
+    }  # fmt: skip
+
+
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+"""Where `npm install --no-save axe-core` puts it in a checkout."""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (800, "dark"), (1400, "light")])
+def test_axe_finds_nothing(many: Path, tmp_path: Path, width: int, scheme: str) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.call("Emulation.setDeviceMetricsOverride", **metrics)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.call("Emulation.setEmulatedMedia", features=[feature])
+        browser.open(many)
+        browser.evaluate("timelines.then(([t]) => { t.choose(0, 2, true); })")
+        browser.evaluate(f"{AXE.read_text('utf-8')}; 0")
+        found = "axe.run().then((told) => told.violations.map((each) => each.id))"
+        assert browser.evaluate(found) == []
+
+
+STATE = """[t.from, t.to, t.chosen, t.input.value, t.count.textContent, t.chooser.value,
+  [...t.folded], t.picked, t.rows.length]"""
+KNOW = "timelines.then(([t]) => { window.t = t; })"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_an_address_shows_what_was_seen(many: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(many)
+        browser.evaluate(KNOW)
+        op = browser.evaluate("t.data.lanes[0].pipes[1].find((i) => t.data.lanes[0].start[i] > 1)")
+        link = f"t=1-3us&span=1.5-2.25us&core=aiv&fold=1&op=0.{op}&find=load%20ub"
+        browser.evaluate(f"location.hash = {link!r}")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        state = browser.evaluate(STATE)
+        assert state[:4] == [1, 3, [1.5, 2.25], "load ub"]
+        assert state[5:8] == ["aiv", [1], {"lane": 0, "op": op}]
+        assert browser.evaluate("location.hash") == f"#{link}"
+        browser.evaluate("t.pan(0.5); t.pick(null)")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        after = "#t=1.5-3.5us&core=aiv&fold=1&find=load%20ub"
+        assert browser.evaluate("location.hash") == after
+        state = browser.evaluate(STATE)
+        # The same address, opened anew.
+        browser.call("Page.reload")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        browser.evaluate(KNOW)
+        assert browser.evaluate(STATE) == state
+        for wrong in ("t=3-1us&op=99.1&fold=7,x&core=abc&find=%", "t=&op=0.99999", "t=1e9-2us"):
+            browser.evaluate(f"location.hash = {wrong!r}")
+            browser.evaluate("new Promise((done) => setTimeout(done, 400))")
+            assert browser.evaluate("[t.from, t.to === t.data.full, t.picked]") == [0, True, None]
+        browser.evaluate("t.reset(); document.querySelector('nav a[href=\"#tables\"]').click()")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        assert browser.evaluate("location.hash") == "#tables"
+        assert browser.complaints == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_a_page_fits_and_its_axis_stays_in_sight(
+    many: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        metrics = {"width": width, "height": 500, "deviceScaleFactor": 1, "mobile": False}
+        browser.call("Emulation.setDeviceMetricsOverride", **metrics)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.call("Emulation.setEmulatedMedia", features=[feature])
+        browser.open(many)
+        browser.evaluate("timelines.then(([t]) => { window.t = t; t.choose(0, 1, true); })")
+        assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+        browser.evaluate("window.scrollTo(0, t.view.getBoundingClientRect().top - 10)")
+        top = "t.ruler.getBoundingClientRect().top"
+        assert browser.evaluate(top) == 42
+        ink = "[...t.rule.getImageData(0, 0, t.ruler.width, t.ruler.height).data].some((v) => v)"
+        assert browser.evaluate(ink)
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+        unnamed = "[...document.querySelectorAll('button, input, canvas[tabindex]')].filter((e) =>"
+        unnamed += " !e.getAttribute('aria-label') && !e.textContent.trim()).length"
+        assert browser.evaluate(unnamed) == 0
         assert browser.complaints == []
 
 
@@ -554,7 +753,8 @@ def test_markup_that_gets_into_a_page_runs_nothing(page: Path, tmp_path: Path) -
 
 def test_no_script_of_a_page_makes_markup() -> None:
     scripts = sorted(Path(reports.__file__).parent.rglob("*.js"))
-    assert [script.name for script in scripts] == ["map.js", *["page.js"] * 3, "zoom.js"]
+    names = ["lanes.js", "link.js", "map.js", *["page.js"] * 3, "zoom.js"]
+    assert sorted(script.name for script in scripts) == names
     for script in scripts:
         sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function"
         assert not re.search(sinks, script.read_text("utf-8")), script

@@ -50,7 +50,7 @@ class Launches extends Zoomed {
     data.spans.forEach((spans, depth) => { this.rows.push({ spans, depth, y, high: DEEP }); y += DEEP; });
     y += 6;
     for (const [stream, found] of data.streams) { this.rows.push({ stream, found, y, high: ROW + 6 }); y += ROW + 8; }
-    this.height = y + AXIS;
+    this.height = y;
     this.begin();
   }
 
@@ -103,44 +103,56 @@ class Launches extends Zoomed {
     if (n >= 0 && n < this.length(this.rows[this.picked.row])) this.go({ row: this.picked.row, n });
     return true;
   }
-  search() {
-    const word = this.host.querySelector("input").value.trim().toLowerCase();
-    if (!word) return;
-    const { data } = this, has = (text) => text.toLowerCase().includes(word);
-    const words = data.words.map(has), kernels = data.kernels.map((kernel) => has(kernel.op));
-    const picked = this.picked && this.rows[this.picked.row];
-    const from = !picked ? -1 : picked.found ? picked.found[this.picked.n] : picked.spans[this.picked.n].last;
-    const count = data.kernel.length;
-    for (let turn = 1; turn <= count; turn++) {
-      const i = (from + turn) % count;
-      if (!kernels[data.kernel[i]] && !words[data.operator[i]] && !words[data.module[i]]) continue;
-      const r = this.rows.findIndex((row) => row.stream === data.stream[i]);
-      this.go({ row: r, n: this.rows[r].found.indexOf(i) });
-      return;
-    }
-    this.details.textContent = `No launch has ${word} in it.`;
+  order({ row: r, n }) {
+    const row = this.rows[r];
+    return row.spans ? row.spans[n].last : row.found[n];
+  }
+  matching(words) {
+    const { data } = this, has = (text) => words.every((word) => text.toLowerCase().includes(word));
+    if (!words.length) return [];
+    const known = data.words.map(has), kernels = data.kernels.map((kernel) => has(kernel.op)), places = new Map();
+    this.rows.forEach((row, r) => row.found && row.found.forEach((i, n) => places.set(i, { row: r, n })));
+    const fits = (kernel, i) => kernels[kernel] || known[data.operator[i]] || known[data.module[i]];
+    return data.kernel.flatMap((kernel, i) => fits(kernel, i) ? [places.get(i)] : []);
+  }
+  none(word) { return `No launch has ${word} in it.`; }
+
+  // ---- what a span adds up to ----
+
+  sums(from, to) {
+    const { data } = this, works = new Map(), ops = new Map(), all = Math.max(1e-9, to - from);
+    data.kernel.forEach((k, i) => {
+      const part = Math.min(data.end[i], to) - Math.max(data.start[i], from), kernel = data.kernels[k];
+      if (part <= 0) return;
+      for (const [sums, key] of [[works, kernel.work], [ops, kernel.op]]) {
+        const own = sums.get(key) || [0, 0, kernel.work];
+        sums.set(key, [own[0] + 1, own[1] + part, own[2]]);
+      }
+    });
+    const rows = (sums, name) => [...sums].sort((a, b) => b[1][1] - a[1][1]).map(([key, [count, us, work]]) =>
+      [[swatch(data.colors[work]), name(key)], count.toLocaleString("en"), time(us), shared(us, all)]);
+    const head = ["launches", "time", "of the span"];
+    return [
+      tabled("By operator", ["operator", ...head], rows(ops, (op) => op), 1),
+      tabled("By kind of work", ["work", ...head], rows(works, (work) => data.works[work]), 1),
+    ];
   }
 
   // ---- what is picked ----
 
-  show() {
-    if (!this.picked) {
-      this.details.textContent = "Click a kernel or a module to see what it is and what bounds it. "
-        + "Wheel: zoom; drag: pan; arrow keys: the next one; double click: all.";
-      return;
-    }
-    const row = this.rows[this.picked.row];
-    const told = row.spans ? this.module(row.spans[this.picked.n]) : this.launch(row.found[this.picked.n]);
-    this.details.replaceChildren(node("dl", ...told.flatMap(([name, parts]) => [node("dt", name), node("dd", ...parts)])));
+  help() {
+    return ["Click a kernel or a module to see what it is and what bounds it; drag to add up a span of time."];
+  }
+  facts({ row: r, n }) {
+    const row = this.rows[r], told = row.spans ? this.module(row.spans[n]) : this.launch(row.found[n]);
+    return [node("dl", ...told.flatMap(([name, parts]) => [node("dt", name), node("dd", ...parts)]))];
   }
   launch(i) {
     const { data } = this, k = data.kernel[i], kernel = data.kernels[k], words = data.words;
-    const swatch = node("span"), path = words[data.module[i]], graph = words[data.graph[i]];
-    swatch.className = "swatch";
-    swatch.style.background = data.colors[kernel.work];
+    const path = words[data.module[i]], graph = words[data.graph[i]];
     const rate = (bytes) => (bytes / kernel.us / 1e3).toPrecision(3);
     return [
-      ["kernel", [node("b", kernel.op), kernel.template ? ` (${kernel.template})` : "", " \u00a0", swatch, data.works[kernel.work]]],
+      ["kernel", [node("b", kernel.op), kernel.template ? ` (${kernel.template})` : "", " \u00a0", swatch(data.colors[kernel.work]), data.works[kernel.work]]],
       ["launched by", [node("code", words[data.operator[i]]), path ? " in " : "", node("code", path), graph ? `, part of ${graph}` : ""]],
       ["when", [`${time(data.start[i])} to ${time(data.end[i])} on stream ${data.stream[i]}: ${time(kernel.us)}, `
         + `of which launch and completion ${time(kernel.launch)}; ${data.times.get(k)} alike take ${time(data.times.get(k) * kernel.us)}`]],
@@ -161,12 +173,8 @@ class Launches extends Zoomed {
       this.to = data.end[span.last];
       this.zoom(1.04, (this.from + this.to) / 2);
     });
-    const told = [...works].sort((a, b) => b[1] - a[1]).flatMap(([work, us]) => {
-      const swatch = node("span");
-      swatch.className = "swatch";
-      swatch.style.background = data.colors[work];
-      return [swatch, `${data.works[work]} ${percent(us / sum)} \u00a0 `];
-    });
+    const told = [...works].sort((a, b) => b[1] - a[1]).flatMap(([work, us]) =>
+      [swatch(data.colors[work]), `${data.works[work]} ${percent(us / sum)} \u00a0 `]);
     return [
       ["module", [node("code", span.path), " \u00a0", link]],
       ["when", [`${time(data.start[span.first])} to ${time(data.end[span.last])}: ${time(sum)} in `
@@ -177,11 +185,7 @@ class Launches extends Zoomed {
 
   // ---- drawing ----
 
-  draw() {
-    const g = this.ink;
-    if (!g || !this.width) return;
-    g.clearRect(0, 0, this.width, this.height);
-    this.axis(g);
+  paint(g) {
     const ink = this.color("ink"), soft = this.color("soft");
     for (const row of this.rows) {
       g.font = "12px 'DejaVu Sans', Verdana, sans-serif";

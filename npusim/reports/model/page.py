@@ -40,7 +40,8 @@ def page(runs: Sequence[ModelRun]) -> str:
         parts = _of_one(runs[0])
     first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in told)
     body = first + "".join(rest) + frame.sections(parts)
-    script = frame.text_of(SHARED, "zoom.js") + frame.text_of(OWN, "page.js")
+    shared = "".join(frame.text_of(SHARED, f"{name}.js") for name in ("link", "zoom"))
+    script = shared + frame.text_of(OWN, "page.js")
     styles = frame.text_of(SHARED, "page.css") + frame.text_of(OWN, "page.css")
     title = " against ".join(f"{run.title} on {run.device}" for run in runs)
     return frame.document(title, styles, script, body)
@@ -133,7 +134,7 @@ def _tree(sheet: Sheet) -> str:
         lines.append(_module(path, depth, has_more=below > depth) + cells + "</tr>")
     return (
         '<div class="modules"><button class="unfold">unfold all</button>'
-        f'<div class="scroll"><table class="tree"><thead><tr>{top}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table class="tree"><thead><tr>{top}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div></div>"
     )
 
@@ -212,7 +213,7 @@ def _layers(run: ModelRun, longest_us: float) -> str:
     heads = ("each", "launches", "together", "share")
     head = "<th>layer</th><th></th>" + "".join(f'<th class="number">{each}</th>' for each in heads)
     return (
-        f'<div class="scroll"><table class="layers"><thead><tr>{head}</tr></thead>'
+        f'<div class="scroll" tabindex="0"><table class="layers"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
