@@ -53,7 +53,7 @@ def test_the_wheel_built_from_the_sdist_holds_every_device_file(built: Path) -> 
         *("npusim/validation/silicon.csv", "npusim/accuracy/simulated.csv"),
         *("npusim/reports/page.js", "npusim/reports/zoom.js"),
     } <= set(names)
-    page = {"page.html", "page.css", "page.js", "map.js"}
+    page = {"page.html", "page.css", "page.js", "map.js", "draw.js", "mmad.js"}
     assert {f"npusim/reports/layout_page/{name}" for name in page} <= set(names)
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"npusim"}
