@@ -389,6 +389,10 @@ def test_an_mmad_is_told_step_by_step() -> None:
         "(() => { const map = el('mmad-c-matrix'), { cell, margin } = map; map.hear('pointerdown',"
         " {clientX: margin.left + 20.5 * cell.x, clientY: margin.top + 3.5 * cell.y});"
         f" return {say}; }})()",
+        # From its row 3 down to row 15, and over the border to row 16.
+        "[...Array(13)].forEach(() => el('mmad-c-memory').hear('keydown', {key: 'ArrowDown'}));"
+        " [el('mmad-step-name').textContent,"
+        " el('mmad-told').textContent.split(' = ')[0].split('\\n')[1]]",
         f"el('mmad-step').value = '7'; el('mmad-step').hear('input'); {say}",
         "el('mmad-c-caption').textContent",
         "el('mmad-k').value = '65'; el('mmad-choice').hear('input'); el('mmad-error').textContent",
@@ -420,6 +424,7 @@ def test_an_mmad_is_told_step_by_step() -> None:
             "fractal 2 of C (byte 2048 of L0C) += fractal 1 of A (byte 512 of L0A) @ "
             f"fractal 3 of B (byte 1536 of L0B): {cycle}",
         ],
+        ["step 8 of 8", "C(16, 20)"],
         [
             "step 8 of 8",
             "fractal 3 of C (byte 3072 of L0C) += fractal 3 of A (byte 1536 of L0A) @ "

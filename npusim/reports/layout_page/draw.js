@@ -129,37 +129,47 @@ function fill_cell(pen, cell, [y, x], color, ink, text) {
   pen.fillText(text, (x + 0.5) * cell.x, (y + 0.5) * cell.y);
 }
 
-/** Draw *of* as *grid* has it. *look* has
+/** Draw *of* as *grid* has it, and keep that for draw_marks.
  *  owner: the matrix in the layout whose fractals give the colours;
- *  text: (number, row, column) -> what a cell shows;
- *  marked: (row, column) -> whether an element stands out;
- *  ringed: (number of a fractal) -> whether a fractal does; is_wide: see prepare;
- *  walked: the number of a fractal whose elements the walk goes through, null for no walk. */
-function draw_map(canvas, of, grid, look) {
+ *  text: (number, row, column) -> what a cell shows; is_wide: see prepare. */
+function draw_map(canvas, of, grid, { owner, text, is_wide }) {
   const colors = palette();
   const last = of.spot(of.element(of.rows - 1, of.columns - 1));
-  const letters = Math.max(
-    look.text(of.count - 1, last.row, last.column).length,
-    look.text(0, last.row, last.column).length,
-  );
-  const pen = prepare(canvas, grid, letters, look.is_wide);
-  const { cell } = canvas;
+  const longest = [0, of.count - 1].map((number) => text(number, last.row, last.column).length);
+  const pen = prepare(canvas, grid, Math.max(...longest), is_wide);
   for (let number = 0; number < of.count; number++) {
     const { row, column, padding } = of.spot(number);
     const at = grid.place(number);
-    const owned = padding || look.owner.is_nd ? 0
-      : Math.floor(look.owner.element(row, column) / look.owner.size);
+    const owned = padding || owner.is_nd ? 0 : Math.floor(owner.element(row, column) / owner.size);
     const shade = padding ? colors.padding : colors.shades[owned % colors.shades.length];
-    fill_cell(pen, cell, at, shade);
-    if (row % 2) fill_cell(pen, cell, at, colors.stripe);
-    const stands_out = !padding && look.marked(row, column);
-    const text = canvas.has_text && !padding ? look.text(number, row, column) : "";
-    fill_cell(pen, cell, at, stands_out ? colors.marked : "transparent", colors.ink, text);
+    fill_cell(pen, canvas.cell, at, shade);
+    const shown = canvas.has_text && !padding ? text(number, row, column) : "";
+    fill_cell(pen, canvas.cell, at, row % 2 ? colors.stripe : "transparent", colors.ink, shown);
   }
-  if (!of.is_nd) draw_frames(canvas, pen, of, look.ringed, colors);
-  if (look.walked !== null) draw_walk(canvas, pen, of, look.walked, colors);
+  if (!of.is_nd) draw_frames(canvas, pen, of, colors.ink, 1, () => true);
+  const kept = document.createElement("canvas");
+  [kept.width, kept.height] = [canvas.width, canvas.height];
+  kept.getContext("2d").drawImage(canvas, 0, 0);
+  Object.assign(canvas, { of, kept, text });
+}
+
+/** Draw on the map as it was kept
+ *  marked: elements that stand out, [row, column] each; ringed: the number of a fractal that does;
+ *  walked: that of a fractal whose elements the walk goes through; null for none. */
+function draw_marks(canvas, { marked, ringed = null, walked = null }) {
+  const { of, grid, cell, margin } = canvas, colors = palette();
+  const scale = window.devicePixelRatio || 1, pen = canvas.getContext("2d");
+  pen.setTransform(1, 0, 0, 1, 0, 0);
+  pen.drawImage(canvas.kept, 0, 0);
+  pen.setTransform(scale, 0, 0, scale, margin.left * scale, margin.top * scale);
+  for (const [row, column] of marked) {
+    const number = of.element(row, column);
+    const text = canvas.has_text ? canvas.text(number, row, column) : "";
+    fill_cell(pen, cell, grid.place(number), colors.marked, colors.ink, text);
+  }
+  if (ringed !== null) draw_frames(canvas, pen, of, colors.mark, 3, (number) => number === ringed);
+  if (walked !== null) draw_walk(canvas, pen, of, walked, colors);
   if (!of.is_nd && !canvas.has_text) draw_names(canvas, pen, of, colors);
-  canvas.of = of;
 }
 
 /** The places of fractals: [number, left, top, right, bottom] in pixels, and its first element. */
@@ -174,18 +184,16 @@ function fractals_of(canvas, of) {
   return found;
 }
 
-function draw_frames(canvas, pen, of, ringed, colors) {
-  const all = fractals_of(canvas, of);
-  for (const is_last of [false, true]) {
-    pen.strokeStyle = is_last ? colors.mark : colors.ink;
-    pen.lineWidth = is_last ? 3 : 1;
-    for (const { number, box } of all) {
-      if (!is_last || ringed(number)) pen.strokeRect(...box);
-    }
+function draw_frames(canvas, pen, of, color, width, is_framed) {
+  pen.strokeStyle = color;
+  pen.lineWidth = width;
+  for (const { number, box } of fractals_of(canvas, of)) {
+    if (is_framed(number)) pen.strokeRect(...box);
   }
 }
 
-/** A line through all elements of fractal *walked*, and one from fractal to fractal. */
+/** A line through all elements of fractal *walked*, and one from fractal to fractal. Numbers in the
+ *  cells tell the order of elements themselves, and are not crossed out. */
 function draw_walk(canvas, pen, of, walked, colors) {
   const { grid, cell } = canvas;
   const line = (points, width, opacity) => {
@@ -203,15 +211,16 @@ function draw_walk(canvas, pen, of, walked, colors) {
     const [y, x] = grid.place(number);
     return [(x + 0.5) * cell.x, (y + 0.5) * cell.y];
   };
-  for (let first = walked * size; first < (walked + 1) * size; first += run) {
+  const inner_end = canvas.has_text ? 0 : (walked + 1) * size;
+  for (let first = walked * size; first < inner_end; first += run) {
     const end = middle(first + run - 1);
     line([middle(first), end], 1, 0.6);
     // The way to the next row or column is fainter.
-    if (first + run < (walked + 1) * size) line([end, middle(first + run)], 1, 0.18);
+    if (first + run < inner_end) line([end, middle(first + run)], 1, 0.18);
   }
   if (of.is_nd) return;
   const centres = fractals_of(canvas, of).map(({ box: [x, y, w, h] }) => [x + w / 2, y + h / 2]);
-  line(centres, 2, 0.7);
+  line(centres, 2, canvas.has_text ? 0.3 : 0.7);
   centres.slice(1).forEach(([x, y], place) => {
     // An arrowhead in the middle of each step, clear of the names.
     const [from_x, from_y] = centres[place];
@@ -252,6 +261,9 @@ function number_at(canvas, event) {
 }
 
 // ---- what several parts of the page use ----
+
+/** Rows and columns that a key goes. */
+const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /** The lines of a table; each cell is [text, class]. */
 function fill_table(table, lines) {

@@ -54,6 +54,15 @@ function show_mmad() {
     el("mmad-error").textContent = error.message;
     return;
   }
+  for (const [name, of] of Object.entries(MMAD.now)) {
+    const look = { owner: of, is_wide: false, text: (_, r, c) => `${r},${c}` };
+    draw_map(el(`mmad-${name}-matrix`), of, matrix_grid(of), look);
+    draw_map(el(`mmad-${name}-memory`), of, memory_grid(of), look);
+    const buffer = FACTS.mmad.buffers[name];
+    el(`mmad-${name}-caption`).textContent =
+      `${name.toUpperCase()}, ${of.rows} x ${of.columns} ${of.dtype}, in ${buffer}` +
+      `${of.name === buffer ? "" : ` as ${of.name}`}: ${of.nbytes} bytes`;
+  }
   MMAD.stepper.again();
 }
 
@@ -67,23 +76,15 @@ function watched(step) {
 }
 
 function show_product(place) {
-  const step = MMAD.steps[place], [row, column] = watched(step), within = (k) => k >= step.k && k < step.end;
+  const step = MMAD.steps[place], [row, column] = watched(step);
+  const depth = Array.from({ length: step.end - step.k }, (_, inner) => step.k + inner);
   const marked = {
-    a: (r, k) => r === row && within(k),
-    b: (k, c) => c === column && within(k),
-    c: (r, c) => r === row && c === column,
+    a: depth.map((k) => [row, k]), b: depth.map((k) => [k, column]), c: [[row, column]],
   };
-  for (const [name, of] of Object.entries(MMAD.now)) {
-    const look = {
-      owner: of, is_wide: false, walked: null, marked: marked[name],
-      ringed: (number) => number === step[name], text: (_, r, c) => `${r},${c}`,
-    };
-    draw_map(el(`mmad-${name}-matrix`), of, matrix_grid(of), look);
-    draw_map(el(`mmad-${name}-memory`), of, memory_grid(of), look);
-    const buffer = FACTS.mmad.buffers[name];
-    el(`mmad-${name}-caption`).textContent =
-      `${name.toUpperCase()}, ${of.rows} x ${of.columns} ${of.dtype}, in ${buffer}` +
-      `${of.name === buffer ? "" : ` as ${of.name}`}: ${of.nbytes} bytes`;
+  for (const name of Object.keys(MMAD.now)) {
+    for (const kind of ["matrix", "memory"]) {
+      draw_marks(el(`mmad-${name}-${kind}`), { marked: marked[name], ringed: step[name] });
+    }
   }
   tell_product(place, step, row, column);
 }
@@ -114,17 +115,30 @@ function tell_product(place, step, row, column) {
   ]);
 }
 
-/** Look at the element of C that is pointed at, at the k of the present step. */
-function point_at_sum(canvas, event) {
-  const number = number_at(canvas, event);
-  if (number === null) return;
-  const { c } = MMAD.now, { row, column, padding } = c.spot(number);
-  if (padding) return;
-  const fractal = number - (number % c.size), first = c.spot(fractal);
+/** Look at element (row, column) of C, at the k of the present step. */
+function watch(row, column) {
+  const { c } = MMAD.now;
+  if (row < 0 || column < 0 || row >= c.rows || column >= c.columns) return;
+  const fractal = Math.floor(c.element(row, column) / c.size), first = c.spot(fractal * c.size);
   MMAD.inner = [row - first.row, column - first.column];
   const each = MMAD.steps.length / (c.count / c.size);
-  const k = Number(el("mmad-step").value) % each;
-  MMAD.stepper.go((fractal / c.size) * each + k);
+  MMAD.stepper.go(fractal * each + (Number(el("mmad-step").value) % each));
+}
+
+function listen_to_sums(canvas) {
+  canvas.addEventListener("pointerdown", (event) => {
+    const number = number_at(canvas, event);
+    if (number === null) return;
+    const { row, column } = canvas.of.spot(number);
+    watch(row, column);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const arrow = ARROWS[event.key];
+    if (!arrow) return;
+    event.preventDefault();
+    const [row, column] = watched(MMAD.steps[Number(el("mmad-step").value)]);
+    watch(row + arrow[0], column + arrow[1]);
+  });
 }
 
 function begin_mmad() {
@@ -137,8 +151,5 @@ function begin_mmad() {
   el("mmad-choice").addEventListener("input", show_mmad);
   el("mmad-choice").addEventListener("submit", (event) => event.preventDefault());
   MMAD.stepper = stepper("mmad-", () => MMAD.steps.length, show_product);
-  for (const kind of ["matrix", "memory"]) {
-    const canvas = el(`mmad-c-${kind}`);
-    canvas.addEventListener("pointerdown", (event) => point_at_sum(canvas, event));
-  }
+  for (const kind of ["matrix", "memory"]) listen_to_sums(el(`mmad-c-${kind}`));
 }

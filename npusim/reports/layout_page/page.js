@@ -24,6 +24,7 @@ function show_all() {
   state.now = now;
   state.chosen = [Math.min(state.chosen[0], rows - 1), Math.min(state.chosen[1], columns - 1)];
   show_sides();
+  draw_transfer();
   state.stepper.again();
   show_wrong();
 }
@@ -39,26 +40,30 @@ function told(of, row, column) {
 }
 
 function show_sides() {
-  const [row, column] = state.chosen;
   const { left, right } = state.now;
   // Both maps of both layouts have the colours of one of them.
   const owner = right.is_nd ? left : right;
   el("owner").textContent = owner.is_nd ? "Neither layout has fractals."
     : `Colours are the fractals of ${owner.name}, in the order in which they lie in memory.`;
+  const look = { owner, is_wide: el("numbers").checked };
   for (const [side, of] of [["left", left], ["right", right]]) {
     const padding = of.nbytes - Math.ceil((of.rows * of.columns * of.bits) / 8);
     const filled = padding ? `, ${padding} of them padding` : "";
     el(`${side}-caption`).textContent =
       `${of.rows} x ${of.columns} ${of.dtype} as ${of.name}, ${of.nbytes} bytes${filled}`;
-    const walked = of.is_nd ? 0 : Math.floor(of.element(row, column) / of.size);
-    const look = {
-      owner, is_wide: el("numbers").checked, ringed: () => false,
-      marked: (r, c) => r === row && c === column,
-    };
-    draw_map(el(`${side}-matrix`), of, matrix_grid(of),
-      { ...look, walked: el("walk").checked ? walked : null, text: (number) => String(number) });
-    draw_map(el(`${side}-map`), of, memory_grid(of),
-      { ...look, walked: null, text: (_, r, c) => `${r},${c}` });
+    draw_map(el(`${side}-matrix`), of, matrix_grid(of), { ...look, text: String });
+    draw_map(el(`${side}-map`), of, memory_grid(of), { ...look, text: (_, r, c) => `${r},${c}` });
+  }
+  show_chosen();
+}
+
+function show_chosen() {
+  const [row, column] = state.chosen, { left, right } = state.now;
+  for (const [side, of] of [["left", left], ["right", right]]) {
+    const fractal = of.is_nd ? 0 : Math.floor(of.element(row, column) / of.size);
+    const walked = el("walk").checked ? fractal : null;
+    draw_marks(el(`${side}-matrix`), { marked: [[row, column]], walked });
+    draw_marks(el(`${side}-map`), { marked: [[row, column]] });
   }
   el("told").textContent =
     `(${row}, ${column})   ${told(left, row, column)}   |   ${told(right, row, column)}`;
@@ -69,10 +74,8 @@ function choose(row, column) {
   if (row < 0 || column < 0 || row >= rows || column >= columns) return;
   if (row === state.chosen[0] && column === state.chosen[1]) return;
   state.chosen = [row, column];
-  show_sides();
+  show_chosen();
 }
-
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /** From the chosen element to the one beside it on this map, over padding and the map's edges. */
 function move(canvas, [down, across]) {
@@ -109,8 +112,15 @@ function listen_to_side(canvas) {
 
 // ---- burst by burst ----
 
-function show_burst(step) {
+function draw_transfer() {
   const nd = state.now.make("ND"), nz = state.now.make("FRACTAL_NZ");
+  const look = { owner: nz, is_wide: false, text: (_, r, c) => `${r},${c}` };
+  draw_map(el("nd-map"), nd, memory_grid(nd), look);
+  draw_map(el("nz-map"), nz, memory_grid(nz), look);
+}
+
+function show_burst(step) {
+  const nd = state.now.make("ND");
   const width = row_bytes(nd);
   const odd = "rows of an odd number of int4 do not begin with a byte: no copy takes them";
   const refusal = FACTS.device.nd2nz_refusal || (width === null ? odd : null);
@@ -119,13 +129,8 @@ function show_burst(step) {
   state.stepper.enable(refusal === null);
   if (refusal !== null) fill_table(el("costs"), [[[refusal]]]);
   else show_costs(nd, width, step);
-  const done = refusal === null ? step : -1;
-  const look = {
-    owner: nz, is_wide: false, walked: null, ringed: () => false,
-    marked: (row) => row === done, text: (_, r, c) => `${r},${c}`,
-  };
-  draw_map(el("nd-map"), nd, memory_grid(nd), look);
-  draw_map(el("nz-map"), nz, memory_grid(nz), look);
+  const row = Array.from({ length: nd.columns }, (_, column) => [step, column]);
+  for (const id of ["nd-map", "nz-map"]) draw_marks(el(id), { marked: refusal === null ? row : [] });
 }
 
 function show_costs(nd, width, step) {
