@@ -91,7 +91,8 @@ def decode_step(kind: str) -> None:
         for layer in range(config.num_hidden_layers):
             cache.update(past, past, layer)
         start = time.process_time()
-        model(words, past_key_values=cache)
+        with torch.no_grad():  # as `generate` has it
+            model(words, past_key_values=cache)
         seconds.append(time.process_time() - start)
     first, again = seconds[0], min(seconds[1:])
     print(

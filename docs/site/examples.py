@@ -1,4 +1,7 @@
-"""The directive `examples`: each script of `examples/`, what it prints and what it draws."""
+"""The directive `examples`: each script of `examples/`, what it prints and what it draws.
+
+A script for a card is told, not run: it needs PyTorch, which the site does not, and the launcher.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,26 @@ class Examples(SphinxDirective):
     """A section a script. They run when the page is read, each in an empty folder of its own."""
 
     def run(self) -> list[nodes.Node]:
-        """Run them all; one that fails fails the build."""
+        """Show them all; one that fails fails the build."""
         drawn = Path(tempfile.mkdtemp(prefix="npusim-gallery-"))
         return [
             self._section(script, drawn / script.stem) for script in sorted(SCRIPTS.glob("*.py"))
         ]
 
     def _section(self, script: Path, folder: Path) -> nodes.section:
+        section = nodes.section(ids=[script.stem.replace("_", "-")], names=[script.stem])
+        section += nodes.title("", script.name)
+        for paragraph in _docstring(script).split("\n\n"):
+            text = nodes.literal_block if paragraph.startswith("    ") else nodes.paragraph
+            section += text("", paragraph.strip())
+        if "import torch_npu" in script.read_text(encoding="utf-8").splitlines():
+            return section
         folder.mkdir()
         done = subprocess.run(
             [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise self.error(f"{script.name} exits with {done.returncode}:\n{done.stderr}")
-        section = nodes.section(ids=[script.stem.replace("_", "-")], names=[script.stem])
-        section += nodes.title("", script.name)
-        for paragraph in _docstring(script).split("\n\n"):
-            text = nodes.literal_block if paragraph.startswith("    ") else nodes.paragraph
-            section += text("", paragraph.strip())
         for picture in sorted(folder.rglob("*.png")):
             where = os.path.relpath(picture, Path(self.env.doc2path(self.env.docname)).parent)
             section += nodes.image(uri=where, alt=f"What {script.name} draws")

@@ -1,4 +1,4 @@
-"""README.md as a page of the site: its links lead from the root, the page's from `docs`."""
+"""README.md, in two languages, as pages of the site, where links lead from `docs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = {"tour": "README.md"}
+PAGES = {"tour": "README.md", "tour_zh": "README.zh-CN.md"}
 """A page of the site -> the file at the root whose text it has."""
 
 LOCAL = re.compile(r"\]\((?![a-z]+:|#)([^)]+)\)")
@@ -20,4 +20,7 @@ def include(app: Any, docname: str, source: list[str]) -> None:
         app.env.note_dependency(str(path))
         up = "../" * (docname.count("/") + 1)
         text = path.read_text(encoding="utf-8")
-        source[0] = LOCAL.sub(rf"]({up}\1)", text).replace(f"]({up}docs/", f"]({up[3:]}")
+        text = LOCAL.sub(rf"]({up}\1)", text).replace(f"]({up}docs/", f"]({up[3:]}")
+        for page, name in PAGES.items():
+            text = text.replace(f"]({up}{name})", f"]({up[3:]}{page}.md)")
+        source[0] = text

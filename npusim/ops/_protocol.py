@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,12 @@ class Operator:
 
 def signature(operator: Operator) -> inspect.Signature:
     """The parameters of the torch_npu function."""
-    whole = inspect.signature(operator.reference)
+    return _signature_of(operator.reference)
+
+
+@lru_cache(maxsize=256)  # of all operators and some kernels of one's own; each call asks for one
+def _signature_of(reference: Callable[..., Any]) -> inspect.Signature:
+    whole = inspect.signature(reference)
     own = [p for p in whole.parameters.values() if p.name not in ORACLE_ONLY]
     return whole.replace(parameters=own)
 

@@ -62,28 +62,37 @@ def sweep(
     of the chips as :func:`npusim.devices.changed` does, each to one value or to several in turn.
     *l2*, *icache*, *engine* and *cache* are those of :func:`npusim.run`.
 
-    The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes of this
-    machine, one a processor unless told; 1 does all in this process. None of this changes a row.
-    With processes a script must keep its own calls below `if __name__ == "__main__"`. *resume*
-    names a file for what is done: if the sweep is interrupted, the same call goes on from there.
-    The file stays until its owner removes it. *progress* is called with "cells" and a share.
+    The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes, one a
+    processor unless told; 1 does all in this process. None of this changes a row. With processes a
+    script must keep its own calls below `if __name__ == "__main__"`. *resume* names a file for what
+    is done, from which the same call goes on; its owner removes it. *progress* hears of "cells".
 
     Raises SweepError for what is no sweep, a file of another one, and workers that are lost; what
-    :func:`npusim.run` raises for a call that none of the cells can make, ValueError for an unknown
-    operator or chip.
+    :func:`npusim.run` raises for a call that no cell can make, and for an unknown operator or chip.
     """
     chips = [device] if isinstance(device, str | os.PathLike | DeviceSpec) else list(device)
     over, settings = dict(over or {}), dict(settings or {})
     _check(over, settings, jobs)
     options = Options(values=False, l2=l2, icache=icache, engine=engine, cache=cache)
     cells = cells_of(op, call, over, chips, template, settings, options)
+    rows = _rows(cells, executor, jobs or os.cpu_count() or 1, resume, progress)
+    return Sweep(op, tuple(settings), tuple(over), rows)
+
+
+def _rows(
+    cells: Sequence[Cell],
+    executor: Executor | None,
+    jobs: int,
+    resume: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> tuple[Row, ...]:
+    """Each cell with what came of it."""
     keys = [None if cell.call is None else cell.call.key() for cell in cells]
-    done = _done(cells, keys, executor, jobs or os.cpu_count() or 1, resume, progress)
-    rows = tuple(
+    done = _done(cells, keys, executor, jobs, resume, progress)
+    return tuple(
         Row(cell, Outcome(error=cell.refusal) if key is None else done[key])
         for key, cell in zip(keys, cells, strict=True)
     )
-    return Sweep(op, tuple(settings), tuple(over), rows)
 
 
 def _done(

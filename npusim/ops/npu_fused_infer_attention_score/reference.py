@@ -83,10 +83,19 @@ def reference(
         return _ifa(problem, spec)
     if problem.choice.template == "FIA":
         return _fia(problem, spec, cube_order)
-    with np.errstate(all="ignore"):
-        ends = _ends(problem, spec) if problem.choice.template == "FAI-FD" else None
-        output, lse = fai.attend(problem.attention, query, key, value, cube_order, ends)
+    output, lse = _fai(problem, spec, (query, key, value), cube_order)
     return output, lse if softmax_lse_flag else np.zeros(1, np.float32)
+
+
+def _fai(
+    problem: Problem,
+    spec: DeviceSpec,
+    tensors: tuple[Array, Array, Array],
+    cube_order: Literal["k16", "k8", "k4", "k1"],
+) -> tuple[Array, Array]:
+    ends = _ends(problem, spec) if problem.choice.template == "FAI-FD" else None
+    with np.errstate(all="ignore"):
+        return fai.attend(problem.attention, *tensors, cube_order, ends)
 
 
 def _ifa(problem: Problem, spec: DeviceSpec) -> tuple[Array, Array]:
