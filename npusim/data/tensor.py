@@ -210,7 +210,7 @@ class Tensor:
             return place.values_html(self.storage.reshape(-1, rows, columns)[0], caption)
         # Only the fractals around the corner: all of a large tensor would take its time.
         first = self.storage.reshape(-1, *self.storage.shape[-4:])[0, :MAX_SHOWN, :MAX_SHOWN]
-        shown = min(rows, MAX_SHOWN), min(columns, MAX_SHOWN)
+        shown = place.shown[0][-1] + 1, place.shown[1][-1] + 1
         return place.values_html(from_fractals(first, NZ, shown), caption)
 
 

@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 
 from npusim import Tensor
-from npusim.data.dtypes import DTYPES, FLOAT16, FLOAT32, INT4, INT8, INT32, DType, pack_int4
+from npusim.data.dtypes import (
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT32,
+    DType,
+    dtype_named,
+    pack_int4,
+)
 from npusim.data.layout import NAMES, NZ, Placement
+from npusim.data.layout.html import SHADES, shown_of
 from npusim.data.layout.placement import ORDERS, SUMS
 
 
@@ -150,10 +161,10 @@ def test_a_layout_shows_its_order() -> None:
 def test_a_placement_shows_its_corner() -> None:
     of = Placement(20, 40, INT32, "FRACTAL_NZ")
     html = of._repr_html_()
-    assert "20 x 40 int32 as FRACTAL_NZ: 5120 bytes" in html
+    assert "20 x 40 int32 as FRACTAL_NZ in fractals of 16 x 8: 5120 bytes" in html
     assert cells(html)[8] == str(of.where(0, 8).element)
     assert cells(html)[16] == "…"
-    assert 'title="(0, 8) at byte 1024"' in html
+    assert 'title="(0, 8) at byte 1024, fractal 2"' in html
     assert 'title="padding"' in Placement(3, 3, INT8, "Zz")._repr_html_()
 
 
@@ -163,17 +174,83 @@ def test_a_tensor_shows_its_numbers(layout: str) -> None:
     html = Tensor.of(values, layout)._repr_html_()
     assert cells(html) == ["0", "1", "2", "3", "4", "5"]
     assert f"int8 (2, 3) {layout}" in html
-    at = {"ND": 3, "FRACTAL_NZ": 32}[layout]
+    at = {"ND": "3", "FRACTAL_NZ": "32, fractal 0"}[layout]
     assert f'title="(1, 0) at byte {at}"' in html
 
 
-def test_the_corner_of_a_large_tensor_is_shown() -> None:
-    values = np.arange(3 * 40 * 70, dtype=np.int32).reshape(3, 40, 70)
-    for layout in ("ND", "FRACTAL_NZ"):
-        shown = cells(Tensor.of(values, layout)._repr_html_())
-        assert len(shown) == 17 * 17
-        assert shown[:17] == [*map(str, values[0, 0, :16]), "…"]
-        assert shown[15 * 17 : 16 * 17] == [*map(str, values[0, 15, :16]), "…"]
+def lines(html: str) -> list[list[str]]:
+    """The text of all cells, the names of rows and columns among them."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html)
+    return [re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", row) for row in rows]
+
+
+AT_16 = [*range(8), None, *range(12, 20), None]
+"""Rows or columns around the border of a fractal of 16, and where some are left out."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "rows", "columns"),
+    [
+        ("int32", "ND", [*range(16), None], [*range(16), None]),
+        ("int32", "FRACTAL_NZ", AT_16, [*range(16), None]),
+        ("float16", "FRACTAL_NZ", AT_16, AT_16),
+        ("int8", "FRACTAL_NZ", AT_16, [*range(8), None, *range(28, 36), None]),
+        ("int4", "FRACTAL_NZ", AT_16, [*range(8), None, *range(60, 68), None]),
+    ],
+)
+def test_a_large_tensor_is_shown_across_the_border_of_its_first_fractal(
+    dtype: str, layout: str, rows: list[int | None], columns: list[int | None]
+) -> None:
+    element = dtype_named(dtype)
+    # Any numbers that each type can hold.
+    values = (np.arange(3 * 40 * 70) % 15 - 7).reshape(3, 40, 70).astype(element.numpy)
+    html = Tensor.of(values, layout)._repr_html_()
+    names = ["…" if column is None else str(column) for column in columns]
+    expected = [["", *names]]
+    for row in rows:
+        told = [
+            "…" if row is None or column is None else str(values[0, row, column])
+            for column in columns
+        ]
+        expected.append(["…" if row is None else str(row), *told])
+    assert lines(html) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "ND"])
+def test_a_line_and_a_colour_tell_where_the_next_fractal_begins(name: str) -> None:
+    dtype = INT32 if name == "L0C" else FLOAT16
+    of = Placement(40, 40, dtype, name)
+    html = of._repr_html_()
+    assert of.fractal == (16, 16)
+    styles = {title: style for style, title in re.findall(r'style="([^"]*)" title="([^"]*)"', html)}
+    shades = set()
+    for row, column in product((15, 16), (15, 16)):
+        spot = of.where(row, column)
+        style = styles[f"({row}, {column}) at byte {spot.byte}, fractal {spot.fractal}"]
+        assert spot.fractal is not None
+        assert f"background:{SHADES[spot.fractal % len(SHADES)]};" in style
+        assert ("border-top:2px" in style) == (row == 16)
+        assert ("border-left:2px" in style) == (column == 16)
+        shades.add(SHADES[spot.fractal % len(SHADES)])
+    assert len(shades) == 4
+
+
+@pytest.mark.parametrize(
+    ("extent", "fractal", "shown"),
+    [
+        (1, 16, [0]),
+        (16, 16, [*range(16)]),
+        (17, 16, [*range(8), *range(12, 17)]),
+        (30, 32, [*range(16)]),
+        (33, 32, [*range(8), *range(28, 33)]),
+        (100, 4, [*range(16)]),
+        (100, None, [*range(16)]),
+    ],
+)
+def test_rows_and_columns_that_a_table_shows(
+    extent: int, fractal: int | None, shown: list[int]
+) -> None:
+    assert list(shown_of(extent, fractal)) == shown
 
 
 def test_a_transposed_tensor_is_shown_as_it_lies() -> None:

@@ -30,7 +30,12 @@ const document = {
   createElement: () => element(""),
 };
 const context = vm.createContext({
-  document, window: { addEventListener() {}, devicePixelRatio: 1 }, setInterval, clearInterval,
+  document, setInterval, clearInterval,
+  window: {
+    addEventListener() {}, devicePixelRatio: 1,
+    matchMedia: () => ({ matches: false, addEventListener() {} }),
+  },
+  getComputedStyle: () => ({ getPropertyValue: (name) => name }),
 });
 for (const script of given.scripts) vm.runInContext(script, context);
 const answers = given.steps.map((step) => vm.runInContext(step, context));

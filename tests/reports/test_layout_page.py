@@ -17,6 +17,7 @@ from browser import CHROMIUM, MISSING, Browser
 from npusim import devices
 from npusim.data.dtypes import DTYPES, INT4, INT8, DType, dtype_named
 from npusim.data.layout import Placement, from_fractals
+from npusim.data.layout.html import DARK_SHADES, SHADES
 from npusim.data.layout.placement import ORDERS, SUMS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, LoadNd2Nz, Local
@@ -27,6 +28,7 @@ NODE = shutil.which("node")
 A2 = devices.load("Atlas A2")
 START = Placement(20, 40, INT8, "FRACTAL_NZ")
 PAGE = page(START, A2)
+SCRIPTS = ("map", "draw", "mmad", "page")
 needs_node = pytest.mark.skipif(NODE is None, reason="node, which runs the page's code, is missing")
 
 
@@ -184,7 +186,7 @@ def test_a_chip_that_cannot_turn_rows_says_so() -> None:
     (answer,) = page_says(
         "[el('costs').children[0].children[0].textContent, el('next').disabled,"
         " el('step-name').textContent]",
-        scripts=("map", "page"),
+        scripts=SCRIPTS,
         spec=devices.load("Atlas 300I Pro"),
     )
     assert answer == [
@@ -227,8 +229,8 @@ def test_a_page_begins_with_what_it_can_draw() -> None:
 def test_the_page_answers_as_in_a_browser() -> None:
     at = START.where(17, 33)
     cell = (
-        '(id, y, x) => el(id).hear("pointermove", '
-        "{clientX: (x + 0.5) * el(id).cell, clientY: (y + 0.5) * el(id).cell})"
+        '(id, y, x) => { const { cell, margin } = el(id); el(id).hear("pointermove", '
+        "{clientX: margin.left + (x + 0.5) * cell.x, clientY: margin.top + (y + 0.5) * cell.y}); }"
     )
     costs = 'el("costs").children.map((row) => row.children.map((cell) => cell.textContent))'
     answers = page_says(
@@ -246,7 +248,7 @@ def test_the_page_answers_as_in_a_browser() -> None:
         "el('rows').value = '0'; el('choice').hear('input'); el('error').textContent",
         "el('rows').value = '4'; el('right').value = 'L0C'; el('choice').hear('input');"
         " el('error').textContent",
-        scripts=("map", "page"),
+        scripts=SCRIPTS,
     )
     first, left, right, padding, down, table, intro, wrong, odd, none, sums = answers
     assert first == (
@@ -283,40 +285,291 @@ def test_bursts_are_counted_from_the_first_to_the_last() -> None:
         "el('step-name').textContent",
         "el('step').value = '19'; el('step').hear('input');"
         " [el('step-name').textContent, el('costs').children[1].children[0].textContent]",
-        scripts=("map", "page"),
+        scripts=SCRIPTS,
     )
     assert answers == ["0, burst 1 of 20", ["19, burst 20 of 20", "burst 20"]]
 
 
 @needs_node
 def test_layouts_are_offered_by_their_names() -> None:
-    (names,) = page_says(
-        "el('right').children.map((option) => option.value)", scripts=("map", "page")
-    )
+    (names,) = page_says("el('right').children.map((option) => option.value)", scripts=SCRIPTS)
     assert names == ["ND", "FRACTAL_NZ", "Zz", "Zn", "L0C"]
     assert "capital says how\nfractals follow each other, the small letter" in PAGE
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+@needs_node
+def test_arrows_go_to_the_neighbour_on_the_map() -> None:
+    answers = page_says(
+        "var press = (id, key) => { el(id).hear('keydown', {key}); return state.chosen.join(); };"
+        " press('right-matrix', 'ArrowRight')",
+        "press('right-map', 'ArrowRight')",
+        # A line of memory below (0, 2) is row 1 of the same fractal.
+        "press('right-map', 'ArrowDown')",
+        "el('right').value = 'Zn'; el('choice').hear('input'); press('right-map', 'ArrowRight')",
+        "press('right-map', 'ArrowDown')",
+        # Nothing is above the first row, and what is right of the last column is padding.
+        "choose(0, 39);"
+        " ['ArrowUp', 'ArrowRight'].map((key) => press('right-matrix', key)).join(' ')",
+        scripts=SCRIPTS,
+    )
+    assert answers == ["0,1", "0,2", "1,2", "2,2", "2,3", "0,39 0,39"]
+
+
+# ---- an Mmad ----
+
+OPERANDS = {
+    "Atlas A2": ("float16", "bfloat16", "float32", "int8", "int4"),
+    "Atlas 300I Pro": ("float16", "int8"),
+}
+
+
+def example(rows: int, columns: int) -> Any:
+    numbers = np.arange(rows * columns).reshape(rows, columns)
+    return (numbers**2 + 3 * numbers) % 17 - 8
+
+
+@needs_node
+@pytest.mark.parametrize(("device", "dtypes"), OPERANDS.items())
+def test_an_mmad_has_its_operands_where_the_layouts_say(device: str, dtypes: tuple[str]) -> None:
+    spec = devices.load(device)
+    known = facts(START, spec)["mmad"]["dtypes"]
+    assert tuple(known) == dtypes
+    sizes = [(1, 1, 1), (16, 16, 32), (17, 33, 64), (20, 32, 40)]
+    calls = [(name, size) for name in dtypes for size in sizes]
+    answers = page_says(
+        *(
+            f"(() => {{ const all = operands(F, {m}, {n}, {k}, '{name}');"
+            f" return [products(all), ['a', 'b', 'c'].map((one) => [...Array(all[one].rows).keys()]"
+            f".map((r) => [...Array(all[one].columns).keys()].map((c) => all[one].element(r, c)))),"
+            f" products(all).map((s) => terms(all, s.row, s.column, s.k, s.end))]; }})()"
+            for name, (m, n, k) in calls
+        ),
+        scripts=("map", "mmad"),
+        spec=spec,
+    )
+    for (name, (m, n, k)), (steps, elements, terms) in zip(calls, answers, strict=True):
+        dtype = dtype_named(name)
+        sums = dtype_named("int32" if name.startswith("int") else "float32")
+        a, b = Placement(m, k, dtype, "Zz"), Placement(k, n, dtype, "Zn")
+        c = Placement(m, n, sums, "L0C")
+        for made, own in zip((a, b, c), elements, strict=True):
+            assert own == made.elements[: made.rows, : made.columns].tolist()
+        assert a.fractal is not None
+        depth = a.fractal[1]
+        expected = [
+            {
+                "row": row, "column": column, "k": start, "end": min(start + depth, k),
+                "a": a.where(row, start).fractal, "b": b.where(start, column).fractal,
+                "c": c.where(row, column).fractal,
+            }
+            for column in range(0, n, 16) for row in range(0, m, 16) for start in range(0, k, depth)
+        ]  # fmt: skip
+        assert steps == expected
+        gained: dict[tuple[int, int], int] = {}
+        for step, found in zip(steps, terms, strict=True):
+            at = step["row"], step["column"]
+            assert [term["k"] for term in found] == list(range(step["k"], step["end"]))
+            gained[at] = gained.get(at, 0) + sum(term["product"] for term in found)
+        whole = example(m, k) @ example(k, n)
+        assert gained == {at: whole[at] for at in gained}
+        # 16 x 16 x k a cycle, of float32 four k: asc-devkit, see the device files.
+        assert known[name] == {"sum": sums.name, "cycles": 2 if name == "float32" else 1}
+
+
+@needs_node
+def test_an_mmad_is_told_step_by_step() -> None:
+    say = "[el('mmad-step-name').textContent, el('mmad-told').textContent.split('\\n')[0]]"
+    texts = "el('mmad-terms').children.map((row) => row.children[1].textContent)"
+    answers = page_says(
+        say,
+        f"el('mmad-next').hear('click'); {say}",
+        texts,
+        "el('mmad-told').textContent.split('\\n')[1]",
+        # Element (3, 20) of C, which lies in its third fractal, at the same k.
+        "(() => { const map = el('mmad-c-matrix'), { cell, margin } = map; map.hear('pointerdown',"
+        " {clientX: margin.left + 20.5 * cell.x, clientY: margin.top + 3.5 * cell.y});"
+        f" return {say}; }})()",
+        # From its row 3 down to row 15, and over the border to row 16.
+        "[...Array(13)].forEach(() => el('mmad-c-memory').hear('keydown', {key: 'ArrowDown'}));"
+        " [el('mmad-step-name').textContent,"
+        " el('mmad-told').textContent.split(' = ')[0].split('\\n')[1]]",
+        f"el('mmad-step').value = '7'; el('mmad-step').hear('input'); {say}",
+        "el('mmad-c-caption').textContent",
+        "el('mmad-k').value = '65'; el('mmad-choice').hear('input'); el('mmad-error').textContent",
+        scripts=SCRIPTS,
+    )
+    cycle = "1 cycle of ascend910b2"
+    a, b = Placement(20, 40, INT8, "Zz"), Placement(40, 32, INT8, "Zn")
+    first = example(20, 40)[0], example(40, 32)[:, 0]
+    before, gain = int(first[0][:32] @ first[1][:32]), int(first[0][32:] @ first[1][32:])
+    assert answers == [
+        [
+            "step 1 of 8",
+            "fractal 0 of C (byte 0 of L0C) += fractal 0 of A (byte 0 of L0A) @ "
+            f"fractal 0 of B (byte 0 of L0B): {cycle}",
+        ],
+        [
+            "step 2 of 8",
+            "fractal 0 of C (byte 0 of L0C) += fractal 1 of A (byte 512 of L0A) @ "
+            f"fractal 2 of B (byte 1024 of L0B): {cycle}",
+        ],
+        [
+            "32", str(first[0][32]), str(a.where(0, 32).byte),
+            str(first[1][32]), str(b.where(32, 0).byte), str(first[0][32] * first[1][32]),
+        ],
+        f"C(0, 0) = {before} + A(0, 32 to 39) · B(32 to 39, 0) = {before} + {gain} = "
+        f"{before + gain}",
+        [
+            "step 6 of 8",
+            "fractal 2 of C (byte 2048 of L0C) += fractal 1 of A (byte 512 of L0A) @ "
+            f"fractal 3 of B (byte 1536 of L0B): {cycle}",
+        ],
+        ["step 8 of 8", "C(16, 20)"],
+        [
+            "step 8 of 8",
+            "fractal 3 of C (byte 3072 of L0C) += fractal 3 of A (byte 1536 of L0A) @ "
+            f"fractal 3 of B (byte 1536 of L0B): {cycle}",
+        ],
+        "C, 20 x 32 int32, in L0C: 4096 bytes",
+        "k must be a whole number from 1 to 64",
+    ]  # fmt: skip
+
+
+# ---- in a browser ----
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+LOOK = """((css, row, column) => {
+  const map = document.querySelector(css), scale = window.devicePixelRatio;
+  const [y, x] = map.grid.place(map.of.element(row, column));
+  const at = (margin, cell, n) => Math.round((margin + (n + 0.5) * cell) * scale);
+  const pixel = [at(map.margin.left, map.cell.x, x), at(map.margin.top, map.cell.y, y)];
+  // A copy, since the browser warns of maps that are read again and again.
+  const copy = new OffscreenCanvas(1, 1).getContext("2d");
+  copy.drawImage(map, ...pixel, 1, 1, 0, 0, 1, 1);
+  const [r, g, b] = copy.getImageData(0, 0, 1, 1).data;
+  return "#" + [r, g, b].map((part) => part.toString(16).padStart(2, "0")).join("");
+})"""
+"""The colour in the middle of an element on a map."""
+SET = """((id, value) => {
+  const field = document.getElementById(id);
+  if (field.type === "checkbox") field.checked = value; else field.value = value;
+  field.dispatchEvent(new Event("input", {bubbles: true}));
+})"""
+
+
+def opened(browser: Browser, path: Path, width: int, scheme: str) -> None:
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.call("Emulation.setDeviceMetricsOverride", **metrics)
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.call("Emulation.setEmulatedMedia", features=[feature])
+    path.write_text(PAGE, encoding="utf-8")
+    browser.open(path)
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (360, "dark")])
+def test_an_element_has_the_colour_of_its_fractal_on_every_map(
+    tmp_path: Path, width: int, scheme: str
+) -> None:
+    shades = {"light": SHADES, "dark": DARK_SHADES}[scheme]
+    with Browser(tmp_path / "profile") as browser:
+        opened(browser, tmp_path / "layout.html", width, scheme)
+        browser.evaluate(f"{SET}('walk', false)")
+        # Even rows have no darker stripe, and nothing is written here.
+        for row, column in ((2, 3), (16, 1), (0, 34), (18, 33)):
+            fractal = START.where(row, column).fractal
+            assert fractal is not None
+            for css in ("#left-matrix", "#left-map", "#right-matrix", "#right-map", "#nz-map"):
+                if css == "#nz-map" and row == 0:
+                    continue  # The first burst is marked.
+                assert browser.evaluate(f"{LOOK}('{css}', {row}, {column})") == shades[fractal]
+        assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+        assert browser.complaints == []
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (360, "dark")])
+def test_no_two_layouts_look_alike(tmp_path: Path, width: int, scheme: str) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        opened(browser, tmp_path / "layout.html", width, scheme)
+        for dtype, names in (("float32", list(ORDERS)), ("int8", list(ORDERS)[:-1])):
+            browser.evaluate(f"{SET}('rows', 32), {SET}('columns', 64), {SET}('dtype', '{dtype}')")
+            for css in ("#right-matrix", "#right-map"):
+                seen = [
+                    browser.evaluate(
+                        f"({SET}('right', '{name}'), document.querySelector('{css}').toDataURL())"
+                    )
+                    for name in names
+                ]
+                assert len(set(seen)) == len(names), (dtype, css)
+
+
+@needs_chromium
+def test_numbers_have_the_room_they_need(tmp_path: Path) -> None:
+    cell = "(({has_text, cell}) => [has_text, cell.x])(document.querySelector('#right-map'))"
+    with Browser(tmp_path / "profile") as browser:
+        opened(browser, tmp_path / "layout.html", 360, "light")
+        has_text, small = browser.evaluate(cell)
+        assert not has_text
+        browser.evaluate(f"{SET}('numbers', true)")
+        has_text, large = browser.evaluate(cell)
+        longest = browser.evaluate(
+            "(() => { const pen = document.querySelector('#right-map').getContext('2d');"
+            " return pen.measureText('19,39').width; })()"
+        )
+        assert has_text
+        assert large > longest > small
+        assert browser.evaluate("document.scrollingElement.scrollWidth") <= 360
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (360, "dark")])
+def test_an_mmad_is_stepped_through_in_a_browser(tmp_path: Path, width: int, scheme: str) -> None:
+    marked = {"light": "#f2a57a", "dark": "#a8541a"}[scheme]
+    text = "document.querySelector('{}').textContent".format
+    with Browser(tmp_path / "profile") as browser:
+        opened(browser, tmp_path / "layout.html", width, scheme)
+        browser.point("#mmad-next", 5, 5, click=True)
+        assert browser.evaluate(text("#mmad-step-name")) == "step 2 of 8"
+        # The terms of C(0, 0) at k = 32 to 39, and none beside them.
+        for css, at, is_marked in (
+            ("a", (0, 36), True), ("a", (0, 20), False), ("a", (2, 36), False),
+            ("b", (36, 0), True), ("b", (36, 1), False), ("c", (0, 0), True),
+        ):  # fmt: skip
+            for kind in ("matrix", "memory"):
+                color = browser.evaluate(f"{LOOK}('#mmad-{css}-{kind}', {at[0]}, {at[1]})")
+                assert (color == marked) == is_marked, (css, at, kind)
+        left, top, x, y = browser.evaluate(
+            "(() => { const {margin, cell} = document.querySelector('#mmad-c-memory');"
+            " return [margin.left, margin.top, cell.x, cell.y]; })()"
+        )
+        browser.point("#mmad-c-memory", left + 3.5 * x, top + 2.5 * y, click=True)
+        assert "C(2, 3) = " in browser.evaluate(text("#mmad-told"))
+        browser.point("#mmad-play", 5, 5, click=True)
+        assert browser.evaluate(text("#mmad-play")) == "stop"
+        assert browser.complaints == []
+
+
+@needs_chromium
 def test_a_browser_shows_the_page_without_a_complaint(tmp_path: Path) -> None:
     path = tmp_path / "layout.html"
     path.write_text(PAGE, encoding="utf-8")
     text = "document.querySelector('{}').textContent".format
     with Browser(tmp_path / "profile") as browser:
         browser.open(path)
-        cell = browser.evaluate("document.querySelector('#left-map').cell")
-        browser.point("#left-map", 3.5 * cell, 2.5 * cell)
+        place = (
+            "(() => {{ const map = document.querySelector('{}');"
+            " return [map.margin.left + ({} + 0.5) * map.cell.x,"
+            " map.margin.top + ({} + 0.5) * map.cell.y]; }})()"
+        ).format
+        browser.point("#left-map", *browser.evaluate(place("#left-map", 3, 2)))
         assert browser.evaluate(text("#told")).startswith("(2, 3)   ND: element 83")
-        cell = browser.evaluate("document.querySelector('#right-map').cell")
         at = START.where(17, 33)
-        browser.point("#right-map", 33.5 * cell, 17.5 * cell)
+        browser.point("#right-map", *browser.evaluate(place("#right-map", 33, 17)))
         assert browser.evaluate(text("#told")).endswith(f"byte {at.byte}, fractal {at.fractal}")
-        marked = browser.evaluate(
-            "(() => { const map = document.querySelector('#right-map');"
-            " const at = (n) => Math.round((n + 0.5) * map.cell * window.devicePixelRatio);"
-            " return [...map.getContext('2d').getImageData(at(33), at(17), 1, 1).data]; })()"
-        )
-        assert marked[:3] == [0xF2, 0xA5, 0x7A]
+        assert browser.evaluate(f"{LOOK}('#right-map', 17, 33)") == "#f2a57a"
         browser.point("#next", 5, 5, click=True)
         assert browser.evaluate(text("#step-name")) == "1, burst 2 of 20"
         browser.point("#play", 5, 5, click=True)

@@ -20,7 +20,7 @@ from npusim.isa import (
     ends,
 )
 
-__all__ = ["RULES"]
+__all__ = ["OPERAND_DTYPES", "RULES", "SUMS"]
 
 # asc-devkit, docs/zh: the pages of LoadData, Mmad, Fixpipe and of each buffer.
 ALIGNED_BYTES = {"ub": 32, "l1": 32, "l0a": 512, "l0b": 512, "l0c": 64, "bt": 64, "fb": 64}

@@ -84,7 +84,9 @@ class Layout:
         offsets = self.offsets((8, 8), (4, 4))
         return table(
             f"{self.name}: how many elements lie before each one, fractals drawn as 4 x 4",
-            grid(offsets, (8, 8), lambda row, column: Note(int(offsets[row, column]) // 16)),
+            grid(
+                offsets, (8, 8), lambda row, column: Note(int(offsets[row, column]) // 16), (4, 4)
+            ),
         )
 
 

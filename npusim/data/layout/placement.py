@@ -10,7 +10,7 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32, Array, DType
 from npusim.data.integers import align_up
-from npusim.data.layout.html import Note, grid, table
+from npusim.data.layout.html import Note, grid, shown_of, table
 from npusim.data.layout.orders import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, Shape, c0, to_fractals
 
 __all__ = ["NAMES", "ORDERS", "SPELLINGS", "Placement", "Spot"]
@@ -203,18 +203,26 @@ class Placement:
     def values_html(self, values: Array, caption: str) -> str:
         """A table of the corner of *values* `(rows, columns)`; each cell says where it lies.
 
-        That corner alone will do, :data:`npusim.data.layout.html.MAX_SHOWN` rows and columns.
+        The corner that ends with the last of :attr:`shown` will do.
         """
-        return table(caption, grid(values, (self.rows, self.columns), self._note))
+        return table(caption, grid(values, (self.rows, self.columns), self._note, self.fractal))
+
+    @property
+    def shown(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The rows and the columns of the matrix that its table shows."""
+        height, width = self.fractal or (None, None)
+        return shown_of(self.rows, height), shown_of(self.columns, width)
 
     def _note(self, row: int, column: int) -> Note:
         if row >= self.rows or column >= self.columns:
             return Note(None, "padding")
         spot = self.where(row, column)
         bit = f" bit {spot.bit}" if spot.bit else ""
-        return Note(spot.fractal or 0, f"({row}, {column}) at byte {spot.byte}{bit}")
+        fractal = "" if spot.fractal is None else f", fractal {spot.fractal}"
+        return Note(spot.fractal or 0, f"({row}, {column}) at byte {spot.byte}{bit}{fractal}")
 
     def _repr_html_(self) -> str:
         """The corner of the matrix: how many elements lie before each one, padding in grey."""
-        caption = f"{self}: {self.nbytes} bytes, how many elements lie before each one"
-        return table(caption, grid(self.elements, self.padded, self._note))
+        size = f" in fractals of {self.fractal[0]} x {self.fractal[1]}" if self.fractal else ""
+        caption = f"{self}{size}: {self.nbytes} bytes, how many elements lie before each one"
+        return table(caption, grid(self.elements, self.padded, self._note, self.fractal))

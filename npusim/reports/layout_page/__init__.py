@@ -1,8 +1,8 @@
 """One page to explore layouts in: no network, nothing installed, opened from disk.
 
-What it draws is computed by `map.js` from what :func:`facts` takes out of ``npusim.data.layout``
-and a device: the order of axes and the fractal of each layout, and what a burst costs. The rest is
-looks.
+What it draws is computed by `map.js`, and for an Mmad by `mmad.js`, from what :func:`facts` takes
+out of ``npusim.data.layout`` and a device: the order of axes and the fractal of each layout, what
+an Mmad takes, and what a burst costs. The rest is looks.
 """
 
 from __future__ import annotations
@@ -13,19 +13,27 @@ from importlib.resources import files
 from typing import Any
 
 from npusim.check.rules import Place, RuleError, check
-from npusim.data.dtypes import DTYPES, UINT8
-from npusim.data.layout import FRACTAL_ROWS, Placement
-from npusim.data.layout.html import SHADES
+from npusim.check.rules.matrix import OPERAND_DTYPES
+from npusim.check.rules.matrix import SUMS as MMAD_SUMS
+from npusim.data.dtypes import DTYPES, UINT8, DType
+from npusim.data.layout import FRACTAL_ROWS, Placement, c0
+from npusim.data.layout.html import DARK_SHADES, SHADES
 from npusim.data.layout.placement import ORDERS, SUMS
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
-from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz
+from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
 from npusim.reports.policy import policy
+from npusim.timing.cost.matrix import mmad
 
 __all__ = ["MAX_EXTENT", "facts", "page"]
 
 MAX_EXTENT = 128
 """Rows and columns that the page draws."""
+MMAD_EXTENT = 64
+"""The same of an Mmad, whose three operands stand beside each other."""
+MMAD_START = {"m": 20, "n": 32, "k": 40}
+"""What the page begins with: several fractals of every type each way, some of them padded."""
+SCRIPTS = ("map.js", "draw.js", "mmad.js", "page.js")
 
 
 def page(start: Placement, spec: DeviceSpec) -> str:
@@ -38,9 +46,9 @@ def page(start: Placement, spec: DeviceSpec) -> str:
     here = files(__name__)
     # No text within the data may end the element that holds it.
     parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
-    for name in ("map.js", "page.js", "page.css"):
+    for name in (*SCRIPTS, "page.css"):
         parts[name] = here.joinpath(name).read_text(encoding="utf-8")
-    parts["policy"] = policy(*(f"\n{parts[name]}\n" for name in ("map.js", "page.js")))
+    parts["policy"] = policy(*(f"\n{parts[name]}\n" for name in SCRIPTS))
     frame = here.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
 
@@ -59,6 +67,8 @@ def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
         "bits": {dtype.name: dtype.bits for dtype in DTYPES},
         "layouts": {name: _layout(name) for name in ORDERS},
         "shades": SHADES,
+        "dark_shades": DARK_SHADES,
+        "mmad": _mmad(start.dtype, spec),
         "device": {
             "name": spec.name,
             "sector_bytes": spec.transfer.sector_bytes,
@@ -94,3 +104,31 @@ def _layout(name: str) -> dict[str, Any]:
         "axes": order.axes if order else None,
         "fractals": {dtype.name: Placement(1, 1, dtype, name).fractal for dtype in dtypes},
     }
+
+
+def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, Any]:
+    """Where an Mmad has its operands, and the types it takes: *wanted* first if it is one."""
+    dtypes = [dtype for dtype in OPERAND_DTYPES[spec.arch] if dtype.name in spec.cube.k_per_cycle]
+    return {
+        "most": MMAD_EXTENT,
+        "start": MMAD_START | {"dtype": (wanted if wanted in dtypes else dtypes[0]).name},
+        "layouts": {"a": "Zz", "b": "Zn", "c": "L0C"},
+        "buffers": {"a": "L0A", "b": "L0B", "c": "L0C"},
+        "dtypes": {
+            dtype.name: {"sum": MMAD_SUMS[dtype].name, "cycles": _step_cycles(dtype, spec)}
+            for dtype in dtypes
+        },
+    }
+
+
+def _step_cycles(dtype: DType, spec: DeviceSpec) -> int:
+    """Cycles that one more fractal of A and of B make an Mmad longer."""
+
+    def cycles(fractals: int) -> int:
+        k = fractals * c0(dtype)
+        a = Local("l0a", 0, dtype, FRACTAL_ROWS * k)
+        b = Local("l0b", 0, dtype, k * FRACTAL_ROWS)
+        c = Local("l0c", 0, MMAD_SUMS[dtype], FRACTAL_ROWS**2)
+        return mmad(Mmad(c, a, b, FRACTAL_ROWS, FRACTAL_ROWS, k), spec.cube).body
+
+    return cycles(2) - cycles(1)

@@ -34,6 +34,8 @@ function placement(facts, rows, columns, dtype, name) {
     rows, columns, dtype, name, bits, count, element, spot, lines,
     is_nd: layout.axes === null,
     size: height * width,
+    fractal: [height, width],
+    padded: [down * height, across * width],
     nbytes: Math.ceil((count * bits) / 8),
     byte: (number) => Math.floor((number * bits) / 8),
   };

@@ -1,113 +1,13 @@
 "use strict";
 // What is seen and touched; where elements lie is up to map.js.
 
-const FACTS = JSON.parse(document.getElementById("facts").textContent);
-const INK = "#222", PADDING = "#ececec", MARK = "#d55e00", MARKED = "#f2a57a";
-const RIGHT = "#c9ebdd", WRONG = "#f6c7b6", BEYOND = "#b9a3c6";
-const el = (id) => document.getElementById(id);
-const state = { chosen: [0, 0], step: 0, timer: null };
-
-// ---- drawing ----
-
-/** Cells of a side of memory: fractals in their order, some beside each other. */
-function memory_grid(of) {
-  const [high, wide] = of.is_nd ? [of.rows, of.columns] : of.lines;
-  const fractals = of.count / (high * wide);
-  const abreast = Math.max(1, Math.min(fractals, Math.floor(64 / wide)));
-  const place = (number) => {
-    const fractal = Math.floor(number / (high * wide)), inside = number % (high * wide);
-    return [
-      Math.floor(fractal / abreast) * high + Math.floor(inside / wide),
-      (fractal % abreast) * wide + (inside % wide),
-    ];
-  };
-  const number = (y, x) => {
-    const fractal = Math.floor(y / high) * abreast + Math.floor(x / wide);
-    const found = fractal * high * wide + (y % high) * wide + (x % wide);
-    return x < abreast * wide && found < of.count ? found : null;
-  };
-  const rows = Math.ceil(fractals / abreast) * high;
-  return { rows, columns: abreast * wide, high, wide, place, number };
-}
-
-function prepare(canvas, rows, columns) {
-  const room = Math.max(240, canvas.parentElement.clientWidth - 2);
-  const cell = Math.max(5, Math.min(34, Math.floor(room / columns)));
-  const scale = window.devicePixelRatio || 1;
-  canvas.width = columns * cell * scale;
-  canvas.height = rows * cell * scale;
-  canvas.style.width = `${columns * cell}px`;
-  canvas.style.height = `${rows * cell}px`;
-  canvas.cell = cell;
-  const pen = canvas.getContext("2d");
-  pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.textAlign = "center";
-  pen.textBaseline = "middle";
-  pen.font = `${Math.min(11, Math.floor(cell / 2.9))}px ui-monospace, monospace`;
-  return pen;
-}
-
-function square(pen, cell, y, x, color, text, marked) {
-  pen.fillStyle = marked ? MARKED : color;
-  pen.fillRect(x * cell, y * cell, cell - 0.5, cell - 0.5);
-  if (text && cell >= 22) {
-    pen.fillStyle = INK;
-    pen.fillText(text, (x + 0.5) * cell, (y + 0.5) * cell);
-  }
-  if (marked) {
-    pen.strokeStyle = MARK;
-    pen.lineWidth = 1;
-    pen.strokeRect(x * cell + 0.5, y * cell + 0.5, cell - 1.5, cell - 1.5);
-  }
-}
-
-/** A side of memory; *marked* says which elements stand out. */
-function draw_memory(canvas, of, marked) {
-  const grid = memory_grid(of);
-  const pen = prepare(canvas, grid.rows, grid.columns);
-  for (let number = 0; number < of.count; number++) {
-    const { row, column, padding } = of.spot(number);
-    const [y, x] = grid.place(number);
-    const shade = FACTS.shades[of.is_nd ? 0 : Math.floor(number / of.size) % FACTS.shades.length];
-    const name = padding ? "" : `${row},${column}`;
-    const stands_out = marked(row, column, number, padding);
-    square(pen, canvas.cell, y, x, padding ? PADDING : shade, name, stands_out);
-  }
-  if (!of.is_nd) frame(pen, canvas.cell, grid);
-  canvas.grid = grid;
-  canvas.of = of;
-}
-
-function frame(pen, cell, grid) {
-  pen.strokeStyle = INK;
-  pen.lineWidth = 1;
-  for (let y = 0; y < grid.rows; y += grid.high) {
-    for (let x = 0; x < grid.columns; x += grid.wide) {
-      if (grid.number(y, x) !== null) {
-        pen.strokeRect(x * cell, y * cell, grid.wide * cell - 0.5, grid.high * cell - 0.5);
-      }
-    }
-  }
-}
-
-function hit(canvas, event) {
-  const box = canvas.getBoundingClientRect();
-  const y = Math.floor((event.clientY - box.top) / canvas.cell);
-  const x = Math.floor((event.clientX - box.left) / canvas.cell);
-  return [y, x];
-}
+const state = { chosen: [0, 0], now: null };
 
 // ---- what is chosen ----
 
 function chosen() {
-  const whole = (id) => {
-    const size = Number(el(id).value);
-    if (!Number.isInteger(size) || size < 1 || size > FACTS.most) {
-      throw new Error(`${id} must be a whole number from 1 to ${FACTS.most}`);
-    }
-    return size;
-  };
-  const make = (name) => placement(FACTS, whole("rows"), whole("columns"), el("dtype").value, name);
+  const rows = whole("rows", "rows", FACTS.most), columns = whole("columns", "columns", FACTS.most);
+  const make = (name) => placement(FACTS, rows, columns, el("dtype").value, name);
   return { left: make(el("left").value), right: make(el("right").value), make };
 }
 
@@ -123,13 +23,13 @@ function show_all() {
   const { rows, columns } = now.left;
   state.now = now;
   state.chosen = [Math.min(state.chosen[0], rows - 1), Math.min(state.chosen[1], columns - 1)];
-  state.step = Math.min(state.step, rows - 1);
   show_sides();
-  show_transfer();
+  draw_transfer();
+  state.stepper.again();
   show_wrong();
 }
 
-// ---- both sides ----
+// ---- both layouts ----
 
 function told(of, row, column) {
   const number = of.element(row, column);
@@ -140,14 +40,30 @@ function told(of, row, column) {
 }
 
 function show_sides() {
-  const [row, column] = state.chosen;
   const { left, right } = state.now;
+  // Both maps of both layouts have the colours of one of them.
+  const owner = right.is_nd ? left : right;
+  el("owner").textContent = owner.is_nd ? "Neither layout has fractals."
+    : `Colours are the fractals of ${owner.name}, in the order in which they lie in memory.`;
+  const look = { owner, is_wide: el("numbers").checked };
   for (const [side, of] of [["left", left], ["right", right]]) {
     const padding = of.nbytes - Math.ceil((of.rows * of.columns * of.bits) / 8);
     const filled = padding ? `, ${padding} of them padding` : "";
     el(`${side}-caption`).textContent =
       `${of.rows} x ${of.columns} ${of.dtype} as ${of.name}, ${of.nbytes} bytes${filled}`;
-    draw_memory(el(`${side}-map`), of, (r, c) => r === row && c === column);
+    draw_map(el(`${side}-matrix`), of, matrix_grid(of), { ...look, text: String });
+    draw_map(el(`${side}-map`), of, memory_grid(of), { ...look, text: (_, r, c) => `${r},${c}` });
+  }
+  show_chosen();
+}
+
+function show_chosen() {
+  const [row, column] = state.chosen, { left, right } = state.now;
+  for (const [side, of] of [["left", left], ["right", right]]) {
+    const fractal = of.is_nd ? 0 : Math.floor(of.element(row, column) / of.size);
+    const walked = el("walk").checked ? fractal : null;
+    draw_marks(el(`${side}-matrix`), { marked: [[row, column]], walked });
+    draw_marks(el(`${side}-map`), { marked: [[row, column]] });
   }
   el("told").textContent =
     `(${row}, ${column})   ${told(left, row, column)}   |   ${told(right, row, column)}`;
@@ -158,14 +74,25 @@ function choose(row, column) {
   if (row < 0 || column < 0 || row >= rows || column >= columns) return;
   if (row === state.chosen[0] && column === state.chosen[1]) return;
   state.chosen = [row, column];
-  show_sides();
+  show_chosen();
 }
 
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+/** From the chosen element to the one beside it on this map, over padding and the map's edges. */
+function move(canvas, [down, across]) {
+  const { of, grid } = canvas;
+  let [y, x] = grid.place(of.element(...state.chosen));
+  for (;;) {
+    [y, x] = [y + down, x + across];
+    const number = y < 0 || x < 0 || x >= grid.columns || y >= grid.rows ? null : grid.number(y, x);
+    if (number === null) return;
+    const { row, column, padding } = of.spot(number);
+    if (!padding) return choose(row, column);
+  }
+}
 
 function listen_to_side(canvas) {
   const point = (event) => {
-    const number = canvas.grid.number(...hit(canvas, event));
+    const number = number_at(canvas, event);
     if (number === null) return;
     const { row, column, padding } = canvas.of.spot(number);
     if (padding) {
@@ -179,54 +106,42 @@ function listen_to_side(canvas) {
     const arrow = ARROWS[event.key];
     if (!arrow) return;
     event.preventDefault();
-    choose(state.chosen[0] + arrow[0], state.chosen[1] + arrow[1]);
+    move(canvas, arrow);
   });
 }
 
 // ---- burst by burst ----
 
-function fill_table(table, lines) {
-  table.replaceChildren(...lines.map((line, place) => {
-    const row = document.createElement("tr");
-    line.forEach(([text, kind], column) => {
-      const cell = document.createElement(place === 0 || column === 0 ? "th" : "td");
-      cell.textContent = text;
-      if (kind) cell.className = kind;
-      row.append(cell);
-    });
-    return row;
-  }));
+function draw_transfer() {
+  const nd = state.now.make("ND"), nz = state.now.make("FRACTAL_NZ");
+  const look = { owner: nz, is_wide: false, text: (_, r, c) => `${r},${c}` };
+  draw_map(el("nd-map"), nd, memory_grid(nd), look);
+  draw_map(el("nz-map"), nz, memory_grid(nz), look);
 }
 
-function show_transfer() {
+function show_burst(step) {
   const nd = state.now.make("ND");
   const width = row_bytes(nd);
   const odd = "rows of an odd number of int4 do not begin with a byte: no copy takes them";
   const refusal = FACTS.device.nd2nz_refusal || (width === null ? odd : null);
-  el("step").max = nd.rows - 1;
-  el("step").value = state.step;
   el("step-name").textContent =
-    refusal === null ? `${state.step}, burst ${state.step + 1} of ${nd.rows}` : "";
-  for (const id of ["back", "next", "play", "step"]) el(id).disabled = refusal !== null;
-  if (refusal !== null) {
-    stop();
-    fill_table(el("costs"), [[[refusal]]]);
-  } else show_costs(nd, width);
-  const done = refusal === null ? state.step : -1;
-  draw_memory(el("nd-map"), nd, (row) => row === done);
-  const nz = state.now.make("FRACTAL_NZ");
-  draw_memory(el("nz-map"), nz, (row, column, number, padding) => row === done && !padding);
+    refusal === null ? `${step}, burst ${step + 1} of ${nd.rows}` : "";
+  state.stepper.enable(refusal === null);
+  if (refusal !== null) fill_table(el("costs"), [[[refusal]]]);
+  else show_costs(nd, width, step);
+  const row = Array.from({ length: nd.columns }, (_, column) => [step, column]);
+  for (const id of ["nd-map", "nz-map"]) draw_marks(el(id), { marked: refusal === null ? row : [] });
 }
 
-function show_costs(nd, width) {
+function show_costs(nd, width, step) {
   const bursts = [];
   for (let row = 0; row < nd.rows; row++) bursts.push(burst(FACTS, row * width, width));
   const lines = [["", "bytes", "moved", "lines touched", "blocks of 32 bytes written",
     "turning takes at least, from memory", "from L2"].map((text) => [text])];
   const device = FACTS.device;
   const parts = [
-    [`burst ${state.step + 1}`, [bursts[state.step]]],
-    ["so far", bursts.slice(0, state.step + 1)],
+    [`burst ${step + 1}`, [bursts[step]]],
+    ["so far", bursts.slice(0, step + 1)],
     ["all", bursts],
   ];
   for (const [name, some] of parts) {
@@ -239,45 +154,26 @@ function show_costs(nd, width) {
   fill_table(el("costs"), lines);
 }
 
-function step_to(row) {
-  state.step = Math.max(0, Math.min(row, state.now.left.rows - 1));
-  show_transfer();
-}
-
-function stop() {
-  clearInterval(state.timer);
-  state.timer = null;
-  el("play").textContent = "play";
-}
-
-function play() {
-  if (state.timer !== null) return stop();
-  if (state.step === state.now.left.rows - 1) step_to(0);
-  el("play").textContent = "stop";
-  state.timer = setInterval(() => {
-    step_to(state.step + 1);
-    if (state.step === state.now.left.rows - 1) stop();
-  }, 400);
-}
-
 // ---- the wrong layout ----
 
 const SHOWN_SUMS = 16;
 
 function show_wrong() {
-  const { left, right } = state.now;
+  const { left, right, make } = state.now;
   const found = misread(left, right);
   const wrong = found.filter((got, place) => got !== place).length;
   el("wrong-intro").textContent =
     `A kernel takes a matrix that lies as ${left.name} for ${right.name}: ` +
     `${wrong} of ${found.length} elements are not the ones it wants.`;
-  const canvas = el("wrong-map");
-  const pen = prepare(canvas, left.rows, left.columns);
+  const canvas = el("wrong-map"), colors = palette();
+  const name = (got) => (got < 0 ? "" : `${Math.floor(got / left.columns)},${got % left.columns}`);
+  const letters = name(left.rows * left.columns - 1).length;
+  const pen = prepare(canvas, matrix_grid(make("ND")), letters, el("numbers").checked);
   found.forEach((got, place) => {
-    const name = got < 0 ? "" : `${Math.floor(got / left.columns)},${got % left.columns}`;
-    const color = got === place ? RIGHT : got === -2 ? BEYOND : got === -1 ? PADDING : WRONG;
-    const y = Math.floor(place / left.columns), x = place % left.columns;
-    square(pen, canvas.cell, y, x, color, name, false);
+    const color = got === place ? colors.right : got === -2 ? colors.beyond
+      : got === -1 ? colors.padding : colors.wrong;
+    const at = [Math.floor(place / left.columns), place % left.columns];
+    fill_cell(pen, canvas.cell, at, color, colors.ink, canvas.has_text ? name(got) : "");
   });
   canvas.found = found;
   el("wrong-told").textContent = "";
@@ -307,15 +203,6 @@ function point_at_wrong(event) {
 
 // ---- begin ----
 
-function options(id, names, first) {
-  el(id).replaceChildren(...names.map((name) => {
-    const option = document.createElement("option");
-    option.value = option.textContent = name;
-    option.selected = name === first;
-    return option;
-  }));
-}
-
 function begin() {
   const { start, layouts, bits, most, device } = FACTS;
   for (const id of ["rows", "columns"]) {
@@ -328,15 +215,18 @@ function begin() {
   el("device").textContent = device.name;
   el("choice").addEventListener("input", show_all);
   el("choice").addEventListener("submit", (event) => event.preventDefault());
-  listen_to_side(el("left-map"));
-  listen_to_side(el("right-map"));
-  el("back").addEventListener("click", () => step_to(state.step - 1));
-  el("next").addEventListener("click", () => step_to(state.step + 1));
-  el("play").addEventListener("click", play);
-  el("step").addEventListener("input", () => step_to(Number(el("step").value)));
+  for (const side of ["left", "right"]) {
+    listen_to_side(el(`${side}-matrix`));
+    listen_to_side(el(`${side}-map`));
+  }
+  state.stepper = stepper("", () => state.now.left.rows, show_burst);
   el("wrong-map").addEventListener("pointermove", point_at_wrong);
-  window.addEventListener("resize", () => state.now && show_all());
+  begin_mmad();
+  const draw = () => { if (state.now) show_all(); show_mmad(); };
+  window.addEventListener("resize", draw);
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   show_all();
+  show_mmad();
 }
 
 begin();
