@@ -18,6 +18,7 @@ WIDTHS = {64: 4, 32: 8, 16: 16, 8: 32, 4: 64}
 """Bits of an element -> elements in 32 bytes."""
 TRANSLATIONS = {
     "docs/course/04_nd_and_nz.md",
+    "docs/course/zh/04_nd_and_nz.md",
     "docs/sources.md",
     "npusim/cli/commands/layout.py",
     "npusim/data/layout/__init__.py",
