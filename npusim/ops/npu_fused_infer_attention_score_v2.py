@@ -88,14 +88,8 @@ def check(
     given = dict(locals())
     for name in ("spec", "query", "key", "value"):
         given.pop(name)
-    options = _in_first_names(given)
+    options = first.in_own_names(given, NAMES)
     return first.checked(Contract(OP, spec, NAMES), query, key, value, options)
-
-
-def _in_first_names(given: dict[str, Any]) -> dict[str, Any]:
-    """*given* by the names of the first operator, where it has them."""
-    theirs = {own: name for name, own in NAMES.items()}
-    return {theirs.get(name, name): value for name, value in given.items()}
 
 
 def reference(
@@ -138,14 +132,14 @@ def reference(
     cube_order: Literal["k16", "k8", "k4", "k1"] = "k16",
 ) -> tuple[Array, Array]:
     """As the first operator's, by its own names."""
-    options = _in_first_names(dict(locals()))
+    options = first.in_own_names(dict(locals()), NAMES)
     # What this one alone has must be None or 0 here.
     known = signature(first.reference).parameters
     return first.reference(**{name: value for name, value in options.items() if name in known})
 
 
 def _outputs(given: Given, sizes: Any) -> tuple[tuple[tuple[Any, ...], str], ...]:
-    return first.outputs(_in_first_names(dict(given)), sizes)
+    return first.outputs(first.in_own_names(dict(given), NAMES), sizes)
 
 
 TORCH = TorchFunction(

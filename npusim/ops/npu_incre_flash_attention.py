@@ -91,14 +91,8 @@ def check(
         "keys is not simulated; call npu_fused_infer_attention_score, which has others",
         Code.UNSUPPORTED,
     )
-    problem = first.checked(contract, query, key, value, FIXED | _in_first_names(given))
+    problem = first.checked(contract, query, key, value, FIXED | first.in_own_names(given, NAMES))
     return replace(problem, outputs={"output": problem.output})
-
-
-def _in_first_names(given: dict[str, Any]) -> dict[str, Any]:
-    """*given* by the names of the first operator, where it has them."""
-    theirs = {own: name for name, own in NAMES.items()}
-    return {theirs.get(name, name): value for name, value in given.items()}
 
 
 def reference(
@@ -128,7 +122,7 @@ def reference(
     spec: DeviceSpec | None = None,
 ) -> Array:
     """As the first operator's output, by its own names."""
-    options = _in_first_names(dict(locals()))
+    options = first.in_own_names(dict(locals()), NAMES)
     # What this one alone has must be None.
     options.pop("padding_mask")
     return first.reference(**options)[0]

@@ -60,7 +60,12 @@ from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Given, Sizes, TorchFunction
 from npusim.ops.npu_fused_infer_attention_score.choice import TEMPLATES
-from npusim.ops.npu_fused_infer_attention_score.contract import Problem, check, checked
+from npusim.ops.npu_fused_infer_attention_score.contract import (
+    Problem,
+    check,
+    checked,
+    in_own_names,
+)
 from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
 from npusim.ops.npu_fused_infer_attention_score.reference import reference
 
@@ -71,6 +76,7 @@ __all__ = [
     "build",
     "check",
     "checked",
+    "in_own_names",
     "outputs",
     "reference",
     "tile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from npusim.ops.npu_fused_infer_attention_score.shapes import (
     longest_of,
 )
 
-__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check", "checked"]
+__all__ = ["MODES", "SIMULATED_OPTIONS", "Problem", "check", "checked", "in_own_names"]
 
 OP = "npu_fused_infer_attention_score"
 LARGEST_TOKENS = 2147483647
@@ -122,6 +123,15 @@ def check(
     for name in ("spec", "query", "key", "value"):
         options.pop(name)
     return checked(Contract(OP, spec), query, key, value, options)
+
+
+def in_own_names(given: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """*given* to an operator that shares this one's kernels, by the names of this one's parameters.
+
+    *names* has its name for each of ours that it calls otherwise.
+    """
+    ours = {other: name for name, other in names.items()}
+    return {ours.get(name, name): value for name, value in given.items()}
 
 
 def checked(
