@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = ["PICTURES", "TITLES", "Row", "roofline", "rows", "verdict"]
+__all__ = ["PICTURES", "TITLES", "Row", "roofline", "rows", "slug", "verdict"]
 
 TITLES = (
     "GM/L2",
@@ -126,6 +126,16 @@ def rows(subject: Timed) -> list[Row]:
             reached = ops / nbytes, ops / seconds
             found.append(Row(title, name, unit, elements, flat, slanted, *reached))
     return found
+
+
+def slug(title: str) -> str:
+    """A title as it stands in names of files and in addresses.
+
+    >>> slug("Memory Unit(Cube)")
+    'memory_unit_cube'
+    """
+    words = "".join(letter if letter.isalnum() else "_" for letter in title.lower())
+    return words.strip("_")
 
 
 def verdict(subject: Subject) -> str:
@@ -350,9 +360,8 @@ def _ops_named(ops_per_s: float) -> str:
 
 
 def _picture(title: str) -> Picture:
-    words = "".join(letter if letter.isalnum() else "_" for letter in title.lower())
     return Picture(
-        name=f"roofline_{words.strip('_')}",
+        name=f"roofline_{slug(title)}",
         heading=f"Roofline: {title}",
         height_inches=lambda run: HEIGHT_INCHES if _applies(run, title) else None,
         draw=partial(roofline, title=title),
