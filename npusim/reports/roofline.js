@@ -113,6 +113,7 @@ class Roofline extends Plot {
   value(limit) { return scaled(limit.per_s, limit.unit); }
   trust(limit) { return unique(limit.terms.flatMap(([, keys]) => keys).map((key) => this.data.chips[limit.chip].numbers[key][1])).filter((word) => word).join(", "); }
   formula(limit) { return limit.terms.map(([factor, keys]) => [...(factor === 1 ? [] : [digits(factor)]), ...keys].join(" x ")).join(" + "); }
+  source(limit) { return `source: ${this.formula(limit)} (${this.trust(limit)})`; }
   reached(row) { return scaled(row.ops, this.data.limits[row.flat].unit); }
   allowed(row) { return scaled(row.allowed, this.data.limits[row.flat].unit); }
   above(row) {
@@ -130,10 +131,10 @@ class Roofline extends Plot {
     // In some lines, for who points at it and for who hears it.
     const { kind, row, rows, limit } = item;
     if (kind === "point") return [this.title(item), `reached ${this.reached(row)}, ${percent(row.share)} of the ${this.allowed(row)} allowed`,
-      `at ${digits(row.intensity)} operations a byte`, `above it ${this.above(row)}`, `source: ${this.trust(this.over(row))}`];
+      `at ${digits(row.intensity)} operations a byte`, `above it ${this.above(row)}`, this.source(this.over(row))];
     const best = rows.reduce((a, b) => (b.share > a.share ? b : a));
     return [this.title(item), kind === "flat" ? "a flat part: no more operations a second" : "a slanted part: no more bytes a second",
-      this.formula(limit), `source: ${this.trust(limit)}`, `most is reached by ${best.name}${this.several ? ` of ${this.data.runs[best.run].letter}` : ""}: ${this.reached(best)}, ${percent(best.share)} of the ${this.allowed(best)} allowed`];
+      this.source(limit), `most is reached by ${best.name}${this.several ? ` of ${this.data.runs[best.run].letter}` : ""}: ${this.reached(best)}, ${percent(best.share)} of the ${this.allowed(best)} allowed`];
   }
   facts(item) {
     const { kind, row, rows, limit } = item, { limits } = this.data;

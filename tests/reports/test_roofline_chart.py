@@ -267,10 +267,10 @@ def test_a_point_tells_what_was_reached_and_allowed(
         for row in rows:
             reached, allowed = named(row.ops_per_s, "OPS"), named(row.allowed_ops_per_s, "OPS")
             slanted, flat = named(row.bytes_per_s, "B/s"), named(row.peak_ops_per_s, "OPS")
-            peak = f"the vector unit's peak for elements of 32 bits, {flat}"
-            above = f"slanted part of its roof: {row.name}, {slanted}" if row.is_memory else (
-                f"flat part of its roof: {peak}"
-            )  # fmt: skip
+            above = f"slanted part of its roof: {row.name}, {slanted}"
+            if not row.is_memory:
+                above = "flat part of its roof: the vector unit's peak for elements of 32 bits, "
+                above += flat
             made = "vector.repeat_bytes x cores.aiv.count x cores.aiv.clock_hz"
             parts = [f"{slanted} = {keys[row.name]}", f"{flat} = 0.25 x {made}"]
             clicked(browser, row)
@@ -281,23 +281,23 @@ def test_a_point_tells_what_was_reached_and_allowed(
                 f"the {above}",
                 *(parts if row.is_memory else reversed(parts)),
             ]
-            trust = sources[keys[row.name]].confidence if row.is_memory else (
-                "vendor doc, vendor file, inferred"
-            )  # fmt: skip
+            source = f"{keys[row.name]} ({sources[keys[row.name]].confidence})"
+            if not row.is_memory:
+                source = f"0.25 x {made} (vendor doc, vendor file, inferred)"
             assert browser.evaluate(TIP) == [
                 row.name,
                 f"reached {reached}, {percent(row.share)} of the {allowed} allowed",
                 f"at {row.intensity:.4g} operations a byte",
                 f"above it the {above}",
-                f"source: {trust}",
+                f"source: {source}",
             ]
             numbers = browser.evaluate(
                 "[...r.details.querySelectorAll('tbody tr')].map((row) =>"
                 " [...row.cells].map((cell) => cell.textContent))"
             )
-            source = sources[keys[row.name]]
+            known = sources[keys[row.name]]
             value = f"{row.bytes_per_s:,.0f}"
-            assert [keys[row.name], value, source.confidence, source.text] in numbers
+            assert [keys[row.name], value, known.confidence, known.text] in numbers
             assert len(numbers) == 4
         box = browser.evaluate("(b => [b.left, b.right])(r.tip.getBoundingClientRect())")
         assert 0 <= box[0] < box[1] <= width
