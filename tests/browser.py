@@ -91,8 +91,9 @@ class Browser:
 
     def open(self, path: Path) -> None:
         """Load the file at *path* and wait until it is there."""
+        before = len(self.events)
         self.call("Page.navigate", url=path.as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        while not any(e.get("method") == "Page.loadEventFired" for e in self.events[before:]):
             self.events.append(self._next())
 
     def evaluate(self, expression: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from axe import needs_axe, shown, violations
 from browser import CHROMIUM, MISSING, Browser
 from commands import npusim_says, refused
 from model_runs import NORM, QUANT_PRODUCT, run_of, small
@@ -249,3 +250,15 @@ def test_a_page_of_nothing_opens(tmp_path: Path) -> None:
         browser.open(out / "report.html")
         assert browser.evaluate("timelines.then(([t]) => t.rows.length)") == 0
         assert browser.complaints == []
+
+
+@needs_axe
+@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (360, "dark")])
+def test_axe_finds_nothing(a: Path, b: Path, tmp_path: Path, width: int, scheme: str) -> None:
+    both = tmp_path / "page.html"
+    assert npusim_says("report", str(a), str(b), "-o", str(both)).code == 0
+    with Browser(tmp_path / "profile") as browser:
+        for page in a / "report.html", both:
+            shown(browser, page, width, scheme)
+            browser.evaluate("timelines.then(([t]) => { t.choose(0, 5, true); })")
+            assert violations(browser) == []

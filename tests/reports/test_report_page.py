@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from axe import needs_axe, shown, violations
 from browser import CHROMIUM, MISSING, Browser
 from played import CHAIN, LOAD, MUL, lane, trace
 from records import written
@@ -575,24 +576,13 @@ def test_hands_choose_spans_cores_and_words(many: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
-"""Where `npm install --no-save axe-core` puts it in a checkout."""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
+@needs_axe
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (800, "dark"), (1400, "light")])
 def test_axe_finds_nothing(many: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.call("Emulation.setDeviceMetricsOverride", **metrics)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.call("Emulation.setEmulatedMedia", features=[feature])
-        browser.open(many)
+        shown(browser, many, width, scheme)
         browser.evaluate("timelines.then(([t]) => { t.choose(0, 2, true); })")
-        browser.evaluate(f"{AXE.read_text('utf-8')}; 0")
-        found = "axe.run().then((told) => told.violations.map((each) => each.id))"
-        assert browser.evaluate(found) == []
+        assert violations(browser) == []
 
 
 STATE = """[t.from, t.to, t.chosen, t.input.value, t.count.textContent, t.chooser.value,

@@ -211,7 +211,8 @@ def _layers(run: ModelRun, longest_us: float) -> str:
             f"{numbers}</tr>"
         )
     heads = ("each", "launches", "together", "share")
-    head = "<th>layer</th><th></th>" + "".join(f'<th class="number">{each}</th>' for each in heads)
+    head = "<th>layer</th><th>kinds of work</th>"
+    head += "".join(f'<th class="number">{each}</th>' for each in heads)
     return (
         f'<div class="scroll" tabindex="0"><table class="layers"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
