@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import npusim
-from npusim.cli.braces import Braces, braced
+from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError, arguments, parameters, settings
 from npusim.cli.commands.sweep import Format
 from npusim.cli.operators import is_tensor
@@ -118,14 +118,11 @@ class _Typed:
         for option, given in (("-i", inputs), ("-a", attributes)):
             for word in given:
                 name, equals, value = word.partition("=")
-                is_known = bool(equals) and known.get(name) is (option == "-i")
-                is_one = sum(each.startswith(f"{name}=") for each in given) == 1
-                if not is_known or not is_one:
-                    # A list of tensors, or a word that `arguments` refuses.
-                    self._plain[option].append(word)
+                if not equals or known.get(name) is not (option == "-i"):
+                    self._plain[option].append(word)  # `arguments` refuses it
                     continue
                 self._names[name] = option
-                self.braces.read(name, braced([value, *more.pop(name, [])]))
+                self.braces.read(name, value, *more.pop(name, []))
         self.braces.check()
         self.settings = {
             key: _values([value, *more.pop(key, [])])
@@ -140,7 +137,7 @@ class _Typed:
     def call(self, **variables: Any) -> dict[str, Any]:
         """The arguments, where the variables have these values."""
         words = {option: list(plain) for option, plain in self._plain.items()}
-        for name, value in self.braces.filled(variables).items():
+        for name, value in self.braces.filled(variables):
             words[self._names[name]].append(f"{name}={value}")
         return arguments(self._op, words["-i"], words["-a"], "sweep")
 
@@ -168,9 +165,9 @@ def _more(op: str, words: Sequence[str], options: Sequence[str]) -> dict[str, li
 def _values(words: list[str]) -> tuple[str, ...]:
     """What the number of a chip is set to in turn."""
     braces = Braces("sweep")
-    braces.read("value", braced(words))
+    braces.read("value", *words)
     braces.check()
-    return braces.every("value")
+    return braces.every()
 
 
 # ---- files ----
