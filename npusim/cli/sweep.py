@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import npusim
+from npusim.chip import Progress
 from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError, arguments, parameters, settings
 from npusim.cli.commands.sweep import Format
@@ -61,7 +62,7 @@ def sweep_operator(
     partial = None if output is None else output.with_name(f"{output.name}.partial")
     with ExitStack() as stack:
         executor = _executor(stack, dask)
-        progress = stack.enter_context(shown_progress())
+        progress = _Heard(stack.enter_context(shown_progress()))
         try:
             found = npusim.sweep(
                 *(op, typed.call, typed.braces.variables),
@@ -75,7 +76,8 @@ def sweep_operator(
                 **options,
             )
         except BaseException:
-            _tell_partial(partial)
+            if progress.has_begun:
+                _tell_partial(partial)
             raise
     written = []
     if output is not None and partial is not None:
@@ -85,6 +87,18 @@ def sweep_operator(
     if output is not None and form is Format.TEXT:
         show(f"\nwrote {', '.join(written)} to {output}")
     _tell_bad(found)
+
+
+class _Heard:
+    """Passes progress on, and knows whether the cells have begun."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report = report
+        self.has_begun = False
+
+    def __call__(self, stage: str, share: float) -> None:
+        self.has_begun = True
+        self._report(stage, share)
 
 
 def _executor(stack: ExitStack, address: str | None) -> Executor | None:
