@@ -25,7 +25,7 @@ class Format(StrEnum):
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN_DIR...",
+        metavar="RUN_DIR",
         help="What `npusim run -o` or `python -m npusim.torch --report` has written. Several runs "
         "are compared with the first.",
     ),
