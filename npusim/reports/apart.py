@@ -189,7 +189,7 @@ def _settings(devices: Sequence[DeviceSpec]) -> list[str]:
     for base, own in zip(bases, known, strict=True):
         alike = [other for name, other in zip(bases, known, strict=True) if name == base]
         keys = [key for key, value in own.items()
-                if key != "name" and not key.startswith("aliases.")
+                if key not in ("name", "aliases")
                 and any(other.get(key) != value for other in alike)]  # fmt: skip
         told.append(listed([f"{key} {_number(own[key])}" for key in keys]) if keys else "")
     return told

@@ -64,7 +64,7 @@ def against(first_us: float, us: float) -> str:
     if us == first_us:
         return "as long"
     if not first_us or not us:
-        return "more" if us else "nothing"
+        return "more" if us else "less"
     ratio = us / first_us
     if ratio >= MANY:
         return f"{_times(ratio)} times as long"

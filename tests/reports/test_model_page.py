@@ -258,7 +258,7 @@ def test_three_runs_fit_and_move_together(
         told = "[...document.querySelectorAll('.glance .who, .took')].map((e) => e.innerText)"
         assert browser.evaluate(told) == [
             *("A net.py", "37.5 us", "B quantised.py", "25.5 us 32 % less than A"),
-            *("C the same kernels as A", "37.5 us as long as A"),
+            *("C like A", "37.5 us as long as A"),
         ]
         bars = "[...document.querySelectorAll('.glance .stack')].map((bar) => [...bar.children]"
         bars += ".reduce((sum, part) => sum + part.getBoundingClientRect().width, 0)"

@@ -38,7 +38,7 @@ def heads(runs: Sequence[ModelRun]) -> list[Head]:
     facts = [{"script": Fact("", (run.title,)), "card": Fact("", (run.device,))} for run in runs]
     more = [own | _kernels(run) for own, run in zip(facts, runs, strict=True)]
     are_alike = len({*map(_values, facts)}) == len({*map(_values, more)})
-    return told_apart(facts if are_alike else more, "the same kernels as")
+    return told_apart(facts if are_alike else more, "like")
 
 
 def _values(facts: Mapping[str, Fact]) -> tuple[Fact, ...]:
