@@ -87,16 +87,16 @@ def heads(runs: Sequence[Record]) -> list[Head]:
 
 
 def told_apart(facts: Sequence[Mapping[str, Fact]], same: str = "the same call as") -> list[Head]:
-    """A head for each of several, from what is known of it: *facts* that all have, and differ.
+    """A head for each of several, from what is known of it: *facts* in which others differ.
 
     One of which nothing differs from an earlier one is the *same* as that.
     """
-    shared = [name for name in facts[0] if all(name in own for own in facts)]
     found: list[Head] = []
     for letter, own in zip(letters(len(facts)), facts, strict=True):
         twin = next((n for n, other in enumerate(facts[: len(found)]) if other == own), None)
         if twin is None:
-            told = (_told(own[name], [other[name] for other in facts]) for name in shared)
+            told = (_told(fact, [other[name] for other in facts if name in other])
+                    for name, fact in own.items())  # fmt: skip
             found.append(Head(letter, ", ".join(filter(None, told))))
         else:
             found.append(Head(letter, f"{same} {found[twin].letter}"))
@@ -125,14 +125,14 @@ def _short(text: str) -> str:
 
 
 def _facts(run: Record, settings: str) -> dict[str, Fact]:
-    """What is known of a run that its time may depend on."""
+    """What is known of a run that its time may depend on; arguments are those of an operator."""
     arguments = run.facts["arguments"].items()
     return {
         "operator": Fact("", (run.op,)),
         "template": Fact("", (run.template or "",)),
         "chip": Fact("", (run.device.name,)),
         "settings": Fact("", (settings,)),
-        **{f"argument {name}": Fact(name, _parts(value)) for name, value in arguments},
+        **{f"{run.op} {name}": Fact(name, _parts(value)) for name, value in arguments},
         "L2": Fact("L2", (str(run.facts["l2"]),)),
         "icache": Fact("instructions", (str(run.facts["icache"]),)),
     }

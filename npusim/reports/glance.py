@@ -106,7 +106,7 @@ def of_runs(runs: Sequence[Timed], heads: Sequence[Head]) -> str:
     for run, head in zip(runs, heads, strict=True):
         parts = [Part(row.label, row.us, costs.COLORS[row.part]) for row in costs.rows(run)]
         found.append(Entry(head, run.time_us or 0.0, tuple(parts), _bound(run)))
-    there = {part.color for entry in found for part in entry.parts}
+    there = {part.color for entry in found for part in entry.parts if part.us}
     return section(found) + key({name: own for name, own in COLORS.items() if own in there})
 
 

@@ -117,7 +117,10 @@ def test_layouts_order_and_what_is_not_there_are_told(tmp_path: Path) -> None:
 
 def test_other_operators_are_told_apart_by_name(tmp_path: Path) -> None:
     gate = npusim.run("npu_swiglu", SPEC((16, 64), "float16"), device="Atlas A2")
-    assert told(tmp_path, product(16), gate) == ["A, matmul, base", "B, npu_swiglu"]
+    assert told(tmp_path / "two", product(16), gate) == ["A, matmul, base", "B, npu_swiglu"]
+    assert told(tmp_path / "three", product(16), gate, product(32)) == [
+        *("A, matmul, base, x1 16x64", "B, npu_swiglu", "C, matmul, base, x1 32x64"),
+    ]
 
 
 def test_an_argument_is_told_as_people_read_it() -> None:
