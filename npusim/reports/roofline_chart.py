@@ -13,6 +13,7 @@ from typing import Any
 from npusim.data.dtypes import dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import frame, style
+from npusim.reports.apart import Head
 from npusim.reports.limits import Limit
 from npusim.reports.roofline import TITLES, Row, rows, slug
 from npusim.reports.subject import Timed, named
@@ -31,18 +32,18 @@ KEYS = (
 """What can be done on the chart, and the keys for it where it has the focus."""
 
 
-def section(runs: Sequence[Timed]) -> str:
-    """The chart of all *runs*, labelled A, B, C where they are several, as markup with its data.
+def section(runs: Sequence[Timed], names: Sequence[Head]) -> str:
+    """The chart of all *runs*, which the page calls by *names*, as markup with its data.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
-    data = payload(runs)
+    data = payload(runs, names)
     if not data["rows"]:
         return '<p class="note">does not apply: nothing was computed, or nothing was moved</p>'
     options = "".join(
         f'<option value="{name}">{escape(title)}</option>' for name, title in data["titles"]
     )
-    about = escape(", ".join(dict.fromkeys(run["name"] for run in data["runs"])))
+    about = escape(", ".join(dict.fromkeys(map(named, runs))))
     return (
         f'<div class="roofline" data-source="roofs" data-about="{about}"><div class="bar">'
         f'<label>roofs of <select>{options}<option value="all">all</option></select></label>'
@@ -56,7 +57,7 @@ def section(runs: Sequence[Timed]) -> str:
     )
 
 
-def payload(runs: Sequence[Timed]) -> dict[str, Any]:
+def payload(runs: Sequence[Timed], names: Sequence[Head]) -> dict[str, Any]:
     """What the page is given of *runs*, as plain numbers and strings."""
     known = _Known()
     found = []
@@ -68,8 +69,8 @@ def payload(runs: Sequence[Timed]) -> dict[str, Any]:
     titles = {row[1] for row in found}
     return {
         "runs": [
-            {"letter": _letters(number), "name": named(run), "chip": known.chip(run.device)}
-            for number, run in enumerate(runs)
+            {"letter": head.letter, "name": head.who or named(run), "chip": known.chip(run.device)}
+            for run, head in zip(runs, names, strict=True)
         ],
         "titles": [[slug(title), title] for title in TITLES if slug(title) in titles],
         "chips": known.chips,
@@ -125,9 +126,3 @@ def _look(place: int) -> list[str]:
 
 LIGHT, DARK = "#ffffff", "#191919"
 """Paper of a page, as in page.css."""
-
-
-def _letters(place: int) -> str:
-    """A, B, ... Z, AA, AB, ..."""
-    above, own = divmod(place, 26)
-    return (_letters(above - 1) if above else "") + chr(ord("A") + own)
