@@ -79,8 +79,8 @@ class Room {
 
 const DEEPEST = 64, TOP = 26, BOTTOM = 40, RIGHT = 14, NARROW = 560, CLICK = 4;
 
-// What draws on it has paint(), and told(x, y) for where the pointer is, in the units of the axes;
-// hover(element, x, y), pick(element) and act(key) hear of hands.
+// Whoever draws on it has paint(), and says with hold(low, high) what there is to see; hover(element,
+// x, y), pick(element) and act(key), which tells whether it took the key, hear of hands.
 class Plot {
   constructor(host) {
     this.host = host;
