@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.devices.schema import DeviceSpec
-from npusim.reports import style
+from npusim.reports import limits, style
 from npusim.reports.picture import Picture
 from npusim.reports.subject import (
     Subject,
@@ -21,7 +21,7 @@ from npusim.reports.subject import (
     title_start,
     trace_of,
 )
-from npusim.reports.traffic import duration_s, fetched, path, path_bytes_per_s, series, work
+from npusim.reports.traffic import duration_s, fetched, path, series, work
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ def _far(trace: Trace, device: DeviceSpec | None) -> list[Row]:
 def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
     """What bounds the bytes on *way*: a link of the device file, or the ports of all cores."""
     if "gm" not in way.split("_to_"):
-        return path_bytes_per_s(device, way), "ports"
+        return limits.path(device, (way,)).per_s, "ports"
     is_read = way.startswith("gm")
     # Everything goes by way of the L2, but for what is read past it.
     by_l2 = not is_read or trace.l2_bytes > trace.l2_written_bytes
     name, memory = ("L2", device.l2) if by_l2 else ("GM", device.gm)
     link = memory.read_bytes_per_s if is_read else memory.write_bytes_per_s
-    ports = path_bytes_per_s(device, way.replace("gm", name.lower()))
+    ports = limits.path(device, (way.replace("gm", name.lower()),)).per_s
     return (ports, "ports") if 0 < ports < link else (link, name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from npusim.reports.apart import Head
 from npusim.reports.policy import policy
 
-__all__ = ["columns", "document", "sections", "text_of", "timeline"]
+__all__ = ["columns", "document", "keys", "packed", "sections", "text_of", "timeline"]
 
 
 def document(title: str, styles: str, script: str, body: str) -> str:
@@ -77,11 +77,6 @@ def timeline(number: int, data: dict[str, Any], about: str, search: str, control
 
     *search* says what can be searched for; *controls* is markup that stands beside the search.
     """
-    text = json.dumps(data, separators=(",", ":"))
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    keys = " ".join(
-        f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>" for what, own in KEYS
-    )
     return (
         f'<div class="timeline" data-source="trace{number}"><div class="bar">'
         '<button data-act="in" aria-label="zoom in">+</button>'
@@ -96,6 +91,21 @@ def timeline(number: int, data: dict[str, Any], about: str, search: str, control
         f'aria-label="timeline of {escape(about)}" aria-describedby="keys{number}">'
         "</canvas></div></div>"
         '<div class="details" aria-live="polite"></div>'
-        f'<p class="keys" id="keys{number}">{keys}</p></div>'
-        f'<script type="application/octet-stream" id="trace{number}">{packed}</script>'
+        f"{keys(f'keys{number}', KEYS)}</div>{packed(f'trace{number}', data)}"
     )
+
+
+def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """A line that tells what can be done, and the keys for it; *name* is that of the element."""
+    told = " ".join(
+        f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>"
+        for what, own in known
+    )
+    return f'<p class="keys" id="{name}">{told}</p>'
+
+
+def packed(name: str, data: dict[str, Any]) -> str:
+    """*data* in an element called *name*, which a script unpacks."""
+    text = json.dumps(data, separators=(",", ":"))
+    code = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return f'<script type="application/octet-stream" id="{name}">{code}</script>'

@@ -25,13 +25,15 @@ PICTURES: tuple[Picture, ...] = (
 )
 
 
-def figures(run: Timed, runs: Sequence[Timed] = ()) -> Iterator[tuple[Picture, Figure]]:
-    """The pictures that apply to *run*, each on a figure of its own.
+def figures(
+    run: Timed, runs: Sequence[Timed] = (), pictures: Sequence[Picture] = PICTURES
+) -> Iterator[tuple[Picture, Figure]]:
+    """Of *pictures* those that apply to *run*, each on a figure of its own.
 
     *runs* are those that it is compared with: their pictures have the same axes. Raises
     ValueError for a run that was not timed or had nothing to do.
     """
-    for picture in PICTURES:
+    for picture in pictures:
         figure = picture.figure(run, runs)
         if figure is not None:
             yield picture, figure

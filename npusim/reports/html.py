@@ -1,9 +1,9 @@
 """A report: one HTML file that opens from disk and asks nothing of any network.
 
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
-click; tables; and every number of the chip with its source. The interactive parts are `link.js`,
-`zoom.js`, `lanes.js` and `page.js`, the looks `page.css`; its data are packed into the page (zlib,
-base64).
+click; a roofline; tables; and every number of the chip with its source. The interactive parts are
+`link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js` and `roofline.js`; the
+looks are `page.css` and `roofline.css`. Data are packed into the page (zlib, base64).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from npusim.reports import bounds, frame, glance, timeline
+from npusim.reports import bounds, frame, glance, roofline, roofline_chart, timeline
 from npusim.reports.advice import Advised, section
 from npusim.reports.apart import Head, heads, titled
 from npusim.reports.frame import columns
@@ -35,6 +35,7 @@ SECTIONS = {
     "advice": "What to change",
     "numbers": "Numbers",
     "timeline": "Timeline",
+    "roofline": "Roofline",
     "pictures": "Pictures",
     "tables": "Tables",
     "device": "The chip",
@@ -44,7 +45,9 @@ CORES = (
     '<button data-act="fold">fold</button>'
 )
 HERE = "npusim.reports"
-SCRIPTS = ("link", "zoom", "lanes", "page")
+SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
+"""Of all pictures those that stand on a page, which has one roofline to look into."""
+SCRIPTS = ("link", "zoom", "lanes", "plot", "roofline", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
@@ -72,6 +75,7 @@ def report(
     sections |= {
         "numbers": facts(runs),
         "timeline": columns(names, _timelines(runs, names, level, hear), wide=True),
+        "roofline": roofline_chart.section(runs, [head.who for head in names if head.who]),
         "pictures": _pictures(runs, names, hear),
         "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
@@ -80,7 +84,8 @@ def report(
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = f'<p class="finding">{escape(found)}</p>{frame.sections(shown)}'
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
-    return frame.document(titled(runs), frame.text_of(HERE, "page.css"), script, body)
+    styles = frame.text_of(HERE, "page.css") + frame.text_of(HERE, "roofline.css")
+    return frame.document(titled(runs), styles, script, body)
 
 
 def glimpse(line: str, run: Timed | None) -> str:
@@ -128,8 +133,8 @@ def _pictures(runs: Sequence[Record], names: Sequence[Head], hear: Progress) -> 
     for number, run in enumerate(runs):
         drawn.append({})
         others = [other for other in runs if other is not run]
-        for picture, figure in figures(run, others):
-            share = (PICTURES.index(picture) + 1) / len(PICTURES)
+        for picture, figure in figures(run, others, SHOWN):
+            share = (SHOWN.index(picture) + 1) / len(SHOWN)
             hear("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")

@@ -14,8 +14,13 @@ function spanned(text) {
   return found && +found[1] < +found[2] ? [+found[1], +found[2]] : null;
 }
 
+// Promises of what else has something in the address, each with the names of that, and with state() and
+// restore(told), as timelines have them.
+const beside = [];
+
 // *all* timelines of the page; what belongs to one has its number in its name, but for the first.
-function linked(all) {
+async function linked(all) {
+  const more = await Promise.all(beside);
   const [first] = all;
   if (!first) return;
   const named = (name, n) => n ? name + (n + 1) : name;
@@ -27,6 +32,7 @@ function linked(all) {
     all.forEach((one, n) => {
       for (const [name, value] of Object.entries(one.state())) if (value) parts.push([named(name, n), value]);
     });
+    for (const one of more) parts.push(...Object.entries(one.state()).filter(([, value]) => value));
     written = parts.map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll("%2C", ",")}`).join("&");
     const others = location.hash.includes("=") ? "" : location.hash;
     history.replaceState(null, "", (written ? "#" + written : others) || location.pathname + location.search);
@@ -38,7 +44,9 @@ function linked(all) {
     const seen = spanned(known.get("t")), chosen = spanned(known.get("span"));
     if (chosen) first.choose(...chosen, true);
     first.frame(...(seen ?? [0, first.data.full]));
-    first.host.scrollIntoView();
+    for (const one of more) one.restore((name) => known.get(name) ?? "");
+    const owner = more.find((one) => [...known.keys()].every((name) => one.names.includes(name)));
+    (owner ?? first).host.scrollIntoView();
   };
   read();
   addEventListener("hashchange", read);
@@ -47,5 +55,5 @@ function linked(all) {
     clearTimeout(waiting);
     waiting = setTimeout(write, CALM_MS);
   };
-  for (const one of all) one.changed = changed;
+  for (const one of [...all, ...more]) one.changed = changed;
 }

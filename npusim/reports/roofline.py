@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from npusim.devices.schema import DeviceSpec
-from npusim.reports import style
+from npusim.reports import limits, style
+from npusim.reports.limits import Limit
 from npusim.reports.picture import Picture
 from npusim.reports.subject import (
     Subject,
@@ -28,21 +29,15 @@ from npusim.reports.subject import (
     title_start,
     trace_of,
 )
-from npusim.reports.traffic import (
-    Work,
-    cube_ops_per_s,
-    duration_s,
-    path_bytes_per_s,
-    work,
-)
+from npusim.reports.traffic import Work, duration_s, work
 from npusim.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from matplotlib.axes import Axes
 
-__all__ = ["PICTURES", "TITLES", "Row", "roofline", "rows", "verdict"]
+__all__ = ["PICTURES", "TITLES", "Row", "roofline", "rows", "slug", "verdict"]
 
 TITLES = (
     "GM/L2",
@@ -66,13 +61,26 @@ class Row:
     """Of the memory, the pipe or the path."""
     unit: str
     """`cube` or `vector`, whose peak is the flat part of the roof."""
-    peak_ops_per_s: float
-    bytes_per_s: float
-    """The slanted part."""
+    elements: str
+    """Which the flat part is for: `float16`, or `16 bits` of the vector unit."""
+    flat: Limit
+    """Operations a second."""
+    slanted: Limit
+    """Bytes a second."""
     intensity: float
     """Operations a byte."""
     ops_per_s: float
     """What was reached."""
+
+    @property
+    def peak_ops_per_s(self) -> float:
+        """The flat part."""
+        return self.flat.per_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The slanted part."""
+        return self.slanted.per_s
 
     @property
     def allowed_ops_per_s(self) -> float:
@@ -97,23 +105,37 @@ def rows(subject: Timed) -> list[Row]:
     """
     trace, device = trace_of(subject), subject.device
     done, seconds = work(trace), duration_s(trace)
+    dtype = max(done.cube_dtypes, key=lambda name: done.cube_dtypes[name], default="float16")
+    bits = max(16, min(done.vector_bits, 32))
     units = {
-        "cube": (done.cube_ops, _cube_peak(device, done)),
-        "vector": (done.vector_ops, _vector_peak(device, done)),
+        "cube": (done.cube_ops, dtype, limits.cube(device, dtype)),
+        "vector": (done.vector_ops, f"{bits} bits", limits.vector(device, bits)),
     }
     main = "cube" if done.cube_ops else "vector"
+    paths = _Paths(device, trace)
     found = []
-    for title, unit, name, nbytes, bytes_per_s in (
+    for title, unit, name, nbytes, slanted in (
         *(("GM/L2", main, *entry) for entry in _far(trace, device)),
-        *(("Memory Unit(Cube)", "cube", *entry) for entry in _cube_memories(device, done)),
-        *(("Memory Unit(Vector)", "vector", *entry) for entry in _vector_memories(device, done)),
-        *_pipelines(device, done),
-        *_transfers(device, done),
+        *(("Memory Unit(Cube)", "cube", *entry) for entry in _cube_memories(paths, done)),
+        *(("Memory Unit(Vector)", "vector", *entry) for entry in _vector_memories(paths, done)),
+        *_pipelines(paths, done),
+        *_transfers(paths, done),
     ):
-        ops, peak = units[unit]
-        if ops and nbytes and bytes_per_s and peak:
-            found.append(Row(title, name, unit, peak, bytes_per_s, ops / nbytes, ops / seconds))
+        ops, elements, flat = units[unit]
+        if ops and nbytes and slanted.per_s and flat.per_s:
+            reached = ops / nbytes, ops / seconds
+            found.append(Row(title, name, unit, elements, flat, slanted, *reached))
     return found
+
+
+def slug(title: str) -> str:
+    """A title as it stands in names of files and in addresses.
+
+    >>> slug("Memory Unit(Cube)")
+    'memory_unit_cube'
+    """
+    words = "".join(letter if letter.isalnum() else "_" for letter in title.lower())
+    return words.strip("_")
 
 
 def verdict(subject: Subject) -> str:
@@ -131,52 +153,66 @@ def verdict(subject: Subject) -> str:
     return f"latency bound:{'memory' if pipe.startswith('mte') else 'compute'} caused"
 
 
-def _cube_peak(device: DeviceSpec, done: Work) -> float:
-    dtype = max(done.cube_dtypes, key=lambda name: done.cube_dtypes[name], default="float16")
-    return cube_ops_per_s(device, dtype)
+class _Paths:
+    """What the cores of a chip can move on each path, in a run.
+
+    Bytes of global memory take the path from or to the L2 where they go by way of it, and it is
+    known of whole cores only which do.
+    """
+
+    def __init__(self, device: DeviceSpec, trace: Trace) -> None:
+        self.device = device
+        self._by_l2 = {
+            "read": trace.l2_bytes > trace.l2_written_bytes,
+            "write": trace.l2_written_bytes > 0,
+        }
+
+    def limit(self, way: str) -> Limit:
+        """What can move on *way*, which is named as in a device file."""
+        ends = way.split("_to_")
+        by_l2 = "gm" in ends and self._by_l2["read" if ends[0] == "gm" else "write"]
+        return limits.path(self.device, (way, way.replace("gm", "l2")) if by_l2 else (way,))
+
+    def widest(self, ways: Iterable[str]) -> Limit:
+        """The same of the fastest of *ways*."""
+        return max(map(self.limit, ways), key=lambda limit: limit.per_s, default=Limit(()))
 
 
-def _vector_peak(device: DeviceSpec, done: Work) -> float:
-    lanes = device.vector.repeat_bytes * 8 // max(16, min(done.vector_bits, 32))
-    return float(lanes * _vector_cycles_per_s(device))
-
-
-def _vector_cycles_per_s(device: DeviceSpec) -> int:
-    cores = (core for core in device.cores.values() if "vector" in core.pipes)
-    return sum(core.count * core.clock_hz for core in cores)
-
-
-Entry = tuple[str, int, float]
+Entry = tuple[str, int, Limit]
 """Name, bytes that moved, bytes a second that can."""
 
 
 def _far(trace: Trace, device: DeviceSpec) -> list[Entry]:
     """Global memory and the L2, each link with what moved on it and what the device file states."""
     gm, l2 = device.gm, device.l2
+    from_gm = limits.link("gm.read_bytes_per_s", gm.read_bytes_per_s)
     if gm.bus == "shared":
-        far = [("GM", trace.gm_bytes, gm.read_bytes_per_s)]
+        far = [("GM", trace.gm_bytes, from_gm)]
     else:
+        to_gm = limits.link("gm.write_bytes_per_s", gm.write_bytes_per_s)
         far = [
-            ("GM read", trace.gm_read_bytes, gm.read_bytes_per_s),
-            ("GM write", trace.gm_written_bytes, gm.write_bytes_per_s),
+            ("GM read", trace.gm_read_bytes, from_gm),
+            ("GM write", trace.gm_written_bytes, to_gm),
         ]
     return [
         *far,
-        ("L2 read", trace.l2_bytes - trace.l2_written_bytes, l2.read_bytes_per_s),
-        ("L2 write", trace.l2_written_bytes, l2.write_bytes_per_s),
-    ]
+        ("L2 read", trace.l2_bytes - trace.l2_written_bytes,
+         limits.link("l2.read_bytes_per_s", l2.read_bytes_per_s)),
+        ("L2 write", trace.l2_written_bytes,
+         limits.link("l2.write_bytes_per_s", l2.write_bytes_per_s)),
+    ]  # fmt: skip
 
 
-def _cube_memories(device: DeviceSpec, done: Work) -> list[Entry]:
-    ways = {way: nbytes for way, nbytes in done.path_bytes.items() if way in CUBE_WAYS}
-    found: dict[str, tuple[int, float]] = {}
-    for way, nbytes in ways.items():
+def _cube_memories(paths: _Paths, done: Work) -> list[Entry]:
+    found: dict[str, list[str]] = {}
+    for way in CUBE_WAYS:
         for name, buffer in zip(("read", "write"), way.split("_to_"), strict=True):
-            if buffer in CUBE_BUFFERS:
-                before, rate = found.get(f"{buffer.upper()} {name}", (0, 0.0))
-                fastest = max(rate, path_bytes_per_s(device, way))
-                found[f"{buffer.upper()} {name}"] = before + nbytes, fastest
-    return [(name, nbytes, rate) for name, (nbytes, rate) in sorted(found.items())]
+            if buffer in CUBE_BUFFERS and way in done.path_bytes:
+                found.setdefault(f"{buffer.upper()} {name}", []).append(way)
+    return [
+        (name, sum(done.path_bytes[way] for way in ways), paths.widest(ways))
+        for name, ways in sorted(found.items())
+    ]
 
 
 CUBE_WAYS = (
@@ -186,39 +222,35 @@ CUBE_WAYS = (
 VECTOR_WAYS = ("gm_to_ub", "ub_to_gm", "l0c_to_ub", "ub_to_l1", "ub_to_l0c")
 
 
-def _vector_memories(device: DeviceSpec, done: Work) -> list[Entry]:
+def _vector_memories(paths: _Paths, done: Work) -> list[Entry]:
     # A repeat reads two operands and writes one.
-    repeats = device.vector.repeat_bytes * _vector_cycles_per_s(device)
     return [
-        ("UB read by vector", done.vector_read_bytes, 2.0 * repeats),
-        ("UB written by vector", done.vector_written_bytes, float(repeats)),
-        ("UB written by mte2", done.path_bytes.get("gm_to_ub", 0),
-         path_bytes_per_s(device, "gm_to_ub")),
-        ("UB read by mte3", done.path_bytes.get("ub_to_gm", 0),
-         path_bytes_per_s(device, "ub_to_gm")),
-    ]  # fmt: skip
+        ("UB read by vector", done.vector_read_bytes, limits.vector_bytes(paths.device, 2)),
+        ("UB written by vector", done.vector_written_bytes, limits.vector_bytes(paths.device, 1)),
+        ("UB written by mte2", done.path_bytes.get("gm_to_ub", 0), paths.limit("gm_to_ub")),
+        ("UB read by mte3", done.path_bytes.get("ub_to_gm", 0), paths.limit("ub_to_gm")),
+    ]
 
 
-def _pipelines(device: DeviceSpec, done: Work) -> list[tuple[str, str, str, int, float]]:
-    found: list[tuple[str, str, str, int, float]] = []
+def _pipelines(paths: _Paths, done: Work) -> list[tuple[str, str, str, int, Limit]]:
+    found: list[tuple[str, str, str, int, Limit]] = []
     for unit, ways in (("cube", CUBE_WAYS), ("vector", VECTOR_WAYS)):
         for pipe in style.PIPES:
-            own = {
+            own = dict.fromkeys(
                 way
-                for core in device.cores.values()
+                for core in paths.device.cores.values()
                 for way, facts in core.paths.items()
                 if facts.pipe == pipe and way in ways
-            }
+            )
             nbytes = sum(done.path_bytes.get(way, 0) for way in own)
-            fastest = max((path_bytes_per_s(device, way) for way in own), default=0.0)
-            found.append((f"Pipeline({unit.title()})", unit, pipe, nbytes, fastest))
+            found.append((f"Pipeline({unit.title()})", unit, pipe, nbytes, paths.widest(own)))
     return found
 
 
-def _transfers(device: DeviceSpec, done: Work) -> list[tuple[str, str, str, int, float]]:
+def _transfers(paths: _Paths, done: Work) -> list[tuple[str, str, str, int, Limit]]:
     return [
         (f"Memory Transfer({unit.title()})", unit, way, done.path_bytes.get(way, 0),
-         path_bytes_per_s(device, way))
+         paths.limit(way))
         for unit, ways in (("cube", CUBE_WAYS), ("vector", VECTOR_WAYS))
         for way in ways
     ]  # fmt: skip
@@ -328,9 +360,8 @@ def _ops_named(ops_per_s: float) -> str:
 
 
 def _picture(title: str) -> Picture:
-    words = "".join(letter if letter.isalnum() else "_" for letter in title.lower())
     return Picture(
-        name=f"roofline_{words.strip('_')}",
+        name=f"roofline_{slug(title)}",
         heading=f"Roofline: {title}",
         height_inches=lambda run: HEIGHT_INCHES if _applies(run, title) else None,
         draw=partial(roofline, title=title),

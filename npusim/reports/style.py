@@ -20,6 +20,7 @@ __all__ = [
     "GRID",
     "INK",
     "LABEL_POINTS",
+    "MANY_COLORS",
     "PIPES",
     "TEXT_POINTS",
     "Look",
@@ -33,6 +34,7 @@ __all__ = [
     "plain",
     "points",
     "rate_named",
+    "seen_on",
     "size_named",
     "span_named",
     "time_named",
@@ -106,6 +108,39 @@ def tint(color: str, share: float = 0.35) -> str:
     """
     parts = (int(color[start : start + 2], 16) for start in (1, 3, 5))
     return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
+def seen_on(color: str, paper: str) -> str:
+    """*color*, made lighter or darker until it stands out from *paper*, "#" and six digits each.
+
+    Text does with a contrast of 4.5 (W3C, Web Content Accessibility Guidelines 2.2, 1.4.3).
+
+    >>> seen_on("#332288", "#ffffff"), seen_on("#332288", "#191919")
+    ('#332288', '#857ab8')
+    """
+    end = 0 if _luminance(paper) > MIDDLE else 255
+    parts = [int(color[start : start + 2], 16) for start in (1, 3, 5)]
+    for percent_mixed in range(0, 101, 5):
+        mixed = [round(part + (end - part) * percent_mixed / 100) for part in parts]
+        found = "#" + "".join(f"{part:02x}" for part in mixed)
+        lighter, darker = sorted((_luminance(found), _luminance(paper)), reverse=True)
+        if (lighter + 0.05) / (darker + 0.05) >= CONTRAST:
+            break
+    return found
+
+
+CONTRAST = 4.5
+MIDDLE = 0.18
+"""The luminance from which on black stands out more than white."""
+
+
+def _luminance(color: str) -> float:
+    """Relative luminance, as the same guidelines define it."""
+    shares = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def cores_named(cores: tuple[int, ...], kind: str) -> str:

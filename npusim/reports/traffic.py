@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     Arithmetic,
     MicroOp,
@@ -29,12 +28,10 @@ from npusim.trace import LaneTrace, Trace
 
 __all__ = [
     "Work",
-    "cube_ops_per_s",
     "duration_s",
     "fetched",
     "moved",
     "path",
-    "path_bytes_per_s",
     "series",
     "work",
 ]
@@ -102,28 +99,6 @@ def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
     for body, times in counts.items():
         for op in body:
             yield op, times
-
-
-def path_bytes_per_s(device: DeviceSpec, way: str) -> float:
-    """What all cores of the chip can move on *way* when nothing that they share is in the way."""
-    total = 0.0
-    for core in device.cores.values():
-        if way in core.paths:
-            total += core.count * core.clock_hz * core.paths[way].bytes_per_cycle
-    return total
-
-
-def cube_ops_per_s(device: DeviceSpec, dtype: str) -> float:
-    """What all cubes of the chip can do with elements of *dtype*; 0 for one they do not have."""
-    cube = device.cube
-    tile = 2 * cube.m * cube.n * cube.k_per_cycle.get(dtype, 0)
-    return float(
-        sum(
-            tile * core.count * core.clock_hz
-            for core in device.cores.values()
-            if "cube" in core.pipes
-        )
-    )
 
 
 def duration_s(trace: Trace) -> float:

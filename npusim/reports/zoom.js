@@ -344,8 +344,8 @@ class Zoomed {
 const begun = (make) => Promise.all([...document.querySelectorAll(".timeline")].map(async (host) => {
   const text = document.getElementById(host.dataset.source).textContent;
   return make(host, await unpacked(text));
-})).then((all) => {
+})).then(async (all) => {
   for (const one of all) one.peers = all.filter((other) => other !== one);
-  linked(all);
+  await linked(all);
   return all;
 });

@@ -78,9 +78,17 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(page: Path) -> None:
     assert len(text) < 3_000_000
     assert not re.search(r'(src|href)="(?!#|data:)', text.replace('xlink:href="#', 'href="#'))
     assert "default-src 'none'" in text
-    for heading in ("Numbers", "Timeline", "Pictures", "Tables", "The chip", "What bounds it"):
+    for heading in (
+        "Numbers",
+        "Timeline",
+        "Roofline",
+        "Pictures",
+        "Tables",
+        "The chip",
+        "What bounds it",
+    ):
         assert f">{heading}</h" in text
-    assert text.count('<figure tabindex="0"><svg role="img" aria-label="') == 10
+    assert text.count('<figure tabindex="0"><svg role="img" aria-label="') == 6
     assert "<td>nothing measured of this kind on Atlas inference: no more than a guess</td>" in text
     assert "vendor file" in text
     assert "[AICoreSpec] cube_freq" in text
@@ -924,7 +932,9 @@ def test_markup_that_gets_into_a_page_runs_nothing(page: Path, tmp_path: Path) -
 
 def test_no_script_of_a_page_makes_markup() -> None:
     scripts = sorted(Path(reports.__file__).parent.rglob("*.js"))
-    assert {"lanes.js", "map.js", "page.js", "zoom.js"} <= {script.name for script in scripts}
+    assert {"lanes.js", "map.js", "page.js", "roofline.js", "zoom.js"} <= {
+        script.name for script in scripts
+    }
     for script in scripts:
         sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function"
         assert not re.search(sinks, script.read_text("utf-8")), script
