@@ -2,8 +2,9 @@
 
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
 click; a roofline; tables; and every number of the chip with its source. The interactive parts are
-`link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js` and `roofline.js`; the
-looks are `page.css` and `roofline.css`. Data are packed into the page (zlib, base64).
+`link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js` and
+`roofline.js`; the looks are `page.css` and `roofline.css`. Data are packed into the page (zlib,
+base64).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ CORES = (
 HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
 """Of all pictures those that stand on a page, which has one roofline to look into."""
-SCRIPTS = ("link", "zoom", "lanes", "plot", "roofline", "page")
+SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 

@@ -21,7 +21,10 @@ const digits = (value, most = 4) => value.toLocaleString("en", { maximumSignific
 // halves and fifths where there is room, and equal steps within a decade.
 function ticks(low, high, most) {
   const wide = high - low, found = [];
-  const add = (value) => { if (Math.log10(value) >= low - 1e-9 && Math.log10(value) <= high + 1e-9) found.push(+value.toPrecision(9)); };
+  const add = (value) => {
+    const at = Math.log10(value);
+    if (at >= low - 1e-9 && at <= high + 1e-9) found.push(+value.toPrecision(9));
+  };
   if (wide < 0.7) {
     const from = 10 ** low, raw = (10 ** high - from) / most, power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
@@ -41,14 +44,15 @@ class Room {
   // The squares that a text covers: from x, y on, which is the middle of its height, along *angle*.
   static squares(x, y, length, angle, half) {
     const count = Math.max(1, Math.ceil(length / half)), found = [];
-    for (let n = 0; n <= count; n++) found.push([x + length * n / count * Math.cos(angle), y + length * n / count * Math.sin(angle), half]);
+    for (let n = 0, step = length / count; n <= count; n++) found.push([x + n * step * Math.cos(angle), y + n * step * Math.sin(angle), half]);
     return found;
   }
   // How many lines the squares lie on, or of the label of the line *own* are nearer to others than to
   // it; null where there is no room for them.
   crossed(squares, own) {
     const inside = squares.every(([x, y, half]) => x >= 2 && x <= this.wide - 2 && y >= half && y <= this.high - half);
-    const free = ([x, y, half]) => this.taken.every(([x2, y2, half2]) => Math.abs(x - x2) >= half + half2 || Math.abs(y - y2) >= half + half2);
+    const apart = ([x, y, half], [x2, y2, half2]) => Math.max(Math.abs(x - x2), Math.abs(y - y2)) >= half + half2;
+    const free = (square) => this.taken.every((other) => apart(square, other));
     if (!inside || !squares.every(free)) return null;
     const down = (line, [x, y]) => (line(x) ?? Infinity) - y;
     const isNear = (line, square) => {
@@ -87,7 +91,8 @@ class Plot {
     this.marks = drawn("g");
     this.labels = drawn("g", { "aria-hidden": true, class: "labels" });
     // An inner drawing cuts off what lies outside.
-    this.area = drawn("svg", {}, drawn("rect", { class: "paper", width: "100%", height: "100%" }), this.grid, this.lines, this.marks, this.labels);
+    const paper = drawn("rect", { class: "paper", width: "100%", height: "100%" });
+    this.area = drawn("svg", {}, paper, this.grid, this.lines, this.marks, this.labels);
     this.svg = drawn("svg", { role: "group" }, this.axes, this.area);
     this.box.append(this.svg);
     this.units = ["op/byte", "OPS"];
@@ -120,9 +125,9 @@ class Plot {
   }
   zoom(by, x, y) {
     [x, y].forEach((pixel, axis) => {
-      const around = Math.log10(this.under(axis, pixel)), full = this.full[1][axis] - this.full[0][axis], is = this.to[axis] - this.from[axis];
-      const wide = Math.min(full, Math.max(full / DEEPEST, is * by));
-      this.from[axis] = around - (around - this.from[axis]) * wide / is;
+      const around = Math.log10(this.under(axis, pixel)), was = this.to[axis] - this.from[axis];
+      const full = this.full[1][axis] - this.full[0][axis], wide = Math.min(full, Math.max(full / DEEPEST, was * by));
+      this.from[axis] = around - (around - this.from[axis]) * wide / was;
       this.to[axis] = this.from[axis] + wide;
     });
     this.pan(0, 0);
@@ -146,8 +151,8 @@ class Plot {
 
   listen() {
     const around = () => this.pointer ?? [this.wide / 2, this.high / 2];
-    for (const button of this.host.querySelectorAll(".bar button"))
-      button.addEventListener("click", () => ({ in: () => this.zoom(0.5, ...around()), out: () => this.zoom(2, ...around()), all: () => this.reset() })[button.dataset.act]());
+    const acts = { in: () => this.zoom(0.5, ...around()), out: () => this.zoom(2, ...around()), all: () => this.reset() };
+    for (const button of this.host.querySelectorAll(".bar button")) button.addEventListener("click", acts[button.dataset.act]);
     this.svg.addEventListener("wheel", (e) => {
       if (!e.ctrlKey && !e.metaKey) return;
       this.zoom(Math.exp(e.deltaY * 0.0015), ...this.place(e));
@@ -157,8 +162,8 @@ class Plot {
     this.svg.addEventListener("keydown", (e) => {
       if (e.ctrlKey || e.metaKey || e.altKey) return;
       const key = e.key.length === 1 ? e.key.toLowerCase() : e.key, step = this.wide / 8;
-      const act = { a: () => this.pan(step, 0), d: () => this.pan(-step, 0), w: () => this.zoom(0.7, ...around()), s: () => this.zoom(1 / 0.7, ...around()),
-        "+": () => this.zoom(0.6, ...around()), "-": () => this.zoom(1.6, ...around()), 0: () => this.reset() }[key];
+      const zoom = (by) => () => this.zoom(by, ...around()), pan = (by) => () => this.pan(by, 0);
+      const act = { a: pan(step), d: pan(-step), w: zoom(0.7), s: zoom(1 / 0.7), "+": zoom(0.6), "-": zoom(1.6), 0: () => this.reset() }[key];
       if (act) act(); else if (!this.act(key)) return;
       e.preventDefault();
     });
@@ -186,7 +191,8 @@ class Plot {
       this.svg.setPointerCapture(e.pointerId);
       held.set(e.pointerId, [x, y]);
       const [other] = [...held].filter(([id]) => id !== e.pointerId).map(([, at]) => at);
-      if (other) this.zoom(Math.max(8, Math.hypot(last[0] - other[0], last[1] - other[1])) / Math.max(8, Math.hypot(x - other[0], y - other[1])), ...other);
+      const apart = (at) => Math.max(8, Math.hypot(at[0] - other[0], at[1] - other[1]));
+      if (other) this.zoom(apart(last) / apart([x, y]), ...other);
       else this.pan(x - last[0], y - last[1]);
     });
     const ended = (e) => held.delete(e.pointerId);
@@ -205,8 +211,9 @@ class Plot {
     this.wide = width - this.left - RIGHT;
     this.high = Math.round(Math.min(460, Math.max(250, 0.46 * width), 0.7 * innerHeight));
     const height = this.high + TOP + BOTTOM;
-    for (const [name, value] of Object.entries({ viewBox: `0 0 ${width} ${height}`, width, height })) this.svg.setAttribute(name, value);
-    for (const [name, value] of Object.entries({ x: this.left, y: TOP, width: this.wide, height: this.high })) this.area.setAttribute(name, value);
+    const set = (element, known) => Object.entries(known).forEach(([name, value]) => element.setAttribute(name, value));
+    set(this.svg, { viewBox: `0 0 ${width} ${height}`, width, height });
+    set(this.area, { x: this.left, y: TOP, width: this.wide, height: this.high });
     this.draw();
   }
   draw() {

@@ -1,7 +1,7 @@
 """The roofline of a page: all roofs and points of its runs on one pair of axes, to look into.
 
-`plot.js` zooms and writes, `roofline.js` knows what is drawn. Here is what they are given: rows of
-:mod:`npusim.reports.roofline`, and the numbers of the device files behind each roof.
+`plot.js` zooms and writes, `roofs.js` has the words, `roofline.js` draws. Here is what they are
+given: rows of :mod:`npusim.reports.roofline`, and the numbers of the device files behind each roof.
 """
 
 from __future__ import annotations
