@@ -28,7 +28,7 @@ class Advised(Protocol):
 
     @property
     def kind(self) -> str:
-        """`change` for what a caller can do, `what if` for what nobody can."""
+        """`change` for what a caller can do, `what if` for what no caller can."""
 
 
 def section(told: Sequence[Advised] | str) -> str:
@@ -39,7 +39,8 @@ def section(told: Sequence[Advised] | str) -> str:
     supposed = "".join(map(_item, (each for each in told if each.kind != "change")))
     text = f'<ol class="advice">{changes}</ol>' if changes else f"<p>{NOTHING}</p>"
     if supposed:
-        text += f'<p class="note">What only another chip would change:</p><ul>{supposed}</ul>'
+        note = "What another chip or another kernel would change:"
+        text += f'<p class="note">{note}</p><ul>{supposed}</ul>'
     return text
 
 

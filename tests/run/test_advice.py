@@ -19,6 +19,7 @@ from npusim.reports.advice import NOTHING, section
 from npusim.reports.causes import causes
 from npusim.run.advice import MIN_GAIN, Advice, advise
 from npusim.run.advice.what_if import TIMES, settings
+from npusim.run.call import Options, play
 from npusim.run.page import (
     NO_KERNEL,
     NO_VALUES,
@@ -112,6 +113,9 @@ def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
             again = npusim.run(
                 made.call.op, **made.call.arguments | each.arguments, device=made.device
             )
+        elif each.queues:
+            asked = Options(values=False, deeper=each.queues)
+            again = play(made.call.op, (), made.call.arguments, made.device, asked)
         else:
             (cause,) = (it.cause for it in causes(made) if each.text.startswith(it.words))
             assert each.settings == settings(made.device, cause, TIMES)
@@ -263,7 +267,8 @@ def test_a_section_is_escaped_and_says_when_nothing_gains() -> None:
     )
     supposed = Advice("the cube takes all", "on a chip", 2.0, 1.0, "what if")
     assert section([supposed]) == (
-        f'<p>{NOTHING}</p><p class="note">What only another chip would change:</p><ul><li>The '
-        "cube takes all. <b>On a chip:</b> 2.00 us becomes 1.00 us, 50 % less.</li></ul>"
+        f'<p>{NOTHING}</p><p class="note">What another chip or another kernel would change:</p>'
+        "<ul><li>The cube takes all. <b>On a chip:</b> 2.00 us becomes 1.00 us, 50 % less."
+        "</li></ul>"
     )
     assert section("No <advice>.") == '<p class="note">No &lt;advice&gt;.</p>'

@@ -12,8 +12,10 @@ from npusim.run.advice.change import Change
 from npusim.run.again import Call
 from npusim.run.result import Run, without_values
 
-__all__ = ["attributes", "launches", "scales", "templates"]
+__all__ = ["TEMPLATE", "attributes", "launches", "scales", "templates"]
 
+TEMPLATE = "template"
+"""The topic of changes that only npusim takes: a card chooses the kernel itself."""
 FLOATS = ("float16", "bfloat16", "float32")
 
 
@@ -25,7 +27,7 @@ def templates(run: Run, call: Call) -> Iterator[Change]:
                 text=f"the vendor's rules choose {run.template}, and {name} could run too",
                 change=f"template={name!r}: npusim takes it, while a card follows its own rules",
                 arguments={"template": name},
-                topic="template",
+                topic=TEMPLATE,
             )
 
 
