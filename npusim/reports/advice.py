@@ -53,5 +53,6 @@ def _item(each: Advised) -> str:
 
 def _sentence(words: str) -> str:
     """*words* as a sentence begins, unless they begin with a name in a program."""
-    first = words.partition(" ")[0].rstrip(",:")
-    return words[:1].upper() + words[1:] if first.isalpha() and len(first) > 1 else words
+    first, _, rest = words.partition(" ")
+    is_word = first.rstrip(",:").isalpha() and len(first) > 1 and not rest.startswith("= ")
+    return words[:1].upper() + words[1:] if is_word else words

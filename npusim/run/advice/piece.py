@@ -54,8 +54,8 @@ class Advice:
         else:
             before, after = self.rows
             told = (
-                f"{self.before_us:.2f} us for {before} rows becomes {self.after_us:.2f} us for "
-                f"{after}, {self.gain:.0%} less a row"
+                f"{self.before_us:.2f} us for {before} row{'' if before == 1 else 's'} becomes "
+                f"{self.after_us:.2f} us for {after}, {self.gain:.0%} less a row"
             )
         more = (
             ""

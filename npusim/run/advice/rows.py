@@ -48,10 +48,10 @@ def rows(run: Run, call: Call) -> Iterator[Change]:
     # What kernels before its own take tells nothing of more rows.
     own_us = run.launches[-1].time_us or 0.0
     most_us = (run.time_us or 0.0) + (HARDLY - 1) * own_us
-    for other, unit in _fewer(run, count):
+    for other, text in _fewer(run, count):
         for arguments in _with_rows(call, first, axis, other):
             yield Change(
-                text=f"{count} rows are no multiple of {unit}",
+                text=text,
                 change=f"pass {other} rows in one call, and the {count - other} left over with "
                 f"those of another",
                 arguments=arguments,
@@ -71,14 +71,16 @@ def rows(run: Run, call: Call) -> Iterator[Change]:
 
 
 def _fewer(run: Run, count: int) -> Iterator[tuple[int, str]]:
-    """Numbers of rows a little below *count*, the largest first, and what each is a multiple of."""
+    """Numbers of rows a little below *count*, the largest first, and why each may be quicker."""
     assert run.plan is not None
     cores = run.plan.block_dim
-    units = {count // cores * cores: f"the {cores} cores"} if cores > 1 else {}
-    units |= {count // unit * unit: str(unit) for unit in UNITS}
-    for other in sorted(units, reverse=True):
-        if count * (1 - MOST_LEFT) <= other < count and other:
-            yield other, units[other]
+    found = {count // unit * unit: f"{count} rows are no multiple of {unit}" for unit in UNITS}
+    if cores > 1:
+        even = count // cores * cores
+        found[even] = f"{count} rows do not divide evenly among {cores} cores"
+    for other in sorted(found, reverse=True):
+        if count * (1 - MOST_LEFT) <= other < count:
+            yield other, found[other]
 
 
 def _has_rows(run: Run, call: Call) -> bool:

@@ -81,10 +81,9 @@ def _found(run: Run, weight: str, now: TensorSpec) -> str:
     if not any(part.name == "nd2nz" for part in parts):
         return lies
     turning = next((each for each in causes(run) if each.cause == "rows"), None)
-    found = f"{lies}: copies turn its rows into fractals on the way"
     if turning is None or turning.share < MIN_SHARE:
-        return found
-    return f"{found}, and are {style.time_named(turning.us)} of the critical path slower for it"
+        return f"{lies}: copies turn its rows into fractals on the way"
+    return f"{lies}: {turning.words} takes {style.time_named(turning.us)} of the critical path"
 
 
 def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:
