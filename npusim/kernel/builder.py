@@ -26,7 +26,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName
+from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName, short_line
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 
 __all__ = ["MARK", "Builder", "deeper", "kernel_line", "watched"]
@@ -125,7 +125,7 @@ class Builder:
 
         Raises ProgramError where the core has not that much room, or not that many events.
         """
-        slots, name = [], QueueName(kernel_line(), buffer, src, dst)
+        slots, name = [], QueueName(short_line(kernel_line()), buffer, src, dst)
         for _ in range(self._whole("the depth of a queue", depth, 1) + (name in _deeper.get())):
             slot = self.claim(buffer, nbytes)
             slot.event = self._event(src, dst)

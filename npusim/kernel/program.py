@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
@@ -14,13 +15,32 @@ from numpy.typing import NDArray
 from npusim.devices.schema import Pipe
 from npusim.isa import MicroOp, global_operand, moved
 
-__all__ = ["Binding", "Block", "Body", "Call", "Declared", "Line", "Program", "QueueName", "added"]
+__all__ = [
+    "Binding",
+    "Block",
+    "Body",
+    "Call",
+    "Declared",
+    "Line",
+    "Program",
+    "QueueName",
+    "added",
+    "short_line",
+]
 
 __kernel_vocabulary__ = True
 
 Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
+
+
+def short_line(line: Line) -> Line:
+    """*line* with its file as people name it: from the package on, or without folders."""
+    file = Path(line[0])
+    above = Path(__file__).parents[2]
+    name = file.relative_to(above).as_posix() if file.is_relative_to(above) else file.name
+    return name, line[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +172,7 @@ class QueueName:
     """Which queues of a kernel: those of one buffer and two pipes that a line of it declares."""
 
     line: Line
+    """As :func:`short_line` gives it."""
     buffer: str
     src: Pipe
     dst: Pipe

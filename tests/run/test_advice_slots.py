@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import npusim
@@ -118,9 +119,11 @@ def test_a_third_slot_of_ones_own_kernel_is_tried() -> None:
     assert told.text.startswith("mte2 of aiv waits for room in ub ")
     assert told.text.endswith(" % of the cores' time, which vector has to give")
     file, line = name.line
-    assert Path(file) == Path(__file__)
+    written = Path(__file__).read_text().splitlines()[line - 1].strip()
+    assert written == 'xs = builder.queue("ub", 4 * TILE, "mte2", "vector", 2)'
+    assert Path(file).name == Path(__file__).name
     assert told.change == (
-        f"with 3 slots in place of 2 in the queue from mte2 to vector ({Path(file).name}:{line})"
+        f"with 3 slots in place of 2 in the queue from mte2 to vector ({file}:{line})"
     )
     assert told.after_us == pytest.approx(again(run, told.queues).time_us)
     assert told.gain >= MIN_GAIN
@@ -162,6 +165,18 @@ def test_queues_of_an_operator_are_tried_once_for_cores_of_two_kinds() -> None:
     assert told.text.startswith("mte2 of vector_core waits for room in ub ")
     assert told.change == "with 2 slots in place of 1 in each of the 2 queues from mte2 to vector"
     assert told.after_us == pytest.approx(again(run, told.queues, engine="simpy").time_us)
+
+
+def test_a_deeper_kernel_computes_the_same_values() -> None:
+    rng = np.random.default_rng(0)
+    x, scale = rng.normal(0, 50, (512, 2048)), rng.uniform(1, 2, (4, 2048))
+    ends = np.array([128, 256, 384, 512])
+    args = x.astype(np.float16), scale.astype(np.float16), ends
+    run = npusim.run("npu_group_quant", *args, device=A2)
+    (told,) = deeper_queues(run)
+    changed = play("npu_group_quant", args, {}, A2, Options(deeper=told.queues))
+    assert changed.time_us == pytest.approx(told.after_us)
+    np.testing.assert_array_equal(changed.output, run.output)
 
 
 def test_a_deeper_kernel_is_another_one_for_all_that_is_kept(tmp_path: Path) -> None:

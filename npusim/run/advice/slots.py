@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -79,8 +78,8 @@ def _declared_in(run: Run, queues: list[Declared]) -> str:
     """Where the kernel declares *queues*, if it is one's own."""
     if not run.is_own_kernel:
         return ""
-    lines = sorted({(Path(file).name, line) for file, line in (q.name.line for q in queues)})
-    return f" ({', '.join(f'{file}:{line}' for file, line in lines)})"
+    lines = sorted({queue.name.line for queue in queues})
+    return f" ({', '.join(f'{file}:{number}' for file, number in lines)})"
 
 
 def is_same_work(one: Trace, other: Trace) -> bool:
