@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "site"))
 
+import languages
 import notebooks
 import readme
 
@@ -36,8 +37,9 @@ autodoc_member_order = "bysource"
 
 
 def setup(app: Any) -> None:
-    """Take README.md as a page, run the examples, and make notebooks of the course."""
+    """Take README.md as a page, run the examples, make notebooks, and name pages' languages."""
     app.add_directive("examples", examples.Examples)
     app.connect("source-read", readme.include)
     app.connect("source-read", notebooks.offer)
+    app.connect("html-page-context", languages.name)
     app.connect("build-finished", notebooks.write)

@@ -89,10 +89,18 @@ class Browser:
                 return answer
             self.events.append(found)
 
+    def sized(self, width: int, height: int, scheme: str) -> None:
+        """Show pages in a window of *width* and *height*, light or dark as *scheme* says."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
     def open(self, path: Path) -> None:
         """Load the file at *path* and wait until it is there."""
+        before = len(self.events)
         self.call("Page.navigate", url=path.as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        while not any(e.get("method") == "Page.loadEventFired" for e in self.events[before:]):
             self.events.append(self._next())
 
     def evaluate(self, expression: str) -> Any:

@@ -23,7 +23,7 @@ def cells(page: Path) -> list[str]:
     return [cell["source"] for cell in told if cell["cell_type"] == "code"]
 
 
-def test_the_site_has_every_page_a_notebook_of_each_lesson_and_what_examples_draw(
+def test_the_site_has_every_page_its_language_a_notebook_of_each_lesson_and_what_examples_draw(
     tmp_path: Path,
 ) -> None:
     """In one test, as building takes minutes; a warning fails it."""
@@ -31,6 +31,10 @@ def test_the_site_has_every_page_a_notebook_of_each_lesson_and_what_examples_dra
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
     found = [(tmp_path / page).with_suffix(".html").exists() for page in sorted(pages)]
     assert all(found)
+    for page in pages:
+        language = "zh-CN" if "zh" in (*page.parts, page.stem[-2:]) else "en"
+        html = (tmp_path / page).with_suffix(".html").read_text(encoding="utf-8")
+        assert f' lang="{language}"' in html.partition("<head>")[0], page
     for page in PAGES:
         written = tmp_path / "course" / f"{page.stem}.ipynb"
         assert notebooks.nbformat.read(written, as_version=4) == notebooks.notebook(page)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from npusim.cli.commands import completion
 from npusim.cli.commands.compare import compare_files
 from npusim.cli.commands.decode_scale import decode_scale
 from npusim.cli.commands.devices import app as devices_app
@@ -169,5 +170,5 @@ app.add_typer(devices_app, name="devices")
 
 def main() -> None:
     """Run the command line of this process."""
-    with interruptible():
+    with interruptible(), completion.whole_words():
         app(prog_name="npusim")

@@ -1,8 +1,9 @@
-"""`npusim compare`: how far two arrays are apart, or the times of two runs of models."""
+"""`npusim compare`: how far two arrays are apart, or the times of runs of models."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,20 @@ from npusim.run.inputs import parse
 __all__ = ["compare_files"]
 
 
-def compare_files(a: str, b: str, as_json: bool) -> None:
+def compare_files(a: str, b: str, more: Sequence[str], as_json: bool) -> None:
     """Compare what *a* and *b* describe; raises typer.Exit where the accuracy is not reached.
 
-    Folders with runs of models are compared by their times.
+    Folders with runs of models are compared by their times, and there may be *more* of them.
     """
-    if are_models([Path(a), Path(b)], "compare"):
-        compare_models(Path(a), Path(b), as_json)
+    paths = [Path(each) for each in (a, b, *more)]
+    if are_models(paths, "compare"):
+        compare_models(paths, as_json)
         return
+    if more:
+        raise UsageError(
+            f"compare: arrays must be two, not {len(paths)}; compare each with the golden one by "
+            f"itself"
+        )
     found = compare(_array(a), _array(b))
     if as_json:
         typer.echo(json_text(_facts(found)))

@@ -1,4 +1,4 @@
-"""Runs of models on the command line: their page, and two of them held against each other."""
+"""Runs of models on the command line: their page, and several held against the first."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def are_models(paths: Sequence[Path], command: str) -> bool:
     """Whether *paths* are folders with runs of models; raises UsageError if only some are."""
     found = [lexists(path / MODEL) for path in paths]
     if any(found) and not all(found):
-        other = paths[found.index(False)]
+        model, other = paths[found.index(True)], paths[found.index(False)]
         raise UsageError(
-            f"{command}: both sides must be runs of models, but {other} is none; "
-            f"name two folders that {MAKER} has written"
+            f"{command}: all must be runs of models, as {model} is, but {other} is none; "
+            f"name folders that {MAKER} has written, or leave {model} out"
         )
     return all(found)
 
 
 def write_page(paths: Sequence[Path], target: Path, force: bool) -> None:
-    """Write the page of a run, or of two that are compared, to *target*."""
+    """Write the page of a run, or of several that are compared, to *target*."""
     check_place(target, force, "report")
     runs = [read(path) for path in paths]
     write(target, partial(_fill, runs), "report", force=force)
@@ -46,14 +46,14 @@ def _fill(runs: list[ModelRun], path: Path) -> None:
     path.write_text(model.page(runs), encoding="utf-8")
 
 
-def compare_models(a: Path, b: Path, as_json: bool) -> None:
-    """Print the times of two runs side by side: by kind of work, operator and module."""
-    runs = read(a, "compare"), read(b, "compare")
-    found = model.compared(*runs)
+def compare_models(paths: Sequence[Path], as_json: bool) -> None:
+    """Print the times of runs side by side: by kind of work, operator and module."""
+    runs = [read(path, "compare") for path in paths]
+    found = model.compared(runs)
     if as_json:
         typer.echo(json_text({name: sheet.to_json() for name, sheet in found.items()}))
         return
-    parts: list[RenderableType] = [Text(line) for line in model.headline_of_two(*runs)]
+    parts: list[RenderableType] = [Text(line) for line in model.headline_of(runs)]
     for name in ("works", "operators", "roles"):
         parts += [Text(), _listing(found[name])]
     show(Group(*parts))

@@ -1,9 +1,13 @@
-"""`npusim report`: a run, or two side by side, as a page or as pictures."""
+"""`npusim report`: a run, or several side by side, as a page or as pictures."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from functools import partial
+from os.path import lexists
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npusim.check.rules import Place, RuleError, check
 from npusim.chip import Progress
@@ -14,23 +18,29 @@ from npusim.cli.progress import shown
 from npusim.cli.screen import show
 from npusim.data import folders
 from npusim.data.files import check_place, write
+from npusim.reports.apart import heads, letters
+from npusim.reports.style import INK, TEXT_POINTS, plain
 from npusim.trace import record
 from npusim.trace.record import Record, RecordError
 from npusim.trace.summary import Level
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from npusim.reports.picture import Picture
 
 __all__ = ["write_report"]
 
 
 def write_report(
-    run: Path,
-    other: Path | None,
+    paths: Sequence[Path],
     output: Path | None,
     kind: Format,
     force: bool,
     level: Level | None,
     advice: bool | None,
 ) -> None:
-    """Write a report of *run*, or of it and an *other* one."""
+    """Write a report of the run in each of *paths*."""
     if level is not None and kind != Format.HTML:
         raise UsageError(
             f"report: --level {level} must come with a page, whose timelines it is for; "
@@ -40,7 +50,6 @@ def write_report(
         raise UsageError(
             f"report: --advice must come with a page, which it is for; leave --format {kind} out"
         )
-    paths = [run] if other is None else [run, other]
     if are_models(paths, "report"):
         if kind != Format.HTML or level is not None or advice:
             words = f"--format {kind}" if kind != Format.HTML else f"--level {level}"
@@ -52,7 +61,7 @@ def write_report(
         write_page(paths, output or Path("report.html"), force)
         return
     target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
-    earlier = folders.Kind("report", f"timeline{_letter(len(paths), 0)}.{kind}", _pictures)
+    earlier = folders.Kind("report", _mark(target, kind), _pictures)
     if kind in (Format.PNG, Format.SVG):
         folders.check(target, force, earlier)
     else:
@@ -77,12 +86,25 @@ def write_report(
     show(f"wrote {written}")
 
 
-def _pictures(_: Path) -> frozenset[str]:
+def _mark(target: Path, kind: Format) -> str:
+    """The picture by which an earlier report in *target* is known, of one run or of several."""
+    names = (f"timeline{ending}" for ending in _endings(2))
+    return next((name for name in names if lexists(target / name)), f"timeline.{kind}")
+
+
+def _pictures(where: Path) -> frozenset[str]:
     """What an earlier report may have written into a folder."""
     from npusim.reports.gallery import PICTURES
 
-    endings = [f"{letter}.{kind}" for letter in ("", "_a", "_b") for kind in ("png", "svg")]
+    # A run leaves a picture at least, so there were no more runs than files.
+    endings = _endings(len(os.listdir(where)))
     return frozenset(f"{picture.name}{ending}" for picture in PICTURES for ending in endings)
+
+
+def _endings(runs: int) -> list[str]:
+    """How names of pictures end, of one run and of so many."""
+    suffixes = ["", *(_suffix(runs, number) for number in range(runs) if runs > 1)]
+    return [f"{suffix}.{kind}" for suffix in suffixes for kind in (Format.PNG, Format.SVG)]
 
 
 def _timed(path: Path) -> Record:
@@ -103,9 +125,9 @@ def _timed(path: Path) -> Record:
     return found
 
 
-def _letter(count: int, number: int) -> str:
-    """The suffix of a picture's name when there are two runs: a or b."""
-    return f"_{'ab'[number]}" if count > 1 else ""
+def _suffix(count: int, number: int) -> str:
+    """Of a picture's name, where there are several runs: _a, _b and so on."""
+    return f"_{letters(count)[number].lower()}" if count > 1 else ""
 
 
 def _write_page(
@@ -127,22 +149,26 @@ def _others(run: Record, runs: list[Record]) -> list[Record]:
 def _write_pages(runs: list[Record], progress: Progress, path: Path) -> None:
     from matplotlib.backends.backend_pdf import PdfPages
 
-    from npusim.reports.gallery import figures
-
     with PdfPages(path, metadata={"CreationDate": None}) as pages:
-        for number, run in enumerate(runs):
-            progress("pictures", number / len(runs))
-            for _, figure in figures(run, _others(run, runs)):
-                pages.savefig(figure)
+        for _, _, figure in _figures(runs, progress):
+            pages.savefig(figure)
 
 
 def _write_pictures(runs: list[Record], kind: Format, progress: Progress, new: Path) -> list[str]:
+    names = []
+    for number, picture, figure in _figures(runs, progress):
+        names.append(f"{picture.name}{_suffix(len(runs), number)}.{kind}")
+        figure.savefig(new / names[-1], dpi=120)
+    return names
+
+
+def _figures(runs: list[Record], progress: Progress) -> Iterator[tuple[int, Picture, Figure]]:
+    """Number of the run, picture and figure, one after the other; of several, with their heads."""
     from npusim.reports.gallery import figures
 
-    names = []
-    for number, run in enumerate(runs):
+    for number, (run, head) in enumerate(zip(runs, heads(runs), strict=True)):
         progress("pictures", number / len(runs))
         for picture, figure in figures(run, _others(run, runs)):
-            names.append(f"{picture.name}{_letter(len(runs), number)}.{kind}")
-            figure.savefig(new / names[-1], dpi=120)
-    return names
+            if head.letter:
+                figure.suptitle(plain(str(head)), x=0.01, ha="left", size=TEXT_POINTS, color=INK)
+            yield number, picture, figure

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 import npusim
-from npusim.cli.braces import Braces, braced
+from npusim.chip import Progress
+from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError, arguments, parameters, settings
 from npusim.cli.commands.sweep import Format
 from npusim.cli.operators import is_tensor
@@ -61,7 +62,7 @@ def sweep_operator(
     partial = None if output is None else output.with_name(f"{output.name}.partial")
     with ExitStack() as stack:
         executor = _executor(stack, dask)
-        progress = stack.enter_context(shown_progress())
+        progress = _Heard(stack.enter_context(shown_progress()))
         try:
             found = npusim.sweep(
                 *(op, typed.call, typed.braces.variables),
@@ -75,7 +76,8 @@ def sweep_operator(
                 **options,
             )
         except BaseException:
-            _tell_partial(partial)
+            if progress.has_begun:
+                _tell_partial(partial)
             raise
     written = []
     if output is not None and partial is not None:
@@ -85,6 +87,18 @@ def sweep_operator(
     if output is not None and form is Format.TEXT:
         show(f"\nwrote {', '.join(written)} to {output}")
     _tell_bad(found)
+
+
+class _Heard:
+    """Passes progress on, and knows whether the cells have begun."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report = report
+        self.has_begun = False
+
+    def __call__(self, stage: str, share: float) -> None:
+        self.has_begun = True
+        self._report(stage, share)
 
 
 def _executor(stack: ExitStack, address: str | None) -> Executor | None:
@@ -118,14 +132,11 @@ class _Typed:
         for option, given in (("-i", inputs), ("-a", attributes)):
             for word in given:
                 name, equals, value = word.partition("=")
-                is_known = bool(equals) and known.get(name) is (option == "-i")
-                is_one = sum(each.startswith(f"{name}=") for each in given) == 1
-                if not is_known or not is_one:
-                    # A list of tensors, or a word that `arguments` refuses.
-                    self._plain[option].append(word)
+                if not equals or known.get(name) is not (option == "-i"):
+                    self._plain[option].append(word)  # `arguments` refuses it
                     continue
                 self._names[name] = option
-                self.braces.read(name, braced([value, *more.pop(name, [])]))
+                self.braces.read(name, value, *more.pop(name, []))
         self.braces.check()
         self.settings = {
             key: _values([value, *more.pop(key, [])])
@@ -140,7 +151,7 @@ class _Typed:
     def call(self, **variables: Any) -> dict[str, Any]:
         """The arguments, where the variables have these values."""
         words = {option: list(plain) for option, plain in self._plain.items()}
-        for name, value in self.braces.filled(variables).items():
+        for name, value in self.braces.filled(variables):
             words[self._names[name]].append(f"{name}={value}")
         return arguments(self._op, words["-i"], words["-a"], "sweep")
 
@@ -168,9 +179,9 @@ def _more(op: str, words: Sequence[str], options: Sequence[str]) -> dict[str, li
 def _values(words: list[str]) -> tuple[str, ...]:
     """What the number of a chip is set to in turn."""
     braces = Braces("sweep")
-    braces.read("value", braced(words))
+    braces.read("value", *words)
     braces.check()
-    return braces.every("value")
+    return braces.every()
 
 
 # ---- files ----

@@ -32,7 +32,8 @@ class About:
     words: str
     """What holds the run up."""
     numbers: tuple[str, ...]
-    """The numbers of a device file it depends on; a star stands for any name."""
+    """The numbers of a device file it depends on; a star stands for any name. Where only
+    the product of several counts one is here, so that twice each is twice as fast."""
 
 
 CAUSES: dict[Known, About] = {
@@ -54,12 +55,9 @@ CAUSES: dict[Known, About] = {
     "port": About(
         "own port",
         "the core's own port to memory",
-        (
-            *(
-                f"cores.*.paths.{path}.bytes_per_cycle"
-                for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
-            ),
-            "l2.aliased_speed",
+        tuple(
+            f"cores.*.paths.{path}.bytes_per_cycle"
+            for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
         ),
     ),
     "rows": About("turning rows", "turning rows into fractals", ("gm.row_ns", "l2.row_ns")),
@@ -80,10 +78,7 @@ CAUSES: dict[Known, About] = {
     "vector": About(
         "vector",
         "the vector unit",
-        (
-            *("vector.repeat_bytes", "vector.classes.*.head_cycles"),
-            *(f"vector.classes.*.cycles_per_repeat_{bits}bit" for bits in (16, 32)),
-        ),
+        ("vector.repeat_bytes", "vector.classes.*.head_cycles"),
     ),
     "buffers": About(
         "between buffers",

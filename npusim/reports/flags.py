@@ -30,7 +30,7 @@ from npusim.isa import (
 from npusim.kernel.program import Program
 from npusim.trace import ORDERING, LaneTrace, Trace
 
-__all__ = ["Flag", "crossings", "matches", "numbered", "rows", "what"]
+__all__ = ["Flag", "matches", "numbered", "rows", "what"]
 
 NOBODY = -1
 CROSS_CORE = CrossCoreSetFlag | CrossCoreWaitFlag
@@ -157,44 +157,6 @@ def rows(
         assert isinstance(op, WaitFlag)
         place = core, op.src, core, op.dst, op.event
         found.append(Flag(*place, raised, asked, passed, carried.get(index, "")))
-    return found
-
-
-def crossings(trace: Trace, lanes: list[LaneTrace]) -> list[Flag]:
-    """Flags between cores: each wait with the last set, on another one of *lanes*, that it needs.
-
-    The k-th wait takes the k-th set; who sets and who awaits are of different kinds in mode
-    "group", of one kind in mode "all".
-    """
-    us = 1e6 / trace.clock_hz
-    sets = [(lane, numbered(lane, CrossCoreSetFlag)) for lane in lanes]
-    found = []
-    for lane in lanes:
-        for (mode, event), waits in numbered(lane, CrossCoreWaitFlag).items():
-            others = [
-                (other, numbers[mode, event])
-                for other, numbers in sets
-                if other is not lane
-                and (other.kind == lane.kind) == (mode == "all")
-                and (mode, event) in numbers
-            ]
-            for nth, index in enumerate(waits):
-                risen = [
-                    (int(other.end[numbers[nth]]), other, other.ops[numbers[nth]].pipe)
-                    for other, numbers in others
-                    if nth < len(numbers) and other.end[numbers[nth]] <= lane.free[index]
-                ]
-                if risen:
-                    end, other, pipe = max(risen, key=lambda setter: setter[0])
-                    found.append(
-                        Flag(
-                            *(other.cores[0], pipe, lane.cores[0], lane.ops[index].pipe, event),
-                            end * us,
-                            int(lane.start[index]) * us,
-                            int(lane.free[index]) * us,
-                            f"word from {other.kind}",
-                        )
-                    )
     return found
 
 

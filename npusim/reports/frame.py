@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+from npusim.reports.apart import Head
 from npusim.reports.policy import policy
 
-__all__ = ["document", "sections", "text_of", "timeline"]
+__all__ = ["columns", "document", "sections", "text_of", "timeline"]
 
 
 def document(title: str, styles: str, script: str, body: str) -> str:
@@ -37,6 +38,20 @@ def sections(parts: Mapping[str, tuple[str, str]]) -> str:
         for key, (name, markup) in parts.items()
     )
     return f"<nav>{links}</nav>{body}"
+
+
+def columns(heads: Sequence[Head], parts: Sequence[str], *, wide: bool = False) -> str:
+    """*parts* of several runs side by side where there is room, each below its head.
+
+    *wide* ones stand below each other.
+    """
+    if len(parts) == 1:
+        return f'<div class="runs"><div>{parts[0]}</div></div>'
+    cells = "".join(
+        f'<div><h3>{head.letter} <span class="soft">{escape(head.who)}</span></h3>{part}</div>'
+        for head, part in zip(heads, parts, strict=True)
+    )
+    return f'<div class="runs {"stacked" if wide else "beside"}">{cells}</div>'
 
 
 def text_of(package: str, name: str) -> str:

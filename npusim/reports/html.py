@@ -1,7 +1,7 @@
 """A report: one HTML file that opens from disk and asks nothing of any network.
 
-It holds the pictures of one run, or of two side by side, as SVG; a timeline to pan, zoom and click;
-tables; and every number of the chip with its source. The interactive parts are `link.js`,
+It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
+click; tables; and every number of the chip with its source. The interactive parts are `link.js`,
 `zoom.js`, `lanes.js` and `page.js`, the looks `page.css`; its data are packed into the page (zlib,
 base64).
 """
@@ -14,8 +14,10 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from npusim.reports import bounds, frame, timeline
+from npusim.reports import bounds, frame, glance, timeline
 from npusim.reports.advice import Advised, section
+from npusim.reports.apart import Head, heads, titled
+from npusim.reports.frame import columns
 from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.payload import payload
 from npusim.reports.subject import Timed, longest_us, named, trace_of
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["glimpse", "report"]
 
 SECTIONS = {
+    "glance": "At a glance",
     "advice": "What to change",
     "numbers": "Numbers",
     "timeline": "Timeline",
@@ -51,36 +54,33 @@ def report(
     progress: Progress | None = None,
     told: Sequence[Sequence[Advised] | str] = (),
 ) -> str:
-    """The page of one run, or of two that are compared.
+    """The page of one run, or of several that are compared with the first.
 
     *told* is the advice for each, or a sentence why there is none; left out, the page has none.
     *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
     by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
-    Raises ValueError for a run that was not timed or had nothing to do.
+    Raises ValueError for no run, and for one that was not timed or had nothing to do.
     """
+    if not runs:
+        raise ValueError("reports: one run at least must be given, not none; run the operator")
     for run in runs:
         trace_of(run)
-    names = [named(run) for run in runs]
     hear = progress or _unheard
-    first = {"advice": _columns([section(own) for own in told])} if told else {}
-    sections = first | {
+    names = heads(runs)
+    sections = {"glance": glance.of_runs(runs, names)} if len(runs) > 1 else {}
+    sections |= {"advice": columns(names, [section(own) for own in told])} if told else {}
+    sections |= {
         "numbers": facts(runs),
-        "timeline": _columns(_timelines(runs, level, hear), wide=True),
-        "pictures": _pictures(runs, hear),
-        "tables": _columns([_tables(run) for run in runs]),
+        "timeline": columns(names, _timelines(runs, names, level, hear), wide=True),
+        "pictures": _pictures(runs, names, hear),
+        "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
     }
-    found = "".join(
-        f'<p class="finding">{escape(bounds.finding(run))}</p>'
-        if len(runs) == 1
-        else f'<p class="finding"><b>{letter}</b> {escape(bounds.finding(run))}</p>'
-        for letter, run in zip("AB", runs, strict=False)
-    )
+    found = bounds.finding(runs[0]) if len(runs) == 1 else glance.finding(runs)
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
-    body = frame.sections(shown)
+    body = f'<p class="finding">{escape(found)}</p>{frame.sections(shown)}'
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
-    styles = frame.text_of(HERE, "page.css")
-    return frame.document(" against ".join(names), styles, script, found + body)
+    return frame.document(titled(runs), frame.text_of(HERE, "page.css"), script, body)
 
 
 def glimpse(line: str, run: Timed | None) -> str:
@@ -92,15 +92,6 @@ def glimpse(line: str, run: Timed | None) -> str:
     return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
 
 
-def _columns(parts: Sequence[str], *, wide: bool = False) -> str:
-    two = " two" if len(parts) > 1 and not wide else ""
-    cells = "".join(
-        f"<div>{f'<h3>{letter}</h3>' if len(parts) > 1 else ''}{part}</div>"
-        for letter, part in zip("AB", parts, strict=False)
-    )
-    return f'<div class="runs{two}">{cells}</div>'
-
-
 # ---- timelines ----
 
 
@@ -108,28 +99,30 @@ def _unheard(_: str, __: float) -> None:
     """Nobody hears how far a page is."""
 
 
-def _timelines(runs: Sequence[Record], level: Level | None, hear: Progress) -> list[str]:
+def _timelines(
+    runs: Sequence[Record], names: Sequence[Head], level: Level | None, hear: Progress
+) -> list[str]:
     found = []
-    for number, run in enumerate(runs):
+    for number, (run, head) in enumerate(zip(runs, names, strict=True)):
         hear("timelines", number / len(runs))
-        found.append(_timeline(run, number, longest_us(runs), level))
+        about = ", ".join(filter(None, (head.letter, named(run))))
+        found.append(_timeline(run, number, about, longest_us(runs), level))
     return found
 
 
-def _timeline(run: Record, number: int, end_us: float, level: Level | None) -> str:
+def _timeline(run: Record, number: int, about: str, end_us: float, level: Level | None) -> str:
     """The timeline of *run*, which can be seen up to *end_us*: alike for runs that are compared."""
     data = payload(trace_of(run), run.code, level) | {"end_us": end_us}
     note = ""
     if data["level"] == "summary":
         note = f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>'
-    search = "mnemonic, buffer, tensor"
-    return note + frame.timeline(number, data, named(run), search, CORES)
+    return note + frame.timeline(number, data, about, "mnemonic, buffer, tensor", CORES)
 
 
 # ---- pictures ----
 
 
-def _pictures(runs: Sequence[Record], hear: Progress) -> str:
+def _pictures(runs: Sequence[Record], names: Sequence[Head], hear: Progress) -> str:
     headings: dict[str, str] = {}
     drawn: list[dict[str, str]] = []
     for number, run in enumerate(runs):
@@ -140,12 +133,13 @@ def _pictures(runs: Sequence[Record], hear: Progress) -> str:
             hear("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")
-            start = f'<svg role="img" aria-label="{escape(picture.heading)}"'
+            label = ", ".join(filter(None, (names[number].letter, picture.heading)))
+            start = f'<svg role="img" aria-label="{escape(label)}"'
             svg = svg.replace("<svg", start, 1)
             drawn[number][picture.name] = f'<figure tabindex="0">{svg}</figure>'
     nothing = '<p class="note">does not apply</p>'
     return "".join(
-        f"<h3>{escape(heading)}</h3>{_columns([own.get(name, nothing) for own in drawn])}"
+        f"<h3>{escape(heading)}</h3>{columns(names, [own.get(name, nothing) for own in drawn])}"
         for name, heading in headings.items()
     )
 

@@ -90,7 +90,7 @@ def _handed(trace: Trace, groups: list[tuple[LaneTrace, tuple[int, ...]]]) -> li
     stood still for it and until when."""
     places = {core: place for place, (_, cores) in enumerate(groups) for core in cores}
     found = []
-    for each in handed(trace, [lane for lane, _ in groups]):
+    for each in handed(trace.lanes, [lane for lane, _ in groups]):
         start, end = places[each.setter.cores[0]], places[each.waiter.cores[0]]
         if start != end:
             set_pipe = style.PIPES.index(each.setter.ops[each.set_index].pipe)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from npusim.devices.schema import DeviceSpec
 from npusim.reports import bounds, costs, roofline, style
+from npusim.reports.apart import argument, letters, listed, numbers_of
 from npusim.reports.causes import Bound, causes
 from npusim.reports.path import CriticalPath, path_of
 from npusim.reports.subject import slowest_lanes, trace_of
@@ -59,20 +61,23 @@ def _is_amount(value: Cell) -> bool:
 
 
 def facts(runs: Sequence[Record]) -> str:
-    """What the runs are, and how long they took; of two, how they differ."""
+    """What the runs are, and how long they took; of several, how each differs from the first."""
     facts_of_runs = [_facts(run) for run in runs]
     names = dict.fromkeys(name for own in facts_of_runs for name in own)
     rows: list[list[Cell]] = []
+    marked = []
     for name in names:
-        values = [own.get(name, ("", None)) for own in facts_of_runs]
-        row: list[Cell] = [name, *(text for text, _ in values)]
-        if len(runs) == 2:
-            row.append(difference(values[0][1], values[1][1]))
+        (text, number), *others = (own.get(name, ("", None)) for own in facts_of_runs)
+        row: list[Cell] = [name, text]
+        for other, its_number in others:
+            row += [other, difference(number, its_number)]
         rows.append(row)
+        marked.append(any(other != text for other, _ in others))
     if len(runs) == 1:
         return table(["", "value"], rows)
-    same = [row[1] != row[2] for row in rows]
-    return table(["", "A", "B", "B against A"], rows, same)
+    first, *rest = letters(len(runs))
+    head = ["", first, *(name for own in rest for name in (own, f"{own} against {first}"))]
+    return table(head, rows, marked)
 
 
 MANY = 2.0
@@ -112,7 +117,7 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
         "operator": (run.op, None),
         "chip": (" = ".join((run.device.name, *run.device.aliases)), None),
         "arguments": (
-            "; ".join(f"{name} {_argument(value)}" for name, value in known["arguments"].items()),
+            "; ".join(f"{name} {argument(value)}" for name, value in known["arguments"].items()),
             None,
         ),
         "L2 at launch": (str(known["l2"]), None),
@@ -145,14 +150,6 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
 
 PARTS = {"head": "before that pipe starts", "work": "at work", "waits": "waiting"}
 """Part of the time -> what it is called below the pipe whose time it is."""
-
-
-def _argument(value: Any) -> str:
-    if isinstance(value, dict):
-        shape = "x".join(str(extent) for extent in value["shape"]) or "scalar"
-        layout = "" if value["layout"] == "ND" else f" {value['layout']}"
-        return f"{value['dtype']} {shape}{layout}"
-    return "none" if value is None else str(value)
 
 
 def pipes(run: Record) -> str:
@@ -263,46 +260,43 @@ def rooflines(run: Record) -> str:
 
 
 def devices(runs: Sequence[Record]) -> str:
-    """Every number of the chips, with its source; of two chips, those that differ are marked."""
-    leaves = [dict(_leaves(run.device.model_dump(mode="json", exclude={"sources"},
-                                                 exclude_none=True))) for run in runs]  # fmt: skip
-    one = len(runs) == 1 or runs[0].device == runs[1].device
+    """Every number of the chips, with its source; of several, those that differ are marked."""
+    chips = _chips(runs)
+    leaves = [numbers_of(chip) for _, chip in chips]
     names = dict.fromkeys(key for own in leaves for key in own)
     rows: list[list[Cell]] = []
     marked = []
     for key in names:
-        if one:
-            source = runs[0].device.sources.get(key)
-            rows.append([key, _shown(leaves[0][key]), source.confidence if source else "",
-                         source.text if source else ""])  # fmt: skip
-            marked.append(False)
-            continue
         row: list[Cell] = [key]
-        for run, own in zip(runs, leaves, strict=True):
-            source = run.device.sources.get(key)
-            row += [
-                _shown(own.get(key, "")),
-                f"{source.confidence}: {source.text}" if source else "",
-            ]
+        for (_, chip), own in zip(chips, leaves, strict=True):
+            source = chip.sources.get(key)
+            told = (source.confidence, source.text) if source else ("", "")
+            row.append(_shown(own.get(key, "")))
+            row += told if len(chips) == 1 else [": ".join(filter(None, told))]
         rows.append(row)
-        marked.append(row[1] != row[3])
+        marked.append(any(own.get(key) != leaves[0].get(key) for own in leaves))
     head = ["number", "value", "confidence", "source"]
-    if not one:
-        a, b = (run.device.name for run in runs)
-        head = ["number", a, "its source", b, "its source"]
-    chips = " and ".join(dict.fromkeys(run.device.name for run in runs))
+    if len(chips) > 1:
+        head = ["number", *(name for chip, _ in chips for name in (chip, "its source"))]
+    told_chips = listed(list(dict.fromkeys(chip.name for _, chip in chips)))
     return (
-        f"<details><summary>Every number of {escape(chips)}, with its source</summary>"
+        f"<details><summary>Every number of {escape(told_chips)}, with its source</summary>"
         f"{table(head, rows, marked)}</details>"
     )
 
 
-def _leaves(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, node in tree.items():
-        if isinstance(node, dict):
-            yield from _leaves(node, f"{above}{name}.")
+def _chips(runs: Sequence[Record]) -> list[tuple[str, DeviceSpec]]:
+    """Each chip once, with its name; with letters of runs where others have the same name."""
+    found: list[tuple[list[str], DeviceSpec]] = []
+    for letter, run in zip(letters(len(runs)), runs, strict=True):
+        known = next((own for own, chip in found if chip == run.device), None)
+        if known is None:
+            found.append(([letter], run.device))
         else:
-            yield f"{above}{name}", node
+            known.append(letter)
+    names = [chip.name for _, chip in found]
+    return [(chip.name if names.count(chip.name) == 1 else f"{chip.name} ({', '.join(own)})", chip)
+            for own, chip in found]  # fmt: skip
 
 
 def _shown(value: Any) -> str:

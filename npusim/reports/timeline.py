@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from npusim.devices.schema import Pipe
 from npusim.reports import style
 from npusim.reports.bars import STEPS, Bar, rows, window
-from npusim.reports.flags import crossings
 from npusim.reports.flags import rows as rows_of_flags
+from npusim.reports.handed import crossings
 from npusim.reports.labels import Scale, labels
 from npusim.reports.picture import Picture
 from npusim.reports.subject import (
@@ -167,12 +167,14 @@ def _draw_flags(
 ) -> None:
     from matplotlib.patches import FancyArrowPatch
 
-    lanes = {lane.cores[0]: (key[0], lane) for lane in trace.lanes for key in places
-             if lane.cores[0] == key[0][0]}  # fmt: skip
+    alike = {core: cores for cores, _ in places for core in cores}
+    lanes = [lane for lane in trace.lanes if lane.cores[0] in alike]
+    firsts = [lane for lane in lanes if lane.cores[0] == alike[lane.cores[0]][0]]
     least = (shown[1] - shown[0]) / STEPS
     window = {"start_us": shown[0], "end_us": shown[1], "least_us": least}
-    found = [flag for _, lane in lanes.values() for flag in rows_of_flags(trace, lane, **window)]
-    found += crossings(trace, [lane for _, lane in lanes.values()])
+    found = [flag for lane in firsts for flag in rows_of_flags(trace, lane, **window)]
+    # Of cores that ran alike each sets flags for its own group, and the first awaits its own.
+    found += crossings(trace, lanes, firsts)
     seen = [
         flag
         for flag in found
@@ -181,8 +183,8 @@ def _draw_flags(
     if len(seen) > MAX_ARROWS:
         return
     for flag in seen:
-        start = lanes[flag.core][0], flag.src
-        end = lanes[flag.dst_core][0], flag.dst
+        start = alike[flag.core], flag.src
+        end = alike[flag.dst_core], flag.dst
         if start in places and end in places:
             ends_at = (flag.set_us, places[start]), (flag.passed_us, places[end])
             ax.add_artist(FancyArrowPatch(*ends_at, **ARROW))  # type: ignore[arg-type]

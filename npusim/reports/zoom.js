@@ -64,6 +64,8 @@ class Zoomed {
     this.from = 0;
     this.to = data.full;
     this.peers = [];
+    this.seen = true;
+    this.stale = false;
     this.picked = null;
     this.over = null;
     this.chosen = null;
@@ -74,6 +76,8 @@ class Zoomed {
   begin() {
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.view);
+    new IntersectionObserver((found) => { this.seen = found.at(-1).isIntersecting; this.late(); }).observe(this.host);
+    addEventListener("beforeprint", () => this.late(true));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     this.resize();
     this.show();
@@ -171,7 +175,7 @@ class Zoomed {
     this.to = this.from + wide;
     this.draw();
     // Runs that are compared are seen at one scale, whichever of them is moved.
-    for (const peer of this.peers) { peer.from = this.from; peer.to = this.to; peer.draw(); }
+    for (const peer of this.peers) { peer.from = this.from; peer.to = this.to; peer.redraw(); }
     this.changed();
   }
   zoom(by, around) {
@@ -188,7 +192,7 @@ class Zoomed {
     const chosen = [within(Math.min(one, other)), within(Math.max(one, other))];
     for (const each of [this, ...this.peers]) {
       each.chosen = chosen;
-      each.draw();
+      each.redraw();
       if (done) each.show();
     }
     if (done) this.changed();
@@ -232,7 +236,7 @@ class Zoomed {
   click(x, y) { this.pick(this.at(x, y)); }
   pick(found) {
     this.picked = found;
-    if (!found) for (const each of [this, ...this.peers]) { each.chosen = null; if (each !== this) { each.show(); each.draw(); } }
+    if (!found) for (const each of [this, ...this.peers]) { each.chosen = null; if (each !== this) { each.show(); each.redraw(); } }
     this.show();
     this.draw();
     this.changed();
@@ -279,8 +283,15 @@ class Zoomed {
 
   // ---- drawing ----
 
+  redraw() {
+    // Of many timelines those out of sight wait until they are seen.
+    this.stale = true;
+    this.late();
+  }
+  late(always = false) { if (this.stale && (this.seen || always)) this.draw(); }
   draw() {
     if (!this.ink || !this.width) return;
+    this.stale = false;
     const g = this.ink;
     this.top = this.view.scrollTop;
     g.clearRect(0, 0, this.width, this.high);

@@ -174,10 +174,8 @@ class Run:
 
         return timeline(self, **options)
 
-    def report(
-        self, path: str | os.PathLike[str], other: Run | None = None, *, force: bool = False
-    ) -> Path:
-        """Write the page that `npusim report` writes, of this run or of it and an *other* one.
+    def report(self, path: str | os.PathLike[str], *others: Run, force: bool = False) -> Path:
+        """Write the page that `npusim report` writes, of this run, compared with *others* if any.
 
         An earlier page is replaced only if *force* says so. Returns where it lies. Raises
         ValueError for a run that was not timed or had nothing to do, FileError for a *path* that
@@ -185,7 +183,7 @@ class Run:
         """
         from npusim.run.page import write_page
 
-        return write_page([self] if other is None else [self, other], path, force)
+        return write_page([self, *others], path, force)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the values and the spans, as plain numbers, strings and lists."""

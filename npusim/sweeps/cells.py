@@ -92,16 +92,15 @@ def cells_of(
     """Every cell, in the order of the rows; see :func:`npusim.sweeps.sweep`."""
     operator = find(op)
     asked = _asked(operator, template)
-    ways = [
-        dict(zip(settings, each, strict=True))
-        for each in product(*map(_several, settings.values()))
-    ]
-    count = prod(map(len, over.values())) * len(ways) * len(chips) * len(asked)
+    each_set = {key: _several(value) for key, value in settings.items()}
+    many = prod(map(len, (*over.values(), *each_set.values())))
+    count = many * len(chips) * len(asked)
     if not 0 < count <= MOST_CELLS:
         raise SweepError(
             f"sweep: it must have 1 to {MOST_CELLS} cells, not {count}; vary "
             f"{'less' if count else 'over one value at least'}"
         )
+    ways = [dict(zip(each_set, way, strict=True)) for way in product(*each_set.values())]
     specs = _chips(chips, ways)
     calls = _calls(call, over)
     return [

@@ -26,7 +26,7 @@ def cluster(address: str, patience_s: float = PATIENCE_S) -> Iterator[Executor]:
     """The workers of the Dask scheduler at *address*, such as tcp://10.0.0.5:8786.
 
     Raises SweepError unless it answers within *patience_s* seconds, with workers that run this
-    very npusim.
+    very npusim, and where it is lost while they work.
     """
     try:
         from distributed import Client
@@ -37,7 +37,15 @@ def cluster(address: str, patience_s: float = PATIENCE_S) -> Iterator[Executor]:
         ) from None
     with _silent(), _connected(Client, address, patience_s) as client:
         _check_workers(client, address, patience_s)
-        yield client.get_executor()
+        try:
+            yield client.get_executor()
+        except SweepError:
+            if client.status == "running":
+                raise
+            raise SweepError(
+                f"sweep: the scheduler at {address} must live until all calls are done, but was "
+                f"lost; start it and its workers anew, or leave --dask out"
+            ) from None
 
 
 @contextmanager

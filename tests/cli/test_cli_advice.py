@@ -132,8 +132,8 @@ def test_a_run_writes_the_page_that_its_folder_gives(tmp_path: Path) -> None:
         f"report: {own} must be a new file, but there is one; name another, or pass force=True to "
         f"replace it"
     )
-    ragged().report(own, ragged(), force=True)
-    assert "matmul (nd2nz) on ascend910b2 against matmul (nd2nz)" in own.read_text()
+    ragged().report(own, ragged(), ragged(), force=True)
+    assert "<h1>3 runs of matmul (nd2nz) on ascend910b2</h1>" in own.read_text()
 
 
 def test_a_run_draws_its_timeline() -> None:

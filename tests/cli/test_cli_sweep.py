@@ -17,7 +17,7 @@ from commands import entries, npusim_says, refused
 
 import npusim
 from npusim import TensorSpec
-from npusim.cli.braces import Braces, braced
+from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError
 
 OP = ("sweep", "npu_quantize")
@@ -49,6 +49,9 @@ def rows(*words: str) -> list[dict[str, str]]:
         ("{1..3,8,8,16..64..x2}", (1, 2, 3, 8, 16, 32, 64)),
         ("{float16,bfloat16}", ("float16", "bfloat16")),
         ("{-1..1}", (-1, 0, 1)),
+        ("{08..10}", ("08", "09", "10")),
+        ("{01,2,+3}", ("01", 2, "+3")),
+        ("{../a.npy,b.npy}", ("../a.npy", "b.npy")),
     ],
 )
 def test_braces_are_ranges_and_lists(text: str, values: tuple[object, ...]) -> None:
@@ -63,10 +66,10 @@ def test_braces_without_a_name_are_called_after_their_parameter() -> None:
     braces.read("y", "spec:{m=5..6}x{x_1}")
     braces.check()
     assert braces.variables == {"x_1": (1, 2), "x_2": (3, 4), "m": (5, 6)}
-    assert braces.filled({"x_1": 2, "x_2": 3, "m": 6}) == {
-        "x": "spec:2x3:float16",
-        "y": "spec:6x2",
-    }
+    assert braces.filled({"x_1": 2, "x_2": 3, "m": 6}) == [
+        ("x", "spec:2x3:float16"),
+        ("y", "spec:6x2"),
+    ]
 
 
 EXAMPLE = "write for example {1..64} or {1,2,4}"
@@ -95,6 +98,14 @@ EXAMPLE = "write for example {1..64} or {1,2,4}"
         (
             "{1..999999999}",
             f"a range must have at most 100000 values, not as '1..999999999'; {EXAMPLE}",
+        ),
+        *(
+            (
+                f"{{{text}}}",
+                "a range must be of whole numbers of at most 18 digits, as 1..64, 1..64..8 or "
+                f"1..64..x2, not '{text}'; {EXAMPLE}",
+            )
+            for text in ("1..1e9", "1..", "0.5..2", "1..64..8.5", "1..9999999999999999999")
         ),
         (
             "{2m=1,2}",
@@ -128,11 +139,74 @@ def _read(braces: Braces, text: str) -> None:
     braces.check()
 
 
-def test_words_that_a_shell_made_are_braced_again() -> None:
-    assert braced(["spec:8x64:int8"]) == "spec:8x64:int8"
-    assert braced([f"spec:{m}x64:int8" for m in (1, 2, 10)]) == "spec:{1,2,10}x64:int8"
-    assert braced(["spec:8:float16", "spec:8:float32"]) == "spec:8:float{16,32}"
-    assert braced(["spec:8:half", "spec:8x2:half"]) == "{spec:8:half,spec:8x2:half}"
+def written_out(*words: str) -> tuple[dict[str, tuple[object, ...]], list[str]]:
+    """What varies in the *words* that a shell made of one, and the words again."""
+    braces = Braces("sweep")
+    braces.read("x", *words)
+    return braces.variables, list(braces.every())
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["spec:8x64:int8"], {}),
+        ([f"spec:{m}x64:int8" for m in (1, 2, 10)], {"x": (1, 2, 10)}),
+        ([f"spec:{m}x{n}" for m in (1, 2) for n in (64, 65)], {"x_1": (1, 2), "x_2": (64, 65)}),
+        (["spec:8:float16", "spec:8:bfloat16"], {"x": ("float16", "bfloat16")}),
+        (["qint8", "quint8"], {"x": ("qint8", "quint8")}),
+        (["0.1", "0.01"], {"x": ("0.1", "0.01")}),
+        (["1e-5", "1e-6"], {"x": ("1e-5", "1e-6")}),
+        (["-1", "2"], {"x": (-1, 2)}),
+        (["in01.npy", "in02.npy"], {"x": ("01", "02")}),
+        (["2x4:layout=ND", "2x4:layout=FRACTAL_NZ"], {"x": ("ND", "FRACTAL_NZ")}),
+        (["spec:8:half", "spec:8x2:half"], {"x": ("spec:8:half", "spec:8x2:half")}),
+        (["1,0,2", "0,1,2"], {"x": ("1,0,2", "0,1,2")}),
+        (["1x2", "2x1"], {"x": ("1x2", "2x1")}),
+    ],
+)
+def test_words_that_a_shell_made_vary_as_the_braces_did(
+    words: list[str], variables: dict[str, tuple[object, ...]]
+) -> None:
+    assert written_out(*words) == (variables, words)
+
+
+def test_braces_of_which_a_shell_wrote_some_out_are_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        written_out("spec:{m=1..4}x8", "spec:{m=1..4}x2x2")
+    assert str(caught.value) == (
+        f"sweep: braces of which a shell wrote some out must be in quotes, all of 'x'; {EXAMPLE}"
+    )
+
+
+def test_each_tensor_of_a_list_may_have_braces() -> None:
+    found = rows(
+        *("sweep", "concat", "-d", "A2", "-j", "1"),
+        *("-i", "tensors=spec:{m=1..2}x64:float16", "-i", "tensors=spec:{m}x64:float16"),
+    )
+    assert [(row["m"], row["tensors"]) for row in found] == [
+        ("1", "spec:1x64:float16 spec:1x64:float16"),
+        ("2", "spec:2x64:float16 spec:2x64:float16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            [f"{READ}=x{{1..100000}}{{1..100000}}"],
+            f"a word must have at most 100000 values, not 10000000000; {EXAMPLE}",
+        ),
+        (
+            [f"{READ}=x{{1..100000}}", "gm.write_bytes_per_s=x{1..100000}"],
+            "it must have 1 to 100000 cells, not 40000000000; vary less",
+        ),
+    ],
+)
+def test_settings_without_end_are_refused_at_once(settings: list[str], message: str) -> None:
+    words = [word for each in settings for word in ("--set", each)]
+    code, out, err = npusim_says(*QUANTIZE, *words)
+    assert (out, err) == ("", f"npusim: sweep: {message}\n")
+    assert code > 0
 
 
 # ---- cells ----
@@ -297,9 +371,9 @@ def test_the_file_of_another_sweep_is_left_as_it_is(tmp_path: Path) -> None:
     partial.write_text("mine\n")
     code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path / "out"), "--force")
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == (
+    assert err == (
         f"npusim: sweep: {partial} must be what an interrupted sweep has left, but is something "
-        f"else; move it away, or name another folder"
+        f"else; move it away, or name another folder\n"
     )
     assert partial.read_text() == "mine\n"
     assert entries(tmp_path) == ["out.partial"]

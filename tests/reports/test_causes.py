@@ -343,6 +343,35 @@ def test_the_l2_is_not_blamed_for_a_product_that_the_cube_bounds() -> None:
     assert max(saved["rows"], saved["l2 reads"], saved["gm"]) < 0.03
 
 
+BOUNDED: dict[str, tuple[str, tuple[Any, ...], Any, Cause]] = {
+    "swiglu": ("npu_swiglu", (TensorSpec((64, 8192), "float16"),), "warm", "vector"),
+    "product": (
+        *("matmul", (TensorSpec((64, 4096), "float16"), TensorSpec((4096, 2048), "float16"))),
+        *("cold", "rows"),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", BOUNDED)
+def test_nothing_moves_the_time_by_more_than_its_share(call: str) -> None:
+    op, args, l2, main = BOUNDED[call]
+
+    def timed(spec: DeviceSpec) -> tuple[float, dict[str, float]]:
+        run = npusim.run(op, *args, device=spec, l2=l2)
+        assert run.time_us is not None
+        return run.time_us, {bound.cause: bound.share for bound in causes(run)}
+
+    spec = devices.load("ascend910b2")
+    slow_us, shares = timed(spec)
+    assert shares[main] > 0.15
+    for cause in ("gm", "l2 reads", "port", "rows", "vector", "cube"):
+        quick_us, left = timed(faster(spec, cause, 2))
+        # What takes half as long gains half of what it took, and on the quicker chip it costs all
+        # that it takes there to have it twice as long again.
+        assert 1 - quick_us / slow_us < shares.get(cause, 0) / 2 + 0.01, cause
+        assert slow_us / quick_us - 1 > left.get(cause, 0) - 0.02, cause
+
+
 # ---- by hand ----
 
 
@@ -388,8 +417,8 @@ def test_rows_are_told_from_the_bytes_before_and_after() -> None:
     spec = tiny_spec(gm__row_ns=5.0)
     turn = LoadNd2Nz(Local("l1", 0, UINT8, 512), Global("x", 0, 32, 8, 64), 16)
     found = play(spec, (turn, Load(Local("l1", 0, UINT8, 256), Global("x", 4096, 256))), kind="aic")
-    # Four lines of two rows each take 20 cycles, of which the port needs 8 for their bytes.
-    assert parts(found) == {"rows": 12, "port": 16, "memory latency": 10}
+    # Four lines of two rows each take 20 cycles; the port would need 8 for their bytes.
+    assert parts(found) == {"rows": 20, "port": 8, "memory latency": 10}
 
 
 def test_what_came_out_of_the_l2_is_blamed_on_its_link() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from axe import needs_axe, shown, violations
 from browser import CHROMIUM, MISSING, Browser
 
 from npusim import devices
@@ -584,3 +585,15 @@ def test_a_browser_shows_the_page_without_a_complaint(tmp_path: Path) -> None:
         )
         assert browser.requests == [path.as_uri()]
         assert browser.complaints == []
+
+
+@needs_axe
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (360, "dark")])
+def test_axe_finds_nothing(tmp_path: Path, width: int, scheme: str) -> None:
+    path = tmp_path / "layout.html"
+    path.write_text(PAGE, encoding="utf-8")
+    with Browser(tmp_path / "profile") as browser:
+        shown(browser, path, width, scheme)
+        assert violations(browser) == []
+        browser.evaluate(f"{SET}('rows', 64), {SET}('columns', 64), {SET}('mmad-m', 0)")
+        assert violations(browser) == []

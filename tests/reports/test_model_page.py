@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from axe import needs_axe, shown, violations
 from browser import CHROMIUM, MISSING, Browser
 from commands import npusim_says, refused
 from model_runs import NORM, QUANT_PRODUCT, run_of, small
@@ -63,7 +64,7 @@ def test_report_writes_the_page_again(a: Path, tmp_path: Path) -> None:
 
 def test_compare_tells_two_runs_side_by_side(a: Path, b: Path) -> None:
     lines = npusim_says("compare", str(a), str(b)).out.splitlines()
-    assert lines[:3] == model.headline_of_two(small(), small(QUANT_PRODUCT, "quantised.py"))
+    assert lines[:4] == model.headline_of([small(), small(QUANT_PRODUCT, "quantised.py")])
     table = [" ".join(line.split()) for line in lines]
     assert "work A B B / A B - A launches of A launches of B" in table
     assert "matrix products 30.0 us 18.0 us 0.60 -12.0 us 3 3" in table
@@ -76,15 +77,31 @@ def test_compare_tells_two_runs_side_by_side(a: Path, b: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_run_of_a_model_is_compared_with_another_one(a: Path, tmp_path: Path) -> None:
+def test_compare_takes_several_models_and_two_arrays(a: Path, b: Path) -> None:
+    runs = [small(), small(QUANT_PRODUCT, "quantised.py"), small()]
+    lines = npusim_says("compare", str(a), str(b), str(a)).out.splitlines()
+    assert lines[:6] == model.headline_of(runs)
+    table = [" ".join(line.split()) for line in lines]
+    assert "work A B C B / A C / A launches of A launches of B launches of C" in table
+    assert "npu_quant_matmul 18.0 us 0 3 0" in table
+    assert "root.layers.*.up 20.0 us 12.0 us 20.0 us 0.60 1.00 2 2 2" in table
+    refused(
+        2,
+        "compare: arrays must be two, not 3; compare each with the golden one by itself",
+        *("compare", "ones:2", "ones:2", "ones:2"),
+    )
+
+
+def test_a_run_of_a_model_is_compared_with_another_one(a: Path, b: Path, tmp_path: Path) -> None:
     other = tmp_path / "else"
     for command in ("report", "compare"):
-        refused(
-            2,
-            f"{command}: both sides must be runs of models, but {other} is none; "
-            f"name two folders that python -m npusim.torch --report has written",
-            *(command, str(a), str(other)),
-        )
+        for paths in ((a, other), (other, a, b), (a, b, other)):
+            refused(
+                2,
+                f"{command}: all must be runs of models, as {a} is, but {other} is none; name "
+                f"folders that python -m npusim.torch --report has written, or leave {a} out",
+                *(command, *map(str, paths)),
+            )
 
 
 @pytest.mark.parametrize("words", [("--format", "png"), ("--level", "full")])
@@ -223,6 +240,36 @@ def test_two_runs_share_a_page_and_a_scale(a: Path, b: Path, tmp_path: Path) -> 
         assert browser.complaints == []
 
 
+@NEEDS_CHROMIUM
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 820, 1300])
+def test_three_runs_fit_and_move_together(
+    a: Path, b: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    page = tmp_path / "page.html"
+    assert npusim_says("report", str(a), str(b), str(a), "-o", str(page)).code == 0
+    with Browser(tmp_path / "profile") as browser:
+        browser.sized(width, 900, scheme)
+        browser.open(page)
+        browser.evaluate("timelines.then((all) => { window.all = all; all[2].zoom(0.3, 10); })")
+        first, *others = browser.evaluate("all.map((one) => [one.from, one.to])")
+        assert others == [first] * 2
+        assert first[1] - first[0] < 15
+        assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+        told = "[...document.querySelectorAll('.glance .who, .took')].map((e) => e.innerText)"
+        assert browser.evaluate(told) == [
+            *("A net.py", "37.5 us", "B quantised.py", "25.5 us 32 % less than A"),
+            *("C like A", "37.5 us as long as A"),
+        ]
+        bars = "[...document.querySelectorAll('.glance .stack')].map((bar) => [...bar.children]"
+        bars += ".reduce((sum, part) => sum + part.getBoundingClientRect().width, 0)"
+        bars += " / bar.getBoundingClientRect().width)"
+        assert browser.evaluate(bars) == pytest.approx([1, 25.5 / 37.5, 1], abs=0.01)
+        row = "document.querySelector('#work tbody tr').textContent"
+        assert browser.evaluate(row) == "matrix products30.0 us18.0 us30.0 us0.601.00333"
+        assert browser.complaints == []
+
+
 EVIL = "<img src=x onerror=window.ran=1>"
 
 
@@ -249,3 +296,15 @@ def test_a_page_of_nothing_opens(tmp_path: Path) -> None:
         browser.open(out / "report.html")
         assert browser.evaluate("timelines.then(([t]) => t.rows.length)") == 0
         assert browser.complaints == []
+
+
+@needs_axe
+@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (360, "dark")])
+def test_axe_finds_nothing(a: Path, b: Path, tmp_path: Path, width: int, scheme: str) -> None:
+    both = tmp_path / "page.html"
+    assert npusim_says("report", str(a), str(b), "-o", str(both)).code == 0
+    with Browser(tmp_path / "profile") as browser:
+        for page in a / "report.html", both:
+            shown(browser, page, width, scheme)
+            browser.evaluate("timelines.then(([t]) => { t.choose(0, 5, true); })")
+            assert violations(browser) == []

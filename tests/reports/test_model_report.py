@@ -148,26 +148,34 @@ def test_a_run_of_nothing_is_told_too() -> None:
         "0 of 0 kernels timed",
     ]
     assert "Every kernel that a card would run is timed." in model.page([nothing])
-    assert model.headline_of_two(nothing, small())[0] == (
-        "A takes 0.00 us on Ascend910B2 (net.py), B 37.5 us on Ascend910B2 (net.py): "
-        "B takes no multiple of the time of A"
-    )
-    assert model.headline_of_two(nothing, small())[1:] == [
+    assert model.headline_of([nothing, small()]) == [
+        "A takes 0.00 us on Ascend910B2 (net.py)",
+        "B takes 37.5 us on Ascend910B2 (net.py), more than A",
         "A: 0 of 0 kernels timed",
         "B: 6 of 8 kernels timed; not timed: 2 x aten.pow.Tensor_Scalar",
-        "not the same is missing from both: B alone 2 x aten.pow.Tensor_Scalar",
+        "not the same is missing from all: beyond what all miss, B 2 x aten.pow.Tensor_Scalar",
     ]
+    page = model.page([nothing, small(), nothing])
+    assert (
+        '<p class="finding">A is the quickest: 0.00 us. B is the slowest: 37.5 us, more.</p>'
+        in (page)
+    )
+    assert "A</b> 0 kernels, longest none</p>" in page
+    assert "C</b> like A</p>" in page
+    with pytest.raises(ValueError, match=r"^reports: one run at least must be given, not none; "
+                       r"record a model$"):  # fmt: skip
+        model.page([])
 
 
-# ---- two runs ----
+# ---- several runs ----
 
 
 def test_two_runs_are_held_against_each_other() -> None:
     a, b = small(), small(QUANT_PRODUCT, "quantised.py")
-    found = model.compared(a, b)
-    assert model.headline_of_two(a, b) == [
-        "A takes 37.5 us on Ascend910B2 (net.py), B 25.5 us on Ascend910B2 (quantised.py): "
-        "B takes 0.68 x the time of A",
+    found = model.compared([a, b])
+    assert model.headline_of([a, b]) == [
+        "A takes 37.5 us on Ascend910B2 (net.py)",
+        "B takes 25.5 us on Ascend910B2 (quantised.py), 32 % less than A",
         *(f"{letter}: 6 of 8 kernels timed; not timed: 2 x aten.pow.Tensor_Scalar"
           for letter in "AB"),
     ]  # fmt: skip
@@ -188,23 +196,70 @@ def test_two_runs_are_held_against_each_other() -> None:
     assert roles["outside modules"] == (2.5, 2.5, 1.0)
 
 
-def test_what_one_run_alone_misses_is_told() -> None:
+def test_three_runs_are_held_against_the_first() -> None:
+    slow = small(replace(PRODUCT, time_us=40.0), "slow.py")
+    runs = [small(), slow, small(QUANT_PRODUCT, "quantised.py")]
+    assert model.headline_of(runs)[:3] == [
+        "A takes 37.5 us on Ascend910B2 (net.py)",
+        "B takes 127.5 us on Ascend910B2 (slow.py), 3.4 times as long as A",
+        "C takes 25.5 us on Ascend910B2 (quantised.py), 32 % less than A",
+    ]
+    works = model.compared(runs)["works"]
+    assert works.columns == (
+        *("work", "a_us", "b_us", "c_us", "b_ratio", "c_ratio"),
+        *("a_launches", "b_launches", "c_launches"),
+    )
+    assert works.headings() == [
+        *("work", "A", "B", "C", "B / A", "C / A"),
+        *("launches of A", "launches of B", "launches of C"),
+    ]
+    assert works.rows == (
+        ("matrix products", 30.0, 120.0, 18.0, 4.0, 0.6, 3, 3, 3),
+        ("norms", 7.5, 7.5, 7.5, 1.0, 1.0, 3, 3, 3),
+    )
+    assert works.readable()[0] == ["matrix products", "30.0 us", "120.0 us", "18.0 us", "4.00",
+                                   "0.60", 3, 3, 3]  # fmt: skip
+    operators = {row[0]: row[1:6] for row in model.compared(runs)["operators"].rows}
+    assert operators["npu_quant_matmul"] == (None, None, 18.0, None, None)
+    assert operators["matmul"] == (30.0, 120.0, None, 4.0, None)
+
+
+def test_models_of_one_name_are_told_apart_by_their_kernels() -> None:
+    wide = replace(PRODUCT, inputs=("float16 256x64", "float16 64x32"))
+    page = model.page([small(), small(wide), small()])
+    assert "<title>npusim: 3 runs of net.py on Ascend910B2</title>" in page
+    assert "A</b> longest matmul of float16 16x64, float16 64x32</p>" in page
+    assert "B</b> longest matmul of float16 256x64, float16 64x32</p>" in page
+    assert "C</b> like A</p>" in page
+    # All take as long, in layers too, of which two are alike.
+    assert '<p class="finding">All 3 take 37.5 us.</p>' in page
+    cells = "".join(f'<td class="number">{text}</td>' for text in (*["12.5 us"] * 3, *["1.00"] * 2))
+    assert '<td title="root.layers.0 to root.layers.1">layers.0 to 1, each of 2</td>' in page
+    assert cells in page
+    other = model.page([small(), small(title="other.py"), small(title="third.py")])
+    title = "3 runs: net.py on Ascend910B2, other.py on Ascend910B2 and third.py on Ascend910B2"
+    assert f"<title>npusim: {title}</title>" in other
+    assert "A</b> net.py</p>" in other
+
+
+def test_what_some_runs_alone_miss_is_told() -> None:
     a, b = run_of((NORM, "", 0), missing=3), run_of((NORM, "", 0), missing=1)
-    last = model.headline_of_two(a, b)[-1]
-    assert last == "not the same is missing from both: A alone 2 x aten.pow.Tensor_Scalar"
-    last = model.headline_of_two(b, a)[-1]
-    assert last == "not the same is missing from both: B alone 2 x aten.pow.Tensor_Scalar"
+    start = "not the same is missing from all: beyond what all miss, "
+    assert model.headline_of([a, b])[-1] == f"{start}A 2 x aten.pow.Tensor_Scalar"
+    assert model.headline_of([b, a, a])[-1] == (
+        f"{start}B 2 x aten.pow.Tensor_Scalar; C 2 x aten.pow.Tensor_Scalar"
+    )
 
 
 def test_modules_of_other_classes_are_found_again() -> None:
     a = run_of((PRODUCT, "Net.head", 0), missing=0)
     b = run_of((NORM, "Quantised.head", 0), missing=0)
-    assert [row[:3] for row in model.compared(a, b)["modules"].rows] == [
+    assert [row[:3] for row in model.compared([a, b])["modules"].rows] == [
         ("root", 10.0, 2.5),
         ("root.head", 10.0, 2.5),
     ]
     several = run_of((NORM, "Quantised.head", 0), (NORM, "Other", 0), missing=0)
-    assert [row[0] for row in model.compared(a, several)["modules"].rows] == [
+    assert [row[0] for row in model.compared([a, several])["modules"].rows] == [
         *("root", "root.head", "Quantised", "Quantised.head", "Other"),
     ]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from axe import needs_axe, shown, violations
 from browser import CHROMIUM, MISSING, Browser
 from played import CHAIN, LOAD, MUL, lane, trace
 from records import written
@@ -56,6 +57,12 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     above = tmp_path_factory.mktemp("two")
     chips = ("ascend910b2", "ascend910b4")
     return [written(above / chip, "-d", chip) for chip in chips]
+
+
+@pytest.fixture(scope="module")
+def three(two: list[Path], small: Path) -> list[Path]:
+    """The same call on three chips."""
+    return [*two, small]
 
 
 def entries(where: Path) -> list[str]:
@@ -109,6 +116,57 @@ def test_two_runs_are_compared(two: list[Path], tmp_path: Path) -> None:
     assert re.search(r"<tr><td>cores.aic.l1_bytes</td>", page)
 
 
+def test_three_runs_are_held_against_the_first(three: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+
+    assert says("report", *three, "-o", out, "--no-advice")[:2] == (0, f"wrote {out}\n")
+    page = out.read_text()
+    title = "3 runs of npu_quantize on ascend910b2, ascend910b4 and ascend310p3"
+    assert f"<title>npusim: {title}</title>" in page
+    assert page.count('class="timeline"') == 3
+    assert page.index("<section") == page.index('<section id="glance"><h2>At a glance</h2>')
+    chips = ("A</b> ascend910b2", "B</b> ascend910b4", "C</b> ascend310p3")
+    assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == list(chips)
+    names = [chip.replace("</b>", ' <span class="soft">').replace('"> ', '">') for chip in chips]
+    # Above its timeline, its tables and each of its pictures.
+    for name in names:
+        assert page.count(f"<h3>{name}</span></h3>") >= 8
+    heads = ("A", "B", "B against A", "C", "C against A")
+    assert "".join(f"<th>{head}</th>" for head in heads) in page
+    assert re.search(
+        r'<tr class="differs"><td>time</td><td>[^<]* us</td><td>[^<]* us</td><td>[+-][\d.]+ %</td>'
+        r"<td>[^<]* us</td><td>[+-][\d.]+ %</td></tr>",
+        page,
+    )
+    assert re.search(r"<th>ascend910b2</th><th>its source</th><th>ascend910b4</th>", page)
+    assert 'aria-label="C, What bounds it"' in page
+    assert 'aria-label="timeline of C, npu_quantize on ascend310p3"' in page
+
+
+def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+
+    assert says("report", small, small, three[0], "-o", out, "--no-advice")[0] == 0
+    page = out.read_text()
+    assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == [
+        *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2"),
+    ]
+    # Two chips, of which each is told once.
+    assert re.search(r"<th>ascend310p3</th><th>its source</th><th>ascend910b2</th>", page)
+    assert page.count("<th>ascend310p3</th>") == 1
+    found = re.findall(r'<clipPath id="([^"]+)"', page)
+    assert len(found) == len(set(found))
+
+
+def test_chips_of_one_name_have_the_letters_of_their_runs(small: Path, tmp_path: Path) -> None:
+    slow = [written(tmp_path / by, "--set", f"gm.read_bytes_per_s={by}") for by in ("x0.5", "x2")]
+    out = tmp_path / "page.html"
+    assert says("report", *slow, slow[1], small, "-o", out, "--no-advice")[0] == 0
+    page = out.read_text()
+    heads = "ascend310p3 (changed) (A)", "ascend310p3 (changed) (B, C)", "ascend310p3"
+    assert "".join(f"<th>{head}</th><th>its source</th>" for head in heads) in page
+
+
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_pictures_alone_go_into_a_folder(kind: str, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -128,10 +186,32 @@ def test_pictures_alone_go_into_a_folder(kind: str, small: Path, tmp_path: Path)
     assert entries(tmp_path) == ["out"]
 
 
-def test_pictures_of_two_runs_have_a_letter(two: list[Path], tmp_path: Path) -> None:
-    says("report", *two, "-f", "svg", "-o", tmp_path / "out")
+def test_pictures_of_several_runs_have_letters(three: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, _ = says("report", *three, "-f", "svg", "-o", out)
+    names = [f"timeline_{letter}.svg" for letter in "abc"]
 
-    assert {"bounds_a.svg", "bounds_b.svg"} < set(entries(tmp_path / "out"))
+    assert code == 0
+    assert said.endswith(f" to {out}\n")
+    assert set(names) < set(entries(out))
+    assert sorted(said.removeprefix("wrote ").removesuffix(f" to {out}\n").split(", ")) == (
+        entries(out)
+    )
+    assert "<!-- C, ascend310p3 -->" in (out / "bounds_c.svg").read_text()
+    # Pictures of three make room for those of one and the other way round, but for nothing else.
+    assert says("report", three[0], "-f", "svg", "-o", out, "--force")[0] == 0
+    assert "timeline_a.svg" not in entries(out)
+    assert says("report", *three, "-f", "svg", "-o", out, "--force")[0] == 0
+    assert set(names) < set(entries(out))
+    for mine in ("timeline_me.svg", "timeline_aa_b.svg"):
+        (out / mine).write_text("mine")
+        assert says("report", *three, "-f", "svg", "-o", out, "--force") == (
+            1,
+            "",
+            f"npusim: report: the folder {out} must hold only what npusim wrote to be replaced, "
+            f"but holds {mine}; move that away, or name another\n",
+        )
+        (out / mine).unlink()
 
 
 def test_a_pdf_has_a_page_a_picture(small: Path, tmp_path: Path) -> None:
@@ -153,6 +233,17 @@ def test_what_is_no_run_is_told_in_a_line(tmp_path: Path) -> None:
         f"name one that npusim run -o has written\n",
     )
     assert entries(tmp_path) == []
+
+
+def test_the_folder_that_is_no_run_is_named(three: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    assert says("report", *three[:2], tmp_path / "none", three[2], "-o", tmp_path / "x.html") == (
+        1,
+        "",
+        f"npusim: report: the folder {tmp_path / 'none'} must hold a run.json, but holds none; "
+        f"name one that npusim run -o has written\n",
+    )
+    assert entries(tmp_path) == ["none"]
 
 
 def test_a_run_without_time_is_refused(tmp_path: Path) -> None:
@@ -575,24 +666,104 @@ def test_hands_choose_spans_cores_and_words(many: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
-"""Where `npm install --no-save axe-core` puts it in a checkout."""
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of three sizes of a call, of which the last takes longest."""
+    above = tmp_path_factory.mktemp("sides")
+    for rows in (512, 1024, 2048):
+        words = ("-i", f"input=spec:{rows}x2048:float16", "-i", "scales=spec:1:float16")
+        words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
+        assert says(*words, "-a", "div_mode=false", "-o", above / str(rows))[0] == 0
+    page = above / "page.html"
+    assert says("report", *sorted(above.iterdir()), "-o", page, "--no-advice")[0] == 0
+    return page
+
+
+RANGES = "all.map((one) => [one.from, one.to])"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 820, 1300])
+def test_a_page_of_three_fits_and_moves_together(
+    side_by_side: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        browser.sized(width, 900, scheme)
+        browser.open(side_by_side)
+        browser.evaluate("timelines.then((all) => { window.all = all; })")
+        assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
+        who = "[...document.querySelectorAll('.glance .who')].map((each) => each.innerText)"
+        # 1024 comes before 2048 and 512.
+        assert browser.evaluate(who) == [
+            *("A input 1024x2048", "B input 2048x2048", "C input 512x2048"),
+        ]
+        bars = "[...document.querySelectorAll('.glance .stack')].map((bar) =>"
+        bars += " bar.lastChild.getBoundingClientRect().right - bar.getBoundingClientRect().left)"
+        first, longest, shortest = browser.evaluate(bars)
+        assert shortest < first < longest
+        columns = "new Set([...document.querySelectorAll('#pictures .runs')[0].children]"
+        columns += ".map((each) => Math.round(each.getBoundingClientRect().left))).size"
+        assert browser.evaluate(columns) == (2 if width == 1300 else 1)
+        browser.evaluate("all[2].zoom(0.3, 2)")
+        ranges = browser.evaluate(RANGES)
+        assert ranges == [ranges[0]] * 3
+        assert ranges[0][1] < browser.evaluate("all[0].data.full")
+        browser.evaluate("all[1].choose(1, 2, true)")
+        assert browser.evaluate("all.map((one) => one.chosen)") == [[1, 2]] * 3
+        assert browser.complaints == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_each_of_three_timelines_has_its_own_search_cores_and_address(
+    side_by_side: Path, tmp_path: Path
+) -> None:
+    own = "all.map((t) => [t.chooser.value, [...t.folded], t.input.value, t.hits.length > 0])"
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(side_by_side)
+        browser.evaluate("timelines.then((all) => { window.all = all; })")
+        link = "t=1-3us&core=aiv&find2=load&core3=0&fold3=1&find3=store"
+        browser.evaluate(f"location.hash = {link!r}")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        assert browser.evaluate(RANGES) == [[1, 3]] * 3
+        assert browser.evaluate(own) == [
+            *(["aiv", [], "", False], ["", [], "load", True], ["0", [1], "store", True]),
+        ]
+        browser.evaluate("all[1].pan(0.5)")
+        browser.evaluate("new Promise((done) => setTimeout(done, 500))")
+        assert browser.evaluate("location.hash") == "#" + link.replace("1-3us", "1.5-3.5us")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_a_timeline_out_of_sight_is_drawn_when_it_is_seen(
+    side_by_side: Path, tmp_path: Path
+) -> None:
+    calm = "new Promise((done) => setTimeout(done, 300))"
+    with Browser(tmp_path / "profile") as browser:
+        browser.sized(1300, 300, "light")
+        browser.open(side_by_side)
+        browser.evaluate("timelines.then((all) => { window.all = all; })")
+        browser.evaluate("all[0].host.scrollIntoView()")
+        browser.evaluate(calm)
+        browser.evaluate("all[0].frame(1, 2)")
+        where = "all[2].where.textContent.slice(0, 20)"
+        assert browser.evaluate(RANGES) == [[1, 2]] * 3
+        assert browser.evaluate(where) != "1.000 us to 2.000 us"
+        browser.evaluate("all[2].host.scrollIntoView()")
+        browser.evaluate(calm)
+        assert browser.evaluate(where) == "1.000 us to 2.000 us"
+        browser.evaluate("all[2].frame(2, 3)")
+        browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert browser.evaluate("all[0].where.textContent.slice(0, 20)") == "2.000 us to 3.000 us"
+
+
+@needs_axe
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (800, "dark"), (1400, "light")])
 def test_axe_finds_nothing(many: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.call("Emulation.setDeviceMetricsOverride", **metrics)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        browser.call("Emulation.setEmulatedMedia", features=[feature])
-        browser.open(many)
+        shown(browser, many, width, scheme)
         browser.evaluate("timelines.then(([t]) => { t.choose(0, 2, true); })")
-        browser.evaluate(f"{AXE.read_text('utf-8')}; 0")
-        found = "axe.run().then((told) => told.violations.map((each) => each.id))"
-        assert browser.evaluate(found) == []
+        assert violations(browser) == []
 
 
 STATE = """[t.from, t.to, t.chosen, t.input.value, t.count.textContent, t.chooser.value,

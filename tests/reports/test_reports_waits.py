@@ -1,11 +1,13 @@
 """Flags and what bounds a run: rows counted by hand, then what is drawn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from played import CHAIN, LOAD, MUL, READY, Played, X, at_1_mhz, lane, trace
+from played import CHAIN, LOAD, MUL, READY, STORE, Played, X, at_1_mhz, lane, trace
 from tiny import play, tiny_spec
 
 from npusim.isa import (
@@ -19,6 +21,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Program
 from npusim.reports import bounds, costs, flags, subject, timeline
+from npusim.reports.handed import crossings
 
 
 @pytest.fixture
@@ -64,10 +67,31 @@ def test_a_core_waits_for_the_last_of_the_other_kind() -> None:
         lane((2,), (give, 10, 11, 25)),
         lane((4,), (give, 10, 11, 90)),  # too late to be meant
     ]
-    (flag,) = flags.crossings(trace(*lanes), lanes)
+    (flag,) = crossings(trace(*lanes), lanes, lanes[:1])
 
     assert (flag.core, flag.src, flag.dst_core, flag.dst) == (1, "mte3", 0, "cube")
     assert (flag.set_us, flag.passed_us, flag.carries) == (30, 45, "word from aiv")
+
+
+def test_a_core_waits_for_its_own_group_alone(ax: Axes) -> None:
+    give, take = CrossCoreSetFlag("group", "mte3", 3), CrossCoreWaitFlag("group", "vector", 3)
+    store, product = (STORE, 0, 5, 9), (MUL, 45, 50, 50)
+    lanes = [
+        replace(lane((0,), (take, 0, 45, 45), product, kind="aic"), groups=(0,)),
+        replace(lane((1,), (give, 10, 11, 30), store), groups=(0,)),
+        replace(lane((2,), (give, 10, 11, 40), store), groups=(1,)),
+        replace(lane((3,), (give, 10, 11, 30), store), groups=(2,)),
+        replace(lane((4,), (take, 5, 46, 46), product, kind="aic"), groups=(2,)),
+    ]
+    played = trace(*lanes)
+    found = crossings(played, lanes, lanes)
+
+    assert [(flag.core, flag.dst_core, flag.set_us) for flag in found] == [(1, 0, 30), (3, 4, 30)]
+    # Cores 1 and 3 ran alike and are one row, from which an arrow leads to each of the other kind.
+    timeline.timeline(played, cores=(0, 1, 2, 4), ax=ax)
+    arrows = [artist for artist in ax.get_children() if isinstance(artist, FancyArrowPatch)]
+    assert [[x for x, _ in arrow._posA_posB] for arrow in arrows] == [[30, 45], [30, 46]]
+    assert len({arrow._posA_posB[0] for arrow in arrows}) == 1
 
 
 def test_arrows_lead_to_whoever_stood_waiting(ax: Axes) -> None:

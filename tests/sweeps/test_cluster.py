@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -22,6 +28,8 @@ distributed = pytest.importorskip("distributed", reason="the extra dask is not i
 # Dask leaves sockets to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("default")
 OVER = {"m": range(1, 25)}
+PATIENCE_S = 60.0
+"""For the first worker of a scheduler: as long as it takes to import npusim on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +54,55 @@ def test_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(workers: Any) 
         found = npusim.sweep(OP, call, OVER, device=CHIPS, executor=executor, progress=progress)
     assert found.to_csv() == expected
     assert len(killed) == 1
+
+
+@contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of Dask, killed at the end."""
+    command = [sys.executable, "-m", *words, "--no-dashboard"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_lost_scheduler_is_told_and_what_is_done_is_kept(tmp_path: Path) -> None:
+    expected = npusim.sweep(OP, call, OVER, device=CHIPS, jobs=1).to_csv()
+    kept, told = tmp_path / "kept", tmp_path / "scheduler.json"
+    listen = "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(told)
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(started("distributed.cli.dask_scheduler", *listen))
+        while not told.exists() or not told.read_text():
+            assert scheduler.poll() is None
+            sleep(0.1)
+        address = json.loads(told.read_text())["address"]
+        join = address, "--nthreads", "1", "--no-nanny"
+        for _ in range(2):
+            stack.enter_context(started("distributed.cli.dask_worker", *join))
+
+        def progress(_: str, share: float) -> None:
+            if share > 0.2:
+                scheduler.kill()
+
+        with pytest.raises(SweepError) as caught, cluster(address, PATIENCE_S) as executor:
+            npusim.sweep(
+                *(OP, call, OVER), device=CHIPS, executor=executor, resume=kept, progress=progress
+            )
+    assert str(caught.value) == (
+        f"sweep: the scheduler at {address} must live until all calls are done, but was lost; "
+        f"start it and its workers anew, or leave --dask out"
+    )
+    done = len(kept.read_text().splitlines()) - 1
+    shares: list[float] = []
+    found = npusim.sweep(
+        *(OP, call, OVER), device=CHIPS, jobs=1, resume=kept,
+        progress=lambda _, share: shares.append(share),
+    )  # fmt: skip
+    assert found.to_csv() == expected
+    assert 0 < done < len(found.rows)
+    assert shares[0] == pytest.approx(done / len(found.rows))
 
 
 def test_workers_with_another_npusim_are_refused(

@@ -20,12 +20,17 @@ A = Annotated[
 B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")]
 
 
-def compare_files(a: A, b: B, as_json: Json = False) -> None:
+More = Annotated[
+    list[str] | None, typer.Argument(metavar="C", help="More runs of models, if those are.")
+]
+
+
+def compare_files(a: A, b: B, more: More = None, as_json: Json = False) -> None:
     """Compare an array with a golden one, in the measures of the vendor's comparison tools.
 
-    The exit code is 1 if the accuracy is not reached. Of two runs of models, times are compared.
+    The exit code is 1 if the accuracy is not reached. Of runs of models, times are compared.
     For example: npusim compare out/output.npy golden.npy
     """
     from npusim.cli.compare import compare_files
 
-    compare_files(a, b, as_json)
+    compare_files(a, b, more or [], as_json)

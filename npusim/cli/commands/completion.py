@@ -6,11 +6,14 @@ blank are not offered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 
 import typer
 
-__all__ = ["attributes", "devices", "operators", "tensors"]
+__all__ = ["attributes", "devices", "operators", "templates", "tensors", "whole_words"]
 
 
 def operators(incomplete: str) -> list[str]:
@@ -42,6 +45,18 @@ def attributes(context: typer.Context, incomplete: str) -> list[str]:
     return _begun((f"{name}=" for name in _parameters(context, False)), incomplete)
 
 
+def templates(context: typer.Context, incomplete: str) -> list[str]:
+    """Its templates, behind those that were typed with commas."""
+    from npusim import ops
+
+    op = _operator(context)
+    if op is None:
+        return []
+    before, comma, _ = incomplete.rpartition(",")
+    every = ops.load(op).templates if comma else ("all", *ops.load(op).templates)
+    return _begun((f"{before}{comma}{word}" for word in every), incomplete)
+
+
 def _begun(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
@@ -62,3 +77,49 @@ def _parameters(context: typer.Context, are_tensors: bool) -> list[str]:
     op = _operator(context)
     known = () if op is None else parameters(op)
     return [each.name for each in known if is_tensor(each) == are_tensors]
+
+
+# ---- bash ----
+
+BREAKS = "=:"
+"""Bash ends words there too, unless its COMP_WORDBREAKS has been changed."""
+
+
+@contextmanager
+def whole_words() -> Iterator[None]:
+    """Make the words whole that bash asks about, and of those that are offered print within it only
+    what bash has not got yet."""
+    at = os.environ.get("COMP_CWORD", "")
+    if os.environ.get("_NPUSIM_COMPLETE") != "complete_bash" or not at.isdecimal():
+        yield
+        return
+    words, kept = _whole(os.environ.get("COMP_WORDS", "").split("\n")[: int(at) + 1])
+    os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1))
+    offered = StringIO()
+    try:
+        with redirect_stdout(offered):
+            yield
+    finally:
+        rest = [word.removeprefix(kept) for word in offered.getvalue().splitlines()]
+        rest = [word for word in rest if word]
+        if len(rest) == 1 and rest[0].endswith("="):
+            # Bash sets a blank behind the only word that is offered, and a value is to come there.
+            rest.append(f"{rest[0]}...")
+        for word in rest:
+            print(word)
+
+
+def _whole(words: Sequence[str]) -> tuple[list[str], str]:
+    """*words* as they were typed, and the part of the last one's value that bash keeps."""
+    whole: list[str] = []
+    is_open = False
+    for word in words:
+        is_break = bool(word) and not word.strip(BREAKS)
+        if whole and (is_break or is_open):
+            whole[-1] += word
+        else:
+            whole.append(word)
+        is_open = is_break
+    kept = whole[-1] if is_open else whole[-1].removesuffix(words[-1])
+    # Of --name=value only the value is offered.
+    return whole, kept.partition("=")[2] if kept.startswith("--") else kept

@@ -22,15 +22,13 @@ class Format(StrEnum):
     PDF = "pdf"
 
 
-Run = Annotated[
-    Path,
+Runs = Annotated[
+    list[Path],
     typer.Argument(
         metavar="RUN_DIR",
-        help="What `npusim run -o` or `python -m npusim.torch --report` has written.",
+        help="What `npusim run -o` or `python -m npusim.torch --report` has written. Several runs "
+        "are compared with the first.",
     ),
-]
-Other = Annotated[
-    Path | None, typer.Argument(metavar="RUN_DIR2", help="Another run to compare it with.")
 ]
 Output = Annotated[
     Path | None,
@@ -58,8 +56,7 @@ Advice = Annotated[
 
 
 def write_report(
-    run: Run,
-    other: Other = None,
+    runs: Runs,
     output: Output = None,
     kind: FormatOption = Format.HTML,
     force: Force = False,
@@ -73,7 +70,7 @@ def write_report(
     from npusim.cli.report import write_report
 
     write_report(
-        *(run, other, output, kind, force),
+        *(runs, output, kind, force),
         None if level is None else level.value,
         advice,
     )

@@ -57,6 +57,7 @@ Template = Annotated[
         metavar="NAME,...|all",
         help="The vendor's kernels to ask for; all: its own choice and every one that takes the "
         "call.",
+        autocompletion=completion.templates,
     ),
 ]
 Output = Annotated[

@@ -136,7 +136,7 @@ function show_burst(step) {
 function show_costs(nd, width, step) {
   const bursts = [];
   for (let row = 0; row < nd.rows; row++) bursts.push(burst(FACTS, row * width, width));
-  const lines = [["", "bytes", "moved", "lines touched", "blocks of 32 bytes written",
+  const lines = [["bursts", "bytes", "moved", "lines touched", "blocks of 32 bytes written",
     "turning takes at least, from memory", "from L2"].map((text) => [text])];
   const device = FACTS.device;
   const parts = [

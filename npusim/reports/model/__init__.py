@@ -1,8 +1,8 @@
-"""A run of a model as a page, as tables, and held against another one."""
+"""A run of a model as a page, as tables, and several held against each other."""
 
 from __future__ import annotations
 
-from npusim.reports.model.compare import compared, headline_of_two
+from npusim.reports.model.compare import compared, headline_of
 from npusim.reports.model.folder import kind, write
 from npusim.reports.model.headline import coverage, headline
 from npusim.reports.model.page import page
@@ -13,7 +13,7 @@ __all__ = [
     "compared",
     "coverage",
     "headline",
-    "headline_of_two",
+    "headline_of",
     "kind",
     "page",
     "sheets",

@@ -9,7 +9,7 @@ from npusim.reports.model.tables import by_work, total
 from npusim.reports.style import percent, size_named, span_named
 from npusim.trace.model import ModelRun
 
-__all__ = ["coverage", "headline", "not_timed"]
+__all__ = ["bounds", "coverage", "headline", "not_timed"]
 
 
 def headline(run: ModelRun) -> list[str]:
@@ -26,7 +26,7 @@ def headline(run: ModelRun) -> list[str]:
         shares = (f"{percent(own.time_us / whole.time_us)} {work}" for work, own in works)
         lines += [
             f"work: {', '.join(shares)}",
-            f"bounds: {_bounds(run, whole.time_us)}; launch and completion are "
+            f"bounds: {bounds(run)}; launch and completion are "
             f"{percent(whole.launch_us / whole.time_us)} of the time",
             f"bytes: cores read {size_named(whole.read_bytes)} and write "
             f"{size_named(whole.written_bytes)}; {size_named(whole.gm_bytes)} move from and to "
@@ -52,10 +52,11 @@ def not_timed(run: ModelRun) -> Counter[str]:
     return counts
 
 
-def _bounds(run: ModelRun, time_us: float) -> str:
+def bounds(run: ModelRun) -> str:
+    """What bounds the kernels in which most of the time of *run* is spent."""
     spent: dict[str, float] = {}
     for launch in run.launches:
         spent[launch.kernel.bound] = spent.get(launch.kernel.bound, 0.0) + launch.time_us
     ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{percent(us / time_us)} in kernels bound by {words}" for words, us in ranked[:3]]
+    told = [f"{percent(us / run.time_us)} in kernels bound by {words}" for words, us in ranked[:3]]
     return ", ".join(told)

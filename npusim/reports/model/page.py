@@ -1,4 +1,4 @@
-"""The page of a run of a model, or of two side by side, which opens from disk.
+"""The page of a run of a model, or of several side by side, which opens from disk.
 
 Launches of one call share their kernel, names stand there once, and starts are gaps between
 launches: thousands of launches are some tens of kilobytes.
@@ -6,16 +6,18 @@ launches: thousands of launches are some tens of kilobytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import chain
 from typing import Any
 
-from npusim.reports import frame
+from npusim.reports import frame, glance
+from npusim.reports.apart import Head, letters, listed
 from npusim.reports.model import tables
-from npusim.reports.model.compare import compared, headline_of_two
-from npusim.reports.model.headline import headline, not_timed
+from npusim.reports.model.compare import below_root, compared, heads, missing
+from npusim.reports.model.headline import bounds, coverage, headline, not_timed
 from npusim.reports.model.sheets import Sheet, sheets
-from npusim.reports.model.tables import Total
+from npusim.reports.model.tables import Total, by_work
 from npusim.reports.model.works import COLORS, WORKS, work_of
 from npusim.reports.style import percent, span_named
 from npusim.reports.tables import table
@@ -31,28 +33,43 @@ SHARED, OWN = "npusim.reports", "npusim.reports.model"
 
 
 def page(runs: Sequence[ModelRun]) -> str:
-    """The page of one run, or of two that are compared."""
+    """The page of one run, or of several that are compared; raises ValueError for none."""
+    if not runs:
+        raise ValueError("reports: one run at least must be given, not none; record a model")
+    named = heads(runs)
+    told = headline(runs[0])
     if len(runs) > 1:
-        told = headline_of_two(*runs)
-        parts = _of_two(runs)
-    else:
-        told = headline(runs[0])
-        parts = _of_one(runs[0])
+        told = [glance.ranked([run.time_us for run in runs]), *missing(runs)]
+    parts = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs, named)
     first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in told)
     body = first + "".join(rest) + frame.sections(parts)
     shared = "".join(frame.text_of(SHARED, f"{name}.js") for name in ("link", "zoom"))
     script = shared + frame.text_of(OWN, "page.js")
     styles = frame.text_of(SHARED, "page.css") + frame.text_of(OWN, "page.css")
-    title = " against ".join(f"{run.title} on {run.device}" for run in runs)
-    return frame.document(title, styles, script, body)
+    return frame.document(_titled(runs), styles, script, body)
+
+
+def _titled(runs: Sequence[ModelRun]) -> str:
+    names = list(dict.fromkeys(f"{run.title} on {run.device}" for run in runs))
+    if len(runs) == len(names) <= 2:
+        return " against ".join(names)
+    titles = list(dict.fromkeys(run.title for run in runs))
+    if len(titles) == 1:
+        cards = list(dict.fromkeys(run.device for run in runs))
+        return f"{len(runs)} runs of {titles[0]} on {listed(cards)}"
+    return f"{len(runs)} runs: {listed(names)}"
 
 
 def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
     known = sheets(run)
+    longest_us = run.time_us or 1.0
     return {
-        "work": ("Kinds of work", _key(runs := [run]) + _shares(runs) + _shown(known["works"])),
-        "timeline": ("Timeline", _timelines(runs)),
-        "layers": ("Layers", _layers(run, _longest_layer_us(runs))),
+        "work": (
+            "Kinds of work",
+            f"{_key([run])}{glance.bar(_parts(by_work(run)), longest_us)}{_shown(known['works'])}",
+        ),
+        "timeline": ("Timeline", _timelines([run], heads([run]))),
+        "layers": ("Layers", _layers([run])),
         "operators": ("Operators", _shown(known["operators"])),
         "modules": ("Modules", _modules(known)),
         "kernels": ("Kernels", _shown(known["kernels"])),
@@ -60,30 +77,19 @@ def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
     }
 
 
-def _of_two(runs: Sequence[ModelRun]) -> dict[str, tuple[str, str]]:
-    both = compared(*runs)
-    known = [sheets(run) for run in runs]
-    longest_us = _longest_layer_us(runs)
-    layers = [_layers(run, longest_us) for run in runs]
-    missing = [_missing(run) for run in runs]
+def _of_several(runs: Sequence[ModelRun], named: Sequence[Head]) -> dict[str, tuple[str, str]]:
+    held = compared(runs)
+    kernels = [_shown(sheets(run)["kernels"]) for run in runs]
     return {
-        "work": ("Kinds of work", _key(runs) + _shares(runs) + _shown(both["works"])),
-        "timeline": ("Timelines", _timelines(runs)),
-        "layers": ("Layers", _beside(layers)),
-        "operators": ("Operators", _shown(both["operators"])),
-        "modules": ("Modules", _modules(both)),
-        "kernels": ("Kernels", "".join(_lettered(_shown(own["kernels"]) for own in known))),
-        "missing": ("Not timed", "".join(_lettered(missing))),
+        "glance": ("At a glance", _glance(runs, named)),
+        "work": ("Kinds of work", _shown(held["works"])),
+        "timeline": ("Timelines", _timelines(runs, named)),
+        "layers": ("Layers", _layers(runs)),
+        "operators": ("Operators", _shown(held["operators"])),
+        "modules": ("Modules", _modules(held)),
+        "kernels": ("Kernels", frame.columns(named, kernels, wide=True)),
+        "missing": ("Not timed", frame.columns(named, list(map(_missing, runs)))),
     }
-
-
-def _lettered(parts: Iterable[str]) -> list[str]:
-    return [f"<h3>{letter}</h3>{part}" for letter, part in zip("AB", parts, strict=False)]
-
-
-def _beside(parts: Sequence[str]) -> str:
-    cells = "".join(f"<div>{part}</div>" for part in _lettered(parts))
-    return f'<div class="runs two">{cells}</div>'
 
 
 # ---- tables ----
@@ -156,72 +162,89 @@ def _module(path: str, depth: int, *, has_more: bool) -> str:
 
 def _key(runs: Sequence[ModelRun]) -> str:
     there = {work_of(kernel.op) for run in runs for kernel in run.kernels}
-    marks = (
-        f'<span><i class="swatch" style="background:{COLORS[work]}"></i>{work}</span>'
-        for work in WORKS
-        if work in there
-    )
-    return f'<p class="key">{"".join(marks)}</p>'
+    return glance.key({work: COLORS[work] for work in WORKS if work in there})
 
 
-def _bar(parts: Sequence[tuple[str, float]], full_us: float) -> str:
-    """A bar of kinds of work and their times, as long as its share of *full_us*."""
-    pieces = "".join(
-        f'<i style="width:{100 * us / full_us:.4f}%;background:{COLORS[work]}" '
-        f'title="{work}: {span_named(us)}"></i>'
-        for work, us in parts
-        if us
-    )
-    return f'<div class="stack">{pieces}</div>'
+def _parts(works: Mapping[str, Total]) -> list[glance.Part]:
+    return [glance.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
 
 
-def _shares(runs: Sequence[ModelRun]) -> str:
-    """A bar for each run, to one scale."""
-    longest_us = max((run.time_us for run in runs), default=0.0) or 1.0
-    letters = ["", ""] if len(runs) == 1 else ["A", "B"]
-    return "".join(
-        f'<div class="share"><b>{letter}</b>'
-        f"{_bar([(w, own.time_us) for w, own in tables.by_work(run).items()], longest_us)}"
-        f"<span>{span_named(run.time_us)}</span></div>"
-        for run, letter in zip(runs, letters, strict=False)
-    )
+def _glance(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
+    """A bar of kinds of work for each run, with what bounds it and how much is timed."""
+    found = []
+    for run, head in zip(runs, named, strict=True):
+        told = f"{bounds(run)}; {coverage(run)}" if run.launches else coverage(run)
+        found.append(glance.Entry(head, run.time_us, tuple(_parts(by_work(run))), told))
+    return glance.section(found) + _key(runs)
 
 
-def _longest_layer_us(runs: Sequence[ModelRun]) -> float:
-    found = [sum(own.time_us for own in works.values())
-             for run in runs for works in tables.by_layer(run).values()]  # fmt: skip
-    return max(found, default=0.0) or 1.0
+# ---- layers ----
+
+Works = Mapping[str, Total]
+"""Kind of work -> its launches together."""
 
 
-def _layers(run: ModelRun, longest_us: float) -> str:
+def _layers(runs: Sequence[ModelRun]) -> str:
+    """Layers by kind of work; of several runs, a bar for each below the other, to one scale."""
+    found = [tables.by_layer(run) for run in runs]
+    if len(runs) > 1:
+        found = [below_root(own) for own in found]
+    longest_us = max((_us(works) for own in found for works in own.values()), default=0.0) or 1.0
     lines = []
-    for layers, works in _alike(run):
-        us = sum(own.time_us for own in works.values())
-        launches = sum(own.launches for own in works.values())
-        bar = _bar([(work, own.time_us) for work, own in works.items()], longest_us)
-        first, count = layers[0].partition(".")[2] or layers[0], len(layers)
-        last = layers[-1].rpartition(".")[2]
-        name = first if count == 1 else f"{first} to {last}, {count} alike"
-        cells = (span_named(us), f"{launches:,}", span_named(count * us),
-                 percent(count * us / run.time_us))  # fmt: skip
-        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+    for layers, works in _alike(found):
+        count = len(layers)
+        first, last = layers[0].partition(".")[2] or layers[0], layers[-1].rpartition(".")[2]
+        alike = f"{count} alike" if len(runs) == 1 else f"each of {count}"
+        name = first if count == 1 else f"{first} to {last}, {alike}"
         told = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
+        bars = "".join(glance.bar(_parts(own or {}), longest_us) for own in works)
+        cells = _of_run(works[0] or {}, count, runs[0]) if len(runs) == 1 else _of_runs(works)
+        numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         lines.append(
-            f'<tr><td title="{escape(told)}">{escape(name)}</td><td class="wide">{bar}</td>'
+            f'<tr><td title="{escape(told)}">{escape(name)}</td><td class="wide">{bars}</td>'
             f"{numbers}</tr>"
         )
-    heads = ("each", "launches", "together", "share")
-    head = "<th>layer</th><th></th>" + "".join(f'<th class="number">{each}</th>' for each in heads)
+    own_heads = ("each", "launches", "together", "share")
+    shown = own_heads if len(runs) == 1 else _heads_of_runs(len(runs))
+    head = "<th>layer</th><th>kinds of work</th>"
+    head += "".join(f'<th class="number">{each}</th>' for each in shown)
     return (
         f'<div class="scroll" tabindex="0"><table class="layers"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
 
-def _alike(run: ModelRun) -> list[tuple[list[str], dict[str, Total]]]:
-    """Layers with their kinds of work; those of a list that are alike and in a row are one."""
-    found: list[tuple[list[str], dict[str, Total]]] = []
-    for layer, works in tables.by_layer(run).items():
+def _us(works: Works) -> float:
+    return sum((own.time_us for own in works.values()), 0.0)
+
+
+def _of_run(works: Works, count: int, run: ModelRun) -> tuple[str, ...]:
+    """Time of a layer, its launches, the time of *count* like it, and their share of the run."""
+    us, launches = _us(works), sum(own.launches for own in works.values())
+    return (span_named(us), f"{launches:,}", span_named(count * us),
+            percent(count * us / run.time_us))  # fmt: skip
+
+
+def _of_runs(works: Sequence[Works | None]) -> list[str]:
+    """Times of a layer, and their ratios to the first."""
+    times = [_us(own) if own else None for own in works]
+    ratios = [us / times[0] if times[0] and us is not None else None for us in times[1:]]
+    return [
+        *("" if us is None else span_named(us) for us in times),
+        *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+    ]
+
+
+def _heads_of_runs(count: int) -> list[str]:
+    first, *others = letters(count)
+    return [first, *others, *(f"{letter} / {first}" for letter in others)]
+
+
+def _alike(runs: Sequence[Mapping[str, Works]]) -> list[tuple[list[str], list[Works | None]]]:
+    """Layers with the kinds of work of each run; those alike in a row of a list are one."""
+    found: list[tuple[list[str], list[Works | None]]] = []
+    for layer in dict.fromkeys(chain.from_iterable(runs)):
+        works = [own.get(layer) for own in runs]
         around, _, number = layer.rpartition(".")
         before = found[-1][0][-1].rpartition(".") if found else ("", "", "")
         if number.isdigit() and before[0] == around and found[-1][1] == works:
@@ -234,14 +257,16 @@ def _alike(run: ModelRun) -> list[tuple[list[str], dict[str, Total]]]:
 # ---- timelines ----
 
 
-def _timelines(runs: Sequence[ModelRun]) -> str:
+def _timelines(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
     ends_us = [run.launches[-1].end_us if run.launches else 0.0 for run in runs]
     full_us = max(1.01 * max(ends_us), 1.0)
     found = []
-    for number, run in enumerate(runs):
-        about, search = f"{run.title} on {run.device}", "kernel, operator, module"
-        found.append(frame.timeline(number, payload(run, full_us), about, search))
-    return "".join(_lettered(found)) if len(runs) > 1 else found[0]
+    for number, (run, head) in enumerate(zip(runs, named, strict=True)):
+        about = ", ".join(filter(None, (head.letter, f"{run.title} on {run.device}")))
+        found.append(
+            frame.timeline(number, payload(run, full_us), about, "kernel, operator, module")
+        )
+    return frame.columns(named, found, wide=True)
 
 
 def payload(run: ModelRun, full_us: float) -> dict[str, Any]:

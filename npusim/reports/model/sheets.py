@@ -9,7 +9,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from npusim.reports.model import tables
@@ -19,7 +19,7 @@ from npusim.reports.style import percent, size_named, span_named
 from npusim.reports.tables import Cell
 from npusim.trace.model import ModelRun
 
-__all__ = ["HEADINGS", "Sheet", "readable", "sheets"]
+__all__ = ["HEADINGS", "Sheet", "Value", "readable", "sheets"]
 
 Value = str | int | float | None
 
@@ -40,12 +40,6 @@ HEADINGS = {
     "bound": "bound by",
     "not_timed": "not timed",
     "op": "kernel",
-    "a_us": "A",
-    "b_us": "B",
-    "ratio": "B / A",
-    "difference_us": "B - A",
-    "a_launches": "launches of A",
-    "b_launches": "launches of B",
 }
 """Column -> how pages head it, where that is not its name."""
 
@@ -58,6 +52,8 @@ class Sheet:
     """Of its file: `operators`."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
+    heads: Mapping[str, str] = field(default_factory=lambda: HEADINGS)
+    """Column -> how pages head it, where that is not its name."""
 
     def to_csv(self) -> str:
         """Comma-separated values below the names of columns."""
@@ -73,7 +69,7 @@ class Sheet:
 
     def headings(self) -> list[str]:
         """How pages head its columns."""
-        return [HEADINGS.get(name, name) for name in self._shown()]
+        return [self.heads.get(name, name) for name in self._shown()]
 
     def readable(self) -> list[list[Cell]]:
         """Its rows as people read them; a bound stands there with its share, if that is not all."""
@@ -106,7 +102,7 @@ def readable(column: str, value: Value) -> Cell:
         return told if told == span_named(0) else f"{'-' if value < 0 else '+'}{told}"
     if column.endswith("_us"):
         return span_named(value)
-    if column == "ratio":
+    if column.endswith("ratio"):
         return f"{value:.2f}"
     if column.endswith("_bytes"):
         return size_named(value)

@@ -163,9 +163,9 @@ typedef struct Load {
     const Asked *asked;
     const Binding *binding;
     i64 line;  /* added to the lines asked for */
-    i64 far_bytes, under_way, since, unturned, read;
+    i64 far_bytes, under_way, since, read;
     i64 latest, latest_narrow;
-    bool latest_is_far, is_queued, is_in_step;
+    bool latest_is_far, is_queued, is_turned, is_in_step;
     i64 gm_narrow, l2_narrow, turning;
 } Load;
 

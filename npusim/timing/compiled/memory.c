@@ -83,13 +83,12 @@ static void begin(Run *run, Load *load, Found found) {
     /* Rows of one line wait for it once. */
     if (is_cached) far_rows = smaller(far_rows, ceil_div(found.misses, problem->whole));
     i64 far_port = load->step->gm_port, nearer = near_port(run, load);
-    load->unturned = ceil_div(far * problem->port_units, far_port) +
-                     ceil_div(near * problem->port_units, nearer);
     /* Cycles as a fraction: far / far_port + near / near_port, or as long as the rows take. */
     i128 parts = (i128)far_port * nearer;
     i128 cycles = ((i128)far * nearer + (i128)near * far_port) * problem->port_units;
     i128 turning = row_cycles(problem, far_rows, near_rows);
-    if (turning * parts > cycles) {
+    load->is_turned = turning * parts > cycles;
+    if (load->is_turned) {
         cycles = turning;
         parts = 1;
     }
@@ -177,8 +176,8 @@ void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far) {
     else load->l2_narrow = load->latest_narrow;
     if (load->is_queued)
         load->gm_narrow = run->now - load->since;
-    else if (load->asked->rows)
-        load->turning = larger(0, run->now - load->since - load->latest_narrow - load->unturned);
+    else if (load->is_turned)
+        load->turning = run->now - load->since - load->latest_narrow;
     i64 latency = load->far_bytes ? problem->gm_read_latency : problem->l2_read_latency;
     i64 nbytes = load->asked->nbytes;
     i64 through = load->binding->is_cached ? nbytes : 0;

@@ -48,7 +48,7 @@ class Moved(NamedTuple):
     l2_narrow: int
     """The same of the link of the L2."""
     turning: int
-    """Cycles that turning rows took beside the bytes at the port."""
+    """Cycles in which the rows that it turns came more slowly than the port takes their bytes."""
 
 
 Done = Callable[[Moved], None]
@@ -294,7 +294,7 @@ class _Load:
     __slots__ = (
         *("_answers", "_done", "_far_bytes", "_found", "_is_in_step", "_is_queued", "_latest"),
         "_memory",
-        *("_request", "_since", "_under_way", "_unturned", "gm_narrow", "l2_narrow", "turning"),
+        *("_request", "_since", "_under_way", "_is_turned", "gm_narrow", "l2_narrow", "turning"),
     )
 
     def __init__(
@@ -319,8 +319,8 @@ class _Load:
         """Whether it is slowed by others that ask for the same lines."""
         self._is_in_step = any(answer.is_in_step for answer, _ in answers)
         """Whether some of its cores wait together with others."""
-        self._unturned = 0
-        """Cycles that its bytes alone take at the core's ports."""
+        self._is_turned = False
+        """Whether its rows take longer than their bytes at the core's ports."""
         self.gm_narrow = self.l2_narrow = self.turning = 0
 
     def begin(self) -> None:
@@ -338,12 +338,11 @@ class _Load:
             # Rows of one line wait for it once.
             far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
         far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
-        far_cycles = ceil_div(far_bytes * PORT_UNITS, far_port)
-        self._unturned = far_cycles + ceil_div(near_bytes * PORT_UNITS, near_port)
         # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
         took = (far_bytes * near_port + near_bytes * far_port) * PORT_UNITS, far_port * near_port
         row_cycles = memory.row_cycles(far_rows, near_rows)
-        if row_cycles * took[1] > took[0]:
+        self._is_turned = row_cycles * took[1] > took[0]
+        if self._is_turned:
             took = row_cycles, 1
         if far_bytes:
             port = _speed(far_bytes, took)
@@ -390,8 +389,8 @@ class _Load:
         if self._is_queued:
             # Whoever waits for others to be answered waits for the memory.
             self.gm_narrow = now - self._since
-        elif self._request.rows:
-            self.turning = max(0, now - self._since - narrow - self._unturned)
+        elif self._is_turned:
+            self.turning = now - self._since - narrow
         request = self._request
         latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
         through = request.nbytes if request.is_cached else 0
