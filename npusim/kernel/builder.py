@@ -26,10 +26,10 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.kernel.program import Body, Call, Line, Program
+from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName, short_line
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 
-__all__ = ["MARK", "Builder", "kernel_line", "watched"]
+__all__ = ["MARK", "Builder", "deeper", "kernel_line", "watched"]
 
 __kernel_vocabulary__ = True
 
@@ -51,6 +51,22 @@ def watched(report: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _watcher.reset(token)
+
+
+_deeper: ContextVar[frozenset[QueueName]] = ContextVar("deeper", default=frozenset())
+
+
+@contextmanager
+def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
+    """Give each of *queues* a slot more than it is declared with, in kernels written in here.
+
+    Their declarations raise ProgramError where the core has no room, or no event, for it.
+    """
+    token = _deeper.set(frozenset(queues))
+    try:
+        yield
+    finally:
+        _deeper.reset(token)
 
 
 class Builder:
@@ -77,6 +93,8 @@ class Builder:
         self._synced: set[frozenset[Pipe]] = set()
         """Pairs of pipes whose last event serves plain waits."""
         self._queues: list[Queue] = []
+        self._declared: list[Declared] = []
+        """The same, as they were declared."""
         self._bodies: dict[Hashable, tuple[Body, list[QueueState]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
@@ -107,13 +125,14 @@ class Builder:
 
         Raises ProgramError where the core has not that much room, or not that many events.
         """
-        slots = []
-        for _ in range(self._whole("the depth of a queue", depth, 1)):
+        slots, name = [], QueueName(short_line(kernel_line()), buffer, src, dst)
+        for _ in range(self._whole("the depth of a queue", depth, 1) + (name in _deeper.get())):
             slot = self.claim(buffer, nbytes)
             slot.event = self._event(src, dst)
             slots.append(slot)
         queue = Queue(self, src, dst, slots)
         self._queues.append(queue)
+        self._declared.append(Declared(name, queue.events))
         return queue
 
     @contextmanager
@@ -251,7 +270,8 @@ class Builder:
             self.call("drain", {}, self._drain)
         else:
             self._drain()
-        program = Program(self.name, tuple(self._ops), dict(self._peak_bytes), tuple(self._lines))
+        claimed, lines = dict(self._peak_bytes), tuple(self._lines)
+        program = Program(self.name, tuple(self._ops), claimed, lines, tuple(self._declared))
         self._ops, self._lines = [], []
         for queue in self._queues:
             queue.rewind()

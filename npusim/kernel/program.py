@@ -6,20 +6,41 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.devices.schema import Pipe
 from npusim.isa import MicroOp, global_operand, moved
 
-__all__ = ["Binding", "Block", "Body", "Call", "Line", "Program", "added"]
+__all__ = [
+    "Binding",
+    "Block",
+    "Body",
+    "Call",
+    "Declared",
+    "Line",
+    "Program",
+    "QueueName",
+    "added",
+    "short_line",
+]
 
 __kernel_vocabulary__ = True
 
 Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
+
+
+def short_line(line: Line) -> Line:
+    """*line* with its file as people name it: from the package on, or without folders."""
+    file = Path(line[0])
+    above = Path(__file__).parents[2]
+    name = file.relative_to(above).as_posix() if file.is_relative_to(above) else file.name
+    return name, line[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +167,26 @@ def _laid_out(calls: tuple[Call, ...], known: dict[Body, NDArray[Number]]) -> ND
     return np.concatenate(found)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """Which queues of a kernel: those of one buffer and two pipes that a line of it declares."""
+
+    line: Line
+    """As :func:`short_line` gives it."""
+    buffer: str
+    src: Pipe
+    dst: Pipe
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A queue as a kernel declares it."""
+
+    name: QueueName
+    events: tuple[int, ...]
+    """One for each of its slots."""
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Micro-ops in program order, for every core that is bound to them."""
@@ -156,6 +197,8 @@ class Program:
     """Buffer -> how much of it the program claims."""
     lines: tuple[Line, ...] = ()
     """Which line of the kernel wrote each part, if that is known."""
+    queues: tuple[Declared, ...] = ()
+    """The queues that its flags belong to, in the order in which they were declared."""
 
     @cached_property
     def calls(self) -> tuple[Call, ...]:

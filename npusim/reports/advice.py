@@ -28,7 +28,7 @@ class Advised(Protocol):
 
     @property
     def kind(self) -> str:
-        """`change` for what a caller can do, `what if` for what nobody can."""
+        """`change` for what a caller can do, `what if` for what no caller can."""
 
 
 def section(told: Sequence[Advised] | str) -> str:
@@ -39,7 +39,8 @@ def section(told: Sequence[Advised] | str) -> str:
     supposed = "".join(map(_item, (each for each in told if each.kind != "change")))
     text = f'<ol class="advice">{changes}</ol>' if changes else f"<p>{NOTHING}</p>"
     if supposed:
-        text += f'<p class="note">What only another chip would change:</p><ul>{supposed}</ul>'
+        note = "What another chip or another kernel would change:"
+        text += f'<p class="note">{note}</p><ul>{supposed}</ul>'
     return text
 
 
@@ -52,5 +53,6 @@ def _item(each: Advised) -> str:
 
 def _sentence(words: str) -> str:
     """*words* as a sentence begins, unless they begin with a name in a program."""
-    first = words.partition(" ")[0].rstrip(",:")
-    return words[:1].upper() + words[1:] if first.isalpha() and len(first) > 1 else words
+    first, _, rest = words.partition(" ")
+    is_word = first.rstrip(",:").isalpha() and len(first) > 1 and not rest.startswith("= ")
+    return words[:1].upper() + words[1:] if is_word else words

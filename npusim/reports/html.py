@@ -3,7 +3,7 @@
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
 click; a roofline; tables; and every number of the chip with its source. The interactive parts are
 `link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js` and
-`roofline.js`; the looks are `page.css` and `roofline.css`; data are packed into the page (zlib,
+`roofline.js`; the looks are `page.css` and `roofline.css`. Data are packed into the page (zlib,
 base64).
 """
 
@@ -48,7 +48,6 @@ CORES = (
 HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
 """Of all pictures those that stand on a page, which has one roofline to look into."""
-STYLES = ("page", "roofline")
 SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
@@ -77,7 +76,7 @@ def report(
     sections |= {
         "numbers": facts(runs),
         "timeline": columns(names, _timelines(runs, names, level, hear), wide=True),
-        "roofline": roofline_chart.section(runs, names),
+        "roofline": roofline_chart.section(runs, [head.who for head in names if head.who]),
         "pictures": _pictures(runs, names, hear),
         "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
@@ -86,7 +85,7 @@ def report(
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = f'<p class="finding">{escape(found)}</p>{frame.sections(shown)}'
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
-    styles = "".join(frame.text_of(HERE, f"{name}.css") for name in STYLES)
+    styles = frame.text_of(HERE, "page.css") + frame.text_of(HERE, "roofline.css")
     return frame.document(titled(runs), styles, script, body)
 
 

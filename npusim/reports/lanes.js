@@ -16,7 +16,33 @@ class Lanes extends Zoomed {
     this.folded = new Set();
     this.wanted = () => true;
     this.fits = new Map();
+    this.heads = data.lanes.map((lane, l) => this.head(lane, l));
+    this.tall.append(...this.heads);
     this.layout();
+  }
+  head(lane, l) {
+    // For keys and readers of screens; hands reach through it to the canvas. Arrow keys go from one
+    // to the next, so that Tab stops at one of them only.
+    const made = node("button");
+    made.className = "head";
+    made.setAttribute("aria-label", lane.name);
+    made.addEventListener("click", () => this.fold(l));
+    made.addEventListener("focus", () => this.stop(made));
+    made.addEventListener("keydown", (e) => {
+      const shown = this.heads.filter((head) => !head.hidden), by = { ArrowUp: -1, ArrowDown: 1 }[e.key];
+      if (by) { shown[shown.indexOf(made) + by]?.focus(); e.preventDefault(); }
+    });
+    return made;
+  }
+  stop(at) { for (const head of this.heads) head.tabIndex = head === at ? 0 : -1; }
+  headed() {
+    this.heads.forEach((head, l) => {
+      head.hidden = !this.wanted(this.data.lanes[l]);
+      head.setAttribute("aria-expanded", !this.folded.has(l));
+    });
+    for (const { head, y } of this.rows) if (head !== undefined) this.heads[head].style.top = `${y}px`;
+    const shown = this.heads.filter((head) => !head.hidden);
+    this.stop(shown.find((head) => head === document.activeElement) ?? shown[0]);
   }
   layout() {
     // Cores that are wanted, each with a row for a pipe unless it is folded.
@@ -37,6 +63,7 @@ class Lanes extends Zoomed {
       });
     });
     this.height = Math.max(y + GAP, 2 * HEAD);
+    this.headed();
   }
 
   first(lane, found, us) {

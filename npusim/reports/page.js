@@ -110,8 +110,10 @@ class Timeline extends Lanes {
   }
   click(x, y) {
     const head = this.rows.find((row) => row.head !== undefined && y >= row.y && y < row.y + HEAD);
-    if (!head) { super.click(x, y); return; }
-    if (!this.folded.delete(head.head)) this.folded.add(head.head);
+    if (head) this.fold(head.head); else super.click(x, y);
+  }
+  fold(l) {
+    if (!this.folded.delete(l)) this.folded.add(l);
     this.laid();
     this.changed();
   }

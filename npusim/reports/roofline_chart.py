@@ -13,7 +13,7 @@ from typing import Any
 from npusim.data.dtypes import dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import frame, style
-from npusim.reports.apart import Head
+from npusim.reports.apart import letters
 from npusim.reports.limits import Limit
 from npusim.reports.roofline import TITLES, Row, rows, slug
 from npusim.reports.subject import Timed, named
@@ -32,9 +32,10 @@ KEYS = (
 """What can be done on the chart, and the keys for it where it has the focus."""
 
 
-def section(runs: Sequence[Timed], names: Sequence[Head]) -> str:
-    """The chart of all *runs*, which the page calls by *names*, as markup with its data.
+def section(runs: Sequence[Timed], names: Sequence[str] = ()) -> str:
+    """The chart of all *runs*, labelled A, B, C where they are several, as markup with its data.
 
+    *names* tell each of several from the others; left out, operator and chip do.
     Raises ValueError for a run that was not timed or had nothing to do.
     """
     data = payload(runs, names)
@@ -43,7 +44,7 @@ def section(runs: Sequence[Timed], names: Sequence[Head]) -> str:
     options = "".join(
         f'<option value="{name}">{escape(title)}</option>' for name, title in data["titles"]
     )
-    about = escape(", ".join(dict.fromkeys(map(named, runs))))
+    about = escape(", ".join(dict.fromkeys(run["name"] for run in data["runs"])))
     return (
         f'<div class="roofline" data-source="roofs" data-about="{about}"><div class="bar">'
         f'<label>roofs of <select>{options}<option value="all">all</option></select></label>'
@@ -57,8 +58,8 @@ def section(runs: Sequence[Timed], names: Sequence[Head]) -> str:
     )
 
 
-def payload(runs: Sequence[Timed], names: Sequence[Head]) -> dict[str, Any]:
-    """What the page is given of *runs*, as plain numbers and strings."""
+def payload(runs: Sequence[Timed], names: Sequence[str] = ()) -> dict[str, Any]:
+    """What the page is given of *runs* and their *names*, as plain numbers and strings."""
     known = _Known()
     found = []
     for number, run in enumerate(runs):
@@ -69,8 +70,10 @@ def payload(runs: Sequence[Timed], names: Sequence[Head]) -> dict[str, Any]:
     titles = {row[1] for row in found}
     return {
         "runs": [
-            {"letter": head.letter, "name": head.who or named(run), "chip": known.chip(run.device)}
-            for run, head in zip(runs, names, strict=True)
+            {"letter": letter, "name": name, "chip": known.chip(run.device)}
+            for letter, name, run in zip(
+                letters(len(runs)), names or map(named, runs), runs, strict=True
+            )
         ],
         "titles": [[slug(title), title] for title in TITLES if slug(title) in titles],
         "chips": known.chips,

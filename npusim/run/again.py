@@ -11,6 +11,7 @@ from npusim import ops
 from npusim.check.hazards import HazardError
 from npusim.data.errors import OpError
 from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import QueueName
 from npusim.timing.compiled import is_built
 
 if TYPE_CHECKING:
@@ -40,18 +41,21 @@ class Call:
         return f"<call of {self.operator.name} on {self.device.name}>"
 
     def timed(
-        self, changes: Mapping[str, Any] | None = None, device: DeviceSpec | None = None
+        self,
+        changes: Mapping[str, Any] | None = None,
+        device: DeviceSpec | None = None,
+        deeper: tuple[QueueName, ...] = (),
     ) -> Run | None:
         """The same for its time alone, with *changes* of its arguments or on another chip.
 
-        None where such a call is refused, or has nothing to do.
+        Queues that are *deeper* get a slot more than its kernel declares. None where such a call is
+        refused, or has nothing to do.
         """
         # Both engines find the same times.
         engine = "compiled" if is_built() else self.options.engine
-        options = replace(self.options, values=False, timing=True, engine=engine)
-        return _played(
-            self.op, self.arguments | dict(changes or {}), device or self.device, options
-        )
+        options = replace(self.options, values=False, timing=True, engine=engine, deeper=deeper)
+        arguments = self.arguments | dict(changes or {})
+        return _played(self.op, arguments, device or self.device, options)
 
     def other(self, op: str, arguments: dict[str, Any]) -> Run | None:
         """Another call on the same chip, for its time alone, with nothing in the L2."""

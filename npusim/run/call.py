@@ -19,6 +19,8 @@ from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache
+from npusim.kernel.builder import deeper
+from npusim.kernel.program import QueueName
 from npusim.run import user_kernel
 from npusim.run.again import Call
 from npusim.run.result import Output, Run, without_values
@@ -41,6 +43,9 @@ class Options:
     cache: str | os.PathLike[str] | None = None
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"
+    deeper: tuple[QueueName, ...] = ()
+    """Queues of the kernel that get a slot more than it declares, to see what that would give; no
+    parameter of :func:`npusim.run`."""
 
 
 def play(
@@ -56,13 +61,14 @@ def play(
     engine = engine_named(options.engine)
     asked, operator, spec, l2 = op, find(op), devices.load(device), options.l2
     op, bound = operator.name, bind(operator, args, kwargs)
-    problem = _checked(operator, spec, bound, l2)
+    with deeper(options.deeper):  # a kernel of one's own is written now
+        problem = _checked(operator, spec, bound, l2)
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = _described(bound, problem)
     seen = {name: bound[name] for name in operator.seen_by_kernel if name in bound}
     call = Call(asked, operator, spec, arguments | seen, options)
-    task = Task(operator, spec, problem, progress, stored_in(options.cache))
+    task = Task(operator, spec, problem, progress, stored_in(options.cache), options.deeper)
     outputs: dict[str, Output] = dict(problem.outputs)
     if task.plan is None:
         if with_values:

@@ -13,8 +13,8 @@ from npusim.chip import Block, Engine, L2State, Progress
 from npusim.data.errors import Code, OpError
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
-from npusim.kernel.builder import watched
-from npusim.kernel.program import Program
+from npusim.kernel.builder import deeper, watched
+from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
 from npusim.run.kept import KEPT, device_key, key_of, unvalued
 from npusim.run.stored import Stored
@@ -50,7 +50,8 @@ class Task:
     It sees no values of *problem*, but for those that decide how the kernel is written. So what it
     computes is the same for all calls of the same shapes, and is kept for them, its times also in
     the folder *stored* if there is one. Of a kernel of
-    one's own nothing is: the function that wrote it may have looked at anything.
+    one's own nothing is: the function that wrote it may have looked at anything. The *queues* that
+    are named get a slot more than the kernel declares.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Task:
         problem: ops.Problem,
         progress: Progress | None = None,
         stored: Stored | None = None,
+        queues: tuple[QueueName, ...] = (),
     ) -> None:
         self._operator, self._spec, self._progress = operator, spec, progress
-        self._stored = stored
+        self._stored, self._queues = stored, queues
         is_own = isinstance(problem, UserProblem)
         self._problem = problem if is_own else unvalued(problem, operator.seen_by_kernel)
         self._is_own = is_own
@@ -112,7 +114,8 @@ class Task:
         operator = self._operator
         functions = operator.tile, operator.build, operator.flags_may_stay_up
         try:
-            return operator.name, functions, device_key(self._spec), key_of(self._problem)
+            problem = key_of(self._problem), key_of(self._queues)
+            return operator.name, functions, device_key(self._spec), *problem
         except TypeError:
             return None
 
@@ -170,7 +173,8 @@ class Task:
     def _built(self) -> tuple[Block, ...]:
         """The program of each core; refuses a chip that does not hold an operator's tiles."""
         try:
-            return self._operator.build(self._spec, self._problem, self._split)
+            with deeper(self._queues):
+                return self._operator.build(self._spec, self._problem, self._split)
         except ProgramError as error:
             if isinstance(self._problem, UserProblem):
                 raise

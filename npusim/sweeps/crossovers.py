@@ -26,12 +26,7 @@ class Line:
     @property
     def label(self) -> str:
         """What tells it from the others."""
-        named = ("device", "template")
-        parts = (
-            str(value) if name in named else f"{name} = {value}"
-            for name, value in self.coordinates.items()
-        )
-        return ", ".join(parts)
+        return _words(self.coordinates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +48,20 @@ class Crossover:
     """Of *faster*, there."""
 
     def __str__(self) -> str:
-        common = ", ".join(str(value) for value in self.among.values())
-        where = f" ({common})" if common else ""
+        where = f" ({_words(self.among)})" if self.among else ""
         return (
             f"from {self.axis} = {self.at} on {self.faster} is faster than {self.slower}, "
             f"the fastest until {self.until}{where}"
         )
+
+
+def _words(coordinates: dict[str, Any]) -> str:
+    """Chips and templates by their names, and what else there is behind its own."""
+    named = "device", "template"
+    parts = (
+        str(value) if name in named else f"{name} = {value}" for name, value in coordinates.items()
+    )
+    return ", ".join(parts)
 
 
 def axis_of(sweep: Sweep) -> str | None:

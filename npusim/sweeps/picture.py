@@ -17,7 +17,7 @@ __all__ = ["PICTURE", "draw", "write"]
 
 PICTURE = "sweep.png"
 WIDTH_INCHES, LEAST_INCHES, LINE_INCHES = 10.0, 5.0, 0.24
-"""Of the picture, and how high a line of its legend is, or a bar."""
+"""Of the picture, the height of one with lines, and how high a line of its legend is, or a bar."""
 WIDE = 12
 """From this ratio of the largest to the smallest number on an axis is logarithmic."""
 MOST_TICKS = 10
@@ -27,9 +27,11 @@ def write(sweep: Sweep, folder: Path) -> str:
     """Write the picture into *folder*; returns the name of the file."""
     from matplotlib.figure import Figure
 
-    rows = len(lines(sweep)) if axis_of(sweep) else len(_timed(sweep))
-    inches = WIDTH_INCHES, max(LEAST_INCHES, 1.5 + LINE_INCHES * rows)
-    figure = Figure(inches, layout="constrained")
+    if axis_of(sweep):
+        inches = max(LEAST_INCHES, 1.5 + LINE_INCHES * len(lines(sweep)))
+    else:
+        inches = 1.0 + LINE_INCHES * len(_timed(sweep))
+    figure = Figure((WIDTH_INCHES, inches), layout="constrained")
     draw(sweep, ax=figure.subplots())
     figure.savefig(folder / PICTURE, dpi=100)
     return PICTURE

@@ -6,7 +6,6 @@ import linecache
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from npusim.data.dtypes import BUFFER_DTYPES, DType
 from npusim.isa import MICRO_OPS, Global, Local, MicroOp
-from npusim.kernel.program import Body, Call, Line, Program
+from npusim.kernel.program import Body, Call, Line, Program, short_line
 from npusim.trace.archive import DamageError
 from npusim.trace.lanes import LaneTrace, Trace
 
@@ -113,8 +112,8 @@ def described(trace: Trace) -> dict[str, Any]:
             body = call.body
             if body not in bodies:
                 bodies[body] = len(written)
-                written.append([list(map(_to_json, body)), list(map(_short, body.lines))])
-                lines |= {_short(line): _text(line) for line in body.lines}
+                written.append([list(map(_to_json, body)), list(map(short_line, body.lines))])
+                lines |= {short_line(line): _text(line) for line in body.lines}
         programs[lane.program] = {
             "name": named(lane.program.name),
             "calls": [[bodies[call.body], call.shifts] for call in lane.program.calls],
@@ -143,14 +142,6 @@ def lane_row(lane: LaneTrace, program: int) -> dict[str, Any]:
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in (numbers | {"program": program}).items()
     }
-
-
-def _short(line: Line) -> Line:
-    """*line* with its file as people name it: from the package on, or without folders."""
-    file = Path(line[0])
-    above = Path(__file__).parents[2]
-    name = file.relative_to(above).as_posix() if file.is_relative_to(above) else file.name
-    return name, line[1]
 
 
 def _text(line: Line) -> str:

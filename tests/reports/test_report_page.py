@@ -765,6 +765,42 @@ def test_a_timeline_out_of_sight_is_drawn_when_it_is_seen(
         assert browser.evaluate("all[0].where.textContent.slice(0, 20)") == "2.000 us to 3.000 us"
 
 
+@pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
+def test_keys_fold_a_core(many: Path, tmp_path: Path) -> None:
+    keys = {"Tab": 9, "Enter": 13, " ": 32, "ArrowUp": 38, "ArrowDown": 40}
+
+    with Browser(tmp_path / "profile") as browser:
+
+        def seen(*typed: str) -> list[Any]:
+            for key in typed:
+                text = {"Enter": "\r", " ": " "}.get(key, "")
+                press = {"key": key, "windowsVirtualKeyCode": keys[key]}
+                browser.call("Input.dispatchKeyEvent", type="keyDown", text=text, **press)
+                browser.call("Input.dispatchKeyEvent", type="keyUp", **press)
+            told: list[Any] = browser.evaluate(
+                "(({ ariaLabel, ariaExpanded }) => [ariaLabel, ariaExpanded, [...t.folded]])"
+                "(document.activeElement)"
+            )
+            return told
+
+        browser.open(many)
+        browser.evaluate("timelines.then(([t]) => { window.t = t; t.canvas.focus(); })")
+        first, second = browser.evaluate("t.data.lanes.slice(0, 2).map((lane) => lane.name)")
+        assert seen("Tab") == [first, "true", []]
+        assert seen("ArrowUp", "Enter") == [first, "false", [0]]
+        assert seen("ArrowDown", " ") == [second, "false", [0, 1]]
+        assert browser.evaluate("t.rows[1].head") == 1
+        assert seen("ArrowUp", "Enter") == [first, "true", [1]]
+        # The mouse reaches the canvas below.
+        browser.point(".view canvas", 20, 10, click=True)
+        assert browser.evaluate("[...t.folded]") == [1, 0]
+        # Tab leaves the cores, and those that are not chosen are none of its stops.
+        browser.evaluate("t.chooser.value = '47'; t.choosing(); t.canvas.focus()")
+        assert seen("Tab") == ["core 47 (aiv)", "false", [1, 0]]
+        assert seen("Tab")[0] is None
+        assert browser.complaints == []
+
+
 @needs_axe
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (800, "dark"), (1400, "light")])
 def test_axe_finds_nothing(many: Path, tmp_path: Path, width: int, scheme: str) -> None:

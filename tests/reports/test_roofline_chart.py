@@ -13,7 +13,6 @@ from functools import reduce
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +25,8 @@ from npusim import TensorSpec
 from npusim.cli import app
 from npusim.devices import changed
 from npusim.reports import frame, html, roofline, roofline_chart
-from npusim.reports.apart import Head, letters
 from npusim.reports.roofline import Row
-from npusim.reports.subject import Timed, named
+from npusim.reports.subject import Timed
 from npusim.trace.record import Record, read
 
 CALL = (
@@ -70,24 +68,13 @@ def two(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
-def called(runs: Sequence[Timed]) -> list[Head]:
-    """How a page calls *runs*."""
-    if len(runs) == 1:
-        return [Head("", "")]
-    return [Head(letter, named(run)) for letter, run in zip(letters(len(runs)), runs, strict=True)]
-
-
-def given(*runs: Timed) -> dict[str, Any]:
-    return roofline_chart.payload(runs, called(runs))
-
-
 def alone(runs: Sequence[Timed], out: Path) -> Path:
     """A page of nothing but the chart of *runs*."""
     here = "npusim.reports"
     scripts = ("link", "zoom", "plot", "roofs", "roofline")
     script = "".join(frame.text_of(here, f"{name}.js") for name in scripts)
     styles = frame.text_of(here, "page.css") + frame.text_of(here, "roofline.css")
-    body = frame.sections({"roofline": ("Roofline", roofline_chart.section(runs, called(runs)))})
+    body = frame.sections({"roofline": ("Roofline", roofline_chart.section(runs))})
     out.write_text(frame.document("chart", styles, script, body), "utf-8")
     return out
 
@@ -100,7 +87,7 @@ def test_all_roofs_and_points_are_on_the_page(device: str) -> None:
     run = npusim.run(
         "matmul", TensorSpec((96, 512), "float16"), TensorSpec((512, 768), "float16"), device=device
     )
-    data = given(run)
+    data = roofline_chart.payload([run])
     limits = data["limits"]
     rows = roofline.rows(run)
 
@@ -116,7 +103,7 @@ def test_all_roofs_and_points_are_on_the_page(device: str) -> None:
 
 def test_every_roof_is_made_of_numbers_of_the_device_file() -> None:
     run = mix()
-    (chip,) = (data := given(run))["chips"]
+    (chip,) = (data := roofline_chart.payload([run]))["chips"]
     tree = run.device.model_dump()
 
     for limit in data["limits"]:
@@ -135,7 +122,7 @@ def test_a_roof_moves_with_its_number_and_nothing_else_does() -> None:
     run = mix()
     key = "gm.read_bytes_per_s"
     twice = replace(run, device=changed(run.device, {key: "x2"}))  # type: ignore[type-var]
-    before, after = given(run), given(twice)
+    before, after = roofline_chart.payload([run]), roofline_chart.payload([twice])
 
     own = next(limit for limit in after["limits"] if limit["terms"] == [[1, [key]]])
     assert own["per_s"] == 2 * run.device.gm.read_bytes_per_s
@@ -153,8 +140,8 @@ def test_a_roof_moves_with_its_number_and_nothing_else_does() -> None:
 def test_runs_on_one_chip_share_its_roofs() -> None:
     run = mix()
     one, both = (
-        given(run),
-        given(run, run, mix("ascend910b4")),
+        roofline_chart.payload([run]),
+        roofline_chart.payload([run, run, mix("ascend910b4")]),
     )
 
     assert [chip["name"] for chip in both["chips"]] == ["ascend910b2", "ascend910b4"]
@@ -166,7 +153,7 @@ def test_runs_on_one_chip_share_its_roofs() -> None:
 def test_what_computes_or_moves_nothing_has_no_chart() -> None:
     quiet = Played(trace(lane((0,), *(each for each in CHAIN if each[0] is not MUL))))
 
-    assert roofline_chart.section([quiet], called([quiet])) == (
+    assert roofline_chart.section([quiet]) == (
         '<p class="note">does not apply: nothing was computed, or nothing was moved</p>'
     )
 
@@ -176,8 +163,8 @@ def test_the_page_holds_what_the_chart_is_given(page: Path, records: list[Record
     packed = re.search(r'id="roofs">([^<]+)<', text)
     assert packed is not None
 
-    unpacked = json.loads(zlib.decompress(base64.b64decode(packed[1])))
-    assert unpacked == json.loads(json.dumps(given(records[0])))
+    given = json.loads(zlib.decompress(base64.b64decode(packed[1])))
+    assert given == json.loads(json.dumps(roofline_chart.payload(records[:1])))
     assert len(packed[1]) < 4_000
     # Without scripts a table has the numbers.
     assert "<noscript>" in text
@@ -194,7 +181,7 @@ def luminance(color: str) -> float:
 
 @pytest.mark.parametrize(("paper", "place"), [("#ffffff", 0), ("#191919", 1)])
 def test_looks_stand_out_from_the_paper_and_from_each_other(paper: str, place: int) -> None:
-    looks = given(mix())["looks"]
+    looks = roofline_chart.payload([mix()])["looks"]
     levels = [sorted((luminance(look[place]), luminance(paper))) for look in looks]
 
     assert all((light + 0.05) / (dark + 0.05) >= 4.5 for dark, light in levels)
@@ -249,7 +236,7 @@ def pressed(browser: Browser, *names: str) -> None:
             browser.call("Input.dispatchKeyEvent", type=kind, key=name, windowsVirtualKeyCode=code)
 
 
-def told(per_s: float, unit: str) -> str:
+def named(per_s: float, unit: str) -> str:
     size, prefix = (1e12, "T") if per_s >= 1e12 else (1e9, "G")
     return f"{per_s / size:.4g} {prefix}{unit}"
 
@@ -282,8 +269,8 @@ def test_a_point_tells_what_was_reached_and_allowed(
     with opened(page, tmp_path, width, scheme) as browser:
         assert browser.evaluate("document.scrollingElement.scrollWidth") <= width
         for row in rows:
-            reached, allowed = told(row.ops_per_s, "OPS"), told(row.allowed_ops_per_s, "OPS")
-            slanted, flat = told(row.bytes_per_s, "B/s"), told(row.peak_ops_per_s, "OPS")
+            reached, allowed = named(row.ops_per_s, "OPS"), named(row.allowed_ops_per_s, "OPS")
+            slanted, flat = named(row.bytes_per_s, "B/s"), named(row.peak_ops_per_s, "OPS")
             above = f"slanted part of its roof: {row.name}, {slanted}"
             if not row.is_memory:
                 above = "flat part of its roof: the vector unit's peak for elements of 32 bits, "
@@ -370,11 +357,11 @@ def test_a_group_is_chosen_and_zoomed(page: Path, records: list[Record], tmp_pat
             own = sorted((row for row in rows if row.title == title), key=lambda row: row.intensity)
             assert browser.evaluate(points) == [row.name for row in own]
         browser.evaluate("r.chooser.value = 'all'; r.chooser.dispatchEvent(new Event('change'))")
-        shown = browser.evaluate(
+        told = browser.evaluate(
             "r.items.filter((item) => item.kind === 'point')"
             ".flatMap((item) => item.rows.map((row) => [row.title, row.name]))"
         )
-        assert sorted(shown) == sorted([roofline.slug(row.title), row.name] for row in rows)
+        assert sorted(told) == sorted([roofline.slug(row.title), row.name] for row in rows)
         browser.evaluate(WHEEL)
         wide = browser.evaluate("r.wheel(false)")
         zoomed = browser.evaluate("r.wheel(true)")
@@ -413,10 +400,10 @@ def test_keys_lead_from_point_to_point_and_to_its_roof(
         pressed(browser, "ArrowLeft")
         assert browser.evaluate(FOCUSED) == second.name
         for row in (second, first):
-            above = f"{row.name}: {told(row.bytes_per_s, 'B/s')}"
+            above = f"{row.name}: {named(row.bytes_per_s, 'B/s')}"
             if not row.is_memory:
                 above = "the vector unit's peak for elements of 32 bits: "
-                above += told(row.peak_ops_per_s, "OPS")
+                above += named(row.peak_ops_per_s, "OPS")
             browser.evaluate(
                 f"r.items.find((item) => item.row.name === {row.name!r}).element.focus()"
             )
@@ -510,7 +497,7 @@ def test_runs_stand_on_the_same_axes_each_with_its_mark(
         clicked(browser, gm[2], 2)
         assert browser.evaluate(FACTS)[:2] == [
             "GM, L2 read of C, npu_quantize on ascend310p3",
-            f"{told(gm[2].ops_per_s, 'OPS')} at {gm[2].intensity:.4g} operations a byte",
+            f"{named(gm[2].ops_per_s, 'OPS')} at {gm[2].intensity:.4g} operations a byte",
         ]
         # The first run and the last, which is the same, cover each other and half of the second.
         met = []
@@ -524,7 +511,7 @@ def test_runs_stand_on_the_same_axes_each_with_its_mark(
             f"{letter} npu_quantize on {run.device.name}"
             for letter, run in zip("ABCD", runs, strict=True)
         ]
-        assert f"GM of ascend910b2 (A, D): {told(gm[0].bytes_per_s, 'B/s')}" in (
+        assert f"GM of ascend910b2 (A, D): {named(gm[0].bytes_per_s, 'B/s')}" in (
             browser.evaluate(legend)
         )
         browser.evaluate("r.legend.children[2].click()")

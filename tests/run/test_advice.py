@@ -19,6 +19,7 @@ from npusim.reports.advice import NOTHING, section
 from npusim.reports.causes import causes
 from npusim.run.advice import MIN_GAIN, Advice, advise
 from npusim.run.advice.what_if import TIMES, settings
+from npusim.run.call import Options, play
 from npusim.run.page import (
     NO_KERNEL,
     NO_VALUES,
@@ -68,8 +69,9 @@ def one_token() -> Run:
     return run("matmul", TensorSpec((1, 2048), F16), TensorSpec((2048, 4096), F16))
 
 
-def over_the_edge() -> Run:
-    return run("npu_rms_norm", TensorSpec((50, 8192), F16), TensorSpec((8192,), F16))
+def over_the_edge(device: str = A2) -> Run:
+    x, gamma = TensorSpec((50, 8192), F16), TensorSpec((8192,), F16)
+    return run("npu_rms_norm", x, gamma, device=device)
 
 
 def one_deep() -> Run:
@@ -85,6 +87,7 @@ CALLS: dict[str, Callable[[], Run]] = {
     "casts its tables": rotary,
     "groups": grouped,
     "a row over the cores": over_the_edge,
+    "rows over the cores": lambda: over_the_edge("ascend310p3"),
     "one token": one_token,
     "its own queues": one_deep,
 }
@@ -112,6 +115,9 @@ def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
             again = npusim.run(
                 made.call.op, **made.call.arguments | each.arguments, device=made.device
             )
+        elif each.queues:
+            asked = Options(values=False, deeper=each.queues)
+            again = play(made.call.op, (), made.call.arguments, made.device, asked)
         else:
             (cause,) = (it.cause for it in causes(made) if each.text.startswith(it.words))
             assert each.settings == settings(made.device, cause, TIMES)
@@ -130,7 +136,7 @@ def test_an_extra_launch_is_made_once() -> None:
     assert made.earlier[0].time_us is not None
     assert first.once_us == pytest.approx(made.earlier[0].time_us, rel=0.2)
     assert changes("packs its scale")[0] == (
-        f"scale float32: an extra launch of npu_trans_quant_param before each call, "
+        f"an extra launch of npu_trans_quant_param before each call, for scale in float32, takes "
         f"{made.earlier[0].time_us:.1f} us",
         "scale = npu_trans_quant_param(scale) once, when the model is loaded, and pass that",
     )
@@ -145,6 +151,11 @@ def test_what_comes_first_of_a_cast_is_cast_once() -> None:
     first = told[0]
     half = TensorSpec((1, 8, 1, 64), F16)
     assert first.arguments == {"r1": half, "r2": half}
+    took_us = sum(launch.time_us or 0.0 for launch in made.launches[:2])
+    assert first.text == (
+        f"2 extra launches of cast before each call, for r1 in float32 and r2 in float32, take "
+        f"{took_us:.2f} us"
+    )
     assert first.change == (
         "r1 = cast(r1, dtype='float16'); r2 = cast(r2, dtype='float16') once, when the model is "
         "loaded, and pass that"
@@ -196,7 +207,52 @@ def test_more_rows_are_told_by_the_row() -> None:
     assert more.change == f"pass {after} rows in one call, which hardly takes longer"
     assert more.after_us <= 1.1 * more.before_us
     assert more.gain == pytest.approx(1 - more.after_us * before / after / more.before_us)
-    assert more.times.endswith(f"us for {after}, {100 * more.gain:.0f} % less a row")
+    assert more.times == (
+        f"{more.before_us:.2f} us for 1 row becomes {more.after_us:.2f} us for {after}, "
+        f"{100 * more.gain:.0f} % less a row"
+    )
+    launch = next(each for each in causes(advised("one token")[0]) if each.cause == "launch")
+    assert more.text == (
+        f"launch and completion take {100 * launch.share:.0f} % of the time, 8 of 24 aic cores get "
+        f"no work, and all rows of a call share what is read of the weight"
+    )
+
+
+def test_more_rows_hardly_take_longer_than_the_kernel_alone() -> None:
+    """What is launched before takes as long whatever the rows, which says nothing of them."""
+    x1, x2 = TensorSpec((16, 4096), "int8"), TensorSpec((4096, 11008), "int8")
+    made = run("npu_quant_matmul", x1, x2, TensorSpec((11008,), "float32"), output_dtype=F16)
+    (more,) = (each for each in made.advice() if each.rows is not None)
+    own_us = made.launches[-1].time_us
+    assert own_us is not None
+    assert more.after_us - more.before_us <= 0.1 * own_us
+    assert made.call is not None
+    twice = made.call.timed({"x1": TensorSpec((2 * more.arguments["x1"].shape[0], 4096), "int8")})
+    assert twice is not None
+    assert twice.time_us is not None
+    assert 0.1 * own_us < twice.time_us - more.before_us < 0.1 * more.before_us
+
+
+def test_fewer_rows_are_told_where_a_few_go_over_the_edge() -> None:
+    (fewer,) = (each for each in advised("rows over the cores")[1] if each.rows is not None)
+    assert fewer.text == "50 rows do not divide evenly among 8 cores"
+    assert fewer.change == "pass 48 rows in one call, and the 2 left over with those of another"
+    assert fewer.arguments == {"x": TensorSpec((48, 8192), F16)}
+    assert fewer.rows == (50, 48)
+
+
+def test_rows_are_told_to_be_more_or_fewer_but_not_both() -> None:
+    x, scales = TensorSpec((16, 4096), F16), TensorSpec((4096,), F16)
+    made = run("npu_quantize", x, scales, None, "qint8", -1, False, device="ascend310p3")
+    (more,) = (each for each in made.advice() if each.rows is not None)
+    assert more.rows == (16, 32)
+
+
+def test_several_things_take_and_one_thing_takes() -> None:
+    told = [each.text for each in run("sum", TensorSpec((1024, 1024), F16), dim=0).advice()]
+    assert any(text.startswith("the latency of cube and vector unit takes ") for text in told)
+    told = [each.text for each in advised("a row over the cores")[1]]
+    assert any(text.startswith("launch and completion take ") for text in told)
 
 
 def test_advice_that_does_not_gain_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,9 +317,15 @@ def test_a_section_is_escaped_and_says_when_nothing_gains() -> None:
         '<ol class="advice"><li>&lt;b&gt; is slow. <b>No &lt;i&gt;:</b> 2.00 us becomes 1.00 us, '
         "50 % less.</li></ol>"
     )
+    named = Advice("n = 9 is odd", "scale = made(scale) once", 2.0, 1.0, "change")
+    assert section([named]) == (
+        '<ol class="advice"><li>n = 9 is odd. <b>scale = made(scale) once:</b> 2.00 us becomes '
+        "1.00 us, 50 % less.</li></ol>"
+    )
     supposed = Advice("the cube takes all", "on a chip", 2.0, 1.0, "what if")
     assert section([supposed]) == (
-        f'<p>{NOTHING}</p><p class="note">What only another chip would change:</p><ul><li>The '
-        "cube takes all. <b>On a chip:</b> 2.00 us becomes 1.00 us, 50 % less.</li></ul>"
+        f'<p>{NOTHING}</p><p class="note">What another chip or another kernel would change:</p>'
+        "<ul><li>The cube takes all. <b>On a chip:</b> 2.00 us becomes 1.00 us, 50 % less."
+        "</li></ul>"
     )
     assert section("No <advice>.") == '<p class="note">No &lt;advice&gt;.</p>'

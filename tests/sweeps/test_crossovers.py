@@ -58,6 +58,14 @@ def test_templates_compete_on_a_chip_and_chips_in_a_template() -> None:
     ]
 
 
+def test_what_lines_have_in_common_is_named_as_on_the_picture() -> None:
+    among = {"device": A2, "gm.read_bytes_per_s": "x2", "n": 512}
+    assert str(Crossover(among, "template", "m", 1, 2, "a", "b", 4)) == (
+        "from m = 2 on b is faster than a, the fastest until 1 "
+        "(ascend910b2, gm.read_bytes_per_s = x2, n = 512)"
+    )
+
+
 times = st.dictionaries(st.integers(1, 6), st.integers(1, 9) | st.none(), min_size=2)
 
 
@@ -134,5 +142,14 @@ def test_a_picture_is_the_same_bytes_again_and_has_no_box_around(tmp_path: Path)
         pictures.append((tmp_path / name / PICTURE).read_bytes())
     assert pictures[0] == pictures[1]
     pixels = imread(tmp_path / "one" / PICTURE)
+    assert pixels.shape[:2] == (500, 1000)
     edges = (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1])
     assert all((edge[..., :3] == 1).all() for edge in edges)
+
+
+@pytest.mark.parametrize("count", [1, 2, 12])
+def test_bars_are_of_one_height_however_many_there_are(tmp_path: Path, count: int) -> None:
+    write(made({(A2, None): {f"w{place}": 2.0 for place in range(count)}}), tmp_path)
+    pixels = imread(tmp_path / PICTURE)
+    assert pixels.shape[:2] == (100 + 24 * count, 1000)
+    assert (pixels[0, :, :3] == 1).all()

@@ -24,8 +24,8 @@ class Change:
     """Of several changes of one topic the best is told."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it would have, where they differ."""
-    most: float | None = None
-    """How many times as long it may take at most."""
+    most_us: float | None = None
+    """How long it may take at most; changes of its topic that come after it take longer."""
     once: tuple[tuple[str, dict[str, Any]], ...] = ()
     """Operators and their arguments that make what is passed, once for many calls."""
 

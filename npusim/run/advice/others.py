@@ -12,8 +12,10 @@ from npusim.run.advice.change import Change
 from npusim.run.again import Call
 from npusim.run.result import Run, without_values
 
-__all__ = ["attributes", "launches", "scales", "templates"]
+__all__ = ["TEMPLATE", "attributes", "launches", "scales", "templates"]
 
+TEMPLATE = "template"
+"""The topic of changes that only npusim takes: a card chooses the kernel itself."""
 FLOATS = ("float16", "bfloat16", "float32")
 
 
@@ -25,7 +27,7 @@ def templates(run: Run, call: Call) -> Iterator[Change]:
                 text=f"the vendor's rules choose {run.template}, and {name} could run too",
                 change=f"template={name!r}: npusim takes it, while a card follows its own rules",
                 arguments={"template": name},
-                topic="template",
+                topic=TEMPLATE,
             )
 
 
@@ -47,9 +49,12 @@ def launches(run: Run, call: Call) -> Iterator[Change]:
     if made:
         took = sum(earlier.time_us or 0.0 for earlier in run.earlier)
         first = " and ".join(dict.fromkeys(earlier.op for earlier in run.earlier))
-        kinds = ", ".join(f"{name} {call.arguments[name].dtype}" for name in made)
+        kinds = " and ".join(f"{name} in {call.arguments[name].dtype}" for name in made)
+        count = len(run.earlier)
+        extra = "an extra launch" if count == 1 else f"{count} extra launches"
         yield Change(
-            text=f"{kinds}: an extra launch of {first} before each call, {style.time_named(took)}",
+            text=f"{extra} of {first} before each call, for {kinds}, "
+            f"take{'s' if count == 1 else ''} {style.time_named(took)}",
             change=f"{'; '.join(ways)} once, when the model is loaded, and pass that",
             arguments=dict(made),
             topic="launches",
@@ -76,7 +81,7 @@ def scales(_: Run, call: Call) -> Iterator[Change]:
             for dtype in FLOATS:
                 if dtype != value.dtype:
                     yield Change(
-                        text=f"{name} is {value.dtype}",
+                        text=f"the tensor {name} is {value.dtype}",
                         change=f"pass {name} as {dtype}, with the precision of that",
                         arguments={name: replace(value, dtype=dtype)},
                         topic=f"type of {name}",
@@ -92,7 +97,7 @@ def attributes(run: Run, _: Call) -> Iterator[Change]:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             for other in sorted({value + 1, 2 * value, value // 2} - {0, value}):
                 yield Change(
-                    text=why or f"{name} is {value}",
+                    text=why or f"its {name} is {value}",
                     change=f"{name}={other} in place of {value}",
                     arguments={name: other},
                     topic=name,

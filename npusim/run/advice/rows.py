@@ -11,6 +11,7 @@ from npusim.reports import style
 from npusim.reports.causes import causes
 from npusim.reports.finish import finishes
 from npusim.run.advice.change import Change, resized
+from npusim.run.advice.what_if import MIN_SHARE
 from npusim.run.again import Call
 from npusim.run.result import Run
 
@@ -29,38 +30,57 @@ ROWS = (
 MORE = (2, 4, 8, 16)
 """How many times as many rows are tried."""
 HARDLY = 1.1
-"""More rows are worth telling if they take at most so many times as long."""
+"""More rows are worth telling if the kernel takes at most so many times as long."""
 UNITS = (16, 32, 64, 128, 256)
-"""Fewer rows are tried at these multiples, and at one of the cores."""
+"""Fewer rows are tried at these multiples, and at one of the cores that start."""
 MOST_LEFT = 1 / 8
 """Of the rows: what may be left over for another call."""
 
 
 def rows(run: Run, call: Call) -> Iterator[Change]:
-    """As many more rows as take hardly longer, or fewer, where few go over the edge of a tile."""
+    """Fewer rows, where few go over an edge, or as many more as take hardly longer."""
     first, *_ = ops.signature(call.operator).parameters
     x = call.arguments[first]
     if not _has_rows(run, call) or not isinstance(x, TensorSpec) or len(x.shape) < 2:
         return
     axis = -2 if call.operator.name in MATRICES else 0
     count = x.shape[axis]
-    assert run.plan is not None
-    cores = run.plan.block_dim
-    fewer = {count // unit * unit for unit in (*UNITS, cores)}
-    for other in sorted({count * times for times in MORE} | fewer):
-        if other == 0 or count * (1 - MOST_LEFT) > other or other == count:
-            continue
+    # What kernels before its own take tells nothing of more rows.
+    own_us = run.launches[-1].time_us or 0.0
+    most_us = (run.time_us or 0.0) + (HARDLY - 1) * own_us
+    for other, text in _fewer(run, count):
         for arguments in _with_rows(call, first, axis, other):
             yield Change(
-                text=_idle(run) if other > count else f"{count} rows are no whole number of tiles",
-                change=f"pass {other} rows in one call, which hardly takes longer"
-                if other > count
-                else f"pass {other} rows in one call, and the {count - other} left over in another",
+                text=text,
+                change=f"pass {other} rows in one call, and the {count - other} left over with "
+                f"those of another",
                 arguments=arguments,
-                topic="more rows" if other > count else "fewer rows",
+                topic="rows",
                 rows=(count, other),
-                most=HARDLY if other > count else None,
-            )  # fmt: skip
+            )
+    for other in (count * times for times in MORE):
+        for arguments in _with_rows(call, first, axis, other):
+            yield Change(
+                text=_shared(run),
+                change=f"pass {other} rows in one call, which hardly takes longer",
+                arguments=arguments,
+                topic="rows",
+                rows=(count, other),
+                most_us=most_us,
+            )
+
+
+def _fewer(run: Run, count: int) -> Iterator[tuple[int, str]]:
+    """Numbers of rows a little below *count*, the largest first, and why each may be quicker."""
+    assert run.plan is not None
+    cores = run.plan.block_dim
+    found = {count // unit * unit: f"{count} rows are no multiple of {unit}" for unit in UNITS}
+    if cores > 1:
+        even = count // cores * cores
+        found[even] = f"{count} rows do not divide evenly among {cores} cores"
+    for other in sorted(found, reverse=True):
+        if count * (1 - MOST_LEFT) <= other < count:
+            yield other, found[other]
 
 
 def _has_rows(run: Run, call: Call) -> bool:
@@ -94,15 +114,17 @@ def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[dict[s
     yield alone
 
 
-def _idle(run: Run) -> str:
+def _shared(run: Run) -> str:
     """Why more rows may come for nothing."""
-    words = []
+    launch = sum(each.share for each in causes(run) if each.cause == "launch")
+    words = [f"launch and completion take {style.percent(launch)} of the time"]
     for each in finishes(run):
         took = len(each.done_us)
         if each.left_out:
             words.append(f"{each.left_out} of {took + each.left_out} {each.kind} cores get no work")
         elif each.idle:
             words.append(f"{each.idle} of {took} {each.kind} cores stand idle in the last wave")
-    launch = sum(each.share for each in causes(run) if each.cause == "launch")
-    words.append(f"launch and completion take {style.percent(launch)} of the time")
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    if run.op in MATRICES:
+        words.append("all rows of a call share what is read of the weight")
+    kept = words if launch >= MIN_SHARE else words[1:] or words
+    return ", and ".join(filter(None, (", ".join(kept[:-1]), kept[-1])))

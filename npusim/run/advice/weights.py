@@ -11,8 +11,10 @@ from npusim import ops
 from npusim.data.integers import align_up
 from npusim.data.tensor import LAYOUTS, TensorSpec
 from npusim.reports import style
+from npusim.reports.causes import causes
 from npusim.reports.path import path_of
 from npusim.run.advice.change import Change, resized
+from npusim.run.advice.what_if import MIN_SHARE
 from npusim.run.again import Call
 from npusim.run.result import Run
 
@@ -70,15 +72,18 @@ def _found(run: Run, weight: str, now: TensorSpec) -> str:
     name = "weight" if weight == "weight" else f"weight, {weight},"
     lies = f"the {name} lies in {now.layout}{', transposed' if now.transposed else ''}"
     parts = path_of(run).parts
-    if run.template == "nd2nz":
-        turning = sum(part.us for part in parts if part.kind in run.device.vector_kinds)
-        who = "vector cores turn matrices into fractals first, which takes"
-    else:
-        turning = sum(part.us for part in parts if part.name == "nd2nz")
-        who = "copies that turn matrices into fractals take"
-    if now.layout != "ND" or not turning:
+    if now.layout != "ND":
         return lies
-    return f"{lies}: {who} {style.time_named(turning)} of the critical path"
+    if run.template == "nd2nz":
+        took = sum(part.us for part in parts if part.kind in run.device.vector_kinds)
+        who = "vector cores turn matrices into fractals first, which takes"
+        return f"{lies}: {who} {style.time_named(took)} of the critical path" if took else lies
+    if not any(part.name == "nd2nz" for part in parts):
+        return lies
+    turning = next((each for each in causes(run) if each.cause == "rows"), None)
+    if turning is None or turning.share < MIN_SHARE:
+        return f"{lies}: copies turn its rows into fractals on the way"
+    return f"{lies}: {turning.words} takes {style.time_named(turning.us)} of the critical path"
 
 
 def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:

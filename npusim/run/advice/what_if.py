@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from npusim.devices.problems import ends
 from npusim.devices.schema import DeviceSpec
 from npusim.devices.settings import changed
+from npusim.kernel.program import QueueName
 from npusim.reports import bounds, style
 from npusim.reports.causes import CAUSES, Bound, Known, causes
 from npusim.run.result import Run
 
-__all__ = ["TIMES", "WhatIf", "faster", "what_ifs"]
+__all__ = ["MIN_SHARE", "MOST", "TIMES", "WhatIf", "faster", "what_ifs"]
 
 TIMES = 2
 """How many times as fast what bounds the run is tried."""
 SUPPOSED = "on a chip where that is twice as fast"
 MOST = 2
+"""How many causes, and how many queues, are tried."""
 MIN_SHARE = 0.05
 """Of the time: what is less is not told of."""
+SEVERAL: tuple[Known, ...] = ("buffers", "flags", "cross-core flags", "launch")
+"""Causes whose words are several things."""
 GROWS = ("_per_s", "bytes_per_cycle", "repeat_bytes")
 """Ends of the names of numbers that are larger where a chip is faster; all others are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A chip that is faster where the run is held up."""
+    """A chip that is faster where the run is held up, or a kernel with deeper queues."""
 
     text: str
     change: str
-    settings: dict[str, float]
+    settings: dict[str, float] = field(default_factory=dict)
     """The dotted keys of the chip's numbers that differ, and their values there."""
+    queues: tuple[QueueName, ...] = ()
+    """Those that have a slot more."""
 
 
 def what_ifs(run: Run) -> Iterator[WhatIf]:
@@ -40,9 +46,8 @@ def what_ifs(run: Run) -> Iterator[WhatIf]:
     told = [each for each in causes(run) if each.numbers and each.share >= MIN_SHARE][:MOST]
     for bound in told:
         share = style.percent(bound.share)
-        text = f"{bound.words} takes {share} of the time{_where(bound)}{_waits(run, bound)}"
-        if " and " in bound.words:
-            text = text.replace(" takes ", " take ", 1)
+        take = "take" if bound.cause in SEVERAL else "takes"
+        text = f"{bound.words} {take} {share} of the time{_where(bound)}{_waits(run, bound)}"
         yield WhatIf(text, SUPPOSED, settings(run.device, bound.cause, TIMES))
 
 
@@ -52,10 +57,10 @@ def _where(bound: Bound) -> str:
 
 def _waits(run: Run, bound: Bound) -> str:
     """Who stands still for room that the pipe of *bound* has to make, most of all."""
-    pipes = [pipe for _, pipe in bound.where[:1]]
+    places = bound.where[:1]
     for row in sorted(bounds.rows(run), key=lambda row: -row.share):
         src, _, carried = row.reason.partition(": ")
-        if row.cause == "flag" and src in pipes and carried.startswith("room"):
+        if row.cause == "flag" and (row.kind, src) in places and carried.startswith("room"):
             if row.share < MIN_SHARE:
                 return ""
             return f"; {row.pipe} waits for {carried} {style.percent(row.share)} of the cores' time"
