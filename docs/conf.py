@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).parent / "site"))
 
 import languages
 import notebooks
+import reach
 import readme
 
-import examples  # of docs/site, as the two above
+import examples  # of docs/site, as the four above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -37,9 +38,10 @@ autodoc_member_order = "bysource"
 
 
 def setup(app: Any) -> None:
-    """Take README.md as a page, run the examples, make notebooks, and name pages' languages."""
+    """Take README.md as a page, run the examples, make notebooks; name languages and mend pages."""
     app.add_directive("examples", examples.Examples)
     app.connect("source-read", readme.include)
     app.connect("source-read", notebooks.offer)
     app.connect("html-page-context", languages.name)
     app.connect("build-finished", notebooks.write)
+    app.connect("build-finished", reach.mend)

@@ -12,7 +12,8 @@ from browser import CHROMIUM, MISSING, Browser
 
 FILE = Path(__file__).parents[1] / "node_modules" / "axe-core" / "axe.min.js"
 HERE = CHROMIUM is not None and FILE.exists()
-needs_axe = pytest.mark.skipif(not HERE, reason=f"{MISSING}, or axe-core is not: see tests/axe.py")
+MISSING_HERE = f"{MISSING}, or axe-core is not: see tests/axe.py"
+needs_axe = pytest.mark.skipif(not HERE, reason=MISSING_HERE)
 
 FOUND = """axe.run().then((told) => told.violations.flatMap((each) =>
   each.nodes.map((node) => `${each.id}: ${node.target.join(" ")}`)))"""

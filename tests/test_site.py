@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import doctest
 import sys
+from itertools import product
 from pathlib import Path
 
+import axe
 import pytest
+from browser import Browser
 from test_course import PAGES, ROOT
 from test_readme import shell
 
@@ -24,7 +27,7 @@ def cells(page: Path) -> list[str]:
 
 
 def test_the_site_has_every_page_its_language_a_notebook_of_each_lesson_and_what_examples_draw(
-    tmp_path: Path,
+    tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     """In one test, as building takes minutes; a warning fails it."""
     shell(f"{sys.executable} -m sphinx -W -q {ROOT / 'docs'} {tmp_path}", tmp_path)
@@ -43,6 +46,18 @@ def test_the_site_has_every_page_its_language_a_notebook_of_each_lesson_and_what
         assert f"<h2>{script.name}" in gallery
         drawn = f'alt="What {script.name} draws"' in gallery
         assert drawn == (".savefig(" in script.read_text(encoding="utf-8"))
+    with subtests.test("axe finds nothing"):
+        axe_finds_nothing(tmp_path)
+
+
+def axe_finds_nothing(site: Path) -> None:
+    if not axe.HERE:
+        pytest.skip(axe.MISSING_HERE)
+    names = "index", "gallery", "interface", "reports", "tour_zh", "course/04_nd_and_nz"
+    with Browser(site / "profile") as browser:
+        for name, (width, scheme) in product(names, [(1400, "light"), (360, "dark")]):
+            axe.shown(browser, site / f"{name}.html", width, scheme)
+            assert axe.violations(browser) == [], name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -128,18 +128,18 @@ def _plain(exact: Fraction) -> int | float:
 
 
 def _wrong_unit(key: str, unit: str, units: Collection[str], within: Within, before: float) -> str:
-    alike = {each.lower(): each for each in units}
-    near = get_close_matches(unit.lower(), alike, n=1)
+    # A unit that is spelled alike may be a million times as much, as TB/s of B/s.
+    alike = {each.lower(): each for each in units}.get(unit.lower())
     *first, last = units
     known = f"{', '.join(first)} or {last}" if first else last
-    hint = f"did you mean {alike[near[0]]}?" if near else ""
-    hint = hint or f"write for example {key}={written(before)}{within.unit}"
+    example = f"write for example {key}={written(before)}{within.unit}"
+    hint = f"did you mean {alike}?" if alike else example
     return f"set: {key} must be in {known}, not in {quoted(unit)}; {hint}"
 
 
 def _unknown(key: str, numbers: Collection[str], name: str) -> str:
     """What is wrong with *key*, which is no number of the chip called *name*."""
-    below = [each for each in numbers if each.startswith(f"{key}.")]
+    below = [each for each in numbers if key and each.startswith(key)]
     ending = [each for each in numbers if each.rpartition(".")[2] == key.rpartition(".")[2]]
     near = below or ending or get_close_matches(key, numbers, n=1)
     meant = f"did you mean {' or '.join(near[:MOST_NEAR])}?" if near else "take one of those"

@@ -18,7 +18,9 @@ __all__ = ["Head", "argument", "heads", "letters", "listed", "numbers_of", "titl
 MOST_LETTERS = 60
 """Of a value that is told; the table of numbers has all of it."""
 MOST_NAMES = 4
-"""Of a title or of settings, before it only counts."""
+"""Of a title, before it only counts."""
+MOST_FACTS = 8
+"""That are told of a run, before they are only counted."""
 
 
 class Head(NamedTuple):
@@ -82,8 +84,7 @@ def heads(runs: Sequence[Record]) -> list[Head]:
     """How a page names *runs*: by the chip, the template, a shape, by what is not alike."""
     if len(runs) == 1:
         return [Head("", "")]
-    settings = _settings([run.device for run in runs])
-    return told_apart([_facts(run, own) for run, own in zip(runs, settings, strict=True)])
+    return told_apart(list(map(_facts, runs)))
 
 
 def told_apart(facts: Sequence[Mapping[str, Fact]], same: str = "the same call as") -> list[Head]:
@@ -95,9 +96,11 @@ def told_apart(facts: Sequence[Mapping[str, Fact]], same: str = "the same call a
     for letter, own in zip(letters(len(facts)), facts, strict=True):
         twin = next((n for n, other in enumerate(facts[: len(found)]) if other == own), None)
         if twin is None:
-            told = (_told(fact, [other[name] for other in facts if name in other])
-                    for name, fact in own.items())  # fmt: skip
-            found.append(Head(letter, ", ".join(filter(None, told))))
+            every = (_told(fact, [other[name] for other in facts if name in other])
+                     for name, fact in own.items())  # fmt: skip
+            told = list(filter(None, every))
+            left = [f"{len(told) - MOST_FACTS} more"] if len(told) > MOST_FACTS else []
+            found.append(Head(letter, ", ".join([*told[:MOST_FACTS], *left])))
         else:
             found.append(Head(letter, f"{same} {found[twin].letter}"))
     return found
@@ -124,14 +127,24 @@ def _short(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else text[: MOST_LETTERS - 1].rstrip(" ,") + "…"
 
 
-def _facts(run: Record, settings: str) -> dict[str, Fact]:
-    """What is known of a run that its time may depend on; arguments are those of an operator."""
+def _facts(run: Record) -> dict[str, Fact]:
+    """What is known of a run that its time may depend on.
+
+    Arguments are held against those of the same operator, numbers against those of the same chip,
+    of which somebody may have changed some.
+    """
     arguments = run.facts["arguments"].items()
+    base = run.device.name.removesuffix(MARK)
+    numbers = numbers_of(run.device)
     return {
         "operator": Fact("", (run.op,)),
         "template": Fact("", (run.template or "",)),
         "chip": Fact("", (run.device.name,)),
-        "settings": Fact("", (settings,)),
+        **{
+            f"{base} {key}": Fact(key, (_number(value),))
+            for key, value in numbers.items()
+            if key not in ("name", "aliases")
+        },
         **{f"{run.op} {name}": Fact(name, _parts(value)) for name, value in arguments},
         "L2": Fact("L2", (str(run.facts["l2"]),)),
         "icache": Fact("instructions", (str(run.facts["icache"]),)),
@@ -165,7 +178,7 @@ def _shape(value: dict[str, Any]) -> str:
     return "x".join(str(extent) for extent in value["shape"]) or "scalar"
 
 
-# ---- chips of one name ----
+# ---- numbers of chips ----
 
 
 def numbers_of(device: DeviceSpec) -> dict[str, Any]:
@@ -179,20 +192,6 @@ def _leaves(tree: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
         is_table = isinstance(node, dict)
         found += _leaves(node, f"{above}{name}.") if is_table else [(f"{above}{name}", node)]
     return found
-
-
-def _settings(devices: Sequence[DeviceSpec]) -> list[str]:
-    """The numbers in which chips of one name differ, which somebody has changed."""
-    bases = [device.name.removesuffix(MARK) for device in devices]
-    known = [numbers_of(device) for device in devices]
-    told = []
-    for base, own in zip(bases, known, strict=True):
-        alike = [other for name, other in zip(bases, known, strict=True) if name == base]
-        keys = [key for key, value in own.items()
-                if key not in ("name", "aliases")
-                and any(other.get(key) != value for other in alike)]  # fmt: skip
-        told.append(listed([f"{key} {_number(own[key])}" for key in keys]) if keys else "")
-    return told
 
 
 def _number(value: Any) -> str:

@@ -106,6 +106,11 @@ LISTED = "a key must name a number that `npusim devices show` lists for ascend91
             f"{READ} must be in bytes/s, MB/s, GB/s or TB/s, not in 'tb/s'; did you mean TB/s?",
         ),
         (
+            *(READ, "3e12B/s"),
+            f"{READ} must be in bytes/s, MB/s, GB/s or TB/s, not in 'B/s'; "
+            f"write for example {READ}=1545120000000bytes/s",
+        ),
+        (
             *("cores.aic.count", "12 cycles"),
             "cores.aic.count must be in cores, not in 'cycles'; "
             "write for example cores.aic.count=24cores",
@@ -140,6 +145,7 @@ LISTED = "a key must name a number that `npusim devices show` lists for ascend91
          "l2.read_bytes_per_s?"),
         ("cube", "x2", f"{LISTED}'cube'; did you mean cube.m or cube.n or cube.k_per_cycle.int4 or "
          "cube.k_per_cycle.int8?"),
+        ("gm.read", "x2", f"{LISTED}'gm.read'; did you mean {READ} or gm.read_latency_ns?"),
         ("name", "x2", f"{LISTED}'name'; take one of those"),
         ("gm.bus", "shared", f"{LISTED}'gm.bus'; take one of those"),
     ],

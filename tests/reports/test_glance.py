@@ -102,6 +102,17 @@ def test_changed_numbers_of_a_chip_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_of_many_changed_numbers_some_are_told(tmp_path: Path) -> None:
+    a2 = load("Atlas A2")
+    keys = [f"scalar.{name}_cycles" for name in ("load", "store", "alu", "dispatch")]
+    keys += [f"sync.{name}_cycles" for name in ("set_flag", "wait_flag", "barrier", "cross_core")]
+    some = dict.fromkeys(keys, "x2")
+    others = [some, some | {"gm.read_latency_ns": "x2"}, some | {"gm.read_latency_ns": "x3"}]
+    found = told(tmp_path, *(product(16, device=changed(a2, own)) for own in ({}, *others)))
+    assert [head.split(", ")[-1] for head in found] == ["2 more", "2 more", "2 more", "2 more"]
+    assert len({head.partition(", ")[2] for head in found}) == 4
+
+
 def test_layouts_order_and_what_is_not_there_are_told(tmp_path: Path) -> None:
     x = SPEC((16, 64), "float16")
     weights = [SPEC((64, 64), "float16"), SPEC((64, 64), "float16", "FRACTAL_NZ"),
