@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
 from npusim.timing.compiled import is_built
-from npusim.trace import LaneTrace, Trace
+from npusim.trace import CopyTimes, LaneTrace, Trace
 
 __all__ = ["assert_equal_traces", "needs_compiled"]
 
 needs_compiled = pytest.mark.skipif(
     not is_built(), reason="the compiled engine was not built here: there was no C compiler"
 )
-COPIES = "index", "asked", "moved", "gm_narrow", "l2_narrow", "turning", "gm_bytes"
+COPIES = tuple(field.name for field in fields(CopyTimes))
 
 
 def _facts(lane: LaneTrace) -> tuple[object, ...]:

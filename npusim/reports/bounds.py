@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from npusim.devices.schema import Pipe
-from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag, writes_global
+from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag
 from npusim.reports import style
 from npusim.reports.causes import CAUSES, Bound, causes
 from npusim.reports.flags import matches, what
@@ -110,7 +110,7 @@ def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
         elif isinstance(op, ORDERING):
             add(pipe, "order", "raising flags", took)
         else:
-            for cause, reason, cycles in _held(lane, copies.get(index), writes_global(op)):
+            for cause, reason, cycles in _held(lane, copies.get(index)):
                 add(pipe, cause, reason, cycles)
                 took -= cycles
             add(pipe, "work", "work", took)
@@ -119,7 +119,7 @@ def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
     return parts
 
 
-def _held(lane: LaneTrace, row: int | None, is_write: bool) -> list[tuple[Cause, str, int]]:
+def _held(lane: LaneTrace, row: int | None) -> list[tuple[Cause, str, int]]:
     """What held a copy up beside its bytes: cause, reason and cycles."""
     if row is None:
         return []
@@ -127,10 +127,10 @@ def _held(lane: LaneTrace, row: int | None, is_write: bool) -> list[tuple[Cause,
     index, moved = copies.index[row], int(copies.moved[row])
     # Its instruction can hold the pipe before its bytes are asked for, and after they have moved.
     issue = int(copies.asked[row] - lane.start[index]) + max(0, int(lane.free[index]) - moved)
-    l2 = f"bandwidth of L2 {'writes' if is_write else 'reads'}"
     return [
         ("link", "bandwidth of GM", int(copies.gm_narrow[row])),
-        ("link", l2, int(copies.l2_narrow[row])),
+        ("link", "bandwidth of L2 reads", int(copies.l2_read_narrow[row])),
+        ("link", "bandwidth of L2 writes", int(copies.l2_write_narrow[row])),
         ("rows", "turning rows", int(copies.turning[row])),
         ("issue", "issuing copies", issue),
     ]

@@ -29,7 +29,6 @@ from npusim.isa import (
     Transfer,
     WaitFlag,
     copied_place,
-    writes_global,
 )
 from npusim.kernel.program import Program
 from npusim.reports.flags import NOBODY, matches
@@ -197,7 +196,7 @@ class _Walk:
         elif isinstance(op, ORDERING):
             self._ordering(op)
         elif copied_place(op) is not None:
-            self._copy(op)
+            self._copy()
         else:
             self._work(op)
 
@@ -233,7 +232,7 @@ class _Walk:
             self._charge("pipe latency", lane.free[index])
             self._moment = "free"
 
-    def _copy(self, op: MicroOp) -> None:
+    def _copy(self) -> None:
         lane, index = self._at, self._index
         row = lane.copies.get(index)
         free = lane.free[index]
@@ -244,9 +243,9 @@ class _Walk:
             return
         self._charge("memory latency", moved)
         if row is not None:
-            link: Cause = "l2 writes" if writes_global(op) else "l2 reads"
             self._charge("gm", moved - int(facts.gm_narrow[row]))
-            self._charge(link, self._now - int(facts.l2_narrow[row]))
+            self._charge("l2 reads", self._now - int(facts.l2_read_narrow[row]))
+            self._charge("l2 writes", self._now - int(facts.l2_write_narrow[row]))
             self._charge("rows", self._now - int(facts.turning[row]))
             self._charge("port", int(facts.asked[row]))
             self._to_start("copy issue")

@@ -25,7 +25,7 @@ class CopyTimes:
     """Copies from and to global memory, in program order; `(copies,)` each, not to be written to.
 
     Between `asked` and `moved` bytes move as fast as the core's port lets them, but for the cycles
-    of the three causes told apart here.
+    of the causes told apart here.
     """
 
     index: Rows
@@ -36,8 +36,10 @@ class CopyTimes:
     """When the last byte has moved."""
     gm_narrow: Cycles
     """Cycles in which the link of global memory was too narrow for all who used it."""
-    l2_narrow: Cycles
-    """The same of the link of the L2, of which reads and writes have one each."""
+    l2_read_narrow: Cycles
+    """The same of the link of the L2 for reads."""
+    l2_write_narrow: Cycles
+    """The same of stores, which share their link of the L2 with lines that come in."""
     turning: Cycles
     """Cycles in which rows were turned one after the other, more slowly than the port can."""
     gm_bytes: NDArray[np.float64]
@@ -52,7 +54,7 @@ class CopyTimes:
     def none(cls) -> CopyTimes:
         """For a lane of which nothing of the kind is known."""
         nothing = np.zeros(0, np.int64)
-        times = (nothing, nothing, nothing, nothing, nothing, nothing)
+        times = nothing, nothing, nothing, nothing, nothing, nothing, nothing
         return cls(*times, np.zeros(0))
 
 
@@ -78,7 +80,7 @@ def _of_calls(calls: tuple[Call, ...], known: dict[Body, Rows]) -> Rows:
 
 # ---- on disk ----
 
-ROWS = 6
+ROWS = 7
 """Of the array in which a folder keeps them."""
 
 
@@ -87,21 +89,22 @@ def packed(copies: CopyTimes, start: Cycles) -> NDArray[np.int64]:
     asked = copies.asked - start[copies.index]
     moved = copies.moved - copies.asked
     read = np.rint(copies.gm_bytes * COUNT_UNITS).astype(np.int64)
-    return np.array([asked, moved, copies.gm_narrow, copies.l2_narrow, copies.turning, read])
+    narrow = copies.gm_narrow, copies.l2_read_narrow, copies.l2_write_narrow
+    return np.array([asked, moved, *narrow, copies.turning, read])
 
 
 def unpacked(
     array: NDArray[np.int64], index: Rows, start: Cycles, free: Cycles
 ) -> CopyTimes | None:
     """The other way round; None for numbers that do not lie within the micro-ops' own times."""
-    waited, took, gm_narrow, l2_narrow, turning, read = array
+    waited, took, gm_narrow, l2_read_narrow, l2_write_narrow, turning, read = array
+    held_up = gm_narrow, l2_read_narrow, l2_write_narrow, turning
     room = free[index] - start[index]
-    parts = array[:5]
+    parts = array[:-1]
     # Each part is held against the room first, so that none of the sums overflows.
     if (array < 0).any() or (parts > room).any():
         return None
-    if (waited + took > room).any() or (gm_narrow + l2_narrow + turning > took).any():
+    if (waited + took > room).any() or (sum(held_up) > took).any():
         return None
     asked = start[index] + waited
-    times = index, asked, asked + took, gm_narrow, l2_narrow, turning
-    return CopyTimes(*times, read / COUNT_UNITS)
+    return CopyTimes(index, asked, asked + took, *held_up, read / COUNT_UNITS)

@@ -33,7 +33,7 @@ from npusim.trace.times import arrays_of, lane_of, names_of
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
-VERSION = 6
+VERSION = 7
 """Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
 whole lines, 4 not what held copies up, 5 not how far to trust the time."""
 RECORD = "run.json"

@@ -322,6 +322,22 @@ def test_memory_is_blamed_where_nothing_is_turned() -> None:
     assert max(saved["l2 reads"], saved["rows"], saved["cube"]) < 0.05
 
 
+def test_loads_and_stores_are_blamed_each_for_what_they_take_of_one_link() -> None:
+    def written(spec: DeviceSpec) -> npusim.Run:
+        """Twice as many bytes are stored as come in."""
+        return npusim.run("cast", TensorSpec((4096, 4096), "float16"), "float32", device=spec)
+
+    spec = devices.load("ascend910b2")
+    run = written(spec)
+    assert run.time_us is not None
+    shares = {bound.cause: bound.share for bound in causes(run)}
+    assert min(shares["gm"], shares["l2 writes"]) > 0.3
+    for cause in ("gm", "l2 writes", "l2 reads", "vector"):
+        quick = written(faster(spec, cause, 2)).time_us
+        assert quick is not None
+        assert 1 - quick / run.time_us == pytest.approx(shares.get(cause, 0) / 2, abs=0.01)
+
+
 @pytest.mark.slow
 def test_the_l2_is_not_blamed_for_a_product_that_the_cube_bounds() -> None:
     def product(spec: DeviceSpec) -> npusim.Run:
@@ -475,7 +491,7 @@ def test_a_link_that_is_always_busy_is_blamed_before_what_it_hides() -> None:
     spec = at_1_mhz(tiny_spec())
     ops = ((load(256), 0, 40, 40), (SetFlag("mte2", "vector", 0), 40, 40, 40),
            (WaitFlag("mte2", "vector", 0), 0, 40, 40), (MUL, 40, 110, 110))  # fmt: skip
-    cycles = (np.array([count]) for count in (0, 0, 40, 40, 0, 0))
+    cycles = (np.array([count]) for count in (0, 0, 40, 40, 0, 0, 0))
     copies = CopyTimes(*cycles, np.array([256.0]))
 
     def blamed(gm_bytes: int) -> str:

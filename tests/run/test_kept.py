@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from enum import IntEnum
 from typing import Any
 
@@ -18,6 +19,7 @@ from npusim.data.dtypes import INT8, INT32
 from npusim.data.tensor import Operand
 from npusim.kernel import BinaryScalar, Block, Builder, Global, GmView, Kernel, bindings
 from npusim.run.kept import KEPT, Kept, forget, key_of, unvalued
+from npusim.trace import CopyTimes
 
 S = TensorSpec
 X, SCALES = S((64, 512), "float16"), S((512,), "float16")
@@ -64,7 +66,7 @@ def assert_same_run(a: Run, b: Run) -> None:
         assert [body.lines for body in one.program.bodies] == [
             body.lines for body in other.program.bodies
         ]
-        for name in ("index", "asked", "moved", "gm_narrow", "l2_narrow", "turning", "gm_bytes"):
+        for name in (field.name for field in fields(CopyTimes)):
             np.testing.assert_array_equal(getattr(one.copies, name), getattr(other.copies, name))
 
 

@@ -63,7 +63,7 @@ typedef struct {
 /* A copy: its number among the micro-ops, when the memory had the request and the last byte had
  * moved, what held it up, its share of what was read, when its pipe was free and its result there. */
 typedef struct {
-    i64 op, asked_at, moved, gm_narrow, l2_narrow, turning, read, free, end;
+    i64 op, asked_at, moved, gm_narrow, l2_read_narrow, l2_write_narrow, turning, read, free, end;
 } Fact;
 
 /* Fills in what copy number `copy` asks from `phase` on; other than 0 stops the run. */
@@ -143,13 +143,14 @@ struct Load;
 /* A copy over a link; `load` is null where nobody waits for it. */
 typedef struct {
     i128 ends;
-    i64 number, loads, narrow_before;
+    i64 number, loads, narrow_before, by_stores_before;
     struct Load *load;
-    bool is_far;
+    bool is_far, is_store;
 } Moving;
 
 typedef struct {
     i64 width, most_rested, rested, load, since, narrow, joined, plan, index, count, room;
+    i64 stores, by_stores;  /* of the load, and of the narrow cycles, in parts of a cycle */
     i64 in_step;  /* reasons for which its users are in step at present */
     i128 virtual_time;
     bool is_planned;
@@ -164,9 +165,9 @@ typedef struct Load {
     const Binding *binding;
     i64 line;  /* added to the lines asked for */
     i64 far_bytes, under_way, since, read;
-    i64 latest, latest_narrow;
+    i64 latest, latest_narrow, latest_by_stores;
     bool latest_is_far, is_queued, is_turned, is_in_step;
-    i64 gm_narrow, l2_narrow, turning;
+    i64 gm_narrow, l2_read_narrow, l2_write_narrow, turning;
 } Load;
 
 typedef struct {
@@ -239,7 +240,8 @@ Event next_event(Run *run);
 
 /* link.c */
 void link_in_step(Run *run, Link *link, i64 more);
-void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far);
+void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far,
+               bool is_store);
 void link_plan(Run *run, Link *link);
 void link_leave(Run *run, Link *link, i64 plan);
 
@@ -251,7 +253,7 @@ Found l2_past(Run *run, const Load *load);
 /* memory.c */
 void memory_start(Run *run, Load *load);
 void memory_serve(Run *run);
-void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far);
+void memory_arrived(Run *run, Load *load, i64 narrow, i64 by_stores, bool is_far);
 
 /* lane.c */
 void lane_run(Run *run, Lane *lane);

@@ -236,8 +236,8 @@ void lane_moved(Run *run, Load *load, i64 latency, i64 l2_bytes, i64 l2_hit_byte
     i64 free = larger(load->start + load->asked->hold_cycles, run->now);
     i64 end = larger(free, run->now + latency);
     *next_fact(run, lane, load->pipe) = (Fact){
-        load->op,        load->asked_at, run->now,   load->gm_narrow,
-        load->l2_narrow, load->turning,  load->read, free, end,
+        load->op, load->asked_at, run->now, load->gm_narrow, load->l2_read_narrow,
+        load->l2_write_narrow, load->turning, load->read, free, end,
     };
     note(run, lane, load->op, load->start, free, end);
     pipe->free = free;

@@ -3,6 +3,7 @@
 
 #define TICKS ((i128)1 << 40)
 #define SLACK ((i128)1 << 20)
+#define BLAME_UNITS ((i128)1 << 20)
 
 static i128 speed(const Link *link) {
     if (link->rested > 0) return TICKS;
@@ -16,7 +17,10 @@ static void advance(Run *run, Link *link) {
     if (link->count) {
         i128 now = speed(link);
         link->virtual_time += now * passed;
-        if (now < TICKS) link->narrow += passed;
+        if (now < TICKS) {
+            link->narrow += passed;
+            link->by_stores += (i64)(passed * link->stores * BLAME_UNITS / link->load);
+        }
     }
     i64 unused = (link->width - link->load) * passed;
     bool is_counted = unused < 0 || !link->in_step;
@@ -49,14 +53,15 @@ static bool ends_before(const Moving *a, const Moving *b) {
 }
 
 /* Who joins copies has to plan before the cycle ends. */
-void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far) {
+void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiting, bool is_far,
+               bool is_store) {
     advance(run, link);
     link->moving =
         room_for(run, link->moving, &link->room, larger(link->count + 1, 16), sizeof(Moving));
     if (run->failed) return;
     i128 ticks = (i128)nbytes * run->problem->port_units * TICKS;
     Moving copy = {link->virtual_time + (ticks + port - 1) / port, ++link->joined, load,
-                   link->narrow, waiting, is_far};
+                   link->narrow, link->by_stores, waiting, is_far, is_store};
     i64 place = link->count++;
     while (place && ends_before(&copy, &link->moving[(place - 1) / 2])) {
         link->moving[place] = link->moving[(place - 1) / 2];
@@ -64,6 +69,7 @@ void link_join(Run *run, Link *link, i64 nbytes, i64 port, i64 load, Load *waiti
     }
     link->moving[place] = copy;
     link->load += load;
+    link->stores += is_store ? load : 0;
     link->is_planned = false;
 }
 
@@ -95,12 +101,15 @@ void link_leave(Run *run, Link *link, i64 planned) {
         if (run->failed) break;
         left[count++] = take_first(link);
         link->load -= left[count - 1].loads;
+        link->stores -= left[count - 1].is_store ? left[count - 1].loads : 0;
     }
-    i64 narrow = link->narrow;
+    i64 narrow = link->narrow, by_stores = link->by_stores;
     link->is_planned = false;
     link_plan(run, link);
-    for (i64 i = 0; i < count; i++)
-        if (left[i].load)
-            memory_arrived(run, left[i].load, narrow - left[i].narrow_before, left[i].is_far);
+    for (i64 i = 0; i < count; i++) {
+        i64 blamed = (i64)((by_stores - left[i].by_stores_before) / BLAME_UNITS);
+        i64 cycles = narrow - left[i].narrow_before;
+        if (left[i].load) memory_arrived(run, left[i].load, cycles, blamed, left[i].is_far);
+    }
     give_back(left);
 }

@@ -62,7 +62,7 @@ static i64 speed(const Problem *problem, i64 nbytes, i128 cycles, i128 parts) {
 
 static void join(Run *run, Load *load, Link *link, i64 nbytes, i64 port, i64 weight, bool is_far) {
     load->under_way++;
-    link_join(run, link, nbytes, port, weight, load, is_far);
+    link_join(run, link, nbytes, port, weight, load, is_far, !load->step->is_read);
 }
 
 /* Ask the links for all bytes of a load, part of them far and part near. */
@@ -121,7 +121,7 @@ static void write_back(Run *run) {
     i64 width = run->gm_writes->width;
     /* On a bus for both, written bytes take longer than as many that are read. */
     i64 read_meanwhile = (i64)((i128)nbytes * width / run->problem->gm_write_width);
-    link_join(run, run->gm_writes, read_meanwhile, width, width, 0, true);
+    link_join(run, run->gm_writes, read_meanwhile, width, width, 0, true, false);
 }
 
 /* Serve all requests of a cycle together. */
@@ -151,29 +151,36 @@ void memory_serve(Run *run) {
 }
 
 /* All bytes are through one of the links, which was too narrow for some cycles. */
-void memory_arrived(Run *run, Load *load, i64 narrow, bool is_far) {
+void memory_arrived(Run *run, Load *load, i64 narrow, i64 by_stores, bool is_far) {
     const Problem *problem = run->problem;
     if (!load->step->is_read) {
         i64 nbytes = load->asked->nbytes;
         load->under_way = 0;
-        load->l2_narrow = narrow;
+        load->gm_narrow = narrow - by_stores;
+        load->l2_write_narrow = by_stores;
         lane_moved(run, load, problem->l2_write_latency, nbytes, nbytes, nbytes);
         return;
     }
     /* The latest is what they waited for; of several that end together, the narrowest, and of these
-     * global memory. */
+     * global memory, and least for stores. */
     bool later = run->now != load->latest ? run->now > load->latest
                  : narrow != load->latest_narrow ? narrow > load->latest_narrow
-                                                 : is_far && !load->latest_is_far;
+                 : is_far != load->latest_is_far ? is_far
+                                                 : by_stores < load->latest_by_stores;
     if (later) {
         load->latest = run->now;
         load->latest_narrow = narrow;
+        load->latest_by_stores = by_stores;
         load->latest_is_far = is_far;
     }
     if (--load->under_way) return;
     if (load->is_in_step) link_in_step(run, run->l2_writes, -1);
-    if (load->latest_is_far) load->gm_narrow = load->latest_narrow;
-    else load->l2_narrow = load->latest_narrow;
+    if (load->latest_is_far) {
+        load->gm_narrow = load->latest_narrow - load->latest_by_stores;
+        load->l2_write_narrow = load->latest_by_stores;
+    } else {
+        load->l2_read_narrow = load->latest_narrow;
+    }
     if (load->is_queued)
         load->gm_narrow = run->now - load->since;
     else if (load->is_turned)

@@ -6,7 +6,7 @@ import ctypes
 
 __all__ = ["FACTS", "Ask", "Asked", "Problem", "Report"]
 
-FACTS = 9
+FACTS = 10
 """Numbers that are told of each copy."""
 
 I64 = ctypes.c_int64

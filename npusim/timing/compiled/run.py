@@ -26,7 +26,7 @@ from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace, LazyLaneTrace
 
 __all__ = ["simulate"]
 
-READ = 6
+READ = 7
 """Which of them is the share of what was read from global memory."""
 FINISHED, STOPPED, OUT_OF_MEMORY = range(3)
 EVENTS_PER_REPORT = 100_000

@@ -5,6 +5,9 @@ the link, all are slowed by the same factor. One number is enough for that, the 
 the link: it advances by one a cycle at full speed, slower otherwise, and a copy is done when it has
 advanced by `bytes / port speed`.
 
+Of the cycles in which a link is too narrow, stores and other copies share the blame as they share
+the link: were either half as much, the link would be that much less in the way of both.
+
 Cores that do the same are simulated in step, one for all, where silicon has them some way apart:
 there some rest while others load, and the link moves on. So a link that has rested makes up for it:
 copies go at the speed of their ports until it has moved what it left, or as much as the cores are
@@ -24,10 +27,12 @@ import simpy
 
 from npusim.data.integers import ceil_div
 
-__all__ = ["PORT_UNITS", "Copy", "Link"]
+__all__ = ["PORT_UNITS", "Copy", "Link", "Narrow"]
 
 TICKS = 1 << 40
 """Resolution of virtual time: ticks a cycle."""
+BLAME_UNITS = 1 << 20
+"""Parts of a cycle in which the blame for one is divided: fine enough for a million of them."""
 SLACK = 1 << 20
 """About a millionth of a cycle. A copy this near its end is done: rounding of a speed such as one
 third must not move an end from one cycle to the next."""
@@ -44,6 +49,17 @@ class Copy(NamedTuple):
     """Speed of the port of one core, in PORT_UNITS."""
     load: int
     """Bandwidth that all these cores take at full speed, in PORT_UNITS."""
+    is_store: bool = False
+    """Whether it stores what the cores have, and does not bring in what they ask for."""
+
+
+class Narrow(NamedTuple):
+    """For how many cycles a link was too narrow to move a copy at the speed of its port."""
+
+    cycles: int
+    """In all."""
+    by_stores: int
+    """Of these, the share of the stores that used it, of their copy's own kind or not."""
 
 
 class Link:
@@ -66,14 +82,17 @@ class Link:
         self._load = 0
         self._narrow = 0
         """Cycles in which the link was too narrow for its copies."""
-        self._waiting: list[tuple[int, int, Copy, Callable[[int], None], int]] = []
+        self._stores = 0
+        """What stores take of the load."""
+        self._by_stores = 0
+        """Their share of the narrow cycles, in BLAME_UNITS."""
+        self._waiting: list[tuple[int, int, Copy, Callable[[Narrow], None], tuple[int, int]]] = []
         self._count = 0
         self._plan_number = 0
         self._is_planned = True
 
-    def join(self, copy: Copy, done: Callable[[int], None]) -> None:
-        """Move the bytes of *copy*; then call *done* with the cycles in which the link was too
-        narrow to move them at the speed of its port.
+    def join(self, copy: Copy, done: Callable[[Narrow], None]) -> None:
+        """Move the bytes of *copy*; then call *done* with for how long the link was too narrow.
 
         Who joins copies has to :meth:`plan` before the cycle ends.
         """
@@ -81,10 +100,10 @@ class Link:
         needs = ceil_div(copy.nbytes * PORT_UNITS * TICKS, copy.port)
         # Copies that end together leave in the order in which they joined.
         self._count += 1
-        heapq.heappush(
-            self._waiting, (self._virtual + needs, self._count, copy, done, self._narrow)
-        )
+        before = self._narrow, self._by_stores
+        heapq.heappush(self._waiting, (self._virtual + needs, self._count, copy, done, before))
         self._load += copy.load
+        self._stores += copy.load if copy.is_store else 0
         self._is_planned = False
 
     def begin_in_step(self) -> None:
@@ -99,6 +118,7 @@ class Link:
 
     def _remove(self, copy: Copy) -> None:
         self._load -= copy.load
+        self._stores -= copy.load if copy.is_store else 0
 
     def _speed(self) -> int:
         if self._rested > 0:
@@ -113,6 +133,7 @@ class Link:
             self._virtual += speed * passed
             if speed < TICKS:
                 self._narrow += passed
+                self._by_stores += passed * self._stores * BLAME_UNITS // self._load
         unused = (self.width - self._load) * passed
         is_counted = unused < 0 or not self._in_step
         if is_counted and (unused > 0 or self._rested > 0):
@@ -144,7 +165,8 @@ class Link:
         while self._waiting and self._waiting[0][0] - SLACK <= self._virtual:
             _, _, copy, done, before = heapq.heappop(self._waiting)
             self._remove(copy)
-            left.append((done, self._narrow - before))
+            blamed = (self._by_stores - before[1]) // BLAME_UNITS
+            left.append((done, Narrow(self._narrow - before[0], blamed)))
         self._is_planned = False
         self.plan()
         for done, narrow in left:

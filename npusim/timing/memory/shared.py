@@ -23,7 +23,7 @@ from npusim.timing.memory.l2 import (
     line_count,
     run_starts,
 )
-from npusim.timing.memory.link import PORT_UNITS, Copy, Link
+from npusim.timing.memory.link import PORT_UNITS, Copy, Link, Narrow
 from npusim.trace.copies import COUNT_UNITS
 
 __all__ = ["Answer", "Moved", "Request", "SharedMemory"]
@@ -45,8 +45,10 @@ class Moved(NamedTuple):
     """Of them, those that were stored."""
     gm_narrow: int
     """Cycles in which the link of global memory was too narrow for the ports that used it."""
-    l2_narrow: int
-    """The same of the link of the L2."""
+    l2_read_narrow: int
+    """The same of the link of the L2 for reads."""
+    l2_write_narrow: int
+    """The same of stores, which share their link of the L2 with lines that come in."""
     turning: int
     """Cycles in which the rows that it turns came more slowly than the port takes their bytes."""
 
@@ -230,10 +232,11 @@ class SharedMemory:
         nbytes = request.nbytes
         latency = self.latency["l2", False]
 
-        def stored(narrow: int) -> None:
-            done(Moved(latency, nbytes, nbytes, nbytes, 0, narrow, 0))
+        def stored(narrow: Narrow) -> None:
+            by_loads = narrow.cycles - narrow.by_stores
+            done(Moved(latency, nbytes, nbytes, nbytes, by_loads, 0, narrow.by_stores, 0))
 
-        copy = Copy(nbytes, request.l2_port, request.l2_port * cores)
+        copy = Copy(nbytes, request.l2_port, request.l2_port * cores, is_store=True)
         self.links["l2", False].join(copy, stored)
 
     def _write_back(self) -> None:
@@ -294,7 +297,8 @@ class _Load:
     __slots__ = (
         *("_answers", "_done", "_far_bytes", "_found", "_is_in_step", "_is_queued", "_latest"),
         "_memory",
-        *("_request", "_since", "_under_way", "_is_turned", "gm_narrow", "l2_narrow", "turning"),
+        *("_request", "_since", "_under_way", "_is_turned"),
+        *("gm_narrow", "l2_read_narrow", "l2_write_narrow", "turning"),
     )
 
     def __init__(
@@ -312,16 +316,16 @@ class _Load:
         self._far_bytes = request.nbytes * self._found.misses // lines
         self._under_way = 0
         """Links that are not through yet."""
-        self._latest = -1, 0, False
-        """When the latest link was through, for how long it was too narrow, and whether it is that
-        of global memory."""
+        self._latest = -1, 0, False, 0
+        """When the latest link was through, for how long it was too narrow, whether what comes from
+        global memory waited for it, and for how long it did for stores, below 0."""
         self._is_queued = False
         """Whether it is slowed by others that ask for the same lines."""
         self._is_in_step = any(answer.is_in_step for answer, _ in answers)
         """Whether some of its cores wait together with others."""
         self._is_turned = False
         """Whether its rows take longer than their bytes at the core's ports."""
-        self.gm_narrow = self.l2_narrow = self.turning = 0
+        self.gm_narrow = self.l2_read_narrow = self.l2_write_narrow = self.turning = 0
 
     def begin(self) -> None:
         """Ask for all bytes."""
@@ -370,32 +374,32 @@ class _Load:
         self._under_way += 1
         self._memory.links[memory, is_read].join(copy, lambda narrow: self._arrived(narrow, is_far))
 
-    def _arrived(self, narrow: int, is_far: bool) -> None:
+    def _arrived(self, narrow: Narrow, is_far: bool) -> None:
         """All bytes are through one of the links, which was too narrow for some cycles."""
         now = int(self._memory.env.now)
         # The latest is what they waited for; of several that end together, the narrowest, and of
-        # these global memory.
-        self._latest = max(self._latest, (now, narrow, is_far))
+        # these global memory, and least for stores.
+        self._latest = max(self._latest, (now, narrow.cycles, is_far, -narrow.by_stores))
         self._under_way -= 1
         if self._under_way:
             return
         if self._is_in_step:
             self._memory.links["l2", False].end_in_step()
-        _, narrow, is_far = self._latest
+        _, cycles, is_far, not_for_stores = self._latest
         if is_far:
-            self.gm_narrow = narrow
+            self.gm_narrow, self.l2_write_narrow = cycles + not_for_stores, -not_for_stores
         else:
-            self.l2_narrow = narrow
+            self.l2_read_narrow = cycles
         if self._is_queued:
             # Whoever waits for others to be answered waits for the memory.
             self.gm_narrow = now - self._since
         elif self._is_turned:
-            self.turning = now - self._since - narrow
+            self.turning = now - self._since - cycles
         request = self._request
         latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
         through = request.nbytes if request.is_cached else 0
         hit = request.nbytes - self._far_bytes
-        held_up = self.gm_narrow, self.l2_narrow, self.turning
+        held_up = self.gm_narrow, self.l2_read_narrow, self.l2_write_narrow, self.turning
         self._done(Moved(latency, through, hit, 0, *held_up))
 
 

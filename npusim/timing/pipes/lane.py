@@ -385,8 +385,9 @@ class Lane:
         free = max(copying.start + copying.hold_cycles, now)
         end = max(free, now + moved.latency)
         # Its number on the pipe, then as in `CopyTimes`.
-        facts = moved.gm_narrow, moved.l2_narrow, moved.turning
-        self._copied[pipe] += (len(self._times[pipe][0]), copying.asked, now, *facts)
+        self._copied[pipe] += (len(self._times[pipe][0]), copying.asked, now)
+        self._copied[pipe] += (moved.gm_narrow, moved.l2_read_narrow, moved.l2_write_narrow)
+        self._copied[pipe].append(moved.turning)
         for times, time in zip(self._times[pipe], (copying.start, free, end), strict=True):
             times.append(time)
         self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
@@ -399,7 +400,7 @@ class Lane:
         event.callbacks.append(lambda _: action())
 
 
-FACTS = 7
+FACTS = 8
 
 
 def _copy_times(
@@ -418,6 +419,7 @@ def copy_times(table: NDArray[np.int64]) -> CopyTimes:
     """What held up the copies of a lane, `(copies, FACTS)`, in any order: the number of each, then
     as in `CopyTimes`.
     """
-    index, asked, moved, gm_narrow, l2_narrow, turning, read = table[table[:, 0].argsort()].T
-    times = index, asked, moved, gm_narrow, l2_narrow, turning
+    index, asked, moved, *held_up, read = table[table[:, 0].argsort()].T
+    gm_narrow, l2_read_narrow, l2_write_narrow, turning = held_up
+    times = index, asked, moved, gm_narrow, l2_read_narrow, l2_write_narrow, turning
     return CopyTimes(*times, read / COUNT_UNITS)
