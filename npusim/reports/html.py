@@ -76,7 +76,7 @@ def report(
     sections |= {
         "numbers": facts(runs),
         "timeline": columns(names, _timelines(runs, names, level, hear), wide=True),
-        "roofline": roofline_chart.section(runs, [head.who for head in names if head.who]),
+        "roofline": roofline_chart.section(runs, _whose(runs, names)),
         "pictures": _pictures(runs, names, hear),
         "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
@@ -96,6 +96,11 @@ def glimpse(line: str, run: Timed | None) -> str:
         return text
     shown = (timeline.PICTURE, bounds.PICTURE)
     return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
+
+
+def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
+    """What a chart calls each of *runs*: what tells it from the others, or what it is."""
+    return [head.who or named(run) for run, head in zip(runs, names, strict=True)]
 
 
 # ---- timelines ----
