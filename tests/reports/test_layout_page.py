@@ -244,6 +244,7 @@ def test_the_page_answers_as_in_a_browser() -> None:
         f"el('next').hear('click'); {costs}",
         "el('wrong-intro').textContent",
         "point('wrong-map', 1, 0); el('wrong-told').textContent",
+        "el('wrong-map').hear('keydown', {key: 'ArrowRight'}); el('wrong-told').textContent",
         "el('dtype').value = 'int4'; el('columns').value = '5'; el('choice').hear('input');"
         " [el('error').textContent, el('next').disabled]",
         "el('rows').value = '0'; el('choice').hear('input'); el('error').textContent",
@@ -251,7 +252,7 @@ def test_the_page_answers_as_in_a_browser() -> None:
         " el('error').textContent",
         scripts=SCRIPTS,
     )
-    first, left, right, padding, down, table, intro, wrong, odd, none, sums = answers
+    first, left, right, padding, down, table, intro, wrong, beside, odd, none, sums = answers
     assert first == (
         "(0, 0)   ND: element 0, byte 0   |   FRACTAL_NZ: element 0, byte 0, fractal 0"
     )
@@ -275,6 +276,7 @@ def test_the_page_answers_as_in_a_browser() -> None:
         f"the ones it wants."
     )
     assert wrong == f"(1, 0) is wanted, and ({found[40] // 40}, {found[40] % 40}) is there"
+    assert beside == f"(1, 1) is wanted, and ({found[41] // 40}, {found[41] % 40}) is there"
     assert odd == ["", True]
     assert none == "rows must be a whole number from 1 to 128"
     assert sums == "L0C holds float32, int32, not int4"

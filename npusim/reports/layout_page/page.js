@@ -176,6 +176,7 @@ function show_wrong() {
     fill_cell(pen, canvas.cell, at, color, colors.ink, canvas.has_text ? name(got) : "");
   });
   canvas.found = found;
+  canvas.told = null;
   el("wrong-told").textContent = "";
   show_sums(found, left.columns);
 }
@@ -191,14 +192,25 @@ function show_sums(found, columns) {
   ]);
 }
 
-function point_at_wrong(event) {
+function tell_wrong(row, column) {
   const canvas = el("wrong-map"), { rows, columns } = state.now.left;
-  const [row, column] = hit(canvas, event);
   if (row < 0 || column < 0 || row >= rows || column >= columns) return;
+  canvas.told = [row, column];
   const got = canvas.found[row * columns + column];
   const what = got === -2 ? "what lies beyond the tensor" : got === -1 ? "padding"
     : `(${Math.floor(got / columns)}, ${got % columns})`;
   el("wrong-told").textContent = `(${row}, ${column}) is wanted, and ${what} is there`;
+}
+
+function listen_to_wrong(canvas) {
+  canvas.addEventListener("pointermove", (event) => tell_wrong(...hit(canvas, event)));
+  canvas.addEventListener("keydown", (event) => {
+    const arrow = ARROWS[event.key];
+    if (!arrow) return;
+    event.preventDefault();
+    const [row, column] = canvas.told ?? [-arrow[0], -arrow[1]];
+    tell_wrong(row + arrow[0], column + arrow[1]);
+  });
 }
 
 // ---- begin ----
@@ -220,7 +232,7 @@ function begin() {
     listen_to_side(el(`${side}-map`));
   }
   state.stepper = stepper("", () => state.now.left.rows, show_burst);
-  el("wrong-map").addEventListener("pointermove", point_at_wrong);
+  listen_to_wrong(el("wrong-map"));
   begin_mmad();
   const draw = () => { if (state.now) show_all(); show_mmad(); };
   window.addEventListener("resize", draw);
