@@ -67,6 +67,5 @@ OPERATOR = Operator(
     build=build,
     reference=reference,
     seen_by_kernel=("group_list",),
-    flags_may_stay_up=True,
     torch=(TORCH,),
 )
