@@ -13,7 +13,7 @@ from rich.text import Text
 
 from npusim import devices
 from npusim.cli.call import UsageError
-from npusim.cli.commands.layout import Format
+from npusim.cli.commands.formats import MapFormat
 from npusim.cli.grids import FORMATS, described, facts
 from npusim.cli.screen import json_text, show
 from npusim.data.dtypes import dtype_named
@@ -28,7 +28,7 @@ __all__ = ["show_layout"]
 
 
 PICTURES = ("svg", "png")
-FORMAT_NAMES = tuple(form.value for form in Format)
+FORMAT_NAMES = tuple(form.value for form in MapFormat)
 ENDINGS = {"txt": "text", "htm": "html"}
 INCHES = (6.0, 24.0)
 """Smallest and largest width and height of a picture."""
@@ -39,7 +39,7 @@ def show_layout(
     index: str | None,
     offset: str | None,
     device: str,
-    form: Format | None,
+    form: MapFormat | None,
     html: bool,
     output: Path | None,
     force: bool,
@@ -66,7 +66,7 @@ def show_layout(
     show(f"wrote {output}")
 
 
-def _format(form: Format | None, html: bool, as_json: bool, output: Path | None) -> str:
+def _format(form: MapFormat | None, html: bool, as_json: bool, output: Path | None) -> str:
     named = {form.value} if form is not None else set()
     named |= {"html"} if html else set()
     named |= {"json"} if as_json else set()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from npusim.check.rules import Place, RuleError, check
 from npusim.chip import Progress
 from npusim.cli.call import UsageError
-from npusim.cli.commands.report import Format
+from npusim.cli.commands.formats import PageFormat
 from npusim.cli.models import are_models, write_page
 from npusim.cli.progress import shown
 from npusim.cli.screen import show
@@ -35,24 +35,24 @@ __all__ = ["write_report"]
 def write_report(
     paths: Sequence[Path],
     output: Path | None,
-    kind: Format,
+    kind: PageFormat,
     force: bool,
     level: Level | None,
     advice: bool | None,
 ) -> None:
     """Write a report of the run in each of *paths*."""
-    if level is not None and kind != Format.HTML:
+    if level is not None and kind != PageFormat.HTML:
         raise UsageError(
             f"report: --level {level} must come with a page, whose timelines it is for; "
             f"leave --format {kind} out"
         )
-    if advice and kind != Format.HTML:
+    if advice and kind != PageFormat.HTML:
         raise UsageError(
             f"report: --advice must come with a page, which it is for; leave --format {kind} out"
         )
     if are_models(paths, "report"):
-        if kind != Format.HTML or level is not None or advice:
-            words = f"--format {kind}" if kind != Format.HTML else f"--level {level}"
+        if kind != PageFormat.HTML or level is not None or advice:
+            words = f"--format {kind}" if kind != PageFormat.HTML else f"--level {level}"
             words = "--advice" if advice else words
             raise UsageError(
                 f"report: the report of a model must be a page that shows all, not {words}; "
@@ -60,9 +60,11 @@ def write_report(
             )
         write_page(paths, output or Path("report.html"), force)
         return
-    target = output or Path(f"report.{kind}" if kind in (Format.HTML, Format.PDF) else "pictures")
+    target = output or Path(
+        f"report.{kind}" if kind in (PageFormat.HTML, PageFormat.PDF) else "pictures"
+    )
     earlier = folders.Kind("report", _mark(target, kind), _pictures)
-    if kind in (Format.PNG, Format.SVG):
+    if kind in (PageFormat.PNG, PageFormat.SVG):
         folders.check(target, force, earlier)
     else:
         check_place(target, force, "report")
@@ -71,11 +73,11 @@ def write_report(
         for number, path in enumerate(paths):
             progress("reading", number / len(paths))
             runs.append(_timed(path))
-        if kind == Format.HTML:
+        if kind == PageFormat.HTML:
             fill = partial(_write_page, runs, level, advice, progress)
             write(target, fill, "report", force=force)
             written = str(target)
-        elif kind == Format.PDF:
+        elif kind == PageFormat.PDF:
             write(target, partial(_write_pages, runs, progress), "report", force=force)
             written = str(target)
         else:
@@ -86,7 +88,7 @@ def write_report(
     show(f"wrote {written}")
 
 
-def _mark(target: Path, kind: Format) -> str:
+def _mark(target: Path, kind: PageFormat) -> str:
     """The picture by which an earlier report in *target* is known, of one run or of several."""
     names = (f"timeline{ending}" for ending in _endings(2))
     return next((name for name in names if lexists(target / name)), f"timeline.{kind}")
@@ -104,7 +106,7 @@ def _pictures(where: Path) -> frozenset[str]:
 def _endings(runs: int) -> list[str]:
     """How names of pictures end, of one run and of so many."""
     suffixes = ["", *(_suffix(runs, number) for number in range(runs) if runs > 1)]
-    return [f"{suffix}.{kind}" for suffix in suffixes for kind in (Format.PNG, Format.SVG)]
+    return [f"{suffix}.{kind}" for suffix in suffixes for kind in (PageFormat.PNG, PageFormat.SVG)]
 
 
 def _timed(path: Path) -> Record:
@@ -154,7 +156,9 @@ def _write_pages(runs: list[Record], progress: Progress, path: Path) -> None:
             pages.savefig(figure)
 
 
-def _write_pictures(runs: list[Record], kind: Format, progress: Progress, new: Path) -> list[str]:
+def _write_pictures(
+    runs: list[Record], kind: PageFormat, progress: Progress, new: Path
+) -> list[str]:
     names = []
     for number, picture, figure in _figures(runs, progress):
         names.append(f"{picture.name}{_suffix(len(runs), number)}.{kind}")

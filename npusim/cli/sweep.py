@@ -18,7 +18,7 @@ import npusim
 from npusim.chip import Progress
 from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError, arguments, parameters, settings
-from npusim.cli.commands.sweep import Format
+from npusim.cli.commands.formats import RowFormat
 from npusim.cli.operators import is_tensor
 from npusim.cli.progress import shown as shown_progress
 from npusim.cli.run import l2_state
@@ -50,7 +50,7 @@ def sweep_operator(
     settings: list[str],
     output: Path | None,
     force: bool,
-    form: Format,
+    form: RowFormat,
     dask: str | None,
     l2: str,
     **options: Any,
@@ -84,7 +84,7 @@ def sweep_operator(
         written = folders.write(lambda new: _fill(new, found), output, KIND, force=force)
         remove(partial)
     _show(found, form)
-    if output is not None and form is Format.TEXT:
+    if output is not None and form is RowFormat.TEXT:
         show(f"\nwrote {', '.join(written)} to {output}")
     _tell_bad(found)
 
@@ -220,13 +220,13 @@ def _json(found: Sweep) -> str:
 # ---- what is printed ----
 
 
-def _show(found: Sweep, form: Format) -> None:
+def _show(found: Sweep, form: RowFormat) -> None:
     match form:
-        case Format.CSV:
+        case RowFormat.CSV:
             typer.echo(found.to_csv(), nl=False)
-        case Format.JSON:
+        case RowFormat.JSON:
             typer.echo(_json(found))
-        case Format.TEXT:
+        case RowFormat.TEXT:
             show(Group(_rows(found), *_crossings(found)))
 
 

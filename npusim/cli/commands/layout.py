@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Format", "show_layout"]
+from npusim.cli.commands.formats import MapFormat
 
-
-class Format(StrEnum):
-    """How a map is written."""
-
-    TEXT = "text"
-    CSV = "csv"
-    MD = "md"
-    JSON = "json"
-    SVG = "svg"
-    PNG = "png"
-    HTML = "html"
+__all__ = ["show_layout"]
 
 
 Words = Annotated[
@@ -43,7 +32,7 @@ Device = Annotated[
     str, typer.Option("--device", "-d", help="Whose banks and copies: a chip's name or a file.")
 ]
 FormatOption = Annotated[
-    Format | None,
+    MapFormat | None,
     typer.Option("--format", "-f", help="How to write the map; by the ending of -o, else text."),
 ]
 Html = Annotated[

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from npusim.cli.commands.formats import PageFormat
 from npusim.cli.commands.level import LevelOption
 
-__all__ = ["Format", "write_report"]
-
-
-class Format(StrEnum):
-    """What to write."""
-
-    HTML = "html"
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
+__all__ = ["write_report"]
 
 
 Runs = Annotated[
@@ -40,7 +31,7 @@ Output = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    Format, typer.Option("--format", "-f", help="A page, or its pictures alone.")
+    PageFormat, typer.Option("--format", "-f", help="A page, or its pictures alone.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
 
@@ -58,7 +49,7 @@ Advice = Annotated[
 def write_report(
     runs: Runs,
     output: Output = None,
-    kind: FormatOption = Format.HTML,
+    kind: FormatOption = PageFormat.HTML,
     force: Force = False,
     level: LevelOption = None,
     advice: Advice = None,

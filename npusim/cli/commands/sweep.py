@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from npusim.cli.commands import completion
+from npusim.cli.commands.formats import RowFormat
 from npusim.cli.commands.run import (
     Attributes,
     CacheOption,
@@ -22,15 +22,7 @@ from npusim.cli.commands.run import (
     Settings,
 )
 
-__all__ = ["Format", "sweep_operator"]
-
-
-class Format(StrEnum):
-    """How the rows are printed."""
-
-    TEXT = "text"
-    CSV = "csv"
-    JSON = "json"
+__all__ = ["sweep_operator"]
 
 
 Words = Annotated[
@@ -70,7 +62,7 @@ Output = Annotated[
         "and the same command goes on from there.",
     ),
 ]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the rows.")]
+FormatOption = Annotated[RowFormat, typer.Option("--format", "-f", help="How to print the rows.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -97,7 +89,7 @@ def sweep_operator(
     setting: Settings = None,
     output: Output = None,
     force: Force = False,
-    form: FormatOption = Format.TEXT,
+    form: FormatOption = RowFormat.TEXT,
     as_json: Json = False,
     l2: L2Option = "cold",
     icache: ICacheOption = None,
@@ -120,7 +112,7 @@ def sweep_operator(
         settings=setting or [],
         output=output,
         force=force,
-        form=Format.JSON if as_json else form,
+        form=RowFormat.JSON if as_json else form,
         dask=dask,
         l2=l2,
         icache=icache,
