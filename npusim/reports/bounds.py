@@ -33,7 +33,10 @@ from npusim.trace import ORDERING, LaneTrace, Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["PICTURE", "Row", "bounds", "finding", "rows"]
+__all__ = ["MIN_SHARE", "PICTURE", "Row", "bounds", "finding", "rows"]
+
+MIN_SHARE = 0.05
+"""Of the time: what takes less is not told beside what takes most."""
 
 Cause = Literal[
     "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "hand out", "over"
@@ -146,9 +149,6 @@ def finding(subject: Subject) -> str:
         sentence += f"; next {others[0].words}, {style.percent(others[0].share)}"
     words = verdict(subject)
     return f"{sentence} (in msopprof's words: {words})" if words else sentence
-
-
-MIN_SHARE = 0.05
 
 
 def _where(bound: Bound, trace: Trace) -> str:

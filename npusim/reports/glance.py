@@ -8,6 +8,7 @@ from html import escape
 
 from npusim.reports import costs
 from npusim.reports.apart import Head, letters, listed
+from npusim.reports.bounds import MIN_SHARE
 from npusim.reports.causes import causes
 from npusim.reports.style import percent, span_named
 from npusim.reports.subject import Timed
@@ -30,8 +31,6 @@ MANY = 2.0
 MANY_WHOLE = 10.0
 CLOSE_PERCENT = 10.0
 """Below it, a tenth of a percent is told."""
-NEXT_SHARE = 0.05
-"""Of a cause that is told after the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def finding(runs: Sequence[Timed]) -> str:
 def _bound(run: Timed) -> str:
     first, *others = causes(run)
     told = f"bound by {first.words}, {percent(first.share)}"
-    if others and others[0].share >= NEXT_SHARE:
+    if others and others[0].share >= MIN_SHARE:
         told += f"; next {others[0].words}, {percent(others[0].share)}"
     return told
 

@@ -8,10 +8,10 @@ from typing import Any
 from npusim import ops
 from npusim.data.tensor import TensorSpec
 from npusim.reports import style
+from npusim.reports.bounds import MIN_SHARE
 from npusim.reports.causes import causes
 from npusim.reports.finish import finishes
 from npusim.run.advice.change import Change, resized
-from npusim.run.advice.what_if import MIN_SHARE
 from npusim.run.again import Call
 from npusim.run.result import Run
 

@@ -15,7 +15,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import WaitFlag
 from npusim.kernel.program import Declared, Program, QueueName
 from npusim.reports import bounds, style
-from npusim.run.advice.what_if import MIN_SHARE, MOST, WhatIf
+from npusim.run.advice.what_if import MOST, WhatIf
 from npusim.run.result import Run
 from npusim.trace import ORDERING, Trace
 
@@ -26,7 +26,9 @@ def slots(run: Run) -> Iterator[WhatIf]:
     """A slot more in the queues for whose room a pipe waits, for those that wait longest."""
     assert run.trace is not None
     lanes = {lane.kind: lane for lane in run.trace.slowest_of_kinds}
-    waits = [row for row in bounds.rows(run) if row.cause == "flag" and row.share >= MIN_SHARE]
+    waits = [
+        row for row in bounds.rows(run) if row.cause == "flag" and row.share >= bounds.MIN_SHARE
+    ]
     tried: list[tuple[QueueName, ...]] = []
     for row in sorted(waits, key=lambda row: -row.share):
         src, _, carried = row.reason.partition(": ")

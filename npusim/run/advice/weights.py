@@ -11,10 +11,10 @@ from npusim import ops
 from npusim.data.integers import align_up
 from npusim.data.tensor import LAYOUTS, TensorSpec
 from npusim.reports import style
+from npusim.reports.bounds import MIN_SHARE
 from npusim.reports.causes import causes
 from npusim.reports.path import path_of
 from npusim.run.advice.change import Change, resized
-from npusim.run.advice.what_if import MIN_SHARE
 from npusim.run.again import Call
 from npusim.run.result import Run
 

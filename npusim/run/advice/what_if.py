@@ -14,15 +14,13 @@ from npusim.reports import bounds, style
 from npusim.reports.causes import CAUSES, Bound, Known, causes
 from npusim.run.result import Run
 
-__all__ = ["MIN_SHARE", "MOST", "TIMES", "WhatIf", "faster", "what_ifs"]
+__all__ = ["MOST", "TIMES", "WhatIf", "faster", "what_ifs"]
 
 TIMES = 2
 """How many times as fast what bounds the run is tried."""
 SUPPOSED = "on a chip where that is twice as fast"
 MOST = 2
 """How many causes, and how many queues, are tried."""
-MIN_SHARE = 0.05
-"""Of the time: what is less is not told of."""
 SEVERAL: tuple[Known, ...] = ("buffers", "flags", "cross-core flags", "launch")
 """Causes whose words are several things."""
 GROWS = ("_per_s", "bytes_per_cycle", "repeat_bytes")
@@ -43,7 +41,7 @@ class WhatIf:
 
 def what_ifs(run: Run) -> Iterator[WhatIf]:
     """For each of the causes that take most of the time of *run*."""
-    told = [each for each in causes(run) if each.numbers and each.share >= MIN_SHARE][:MOST]
+    told = [each for each in causes(run) if each.numbers and each.share >= bounds.MIN_SHARE][:MOST]
     for bound in told:
         share = style.percent(bound.share)
         take = "take" if bound.cause in SEVERAL else "takes"
@@ -61,7 +59,7 @@ def _waits(run: Run, bound: Bound) -> str:
     for row in sorted(bounds.rows(run), key=lambda row: -row.share):
         src, _, carried = row.reason.partition(": ")
         if row.cause == "flag" and (row.kind, src) in places and carried.startswith("room"):
-            if row.share < MIN_SHARE:
+            if row.share < bounds.MIN_SHARE:
                 return ""
             return f"; {row.pipe} waits for {carried} {style.percent(row.share)} of the cores' time"
     return ""
