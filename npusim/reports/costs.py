@@ -161,8 +161,9 @@ def _whole_us(own: list[Row]) -> float:
 def _finding(largest: Row) -> str:
     """What the largest part is, as a title begins."""
     share = style.percent(largest.share)
-    named = largest.part in ("work", "waits")
-    return f"{largest.label} {share}" if named else f"{largest.label} takes {share}"
+    if largest.part in ("work", "waits"):
+        return f"{largest.label} {share}"
+    return f"{largest.label} {'take' if largest.part == EARLIER else 'takes'} {share}"
 
 
 def _draw(ax: Axes, row: Row, left: float, y: float, longest: float) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from played import Played, at_1_mhz, lane, trace
 from tiny import tiny_spec
 
-from npusim import reports
+from npusim import TensorSpec, reports, run
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.isa import (
     Axpy,
@@ -292,6 +292,18 @@ def test_costs_are_drawn_beside_each_other(ax: Axes) -> None:
     assert len(ax.get_yticks()) == 2
     widths = [patch.get_width() for patch in ax.patches][6:10]  # type: ignore[attr-defined]
     assert widths == pytest.approx([10 - 0.25, 20, 10, 0])
+
+
+def test_costs_begin_with_the_kernels_launched_before(ax: Axes) -> None:
+    x1, x2 = TensorSpec((16, 512), "int8"), TensorSpec((512, 256), "int8")
+    scale = TensorSpec((256,), "float32")
+    call = run("npu_quant_matmul", x1, x2, scale, output_dtype="float16", device="Atlas A2")
+    (launch,), first = call.earlier, costs.rows(call)[0]
+    costs.costs(call, ax=ax)
+
+    assert (first.part, first.us) == ("launches before", launch.time_us)
+    words = f"launches before take {100 * first.share:.0f} % of {call.time_us:.1f} us"
+    assert ax.get_title(loc="left").endswith(f" on ascend910b2: {words}")
 
 
 def test_a_pipe_that_starves_waits_and_does_not_work(ax: Axes) -> None:
