@@ -360,7 +360,7 @@ def test_what_a_kernel_leaves_out_of_its_output_shows(is_added: bool) -> None:
     def half(spec: DeviceSpec, x: TensorSpec) -> Kernel:
         write = Builder("half", spec.cores["aiv"], spec.sync)
         here = write.claim("ub", 64).of(FLOAT16, 32)
-        write.load(here, Global("x", 0, 64))
+        write.data_copy(here, Global("x", 0, 64))
         write.sync("mte2", "mte3")
         write.emit(Store(Global("z", 0, 64), here, atomic=FLOAT16 if is_added else None))
         block = Block(0, "aiv", write.build(), {name: Binding(name) for name in "xz"})
