@@ -241,7 +241,7 @@ class Operator:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def check(self, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
+    def check(self, /, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
         """Hold a call against the contract of the product line of *spec*; raises OpError."""
         return self.checked(Contract(self.name, spec, arguments=self._bound(args, kwargs)))
 
@@ -255,6 +255,7 @@ class Operator:
 
     def reference(
         self,
+        /,
         *args: Any,
         spec: DeviceSpec | None = None,
         cube_order: str = "k16",

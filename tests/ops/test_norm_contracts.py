@@ -57,7 +57,7 @@ NORM_ROWS = [
     Row({"gamma": ones(64, dtype=F32)},
         "gamma must be float16 with x of float16 on {series}, not float32; convert it", {}, OLD),
     Row({"gamma": ones(64, dtype=BF16)},
-        "gamma must be float16 or float32 on {series}, not bfloat16; convert it",
+        "gamma must be float16 or float32 with x of float16 on {series}, not bfloat16; convert it",
         {"gamma": ones(64, dtype=F32)}, NEW),
     Row({"x": ones(3, 64, dtype=F32)},
         "gamma must be float32 with x of float32 on {series}, not float16; convert it",
