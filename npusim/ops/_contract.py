@@ -411,7 +411,7 @@ class Contract:
         values = values_of(narrowing.left, name)
         if values is None or not narrowing.left:
             return value
-        if not any(value == each and type(value) is type(each) for each in values):
+        if not any(type(value) is type(each) and value == each for each in values):
             words = listed(tuple(map(str, values)))
             when = self._narrowed(values_of, name)
             remedy = "choose one of these" if len(values) > 1 else f"pass {values[0]!r}"
