@@ -99,7 +99,7 @@ def _known_kind(kind: str) -> str:
     return kind
 
 
-def _together(aliases: Any) -> Any:
+def _together(aliases: object) -> Any:
     """The names of a file's groups of aliases, each of which has a source, in one row."""
     if not isinstance(aliases, dict):
         return aliases
