@@ -49,7 +49,7 @@ class Doubled:
 
     def load_ahead(self, x: GmView) -> None:
         slot = self.loaded.alloc()
-        self.builder.load(slot.of(FLOAT32, x.columns), x.operand)
+        self.builder.data_copy(slot.of(FLOAT32, x.columns), x.operand)
         self.loaded.enque(slot)
 
     def stored(self, y: GmView) -> None:
