@@ -17,7 +17,7 @@ def add(spec: DeviceSpec, x: TensorSpec, y: TensorSpec, tile: int = 4096, depth:
         offset, nbytes = x.element.nbytes(start), x.element.nbytes(count)
         for name, queue in (("x", xs), ("y", ys)):  # mte2: copy in
             slot = queue.alloc()
-            builder.load(slot.of(x.element, count), Global(name, offset, nbytes))
+            builder.data_copy(slot.of(x.element, count), Global(name, offset, nbytes))
             queue.enque(slot)
         a, b, c = xs.deque(), ys.deque(), zs.alloc()  # vector: compute
         builder.emit(Binary("add", *(slot.of(x.element, count) for slot in (c, a, b))))
@@ -25,7 +25,7 @@ def add(spec: DeviceSpec, x: TensorSpec, y: TensorSpec, tile: int = 4096, depth:
         ys.free(b)
         zs.enque(c)
         c = zs.deque()  # mte3: copy out
-        builder.store(Global("z", offset, nbytes), c.of(x.element, count))
+        builder.data_copy(Global("z", offset, nbytes), c.of(x.element, count))
         zs.free(c)
     block = Block(0, kind, builder.build(), {name: Binding(name) for name in ("x", "y", "z")})
     return Kernel("add", (block,), {"x": x, "y": y}, {"z": x})

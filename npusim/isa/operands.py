@@ -96,6 +96,16 @@ class Local:
         offset = self.offset_bytes + self.dtype.nbytes(start)
         return Local(self.buffer, offset, self.dtype, count)
 
+    def __getitem__(self, where: slice) -> Local:
+        """Elements [start, stop); raises ValueError beyond the range, or with a step."""
+        if where.step is not None:
+            raise ValueError(
+                f"isa.Local: a slice must have no step, not {where.step}; take it out, and give "
+                f"the operand strides"
+            )
+        start = where.start or 0
+        return self.at(start, (self.count if where.stop is None else where.stop) - start)
+
     def as_dtype(self, dtype: DType, count: int | None = None) -> Local:
         """The same bytes read as another type."""
         fits = self.nbytes * 8 // dtype.bits

@@ -26,10 +26,13 @@ __all__ = [
     "CompareScalar",
     "Copy",
     "Duplicate",
+    "ExtremeOp",
     "Fold",
+    "FoldOp",
     "Gather",
     "MulAddDst",
     "Reduce",
+    "ReduceOp",
     "Select",
     "Transpose",
     "Unary",
@@ -40,6 +43,9 @@ __all__ = [
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 BitwiseOp = Literal["and", "or"]
 CompareOp = Literal["lt", "gt", "eq", "le", "ge", "ne"]
+ExtremeOp = Literal["min", "max"]
+FoldOp = Literal["add", "min", "max"]
+ReduceOp = Literal["sum", "min", "max"]
 UnaryOp = Literal["abs", "relu", "not", "exp", "ln", "sqrt", "rsqrt", "reciprocal"]
 
 
@@ -142,7 +148,7 @@ class Broadcast(MicroOp):
 class Reduce(MicroOp):
     """The smallest or largest element of *src*, as the first element of *dst*."""
 
-    op: Literal["min", "max"]
+    op: ExtremeOp
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
@@ -166,7 +172,7 @@ class WholeReduce(MicroOp):
     (asc-devkit, ReduceRepeat.md; the zeros are assumed).
     """
 
-    op: Literal["sum", "min", "max"]
+    op: ReduceOp
     dst: Local
     src: Local
     mask: Annotated[int, Range(1, 128)] | None = None
@@ -190,7 +196,7 @@ class Fold(MicroOp):
     takes what the one before it has left.
     """
 
-    op: Literal["add", "min", "max"]
+    op: FoldOp
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"
@@ -284,7 +290,7 @@ class BlockReduce(MicroOp):
     (asc-devkit, ReduceDataBlock.md).
     """
 
-    op: Literal["sum", "min", "max"]
+    op: ReduceOp
     dst: Local
     src: Local
     pipe: ClassVar[Pipe] = "vector"

@@ -138,6 +138,10 @@ from npusim.kernel.chain import (
 from npusim.kernel.columns import (
     ColumnVector,
 )
+from npusim.kernel.core import (
+    Core,
+    TileQueue,
+)
 from npusim.kernel.cross_core import (
     sync_all,
 )
@@ -181,6 +185,9 @@ from npusim.kernel.repeats import (
 from npusim.kernel.rows import (
     pieces,
 )
+from npusim.kernel.vector_core import (
+    VectorCore,
+)
 from npusim.kernel.views import (
     GmView,
     bindings,
@@ -221,6 +228,7 @@ __all__ = [
     "Copy",
     "CopyL0c",
     "CopyToL1",
+    "Core",
     "CrossCoreSetFlag",
     "CrossCoreWaitFlag",
     "CubeWriter",
@@ -265,9 +273,11 @@ __all__ = [
     "Sort32",
     "Store",
     "Tables",
+    "TileQueue",
     "Transpose",
     "Trap",
     "Unary",
+    "VectorCore",
     "WaitFlag",
     "WholeReduce",
     "bindings",

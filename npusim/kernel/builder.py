@@ -184,11 +184,21 @@ class Builder:
         self._ops.extend(ops)
         self._lines.extend([kernel_line()] * len(ops))
 
-    def load(self, dst: Local, src: Global, pitch_bytes: int = 0) -> None:
-        self.emit(Load(dst, src, pitch_bytes))
+    def data_copy(self, dst: Local | Global, src: Global | Local, pitch_bytes: int = 0) -> None:
+        """Copy between global memory and a buffer (DataCopy, DataCopyPad).
 
-    def store(self, dst: Global, src: Local, pitch_bytes: int = 0) -> None:
-        self.emit(Store(dst, src, pitch_bytes))
+        Bursts lie *pitch_bytes* apart in the buffer, 0 where there is only one. Raises TypeError
+        unless one of *dst* and *src* is in global memory and the other in a buffer.
+        """
+        if isinstance(dst, Local) and isinstance(src, Global):
+            self.emit(Load(dst, src, pitch_bytes))
+        elif isinstance(dst, Global) and isinstance(src, Local):
+            self.emit(Store(dst, src, pitch_bytes))
+        else:
+            raise TypeError(
+                f"{self.name}: data_copy must have one operand in global memory and one in a "
+                f"buffer, not {dst} and {src}; use copy within a buffer"
+            )
 
     def set_flag(self, src: Pipe, dst: Pipe, event: int) -> None:
         self.emit(SetFlag(src, dst, event))

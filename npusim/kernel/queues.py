@@ -67,6 +67,11 @@ class Queue:
         """What `state` was set to, if nobody has used the queue since; slots are as before that."""
 
     @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Its buffers, in the order in which they were claimed."""
+        return tuple(self._slots)
+
+    @property
     def events(self) -> tuple[int, ...]:
         """The events of its slots."""
         return tuple(slot.event for slot in self._slots)

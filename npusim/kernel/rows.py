@@ -93,12 +93,12 @@ def fill(
     pitch_bytes = _pitch_bytes(view, pitch_bytes)
     whole = _in_one_copy(view, pitch_bytes, granule)
     if whole and not one_by_one:
-        builder.load(slot.of(UINT8, view.extent_bytes(pitch_bytes)), whole, pitch_bytes)
+        builder.data_copy(slot.of(UINT8, view.extent_bytes(pitch_bytes)), whole, pitch_bytes)
         return
     # Rows that are no whole granules are loaded one by one, each a little too far.
     for row in range(view.rows):
         dst = slot.of(UINT8, row_bytes, row * pitch_bytes)
-        builder.load(dst, _part_of_row(view, row, align_up(row_bytes, granule)))
+        builder.data_copy(dst, _part_of_row(view, row, align_up(row_bytes, granule)))
 
 
 class Writer:
@@ -140,7 +140,7 @@ class Writer:
         whole = _in_one_copy(view, pitch_bytes, self._granule)
         if whole and not self._one_by_one:
             src = slot.of(UINT8, view.extent_bytes(pitch_bytes))
-            self._builder.store(whole, src, pitch_bytes)
+            self._builder.data_copy(whole, src, pitch_bytes)
         else:
             for row in range(view.rows):
                 self._store_row(slot, view, row, row * pitch_bytes)
@@ -154,11 +154,11 @@ class Writer:
             # Spills into the next row, which the same core stores afterwards, or into the slack
             # that the allocator leaves behind each tensor.
             src = slot.of(UINT8, granule, start)
-            self._builder.store(_part_of_row(view, row, granule), src)
+            self._builder.data_copy(_part_of_row(view, row, granule), src)
             return
         # Whole granules first; the last bytes follow with the granule that ends where the row ends.
         whole = align_down(row_bytes, granule)
-        self._builder.store(_part_of_row(view, row, whole), slot.of(UINT8, whole, start))
+        self._builder.data_copy(_part_of_row(view, row, whole), slot.of(UINT8, whole, start))
         if whole < row_bytes:
             self._store_tail(slot, view, row, start + row_bytes - granule)
 
@@ -182,7 +182,7 @@ class Writer:
         self._tails.enque(tail)
         tail = self._tails.deque()
         dst = _part_of_row(view, row, granule, view.row_bytes - granule)
-        self._builder.store(dst, tail.of(UINT8, granule))
+        self._builder.data_copy(dst, tail.of(UINT8, granule))
         self._tails.free(tail)
 
 

@@ -188,7 +188,7 @@ def fill(
     for view in views:
         pitch_bytes = _pitch_bytes(view, pitch)
         dst = slot.of(view.dtype, _count(view, pitch, with_gaps), start_bytes)
-        builder.load(dst, view.operand, pitch_bytes if view.rows > 1 else 0)
+        builder.data_copy(dst, view.operand, pitch_bytes if view.rows > 1 else 0)
         start_bytes += view.rows * pitch_bytes
 
 
@@ -208,7 +208,9 @@ def store(
     queue.enque(slot)
     slot = queue.deque()
     pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
-    builder.store(view.operand, slot.of(view.dtype, _count(view, pitch, with_gaps)), pitch_bytes)
+    builder.data_copy(
+        view.operand, slot.of(view.dtype, _count(view, pitch, with_gaps)), pitch_bytes
+    )
     queue.free(slot)
 
 

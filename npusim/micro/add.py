@@ -83,8 +83,8 @@ class AddTiles:
         """`z = x + y`, `(count,)` each; y is a whole tile behind x in the buffer."""
         slot, count = self.pairs.alloc(), z.columns
         a, b = slot.of(FLOAT16, count), slot.of(FLOAT16, count, FLOAT16.nbytes(self.tile))
-        self.builder.load(a, x.operand)
-        self.builder.load(b, y.operand)
+        self.builder.data_copy(a, x.operand)
+        self.builder.data_copy(b, y.operand)
         self.pairs.enque(slot)
         slot, out = self.pairs.deque(), self.sums.alloc()
         c = out.of(FLOAT16, count)

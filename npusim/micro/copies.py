@@ -132,7 +132,7 @@ class ReadTiles:
         """A tile into UB as rows, or into L1 as Nz `(columns / 16, rows_padded, 16)`."""
         if self._to == "ub":
             dst = self._slot.of(UINT8, x.extent_bytes(self._pitch_bytes))
-            self.builder.load(dst, x.operand, self._pitch_bytes)
+            self.builder.data_copy(dst, x.operand, self._pitch_bytes)
         else:
             columns_padded = align_up(x.columns, c0(FLOAT16))
             dst = self._slot.of(FLOAT16, self._rows_padded * columns_padded)

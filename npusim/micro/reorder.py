@@ -93,5 +93,5 @@ class ReorderTiles:
         self.nz.enque(out)
         out = self.nz.deque()
         src = out.of(UINT8, y.extent_bytes(self.stride * BLOCK_BYTES))
-        self.builder.store(y.operand, src, self.stride * BLOCK_BYTES)
+        self.builder.data_copy(y.operand, src, self.stride * BLOCK_BYTES)
         self.nz.free(out)

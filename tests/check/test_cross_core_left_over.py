@@ -219,9 +219,9 @@ def signalling(spec: DeviceSpec, x: TensorSpec, awaits: bool = False) -> Kernel:
         if kind == "aiv":
             piece = builder.claim("ub", x.nbytes // 2).of(x.element, x.size // 2)
             start = (core - 1) * x.nbytes // 2
-            builder.load(piece, Global("x", start, x.nbytes // 2))
+            builder.data_copy(piece, Global("x", start, x.nbytes // 2))
             builder.sync("mte2", "mte3")
-            builder.store(Global("y", start, x.nbytes // 2), piece)
+            builder.data_copy(Global("y", start, x.nbytes // 2), piece)
             builder.cross_core_set_flag("group", "mte3", 2)
         elif awaits:
             builder.cross_core_wait_flag("group", "mte2", 2)

@@ -547,10 +547,10 @@ def test_the_builders_programs_keep_program_order(tiny: DeviceSpec) -> None:
     queue = write.queue("ub", 256, "mte2", "mte3", 2)
     for tile in range(5):
         slot = queue.alloc()
-        write.load(slot.of(UINT8, 256), Global("x", 256 * tile, 256))
+        write.data_copy(slot.of(UINT8, 256), Global("x", 256 * tile, 256))
         queue.enque(slot)
         slot = queue.deque()
-        write.store(Global("y", 256 * tile, 256), slot.of(UINT8, 256))
+        write.data_copy(Global("y", 256 * tile, 256), slot.of(UINT8, 256))
         queue.free(slot)
     program = write.build()
     assert order(program) == range(len(program.ops))

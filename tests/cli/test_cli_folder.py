@@ -240,9 +240,9 @@ NAME = "../../letter"
 def copy(spec, x):
     builder = Builder("copy", spec.cores["aiv"], spec.sync)
     here = builder.claim("ub", 32).of(FLOAT32, 8)
-    builder.load(here, Global("x", 0, 32))
+    builder.data_copy(here, Global("x", 0, 32))
     builder.sync("mte2", "mte3")
-    builder.store(Global("y", 0, 32), here)
+    builder.data_copy(Global("y", 0, 32), here)
     block = Block(0, "aiv", builder.build(), {"x": Binding("x"), "y": Binding(NAME)})
     return Kernel("copy", (block,), {"x": x}, {NAME: TensorSpec((8,), "float32")})
 """

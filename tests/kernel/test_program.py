@@ -26,10 +26,10 @@ def copying(spec: DeviceSpec, depth: int, tiles: int) -> Program:
     queue = write.queue("ub", 100, "mte2", "mte3", depth)
     for tile in range(tiles):
         slot = queue.alloc()
-        write.load(slot.of(UINT8, 100), Global("x", 100 * tile, 100))
+        write.data_copy(slot.of(UINT8, 100), Global("x", 100 * tile, 100))
         queue.enque(slot)
         slot = queue.deque()
-        write.store(Global("y", 100 * tile, 100), slot.of(UINT8, 100))
+        write.data_copy(Global("y", 100 * tile, 100), slot.of(UINT8, 100))
         queue.free(slot)
     return write.build()
 
@@ -284,7 +284,7 @@ def test_a_later_stage_gets_the_same_buffers_and_events(tiny: DeviceSpec) -> Non
     second = write.queue("ub", 32, "mte2", "mte3")
     for queue, name in ((first, "x"), (second, "y")):
         slot = queue.alloc()
-        write.load(slot.of(UINT8, 32), Global(name, 0, 32))
+        write.data_copy(slot.of(UINT8, 32), Global(name, 0, 32))
         queue.enque(slot)
         queue.free(queue.deque())
         if queue is first:
@@ -331,7 +331,7 @@ def test_calls_of_one_key_share_a_body_and_are_moved_each_on_its_own(tiny: Devic
     write = builder(tiny)
     slot = write.claim("ub", 64)
     for at in (0, 64):
-        write.call("tile", {"x": at}, lambda: write.load(slot.of(UINT8, 64), Global("x", 8, 64)))
+        write.call("tile", {"x": at}, lambda: write.data_copy(slot.of(UINT8, 64), Global("x", 8, 64)))
     first, second, drain = write.build().calls
     assert first.body is second.body
     assert len(first.lines) == len(first.ops) == len(first.body) == 1
@@ -351,7 +351,7 @@ def test_a_call_may_hold_calls_and_parts_that_hand_slots_on(tiny: DeviceSpec) ->
     def fill() -> None:
         written.append("fill")
         slot = queue.alloc()
-        write.load(slot.of(UINT8, 64), Global("x", 8, 64))
+        write.data_copy(slot.of(UINT8, 64), Global("x", 8, 64))
         queue.enque(slot)
 
     def tile() -> None:

@@ -27,7 +27,7 @@ def sorting(each: int | None) -> Any:
         sorter = Sorter(builder, count)
         views = {name: GmView.vector(name, FLOAT32, count) for name in ("x", "keys")}
         views["places"] = GmView.vector("places", INT32, count)
-        builder.load(keys.of(FLOAT32, count), views["x"].operand)
+        builder.data_copy(keys.of(FLOAT32, count), views["x"].operand)
         count_up(builder, places.of(INT32, count))
         builder.sync("mte2", "vector")
         lists = sorter.sort(keys.of(FLOAT32, count), places.of(INT32, count), each)
@@ -36,8 +36,8 @@ def sorting(each: int | None) -> Any:
             sorter.take_keys(found.of(FLOAT32, length, 4 * first), start)
             sorter.take_indices(places.of(INT32, length, 4 * first), start)
         builder.sync("vector", "mte3")
-        builder.store(views["keys"].operand, found.of(FLOAT32, count))
-        builder.store(views["places"].operand, places.of(INT32, count))
+        builder.data_copy(views["keys"].operand, found.of(FLOAT32, count))
+        builder.data_copy(views["places"].operand, places.of(INT32, count))
         block = Block(0, kind, builder.build(), bindings(*views.values()))
         outputs = {"keys": x, "places": TensorSpec((count,), "int32")}
         return Kernel("sort", (block,), {"x": x}, outputs)

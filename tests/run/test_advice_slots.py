@@ -35,7 +35,7 @@ def tiled(x: TensorSpec, builder: Builder, pair: Sequence[Slot] = ()) -> Kernel:
         start = 4 * TILE * number
         slot = xs.alloc()
         own = (pair[number % 2] if pair else slot).of(x.element, TILE)
-        builder.load(own, Global("x", start, 4 * TILE))
+        builder.data_copy(own, Global("x", start, 4 * TILE))
         xs.enque(slot)
         slot, out = xs.deque(), ys.alloc()
         for _ in range(1 if number % 3 else HEAVY):
@@ -44,7 +44,7 @@ def tiled(x: TensorSpec, builder: Builder, pair: Sequence[Slot] = ()) -> Kernel:
         xs.free(slot)
         ys.enque(out)
         out = ys.deque()
-        builder.store(Global("y", start, 4 * TILE), out.of(x.element, TILE))
+        builder.data_copy(Global("y", start, 4 * TILE), out.of(x.element, TILE))
         ys.free(out)
     block = Block(0, "aiv", builder.build(), {name: Binding(name) for name in "xy"})
     return Kernel("doubled", (block,), {"x": x}, {"y": x})
@@ -84,7 +84,7 @@ def by_room(spec: DeviceSpec, x: TensorSpec) -> Kernel:
         out = ys.alloc()
         for place in range(start, start + count, TILE // 2):
             slot, part = first.alloc(), min(TILE // 2, start + count - place)
-            builder.load(slot.of(x.element, part), Global("x", 4 * place, 4 * part))
+            builder.data_copy(slot.of(x.element, part), Global("x", 4 * place, 4 * part))
             first.enque(slot)
             slot = first.deque()
             there = out.of(x.element, part, 4 * (place - start))
@@ -92,7 +92,7 @@ def by_room(spec: DeviceSpec, x: TensorSpec) -> Kernel:
             first.free(slot)
         ys.enque(out)
         out = ys.deque()
-        builder.store(Global("y", 4 * start, 4 * count), out.of(x.element, count))
+        builder.data_copy(Global("y", 4 * start, 4 * count), out.of(x.element, count))
         ys.free(out)
     block = Block(0, "aiv", builder.build(), {name: Binding(name) for name in "xy"})
     return Kernel("doubled", (block,), {"x": x}, {"y": x})

@@ -248,7 +248,7 @@ def pipelined(spec: DeviceSpec, depth: int) -> Program:
     queue = write.queue("ub", 1024, "mte2", "vector", depth)
     for tile in range(3):
         slot = queue.alloc()
-        write.load(slot.of(UINT8, 1024), Global("x", 1024 * tile, 1024))
+        write.data_copy(slot.of(UINT8, 1024), Global("x", 1024 * tile, 1024))
         queue.enque(slot)
         slot = queue.deque()
         write.emit(vector(4, slot.offset_bytes))
@@ -348,7 +348,7 @@ def called(spec: DeviceSpec, calls: int = 3) -> Program:
 
     def tile() -> None:
         slot = queue.alloc()
-        write.load(slot.of(UINT8, 1024), Global("x", 0, 1024))
+        write.data_copy(slot.of(UINT8, 1024), Global("x", 0, 1024))
         queue.enque(slot)
         slot = queue.deque()
         write.emit(vector(4, slot.offset_bytes))

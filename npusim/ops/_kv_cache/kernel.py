@@ -158,7 +158,7 @@ class TokenWriter:
 
     def _load(self, queue: Queue, token: GmView) -> Slot:
         slot = queue.alloc()
-        self.builder.load(slot.of(UINT8, token.nbytes), token.operand)
+        self.builder.data_copy(slot.of(UINT8, token.nbytes), token.operand)
         queue.enque(slot)
         return queue.deque()
 
@@ -167,5 +167,5 @@ class TokenWriter:
         for first, count in pieces(place.rows, MAX_BURSTS):
             part = place[first : first + count, :]
             src = slot.of(UINT8, part.nbytes, first * place.row_bytes)
-            self.builder.store(part.operand, src, part.row_bytes if part.rows > 1 else 0)
+            self.builder.data_copy(part.operand, src, part.row_bytes if part.rows > 1 else 0)
         queue.free(slot)

@@ -114,7 +114,7 @@ class Embedding:
             return
         self.rows.enque(slot)
         slot = self.rows.deque()
-        self.builder.store(burst.operand, slot.of(UINT8, burst.columns))
+        self.builder.data_copy(burst.operand, slot.of(UINT8, burst.columns))
         self.rows.free(slot)
 
     def _read_index(self, listed: Slot, place: int) -> None:
@@ -126,7 +126,7 @@ class Embedding:
         builder, nbytes = self.builder, self.p.row_bytes
         template, view = self.plan.template, self.table.row(row)
         if template == "whole":
-            builder.load(slot.of(UINT8, nbytes, place * nbytes), view.operand)
+            builder.data_copy(slot.of(UINT8, nbytes, place * nbytes), view.operand)
         elif template == "whole_table":
             assert self.held is not None
             words = nbytes // INT32.nbytes(1)
@@ -158,13 +158,13 @@ class Embedding:
             at_bytes = 0
             for start, width in parts:
                 local = slot.of(UINT8, width, at_bytes)
-                self.builder.load(local, src[:, start : start + width].operand)
+                self.builder.data_copy(local, src[:, start : start + width].operand)
                 places.append((local, dst[:, start : start + width]))
                 at_bytes += width
             self.rows.enque(slot)
             slot = self.rows.deque()
             for local, view in places:
-                self.builder.store(view.operand, local)
+                self.builder.data_copy(view.operand, local)
             self.rows.free(slot)
 
     def _copies(self) -> list[list[tuple[int, int]]]:

@@ -170,7 +170,7 @@ class ApplyRotary:
         slot = self.x.alloc()
         for view, start_bytes in ((query, 0), (key, query.nbytes)):
             src = Global(view.name, view.offset_bytes, view.nbytes)
-            self.builder.load(slot.of(view.dtype, view.rows * view.columns, start_bytes), src)
+            self.builder.data_copy(slot.of(view.dtype, view.rows * view.columns, start_bytes), src)
         self.x.enque(slot)
         return self.x.deque()
 
@@ -180,5 +180,5 @@ class ApplyRotary:
         slot = self.y.deque()
         for view, start_bytes in ((query, 0), (key, query.nbytes)):
             dst = Global(view.name, view.offset_bytes, view.nbytes)
-            self.builder.store(dst, slot.of(view.dtype, view.rows * view.columns, start_bytes))
+            self.builder.data_copy(dst, slot.of(view.dtype, view.rows * view.columns, start_bytes))
         self.y.free(slot)

@@ -288,13 +288,13 @@ class Vectors:
                 first = half * p.columns + column
                 view = whole[:, first : first + count]
                 start = half * (self.half_bytes // 2 if slot is self.narrow else self.half_bytes)
-                builder.load(slot.of(operand.element, view.columns, start), view.operand)
+                builder.data_copy(slot.of(operand.element, view.columns, start), view.operand)
         for slot, operand in ((self.scales, p.quant_scale), (self.offsets, p.quant_offset)):
             if slot is None or operand is None:
                 continue
             view = GmView.vector(operand.name, FLOAT32, operand.spec.size)
             view = view if self.is_one else view[:, column : column + count]
-            builder.load(slot.of(FLOAT32, view.columns), view.operand)
+            builder.data_copy(slot.of(FLOAT32, view.columns), view.operand)
         builder.sync("mte2", "vector")
         self._finish(count)
 

@@ -152,7 +152,7 @@ class InGroups:
             # 16 bits in the upper half, so that widening never overtakes what it still reads.
             start = slot.nbytes // 2 if operand.element.bits == 16 else 0
             here = slot.of(operand.element, count, start)
-            builder.load(here, view.operand)
+            builder.data_copy(here, view.operand)
             loaded.append((slot, here))
         builder.sync("mte2", "vector")
         for slot, here in loaded:
@@ -204,7 +204,7 @@ class InGroups:
         """All rows of *view* as one burst."""
         queue.enque(slot)
         slot = queue.deque()
-        self.builder.store(burst(view), slot.of(view.dtype, view.rows * view.columns))
+        self.builder.data_copy(burst(view), slot.of(view.dtype, view.rows * view.columns))
         queue.free(slot)
 
     def _to_rows(self, plane: Local, vector: Slot) -> None:
@@ -231,12 +231,12 @@ class InGroups:
         builder, p, count = self.builder, self.p, x.rows * x.columns
         self.rows_here = x.rows
         slot = self.x.alloc()
-        builder.load(slot.of(x.dtype, count), burst(x))
+        builder.data_copy(slot.of(x.dtype, count), burst(x))
         self.x.enque(slot)
         has_act = p.activation_scale is not None
         if has_act:
             acts = self.act.alloc()
-            builder.load(acts.of(FLOAT32, x.rows), act.operand)
+            builder.data_copy(acts.of(FLOAT32, x.rows), act.operand)
             self.act.enque(acts)
         slot = self.x.deque()
         self.plane = self.first or slot

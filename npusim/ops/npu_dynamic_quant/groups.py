@@ -73,7 +73,7 @@ class GroupSearch:
     def begin(self) -> None:
         """Load the group_index."""
         view = GmView.vector("group_index", INT32, self.count)
-        self.builder.load(self.index.of(INT32, self.count), view.operand)
+        self.builder.data_copy(self.index.of(INT32, self.count), view.operand)
         self.builder.sync("mte2", "scalar")
 
     def advance(self, group: int) -> bool:

@@ -165,7 +165,7 @@ class RowKernel:
         every = GmView.of("smooth_scales", element, max(1, p.groups), p.columns)
         smooth = every.row(group)[:, columns]
         # In the upper half, so that widening from the start never overtakes what it still reads.
-        self.builder.load(slot.of(element, smooth.columns, self.x_pitch), smooth.operand)
+        self.builder.data_copy(slot.of(element, smooth.columns, self.x_pitch), smooth.operand)
 
     def widen_smooth(self, slot: Slot, width: int) -> None:
         """What :meth:`load_smooth` brought, in fp32."""

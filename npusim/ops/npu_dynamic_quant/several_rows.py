@@ -61,7 +61,7 @@ class SeveralRows(RowKernel):
     def load(self, x: GmView, start_bytes: int = 0) -> Slot:
         """Load all rows of *x*, as one burst, *start_bytes* into a slot."""
         slot = self.x.alloc()
-        self.builder.load(slot.of(x.dtype, x.rows * x.columns, start_bytes), burst(x))
+        self.builder.data_copy(slot.of(x.dtype, x.rows * x.columns, start_bytes), burst(x))
         self.x.enque(slot)
         return self.x.deque()
 
@@ -69,7 +69,7 @@ class SeveralRows(RowKernel):
         """Store all rows of *view*, as one burst, and free *slot*."""
         queue.enque(slot)
         slot = queue.deque()
-        self.builder.store(burst(view), slot.of(view.dtype, view.rows * view.columns))
+        self.builder.data_copy(burst(view), slot.of(view.dtype, view.rows * view.columns))
         queue.free(slot)
 
     def find_maxima(self, result: Local, magnitudes: Local) -> None:

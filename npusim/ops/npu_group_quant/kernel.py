@@ -260,8 +260,8 @@ class GroupIndex:
         # (count,) int32 each
         a, b = before.of(INT32, count), after.of(INT32, count)
         # Entries [start, start + count) and the ones behind each of them.
-        self.builder.load(a, self.entries[:, start : start + count].operand)
-        self.builder.load(b, self.entries[:, start + 1 : start + 1 + count].operand)
+        self.builder.data_copy(a, self.entries[:, start : start + count].operand)
+        self.builder.data_copy(b, self.entries[:, start + 1 : start + 1 + count].operand)
         self.before.enque(before)
         self.after.enque(after)
         before, after = self.before.deque(), self.after.deque()

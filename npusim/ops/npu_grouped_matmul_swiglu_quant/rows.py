@@ -149,7 +149,7 @@ class RowKernel:
         """Load the scales of the columns of a group, as fp32."""
         builder, where = self.builder, self.narrow or self.weights
         builder.sync("vector", "mte2")
-        builder.load(where.of(numbers.dtype, numbers.columns), numbers.operand)
+        builder.data_copy(where.of(numbers.dtype, numbers.columns), numbers.operand)
         builder.sync("mte2", "vector")
         if self.narrow is not None:
             wide = self.weights.of(FLOAT32, numbers.columns)

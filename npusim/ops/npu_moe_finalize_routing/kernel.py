@@ -170,7 +170,7 @@ class Finalize:
         if self.is_wide:
             step(builder, Cast(results, self._numbers(self.sums, output), "rint"))
         builder.sync("vector", "mte3")
-        builder.store(output.operand, results, self.p.element.nbytes(self.lanes))
+        builder.data_copy(output.operand, results, self.p.element.nbytes(self.lanes))
         builder.sync("mte3", "vector")
 
     # ---- rows of experts ----

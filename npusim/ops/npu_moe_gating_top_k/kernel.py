@@ -153,7 +153,7 @@ class GatingTopK:
         normalise(scores, wide)
         for view in every:
             builder.sync("vector", "mte3")
-            builder.store(view.operand, scores)
+            builder.data_copy(view.operand, scores)
         keys = self.keys.of(FLOAT32, p.experts)
         if self.bias is None:
             step(builder, Copy(keys, scores))

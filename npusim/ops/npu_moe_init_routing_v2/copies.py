@@ -68,7 +68,7 @@ class Padding:
                 repeat(builder, self._fill, there)
 
     def _fill(self, there: GmView) -> None:
-        self.builder.store(there.operand, self.zeros.of(UINT8, there.columns))
+        self.builder.data_copy(there.operand, self.zeros.of(UINT8, there.columns))
 
 
 class Rows:
@@ -101,15 +101,15 @@ class Rows:
         if scales:
             scale, there = scales
             slot = load(builder, self.factor, scale)
-            builder.store(there.operand, slot.of(FLOAT32, 1))
+            builder.data_copy(there.operand, slot.of(FLOAT32, 1))
             self.factor.free(slot)
         for start, width in pieces(x.columns, self.piece_bytes):
             slot = self.passing.alloc()
             local = slot.of(UINT8, width)
-            builder.load(local, x[:, start : start + width].operand)
+            builder.data_copy(local, x[:, start : start + width].operand)
             self.passing.enque(slot)
             slot = self.passing.deque()
-            builder.store(output[:, start : start + width].operand, local)
+            builder.data_copy(output[:, start : start + width].operand, local)
             self.passing.free(slot)
 
 

@@ -85,7 +85,7 @@ class Counts:
         """Make the histogram zero, for all cores to add to."""
         step(self.builder, Duplicate(self.zeros, 0))
         self.builder.sync("vector", "mte3")
-        self.builder.store(_whole(self.p), self.zeros)
+        self.builder.data_copy(_whole(self.p), self.zeros)
         # The buffer is wanted for other things.
         self.builder.barrier()
 

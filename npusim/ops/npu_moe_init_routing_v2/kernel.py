@@ -139,7 +139,9 @@ class ShareStage:
                 self._say_where(place, choices, places)
             else:
                 builder.sync("mte2", "mte3")
-                builder.store(self.index[:, here.start : here.stop].operand, slot.of(INT32, count))
+                builder.data_copy(
+                    self.index[:, here.start : here.stop].operand, slot.of(INT32, count)
+                )
                 builder.sync("mte3", "scalar")
             for row, choice, expert in zip(places, choices, experts, strict=True):
                 if row != NOWHERE:
@@ -190,4 +192,4 @@ class ShareStage:
         """*number* to where the choice at *listed* asks for it."""
         # Where in the list it is does not change its time.
         self.builder.emit(ScalarLoad(ROW, listed))
-        self.builder.store(index.operand, number)
+        self.builder.data_copy(index.operand, number)

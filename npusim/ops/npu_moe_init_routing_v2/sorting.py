@@ -128,8 +128,8 @@ class SortStage:
     def store_sorted(self, first: int, experts: Local, rows: Local) -> None:
         """*experts* and *rows* `(n,)` to the lists from number *first* on; mte3 can begin."""
         there = slice(first, first + experts.count)
-        self.builder.store(self.experts[:, there].operand, experts)
-        self.builder.store(self.rows[:, there].operand, rows)
+        self.builder.data_copy(self.experts[:, there].operand, experts)
+        self.builder.data_copy(self.rows[:, there].operand, rows)
 
     def pairs(self, number: int) -> GmView:
         """The workspace of the lists after round *number*."""
@@ -155,7 +155,7 @@ class Part:
         experts, rows = self.experts.of(INT32, count), self.rows.of(INT32, lanes)
         every = self.keys.of(FLOAT32, lanes)
         keys = every.at(0, count)
-        builder.load(experts, stage.choices[:, first : first + count].operand)
+        builder.data_copy(experts, stage.choices[:, first : first + count].operand)
         builder.sync("mte2", "vector")
         step(builder, Duplicate(every, NOTHING))
         step(builder, Cast(keys, experts, "none"))
@@ -173,7 +173,7 @@ class Part:
         else:
             builder.sync("vector", "mte3")
             there = stage.pairs(0)[:, first : first + count]
-            builder.store(there.operand, self.sorter.here.of(UINT64, count))
+            builder.data_copy(there.operand, self.sorter.here.of(UINT64, count))
         # Another part of this core may come only when this one has left.
         builder.barrier()
 
@@ -224,7 +224,7 @@ class Merge:
         for place, count in zip(places, taken, strict=True):
             if count:
                 there = slot.of(UINT64, count, UINT64.nbytes(end))
-                builder.load(there, source[:, place : place + count].operand)
+                builder.data_copy(there, source[:, place : place + count].operand)
                 starts.append(end)
                 end = align_up(end + count, PAIRS_OF_A_BLOCK)
         self.lists.enque(slot)
@@ -250,7 +250,7 @@ class Merge:
             self.stage.store_sorted(start, *parts)
         else:
             there = self.stage.pairs(number + 1)[:, start : start + pairs.count]
-            self.builder.store(there.operand, pairs)
+            self.builder.data_copy(there.operand, pairs)
         self.merged.free(out)
 
     def _take_apart(self, pairs: Local) -> None:

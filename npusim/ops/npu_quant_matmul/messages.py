@@ -73,7 +73,7 @@ class Outbox:
         # A core without rows has no stores that would come behind the blocks it has awaited.
         self._builder.sync("mte2", "mte3")
         if half == 0:
-            self._builder.store(message.operand, self._slot.of(INT32, message.columns))
+            self._builder.data_copy(message.operand, self._slot.of(INT32, message.columns))
         self._builder.cross_core_set_flag("group", "mte3", MESSAGE)
 
 

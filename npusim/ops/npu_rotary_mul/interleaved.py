@@ -142,7 +142,7 @@ class Interleaved:
         count = batches * rows * self.pitch
         slot = self.x.alloc()
         for part, local in self._batches(x, slot, batches, rows):
-            builder.load(local, part.operand, self._pitch_bytes(rows))
+            builder.data_copy(local, part.operand, self._pitch_bytes(rows))
         self.x.enque(slot)
         values, x_slot = self._float32(self.x, self.wide_x, self.x.deque(), count)
         angles, held = self._angles(cos, batches, heads, self.wide_angles)
@@ -168,7 +168,7 @@ class Interleaved:
         self.y.enque(out)
         out = self.y.deque()
         for part, local in self._batches(output, out, batches, rows):
-            builder.store(part.operand, local, self._pitch_bytes(rows))
+            builder.data_copy(part.operand, local, self._pitch_bytes(rows))
         self.y.free(out)
 
     def _negate(self, b: Local) -> None:
@@ -204,7 +204,7 @@ class Interleaved:
         line, rows = heads * pitch, lines.rows
         slot = self.angles.alloc()
         first = slot.of(dtype, (rows - 1) * line + self.p.width)
-        builder.load(first, lines.operand, dtype.nbytes(line) if rows > 1 else 0)
+        builder.data_copy(first, lines.operand, dtype.nbytes(line) if rows > 1 else 0)
         self.angles.enque(slot)
         slot = self.angles.deque()
         plane = slot.of(dtype, batches * rows * line)

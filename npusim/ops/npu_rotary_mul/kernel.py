@@ -164,7 +164,7 @@ class RotaryMul:
         """Load *view* `(count, width)` into a slot of *queue*, as `(count, 2, half)`."""
         slot = queue.alloc()
         for part, dst, pitch_bytes in self._parts(view, slot):
-            self.builder.load(dst, part.operand, pitch_bytes)
+            self.builder.data_copy(dst, part.operand, pitch_bytes)
         queue.enque(slot)
         return queue.deque()
 
@@ -173,7 +173,7 @@ class RotaryMul:
         self.y.enque(slot)
         slot = self.y.deque()
         for part, src, pitch_bytes in self._parts(view, slot):
-            self.builder.store(part.operand, src, pitch_bytes)
+            self.builder.data_copy(part.operand, src, pitch_bytes)
         self.y.free(slot)
 
     def _parts(self, view: GmView, slot: Slot) -> Iterator[tuple[GmView, Local, int]]:

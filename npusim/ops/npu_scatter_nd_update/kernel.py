@@ -117,11 +117,11 @@ class ScatterNdUpdate:
                     ScalarLoad(POSITION, listed.of(INT32, 1, list_bytes + at_bytes)),
                 )
                 update = self.updates.row(first + number)[:, columns]
-                builder.load(local, update.operand)
+                builder.data_copy(local, update.operand)
                 builder.sync("mte2", "scalar")
             self.passing.enque(slot)
             slot = self.passing.deque()
             for number, local in zip(found, buffers, strict=True):
                 row = self.x.row(int(self.places[first + number]))[:, columns]
-                builder.store(row.operand, local)
+                builder.data_copy(row.operand, local)
             self.passing.free(slot)

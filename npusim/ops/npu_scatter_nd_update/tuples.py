@@ -41,7 +41,7 @@ class Tuples:
         builder, depth = self.builder, len(self.p.strides)
         here = indices[:, first * depth : (first + count) * depth]
         tuples = self.tuples.of(self.p.index_type, here.columns)
-        builder.load(tuples, here.operand)
+        builder.data_copy(tuples, here.operand)
         builder.sync("mte2", "vector")
         if self.p.index_type is not INT32:
             narrow = self.tuples.of(INT32, here.columns)
@@ -55,8 +55,8 @@ class Tuples:
         places = self._steps(count, first, 1)
         builder.sync("vector", "mte3")
         there = slice(first, first + count)
-        builder.store(rows[:, there].operand, numbers)
-        builder.store(positions[:, there].operand, places)
+        builder.data_copy(rows[:, there].operand, numbers)
+        builder.data_copy(positions[:, there].operand, places)
         # Before the next tile comes.
         builder.barrier()
 

@@ -114,7 +114,7 @@ class SwiGluQuant:
         builder, p, self.group = self.builder, self.p, 0
         if p.group_index is not None:
             index = GmView.vector("group_index", INT32, p.groups)
-            builder.load(self.index.of(INT32, p.groups), index.operand)
+            builder.data_copy(self.index.of(INT32, p.groups), index.operand)
             builder.sync("mte2", "scalar")
         if p.group_index is not None and p.holds_counts:
             builder.emit(ScalarAlu("add", "end", 0, 0))
@@ -201,7 +201,7 @@ class SwiGluQuant:
                 continue
             each = operand.spec.size // p.groups
             view = GmView.of(operand.name, FLOAT32, p.groups, each).row(self.group)
-            builder.load(slot.of(FLOAT32, each), view.operand)
+            builder.data_copy(slot.of(FLOAT32, each), view.operand)
         builder.sync("mte2", "vector")
         if self._has_numbers:
             builder.sync("mte2", "scalar")

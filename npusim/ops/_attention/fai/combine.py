@@ -214,4 +214,4 @@ def _store_rows(
     offset_bytes = slot.offset_bytes + (top - first) * pitch_bytes
     count = part.extent_bytes(pitch_bytes)
     src = Local(slot.buffer, offset_bytes, UINT8, count)
-    builder.store(part.operand, src, pitch_bytes)
+    builder.data_copy(part.operand, src, pitch_bytes)

@@ -81,7 +81,7 @@ class MaskRows:
         slot, pitch = self._queue.alloc(), mask.columns
         for first, token, count in _segments(mask.rows, row, rows):
             dst = slot.of(UINT8, count * pitch, HALF_BYTES // 2 + first * pitch)
-            self._builder.load(dst, mask[token : token + count, :].operand, pitch)
+            self._builder.data_copy(dst, mask[token : token + count, :].operand, pitch)
         self._queue.enque(slot)
 
     def add(self, plane: Rows, mask: Masked) -> None:

@@ -221,7 +221,7 @@ class VectorCore:
         """Rows of *slot* from *row* on, *pitch_bytes* apart, to *view*."""
         count = view.extent_bytes(pitch_bytes)
         src = slot.of(UINT8, count, row * pitch_bytes)
-        self._builder.store(view.operand, src, pitch_bytes)
+        self._builder.data_copy(view.operand, src, pitch_bytes)
 
     # ---- output ----
 
@@ -359,7 +359,7 @@ class VectorCore:
             # Those of a piece lie together.
             builder.sync("vector", "mte3")
             source = self._vectors["of_tile"].of(UINT8, views[0].row_bytes)
-            builder.store(views[0].operand, source)
+            builder.data_copy(views[0].operand, source)
             builder.sync("mte3", "vector")
             return
         spread(builder, self._blocks, found)

@@ -153,7 +153,7 @@ class Finish:
             for row, view in memory.views(memory.output, placed, joins_heads=True):
                 view = joined(view)
                 src = out.of(element, view.rows * view.columns, element.nbytes(row * width))
-                builder.store(view.operand, src, view.row_bytes if view.rows > 1 else 0)
+                builder.data_copy(view.operand, src, view.row_bytes if view.rows > 1 else 0)
         self._buffers.wide_out.free(out)
 
     def _empty_hidden(self, plane: WidePlane, largest: Local) -> None:

@@ -300,7 +300,7 @@ class Softmax:
 def _fill(builder: Builder, slot: Slot, row: int, view: GmView, pitch: int) -> None:
     """*view* into rows from *row* on of *slot*, *pitch* bytes apart."""
     dst = slot.of(UINT8, (view.rows - 1) * pitch + view.columns, row * pitch)
-    builder.load(dst, view.operand, pitch if view.rows > 1 else 0)
+    builder.data_copy(dst, view.operand, pitch if view.rows > 1 else 0)
 
 
 def _stencil(edge: int, run: Run, keys: int) -> int:

@@ -109,7 +109,7 @@ class Digits:
             here = joined(view.shifted_to(view.offset_bytes + digit * digit_bytes))
             count = here.extent_bytes(plane.pitch)
             src = out.of(INT8, count, digit * size)
-            builder.store(here.operand, src, plane.pitch if here.rows > 1 else 0)
+            builder.data_copy(here.operand, src, plane.pitch if here.rows > 1 else 0)
         buffers.wide_out.free(out)
 
     def combined(self, view: GmView, digit_bytes: int, pitch: int) -> WidePlane:

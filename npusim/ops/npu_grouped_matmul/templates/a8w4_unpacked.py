@@ -171,7 +171,7 @@ class Unpacker:
         slot = self.packed.alloc()
         # Rows of packed numbers follow each other without gaps, in memory as in the buffer.
         flat = GmView.vector(packed.name, INT4, count).shifted_to(packed.offset_bytes)
-        builder.load(slot.of(INT4, count), flat.operand)
+        builder.data_copy(slot.of(INT4, count), flat.operand)
         self.packed.enque(slot)
         slot = self.packed.deque()
         half = self.half.of(FLOAT16, count)
@@ -185,10 +185,10 @@ class Unpacker:
         for number, view in enumerate(unpacked):
             start = number * view.row_bytes
             if view.rows == 1:
-                builder.store(view.operand, out.of(INT8, view.columns, start))
+                builder.data_copy(view.operand, out.of(INT8, view.columns, start))
                 continue
             extent = (view.rows - 1) * pitch + view.row_bytes
-            builder.store(view.operand, out.of(INT8, extent, start), pitch)
+            builder.data_copy(view.operand, out.of(INT8, extent, start), pitch)
         self.out.free(out)
 
     def _scales(self, words: GmView, scales: GmView) -> None:

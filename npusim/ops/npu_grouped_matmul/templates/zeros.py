@@ -52,4 +52,4 @@ class ZeroFill:
         return builder.build()
 
     def _store(self, part: GmView) -> None:
-        self.builder.store(part.operand, self.zeros.of(self.element, part.columns))
+        self.builder.data_copy(part.operand, self.zeros.of(self.element, part.columns))

@@ -361,7 +361,7 @@ class DigitRows:
         if count_8 > view.columns:
             step(builder, Duplicate(slot.of(FLOAT32, count_8), 0.0))
             builder.sync("vector", "mte2")
-        builder.load(slot.of(FLOAT32, view.columns), view.operand)
+        builder.data_copy(slot.of(FLOAT32, view.columns), view.operand)
         self.parts.enque(slot)
         slot = self.parts.deque()
         out = self.number.alloc()

@@ -258,7 +258,7 @@ class _VectorCore:
         self._builder.sync("vector", "mte3")
 
     def _store_some(self, total: GmView) -> None:
-        self._builder.store(total.operand, self._zeros.of(FLOAT32, total.columns))
+        self._builder.data_copy(total.operand, self._zeros.of(FLOAT32, total.columns))
 
     # ---- the cube multiplies ----
 

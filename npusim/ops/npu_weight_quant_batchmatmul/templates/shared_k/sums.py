@@ -62,7 +62,7 @@ class Zeros:
         self._builder.sync("vector", "mte3")
 
     def _store(self, sums: GmView) -> None:
-        self._builder.store(sums.operand, self._zeros.of(FLOAT32, sums.columns))
+        self._builder.data_copy(sums.operand, self._zeros.of(FLOAT32, sums.columns))
 
 
 class Epilogue:
@@ -147,7 +147,7 @@ class _RowVector:
 
     def load(self, view: GmView) -> None:
         slot = self._raw or self._floats
-        self._builder.load(slot.of(view.dtype, view.columns), view.operand)
+        self._builder.data_copy(slot.of(view.dtype, view.columns), view.operand)
 
     def widen(self, columns: int) -> None:
         if self._raw is not None:
