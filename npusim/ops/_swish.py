@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.data.integers import align_down
 from npusim.isa import FLOATS_PER_REPEAT, Binary, Local
 from npusim.kernel import VectorCore
 
@@ -25,7 +24,7 @@ def exp_plus_1(core: VectorCore, dst: Local, a: Local) -> None:
 def invert(core: VectorCore, values: Local, ones: Local) -> None:
     """`values = 1 / values` of fp32 `(n,)`, where *ones* is a block of 1 read again and again."""
     # Strided operands are whole repeats, or less than one: what is left of them comes apart.
-    whole = align_down(values.count, FLOATS_PER_REPEAT)
+    whole = values.count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
     with core.independent():
         for part in (values[:whole], values[whole:]):
             if part.count:
