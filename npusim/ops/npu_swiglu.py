@@ -181,8 +181,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     def tile(a: GmView, b: GmView, y: GmView) -> None:
         """*y* of *a* and *b*, all `(rows, columns)`, with what fills the last blocks of rows."""
         n = a.rows * align_up(a.columns, per_block)
-        core.copy_in(a_in, a)
-        core.copy_in(b_in, b)
+        # Both are free before the first is filled.
+        for queue, free, view in ((a_in, a_in.alloc(), a), (b_in, b_in.alloc(), b)):
+            core.fill(free, view)
+            queue.enque(free)
         first, total = a_in.deque(), work[:n]
         if is_wide:
             exp_plus_1(core, total, first[:n])
