@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same, assert_same
 
-from npusim import Code, OpError, TensorSpec, ops, run
+from npusim import Code, OpError, TensorSpec, devices, ops, run
 from npusim.data.dtypes import pack_int4
 
 OP = "npu_grouped_matmul"
@@ -299,7 +299,7 @@ def test_what_is_checked_before_the_launch(
     base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
 ) -> None:
     for device in (A2, A3):
-        said = f"{OP}: {message} [{code.value}]".replace(A2, device)
+        said = f"{OP}: {message} [{code.value}]".replace("Atlas A2", devices.load(device).series)
         with pytest.raises(OpError, match=f"^{re.escape(said)}$"):
             run(OP, **base | wrong, device=device, timing=False)
     for right in (INT8, INT4):

@@ -312,7 +312,7 @@ def test_what_is_checked_before_the_launch(
     base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
 ) -> None:
     for device in (A2, A3):
-        said = f"{OP}: {message} [{code.value}]".replace(A2, device)
+        said = f"{OP}: {message} [{code.value}]".replace("Atlas A2", devices.load(device).series)
         with pytest.raises(OpError, match=f"^{re.escape(said)}$"):
             run(OP, **base | wrong, device=device, timing=False)
     for right in (MIXED, INT4):
