@@ -283,7 +283,8 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
     (MIXED, {"tuning_config": [1, 1]},
      f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is not "
      "simulated; pass the first one", Code.UNSUPPORTED),
-    (MIXED, {"bias": None}, "bias must be given, not None; pass a list of tensors",
+    (MIXED, {"bias": None},
+     "bias must be given with x of int8 and weight of int32 on Atlas A2, not None; pass a tensor",
      Code.NULL_POINTER),
     (MIXED, {"offset": [np.ones((2, 1, 64), F32)]},
      f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
@@ -292,13 +293,16 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
      f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
      "column", Code.INVALID_PARAMETER),
     (WIDE, {"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
-     "offset must be None; leave it out", Code.INVALID_PARAMETER),
+     "offset must be None with output_dtype of bfloat16 on Atlas A2, not given; leave it out",
+     Code.INVALID_PARAMETER),
     (INT4, {"scale": [words(RNG, 2, 3, 64)]},
      f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",
      Code.INVALID_PARAMETER),
     (INT4, {"per_token_scale": None},
-     "per_token_scale must be given, not None; pass a list of tensors", Code.NULL_POINTER),
-    (INT4, {"bias": [np.ones((2, 64), F32)]}, f"bias must be None{OF}; leave it out",
+     "per_token_scale must be given with x of int32 on Atlas A2, not None; pass a tensor",
+     Code.NULL_POINTER),
+    (INT4, {"bias": [np.ones((2, 64), F32)]},
+     "bias must be None with x of int32 on Atlas A2, not given; leave it out",
      Code.INVALID_PARAMETER),
 ]  # fmt: skip
 
@@ -308,7 +312,8 @@ def test_what_is_checked_before_the_launch(
     base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
 ) -> None:
     for device in (A2, A3):
-        with pytest.raises(OpError, match=f"^{re.escape(f'{OP}: {message} [{code.value}]')}$"):
+        said = f"{OP}: {message} [{code.value}]".replace("Atlas A2", devices.load(device).series)
+        with pytest.raises(OpError, match=f"^{re.escape(said)}$"):
             run(OP, **base | wrong, device=device, timing=False)
     for right in (MIXED, INT4):
         assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))
