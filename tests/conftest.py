@@ -1,13 +1,20 @@
-"""What all tests share: small chips, seeded numbers, and examples that are the same every time."""
+"""What all tests share: small chips, seeded numbers, and which tests are left to the night."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
 
 # One thread each before numpy is loaded, and in every process that a test starts: workers share
 # the processors, and threads of BLAS beside them only wait for each other.
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
+
+# Tests start hundreds of processes: each would compile the whole package if nothing was kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -26,9 +33,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
 
 
-@pytest.fixture(autouse=True)
-def _anew() -> None:
-    """No test depends on what another one had computed, or had replaced while it did."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test with the mark `sample(n)`, leave all but n to the night.
+
+    Those that stay are spread evenly, the first and the last among them.
+    """
+    cases = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None:
+            cases[item.nodeid.partition("[")[0], *mark.args].append(item)
+    for (_, count), every in cases.items():
+        stay = {round(case) for case in np.linspace(0, len(every) - 1, count)}
+        for place, item in enumerate(every):
+            if place not in stay:
+                item.add_marker(pytest.mark.nightly)
+
+
+@pytest.fixture
+def nothing_kept() -> Iterator[None]:
+    """Keep nothing from before the test or for after it.
+
+    A test asks for this where it replaces code that programs or times come from, or where it
+    measures what is kept.
+    """
+    forget()
+    yield
     forget()
 
 

@@ -101,7 +101,7 @@ def test_the_first_kernel_runs_on_the_command_line(copy: Path) -> None:
     assert {"pipes.png", "run.json", "timeline.png", "z.npy"} <= made
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_python_follows_the_pages_without_a_word(copy: Path) -> None:
     text = (COURSE / "README.md").read_text(encoding="utf-8")
     _, command = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

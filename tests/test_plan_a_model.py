@@ -159,7 +159,7 @@ def test_an_unknown_chip_is_refused(example: Any, capsys: pytest.CaptureFixture[
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_readme_shows_what_it_prints(
     example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:

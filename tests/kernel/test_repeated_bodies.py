@@ -320,7 +320,7 @@ def drawn(rng: np.random.Generator) -> Case:
     return "npu_quant_matmul", chip, {**call, "output_dtype": target}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(30))
 def test_bodies_of_any_product_are_the_same(seed: int) -> None:
     case = drawn(np.random.default_rng(seed))
@@ -335,7 +335,7 @@ ON_EVERY_CHIP = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "case"), ON_EVERY_CHIP, ids=[f"{case[0]}-{name}" for name, case in ON_EVERY_CHIP]
 )

@@ -302,7 +302,7 @@ def test_where_pages_lie_does_not_change_the_program() -> None:
         assert len(lane.program.leaves) == len(another.program.leaves)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("lengths", "heads", "pages", "most_s"),
     [((3518,) * 7, (4, 1), False, 20.0), ((16384,) * 64, (32, 8), True, 10.0)],

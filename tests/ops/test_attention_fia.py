@@ -462,7 +462,7 @@ def test_keys_of_long_decoding_pass_the_l2_by() -> None:
     assert plan_of("BSND", 65536).streams_keys
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("heads", "pages"), [((4, 4), False), ((4, 1), True)])
 def test_large_calls_are_timed_soon(heads: tuple[int, int], pages: bool) -> None:
     from time import process_time

@@ -237,7 +237,7 @@ def test_any_call(call: ProductCall) -> None:
     check_drawn(call, "k16", byte_exact=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("byte_exact", [False, True])
 @settings(max_examples=30)

@@ -58,7 +58,7 @@ def test_any_call(call: TemplateCall) -> None:
     assert_as_the_reference(*call.args, template=call.template, timing=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("byte_exact", [False, True])
 @settings(max_examples=150)
 @given(call=template_calls())

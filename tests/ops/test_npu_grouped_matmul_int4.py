@@ -153,6 +153,7 @@ def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
     assert_same(found.output, REFERENCE(**in_rows))
 
 
+@pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize("counts", [[150], [20, 0], [3, 40]])
 def test_scaled_groups_are_added_up_in_float32(
     counts: list[int], monkeypatch: pytest.MonkeyPatch

@@ -136,7 +136,7 @@ def test_weights_of_int4_equal_the_reference(
     assert_all_same(tuple(found.outputs.values()), REFERENCE(*args, bias=bias))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_chunks_equal_the_reference() -> None:
     """More than twice 32 MiB of sums: the vector cores begin before all of them are there."""
     rng = np.random.default_rng(1)

@@ -257,7 +257,7 @@ def test_quantised_rows_equal_the_reference(
     assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lists_beyond_one_core_are_merged() -> None:
     rng = np.random.default_rng(5)
     given: dict[str, Any] = {

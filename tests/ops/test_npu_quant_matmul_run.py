@@ -378,7 +378,7 @@ def test_any_call(call: ProductCall) -> None:
     assert_like_reference(OP, *call.args, device=call.device, **call.kwargs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("byte_exact", [False, True])
 @settings(max_examples=80)
 @given(call=quant_matmul_calls(500))

@@ -67,7 +67,7 @@ def test_any_size_gives_programs_that_hold(device: str, subtests: pytest.Subtest
             check_programs(device, seed, 3000)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", CHIPS)
 def test_any_large_size_gives_programs_that_hold(device: str, subtests: pytest.Subtests) -> None:
     for seed in range(FEW, MANY):

@@ -338,7 +338,7 @@ def test_loads_and_stores_are_blamed_each_for_what_they_take_of_one_link() -> No
         assert 1 - quick / run.time_us == pytest.approx(shares.get(cause, 0) / 2, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_l2_is_not_blamed_for_a_product_that_the_cube_bounds() -> None:
     def product(spec: DeviceSpec) -> npusim.Run:
         return npusim.run("matmul", *[TensorSpec((4096, 4096), "float16")] * 2, device=spec)

@@ -885,7 +885,7 @@ def test_a_level_is_for_pages(small: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 def test_the_timeline_zooms_pans_and_tells(tmp_path: Path) -> None:
     mixes = [tmp_path / chip for chip in ("ascend910b2", "ascend910b4")]

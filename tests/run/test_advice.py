@@ -277,6 +277,7 @@ def test_a_run_without_times_has_no_advice() -> None:
     )
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_progress_is_told() -> None:
     heard: list[tuple[str, float]] = []
     over_the_edge().advice(lambda stage, share: heard.append((stage, share)))

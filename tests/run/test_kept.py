@@ -21,6 +21,8 @@ from npusim.kernel import BinaryScalar, Block, Builder, Global, GmView, Kernel, 
 from npusim.run.kept import KEPT, Kept, forget, key_of, unvalued
 from npusim.trace import CopyTimes
 
+pytestmark = pytest.mark.usefixtures("nothing_kept")
+
 S = TensorSpec
 X, SCALES = S((64, 512), "float16"), S((512,), "float16")
 QUANTIZE = ("npu_quantize", (X, SCALES, None, "qint8", -1, False), {})

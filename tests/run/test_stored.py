@@ -22,6 +22,8 @@ from npusim.run.stored import MARK, VARIABLE, Stored, StoreError, digest_of
 from npusim.run.task import Task
 from npusim.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("nothing_kept")
+
 X, SCALES = TensorSpec((64, 512), "float16"), TensorSpec((512,), "float16")
 
 

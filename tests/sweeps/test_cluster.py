@@ -67,7 +67,7 @@ def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_lost_scheduler_is_told_and_what_is_done_is_kept(tmp_path: Path) -> None:
     expected = npusim.sweep(OP, call, OVER, device=CHIPS, jobs=1).to_csv()
     kept, told = tmp_path / "kept", tmp_path / "scheduler.json"

@@ -104,6 +104,7 @@ def test_engines_agree_on_ragged_calls(device: str, l2: chip.L2State) -> None:
         assert_equal_traces(simpy, built)
 
 
+@pytest.mark.usefixtures("nothing_kept")
 @needs_compiled
 def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
     monkeypatch: pytest.MonkeyPatch,
@@ -120,6 +121,7 @@ def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
         _ = built.trace.slowest.start
 
 
+@pytest.mark.usefixtures("nothing_kept")
 @needs_compiled
 def test_both_tell_how_far_they_are_and_stop_when_told() -> None:
     x = TensorSpec((256, 256), "float16")

@@ -182,7 +182,7 @@ def test_a_graph_of_a_token_is_one_launch_with_the_same_bits(
     assert (compiled, eager > 20, graph_us < eager_us / 2) == (1, True, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("device", "kinds"),
     [
