@@ -18,15 +18,12 @@ sys.dont_write_bytecode = False
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+from draws import is_night  # noqa: E402
+from hypothesis import is_hypothesis_test  # noqa: E402
 from tiny import tiny_spec  # noqa: E402
 
 from npusim.devices.schema import DeviceSpec  # noqa: E402
 from npusim.run.kept import forget  # noqa: E402
-
-# No database and no deadline: a run depends on nothing but the code.
-settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
-settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,12 +32,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test with the mark `sample(n)`, leave all but n to the night.
+    """Leave to the night all but n cases of a test with the mark `sample(n)`.
 
-    Those that stay are spread evenly, the first and the last among them.
+    Those that stay are spread evenly, the first and the last among them. A test that draws its
+    cases runs by day and, as it draws more of them then, at night.
     """
     cases = defaultdict(list)
     for item in items:
+        if is_night() and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.nightly)
         mark = item.get_closest_marker("sample")
         if mark is not None:
             cases[item.nodeid.partition("[")[0], *mark.args].append(item)

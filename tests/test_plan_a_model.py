@@ -76,6 +76,7 @@ NO_INT4 = (
 )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("device", [A2, INFERENCE])
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("step", ["decode", "prefill"])

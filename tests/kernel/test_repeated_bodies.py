@@ -235,12 +235,14 @@ def repeats(blocks: tuple[Block, ...]) -> int:
     return len(calls) - len({call.body for call in calls})
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_bodies_are_reused_only_where_they_are_the_same(case: Case) -> None:
     assert repeats(blocks_of(*case)) > 0
     assert same_programs(lambda: [block.program for block in blocks_of(*case)])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", LONG_K, ids=lambda case: case[0])
 def test_turns_of_a_product_are_what_a_plain_loop_over_k_writes(
     case: Case, monkeypatch: pytest.MonkeyPatch

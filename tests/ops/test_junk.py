@@ -251,6 +251,7 @@ def test_every_operator_is_called() -> None:
     assert set(CALLS) == set(ops.names())
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("op", ops.names())
 def test_junk_in_any_parameter(op: str) -> None:
     call = CALLS[op]
@@ -267,6 +268,7 @@ def test_junk_in_any_parameter(op: str) -> None:
     assert [wrong for wrong in found if wrong] == []
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("op", ops.names())
 def test_junk_in_several_parameters_by_place_and_by_name(op: str) -> None:
     source = random.Random(op)

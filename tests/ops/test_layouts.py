@@ -365,6 +365,7 @@ def test_each_call_is_taken_somewhere(call: str) -> None:
     assert any(isinstance(verdict(op, device, given)[0], dict) for device in THREE)
 
 
+@pytest.mark.sample(90)
 @pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
 def test_the_verdict_does_not_depend_on_how_a_tensor_is_given(call: str, name: str) -> None:
     op, given = CALLS[call]

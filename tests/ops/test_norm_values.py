@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import A2, A3, BF16, INFERENCE, Array, assert_all_same, rows_of_floats
 
@@ -117,6 +118,7 @@ QUANT_EDGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", [np.float16, BF16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize(("rows", "columns", "beta", "second", "template"), QUANT_EDGES)
 def test_npu_add_rms_norm_quant(
@@ -142,6 +144,7 @@ DYNAMIC_EDGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dtype", [np.float16, BF16], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize(("rows", "columns", "template"), DYNAMIC_EDGES)
 def test_npu_add_rms_norm_dynamic_quant(rows: int, columns: int, template: str, dtype: Any) -> None:
@@ -193,7 +196,7 @@ def test_310p(rows: int, columns: int, dtype: Any, templates: tuple[str | None, 
 # ---- drawn calls ----
 
 
-@settings(max_examples=25)
+@draws(25)
 @given(st.data())
 def test_a_tiled_run_equals_the_reference(data: st.DataObject) -> None:
     device = data.draw(st.sampled_from(A2 + A3 + INFERENCE))

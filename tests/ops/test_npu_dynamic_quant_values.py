@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from op_calls import (
     A2,
     A3,
@@ -59,7 +60,7 @@ def test_the_example_with_smooth_scales(device: str) -> None:
 # ---- the kernels against numpy ----
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(dynamic_calls())
 def test_a_tiled_run_equals_the_reference(call: DynamicCall) -> None:
     before = call.x.tobytes()
@@ -86,6 +87,7 @@ EDGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize(("rows", "columns", "bare", "smoothed"), EDGES)
 def test_every_template_equals_the_reference(
     rows: int, columns: int, bare: str, smoothed: str
@@ -132,7 +134,7 @@ def test_views_give_what_their_copies_give() -> None:
     assert_all_same(output, reference(x, smooth_scales=smooth))
 
 
-@settings(max_examples=8)
+@draws(8)
 @given(dynamic_calls())
 def test_time_does_not_depend_on_values(call: DynamicCall) -> None:
     whole = run(OP, call.x, device=call.device, **call.kwargs)
@@ -361,6 +363,7 @@ def test_int4_equals_exact_fractions(columns: int) -> None:
 # ---- groups ----
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dst_type", ["int8", "quint4x2"])
 @pytest.mark.parametrize(("rows", "columns"), [(60, 104), (200, 104), (49, 11496), (5, 30000)])
 def test_each_group_has_its_own_smooth_scales(rows: int, columns: int, dst_type: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from op_calls import (
     A2,
     A3,
@@ -34,7 +35,7 @@ def group_quant(device: str, *args: Any, **kwargs: Any) -> Array:
     return output
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(group_calls())
 def test_a_tiled_run_equals_the_reference(call: GroupCall) -> None:
     before = [arg.tobytes() for arg in call.args]
@@ -97,7 +98,7 @@ def test_views_give_what_their_copies_give() -> None:
     assert_same(output, reference(x, scale, ends, offset=offset))
 
 
-@settings(max_examples=8)
+@draws(8)
 @given(group_calls())
 def test_time_does_not_depend_on_values(call: GroupCall) -> None:
     whole = run(OP, *call.args, **call.kwargs, device=call.device)

@@ -60,6 +60,7 @@ def check_programs(name: str, seed: int, most: int) -> None:
     assert set(orders) == {block.program for block in blocks}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", every(CHIPS))
 def test_any_size_gives_programs_that_hold(device: str, subtests: pytest.Subtests) -> None:
     for seed in range(FEW):

@@ -60,6 +60,7 @@ def files(folder: Path) -> list[Path]:
 # ---- the same as fresh ----
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[call[0] for call in CALLS])
 def test_what_is_read_is_what_would_be_timed(

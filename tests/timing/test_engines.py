@@ -86,6 +86,7 @@ def test_calls_in_calls_take_the_time_of_what_they_do(engine: Engine) -> None:
             assert one == other, seed
 
 
+@pytest.mark.sample(3)
 @needs_compiled
 @pytest.mark.parametrize("l2", ["cold", "warm", "repeat"])
 @pytest.mark.parametrize("device", every(devices.names()))

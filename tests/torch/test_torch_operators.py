@@ -574,6 +574,7 @@ def plain_run(op: str, given: dict[str, Any], dtypes: dict[str, str]) -> npusim.
     return npusim.run(op, device=A2, **named)
 
 
+@pytest.mark.sample(28)
 @pytest.mark.parametrize("call", CALLS)
 def test_bits_and_time_are_those_of_run(call: str) -> None:
     op, given, dtypes = CALLS[call]
@@ -644,6 +645,7 @@ def test_operators_are_exported() -> None:
         assert torch.equal(found, wanted)
 
 
+@pytest.mark.nightly
 def test_a_thousand_calls_leave_nothing_behind() -> None:
     x, scale = half(4, 16).npu(), torch.rand(1).npu()
     weight = torch_npu.npu_format_cast(integers(32, 32).npu(), NZ)
@@ -1132,6 +1134,7 @@ def ends_badly(call: Any, op: str) -> str | None:
     return None
 
 
+@pytest.mark.sample(7)
 @pytest.mark.filterwarnings("ignore:npu_(dequant_)?swiglu_quant:UserWarning")
 @pytest.mark.parametrize("call", {op: call for call, (op, *_) in CALLS.items()}.values())
 def test_junk_ends_in_words_of_npusim(call: str) -> None:
