@@ -125,28 +125,6 @@ def test_a_template_that_is_named_has_bits_of_its_own(template: str, columns: in
             assert_all_same(result.output, reference(x, **call, template=template))
 
 
-def test_views_give_what_their_copies_give() -> None:
-    rng = np.random.default_rng(2)
-    x, smooth = rows_of_floats(rng, (20, 12), BF16).T, rng.normal(0, 1, 40).astype(BF16)[::-2]
-    copies = np.ascontiguousarray(x), np.ascontiguousarray(smooth)
-    output = dynamic_quant(x, smooth_scales=smooth)
-    assert_all_same(output, dynamic_quant(copies[0], smooth_scales=copies[1]))
-    assert_all_same(output, reference(x, smooth_scales=smooth))
-
-
-@draws(8)
-@given(dynamic_calls())
-def test_time_does_not_depend_on_values(call: DynamicCall) -> None:
-    whole = run(OP, call.x, device=call.device, **call.kwargs)
-    spec = TensorSpec(call.x.shape, call.x.dtype.name)
-    half = run(OP, spec, device=call.device, **call.kwargs)
-    values = TensorSpec(spec.shape, "int8")
-    if call.kwargs.get("dst_type") == "quint4x2":
-        values = TensorSpec((*spec.shape[:-1], spec.shape[-1] // 8), "int32")
-    assert half.output == (values, TensorSpec(spec.shape[:-1], "float32"))
-    assert half.cycles == whole.cycles
-
-
 @pytest.mark.parametrize("shape", [(0, 4), (0, 0), (2, 0, 3), (3, 0, 0)])
 def test_an_empty_input_gives_empty_outputs(shape: tuple[int, ...]) -> None:
     result = run(OP, np.empty(shape, np.float16), device="ascend910b2")
