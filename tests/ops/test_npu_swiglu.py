@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     A2,
@@ -157,7 +158,7 @@ def bits(values: Array) -> Array:
     return np.where(np.isnan(values.astype(np.float32)), 0, words + np.uint64(1))
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(st.data())
 def test_a_tiled_run_equals_the_reference(data: st.DataObject) -> None:
     device = data.draw(st.sampled_from(devices.names()))
