@@ -23,6 +23,9 @@ SPECIAL = np.array([
 ])  # fmt: skip
 """NaN, infinities, zeros, subnormals, ties, and the edges of int4, int8, uint8, fp16 and int32."""
 
+SCALE_BITS, INT8_BIT, OFFSET_SHIFT = 0xFFFFE000, 1 << 46, 37
+"""Where a word of npu_trans_quant_param has its scale, what asks for int8, and the offset."""
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -93,6 +96,15 @@ def _chance(rng: np.random.Generator, drawn: Drawn) -> Array:
     return rng.random(drawn.shape) < drawn.high
 
 
+def _packed(rng: np.random.Generator, drawn: Drawn) -> Array:
+    """Words of npu_trans_quant_param: a scale around *high*; with *low* 1 an offset for int8."""
+    scale = np.abs(drawn.high * rng.normal(1, 0.3, drawn.shape)).astype(np.float32)
+    words = scale.view(np.uint32).astype(np.int64) & SCALE_BITS
+    if drawn.low:
+        words |= INT8_BIT | rng.integers(0, 1 << 9, drawn.shape) << OFFSET_SHIFT
+    return words
+
+
 def _causal(_: np.random.Generator, drawn: Drawn) -> Array:
     return np.triu(np.ones(drawn.shape, np.int8), 1)
 
@@ -108,6 +120,7 @@ HOW: dict[str, Callable[[np.random.Generator, Drawn], Array]] = {
     "integers": _integers,
     "permutation": _permutation,
     "chance": _chance,
+    "packed": _packed,
     "causal": _causal,
     "listed": _listed,
 }

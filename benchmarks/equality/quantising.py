@@ -53,6 +53,8 @@ def quantize(draw: Draw) -> Arguments:
 def group_quant(draw: Draw) -> Arguments:
     rows, columns = draw.size(120), draw.size(120)
     groups = draw.integer(250, 600) if draw.chance(0.1) else draw.integer(1, 12)
+    if draw.chance(0.1):
+        rows, columns, groups = draw.integer(1, 4), draw.integer(9000, 16000), 2
     dst_dtype = draw.pick(None, "int8", "qint8", "quint4x2")
     if dst_dtype == "quint4x2":
         columns = -(-columns // 8) * 8
@@ -89,6 +91,13 @@ def dynamic_quant(draw: Draw) -> Arguments:
     if draw.is_old:
         shape = (*shape[:-1], -(-shape[-1] // 32) * 32)
         return {"x": draw.tensor(shape, "float16", "rows")}
+    if draw.chance(0.12):
+        rows = draw.integer(4, 384) if draw.only_times else draw.integer(4, 8)
+        shape, kind = (rows, draw.pick(4096, 5120, 10240)), draw.half()
+        found: Arguments = {"x": draw.tensor(shape, kind, "rows")}
+        return found | (
+            {"smooth_scales": draw.tensor(shape[-1:], kind, high=2)} if draw.chance(0.5) else {}
+        )
     return _dynamic(draw, shape, ("single_row", "multi_row", "db", "base", "large"))
 
 
@@ -189,7 +198,7 @@ def swiglu(draw: Draw) -> Arguments:
 @recipe("npu_swiglu_quant")
 def swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(120), draw.size(120), draw.integer(0, 1)
-    groups = draw.integer(1, 9) if draw.chance(0.8) else draw.integer(1, 96)
+    groups = draw.integer(1, 9) if draw.chance(0.9) else draw.integer(1, 96)
     dst_type = draw.pick(None, "int8", "quint4x2")
     half = 8 * max(1, half // 8) if dst_type == "quint4x2" else half
     kind = draw.integer(0, 1)
@@ -216,9 +225,9 @@ def swiglu_quant(draw: Draw) -> Arguments:
 @recipe("npu_dequant_swiglu_quant")
 def dequant_swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(60), draw.size(120), draw.pick(0, 1, 1)
-    if draw.chance(0.08):
-        rows, half = draw.integer(1, 3), draw.integer(4000, 9000)
-    if draw.chance(0.5):
+    if draw.chance(0.2):
+        rows, half = draw.integer(1, 3), draw.integer(4000, 10000)
+    elif draw.chance(0.5):
         return _dequant_in_groups(draw)
     dtype = draw.pick("int32", "float16", "bfloat16")
     found: Arguments = {"quant_mode": mode, "activate_left": draw.chance(0.5)}
