@@ -188,9 +188,7 @@ def incre_flash_attention(draw: Draw) -> Arguments:
     found = _of_int8(draw)
     found["scale_value"] = found.pop("scale")
     if found.pop("antiquant_mode"):
-        size = found["query"].shape[-1] if found["input_layout"] != "BSH" else 0
-        if size:
-            found["antiquant_scale"] = draw.positive((2,), found["query"].dtype, 0.1)
+        found["antiquant_scale"] = draw.positive((2,), found["query"].dtype, 0.1)
     if "actual_seq_lengths_kv" in found:
         found["actual_seq_lengths"] = found.pop("actual_seq_lengths_kv")
     return found
@@ -204,8 +202,11 @@ def rotary_mul(draw: Draw) -> Arguments:
     dtype, mode = draw.floating(), draw.pick("half", "half", "interleave")
     b, n, s = draw.integer(1, 4), draw.integer(1, 5), draw.size(40)
     d = 2 * draw.integer(2, 64) if draw.chance(0.7) else 64
-    if mode == "interleave" and draw.chance(0.3):
+    if mode == "interleave" and draw.chance(0.4):
         b, n, s, d = draw.pick((13, 1, 1, 894), (1, 1, 13, 894), (1, 1, 2, 128), (2, 3, 7, 128))
+        kind = draw.half()
+        turns = {name: draw.tensor((1, 1, 1, d), kind) for name in ("r1", "r2")}
+        return {"self": draw.numbers((b, n, s, d), kind, 4), **turns, "rotary_mode": mode}
     x = draw.pick((b, n, s, d), (b, s, n, d), (s, b, n, d))
     own = [1, 1, 1, d]
     for axis in range(3):

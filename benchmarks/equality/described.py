@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Drawn", "made", "read", "text_of", "written"]
+__all__ = ["Call", "Drawn", "drawn", "made", "read", "text_of", "written"]
 
 Array = NDArray[Any]
 SPECIAL = np.array([
@@ -128,10 +128,10 @@ HOW: dict[str, Callable[[np.random.Generator, Drawn], Array]] = {
 
 
 def _array(drawn: Drawn) -> Array:
-    values = HOW[drawn.how](np.random.default_rng(drawn.seed), drawn)
+    values = np.asarray(HOW[drawn.how](np.random.default_rng(drawn.seed), drawn))
     kind = ml_dtypes.bfloat16 if drawn.dtype == "bfloat16" else np.dtype(drawn.dtype)
     with np.errstate(all="ignore"):
-        return values.astype(kind)
+        return np.asarray(values.astype(kind))
 
 
 def _tensor(drawn: Drawn) -> Any:
@@ -150,6 +150,11 @@ def _tensor(drawn: Drawn) -> Any:
     if drawn.transposed:
         return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
     return array
+
+
+def drawn(shape: tuple[int, ...], dtype: str, layout: str = "ND", **more: Any) -> Any:
+    """The tensor that :func:`text_of` names so."""
+    return _tensor(Drawn(shape, dtype, layout, **more))
 
 
 def made(value: Any) -> Any:

@@ -16,7 +16,7 @@ OF_TWO = (
     "add", "div", "eq", "ge", "gt", "le", "logical_and", "logical_or", "lt", "maximum", "minimum",
     "mul", "ne", "sub", "axpy", "where",
 )  # fmt: skip
-INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "bool")
+INTEGERS = ("int8", "uint8", "int32", "int32", "int64", "bool")
 
 
 def _element(draw: Draw) -> str:

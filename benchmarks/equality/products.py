@@ -43,6 +43,8 @@ def _matmul_by_name(draw: Draw) -> Arguments:
             m = draw.integer(512 * 24, 512 * 30)
     if template == "nd2nz":
         layout = "ND"
+    if template == "al1_split_k":
+        m, layout = draw.integer(1, 256), "ND"
     found: Arguments = {
         "x1": draw.tensor((m, k), dtype, transposed=template != "al1_split_k" and draw.chance(0.2)),
         "x2": draw.tensor((k, n), dtype, layout=layout, transposed=draw.chance(0.3)),
@@ -81,15 +83,15 @@ def transpose_batchmatmul(draw: Draw) -> Arguments:
     if draw.only_times and draw.chance(0.15):
         batch, m, n = draw.integer(1, 3), 128 * draw.integer(2, 8), 128 * draw.integer(3, 8)
     dtype = draw.pick("float16", "bfloat16", "float16", "bfloat16", "float32")
-    is_turned = draw.chance(0.6)
     is_scaled = draw.chance(0.25)
     dtype = "float16" if is_scaled else dtype
+    is_turned = dtype != "float32" and draw.chance(0.6)
     shape = (m, batch, k) if is_turned else (batch, m, k)
     found: Arguments = {"input": draw.tensor(shape, dtype)}
     if is_turned:
         found["perm_x1"] = (1, 0, 2)
-    is_back = draw.chance(0.25)
-    layout = "FRACTAL_NZ" if dtype != "float32" and draw.chance(0.3) else "ND"
+    is_back = (is_scaled or not is_turned) and draw.chance(0.4)
+    layout = "FRACTAL_NZ" if is_turned and not is_back and draw.chance(0.5) else "ND"
     own = (batch, n, k) if is_back else (batch, k, n)
     found["weight"] = draw.tensor(own, dtype, layout=layout)
     if is_back:

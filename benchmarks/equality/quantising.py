@@ -122,7 +122,7 @@ def _dynamic(draw: Draw, shape: tuple[int, ...], templates: tuple[str, ...]) -> 
 @recipe("npu_dynamic_quant_asymmetric")
 def dynamic_quant_asymmetric(draw: Draw) -> Arguments:
     shape = draw.shape(2, 4)
-    if draw.chance(0.25):
+    if draw.chance(0.35):
         shape = (draw.integer(1, 4), draw.pick(10256, draw.integer(2500, 14000)))
     if draw.chance(0.2):
         shape = (draw.integer(90, 120), shape[-1] if shape[-1] < 300 else 136)
@@ -230,6 +230,8 @@ def dequant_swiglu_quant(draw: Draw) -> Arguments:
     elif draw.chance(0.5):
         return _dequant_in_groups(draw)
     dtype = draw.pick("int32", "float16", "bfloat16")
+    if draw.chance(0.3):
+        dtype, mode, half = "int32", 1, 32 * draw.integer(1, 8)
     found: Arguments = {"quant_mode": mode, "activate_left": draw.chance(0.5)}
     if dtype == "int32":
         found["x"] = draw.integers((rows, 2 * half), dtype, -3000, 3000)
@@ -260,7 +262,7 @@ def _dequant_in_groups(draw: Draw) -> Arguments:
     counts = draw.counts(rows, groups)
     if draw.chance(0.2):
         counts[-1] = max(0, counts[-1] - 2)
-    dtype = draw.pick("int32", "int32", "bfloat16", "float16")
+    dtype = draw.pick("int32", "bfloat16")
     found: Arguments = {"quant_mode": 1, "group_index": draw.listed(counts, "int64")}
     if dtype == "int32":
         found["x"] = draw.integers((rows, 2 * half), dtype, -3000, 3000)
@@ -306,6 +308,8 @@ def _norm_shapes(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...]]:
     rows, columns = _rows(draw)
     if draw.is_old:
         columns = -(-columns // 16) * 16
+        if draw.chance(0.1):
+            rows, columns = 16 * draw.integer(1, 4), 128
     shape, own = (rows, columns), (columns,)
     if draw.chance(0.2):
         return (draw.integer(1, 3), *shape), own
@@ -367,7 +371,7 @@ def add_rms_norm_quant(draw: Draw) -> Arguments:
     shape, own = _norm_shapes(draw)
     is_float = dtype == "float16" or draw.chance(0.2)
     scale_kind, point_kind = ("float32", "int32") if is_float else ("bfloat16", "bfloat16")
-    is_one = draw.chance(0.25)
+    is_one = not draw.is_old and draw.chance(0.2)
     columns = (1,) if is_one else own
 
     def points() -> object:
@@ -380,11 +384,12 @@ def add_rms_norm_quant(draw: Draw) -> Arguments:
         "gamma": draw.tensor(own, dtype), "scales1": draw.positive(columns, scale_kind, 1),
         "zero_points1": points() if draw.chance(0.8) else None,
     }  # fmt: skip
-    if draw.chance(0.4):
+    if draw.chance(0.4) or is_one:
         found["beta"] = draw.tensor(own, dtype)
     if draw.chance(0.3) and not is_one:
         found["scales2"] = draw.positive(columns, scale_kind, 1)
         found["zero_points2"] = points()
-    if draw.chance(0.4):
+    if draw.chance(0.4) and not is_one:
         found["div_mode"] = draw.chance(0.5)
-    return found | _epsilon(draw) | _template(draw, "single_n", "split_d", "normal")
+    names = {} if is_one else _template(draw, "single_n", "split_d", "normal")
+    return found | _epsilon(draw) | names
