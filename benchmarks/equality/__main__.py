@@ -7,7 +7,8 @@ Both run the same calls, of every operator and template, on a chip of each produ
 are the bits, types, shapes and layouts of all outputs, cycles, times, counters, launches, template
 and reason, and of refused calls the error and its code. The other checkout is a worktree of the
 commit BASELINE, made for the occasion, or PATH. A call follows from the seed and its name alone, so
-that `--seed S --only NAME` tries it again. Exits with 1 if there is a difference.
+that `--seed S --only NAME` tries it again; what is printed runs after `from described import
+drawn`, from this folder. Exits with 1 if there is a difference.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -37,16 +38,27 @@ PROGRESS_S = 20
 
 def differences(ours: Outcome, theirs: Outcome) -> list[str]:
     """What differs between two outcomes of a call, a line each."""
-    names = [name for name in {**theirs, **ours} if name not in NOT_COMPARED]
-    lines = []
-    for name in names:
-        mine, other = ours.get(name), theirs.get(name)
-        if mine != other:
-            lines.append(f"{name}: baseline {_short(other)}, here {_short(mine)}")
+    lines = [
+        line
+        for name in {**theirs, **ours}
+        if name not in NOT_COMPARED
+        for line in _apart(name, ours.get(name), theirs.get(name))
+    ]
     if lines:
         messages = [outcome["message"] for outcome in (theirs, ours) if "message" in outcome]
         lines += [f"message: {message}" for message in messages]
     return lines
+
+
+def _apart(name: str, mine: object, other: object) -> Iterator[str]:
+    """What differs between two values of *name*, part by part where both have the same parts."""
+    if isinstance(mine, list) and isinstance(other, list) and len(mine) == len(other):
+        mine, other = dict(enumerate(mine)), dict(enumerate(other))
+    if isinstance(mine, dict) and isinstance(other, dict) and list(mine) == list(other):
+        for part in mine:
+            yield from _apart(f"{name}.{part}", mine[part], other[part])
+    elif mine != other:
+        yield f"{name}: baseline {_short(other)}, here {_short(mine)}"
 
 
 def _short(value: object) -> str:

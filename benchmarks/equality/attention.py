@@ -16,15 +16,20 @@ def _causal(draw: Draw, dtype: str = "int8") -> object:
 
 def _behind_each_other(draw: Draw) -> Arguments:
     """Tokens of all requests in TND, their keys in pages or not."""
+    if draw.chance(0.12):
+        return _decoding(draw)
     is_decoding = draw.chance(0.35)
     heads, group = draw.pick(1, 2), draw.pick(1, 2, 3, 4)
-    size, dtype = draw.pick(16, 32, 64, 128), draw.half()
+    size, dtype = draw.pick(16, 32, 64, 128, 256), draw.half()
     requests = draw.integer(1, 4)
     if is_decoding and draw.chance(0.4):
         requests = draw.integer(24, 30)
     tokens = [1 if is_decoding else draw.integer(1, 40) for _ in range(requests)]
     most = 60 if requests > 10 else 300
     keys = [count + draw.integer(0, most) for count in tokens]
+    if draw.chance(0.15):
+        # Some rows see no key.
+        keys[0] = draw.integer(0, tokens[0])
     is_split = requests < 4 and draw.chance(0.3)
     if is_split:
         tokens = [min(count, 8) for count in tokens]
@@ -53,7 +58,23 @@ def _behind_each_other(draw: Draw) -> Arguments:
     return found
 
 
-def _pages(draw: Draw, keys: list[int], heads: int, size: int, dtype: str, block: int) -> Arguments:
+def _decoding(draw: Draw) -> Arguments:
+    """A token of each of so many requests that all cores have one, without a mask."""
+    heads, group, size, dtype = draw.pick(1, 2), draw.pick(1, 2, 4), draw.pick(32, 64), draw.half()
+    requests = draw.integer(24, 32)
+    keys = [draw.integer(1, 200) for _ in range(requests)]
+    return {
+        "query": draw.tensor((requests, heads * group, size), dtype),
+        "actual_seq_lengths": list(range(1, requests + 1)), "num_heads": heads * group,
+        "num_key_value_heads": heads, "scale": size**-0.5, "input_layout": "TND", "sparse_mode": 0,
+        **_pages(draw, keys, heads, size, dtype, 128, may_have_heads_first=False),
+    }  # fmt: skip
+
+
+def _pages(
+    draw: Draw, keys: list[int], heads: int, size: int, dtype: str, block: int, *,
+    may_have_heads_first: bool = True,
+) -> Arguments:  # fmt: skip
     """Keys and values of each request in blocks of a cache, which lie anywhere."""
     needed = [-(-length // block) for length in keys]
     blocks = draw.rng.permutation(sum(needed) + 2)
@@ -63,7 +84,7 @@ def _pages(draw: Draw, keys: list[int], heads: int, size: int, dtype: str, block
         row[:count] = blocks[first : first + count]
         first += count
     shape: tuple[int, ...] = len(blocks), block, heads * size
-    if draw.chance(0.1):
+    if may_have_heads_first and draw.chance(0.1):
         shape = len(blocks), heads, block, size
     return {
         "key": draw.tensor(shape, dtype), "value": draw.tensor(shape, dtype),
@@ -82,7 +103,7 @@ def _shape(layout: str, requests: int, heads: int, length: int, size: int) -> tu
 def _in_a_layout(draw: Draw) -> Arguments:
     """A few requests of as many tokens each, with any mask."""
     heads, group = draw.pick(1, 2), draw.pick(1, 3)
-    size, dtype = draw.pick(16, 32, 64), draw.half()
+    size, dtype = draw.pick(16, 32, 64, 64, 128, 512), draw.half()
     layout, mode = draw.pick("BSH", "BSND", "BNSD"), draw.pick(0, 0, 1, 2, 3, 4)
     requests, tokens = draw.integer(1, 3), draw.pick(1, draw.size(60))
     keys = draw.pick(draw.size(100), draw.integer(200, 1100))
@@ -106,7 +127,8 @@ def _in_a_layout(draw: Draw) -> Arguments:
     if draw.chance(0.3):
         found["softmax_lse_flag"] = True
     if draw.chance(0.3):
-        found["actual_seq_lengths_kv"] = [draw.integer(1, keys) for _ in range(requests)]
+        least = draw.pick(0, 1)
+        found["actual_seq_lengths_kv"] = [draw.integer(least, keys) for _ in range(requests)]
     return found
 
 
@@ -166,9 +188,7 @@ def incre_flash_attention(draw: Draw) -> Arguments:
     found = _of_int8(draw)
     found["scale_value"] = found.pop("scale")
     if found.pop("antiquant_mode"):
-        size = found["query"].shape[-1] if found["input_layout"] != "BSH" else 0
-        if size:
-            found["antiquant_scale"] = draw.positive((2,), found["query"].dtype, 0.1)
+        found["antiquant_scale"] = draw.positive((2,), found["query"].dtype, 0.1)
     if "actual_seq_lengths_kv" in found:
         found["actual_seq_lengths"] = found.pop("actual_seq_lengths_kv")
     return found
@@ -182,8 +202,11 @@ def rotary_mul(draw: Draw) -> Arguments:
     dtype, mode = draw.floating(), draw.pick("half", "half", "interleave")
     b, n, s = draw.integer(1, 4), draw.integer(1, 5), draw.size(40)
     d = 2 * draw.integer(2, 64) if draw.chance(0.7) else 64
-    if mode == "interleave" and draw.chance(0.3):
+    if mode == "interleave" and draw.chance(0.4):
         b, n, s, d = draw.pick((13, 1, 1, 894), (1, 1, 13, 894), (1, 1, 2, 128), (2, 3, 7, 128))
+        kind = draw.half()
+        turns = {name: draw.tensor((1, 1, 1, d), kind) for name in ("r1", "r2")}
+        return {"self": draw.numbers((b, n, s, d), kind, 4), **turns, "rotary_mode": mode}
     x = draw.pick((b, n, s, d), (b, s, n, d), (s, b, n, d))
     own = [1, 1, 1, d]
     for axis in range(3):

@@ -24,9 +24,9 @@ FAMILIES = (attention, elementwise, experts, products, quantising, routing, weig
 """The modules whose recipes are in RECIPES."""
 SHARES = {
     "npu_weight_quant_batchmatmul": 12, "npu_grouped_matmul": 12, "npu_quant_matmul": 8,
-    "npu_fused_infer_attention_score": 8, "npu_fused_infer_attention_score_v2": 4, "matmul": 10,
-    "npu_dynamic_quant": 6, "npu_dynamic_quant_asymmetric": 5, "npu_add_rms_norm": 6,
-    "npu_add_rms_norm_quant": 5, "npu_add_rms_norm_dynamic_quant": 5, "npu_rms_norm": 5,
+    "npu_fused_infer_attention_score": 9, "npu_fused_infer_attention_score_v2": 4, "matmul": 13,
+    "npu_dynamic_quant": 8, "npu_dynamic_quant_asymmetric": 5, "npu_add_rms_norm": 6,
+    "npu_add_rms_norm_quant": 5, "npu_add_rms_norm_dynamic_quant": 5, "npu_rms_norm": 6,
     "npu_dequant_swiglu_quant": 5, "npu_moe_init_routing_v2": 4, "npu_rotary_mul": 3,
     "npu_quantize": 4, "npu_swiglu_quant": 3, "npu_moe_finalize_routing": 3,
     "npu_moe_gating_top_k": 3, "npu_grouped_matmul_swiglu_quant": 3, "permute": 3,

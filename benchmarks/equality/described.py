@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Call", "Drawn", "made", "read", "text_of", "written"]
+__all__ = ["Call", "Drawn", "drawn", "made", "read", "text_of", "written"]
 
 Array = NDArray[Any]
 SPECIAL = np.array([
@@ -22,6 +22,9 @@ SPECIAL = np.array([
     127.5, -128.5, -129.0, 254.5, 255.5, 65504.0, 7e4, 2147483520.0, 3e9, -3e9, 3e38,
 ])  # fmt: skip
 """NaN, infinities, zeros, subnormals, ties, and the edges of int4, int8, uint8, fp16 and int32."""
+
+SCALE_BITS, INT8_BIT, OFFSET_SHIFT = 0xFFFFE000, 1 << 46, 37
+"""Where a word of npu_trans_quant_param has its scale, what asks for int8, and the offset."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,15 @@ def _chance(rng: np.random.Generator, drawn: Drawn) -> Array:
     return rng.random(drawn.shape) < drawn.high
 
 
+def _packed(rng: np.random.Generator, drawn: Drawn) -> Array:
+    """Words of npu_trans_quant_param: a scale around *high*; with *low* 1 an offset for int8."""
+    scale = np.abs(drawn.high * rng.normal(1, 0.3, drawn.shape)).astype(np.float32)
+    words = scale.view(np.uint32).astype(np.int64) & SCALE_BITS
+    if drawn.low:
+        words |= INT8_BIT | rng.integers(0, 1 << 9, drawn.shape) << OFFSET_SHIFT
+    return words
+
+
 def _causal(_: np.random.Generator, drawn: Drawn) -> Array:
     return np.triu(np.ones(drawn.shape, np.int8), 1)
 
@@ -108,6 +120,7 @@ HOW: dict[str, Callable[[np.random.Generator, Drawn], Array]] = {
     "integers": _integers,
     "permutation": _permutation,
     "chance": _chance,
+    "packed": _packed,
     "causal": _causal,
     "listed": _listed,
 }
@@ -115,10 +128,10 @@ HOW: dict[str, Callable[[np.random.Generator, Drawn], Array]] = {
 
 
 def _array(drawn: Drawn) -> Array:
-    values = HOW[drawn.how](np.random.default_rng(drawn.seed), drawn)
+    values = np.asarray(HOW[drawn.how](np.random.default_rng(drawn.seed), drawn))
     kind = ml_dtypes.bfloat16 if drawn.dtype == "bfloat16" else np.dtype(drawn.dtype)
     with np.errstate(all="ignore"):
-        return values.astype(kind)
+        return np.asarray(values.astype(kind))
 
 
 def _tensor(drawn: Drawn) -> Any:
@@ -137,6 +150,11 @@ def _tensor(drawn: Drawn) -> Any:
     if drawn.transposed:
         return np.ascontiguousarray(array.swapaxes(-1, -2)).swapaxes(-1, -2)
     return array
+
+
+def drawn(shape: tuple[int, ...], dtype: str, layout: str = "ND", **more: Any) -> Any:
+    """The tensor that :func:`text_of` names so."""
+    return _tensor(Drawn(shape, dtype, layout, **more))
 
 
 def made(value: Any) -> Any:

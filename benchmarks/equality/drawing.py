@@ -128,6 +128,13 @@ class Draw:
         """int32 that hold eight int4 each."""
         return self.integers(shape, "int32", -(2**31), 2**31, **more)
 
+    def packed(
+        self, shape: tuple[int, ...], *, to_int8: bool = False, high: float = 0.01, dtype: str = ""
+    ) -> Drawn:
+        """Words of npu_trans_quant_param, which have an offset too if they are *to_int8*."""
+        kind = dtype or self.pick("uint64", "int64")
+        return self.tensor(shape, kind, "packed", low=int(to_int8), high=high)
+
     def positive(self, shape: tuple[int, ...], dtype: str, high: float = 0.02) -> Drawn:
         """Scales around *high*, mostly above 0."""
         return self.tensor(shape, dtype, low=high, high=high / 3)

@@ -16,7 +16,7 @@ OF_TWO = (
     "add", "div", "eq", "ge", "gt", "le", "logical_and", "logical_or", "lt", "maximum", "minimum",
     "mul", "ne", "sub", "axpy", "where",
 )  # fmt: skip
-INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "bool")
+INTEGERS = ("int8", "uint8", "int32", "int32", "int64", "bool")
 
 
 def _element(draw: Draw) -> str:
@@ -139,6 +139,8 @@ def reduction(draw: Draw) -> Arguments:
     if draw.chance(0.15):
         shape = (draw.integer(1, 4), draw.integer(3000, 30000))
     dim = draw.integer(-len(shape), len(shape) - 1) if draw.chance(0.6) else -1
+    if draw.chance(0.1):
+        shape, dim = (draw.integer(1000, 4000), draw.integer(1, 16)), 0
     dtype = draw.pick("int32", "int64") if draw.chance(0.08) else draw.floating()
     return {"x": _one(draw, shape, dtype), "dim": dim}
 

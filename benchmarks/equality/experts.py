@@ -6,11 +6,16 @@ from drawing import Arguments, Draw, recipe
 
 __all__: list[str] = []
 
+VECTOR_DEQUANTISED = 1, 16, 256, 512
+"""Experts, rows, k and n of int8 by int4 that vector cores scale."""
+
 
 @recipe("npu_grouped_matmul")
 def grouped_matmul(draw: Draw) -> Arguments:
     if draw.is_old:
         return _coupled_experts(draw)
+    if draw.chance(0.03):
+        return _scaled_by_vector_cores(draw)
     return draw.pick(_plain_experts, _int8_experts, _int8_experts, _antiquant, _antiquant, _a4w4,
                      _a8w4)(draw)  # fmt: skip
 
@@ -87,8 +92,10 @@ def _int8_experts(draw: Draw) -> Arguments:
     found["x"] = [draw.integers((rows, k))]
     found["weight"] = [draw.integers((experts, k, n), layout=layout, transposed=draw.chance(0.3))]
     is_late = target in ("bfloat16", "float16")
+    if draw.chance(0.15):
+        found["tuning_config"] = [draw.integer(1, 256)]
     if target == "int8":
-        found["scale"] = [draw.integers((experts, n), "uint64", 0, 2**31)]
+        found["scale"] = [draw.packed((experts, n), to_int8=True)]
     elif is_late:
         kind = "float32" if target == "float16" else "bfloat16"
         found["scale"] = [draw.positive((experts, n), kind, 0.01)]
@@ -112,7 +119,7 @@ def _antiquant(draw: Draw) -> Arguments:
     if draw.chance(0.35):
         rows, experts, k, n = draw.integer(1, 10), draw.integer(1, 2), 128, 512 * draw.integer(1, 3)
         bits, turned = 8, False
-    groups = draw.pick(0, 0, 1, 4)
+    groups = draw.pick(0, 0, 1, 4) if bits == 4 else 0
     own = (experts, groups, n) if groups else (experts, n)
     found = _groups(draw, rows, experts)
     found["x"] = [draw.tensor((rows, k), dtype)]
@@ -142,7 +149,7 @@ def _a4w4(draw: Draw) -> Arguments:
     return found | {
         "x": [draw.words((rows, k // 8))],
         "weight": [draw.words((experts, k, n // 8), layout=layout)],
-        "scale": [draw.integers(own, "uint64", 0, 2**31)],
+        "scale": [draw.packed(own)],
         "per_token_scale": [draw.positive((rows,), "float32", 1)],
         "output_dtype": draw.pick("float16", "bfloat16"),
     }
@@ -151,23 +158,42 @@ def _a4w4(draw: Draw) -> Arguments:
 def _a8w4(draw: Draw) -> Arguments:
     rows, experts = draw.size(80), draw.integer(1, 4)
     k, n = 64 * draw.integer(1, 6), draw.pick(8 * draw.integer(1, 12), 64 * draw.integer(1, 4))
+    has_offset = draw.only_times and draw.chance(0.15)
+    if draw.chance(0.3):
+        k = 256 * draw.integer(1, 3)
+    if has_offset:
+        rows, experts, (k, n) = draw.integer(1, 40), 1, draw.pick((7168, 4096), (2048, 7168))
     counts = draw.counts(rows, experts)
-    groups = draw.pick(0, 0, 1, 2)
+    groups = draw.pick(0, 1, k // 256 if k % 256 == 0 else 1)
     own = (experts, groups, n) if groups else (experts, n)
     layout = "FRACTAL_NZ" if n % 64 == 0 and draw.chance(0.3) else "ND"
-    target = draw.pick("float16", "bfloat16")
+    target = "float16" if has_offset else draw.pick("float16", "bfloat16")
     found: Arguments = {
         "x": [draw.integers((rows, k))],
         "weight": [draw.words((experts, k, n // 8), layout=layout)],
         "bias": [draw.tensor((experts, n), "float32", high=9)],
-        "scale": [draw.integers(own, "uint64", 0, 2**31)],
+        "scale": [draw.packed(own)],
         "per_token_scale": [draw.positive((rows,), "float32", 1)],
         "group_list": draw.listed(counts), "group_list_type": 1, "group_type": 0,
         "split_item": 3, "output_dtype": target,
     }  # fmt: skip
-    if target == "float16" and draw.chance(0.2):
-        found["offset"] = [draw.tensor(own, "float32", high=3)]
+    if has_offset:
+        found["offset"] = [draw.tensor((experts, 1, n), "float32", high=3)]
     return found
+
+
+def _scaled_by_vector_cores(draw: Draw) -> Arguments:
+    """int8 by int4 of a shape that a template of its own takes."""
+    experts, rows, k, n = VECTOR_DEQUANTISED
+    return {
+        "x": [draw.integers((rows, k))],
+        "weight": [draw.words((experts, k, n // 8), layout="FRACTAL_NZ")],
+        "bias": [draw.tensor((experts, n), "float32")],
+        "scale": [draw.packed((experts, k // 256, n))],
+        "per_token_scale": [draw.positive((rows,), "float32", 1)],
+        "group_list": draw.listed(draw.counts(rows, experts)), "group_list_type": 1,
+        "group_type": 0, "split_item": 3, "output_dtype": draw.pick("float16", "bfloat16"),
+    }  # fmt: skip
 
 
 @recipe("npu_grouped_matmul_swiglu_quant")

@@ -53,6 +53,8 @@ def quantize(draw: Draw) -> Arguments:
 def group_quant(draw: Draw) -> Arguments:
     rows, columns = draw.size(120), draw.size(120)
     groups = draw.integer(250, 600) if draw.chance(0.1) else draw.integer(1, 12)
+    if draw.chance(0.1):
+        rows, columns, groups = draw.integer(1, 4), draw.integer(9000, 16000), 2
     dst_dtype = draw.pick(None, "int8", "qint8", "quint4x2")
     if dst_dtype == "quint4x2":
         columns = -(-columns // 8) * 8
@@ -89,6 +91,13 @@ def dynamic_quant(draw: Draw) -> Arguments:
     if draw.is_old:
         shape = (*shape[:-1], -(-shape[-1] // 32) * 32)
         return {"x": draw.tensor(shape, "float16", "rows")}
+    if draw.chance(0.12):
+        rows = draw.integer(4, 384) if draw.only_times else draw.integer(4, 8)
+        shape, kind = (rows, draw.pick(4096, 5120, 10240)), draw.half()
+        found: Arguments = {"x": draw.tensor(shape, kind, "rows")}
+        return found | (
+            {"smooth_scales": draw.tensor(shape[-1:], kind, high=2)} if draw.chance(0.5) else {}
+        )
     return _dynamic(draw, shape, ("single_row", "multi_row", "db", "base", "large"))
 
 
@@ -113,7 +122,7 @@ def _dynamic(draw: Draw, shape: tuple[int, ...], templates: tuple[str, ...]) -> 
 @recipe("npu_dynamic_quant_asymmetric")
 def dynamic_quant_asymmetric(draw: Draw) -> Arguments:
     shape = draw.shape(2, 4)
-    if draw.chance(0.25):
+    if draw.chance(0.35):
         shape = (draw.integer(1, 4), draw.pick(10256, draw.integer(2500, 14000)))
     if draw.chance(0.2):
         shape = (draw.integer(90, 120), shape[-1] if shape[-1] < 300 else 136)
@@ -189,7 +198,7 @@ def swiglu(draw: Draw) -> Arguments:
 @recipe("npu_swiglu_quant")
 def swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(120), draw.size(120), draw.integer(0, 1)
-    groups = draw.integer(1, 9) if draw.chance(0.8) else draw.integer(1, 96)
+    groups = draw.integer(1, 9) if draw.chance(0.9) else draw.integer(1, 96)
     dst_type = draw.pick(None, "int8", "quint4x2")
     half = 8 * max(1, half // 8) if dst_type == "quint4x2" else half
     kind = draw.integer(0, 1)
@@ -216,11 +225,13 @@ def swiglu_quant(draw: Draw) -> Arguments:
 @recipe("npu_dequant_swiglu_quant")
 def dequant_swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(60), draw.size(120), draw.pick(0, 1, 1)
-    if draw.chance(0.08):
-        rows, half = draw.integer(1, 3), draw.integer(4000, 9000)
-    if draw.chance(0.5):
+    if draw.chance(0.2):
+        rows, half = draw.integer(1, 3), draw.integer(4000, 10000)
+    elif draw.chance(0.5):
         return _dequant_in_groups(draw)
     dtype = draw.pick("int32", "float16", "bfloat16")
+    if draw.chance(0.3):
+        dtype, mode, half = "int32", 1, 32 * draw.integer(1, 8)
     found: Arguments = {"quant_mode": mode, "activate_left": draw.chance(0.5)}
     if dtype == "int32":
         found["x"] = draw.integers((rows, 2 * half), dtype, -3000, 3000)
@@ -251,7 +262,7 @@ def _dequant_in_groups(draw: Draw) -> Arguments:
     counts = draw.counts(rows, groups)
     if draw.chance(0.2):
         counts[-1] = max(0, counts[-1] - 2)
-    dtype = draw.pick("int32", "int32", "bfloat16", "float16")
+    dtype = draw.pick("int32", "bfloat16")
     found: Arguments = {"quant_mode": 1, "group_index": draw.listed(counts, "int64")}
     if dtype == "int32":
         found["x"] = draw.integers((rows, 2 * half), dtype, -3000, 3000)
@@ -297,6 +308,8 @@ def _norm_shapes(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...]]:
     rows, columns = _rows(draw)
     if draw.is_old:
         columns = -(-columns // 16) * 16
+        if draw.chance(0.1):
+            rows, columns = 16 * draw.integer(1, 4), 128
     shape, own = (rows, columns), (columns,)
     if draw.chance(0.2):
         return (draw.integer(1, 3), *shape), own
@@ -358,7 +371,7 @@ def add_rms_norm_quant(draw: Draw) -> Arguments:
     shape, own = _norm_shapes(draw)
     is_float = dtype == "float16" or draw.chance(0.2)
     scale_kind, point_kind = ("float32", "int32") if is_float else ("bfloat16", "bfloat16")
-    is_one = draw.chance(0.25)
+    is_one = not draw.is_old and draw.chance(0.2)
     columns = (1,) if is_one else own
 
     def points() -> object:
@@ -371,11 +384,12 @@ def add_rms_norm_quant(draw: Draw) -> Arguments:
         "gamma": draw.tensor(own, dtype), "scales1": draw.positive(columns, scale_kind, 1),
         "zero_points1": points() if draw.chance(0.8) else None,
     }  # fmt: skip
-    if draw.chance(0.4):
+    if draw.chance(0.4) or is_one:
         found["beta"] = draw.tensor(own, dtype)
     if draw.chance(0.3) and not is_one:
         found["scales2"] = draw.positive(columns, scale_kind, 1)
         found["zero_points2"] = points()
-    if draw.chance(0.4):
+    if draw.chance(0.4) and not is_one:
         found["div_mode"] = draw.chance(0.5)
-    return found | _epsilon(draw) | _template(draw, "single_n", "split_d", "normal")
+    names = {} if is_one else _template(draw, "single_n", "split_d", "normal")
+    return found | _epsilon(draw) | names

@@ -12,7 +12,13 @@ FLOATS = ("float16", "bfloat16", "float32")
 @recipe("npu_moe_gating_top_k")
 def gating_top_k(draw: Draw) -> Arguments:
     rows, dtype = draw.size(60), draw.pick(*FLOATS)
-    if draw.chance(0.3):
+    if draw.chance(0.25):
+        return {
+            "x": draw.tensor((rows, 256), dtype, high=2), "k": draw.integer(1, 32), "k_group": 4,
+            "group_count": 8, "group_select_mode": 1, "norm_type": 1,
+            "bias": draw.tensor((256,), dtype),
+        }  # fmt: skip
+    if draw.chance(0.2):
         experts, groups, chosen, k = 256, 8, 4, 8
     else:
         groups = draw.pick(1, 1, draw.integer(2, 6))
@@ -47,8 +53,11 @@ def gating_top_k_softmax(draw: Draw) -> Arguments:
 def init_routing(draw: Draw) -> Arguments:
     tokens, k, width = draw.size(90), draw.integer(1, 6), draw.size(200)
     experts = draw.integer(2, 40)
-    if draw.chance(0.12):
-        tokens, k, width = draw.integer(400, 900), draw.integer(4, 8), draw.integer(8, 64)
+    tokens = min(tokens, 150)
+    if draw.only_times and draw.chance(0.12):
+        tokens, k, width = draw.integer(700, 1000), 8, draw.integer(8, 32)
+    if draw.chance(0.06):
+        return _one_token(draw)
     write = draw.tensor if draw.chance(0.2) else draw.known
     found: Arguments = {
         "expert_idx": write((tokens, k), "int32", "integers", low=0, high=experts),
@@ -78,6 +87,18 @@ def init_routing(draw: Draw) -> Arguments:
         (tokens, width), dtype, "normal"
     )  # fmt: skip
     return {"x": x} | found
+
+
+def _one_token(draw: Draw) -> Arguments:
+    """The call that a kernel of its own takes."""
+    width, k, experts = 7168, 8, 256
+    return {
+        "x": draw.tensor((1, width), "bfloat16"),
+        "expert_idx": draw.known((1, k), "int32", "permutation", high=experts),
+        "scale": draw.positive((experts, width), "float32", 1), "expert_num": experts,
+        "expert_tokens_num_type": 2, "expert_tokens_num_flag": True, "quant_mode": 1,
+        "row_idx_type": draw.integer(0, 1),
+    }  # fmt: skip
 
 
 @recipe("npu_moe_finalize_routing")

@@ -16,8 +16,7 @@ def weight_quant_batchmatmul(draw: Draw) -> Arguments:
         m, k, n = draw.size(60), draw.size(200), draw.size(200)
         return _weight_call(
             draw, m, k, n, layout="FRACTAL_NZ", turned=True, x="float16",
-            size=0 if draw.chance(0.7) else 32 * draw.integer(1, 4),
-            bits=draw.pick(8, 8, 4),
+            size=0 if draw.chance(0.9) else 32 * draw.integer(1, 4),
         )  # fmt: skip
     template = draw.pick("split_k", "msd_group", "msd", "msd", "nz_splitk", "custom", "fixpipe", "")
     found = WEIGHT_CALLS[template](draw)
@@ -108,7 +107,9 @@ def _custom(draw: Draw) -> Arguments:
             more["size"] = 32 * draw.integer(1, 4)
             k = max(k, 2 * more["size"])
         case 2:
-            more["layout"] = "FRACTAL_NZ"
+            more |= {"layout": "FRACTAL_NZ", "quant": False}
+            if more["bits"] == 4:
+                more["turned"] = True
     return _weight_call(draw, m, k, n, **more)
 
 
