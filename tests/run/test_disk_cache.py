@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import THREE
-from test_kept import CALLS, assert_same_run
+from test_memory_cache import CALLS, assert_same_run
 
 from npusim import Run, TensorSpec, run
 from npusim.chip import Block
