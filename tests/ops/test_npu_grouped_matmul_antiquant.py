@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same, assert_same
 
@@ -64,7 +65,7 @@ def call_of(
 # ---- values ----
 
 
-@settings(max_examples=20)
+@draws(20)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 30, 140]), min_size=1, max_size=3).filter(any),
@@ -97,6 +98,7 @@ def test_a_tiled_run_equals_the_reference(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", [A2, A3])
 @pytest.mark.parametrize(("bits", "groups"), [(8, 0), (4, 0), (4, 15)])
 def test_all_vector_cores_together_make_the_same_numbers(
@@ -157,7 +159,7 @@ def test_a_row_of_digits_worked_out_apart() -> None:
     assert set(found.output.ravel().tolist()) == {18.75}
 
 
-@settings(max_examples=12)
+@draws(12)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 2, 30]), min_size=1, max_size=16).filter(any),
@@ -194,6 +196,7 @@ def test_rows_longer_than_a_tree() -> None:
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "template"),
     [

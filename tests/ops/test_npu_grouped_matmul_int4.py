@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import assert_same
 
@@ -72,7 +73,7 @@ def call_of(
 COUNTS = st.lists(st.sampled_from([0, 1, 3, 70]), min_size=1, max_size=3).filter(any)
 
 
-@settings(max_examples=10)
+@draws(10)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=COUNTS,
@@ -94,7 +95,7 @@ def test_int8_by_int4_equals_the_reference(
     assert_same(found.output, REFERENCE(**call))
 
 
-@settings(max_examples=10)
+@draws(10)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=COUNTS,
@@ -117,7 +118,7 @@ def test_int4_by_int4_equals_the_reference(
     assert_same(found.output, REFERENCE(**call))
 
 
-@settings(max_examples=10)
+@draws(10)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 40, 70, 150]), min_size=1, max_size=2).filter(sum),
@@ -153,6 +154,8 @@ def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
     assert_same(found.output, REFERENCE(**in_rows))
 
 
+@pytest.mark.sample(1)
+@pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize("counts", [[150], [20, 0], [3, 40]])
 def test_scaled_groups_are_added_up_in_float32(
     counts: list[int], monkeypatch: pytest.MonkeyPatch
@@ -166,6 +169,7 @@ def test_scaled_groups_are_added_up_in_float32(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("device", "counts", "groups"), [(A2, [3], 0), (A3, [2, 0, 3], 8)])
 def test_offsets_are_added_for_each_row(device: str, counts: list[int], groups: int) -> None:
     """`(e, 1, n)`: sum of the row times number of the column, rounded, and added."""
