@@ -450,7 +450,7 @@ class Contract:
             when = self._narrowed(values_of, name)
             remedy = "choose one of these" if len(values) > 1 else f"pass {values[0]!r}"
             self.fail(f"{name} must be {words}{when}, not {shown(value)}; {remedy}")
-        narrowing.note(f"{name} of {value}", lambda row: value in (row.values(name) or (value,)))
+        narrowing.note(f"{name}={value}", lambda row: value in (row.values(name) or (value,)))
         return value
 
 

@@ -45,10 +45,12 @@ from npusim.kernel.rows import BODY_ROWS, Writer, load, pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, same_shape_remedy
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, present
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Row, alike
 from npusim.ops._torch import TorchFunction, TorchTensor
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 INT4_PER_INT32 = 8
 
@@ -67,20 +69,27 @@ class Problem(_protocol.Problem):
     """All of x is one row if there is one scale for all."""
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    scale: Any,
-    *,
-    offset: Any = None,
-    dst_dtype: Any = None,
-    src_dtype: Any = None,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract, is_310p = Contract("npu_anti_quant", spec), spec.series == "Atlas inference"
-    numbers = contract.operand("x", x, (INT8,) if is_310p else (INT8, INT32))
+FLOATS: dict[str, Any] = {"on": A2_A3, "dst_dtype": ("float16", "bfloat16")}
+
+SUPPORT = (
+    *alike((FLOAT32, BFLOAT16), "scale", "offset", x=INT8, src_dtype=("int8",), **FLOATS),
+    *alike((FLOAT32, BFLOAT16), "scale", "offset", x=INT32, src_dtype=("quint4x2",), **FLOATS),
+    Row(
+        on=ATLAS_INFERENCE,
+        x=INT8,
+        scale=FLOAT32,
+        offset=FLOAT32,
+        dst_dtype=("float16",),
+        src_dtype=("int8",),
+    ),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    numbers = contract.operand("x")
     element, shape = _numbers_of(contract, numbers)
-    s = contract.operand("scale", scale, (FLOAT32,) if is_310p else (FLOAT32, BFLOAT16))
+    s = contract.operand("scale")
     n = shape[-1] if shape else 1
     wanted = "(1,)" if n == 1 else f"(1,) or ({n},)"
     contract.require(
@@ -88,18 +97,16 @@ def check(
         f"scale must have shape {wanted} for an output of shape {shape}, not {s.shape}; "
         f"pass one scale, or one for each number of the last dimension",
     )
-    o = contract.optional("offset", offset, (s.element,), " like scale")
+    o = contract.optional("offset")
     contract.require(
         o is None or o.shape == s.shape,
         f"offset must have the shape of scale, {s.shape}, not {o.shape if o else None}; "
         f"{same_shape_remedy(o, s) if o else 'leave it out'}",
     )
-    choices = ("float16",) if is_310p else ("float16", "bfloat16")
-    target = "float16" if dst_dtype is None else dst_dtype
-    name = contract.choice("dst_dtype", target, choices, f" on {spec.series}")
-    kind = "int8" if element is INT8 else "quint4x2"
-    source = kind if src_dtype is None else src_dtype
-    contract.choice("src_dtype", source, (kind,), f" for {numbers.spec.dtype} numbers")
+    target, source = contract.value("dst_dtype"), contract.value("src_dtype")
+    name = contract.one_of("dst_dtype", "float16" if target is None else target)
+    if source is not None:
+        contract.one_of("src_dtype", source)
     columns = prod(shape) if s.spec.size == 1 else n
     return Problem(
         inputs=present(numbers, s, o),
@@ -269,23 +276,13 @@ class AntiQuant:
 # ---- reference ----
 
 
-def reference(
-    x: Array,
-    scale: Array,
-    *,
-    offset: Array | None = None,
-    dst_dtype: str | None = None,
-    src_dtype: str | None = None,  # noqa: ARG001
-    spec: DeviceSpec | None = None,
-) -> Array:
-    """Whole arrays in plain numpy: y `(..., n)` of *dst_dtype*, float16 unless told otherwise.
-
-    *spec* says what overflow does; None is an Atlas A2 or A3.
-    """
+def oracle(given: Given) -> Array:
+    """Numbers as floats, on whole arrays; the chip says what float16 does with large ones."""
+    x, scale, offset, spec = given.x, given.scale, given.offset, given.spec
     if x.dtype == np.int32:
         nibbles = (x[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
         x = ((nibbles ^ 8) - 8).reshape(*x.shape[:-1], -1)
-    target = dtype_named(dst_dtype or "float16")
+    target = dtype_named(given.dst_dtype or "float16")
     with np.errstate(over="ignore", invalid="ignore"):
         values = x.astype(np.float32)
         if offset is not None:
@@ -313,12 +310,12 @@ def _shape(x: TorchTensor) -> tuple[Any, ...]:
 
 
 OPERATOR = Operator(
-    name="npu_anti_quant",
     kernel_type="AscendAntiQuant",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction, quantised
-from npusim.ops.npu_quantize.contract import Problem, check
+from npusim.ops.npu_quantize.contract import SUPPORT, Problem, check
 from npusim.ops.npu_quantize.kernel import build
-from npusim.ops.npu_quantize.reference import reference
+from npusim.ops.npu_quantize.reference import oracle
 from npusim.ops.npu_quantize.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 TORCH = TorchFunction(
     schema="npu_quantize(Tensor self, Tensor scales, Tensor? zero_points, int dtype, int axis=1, "
@@ -47,12 +47,12 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_quantize",
     kernel_type=lambda _, p, __: "Quantize" if p.divide else "AscendQuantV2",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -5,30 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(
-    input: Array,
-    scales: Array,
-    zero_points: Array | None,
-    dtype: str,
-    axis: int = 1,
-    div_mode: bool = True,
-) -> Array:
-    """Quantise *input* on whole arrays.
+def oracle(given: Given) -> Array:
+    """Quantise input on whole arrays.
 
-    *input* has any shape, *scales* one element or as many as the scaled dimension; the result has
-    the shape of *input*, with 'quint4x2' one int32 for eight elements of the last dimension.
+    input has any shape, scales one element or as many as the scaled dimension; the result has the
+    shape of input, with 'quint4x2' one int32 for eight elements of the last dimension.
     """
+    tensor, scales, zero_points = given.input, given.scales, given.zero_points
+    axis, div_mode, dtype = given.axis, given.div_mode, given.dtype
     if div_mode:
-        position = axis % input.ndim if scales.size > 1 else 0
+        position = axis % tensor.ndim if scales.size > 1 else 0
     else:
-        position = input.ndim - 2 if axis == -2 else input.ndim - 1
-    along = [1] * input.ndim
+        position = tensor.ndim - 2 if axis == -2 else tensor.ndim - 1
+    along = [1] * tensor.ndim
     along[position] = -1
-    x, s = input.astype(np.float32), scales.astype(np.float32).reshape(along)
+    x, s = tensor.astype(np.float32), scales.astype(np.float32).reshape(along)
     with np.errstate(all="ignore"):
         values = x / s if div_mode else x * s
         if zero_points is not None:
