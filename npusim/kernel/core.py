@@ -87,6 +87,8 @@ class Core(Builder):
         super().__init__(name, spec.cores[kind], spec.sync, alone=alone)
         self.spec = spec
         self.kind = kind
+        self.kinds: str | tuple[str, ...] = kind
+        """The kind of each core that a launch starts, by number, or of all of them."""
 
     @property
     def is_310p(self) -> bool:
@@ -114,7 +116,7 @@ class Core(Builder):
     ) -> tuple[Block, ...]:
         """A block for each core that has a tile in *steps*: :func:`npusim.kernel.launch.launch`."""
         return launch(
-            self, self.kind, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
+            self, self.kinds, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
         )
 
     # ---- scalar unit ----

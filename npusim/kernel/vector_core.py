@@ -62,6 +62,9 @@ class VectorCore(Core):
     ) -> None:
         """*kind* None is the first kind of core of *spec* that has a vector pipe."""
         super().__init__(name, spec, kind or spec.vector_kinds[0], alone=alone)
+        if kind is None:
+            # 310P has vector cores beyond its AI cores, which run the same programs.
+            self.kinds = spec.vector_cores
         self._writer: rows.Writer | None = None
         self._is_independent = False
 
