@@ -62,6 +62,17 @@ class TileQueue:
         """The consumer has read the tile, which may be filled again."""
         self.queue.free(self.slot(tile))
 
+    @property
+    def only(self) -> Local:
+        """The tile of a queue of depth 1, whoever uses it."""
+        (slot,) = self.queue.slots
+        return self._tile(slot)
+
+    @property
+    def in_use(self) -> list[Local]:
+        """Tiles that the producer fills, or the consumer reads."""
+        return [self._tile(slot) for slot in self.queue.in_use]
+
     def slot(self, tile: Local) -> Slot:
         """The buffer that *tile* begins in; raises ProgramError where it is not of this queue."""
         found = self._slots.get(tile.offset_bytes)
