@@ -20,8 +20,9 @@ from npusim import chip, ops
 from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.run.call import Options, bind, find, play
-from npusim.run.result import Run
+from npusim.run.call import bind, find, play
+from npusim.run.options import Options
+from npusim.run.result import Result
 from npusim.run.task import Task
 
 __all__ = ["Prepared", "by_operand", "prepared"]
@@ -30,7 +31,7 @@ __all__ = ["Prepared", "by_operand", "prepared"]
 class Prepared:
     """What calls of the same shapes, types and attributes share."""
 
-    def __init__(self, run: Run, task: Task, problem: ops.Problem) -> None:
+    def __init__(self, run: Result, task: Task, problem: ops.Problem) -> None:
         self.run = run
         """The run of each of them, its outputs as they are without values."""
         self._task, self._problem, self._replay = task, problem, task.replay()
@@ -80,7 +81,7 @@ class Prepared:
         }
 
 
-def prepared(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Prepared | None:
+def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
     """A call of operator *op*, whose check does not look at the values of its *arguments*.
 
     None where its kernel does, or is handed something else than the arrays of the call, where it
@@ -101,7 +102,7 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Prepared |
     return Prepared(run, task, problem)
 
 
-def by_operand(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def by_operand(arguments: Mapping[str, object]) -> dict[str, Any]:
     """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -114,7 +115,7 @@ def by_operand(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_as_given(operand: Operand, bound: Mapping[str, Any]) -> bool:
+def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:
     """Whether *operand* is an array of the call, or made of an attribute."""
     given = by_operand(bound)
     if operand.name not in given:

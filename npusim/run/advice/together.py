@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim.data.tensor import TensorSpec
 from npusim.run.advice.piece import MIN_GAIN, Advice
-from npusim.run.again import Call
+from npusim.run.result import Call
 
 __all__ = ["merged", "together"]
 
@@ -46,7 +46,7 @@ def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
     )
 
 
-def _with(call: Call, some: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def _with(call: Call, some: dict[str, object], more: dict[str, object]) -> dict[str, Any]:
     """The arguments of both changes of *call*; raises ValueError where they exclude each other."""
     found = dict(some)
     for name, value in more.items():

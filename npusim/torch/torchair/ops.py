@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.torch.operator_names import named
 from npusim.torch.refusals import refusal
 
 __all__ = ["npu_create_tagged_event", "npu_print"]
 
 
-def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:  # noqa: ARG001
+def npu_print(*args: object, summarize_size: int = 3, tensor_detail: bool = False) -> None:  # noqa: ARG001
     """Print *args*, of tensors their values."""
     print(*args)
 
@@ -21,6 +22,4 @@ def __getattr__(name: str) -> Any:
     """An operator of torch_npu by its second name."""
     if name.startswith("__"):
         raise AttributeError(name)
-    from npusim.torch import torch_npu
-
-    return getattr(torch_npu, name)
+    return named(name)
