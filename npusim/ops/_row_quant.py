@@ -20,6 +20,7 @@ from npusim.kernel.vector_core import VectorCore
 __all__ = [
     "FLOATS_PER_BLOCK",
     "FLOAT_LANES",
+    "INT4_PER_INT32",
     "LARGEST",
     "clamped",
     "every_lane",

@@ -80,12 +80,12 @@ NORM_ROWS = [
         "template must be merge_n, normal, single_row or split_d on Atlas A2 and Atlas A3, not "
         "'large'; leave it out to get the vendor's choice", {"template": "normal"}, NEW),
     Row({"template": "single_row"},
-        "template 'single_row' can run only if gamma is float32 beside an x of 16 bits; leave it "
-        "out to get the vendor's choice",
+        "template 'single_row' can take only rows of at most 12288 elements of 16 bits, with gamma "
+        "in float32; leave it out to get the vendor's choice",
         {"gamma": ones(64, dtype=F32), "template": "single_row"}, NEW),
     Row({"x": ones(2, 2001), "gamma": ones(2001), "template": "merge_n"},
-        "template 'merge_n' can run only if rows have at most 2000 elements; leave it out to get "
-        "the vendor's choice",
+        "template 'merge_n' can take only rows of at most 2000 elements; leave it out to get the "
+        "vendor's choice",
         {"x": ones(2, 2000), "gamma": ones(2000), "template": "merge_n"}, NEW),
     TEMPLATE_310P,
 ]  # fmt: skip
@@ -101,8 +101,8 @@ ADD_ROWS = [
     *(Row({name: None}, f"{name} {NO_TENSOR}", {}, code=NULL) for name in ADD_BASE),
     Row({"x1": ones(3, 64, dtype=BF16)},
         "x1 must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"x2": ones(3, 64, dtype=F32)}, "x2 must be float16 like x1, not float32; convert it", {}),
-    Row({"gamma": ones(64, dtype=F32)}, "gamma must be float16 like x1, not float32; convert it",
+    Row({"x2": ones(3, 64, dtype=F32)}, "x2 must be float16 with x1 of float16 on {series}, not float32; convert it", {}),
+    Row({"gamma": ones(64, dtype=F32)}, "gamma must be float16 with x1 of float16 on {series}, not float32; convert it",
         {}),
     Row({"x1": ones(), "x2": ones()},
         "x1 must have at least one dimension, not shape (); reshape it",
@@ -115,11 +115,11 @@ ADD_ROWS = [
     Row({"epsilon": -1.0}, f"epsilon must be >= 0, not -1.0; {EPSILON}", {"epsilon": 0.0},
         code=TILING),
     Row({"template": "multi_n", "x1": ones(3, 65), "x2": ones(3, 65), "gamma": ones(65)},
-        "template 'multi_n' can run only if rows have a multiple of 16 fp16 elements and fit "
-        "twice; leave it out to get the vendor's choice", {"template": "multi_n"}, NEW),
+        "template 'multi_n' can take only rows of fp16, a multiple of 16 elements, that fit twice; "
+        "leave it out to get the vendor's choice", {"template": "multi_n"}, NEW),
     Row({"template": "single_n", "x1": ones(49, 64), "x2": ones(49, 64)},
-        "template 'single_n' can run only if there are at most 48 rows, one a core; leave it out "
-        "to get the vendor's choice", {"template": "merge_n"}, NEW),
+        "template 'single_n' can take only at most 48 rows, one a core, of at most 12288 "
+        "elements; leave it out to get the vendor's choice", {"template": "merge_n"}, NEW),
     TEMPLATE_310P,
 ]  # fmt: skip
 
@@ -141,9 +141,10 @@ QUANT_ROWS = [
     Row({"x1": ones(3, 64, dtype=F32)},
         "x1 must be float16 on {series}, not float32; convert it", {}, OLD),
     Row({"scales1": ones(64)},
-        "scales1 must be float32 beside an x1 of float16, not float16; convert it", {}),
+        "scales1 must be float32 with x1 of float16 on {series}, not float16; convert it", {}, NEW),
     Row({"zero_points1": ones(64, dtype=F32)},
-        "zero_points1 must be int32 beside scales of float32, not float32; convert it", {}),
+        "zero_points1 must be int32 with x1 of float16 on {series}, not float32; convert it", {},
+        NEW),
     Row({"scales1": ones(1, dtype=F32), "zero_points1": None}, f"scales1 {VECTOR}",
         {"scales1": ones(1, dtype=F32), "zero_points1": ones(1, dtype=np.int32),
          "beta": ones(64)}),
@@ -164,7 +165,7 @@ QUANT_ROWS = [
             ("zero_points1", (), np.int32))},
         "gamma must have at least 32 elements on {series}, not 16; pad it", {}, OLD),
     Row({"template": "large"},
-        "template must be single_n, split_d or normal on Atlas A2 and Atlas A3, not 'large'; leave "
+        "template must be single_n, normal or split_d on Atlas A2 and Atlas A3, not 'large'; leave "
         "it out to get the vendor's choice", {"template": "split_d", "epsilon": 0.5}, NEW),
     TEMPLATE_310P,
 ]  # fmt: skip
@@ -218,7 +219,7 @@ DYNAMIC_ROWS = [
         {"y_dtype": "int8"}, NEW),
     Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
          "gamma": ones(12200)},
-        "template 'single_row' can run only if a row fits into the unified buffer; leave it out to "
+        "template 'single_row' can take only rows that fit into the unified buffer; leave it out to "
         "get the vendor's choice", {"template": "single_row"}, NEW),
 ]  # fmt: skip
 
@@ -231,7 +232,7 @@ def test_npu_add_rms_norm_dynamic_quant(series: str, rows: list[Row]) -> None:
 def test_310p_has_no_dynamic_quantisation() -> None:
     message = (
         r"^npu_add_rms_norm_dynamic_quant: the chip must be of Atlas A2 or Atlas A3, not "
-        r"ascend310p3 of Atlas inference; choose another device \[361001\]$"
+        r"ascend310p3 of Atlas inference, which has no such kernel; run on Atlas A2 or A3 \[361001\]$"
     )
     with pytest.raises(OpError, match=message):
         run("npu_add_rms_norm_dynamic_quant", **ADD_BASE, device="ascend310p3")

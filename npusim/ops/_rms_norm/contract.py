@@ -10,10 +10,20 @@ import numpy as np
 
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand
+from npusim.kernel.views import GmView
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
+from npusim.ops._rms_norm.tiling import Template
 
-__all__ = ["Problem", "check_gamma", "check_pair", "check_template", "epsilon_of"]
+__all__ = [
+    "Problem",
+    "check_gamma",
+    "check_pair",
+    "epsilon_of",
+    "root_shape",
+    "template_of",
+    "vector_of",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +34,7 @@ class Problem(_protocol.Problem):
     """x, or the first of the two that are added."""
     gamma: Operand
     epsilon: float
-    """An fp32 number."""
+    """In fp32."""
     asked: str | None
     """The kernel that the caller named."""
 
@@ -41,16 +51,25 @@ class Problem(_protocol.Problem):
         """`1 / columns` in fp32, by which the kernels multiply in place of a division."""
         return float(np.float32(1) / np.float32(self.columns))
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether gamma is fp32 beside an x of 16 bits."""
-        return self.gamma.element is not self.x.element
+    def matrix(self, name: str) -> GmView:
+        """Tensor *name*, of the type of x, in global memory: `(rows, columns)`."""
+        return GmView.of(name, self.x.element, self.rows, self.columns)
 
 
-def epsilon_of(
-    contract: Contract, epsilon: Any, *, least: str = ">= 0", code: Code = Code.TILING_ERROR
-) -> float:
-    """*epsilon* as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
+def vector_of(operand: Operand) -> GmView:
+    """*operand* in global memory, as one row."""
+    return GmView.vector(operand.name, operand.element, operand.spec.size)
+
+
+def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
+    """The shape of 1 / root: that of *x*, with 1 for each dimension of *gamma*."""
+    rank = len(gamma.shape)
+    return (*x.shape[: len(x.shape) - rank], *(1,) * rank)
+
+
+def epsilon_of(contract: Contract, *, least: str = ">= 0", code: Code = Code.TILING_ERROR) -> float:
+    """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
+    epsilon = contract.value("epsilon")
     is_number = isinstance(epsilon, int | float | np.floating | np.integer)
     if not is_number or isinstance(epsilon, bool):
         contract.fail(f"epsilon must be a number, not {shown(epsilon)}; pass one such as 1e-6")
@@ -67,24 +86,19 @@ def epsilon_of(
 
 
 def check_gamma(
-    contract: Contract,
-    x: Operand,
-    gamma: Operand,
-    *,
-    name: str = "x",
-    code: Code = Code.TILING_ERROR,
+    contract: Contract, x: Operand, gamma: Operand, *, code: Code = Code.TILING_ERROR
 ) -> None:
     """The shape of gamma is that of the last dimensions of *x*."""
     rank = len(gamma.shape)
     contract.require(
         1 <= rank <= len(x.shape),
-        f"gamma must have 1 to {len(x.shape)} dimensions like {name}, not shape {gamma.shape}; "
+        f"gamma must have 1 to {len(x.shape)} dimensions like {x.name}, not shape {gamma.shape}; "
         f"reshape it",
     )
     wanted = x.shape[len(x.shape) - rank :]
     contract.require(
         gamma.shape == wanted,
-        f"gamma must have the shape of the last dimensions of {name}, {wanted}, not "
+        f"gamma must have the shape of the last dimensions of {x.name}, {wanted}, not "
         f"{gamma.shape}; pass a number for each of their elements",
         code,
     )
@@ -101,29 +115,26 @@ def check_pair(contract: Contract, x1: Operand, x2: Operand) -> None:
     )
 
 
-def check_template(
-    contract: Contract, template: Any, named: tuple[str, ...], unmet: dict[str, str | None]
-) -> str | None:
-    """*template*, one of *named* or None, if it can run; raises OpError.
-
-    *unmet* says of a template what it would need and does not have, or None.
-    """
-    if template is None:
+def template_of(contract: Contract, templates: tuple[Template, ...]) -> str | None:
+    """The template that the caller named, one of *templates* that can run, or None."""
+    asked, spec = contract.value("template"), contract.spec
+    if asked is None:
         return None
-    spec = contract.spec
     if spec.arch == "2002":
         contract.fail(
             f"template must be None on {spec.series}, where rows and types decide, not "
-            f"{shown(template)}; leave it out"
+            f"{shown(asked)}; leave it out"
         )
-    if not isinstance(template, str) or template not in named:
+    found = [each for each in templates if each.name == asked]
+    if not found:
+        names = listed(tuple(each.name for each in templates))
         contract.fail(
-            f"template must be {listed(named)} on Atlas A2 and Atlas A3, not {shown(template)}; "
-            f"leave it out to get the vendor's choice"
+            f"template must be {names} on Atlas A2 and Atlas A3, not {shown(asked)}; leave it out "
+            f"to get the vendor's choice"
         )
-    need = unmet.get(template)
     contract.require(
-        need is None,
-        f"template {template!r} can run only if {need}; leave it out to get the vendor's choice",
+        found[0].fits,
+        f"template {asked!r} can take only {found[0].takes}; leave it out to get the vendor's "
+        f"choice",
     )
-    return template
+    return found[0].name

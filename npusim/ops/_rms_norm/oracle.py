@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import Array, DType, dtype_of
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["clamped", "halving_sum", "lanes_sum", "rounded", "scaled_root", "sum_of_parts"]
+__all__ = ["element_of", "halving_sum", "lanes_sum", "rounded", "scaled_root", "sum_of_parts"]
 
 LANES = 64
 LARGEST_HALF = np.float32(65504)
@@ -79,7 +79,8 @@ def rounded(values: Array, dtype: np.dtype[Any], spec: DeviceSpec | None) -> Arr
     return values.astype(dtype)
 
 
-def clamped(values: Array, low: int = -128, high: int = 127) -> Array:
-    """fp32 *values* as int8: to nearest even, NaN as 0, and what is too large as the largest."""
-    whole = np.rint(np.where(np.isnan(values), np.float32(0), values))
-    return np.clip(whole, low, high).astype(np.int8)
+def element_of(array: Array) -> DType:
+    """The type of the elements of *array*."""
+    found = dtype_of(array)
+    assert found is not None
+    return found

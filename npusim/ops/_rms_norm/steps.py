@@ -1,95 +1,153 @@
-"""Buffers and steps that the kernels of the family have in common.
+"""Steps that the kernels of the family have in common: sums of rows, 1 / root, and products.
 
-Assumed of all of them: in which order their buffers lie.
+A row of fp32 is added up in one of two orders. Both end in WholeReduceSum over 64 lanes, a tree of
+neighbours; ``oracle`` has the same in numpy. Assumed of all kernels: in which order their buffers
+lie.
+
+ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_base.h and reduce_common.h.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.data.integers import align_up
-from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import (
-    BLOCK_BYTES,
-    Binary,
-    BinaryScalar,
-    Broadcast,
-    Cast,
-    Duplicate,
-    Global,
-    Local,
-    Register,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarStore,
-    Store,
-    Unary,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.queues import Slot
-from npusim.kernel.views import GmView, store
-from npusim.ops._rms_norm.sums import FLOATS_PER_BLOCK, LANES, every_row
+from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.integers import align_up, ceil_div
+from npusim.devices.schema import Pipe
+from npusim.isa import BLOCK_BYTES, Local, Register
+from npusim.kernel.core import TileQueue
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
+from npusim.ops._rms_norm.contract import Problem
+from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK, lanes_of
 
 __all__ = [
     "RootsOfRows",
-    "float_bits",
+    "block_of",
+    "every_row",
+    "halve_into",
+    "lanes_into",
+    "lanes_of_row",
     "multiply_by_block",
     "multiply_by_row",
-    "narrow",
     "read_root",
     "root_by_scalar",
     "root_by_vector",
-    "spread",
+    "root_of",
+    "rows_into",
+    "upper_half",
     "widen",
 ]
 
 
-def float_bits(number: float) -> int:
-    """The bits of *number* in fp32, as the scalar unit reads it."""
-    return int(np.float32(number).view(np.uint32))
+def widen(core: VectorCore, dst: Local, src: Local) -> None:
+    """*src* of any float in fp32; fp32 is copied by an addition of 0."""
+    if src.dtype is FLOAT32:
+        core.add(dst, src, 0.0)
+    else:
+        core.cast(dst, src)
+
+
+def block_of(tile: Local, row: int) -> Local:
+    """Block number *row* of fp32 *tile*."""
+    return tile[row * FLOATS_PER_BLOCK : (row + 1) * FLOATS_PER_BLOCK]
+
+
+def upper_half(room: Local, dtype: DType) -> Local:
+    """As many elements of *dtype* as fp32 *room* has, at its end: 16 bits in its upper half."""
+    whole = room.as_dtype(dtype)
+    return whole[whole.count - room.count :]
+
+
+# ---- sums ----
+
+
+def lanes_into(core: VectorCore, total: Local, lanes: Local, values: Local) -> None:
+    """The sum of *values* `(n,)` to *total* `(1,)`, by way of 64 running sums in *lanes*."""
+    lanes_of_row(core, lanes, values)
+    core.whole_reduce("sum", total, lanes)
+
+
+def lanes_of_row(core: VectorCore, lanes: Local, values: Local) -> None:
+    """64 running sums of *values* `(n,)` to *lanes*.
+
+    One Add, whose repeats depend on each other; what is left of the row is added to the first
+    lanes.
+    """
+    core.duplicate(lanes, 0.0)
+    whole = values.count // FLOAT_LANES * FLOAT_LANES
+    if whole:
+        core.fold("add", lanes, values[:whole])
+    if left := values.count - whole:
+        core.add(lanes[:left], values[whole:], lanes[:left])
+
+
+def rows_into(core: VectorCore, totals: Local, lanes: Local, plane: Local, columns: int) -> None:
+    """The sums of the first *columns* of each row of *plane* to *totals* `(rows,)`.
+
+    *plane* is `(rows, pitch)`, *lanes* `(rows, 64)`. An Add takes 64 columns of all rows, so that
+    none of its repeats waits for another; what fills the last block of a row up must be 0.
+    """
+    rows = totals.count
+    core.duplicate(lanes, 0.0)
+    for start in range(0, columns, FLOAT_LANES):
+        width = min(FLOAT_LANES, columns - start)
+        sums = every_row(lanes, rows, 0, width)
+        core.add(sums, every_row(plane, rows, start, width), sums)
+    core.whole_reduce("sum", totals, lanes)
+
+
+def halve_into(core: VectorCore, total: Local, values: Local) -> None:
+    """The sum of *values* `(n,)` to *total* `(1,)`; *values* is overwritten.
+
+    What lies behind the largest power of two goes onto the first elements, then the upper half onto
+    the lower one until 64 are left: an Add each, and a barrier behind it.
+    """
+    if values.count > FLOAT_LANES:
+        half = 1 << (values.count.bit_length() - 1)
+        if left := values.count - half:
+            core.add(values[:left], values[:left], values[half:])
+        while half > FLOAT_LANES:
+            half //= 2
+            core.add(values[:half], values[:half], values[half : 2 * half])
+    core.whole_reduce("sum", total, values[: min(values.count, FLOAT_LANES)])
 
 
 # ---- 1 / root ----
 
 
-def root_by_scalar(
-    builder: Builder, root: Register, total: Local, mean: float, epsilon: float
-) -> None:
-    """`1 / sqrt(total x mean + epsilon)` of *total* `(1,)` to register *root*.
+def root_by_scalar(core: VectorCore, total: Local, p: Problem) -> None:
+    """`1 / sqrt(total x mean + epsilon)` of *total* `(1,)` to register `root`."""
+    core.sync("vector", "scalar")
+    core.get_value("root", total)
+    root_of(core, "root", p)
 
-    The scalar unit waits for the vector pipe, and the vector pipe for it. Assumed: that the product
-    is rounded before the sum.
+
+def root_of(core: VectorCore, total: Register, p: Problem) -> None:
+    """The same of a register; the vector pipe waits for it.
+
+    Assumed: that the scalar unit rounds the product before the sum.
     """
-    builder.sync("vector", "scalar")
-    builder.emit(
-        ScalarLoad(root, total),
-        ScalarAlu("f32_mul", root, root, float_bits(mean)),
-        ScalarAlu("f32_add", root, root, float_bits(epsilon)),
-        ScalarAlu("f32_sqrt", root, root),
-        ScalarAlu("f32_div", root, float_bits(1), root),
-    )
-    builder.sync("scalar", "vector")
+    core.alu("f32_mul", "root", total, p.mean)
+    core.alu("f32_add", "root", "root", p.epsilon)
+    core.alu("f32_sqrt", "root", "root")
+    core.alu("f32_div", "root", 1.0, "root")
+    core.sync("scalar", "vector")
 
 
-def root_by_vector(
-    builder: Builder, roots: Local, ones: Local, epsilon: float, mean: float | None = None
-) -> None:
-    """`1 / sqrt(roots [x mean] + epsilon)` in the place of *roots*; *ones* has as many numbers."""
-    if mean is not None:
-        step(builder, BinaryScalar("mul", roots, roots, mean))
-    step(builder, BinaryScalar("add", roots, roots, epsilon))
-    step(builder, Unary("sqrt", roots, roots))
-    step(builder, Duplicate(ones, 1.0))
-    step(builder, Binary("div", roots, ones, roots))
+def root_by_vector(core: VectorCore, roots: Local, ones: Local, epsilon: float) -> None:
+    """`1 / sqrt(roots + epsilon)` in the place of *roots*; *ones* has room for as many."""
+    core.add(roots, roots, epsilon)
+    core.sqrt(roots, roots)
+    core.duplicate(ones, 1.0)
+    core.div(roots, ones, roots)
 
 
-def read_root(builder: Builder, root: Register, where: Local) -> None:
-    """*where* `(1,)` to register *root*, between the vector pipe's work before and after."""
-    builder.sync("vector", "scalar")
-    builder.emit(ScalarLoad(root, where))
-    builder.sync("scalar", "vector")
+def read_root(core: VectorCore, where: Local) -> None:
+    """*where* `(1,)` to register `root`, between the vector pipe's work before and after."""
+    core.sync("vector", "scalar")
+    core.get_value("root", where)
+    core.sync("scalar", "vector")
 
 
 class RootsOfRows:
@@ -102,107 +160,74 @@ class RootsOfRows:
     """
 
     def __init__(
-        self,
-        builder: Builder,
-        spec: DeviceSpec,
-        rows: int,
-        source: Pipe = "scalar",
-        *,
-        is_stored: bool = True,
+        self, core: VectorCore, rows: int, source: Pipe = "scalar", *, is_stored: bool = True
     ) -> None:
-        self._builder, self._is_310p, self._source = builder, spec.arch == "2002", source
-        self._numbers = align_up(rows, FLOATS_PER_BLOCK)
-        nbytes = FLOAT32.nbytes(self._numbers)
-        self._queue = builder.queue("ub", nbytes, source, "mte3") if is_stored else None
-        self._kept = None if is_stored else builder.claim("ub", nbytes)
+        self.core, self.source = core, source
+        count = align_up(rows, FLOATS_PER_BLOCK)
+        self.room: TileQueue | Local = (
+            core.tiles(FLOAT32, count, source, "mte3") if is_stored else core.tile(FLOAT32, count)
+        )
 
-    def alloc(self) -> Slot:
+    def alloc(self) -> Local:
         """Room for the next rows."""
-        if self._queue is None:
-            assert self._kept is not None
-            return self._kept
-        slot = self._queue.alloc()
-        if self._is_310p and self._source == "vector":
+        if isinstance(self.room, Local):
+            return self.room
+        roots = self.room.alloc()
+        if self.core.is_310p and self.source == "vector":
             # What is not set of the last block is added, too.
-            step(self._builder, Duplicate(slot.of(FLOAT32, self._numbers), 0.0))
-        return slot
+            self.core.duplicate(roots, 0.0)
+        return roots
 
-    def keep(self, root: Register, slot: Slot, row: int) -> None:
-        """Register *root* to element *row* of *slot*."""
-        self._builder.emit(ScalarStore(slot.of(FLOAT32, 1, FLOAT32.nbytes(row)), root))
-
-    def store(self, slot: Slot, rstd: GmView) -> None:
-        """What is in *slot* to *rstd* `(rows,)`."""
-        if self._queue is None:
+    def store(self, roots: Local, rstd: GmView) -> None:
+        """Store *roots* to *rstd* `(rows,)`."""
+        core = self.core
+        if isinstance(self.room, Local):
             return
-        if not self._is_310p:
-            store(self._builder, self._queue, slot, rstd)
+        if not core.is_310p:
+            core.store_rows(self.room, roots, rstd)
             return
         whole = align_up(rstd.columns, FLOATS_PER_BLOCK)
-        for row in range(rstd.columns, whole) if self._source == "scalar" else ():
-            self._builder.emit(ScalarAlu("add", "zero", 0))
-            self.keep("zero", slot, row)
-        self._queue.enque(slot)
-        slot = self._queue.deque()
-        where = Global(rstd.name, rstd.offset_bytes, FLOAT32.nbytes(whole))
-        self._builder.emit(Store(where, slot.of(FLOAT32, whole), atomic=FLOAT32))
-        self._queue.free(slot)
-
-
-# ---- types ----
-
-
-def widen(builder: Builder, dst: Local, src: Local) -> None:
-    """*src* of any float in fp32."""
-    if src.dtype is FLOAT32:
-        step(builder, BinaryScalar("add", dst, src, 0.0))
-    else:
-        step(builder, Cast(dst, src))
-
-
-def narrow(builder: Builder, spec: DeviceSpec, dst: Local, src: Local) -> None:
-    """fp32 *src*, to nearest even, in the 16 bits of *dst*."""
-    # fp16 has CAST_NONE, which rounds to nearest even; 310P has no other.
-    is_half = dst.dtype is FLOAT16 and spec.arch == "2002"
-    assert dst.dtype in (FLOAT16, BFLOAT16)
-    step(builder, Cast(dst, src, "none" if is_half else "rint"))
+        for row in range(rstd.columns, whole) if self.source == "scalar" else ():
+            core.alu("add", "zero", 0)
+            core.set_value(roots[row : row + 1], "zero")
+        self.room.enque(roots)
+        roots = self.room.deque()
+        core.store_add(replace(rstd, columns=whole), roots[:whole])
+        self.room.free(roots)
 
 
 # ---- several rows an instruction ----
 
 
-def spread(builder: Builder, blocks: Local, numbers: Local) -> None:
-    """Each of *numbers* eight times."""
-    step(builder, Broadcast(blocks, numbers))
+def every_row(plane: Local, rows: int, start: int, columns: int) -> Local:
+    """*columns* of all *rows* of *plane*, from column *start* on: a repeat for each row.
+
+    They are filled up to whole blocks.
+    """
+    per_block = BLOCK_BYTES * 8 // plane.dtype.bits
+    blocks, stride = ceil_div(columns, per_block), plane.count // rows // per_block
+    first = plane.offset_bytes + plane.dtype.nbytes(start)
+    count = rows * blocks * per_block
+    return Local(plane.buffer, first, plane.dtype, count, 1, stride, blocks)
 
 
 def multiply_by_block(
-    builder: Builder, plane: Local, blocks: Local, rows: int, dst: Local | None = None
+    core: VectorCore, plane: Local, blocks: Local, rows: int, dst: Local | None = None
 ) -> None:
     """Each row of *plane* `(rows, pitch)` times the number of which *blocks* has eight a row."""
     pitch = plane.count // rows
-    for start in range(0, pitch, LANES):
-        width = min(LANES, pitch - start)
-        here = every_row(plane, pitch, start, width, rows)
-        to = here if dst is None else every_row(dst, pitch, start, width, rows)
+    for start in range(0, pitch, FLOAT_LANES):
+        width = min(FLOAT_LANES, pitch - start)
+        here = every_row(plane, rows, start, width)
         # Block stride 0: the block of the row for each of the eight; repeat stride 1: the next row.
-        factor = Local(
-            blocks.buffer, blocks.offset_bytes, FLOAT32, here.count, 0, 1, here.repeat_blocks
-        )
-        step(builder, Binary("mul", to, here, factor))
+        factor = replace(here, offset_bytes=blocks.offset_bytes, block_stride=0, repeat_stride=1)
+        core.mul(here if dst is None else every_row(dst, rows, start, width), here, factor)
 
 
-def multiply_by_row(
-    builder: Builder, plane: Local, row: Local, rows: int, dtype: DType = FLOAT32
-) -> None:
-    """Each row of *plane* `(rows, pitch)` times *row* `(pitch,)`."""
-    pitch = plane.count // rows
-    lanes = LANES * FLOAT32.bits // dtype.bits
-    per_block = FLOATS_PER_BLOCK * FLOAT32.bits // dtype.bits
-    stride = dtype.nbytes(pitch) // BLOCK_BYTES
+def multiply_by_row(core: VectorCore, plane: Local, row: Local, rows: int) -> None:
+    """Each row of *plane* `(rows, pitch)` times *row* `(pitch,)`, in its type."""
+    lanes, pitch = lanes_of(plane), plane.count // rows
     for start in range(0, pitch, lanes):
-        blocks = min(lanes, pitch - start) // per_block
-        count, skip = rows * blocks * per_block, dtype.nbytes(start)
-        here = Local(plane.buffer, plane.offset_bytes + skip, dtype, count, 1, stride, blocks)
-        factor = Local(row.buffer, row.offset_bytes + skip, dtype, count, 1, 0, blocks)
-        step(builder, Binary("mul", here, here, factor))
+        here = every_row(plane, rows, start, min(lanes, pitch - start))
+        factor = replace(here, offset_bytes=row[start:].offset_bytes, repeat_stride=0)
+        core.mul(here, here, factor)

@@ -16,30 +16,101 @@ lower one, and so on, slice by slice in slice_d. The scalar unit finds r, q and 
 divisions; *fit* saturates and turns NaN into 0. That the scalar unit rounds a product before it
 adds epsilon is assumed.
 
+==========  =============================================================================
+template    what it does
+==========  =============================================================================
+normal      several rows a step, gamma and the smooth scales resident
+single_row  a row at a time, gamma loaded for each
+slice_d     a row in slices, which go through a workspace
+==========  =============================================================================
+
+The first that can, in this order. `template` may name another one, which overrules the choice, but
+not what a kernel has room for.
+
 * A row whose z are all zero gives zeros and scale 0. One with an infinity gives zeros and NaN.
-
-Sources: ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant, op_kernel and op_host. What is accepted is
-what the operator's document says (torch_npu-npu_add_rms_norm_dynamic_quant.md), on A2 and A3:
-
-* fp16 and bf16 of 2 to 8 dimensions; gamma, beta and the smooth scales of their type, one number a
-  column; epsilon above 0.
 * y2 and scale2 come with both smooth scales, or as output_mask says; without a mask the template
   normal computes the second in any case, and drops it, which takes its time. What is not asked for
   comes back as a tensor without dimensions, undefined on a card and 0 here.
-* `template` names the kernel that the vendor would not take itself, see `choice`.
+
+Sources: ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant, op_kernel and op_host. What is accepted is
+what the operator's document says (torch_npu-npu_add_rms_norm_dynamic_quant.md), on A2 and A3.
 """
 
 from __future__ import annotations
 
-from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchArguments, TorchFunction, quantised
-from npusim.ops.npu_add_rms_norm_dynamic_quant.choice import NAMED
-from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import Problem, check
-from npusim.ops.npu_add_rms_norm_dynamic_quant.kernel import build
-from npusim.ops.npu_add_rms_norm_dynamic_quant.reference import reference
-from npusim.ops.npu_add_rms_norm_dynamic_quant.tiling import Plan, tile
+import numpy as np
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+from npusim.data.dtypes import FLOAT32, INT4, Array, DType
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
+from npusim.ops._oracle import Given
+from npusim.ops._protocol import Operator
+from npusim.ops._rms_norm.contract import vector_of
+from npusim.ops._rms_norm.launch import launch_rows
+from npusim.ops._rms_norm.oracle import halving_sum, rounded, scaled_root, sum_of_parts
+from npusim.ops._rms_norm.tiling import Machine, Plan, chosen
+from npusim.ops._row_quant import LARGEST, clamped, packed
+from npusim.ops._torch import TorchArguments, TorchFunction, quantised
+from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import (
+    SUPPORT,
+    TARGETS,
+    Problem,
+    check,
+    slice_columns,
+    templates_for,
+    tile,
+)
+from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, matrices
+
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """One block a core; cores with as many rows share their program."""
+    core = VectorCore("npu_add_rms_norm_dynamic_quant", spec)
+    by_core: tuple[GmView, ...] = ()
+    if plan.workspaces:
+        rows = plan.block_dim * len(p.taken)
+        by_core = (GmView.of("workspace", FLOAT32, rows, p.columns),)
+    kernel = TEMPLATES[str(plan.template)](core, p, plan)
+    whole = tuple(map(vector_of, p.inputs[2:]))
+    return launch_rows(core, plan, kernel, tuple(matrices(p).values()), whole, by_core)
+
+
+def oracle(given: Given) -> tuple[Array, Array, Array, Array, Array]:
+    """y1, y2, x, scale1 and scale2; an output that is not asked for is a single 0."""
+    x1, beta, target = given.x1, given.beta, TARGETS[given.y_dtype]
+    columns, machine = x1.shape[-1], Machine.of(given.spec)
+    templates = templates_for(columns, target, machine, beta is not None)
+    taken = chosen(templates, machine, given.template).name
+    part = slice_columns(columns, target) if taken == "slice_d" else columns
+    smooth = given.smooth_scale1, given.smooth_scale2
+    asked = given.output_mask or (True, smooth[1] is not None)
+    with np.errstate(all="ignore"):
+        total = x1.astype(np.float32) + given.x2.astype(np.float32)
+        mean = np.float32(1) / np.float32(columns)
+        root = scaled_root(sum_of_parts(halving_sum, total * total, part) * mean, given.epsilon)
+        values = total * root[..., None] * given.gamma.astype(np.float32)
+        if beta is not None:
+            values = values + beta.astype(np.float32)
+        nothing = np.zeros((), np.int32 if target is INT4 else np.int8), np.zeros((), np.float32)
+        (y1, scale1), (y2, scale2) = (
+            _quantised(values, factors, target) if is_asked else nothing
+            for is_asked, factors in zip(asked, smooth, strict=True)
+        )
+        x = rounded(total, x1.dtype, given.spec)
+    return y1, y2, x, scale1, scale2
+
+
+def _quantised(values: Array, smooth: Array | None, target: DType) -> tuple[Array, Array]:
+    """Each row of *values* scaled so that its largest element becomes 127 or 7, and the scales."""
+    if smooth is not None:
+        values = values * smooth.astype(np.float32)
+    factor = np.float32(LARGEST[target]) / np.abs(values).max(-1)
+    whole = clamped(values * factor[..., None], target)
+    return packed(whole) if target is INT4 else whole, np.float32(1) / factor
 
 
 def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
@@ -66,13 +137,13 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_add_rms_norm_dynamic_quant",
     kernel_type="AddRmsNormDynamicQuant",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
-    templates=NAMED,
+    oracle=oracle,
+    templates=tuple(TEMPLATES),
     torch=(TORCH,),
 )

@@ -1,4 +1,4 @@
-"""Which rows a core gets, in what steps, and what room its kernel has.
+"""Which template takes a call, which rows a core gets, and what room its kernel has.
 
 No row is shared by cores, and none waits for another one.
 """
@@ -13,15 +13,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops import _protocol
 
-__all__ = [
-    "KEPT_BYTES",
-    "Choice",
-    "Machine",
-    "Plan",
-    "planned",
-    "rows_of_core",
-    "whole_blocks",
-]
+__all__ = ["KEPT_BYTES", "Machine", "Plan", "Template", "chosen", "planned", "whole_blocks"]
 
 CORES, UB_BYTES = 48, 196_352
 """Vector cores of Ascend910B2, and what their kernels may use of the unified buffer: 192 KiB less
@@ -36,8 +28,8 @@ class Machine:
     """What the tiling knows of a chip."""
 
     cores: int
-    """The vector cores beside 310P's AI cores take no part: assumed, as of other kernels there
-    (asc-devkit, GetCoreNumAiv.md)."""
+    """The vector cores of 310P apart from its AI cores take no part: assumed, as of other kernels
+    there (asc-devkit, GetCoreNumAiv.md)."""
     ub_bytes: int
     is_310p: bool
 
@@ -51,11 +43,24 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A template, and one line that says why."""
+class Template:
+    """One of the vendor's kernels, and whether it can take a call."""
 
-    template: str
-    reason: str
+    name: str
+    takes: str
+    """What calls it takes, for a plan and for a refusal: `rows of at most 2000 elements`."""
+    fits: bool
+    on_310p: bool = True
+    """Whether the vendor ever takes it there."""
+
+
+def chosen(templates: tuple[Template, ...], machine: Machine, asked: str | None) -> Template:
+    """The first of *templates* that can take the call, or the one called *asked*."""
+    for template in templates:
+        if template.name == asked:
+            return Template(template.name, "asked for", fits=True)
+    fitting = (each for each in templates if each.fits and (each.on_310p or not machine.is_310p))
+    return next(fitting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,33 +76,32 @@ class Plan(_protocol.Plan):
 
 
 def planned(
-    choice: Choice,
-    rows: tuple[int, ...],
+    template: Template,
+    rows: int,
+    machine: Machine,
     row_step: int,
     column_step: int,
-    workspaces: dict[str, int] | None = None,
+    unit: int = 1,
+    *,
+    workspace_bytes_of_core: int = 0,
 ) -> Plan:
-    """The plan of *choice* for cores with *rows* each; no step has more rows than a core."""
-    return Plan(
-        block_dim=len(rows),
-        template=choice.template,
-        reason=choice.reason,
-        rows_of_core=rows,
-        row_step=min(row_step, rows[0]),
-        column_step=column_step,
-        workspaces=workspaces or {},
-    )
+    """The plan for *rows*: cores get as many each, a multiple of *unit*, and the last what is left.
 
-
-def rows_of_core(rows: int, cores: int, unit: int = 1) -> tuple[int, ...]:
-    """Rows of each core that is started: the same of all but the last, a multiple of *unit*.
-
-    >>> rows_of_core(100, 48)[-2:], len(rows_of_core(100, 48))
-    ((3, 1), 34)
+    No step has more rows than a core.
     """
-    each = align_up(ceil_div(rows, cores), unit)
+    each = align_up(ceil_div(rows, machine.cores), unit)
     full, left = divmod(rows, each)
-    return (each,) * full + ((left,) if left else ())
+    rows_of_core = (each,) * full + ((left,) if left else ())
+    workspace_bytes = len(rows_of_core) * workspace_bytes_of_core
+    return Plan(
+        block_dim=len(rows_of_core),
+        template=template.name,
+        reason=template.takes,
+        rows_of_core=rows_of_core,
+        row_step=min(row_step, rows_of_core[0]),
+        column_step=column_step,
+        workspaces={"workspace": workspace_bytes} if workspace_bytes else {},
+    )
 
 
 def whole_blocks(columns: int, element: DType) -> int:

@@ -1,0 +1,325 @@
+"""The templates of npu_add_rms_norm_quant: what the vendor's kernels do with the rows of a core.
+
+ops-nn@e5c3fa9 norm/add_rms_norm_quant/op_kernel; of the kernel for a single scale, of which only
+the arithmetic is known here (norm/add_rms_norm_quant_v2), the schedule is assumed to be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
+from npusim.data.tensor import Operand
+from npusim.isa import Local
+from npusim.kernel.core import TileQueue
+from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
+from npusim.ops._protocol import present
+from npusim.ops._rms_norm.contract import vector_of
+from npusim.ops._rms_norm.launch import Kernel
+from npusim.ops._rms_norm.residual import (
+    Add,
+    Residual,
+    add,
+    add_in_float32,
+    add_unrounded,
+    root_of_row,
+    roots_of_parts,
+)
+from npusim.ops._rms_norm.steps import read_root, upper_half
+from npusim.ops._rms_norm.tiling import Plan, whole_blocks
+from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
+from npusim.ops.npu_add_rms_norm_quant.contract import Problem
+
+__all__ = ["TEMPLATES"]
+
+
+class Quantiser:
+    """What is done to a row once it has been divided by its root; and small buffers."""
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
+        self.padded = whole_blocks(plan.column_step, p.x.element)
+        self.lanes = core.tile(FLOAT32, FLOAT_LANES)
+        self.scale, self.point = (core.tile(FLOAT32, 2 * FLOATS_PER_BLOCK) for _ in range(2))
+        """The only ones, where they are no vectors."""
+        self.in_half = p.x.element is FLOAT16 and not p.per_tensor
+        """Whether fp16 is added and multiplied by gamma as such."""
+        is_late = plan.template == "single_n" or p.optional.beta is not None
+        is_rounded = self.in_half or (is_late and not p.per_tensor)
+        exact: Add = add_in_float32 if p.per_tensor else add_unrounded
+        self.add: Add = add if is_rounded else exact
+
+    def begin(self) -> None:
+        """The only scale and zero point: 1 / scale into register `inverse`, the other `point`."""
+        core, points = self.core, self.p.optional.zero_points1
+        if not self.p.per_tensor:
+            return
+        views = (self.scale, vector_of(self.p.scales1)), (self.point, vector_of(points))
+        for tile, view in views:
+            core.fill(upper_half(tile, view.dtype), view)
+        core.sync("mte2", "vector")
+        scale, point = (self.wide(tile, view) for tile, view in views)
+        core.sync("vector", "scalar")
+        core.get_value("scale", scale)
+        core.alu("f32_div", "inverse", 1.0, "scale")
+        core.get_value("point", point)
+        core.sync("scalar", "vector")
+
+    def wide(self, tile: Local, view: GmView) -> Local:
+        """The elements of *view*, which were loaded to the end of fp32 *tile*, in fp32."""
+        wide = tile[: view.columns]
+        if view.dtype is not FLOAT32:
+            self.core.cast(wide, upper_half(tile, view.dtype)[: view.columns])
+        return wide
+
+    def times_gamma(self, values: Local, gamma: Local, work: Local) -> None:
+        """*values* times register `root` and *gamma*; fp16 is rounded before and behind."""
+        core = self.core
+        core.mul(values, values, "root")
+        if self.in_half:
+            halves = work.as_dtype(FLOAT16, values.count)
+            core.cast(halves, values)
+            core.mul(halves, halves, gamma[: values.count])
+            core.cast(values, halves)
+        else:
+            core.cast(work, gamma[: values.count])
+            core.mul(values, values, work)
+
+    def plus_beta(self, values: Local, beta: Local | None, work: Local) -> None:
+        """*values* plus *beta*, if there is one."""
+        if beta is not None:
+            self.core.cast(work, beta[: values.count])
+            self.core.add(values, values, work)
+
+    def quantise(
+        self, out: Local, dst: Local, values: Local, scale: Local | None, point: Local | None
+    ) -> Local:
+        """*values* scaled to *dst* and narrowed to int8 *out*; without *scale* by registers."""
+        core, count = self.core, values.count
+        if scale is None:
+            core.mul(dst, values, "inverse")
+            core.add(dst, dst, "point")
+        else:
+            (core.div if self.p.divides else core.mul)(dst, values, scale[:count])
+            if point is not None:
+                core.add(dst, dst, point[:count])
+        out = out.as_dtype(INT8, count)
+        core.quantize(out, dst)
+        return out
+
+
+Quantisers = list[tuple[Local | None, Local | None]]
+"""Scales and zero points in fp32 for the first output, and for the second if there is one."""
+
+
+def _picked(p: Problem, tiles: dict[Operand, Local]) -> Quantisers:
+    """Tiles of scales and zero points; a single scale is in registers."""
+    found: Quantisers = [
+        (tiles[scale], None if point is None else tiles[point]) for scale, point in p.quantisers
+    ]
+    return found or [(None, None)]
+
+
+def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+    """A row at a time. All vectors stay in the buffer, scales and zero points in fp32.
+
+    Without second scales x2 is loaded where the squares come later. The queue of the first output
+    carries x, and then y; all queues are single.
+    """
+    steps, dtype, second = Quantiser(core, p, plan), p.x.element, p.optional.scales2
+    padded = steps.padded
+    values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
+    total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK), core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    x_in = core.vecin(dtype, padded)
+    x2_tile = upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
+    y_out = core.vecout(dtype, padded)
+    y2_out = None if second is None else core.vecout(INT8, padded)
+    narrow = {each: core.tile(dtype, padded) for each in present(p.gamma, p.optional.beta)}
+    vectors = present(*(each for pair in p.quantisers for each in pair))
+    wide = {each: core.tile(FLOAT32, padded) for each in vectors}
+    core.claim_tails()
+    residual = Residual(core, x_in, y_out, values, squares, x2_tile, steps.add, frees=False)
+    beta = narrow.get(p.optional.beta)
+
+    def begin() -> None:
+        for operand, tile in (narrow | wide).items():
+            core.fill(upper_half(tile, operand.element), vector_of(operand))
+        core.sync("mte2", "vector")
+        for operand, tile in wide.items():
+            steps.wide(tile, vector_of(operand))
+        steps.begin()
+
+    def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
+        values, work, loaded = residual(x1, x2, x)
+        root_of_row(core, p, total[:1], values, work, ones, steps.lanes)
+        read_root(core, total[:1])
+        steps.times_gamma(values, narrow[p.gamma], work)
+        steps.plus_beta(values, beta, work)
+        first, *seconds = _picked(p, wide)
+        for view, quantiser in zip(others, seconds, strict=True):
+            assert y2_out is not None
+            core.store(y2_out, steps.quantise(y2_out.alloc(), work, values, *quantiser), view)
+        # The next row may come; with second scales where the squares are nothing is loaded.
+        x_in.free(loaded)
+        core.store(y_out, steps.quantise(y_out.alloc(), values, values, *first), output)
+
+    return begin, row
+
+
+def single_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+    """The one row of a core. x and y leave from where x1 was, gamma comes where x2 was.
+
+    The first scales are loaded while squares are added up, their zero points where the squares
+    were; beta, second scales and zero points before the row.
+    """
+    steps, dtype, optional = Quantiser(core, p, plan), p.x.element, p.optional
+    padded, count = steps.padded, p.columns
+    values, squares = core.tile(FLOAT32, padded)[:count], core.tile(FLOAT32, padded)
+    total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1], core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    room = core.claim("ub", dtype.nbytes(padded))
+    with core.on_top_of(room):
+        x1_in = core.vecin(dtype, padded)
+    with core.on_top_of(room):
+        y_out = core.vecout(dtype, padded)
+    x2_in = core.vecin(dtype, padded)
+    # Of fp32 as they come, else widened.
+    scales_in = core.vecin(FLOAT32, padded)
+    beta = core.tile(dtype, padded) if optional.beta else None
+    second = {
+        each: core.tile(FLOAT32, padded) for pair in p.quantisers[1:] for each in present(*pair)
+    }
+    y2_out = core.vecout(INT8, padded) if second else None
+    work = squares[:count]
+
+    def begin() -> None:
+        if beta is not None:
+            core.fill(beta, vector_of(optional.beta))
+        for operand, tile in second.items():
+            core.fill(upper_half(tile, operand.element), vector_of(operand))
+        if beta is not None or second:
+            core.sync("mte2", "vector")
+        for operand, tile in second.items():
+            steps.wide(tile, vector_of(operand))
+        steps.begin()
+
+    def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
+        addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
+        out = y_out.alloc()[:count]
+        steps.add(core, out, values, addends, work)
+        x1_in.free(addends[0])
+        x2_in.free(addends[1])
+        gamma = core.load(x2_in, vector_of(p.gamma))
+        core.store_rows(y_out, out, x)
+        if p.quantisers:
+            scales = scales_in.alloc()
+            core.fill(upper_half(scales, p.scales1.element), vector_of(p.scales1))
+            scales_in.enque(scales)
+        root_of_row(core, p, total, values, work, ones, None if steps.in_half else steps.lanes)
+        read_root(core, total)
+        steps.times_gamma(values, gamma, work)
+        x2_in.free(gamma)
+        steps.plus_beta(values, beta, work)
+        for view in others:
+            assert y2_out is not None
+            scale, point = (*second.values(), None)[:2]
+            y2 = steps.quantise(y2_out.alloc(), work, values, scale, point)
+            core.store_rows(y2_out, y2, view)
+        out = y_out.alloc()
+        scale1, point1 = first_quantiser()
+        out = steps.quantise(out, values, values, scale1, point1)
+        if scale1 is not None:
+            scales_in.free(scale1)
+        core.store_rows(y_out, out, output)
+
+    def first_quantiser() -> tuple[Local | None, Local | None]:
+        """The first scales and zero points in fp32; the latter are loaded only now."""
+        if not p.quantisers:
+            return None, None
+        scale = steps.wide(scales_in.deque(), vector_of(p.scales1))
+        if optional.zero_points1 is None:
+            return scale, None
+        view = vector_of(optional.zero_points1)
+        core.sync("vector", "mte2")
+        core.fill(upper_half(squares, view.dtype), view)
+        core.sync("mte2", "vector")
+        return scale, steps.wide(squares, view)
+
+    return begin, row
+
+
+def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+    """Rows in pieces, loaded and added twice; all buffers are single.
+
+    First the sums of up to 64 rows, a piece of all of them after the other; then 1 / root of all;
+    then a piece of every vector, and of all rows once more. x is stored both times, and all pipes
+    wait around each store of y.
+    """
+    steps, dtype, rows, beta = Quantiser(core, p, plan), p.x.element, plan.row_step, p.optional.beta
+    padded = steps.padded
+    x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
+    y2_out = None if p.optional.scales2 is None else core.vecout(INT8, padded)
+    values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
+    # A piece of each vector, one behind the other; scales and zero points have room for fp32.
+    narrow = present(p.gamma, beta)
+    wide = present(*chain(*zip(*p.quantisers, strict=True)))
+    sizes = [(each, dtype) for each in narrow] + [(each, FLOAT32) for each in wide]
+    vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for _, kind in sizes))
+    blocks = core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
+    roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
+    core.claim_tails()
+    residual = Residual(core, x_in, y_out, values, squares, None, steps.add, frees=True)
+    parts = [slice(start, start + width) for start, width in pieces(p.columns, plan.column_step)]
+
+    def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
+        roots = roots_tile[: x.rows]
+        room = steps.lanes, blocks[: x.rows * FLOATS_PER_BLOCK], sums[: x.rows]
+        roots_of_parts(residual, p, roots, room, parts, (x1, x2, x))
+        for part in parts:
+            loaded, tiles = load_vectors(part)
+            for row in range(x.rows):
+                here = slice(row, row + 1), part
+                read_root(core, roots[row : row + 1])
+                values, work, _ = residual(x1[here], x2[here], x[here])
+                steps.times_gamma(values, tiles[p.gamma], work)
+                steps.plus_beta(values, tiles.get(beta), work)
+                first, *seconds = _picked(p, tiles)
+                for view, quantiser in zip(others, seconds, strict=True):
+                    assert y2_out is not None
+                    store(
+                        y2_out, steps.quantise(y2_out.alloc(), work, values, *quantiser), view[here]
+                    )
+                store(y_out, steps.quantise(y_out.alloc(), values, values, *first), output[here])
+            vectors_in.free(loaded)
+
+    def store(queue: TileQueue, out: Local, view: GmView) -> None:
+        core.barrier()
+        core.store(queue, out, view)
+        core.barrier()
+
+    def load_vectors(part: slice) -> tuple[Local, dict[Operand, Local]]:
+        """Columns *part* of every vector, and the tile that they are in."""
+        loaded, start = vectors_in.alloc(), 0
+        tiles: dict[Operand, Local] = {}
+        for operand, kind in sizes:
+            nbytes = kind.nbytes(padded)
+            tiles[operand] = loaded[start : start + nbytes].as_dtype(kind)
+            start += nbytes
+        for operand, tile in tiles.items():
+            core.fill(upper_half(tile, operand.element), vector_of(operand)[:, part])
+        vectors_in.enque(loaded)
+        vectors_in.deque()
+        for operand in wide:
+            tiles[operand] = steps.wide(tiles[operand], vector_of(operand)[:, part])
+        return loaded, tiles
+
+    return steps.begin, group
+
+
+TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {
+    "single_n": single_n,
+    "normal": normal,
+    "split_d": split_d,
+}
