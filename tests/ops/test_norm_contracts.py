@@ -101,9 +101,9 @@ ADD_ROWS = [
     *(Row({name: None}, f"{name} {NO_TENSOR}", {}, code=NULL) for name in ADD_BASE),
     Row({"x1": ones(3, 64, dtype=BF16)},
         "x1 must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"x2": ones(3, 64, dtype=F32)}, "x2 must be float16 with x1 of float16 on {series}, not float32; convert it", {}),
-    Row({"gamma": ones(64, dtype=F32)}, "gamma must be float16 with x1 of float16 on {series}, not float32; convert it",
-        {}),
+    *(Row({name: ones(3, 64, dtype=F32)},
+          f"{name} must be float16 with x1 of float16 on {{series}}, not float32; convert it", {})
+      for name in ("x2", "gamma")),
     Row({"x1": ones(), "x2": ones()},
         "x1 must have at least one dimension, not shape (); reshape it",
         {"x1": ones(64), "x2": ones(64)}),
@@ -219,8 +219,8 @@ DYNAMIC_ROWS = [
         {"y_dtype": "int8"}, NEW),
     Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
          "gamma": ones(12200)},
-        "template 'single_row' can take only rows that fit into the unified buffer; leave it out to "
-        "get the vendor's choice", {"template": "single_row"}, NEW),
+        "template 'single_row' can take only rows that fit into the unified buffer; leave it out "
+        "to get the vendor's choice", {"template": "single_row"}, NEW),
 ]  # fmt: skip
 
 
@@ -232,7 +232,8 @@ def test_npu_add_rms_norm_dynamic_quant(series: str, rows: list[Row]) -> None:
 def test_310p_has_no_dynamic_quantisation() -> None:
     message = (
         r"^npu_add_rms_norm_dynamic_quant: the chip must be of Atlas A2 or Atlas A3, not "
-        r"ascend310p3 of Atlas inference, which has no such kernel; run on Atlas A2 or A3 \[361001\]$"
+        r"ascend310p3 of Atlas inference, which has no such kernel; run on Atlas A2 or A3 "
+        r"\[361001\]$"
     )
     with pytest.raises(OpError, match=message):
         run("npu_add_rms_norm_dynamic_quant", **ADD_BASE, device="ascend310p3")

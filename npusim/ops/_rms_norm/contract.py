@@ -125,7 +125,7 @@ def template_of(contract: Contract, templates: tuple[Template, ...]) -> str | No
             f"template must be None on {spec.series}, where rows and types decide, not "
             f"{shown(asked)}; leave it out"
         )
-    found = [each for each in templates if each.name == asked]
+    found = [each for each in templates if isinstance(asked, str) and each.name == asked]
     if not found:
         names = listed(tuple(each.name for each in templates))
         contract.fail(

@@ -1,19 +1,37 @@
-"""Which template takes a call, which rows a core gets, and what room its kernel has.
+"""Which template takes a call, which rows a core gets in what steps, and the launch of both.
 
 No row is shared by cores, and none waits for another one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
+from npusim.kernel.launch import launch
+from npusim.kernel.program import Block
+from npusim.kernel.steps import GmViews, Step
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
 from npusim.ops import _protocol
 
-__all__ = ["KEPT_BYTES", "Machine", "Plan", "Template", "chosen", "planned", "whole_blocks"]
+__all__ = [
+    "KEPT_BYTES",
+    "Kernel",
+    "Machine",
+    "Plan",
+    "Template",
+    "chosen",
+    "launch_rows",
+    "planned",
+    "whole_blocks",
+]
 
 CORES, UB_BYTES = 48, 196_352
 """Vector cores of Ascend910B2, and what their kernels may use of the unified buffer: 192 KiB less
@@ -112,3 +130,35 @@ def whole_blocks(columns: int, element: DType) -> int:
     112
     """
     return align_up(columns, BLOCK_BYTES * 8 // element.bits)
+
+
+Kernel = tuple[Callable[[], None] | None, Callable[..., None]]
+"""What comes before the first row of a core, and the steps of some rows."""
+
+
+def launch_rows(
+    core: VectorCore, plan: Plan, kernel: Kernel, *views: GmView, by_core: tuple[GmView, ...] = ()
+) -> tuple[Block, ...]:
+    """A block for each core.
+
+    The kernel gets *views* cut to the rows of a step, vectors to their elements; then those
+    *by_core*, of which each core has as many rows.
+    """
+    begin, group = kernel
+    rows_of_core, step = np.array(plan.rows_of_core), plan.row_step
+    # All cores but the last one have as many rows, and so as many steps.
+    steps_of_core = -(-rows_of_core // step)
+    number = np.repeat(np.arange(plan.block_dim), steps_of_core)
+    first = (np.arange(number.size) - number * steps_of_core[0]) * step
+    count = np.minimum(step, rows_of_core[number] - first)
+    top = number * rows_of_core[0] + first
+    arguments = [
+        GmViews.of(view, top, 0, count, view.columns)
+        if view.pitch
+        else GmViews.of(view, 0, top, 1, count)
+        for view in views
+    ]
+    for view in by_core:
+        rows = view.rows // plan.block_dim
+        arguments.append(GmViews.of(view, number * rows, 0, rows, view.columns))
+    return launch(core, core.kind, Step(group, tuple(arguments), number), begin=begin)

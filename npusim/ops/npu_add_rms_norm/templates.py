@@ -11,7 +11,6 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._rms_norm.contract import Problem, vector_of
-from npusim.ops._rms_norm.launch import Kernel, nothing
 from npusim.ops._rms_norm.residual import (
     Residual,
     add,
@@ -33,7 +32,7 @@ from npusim.ops._rms_norm.steps import (
     upper_half,
     widen,
 )
-from npusim.ops._rms_norm.tiling import Plan, whole_blocks
+from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
 from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
 
 __all__ = ["TEMPLATES"]
@@ -84,7 +83,7 @@ def single_n(core: VectorCore, p: Problem, _: Plan) -> Kernel:
             core.store_rows(y_out, out, output)
         x2_in.free(gamma)
 
-    return nothing, row
+    return None, row
 
 
 def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
@@ -323,7 +322,7 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         x_in.free(loaded)
         return values[: x.columns], loaded
 
-    return nothing, group
+    return None, group
 
 
 TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {

@@ -47,10 +47,8 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
-from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.launch import launch_rows
 from npusim.ops._rms_norm.oracle import halving_sum, rounded, scaled_root, sum_of_parts
-from npusim.ops._rms_norm.tiling import Machine, Plan, chosen
+from npusim.ops._rms_norm.tiling import Machine, Plan, chosen, launch_rows
 from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import TorchArguments, TorchFunction, quantised
 from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import (
@@ -75,8 +73,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         rows = plan.block_dim * len(p.taken)
         by_core = (GmView.of("workspace", FLOAT32, rows, p.columns),)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    whole = tuple(map(vector_of, p.inputs[2:]))
-    return launch_rows(core, plan, kernel, tuple(matrices(p).values()), whole, by_core)
+    return launch_rows(core, plan, kernel, *matrices(p).values(), by_core=by_core)
 
 
 def oracle(given: Given) -> tuple[Array, Array, Array, Array, Array]:

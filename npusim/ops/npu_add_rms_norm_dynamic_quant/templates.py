@@ -5,7 +5,7 @@ ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant/op_kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
@@ -17,10 +17,9 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.launch import Kernel, nothing
 from npusim.ops._rms_norm.residual import load_pair, sum_in_float32
 from npusim.ops._rms_norm.steps import halve_into, root_by_scalar, root_of, upper_half
-from npusim.ops._rms_norm.tiling import Plan
+from npusim.ops._rms_norm.tiling import Kernel, Plan
 from npusim.ops._row_quant import FLOATS_PER_BLOCK, LARGEST, find_factor, find_max
 from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import Output, Problem, padded
 
@@ -46,7 +45,7 @@ class Steps:
         self.absmax, self.total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
         self.names = tuple(matrices(p))
 
-    def named(self, views: tuple[GmView, ...]) -> Mapping[str, GmView]:
+    def named(self, views: Sequence[GmView]) -> Mapping[str, GmView]:
         """The views of a group by name."""
         return dict(zip(self.names, views, strict=True))
 
@@ -237,7 +236,8 @@ def slice_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     """A row in slices, three times; all buffers are single.
 
     First x1 and x2 are added, and the fp32 sum goes to a workspace; then the slices of it are
-    scaled, and z goes back to where they were; then they are quantised.
+    scaled, and z goes back to where they were; then they are quantised. The core has rows of its own
+    in the workspace, `(outputs, columns)`, the last view.
     """
     steps, dtype, outputs = Steps(core, p, plan), p.x.element, p.taken
     pitch = steps.pitch
@@ -250,11 +250,10 @@ def slice_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     }
     core.claim_tails()
     slices = [slice(start, start + width) for start, width in pieces(p.columns, plan.column_step)]
-    # (copies, columns): the rows of this core in the workspace.
-    kept = GmView.of("workspace", FLOAT32, len(outputs), p.columns)
 
     def group(*views: GmView) -> None:
-        named = steps.named(views)
+        *others, kept = views
+        named = steps.named(others)
         core.alu("add", "sum", 0)
         for part in slices:
             x1, x2, x = (named[name][:, part] for name in ("x1", "x2", "x"))
@@ -262,7 +261,7 @@ def slice_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         root_of(core, "sum", p)
         core.sync("mte3", "mte2")
         for part in slices:
-            scale(part)
+            scale(kept, part)
         core.sync("mte3", "mte2")
         for index, output in enumerate(outputs):
             scales = scales_out[output.scale].alloc()
@@ -295,7 +294,7 @@ def slice_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         vector_in.free(loaded)
         return wide
 
-    def scale(part: slice) -> None:
+    def scale(kept: GmView, part: slice) -> None:
         """A slice of the sum times 1 / root and gamma, plus beta, as z of each output."""
         loaded = core.load(x_in, kept[:1, part])
         count = kept[:1, part].columns
@@ -326,7 +325,7 @@ def slice_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         x_in.free(z)
         core.store(out, y, output)
 
-    return nothing, group
+    return None, group
 
 
 TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {

@@ -51,8 +51,6 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
-from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.launch import launch_rows
 from npusim.ops._rms_norm.oracle import (
     element_of,
     halving_sum,
@@ -61,7 +59,7 @@ from npusim.ops._rms_norm.oracle import (
     scaled_root,
     sum_of_parts,
 )
-from npusim.ops._rms_norm.tiling import Machine, Plan, chosen
+from npusim.ops._rms_norm.tiling import Machine, Plan, chosen, launch_rows
 from npusim.ops._row_quant import clamped
 from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_add_rms_norm_quant.contract import (
@@ -86,7 +84,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     if p.optional.scales2 is not None:
         views.append(y2)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return launch_rows(core, plan, kernel, tuple(views), tuple(map(vector_of, p.inputs[2:])))
+    return launch_rows(core, plan, kernel, *views)
 
 
 def oracle(given: Given) -> tuple[Array, Array, Array]:

@@ -18,7 +18,6 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.launch import Kernel
 from npusim.ops._rms_norm.residual import (
     Add,
     Residual,
@@ -29,7 +28,7 @@ from npusim.ops._rms_norm.residual import (
     roots_of_parts,
 )
 from npusim.ops._rms_norm.steps import read_root, upper_half
-from npusim.ops._rms_norm.tiling import Plan, whole_blocks
+from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
 from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem
 

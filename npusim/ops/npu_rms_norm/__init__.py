@@ -57,9 +57,7 @@ from npusim.ops._rms_norm.contract import (
     epsilon_of,
     root_shape,
     template_of,
-    vector_of,
 )
-from npusim.ops._rms_norm.launch import launch_rows
 from npusim.ops._rms_norm.oracle import (
     element_of,
     halving_sum,
@@ -74,6 +72,7 @@ from npusim.ops._rms_norm.tiling import (
     Plan,
     Template,
     chosen,
+    launch_rows,
     planned,
     whole_blocks,
 )
@@ -201,7 +200,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     core = VectorCore("npu_rms_norm", spec)
     views = p.matrix("x"), p.matrix("output"), GmView.vector("rstd", FLOAT32, p.rows)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return launch_rows(core, plan, kernel, views, (vector_of(p.gamma),))
+    return launch_rows(core, plan, kernel, *views)
 
 
 # ---- oracle ----

@@ -11,7 +11,6 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._rms_norm.contract import Problem, vector_of
-from npusim.ops._rms_norm.launch import Kernel, nothing
 from npusim.ops._rms_norm.steps import (
     RootsOfRows,
     block_of,
@@ -23,7 +22,7 @@ from npusim.ops._rms_norm.steps import (
     root_by_vector,
     rows_into,
 )
-from npusim.ops._rms_norm.tiling import Plan, whole_blocks
+from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
 from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK, repeat_block
 
 __all__ = ["TEMPLATES"]
@@ -274,7 +273,7 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
             core.get_value("part", block_of(partials, index)[:1])
             core.alu("f32_add", "sum", "sum", "part")
 
-    return nothing, group
+    return None, group
 
 
 TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {
