@@ -16,6 +16,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.kernel.launch import launch
 from npusim.kernel.program import Block
+from npusim.kernel.rows import pieces
 from npusim.kernel.steps import GmViews, Step
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
@@ -91,6 +92,10 @@ class Plan(_protocol.Plan):
     together; each operator's `tile` says which."""
     column_step: int
     """Columns that are loaded together: all, but for templates that cut rows into pieces."""
+
+    def parts(self, columns: int) -> list[slice]:
+        """The pieces of a row of *columns*."""
+        return [slice(start, start + width) for start, width in pieces(columns, self.column_step)]
 
 
 def planned(

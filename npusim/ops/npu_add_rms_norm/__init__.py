@@ -46,7 +46,6 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
@@ -59,6 +58,7 @@ from npusim.ops._rms_norm.contract import (
     root_shape,
     template_of,
 )
+from npusim.ops._rms_norm.core import NormCore
 from npusim.ops._rms_norm.oracle import (
     element_of,
     lanes_sum,
@@ -179,7 +179,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = VectorCore("npu_add_rms_norm", spec)
+    core = NormCore("npu_add_rms_norm", spec, p)
     x1, x2, output, x = (p.matrix(name) for name in ("x1", "x2", "output", "x"))
     views = x1, x2, output, GmView.vector("rstd", FLOAT32, p.rows), x
     kernel = TEMPLATES[str(plan.template)](core, p, plan)

@@ -7,38 +7,25 @@ from dataclasses import replace
 
 from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32
 from npusim.isa import Local
-from npusim.kernel.rows import pieces
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._rms_norm.contract import Problem, vector_of
-from npusim.ops._rms_norm.residual import (
+from npusim.ops._rms_norm.core import (
+    NormCore,
     Residual,
-    add,
-    add_unrounded,
-    root_of_row,
-    roots_of_parts,
-    square,
-    times_root_and_gamma,
-)
-from npusim.ops._rms_norm.steps import (
     RootsOfRows,
+    Rounding,
     block_of,
-    lanes_into,
-    multiply_by_block,
-    multiply_by_row,
-    read_root,
-    root_by_vector,
-    rows_into,
     upper_half,
-    widen,
 )
 from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
 from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
 
 __all__ = ["TEMPLATES"]
 
+EXACT, AS_STORED = Rounding(is_exact=True), Rounding(is_exact=False)
 
-def single_n(core: VectorCore, p: Problem, _: Plan) -> Kernel:
+
+def single_n(core: NormCore, p: Problem, _: Plan) -> Kernel:
     """The one row of a core: gamma comes where x2 was, x leaves while squares are added up.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_single_n.h.
@@ -65,28 +52,28 @@ def single_n(core: VectorCore, p: Problem, _: Plan) -> Kernel:
             assert squares is not None
             assert values is not None
             work, summed = squares[:count], values[:count]
-            add(core, total, summed, addends, work)
+            core.add_and_round(total, summed, addends, work, AS_STORED)
         x1_in.free(addends[0])
         x2_in.free(addends[1])
         gamma = core.load(x2_in, vector_of(p.gamma))[:count]
         core.store_rows(y_out, total, x)
         root = root_out.alloc()[:1]
-        root_of_row(core, p, root, summed, work, ones, lanes)
+        core.root_of_row(root, summed, work, ones, lanes)
         core.store_rows(root_out, root, rstd)
-        read_root(core, root)
+        core.read_root(root)
         if wide_out is not None:
             core.mul(work, summed, "root")
             core.mul(work, work, gamma)
             core.store_rows(wide_out, work, output)
         else:
-            out = times_root_and_gamma(core, y_out, summed, gamma, work)
+            out = core.times_root_and_gamma(y_out, summed, gamma, work)
             core.store_rows(y_out, out, output)
         x2_in.free(gamma)
 
     return None, row
 
 
-def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """A row at a time, all buffers single; x2 is loaded where squares come, so the next row waits.
 
     The queue of y carries x first, and then y: each waits for the other to be stored.
@@ -104,7 +91,7 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     roots = RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
     core.claim_tails()
     second = upper_half(squares, dtype)
-    residual = Residual(core, x_in, y_out, values, squares, second, add_unrounded, frees=False)
+    residual = Residual(core, x_in, y_out, values, squares, second, EXACT, frees=False)
 
     def begin() -> None:
         core.fetch(gamma, vector_of(p.gamma))
@@ -114,13 +101,13 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         for index in range(x1.rows):
             row = slice(index, index + 1), slice(None)
             summed, work, loaded = residual(x1[row], x2[row], x[row])
-            root_of_row(core, p, total[:1], summed, work, ones, lanes)
-            read_root(core, total[:1])
+            core.root_of_row(total[:1], summed, work, ones, lanes)
+            core.read_root(total[:1])
 
             def free(loaded: Local = loaded) -> None:
                 x_in.free(loaded)
 
-            out = times_root_and_gamma(core, y_out, summed, gamma[: x.columns], work, free)
+            out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
             core.store(y_out, out, output[row])
             core.set_value(kept[index : index + 1], "root")
         roots.store(kept, rstd)
@@ -131,7 +118,7 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
 class Several:
     """Buffers of several rows; x1 and x2 take a tile of x each, x and y one of y."""
 
-    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: Plan) -> None:
         self.core, self.p, dtype = core, p, p.x.element
         rows, self.pitch = plan.row_step, whole_blocks(p.columns, dtype)
         self.x_in = core.vecin(dtype, rows * self.pitch, depth=2)
@@ -153,7 +140,7 @@ class Several:
         first, second = (core.load(self.x_in, each, self.pitch)[:count] for each in (x1, x2))
         total, squares = self.y_out.alloc()[:count], self.squares[:count]
         values = self.values[:count] if self.values else first
-        add(core, total, values, (first, second), squares)
+        core.add_and_round(total, values, (first, second), squares, AS_STORED)
         self.x_in.free(second)
         if self.values:
             self.x_in.free(first)
@@ -161,7 +148,7 @@ class Several:
         return values, squares
 
 
-def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """Several short rows an instruction. The vector unit waits until x is stored.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h.
@@ -176,18 +163,18 @@ def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         rows = x1.rows
         values, squares = several.add(x1, x2, x)
         core.sync("mte3", "vector")
-        square(core, squares, values, p.mean)
+        core.square(squares, values)
         roots = roots_out.alloc()[:rows]
-        rows_into(core, roots, lanes[: rows * FLOAT_LANES], squares, x1.columns)
-        root_by_vector(core, roots, lanes[:rows], p.epsilon)
+        core.rows_into(roots, lanes[: rows * FLOAT_LANES], squares, x1.columns)
+        core.root_by_vector(roots, lanes[:rows])
         blocks = lanes[: rows * FLOATS_PER_BLOCK]
         core.brcb(blocks, roots)
         core.store_rows(roots_out, roots, rstd)
         y = several.y_out.alloc()[: values.count]
         if dtype is FLOAT32:
-            multiply_by_block(core, values, blocks, rows, y)
+            core.multiply_by_block(y, values, blocks, rows)
         else:
-            multiply_by_block(core, values, blocks, rows)
+            core.multiply_by_block(values, values, blocks, rows)
             core.cast(y, values)
         scale(y, values, rows)
         if dtype is FLOAT32:
@@ -197,18 +184,18 @@ def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     def scale(y: Local, values: Local, rows: int) -> None:
         """Rows of *y* times gamma; bf16 by way of *values*."""
         if wide_gamma is None:
-            multiply_by_row(core, y, several.gamma, rows)
+            core.multiply_by_row(y, several.gamma, rows)
             return
         core.cast(values, y)
         # Once for all rows of a step.
         core.cast(wide_gamma, several.gamma)
-        multiply_by_row(core, values, wide_gamma, rows)
+        core.multiply_by_row(values, wide_gamma, rows)
         core.cast(y, values)
 
     return several.fetch_gamma, group
 
 
-def multi_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def multi_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """Several rows of fp16, added up one after the other; the scalar unit waits for nothing.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
@@ -237,13 +224,13 @@ def multi_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         rows = [slice(row * x.columns, (row + 1) * x.columns) for row in range(x.rows)]
         values, squares = several.add(x1, x2, x)
-        square(core, squares, values, p.mean)
+        core.square(squares, values)
         count = x.rows * FLOATS_PER_BLOCK
         roots = (roots_out.alloc() if roots_out else totals)[:count]
         for row, here in enumerate(rows):
-            lanes_into(core, block_of(roots, row)[:1], lanes, squares[here])
+            core.lanes_into(block_of(roots, row)[:1], lanes, squares[here])
         blocks = squares[:count]
-        root_by_vector(core, roots, blocks, p.epsilon)
+        core.root_by_vector(roots, blocks)
         core.gather(blocks, roots, firsts[:count])
         if roots_out is not None:
             # Four bytes a burst: the first element of each block.
@@ -251,7 +238,7 @@ def multi_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
             core.store_rows(roots_out, roots, first_of_rows)
         y = several.y_out.alloc()[: values.count]
         for row, here in enumerate(rows):
-            multiply_by_block(core, values[here], block_of(blocks, row), 1)
+            core.multiply_by_block(values[here], values[here], block_of(blocks, row), 1)
         core.cast(y, values)
         for here in rows:
             core.mul(y[here], y[here], several.gamma[: x.columns])
@@ -260,7 +247,7 @@ def multi_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     return begin, group
 
 
-def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
     First the sums of up to 64 rows, a piece of all of them after the other, which are stored; then
@@ -279,8 +266,8 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     # 310P does not store them.
     roots_out = RootsOfRows(core, rows, "vector", is_stored=not core.is_310p)
     core.claim_tails()
-    residual = Residual(core, x_in, y_out, values, squares, None, add_unrounded, not is_wide)
-    parts = [slice(start, start + width) for start, width in pieces(p.columns, plan.column_step)]
+    residual = Residual(core, x_in, y_out, values, squares, None, EXACT, frees=not is_wide)
+    parts = plan.parts(p.columns)
     # Whether a copy of whole blocks would reach from x into a row that another core stores.
     # Assumed of 310P, where the vendor's kernel reads beyond the row.
     adds_again = dtype.nbytes(p.columns) % core.spec.transfer.load_granule_bytes != 0
@@ -288,15 +275,14 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         kept = roots_out.alloc()
         roots = kept[: x.rows]
-        room = lanes, blocks[: x.rows * FLOATS_PER_BLOCK], sums[: x.rows]
-        roots_of_parts(residual, p, roots, room, parts, (x1, x2, x))
+        residual.roots_of_parts(roots, (lanes, blocks, sums), parts, x1, x2, x)
         # What was stored is loaded again.
         core.sync("mte3", "mte2")
         for part in parts:
             gamma = core.load(gamma_in, vector_of(p.gamma)[:, part])
             for row in range(x.rows):
                 here = slice(row, row + 1), part
-                read_root(core, roots[row : row + 1])
+                core.read_root(roots[row : row + 1])
                 summed, loaded = sum_of(x1[here], x2[here], x[here])
 
                 def free(loaded: Local = loaded) -> None:
@@ -304,8 +290,7 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
                         x_in.free(loaded)
 
                 work = squares[: summed.count] if squares else summed
-                weights = gamma[: summed.count]
-                out = times_root_and_gamma(core, y_out, summed, weights, work, free)
+                out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
                 core.store(y_out, out, output[here])
             gamma_in.free(gamma)
         roots_out.store(kept, rstd)
@@ -318,14 +303,14 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         loaded = core.load(x_in, x)[: x.columns]
         if values is None:
             return loaded, loaded
-        widen(core, values[: x.columns], loaded)
+        core.to_float32(values[: x.columns], loaded)
         x_in.free(loaded)
         return values[: x.columns], loaded
 
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
     "single_n": single_n,
     "merge_n": merge_n,
     "multi_n": multi_n,

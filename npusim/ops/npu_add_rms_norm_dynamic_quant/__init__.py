@@ -43,10 +43,10 @@ import numpy as np
 from npusim.data.dtypes import FLOAT32, INT4, Array, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._rms_norm.core import NormCore
 from npusim.ops._rms_norm.oracle import halving_sum, rounded, scaled_root, sum_of_parts
 from npusim.ops._rms_norm.tiling import Machine, Plan, chosen, launch_rows
 from npusim.ops._row_quant import LARGEST, clamped, packed
@@ -60,20 +60,24 @@ from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import (
     templates_for,
     tile,
 )
-from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, matrices
+from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = VectorCore("npu_add_rms_norm_dynamic_quant", spec)
+    core = NormCore("npu_add_rms_norm_dynamic_quant", spec, p)
+    views = [p.matrix(name) for name in ("x1", "x2", "x")]
+    for output in p.taken:
+        views.append(GmView.of(output.y, p.target, p.rows, p.columns))
+        views.append(GmView.vector(output.scale, FLOAT32, p.rows))
     by_core: tuple[GmView, ...] = ()
     if plan.workspaces:
         rows = plan.block_dim * len(p.taken)
         by_core = (GmView.of("workspace", FLOAT32, rows, p.columns),)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return launch_rows(core, plan, kernel, *matrices(p).values(), by_core=by_core)
+    return launch_rows(core, plan, kernel, *views, by_core=by_core)
 
 
 def oracle(given: Given) -> tuple[Array, Array, Array, Array, Array]:

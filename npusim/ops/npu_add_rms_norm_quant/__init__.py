@@ -47,10 +47,10 @@ import numpy as np
 from npusim.data.dtypes import FLOAT16, INT8, Array
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._rms_norm.core import NormCore
 from npusim.ops._rms_norm.oracle import (
     element_of,
     halving_sum,
@@ -78,7 +78,7 @@ __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = VectorCore("npu_add_rms_norm_quant", spec)
+    core = NormCore("npu_add_rms_norm_quant", spec, p)
     output, y2 = (GmView.of(name, INT8, p.rows, p.columns) for name in ("output", "y2"))
     views = [p.matrix("x1"), p.matrix("x2"), output, p.matrix("x")]
     if p.optional.scales2 is not None:

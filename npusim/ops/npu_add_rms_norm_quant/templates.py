@@ -13,21 +13,10 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.data.tensor import Operand
 from npusim.isa import Local
 from npusim.kernel.core import TileQueue
-from npusim.kernel.rows import pieces
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.residual import (
-    Add,
-    Residual,
-    add,
-    add_in_float32,
-    add_unrounded,
-    root_of_row,
-    roots_of_parts,
-)
-from npusim.ops._rms_norm.steps import read_root, upper_half
+from npusim.ops._rms_norm.core import NormCore, Residual, Rounding, upper_half
 from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
 from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem
@@ -38,7 +27,7 @@ __all__ = ["TEMPLATES"]
 class Quantiser:
     """What is done to a row once it has been divided by its root; and small buffers."""
 
-    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: Plan) -> None:
         self.core, self.p = core, p
         self.padded = whole_blocks(plan.column_step, p.x.element)
         self.lanes = core.tile(FLOAT32, FLOAT_LANES)
@@ -47,9 +36,7 @@ class Quantiser:
         self.in_half = p.x.element is FLOAT16 and not p.per_tensor
         """Whether fp16 is added and multiplied by gamma as such."""
         is_late = plan.template == "single_n" or p.optional.beta is not None
-        is_rounded = self.in_half or (is_late and not p.per_tensor)
-        exact: Add = add_in_float32 if p.per_tensor else add_unrounded
-        self.add: Add = add if is_rounded else exact
+        self.rounding = Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
 
     def begin(self) -> None:
         """The only scale and zero point: 1 / scale into register `inverse`, the other `point`."""
@@ -122,7 +109,7 @@ def _picked(p: Problem, tiles: dict[Operand, Local]) -> Quantisers:
     return found or [(None, None)]
 
 
-def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """A row at a time. All vectors stay in the buffer, scales and zero points in fp32.
 
     Without second scales x2 is loaded where the squares come later. The queue of the first output
@@ -140,7 +127,7 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     vectors = present(*(each for pair in p.quantisers for each in pair))
     wide = {each: core.tile(FLOAT32, padded) for each in vectors}
     core.claim_tails()
-    residual = Residual(core, x_in, y_out, values, squares, x2_tile, steps.add, frees=False)
+    residual = Residual(core, x_in, y_out, values, squares, x2_tile, steps.rounding, frees=False)
     beta = narrow.get(p.optional.beta)
 
     def begin() -> None:
@@ -153,8 +140,8 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
 
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
         values, work, loaded = residual(x1, x2, x)
-        root_of_row(core, p, total[:1], values, work, ones, steps.lanes)
-        read_root(core, total[:1])
+        core.root_of_row(total[:1], values, work, ones, steps.lanes)
+        core.read_root(total[:1])
         steps.times_gamma(values, narrow[p.gamma], work)
         steps.plus_beta(values, beta, work)
         first, *seconds = _picked(p, wide)
@@ -168,7 +155,7 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     return begin, row
 
 
-def single_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def single_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """The one row of a core. x and y leave from where x1 was, gamma comes where x2 was.
 
     The first scales are loaded while squares are added up, their zero points where the squares
@@ -207,7 +194,7 @@ def single_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
         addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
         out = y_out.alloc()[:count]
-        steps.add(core, out, values, addends, work)
+        core.add_and_round(out, values, addends, work, steps.rounding)
         x1_in.free(addends[0])
         x2_in.free(addends[1])
         gamma = core.load(x2_in, vector_of(p.gamma))
@@ -216,8 +203,8 @@ def single_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
             scales = scales_in.alloc()
             core.fill(upper_half(scales, p.scales1.element), vector_of(p.scales1))
             scales_in.enque(scales)
-        root_of_row(core, p, total, values, work, ones, None if steps.in_half else steps.lanes)
-        read_root(core, total)
+        core.root_of_row(total, values, work, ones, None if steps.in_half else steps.lanes)
+        core.read_root(total)
         steps.times_gamma(values, gamma, work)
         x2_in.free(gamma)
         steps.plus_beta(values, beta, work)
@@ -249,7 +236,7 @@ def single_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     return begin, row
 
 
-def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """Rows in pieces, loaded and added twice; all buffers are single.
 
     First the sums of up to 64 rows, a piece of all of them after the other; then 1 / root of all;
@@ -269,18 +256,17 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     blocks = core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
-    residual = Residual(core, x_in, y_out, values, squares, None, steps.add, frees=True)
-    parts = [slice(start, start + width) for start, width in pieces(p.columns, plan.column_step)]
+    residual = Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
+    parts = plan.parts(p.columns)
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
         roots = roots_tile[: x.rows]
-        room = steps.lanes, blocks[: x.rows * FLOATS_PER_BLOCK], sums[: x.rows]
-        roots_of_parts(residual, p, roots, room, parts, (x1, x2, x))
+        residual.roots_of_parts(roots, (steps.lanes, blocks, sums), parts, x1, x2, x)
         for part in parts:
             loaded, tiles = load_vectors(part)
             for row in range(x.rows):
                 here = slice(row, row + 1), part
-                read_root(core, roots[row : row + 1])
+                core.read_root(roots[row : row + 1])
                 values, work, _ = residual(x1[here], x2[here], x[here])
                 steps.times_gamma(values, tiles[p.gamma], work)
                 steps.plus_beta(values, tiles.get(beta), work)
@@ -317,7 +303,7 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     return steps.begin, group
 
 
-TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
     "single_n": single_n,
     "normal": normal,
     "split_d": split_d,

@@ -46,7 +46,6 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.kernel.program import Block
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
@@ -58,6 +57,7 @@ from npusim.ops._rms_norm.contract import (
     root_shape,
     template_of,
 )
+from npusim.ops._rms_norm.core import NormCore
 from npusim.ops._rms_norm.oracle import (
     element_of,
     halving_sum,
@@ -197,7 +197,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = VectorCore("npu_rms_norm", spec)
+    core = NormCore("npu_rms_norm", spec, p)
     views = p.matrix("x"), p.matrix("output"), GmView.vector("rstd", FLOAT32, p.rows)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
     return launch_rows(core, plan, kernel, *views)

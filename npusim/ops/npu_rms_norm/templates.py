@@ -7,21 +7,9 @@ from math import prod
 
 from npusim.data.dtypes import FLOAT32
 from npusim.isa import Local
-from npusim.kernel.rows import pieces
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._rms_norm.contract import Problem, vector_of
-from npusim.ops._rms_norm.steps import (
-    RootsOfRows,
-    block_of,
-    halve_into,
-    multiply_by_block,
-    multiply_by_row,
-    read_root,
-    root_by_scalar,
-    root_by_vector,
-    rows_into,
-)
+from npusim.ops._rms_norm.core import NormCore, RootsOfRows, block_of
 from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
 from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK, repeat_block
 
@@ -30,7 +18,7 @@ __all__ = ["TEMPLATES"]
 SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 
-def _is_small(core: VectorCore, p: Problem) -> bool:
+def _is_small(core: NormCore, p: Problem) -> bool:
     """Whether merge_n applies numbers of rows, and gamma, by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
@@ -41,7 +29,7 @@ def _is_small(core: VectorCore, p: Problem) -> bool:
     return core.is_310p or (is_few and is_half and len(p.gamma.shape) == 1)
 
 
-def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
 
     With few rows a number of each is applied by strides, and so is gamma; else both are copied into
@@ -84,9 +72,9 @@ def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         core.mul(squares, values, values)
         kept = roots_out.alloc()
         roots = kept[: x.rows]
-        rows_into(core, roots, lanes[: x.rows * FLOAT_LANES], squares, x.columns)
+        core.rows_into(roots, lanes[: x.rows * FLOAT_LANES], squares, x.columns)
         core.mul(roots, roots, p.mean)
-        root_by_vector(core, roots, lanes[: x.rows], p.epsilon)
+        core.root_by_vector(roots, lanes[: x.rows])
         out = y_out.alloc()[:count]
         scaled = out if wide is None else values
         if is_small:
@@ -106,13 +94,13 @@ def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         # A repeat of Brcb for each row, where one for eight would do.
         blocks = lanes[: roots.count * FLOAT_LANES]
         core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
-        multiply_by_block(core, values, blocks, roots.count, scaled)
-        multiply_by_row(core, scaled, gamma, roots.count)
+        core.multiply_by_block(scaled, values, blocks, roots.count)
+        core.multiply_by_row(scaled, gamma, roots.count)
 
     def repeat_roots(plane: Local, roots: Local) -> None:
         """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
         if roots.count == 1:
-            read_root(core, roots)
+            core.read_root(roots)
             core.duplicate(plane, "root")
             return
         core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
@@ -126,7 +114,7 @@ def merge_n(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
 class OneRow:
     """Buffers of a row, or of a piece of one, all of them single; and what becomes of it."""
 
-    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element
         self.columns = whole_blocks(plan.column_step, dtype)
         in_x = plan.template == "single_row"
@@ -146,7 +134,7 @@ class OneRow:
         squares = (self.squares or loaded)[: x.columns]
         values = self.widened(loaded, x)
         self.core.mul(squares, values, values)
-        halve_into(self.core, total, squares)
+        self.core.halve_into(total, squares)
         if self.squares is None:
             self.x_in.free(loaded)
 
@@ -181,7 +169,7 @@ class OneRow:
         core.store(self.y_out, out, output)
 
 
-def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """A row at a time; the next one is loaded once the sum of this one is known.
 
     So it is on its way while this one is scaled and stored. gamma stays in the buffer; single_row
@@ -203,7 +191,7 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
             here = slice(index, index + 1), slice(None)
             loaded = core.load(row.x_in, x[here])
             row.sum_squares(total, loaded, x[here])
-            root_by_scalar(core, total, p)
+            core.root_by_scalar(total)
             core.set_value(kept[index : index + 1], "root")
             row.scale(loaded, gamma[: x.columns], output[here])
         roots.store(kept, rstd)
@@ -211,7 +199,7 @@ def normal(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     return begin, group
 
 
-def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
+def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     """Rows in pieces, loaded twice.
 
     First the sums of up to 64 rows, which the scalar unit adds up piece by piece; then 1 / root of
@@ -221,7 +209,7 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     """
     row = OneRow(core, p, plan)
     gamma_in = core.vecin(p.gamma.element, row.columns)
-    parts = [slice(start, start + width) for start, width in pieces(p.columns, plan.column_step)]
+    parts = plan.parts(p.columns)
     # A block for the sum of each piece.
     partials = core.tile(FLOAT32, len(parts) * FLOATS_PER_BLOCK)
     sums, ones = core.tile(FLOAT32, plan.row_step), core.tile(FLOAT32, plan.row_step)
@@ -235,12 +223,12 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
         kept = roots_out.alloc()
         roots = kept[: x.rows]
         core.mul(roots, sums[: x.rows], p.mean)
-        root_by_vector(core, roots, ones[: x.rows], p.epsilon)
+        core.root_by_vector(roots, ones[: x.rows])
         for part in (parts[-1], *parts[:-1]):
             gamma = core.load(gamma_in, vector_of(p.gamma)[:, part])
             for index in range(x.rows):
                 here = slice(index, index + 1), part
-                read_root(core, roots[index : index + 1])
+                core.read_root(roots[index : index + 1])
                 loaded = core.load(row.x_in, x[here])
                 row.widened(loaded, x[here])
                 row.scale(loaded, gamma[: x[here].columns], output[here])
@@ -276,7 +264,7 @@ def split_d(core: VectorCore, p: Problem, plan: Plan) -> Kernel:
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
     "merge_n": merge_n,
     "normal": normal,
     "single_row": normal,
