@@ -13,42 +13,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT16, Array, DType
-from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, Copy, Local, Register
-from npusim.kernel.vector_core import VectorCore
+from npusim.data.dtypes import INT16, Array
+from npusim.kernel import FLOAT16, INT4, INT8, DType, Local, Register, VectorCore
 
 __all__ = [
-    "FLOATS_PER_BLOCK",
-    "FLOAT_LANES",
     "INT4_PER_INT32",
     "LARGEST",
     "clamped",
-    "every_lane",
     "find_absmax",
     "find_factor",
     "find_max",
     "fold_max",
-    "lanes_of",
     "packed",
     "repeat_block",
     "round_by_int16",
 ]
 
-FLOATS_PER_BLOCK, FLOAT_LANES = BLOCK_BYTES * 8 // FLOAT32.bits, REPEAT_BYTES * 8 // FLOAT32.bits
-"""Elements of fp32 in a block of 32 bytes, and in a repeat."""
 LARGEST = {INT8: 127, INT4: 7}
 """What the largest magnitude of a row becomes."""
 INT4_PER_INT32 = 8
-
-
-def lanes_of(tile: Local) -> int:
-    """Elements of *tile* in a repeat."""
-    return REPEAT_BYTES * 8 // tile.dtype.bits
-
-
-def every_lane(block: Local, count: int) -> Local:
-    """The elements of *block*, 32 bytes, again and again: *count* elements in whole repeats."""
-    return Local(block.buffer, block.offset_bytes, block.dtype, count, 0, 0)
 
 
 # ---- the largest magnitude of a row, and the factor ----
@@ -56,7 +39,7 @@ def every_lane(block: Local, count: int) -> Local:
 
 def fold_max(core: VectorCore, row: Local) -> Local:
     """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned."""
-    lanes = lanes_of(row)
+    lanes = row.repeat_elements
     repeats, left = divmod(row.count, lanes)
     if repeats == 0:
         return row
@@ -96,13 +79,13 @@ def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
     """Fill the row *dst* `(width,)` with the elements of *block*, again and again.
 
     The kernels fill all rows with one Copy, whose mask counts the elements of a row; a Copy a row
-    without a barrier between them takes as long.
+    in an ``independent()`` block takes as long.
     """
-    lanes = lanes_of(dst)
-    whole = dst.count // lanes * lanes
-    for part in (dst[:whole], dst[whole:]):
-        if part.count:
-            core.emit(Copy(part, every_lane(block, part.count)))
+    whole = dst.count // dst.repeat_elements * dst.repeat_elements
+    with core.independent():
+        for part in (dst[:whole], dst[whole:]):
+            if part.count:
+                core.copy(part, block.again(part.count))
 
 
 def round_by_int16(core: VectorCore, values: Local, dst: Local | None = None) -> Local:

@@ -11,8 +11,7 @@ import numpy as np
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand
 from npusim.kernel.views import GmView
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed
+from npusim.ops import _vocabulary as ops
 from npusim.ops._rms_norm.tiling import Template
 
 __all__ = [
@@ -27,7 +26,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: the rows of x are `(rows, columns)` to the kernel, gamma is `(columns,)`."""
 
     x: Operand
@@ -67,7 +66,9 @@ def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
     return (*x.shape[: len(x.shape) - rank], *(1,) * rank)
 
 
-def epsilon_of(contract: Contract, *, least: str = ">= 0", code: Code = Code.TILING_ERROR) -> float:
+def epsilon_of(
+    contract: ops.Contract, *, least: str = ">= 0", code: Code = Code.TILING_ERROR
+) -> float:
     """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     epsilon = contract.value("epsilon")
     is_number = isinstance(epsilon, int | float | np.floating | np.integer)
@@ -86,7 +87,7 @@ def epsilon_of(contract: Contract, *, least: str = ">= 0", code: Code = Code.TIL
 
 
 def check_gamma(
-    contract: Contract, x: Operand, gamma: Operand, *, code: Code = Code.TILING_ERROR
+    contract: ops.Contract, x: Operand, gamma: Operand, *, code: Code = Code.TILING_ERROR
 ) -> None:
     """The shape of gamma is that of the last dimensions of *x*."""
     rank = len(gamma.shape)
@@ -104,7 +105,7 @@ def check_gamma(
     )
 
 
-def check_pair(contract: Contract, x1: Operand, x2: Operand) -> None:
+def check_pair(contract: ops.Contract, x1: Operand, x2: Operand) -> None:
     """x1 and x2 have one shape, of at least one dimension."""
     contract.require(
         len(x1.shape) >= 1, f"x1 must have at least one dimension, not shape {x1.shape}; reshape it"
@@ -115,7 +116,7 @@ def check_pair(contract: Contract, x1: Operand, x2: Operand) -> None:
     )
 
 
-def template_of(contract: Contract, templates: tuple[Template, ...]) -> str | None:
+def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str | None:
     """The template that the caller named, one of *templates* that can run, or None."""
     asked, spec = contract.value("template"), contract.spec
     if asked is None:
@@ -127,7 +128,7 @@ def template_of(contract: Contract, templates: tuple[Template, ...]) -> str | No
         )
     found = [each for each in templates if isinstance(asked, str) and each.name == asked]
     if not found:
-        names = listed(tuple(each.name for each in templates))
+        names = ops.listed(tuple(each.name for each in templates))
         contract.fail(
             f"template must be {names} on Atlas A2 and Atlas A3, not {shown(asked)}; leave it out "
             f"to get the vendor's choice"

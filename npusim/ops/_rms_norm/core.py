@@ -14,15 +14,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import BLOCK_BYTES, Local, Register
-from npusim.kernel.core import TileQueue
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
+from npusim.kernel import (
+    BLOCK_BYTES,
+    FLOAT16,
+    FLOAT32,
+    FLOATS_PER_BLOCK,
+    FLOATS_PER_REPEAT,
+    DType,
+    GmView,
+    Local,
+    Register,
+    TileQueue,
+    VectorCore,
+)
 from npusim.ops._rms_norm.contract import Problem
-from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK, lanes_of
 
 __all__ = ["NormCore", "Residual", "RootsOfRows", "Rounding", "block_of", "every_row", "upper_half"]
 
@@ -82,7 +89,7 @@ class NormCore(VectorCore):
         lanes.
         """
         self.duplicate(lanes, 0.0)
-        whole = values.count // FLOAT_LANES * FLOAT_LANES
+        whole = values.count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
         if whole:
             self.fold("add", lanes, values[:whole])
         if left := values.count - whole:
@@ -101,8 +108,8 @@ class NormCore(VectorCore):
         """
         rows = totals.count
         self.duplicate(lanes, 0.0)
-        for start in range(0, columns, FLOAT_LANES):
-            width = min(FLOAT_LANES, columns - start)
+        for start in range(0, columns, FLOATS_PER_REPEAT):
+            width = min(FLOATS_PER_REPEAT, columns - start)
             sums = every_row(lanes, rows, 0, width)
             self.add(sums, every_row(plane, rows, start, width), sums)
         self.whole_reduce("sum", totals, lanes)
@@ -113,14 +120,14 @@ class NormCore(VectorCore):
         What lies behind the largest power of two goes onto the first elements, then the upper half
         onto the lower one until 64 are left: an Add each, and a barrier behind it.
         """
-        if values.count > FLOAT_LANES:
+        if values.count > FLOATS_PER_REPEAT:
             half = 1 << (values.count.bit_length() - 1)
             if left := values.count - half:
                 self.add(values[:left], values[:left], values[half:])
-            while half > FLOAT_LANES:
+            while half > FLOATS_PER_REPEAT:
                 half //= 2
                 self.add(values[:half], values[:half], values[half : 2 * half])
-        self.whole_reduce("sum", total, values[: min(values.count, FLOAT_LANES)])
+        self.whole_reduce("sum", total, values[: min(values.count, FLOATS_PER_REPEAT)])
 
     # ---- 1 / root ----
 
@@ -175,9 +182,9 @@ class NormCore(VectorCore):
     def multiply_by_block(self, dst: Local, plane: Local, blocks: Local, rows: int) -> None:
         """Each row of *plane* `(rows, pitch)` times a number, which fills its block of *blocks*."""
         pitch = plane.count // rows
-        for start in range(0, pitch, FLOAT_LANES):
+        for start in range(0, pitch, FLOATS_PER_REPEAT):
             here, to = (
-                every_row(each, rows, start, min(FLOAT_LANES, pitch - start))
+                every_row(each, rows, start, min(FLOATS_PER_REPEAT, pitch - start))
                 for each in (plane, dst)
             )
             # Stride 0: one block for each of the eight; repeat stride 1: that of the next row.
@@ -186,7 +193,7 @@ class NormCore(VectorCore):
 
     def multiply_by_row(self, plane: Local, row: Local, rows: int) -> None:
         """Each row of *plane* `(rows, pitch)` times *row* `(pitch,)`, in its type."""
-        lanes, pitch = lanes_of(plane), plane.count // rows
+        lanes, pitch = plane.repeat_elements, plane.count // rows
         for start in range(0, pitch, lanes):
             here = every_row(plane, rows, start, min(lanes, pitch - start))
             first = row[start:].offset_bytes

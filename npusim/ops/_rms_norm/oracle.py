@@ -7,17 +7,14 @@ the kernel's: a template decides which of the two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import Array, DType, dtype_of
-from npusim.devices.schema import DeviceSpec
 
-__all__ = ["element_of", "halving_sum", "lanes_sum", "rounded", "scaled_root", "sum_of_parts"]
+__all__ = ["element_of", "halving_sum", "lanes_sum", "scaled_root", "sum_of_parts"]
 
 LANES = 64
-LARGEST_HALF = np.float32(65504)
 
 
 def lanes_sum(values: Array) -> Array:
@@ -67,16 +64,6 @@ def _tree(sums: Array) -> Array:
 def scaled_root(mean_square: Array, epsilon: float) -> Array:
     """`1 / sqrt(mean_square + epsilon)`, three roundings."""
     return np.asarray(np.float32(1) / np.sqrt(mean_square + np.float32(epsilon)))
-
-
-def rounded(values: Array, dtype: np.dtype[Any], spec: DeviceSpec | None) -> Array:
-    """*values* `(...)` fp32 as *dtype*, to nearest even; 310P has no fp16 infinities or NaN."""
-    if dtype == np.float32:
-        return values
-    if spec is not None and spec.half_overflow == "saturate":
-        finite = np.where(np.isnan(values), np.float32(0), values)
-        values = np.clip(finite, -LARGEST_HALF, LARGEST_HALF)
-    return values.astype(dtype)
 
 
 def element_of(array: Array) -> DType:

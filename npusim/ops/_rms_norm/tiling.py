@@ -13,14 +13,8 @@ import numpy as np
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES
-from npusim.kernel.launch import launch
-from npusim.kernel.program import Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.steps import GmViews, Step
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
-from npusim.ops import _protocol
+from npusim.kernel import BLOCK_BYTES, Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.ops import _vocabulary as ops
 
 __all__ = [
     "KEPT_BYTES",
@@ -83,7 +77,7 @@ def chosen(templates: tuple[Template, ...], machine: Machine, asked: str | None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Each core has rows of its own and takes them in steps."""
 
     rows_of_core: tuple[int, ...]
@@ -166,4 +160,4 @@ def launch_rows(
     for view in by_core:
         rows = view.rows // plan.block_dim
         arguments.append(GmViews.of(view, number * rows, 0, rows, view.columns))
-    return launch(core, core.kind, Step(group, tuple(arguments), number), begin=begin)
+    return core.launch(Step(group, tuple(arguments), number), begin=begin)

@@ -41,71 +41,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array, DType
+from npusim.data.dtypes import Array
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.program import Block
-from npusim.kernel.views import GmView
-from npusim.ops._contract import Contract
-from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator
-from npusim.ops._rms_norm.contract import (
-    Problem,
-    check_gamma,
-    check_pair,
-    epsilon_of,
-    root_shape,
-    template_of,
-)
-from npusim.ops._rms_norm.core import NormCore
-from npusim.ops._rms_norm.oracle import (
-    element_of,
-    lanes_sum,
-    rounded,
-    scaled_root,
-    sum_of_parts,
-)
-from npusim.ops._rms_norm.tiling import (
-    KEPT_BYTES,
-    Machine,
-    Plan,
-    Template,
-    chosen,
-    launch_rows,
-    planned,
-    whole_blocks,
-)
-from npusim.ops._support import A2_A3, ATLAS_INFERENCE, alike
-from npusim.ops._torch import TorchArguments, TorchFunction
+from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, Block, DType, GmView
+from npusim.ops import _rms_norm as norm
+from npusim.ops import _vocabulary as ops
 from npusim.ops.npu_add_rms_norm.templates import TEMPLATES
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 # ---- what is accepted ----
 
 SUPPORT = (
-    *alike((FLOAT16, BFLOAT16, FLOAT32), "x1", "x2", "gamma", on=A2_A3),
-    *alike((FLOAT16, FLOAT32), "x1", "x2", "gamma", on=ATLAS_INFERENCE),
+    *ops.alike((FLOAT16, BFLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.A2_A3),
+    *ops.alike((FLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.ATLAS_INFERENCE),
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> norm.Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
-    check_pair(contract, x1, x2)
-    check_gamma(contract, x1, gamma)
+    norm.check_pair(contract, x1, x2)
+    norm.check_gamma(contract, x1, gamma)
     columns = gamma.spec.size
     rows = x1.spec.size // columns if columns else 0
-    templates = _templates(rows, columns, x1.element, Machine.of(contract.spec))
-    rstd = TensorSpec(root_shape(x1, gamma), "float32")
-    return Problem(
+    templates = _templates(rows, columns, x1.element, norm.Machine.of(contract.spec))
+    rstd = TensorSpec(norm.root_shape(x1, gamma), "float32")
+    return norm.Problem(
         inputs=(x1, x2, gamma),
         outputs={"output": x1.spec, "rstd": rstd, "x": x1.spec},
         x=x1,
         gamma=gamma,
-        epsilon=epsilon_of(contract),
-        asked=template_of(contract, templates),
+        epsilon=norm.epsilon_of(contract),
+        asked=norm.template_of(contract, templates),
     )
 
 
@@ -127,28 +97,30 @@ GROUP_ROWS = 64
 """1 / root of so many rows is stored together, in normal and split_d; assumed of normal."""
 
 
-def _templates(rows: int, columns: int, element: DType, machine: Machine) -> tuple[Template, ...]:
+def _templates(
+    rows: int, columns: int, element: DType, machine: norm.Machine
+) -> tuple[norm.Template, ...]:
     """Which templates take *rows* of *columns* of *element*."""
     limit = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     is_whole, is_few = columns <= limit, rows <= machine.cores
-    is_short = whole_blocks(columns, element) <= MERGED_COLUMNS
+    is_short = norm.whole_blocks(columns, element) <= MERGED_COLUMNS
     is_aligned = element is FLOAT16 and columns % MULTI_UNIT == 0
     has_room = is_whole and _multi_rows(columns, machine) > 0
     few = f"at most {machine.cores} rows, one a core, of at most {limit} elements"
     short = f"rows of at most {MERGED_COLUMNS} elements"
     aligned = f"rows of fp16, a multiple of {MULTI_UNIT} elements, that fit twice"
     return (
-        Template("single_n", few, is_whole and is_few, on_310p=False),
-        Template("merge_n", short, is_short, on_310p=False),
-        Template("multi_n", aligned, is_aligned and has_room),
-        Template("normal", f"rows of at most {limit} elements", is_whole),
-        Template("split_d", "rows that are longer than the others take", fits=True),
+        norm.Template("single_n", few, is_whole and is_few, on_310p=False),
+        norm.Template("merge_n", short, is_short, on_310p=False),
+        norm.Template("multi_n", aligned, is_aligned and has_room),
+        norm.Template("normal", f"rows of at most {limit} elements", is_whole),
+        norm.Template("split_d", "rows that are longer than the others take", fits=True),
     )
 
 
-def _multi_rows(columns: int, machine: Machine) -> int:
+def _multi_rows(columns: int, machine: norm.Machine) -> int:
     """Rows that multi_n takes in one step; 0 where not even one fits."""
-    room = machine.ub_bytes - KEPT_BYTES - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
+    room = machine.ub_bytes - norm.KEPT_BYTES - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
     return max(0, room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
 
 
@@ -158,59 +130,61 @@ def _piece_columns(columns: int, element: DType) -> int:
     return align_up(ceil_div(columns, ceil_div(columns, most)), unit)
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
+def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
     """A step is what merge_n and multi_n load together.
 
     Of the others it is the rows whose 1 / root is stored together.
     """
-    machine, element = Machine.of(spec), p.x.element
-    taken = chosen(_templates(p.rows, p.columns, element, machine), machine, p.asked)
+    machine, element = norm.Machine.of(spec), p.x.element
+    taken = norm.chosen(_templates(p.rows, p.columns, element, machine), machine, p.asked)
     row_step, column_step = GROUP_ROWS, p.columns
     if taken.name == "merge_n":
         column_bytes = MERGED_BYTES_FLOAT32 if element is FLOAT32 else MERGED_BYTES
-        row_bytes = column_bytes * whole_blocks(p.columns, element) + MERGED_ROW_BYTES
-        row_step = (machine.ub_bytes - KEPT_BYTES) // row_bytes
+        row_bytes = column_bytes * norm.whole_blocks(p.columns, element) + MERGED_ROW_BYTES
+        row_step = (machine.ub_bytes - norm.KEPT_BYTES) // row_bytes
     elif taken.name == "multi_n":
         row_step = _multi_rows(p.columns, machine)
     elif taken.name == "split_d":
         column_step = _piece_columns(p.columns, element)
-    return planned(taken, p.rows, machine, row_step, column_step)
+    return norm.planned(taken, p.rows, machine, row_step, column_step)
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = NormCore("npu_add_rms_norm", spec, p)
+    core = norm.NormCore("npu_add_rms_norm", spec, p)
     x1, x2, output, x = (p.matrix(name) for name in ("x1", "x2", "output", "x"))
     views = x1, x2, output, GmView.vector("rstd", FLOAT32, p.rows), x
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return launch_rows(core, plan, kernel, *views)
+    return norm.launch_rows(core, plan, kernel, *views)
 
 
 # ---- oracle ----
 
 
-def oracle(given: Given) -> tuple[Array, Array, Array]:
+def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
     """`x * r * gamma`, r in fp32 with 1 for each dimension of gamma, and `x = x1 + x2`."""
     x1, gamma, spec = given.x1, given.gamma, given.spec
-    shape, columns, element = root_shape(x1, gamma), gamma.size, element_of(x1)
+    shape, columns, element = norm.root_shape(x1, gamma), gamma.size, norm.element_of(x1)
     if not x1.size:
         return x1.copy(), np.zeros(shape, np.float32), x1.copy()
     first, second = (x.reshape(-1, columns).astype(np.float32) for x in (x1, given.x2))
-    machine = Machine.of(spec)
+    machine = norm.Machine.of(spec)
     templates = _templates(len(first), columns, element, machine)
-    taken = chosen(templates, machine, given.template).name
+    taken = norm.chosen(templates, machine, given.template).name
     with np.errstate(all="ignore"):
         exact = first + second
-        total = rounded(exact, x1.dtype, spec)
+        total = given.rounded(exact, x1.dtype)
         stored = total.astype(np.float32)
         summed = stored if element is FLOAT16 or taken in ROUNDED else exact
         mean = np.float32(1) / np.float32(columns)
         part = _piece_columns(columns, element) if taken == "split_d" else columns
-        root = scaled_root(sum_of_parts(lanes_sum, summed * summed * mean, part), given.epsilon)
+        root = norm.scaled_root(
+            norm.sum_of_parts(norm.lanes_sum, summed * summed * mean, part), given.epsilon
+        )
         values = stored if taken == "split_d" else summed
-        scaled = rounded(values * root[:, None], x1.dtype, spec).astype(np.float32)
+        scaled = given.rounded(values * root[:, None], x1.dtype).astype(np.float32)
         # A product of two fp16 is exact in fp32, so it is rounded once here as well.
-        output = rounded(scaled * gamma.astype(np.float32).reshape(-1), x1.dtype, spec)
+        output = given.rounded(scaled * gamma.astype(np.float32).reshape(-1), x1.dtype)
     root = np.zeros_like(root) if machine.is_310p else root
     return output.reshape(x1.shape), root.reshape(shape), total.reshape(x1.shape)
 
@@ -218,19 +192,19 @@ def oracle(given: Given) -> tuple[Array, Array, Array]:
 # ---- torch ----
 
 
-def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
     x = given["x1"]
-    return (x.shape, x.dtype), (root_shape(x, given["gamma"]), "float32"), (x.shape, x.dtype)
+    return (x.shape, x.dtype), (norm.root_shape(x, given["gamma"]), "float32"), (x.shape, x.dtype)
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06) -> "
     "(Tensor, Tensor, Tensor)",
     aclnn=lambda _: "aclnnAddRmsNorm",
     outputs=_outputs,
 )
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="AddRmsNorm",
     document=__doc__,
     support=SUPPORT,

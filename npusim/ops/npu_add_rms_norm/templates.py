@@ -5,32 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32
-from npusim.isa import Local
-from npusim.kernel.views import GmView
-from npusim.ops._rms_norm.contract import Problem, vector_of
-from npusim.ops._rms_norm.core import (
-    NormCore,
-    Residual,
-    RootsOfRows,
-    Rounding,
-    block_of,
-    upper_half,
+from npusim.kernel import (
+    BFLOAT16,
+    FLOAT32,
+    FLOATS_PER_BLOCK,
+    FLOATS_PER_REPEAT,
+    INT32,
+    GmView,
+    Local,
 )
-from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
-from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
+from npusim.ops import _rms_norm as norm
 
 __all__ = ["TEMPLATES"]
 
-EXACT, AS_STORED = Rounding(is_exact=True), Rounding(is_exact=False)
+EXACT, AS_STORED = norm.Rounding(is_exact=True), norm.Rounding(is_exact=False)
 
 
-def single_n(core: NormCore, p: Problem, _: Plan) -> Kernel:
+def single_n(core: norm.NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
     """The one row of a core: gamma comes where x2 was, x leaves while squares are added up.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_single_n.h.
     """
-    dtype, count, padded = p.x.element, p.columns, whole_blocks(p.columns, p.x.element)
+    dtype, count, padded = p.x.element, p.columns, norm.whole_blocks(p.columns, p.x.element)
     x1_in, x2_in = core.vecin(dtype, padded), core.vecin(dtype, padded)
     y_out = core.vecout(dtype, padded)
     is_wide = dtype is FLOAT32
@@ -38,7 +34,7 @@ def single_n(core: NormCore, p: Problem, _: Plan) -> Kernel:
     wide_out = core.vecout(FLOAT32, padded) if is_wide else None
     squares = None if is_wide else core.tile(FLOAT32, padded)
     values = None if is_wide else core.tile(FLOAT32, padded)
-    lanes = core.tile(FLOAT32, FLOAT_LANES)
+    lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
     root_out = core.vecout(FLOAT32, FLOATS_PER_BLOCK)
     ones = core.tile(FLOAT32, FLOATS_PER_BLOCK)
 
@@ -55,7 +51,7 @@ def single_n(core: NormCore, p: Problem, _: Plan) -> Kernel:
             core.add_and_round(total, summed, addends, work, AS_STORED)
         x1_in.free(addends[0])
         x2_in.free(addends[1])
-        gamma = core.load(x2_in, vector_of(p.gamma))[:count]
+        gamma = core.load(x2_in, norm.vector_of(p.gamma))[:count]
         core.store_rows(y_out, total, x)
         root = root_out.alloc()[:1]
         core.root_of_row(root, summed, work, ones, lanes)
@@ -73,28 +69,29 @@ def single_n(core: NormCore, p: Problem, _: Plan) -> Kernel:
     return None, row
 
 
-def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time, all buffers single; x2 is loaded where squares come, so the next row waits.
 
     The queue of y carries x first, and then y: each waits for the other to be stored.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm.h.
     """
-    dtype, padded = p.x.element, whole_blocks(p.columns, p.x.element)
+    dtype, padded = p.x.element, norm.whole_blocks(p.columns, p.x.element)
     x_in, y_out = core.vecin(dtype, padded), core.vecout(dtype, padded)
     gamma, squares = core.tile(dtype, padded), core.tile(FLOAT32, padded)
     values = None if dtype is FLOAT32 else core.tile(FLOAT32, padded)
     lanes, total, ones = (
-        core.tile(FLOAT32, count) for count in (FLOAT_LANES, FLOATS_PER_BLOCK, FLOATS_PER_BLOCK)
+        core.tile(FLOAT32, count)
+        for count in (FLOATS_PER_REPEAT, FLOATS_PER_BLOCK, FLOATS_PER_BLOCK)
     )
     # 310P does not store them.
-    roots = RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
+    roots = norm.RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
     core.claim_tails()
-    second = upper_half(squares, dtype)
-    residual = Residual(core, x_in, y_out, values, squares, second, EXACT, frees=False)
+    second = norm.upper_half(squares, dtype)
+    residual = norm.Residual(core, x_in, y_out, values, squares, second, EXACT, frees=False)
 
     def begin() -> None:
-        core.fetch(gamma, vector_of(p.gamma))
+        core.fetch(gamma, norm.vector_of(p.gamma))
 
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         kept = roots.alloc()
@@ -118,9 +115,9 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 class Several:
     """Buffers of several rows; x1 and x2 take a tile of x each, x and y one of y."""
 
-    def __init__(self, core: NormCore, p: Problem, plan: Plan) -> None:
+    def __init__(self, core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> None:
         self.core, self.p, dtype = core, p, p.x.element
-        rows, self.pitch = plan.row_step, whole_blocks(p.columns, dtype)
+        rows, self.pitch = plan.row_step, norm.whole_blocks(p.columns, dtype)
         self.x_in = core.vecin(dtype, rows * self.pitch, depth=2)
         self.y_out = core.vecout(dtype, rows * self.pitch, depth=2)
         self.gamma = core.tile(dtype, self.pitch)
@@ -129,7 +126,7 @@ class Several:
         core.claim_tails()
 
     def fetch_gamma(self) -> None:
-        self.core.fetch(self.gamma, vector_of(self.p.gamma))
+        self.core.fetch(self.gamma, norm.vector_of(self.p.gamma))
 
     def add(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local]:
         """The sum of rows in fp32, on its way to *x* as well, and room for its squares.
@@ -148,7 +145,7 @@ class Several:
         return values, squares
 
 
-def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Several short rows an instruction. The vector unit waits until x is stored.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h.
@@ -156,7 +153,7 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     several, dtype = Several(core, p, plan), p.x.element
     roots_out = core.vecout(FLOAT32, plan.row_step)
     # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.tile(FLOAT32, plan.row_step * FLOAT_LANES)
+    lanes = core.tile(FLOAT32, plan.row_step * FLOATS_PER_REPEAT)
     wide_gamma = core.tile(FLOAT32, several.pitch) if dtype is BFLOAT16 else None
 
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
@@ -165,7 +162,7 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         core.sync("mte3", "vector")
         core.square(squares, values)
         roots = roots_out.alloc()[:rows]
-        core.rows_into(roots, lanes[: rows * FLOAT_LANES], squares, x1.columns)
+        core.rows_into(roots, lanes[: rows * FLOATS_PER_REPEAT], squares, x1.columns)
         core.root_by_vector(roots, lanes[:rows])
         blocks = lanes[: rows * FLOATS_PER_BLOCK]
         core.brcb(blocks, roots)
@@ -195,13 +192,13 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return several.fetch_gamma, group
 
 
-def multi_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Several rows of fp16, added up one after the other; the scalar unit waits for nothing.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
     """
     several = Several(core, p, plan)
-    lanes = core.tile(FLOAT32, FLOAT_LANES)
+    lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
     # A block for each row, of which the first element counts.
     totals_room = core.claim("ub", FLOAT32.nbytes(plan.row_step * FLOATS_PER_BLOCK))
     totals = totals_room.of(FLOAT32, plan.row_step * FLOATS_PER_BLOCK)
@@ -219,7 +216,7 @@ def multi_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
             # Seven of eight elements are never looked at; that they are set first is assumed.
             core.duplicate(totals, 0.0)
             for row in range(plan.row_step):
-                core.duplicate(block_of(firsts, row), FLOAT32.nbytes(row * FLOATS_PER_BLOCK))
+                core.duplicate(norm.block_of(firsts, row), FLOAT32.nbytes(row * FLOATS_PER_BLOCK))
 
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         rows = [slice(row * x.columns, (row + 1) * x.columns) for row in range(x.rows)]
@@ -228,7 +225,7 @@ def multi_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         count = x.rows * FLOATS_PER_BLOCK
         roots = (roots_out.alloc() if roots_out else totals)[:count]
         for row, here in enumerate(rows):
-            core.lanes_into(block_of(roots, row)[:1], lanes, squares[here])
+            core.lanes_into(norm.block_of(roots, row)[:1], lanes, squares[here])
         blocks = squares[:count]
         core.root_by_vector(roots, blocks)
         core.gather(blocks, roots, firsts[:count])
@@ -238,7 +235,7 @@ def multi_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
             core.store_rows(roots_out, roots, first_of_rows)
         y = several.y_out.alloc()[: values.count]
         for row, here in enumerate(rows):
-            core.multiply_by_block(values[here], values[here], block_of(blocks, row), 1)
+            core.multiply_by_block(values[here], values[here], norm.block_of(blocks, row), 1)
         core.cast(y, values)
         for here in rows:
             core.mul(y[here], y[here], several.gamma[: x.columns])
@@ -247,7 +244,7 @@ def multi_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return begin, group
 
 
-def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
     First the sums of up to 64 rows, a piece of all of them after the other, which are stored; then
@@ -255,18 +252,25 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
-    dtype, rows, padded = p.x.element, plan.row_step, whole_blocks(plan.column_step, p.x.element)
+    dtype, rows, padded = (
+        p.x.element,
+        plan.row_step,
+        norm.whole_blocks(plan.column_step, p.x.element),
+    )
     x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
     gamma_in = core.vecin(dtype, padded)
     # Of fp32 the sum is where x1 was, and the squares are where x2 was.
     is_wide = dtype is FLOAT32
     values, squares = (None if is_wide else core.tile(FLOAT32, padded) for _ in range(2))
-    lanes, blocks = core.tile(FLOAT32, FLOAT_LANES), core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
+    lanes, blocks = (
+        core.tile(FLOAT32, FLOATS_PER_REPEAT),
+        core.tile(FLOAT32, rows * FLOATS_PER_BLOCK),
+    )
     sums = core.tile(FLOAT32, rows)
     # 310P does not store them.
-    roots_out = RootsOfRows(core, rows, "vector", is_stored=not core.is_310p)
+    roots_out = norm.RootsOfRows(core, rows, "vector", is_stored=not core.is_310p)
     core.claim_tails()
-    residual = Residual(core, x_in, y_out, values, squares, None, EXACT, frees=not is_wide)
+    residual = norm.Residual(core, x_in, y_out, values, squares, None, EXACT, frees=not is_wide)
     parts = plan.parts(p.columns)
     # Whether a copy of whole blocks would reach from x into a row that another core stores.
     # Assumed of 310P, where the vendor's kernel reads beyond the row.
@@ -279,7 +283,7 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         # What was stored is loaded again.
         core.sync("mte3", "mte2")
         for part in parts:
-            gamma = core.load(gamma_in, vector_of(p.gamma)[:, part])
+            gamma = core.load(gamma_in, norm.vector_of(p.gamma)[:, part])
             for row in range(x.rows):
                 here = slice(row, row + 1), part
                 core.read_root(roots[row : row + 1])
@@ -310,7 +314,7 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[norm.NormCore, norm.Problem, norm.Plan], norm.Kernel]] = {
     "single_n": single_n,
     "merge_n": merge_n,
     "multi_n": multi_n,

@@ -8,37 +8,75 @@ ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant/op_kernel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.data.tensor import Operand
-from npusim.isa import Local, Register
-from npusim.kernel.core import TileQueue
-from npusim.kernel.views import GmView
-from npusim.ops._protocol import present
-from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.core import NormCore, upper_half
-from npusim.ops._rms_norm.tiling import Kernel, Plan
-from npusim.ops._row_quant import FLOATS_PER_BLOCK, LARGEST, find_factor, find_max
-from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import Output, Problem, padded
+from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, INT4, DType, GmView, Local, Register, TileQueue
+from npusim.ops import _rms_norm as norm
+from npusim.ops import _vocabulary as ops
+from npusim.ops._row_quant import LARGEST, find_factor, find_max
 
-__all__ = ["TEMPLATES"]
+__all__ = ["TEMPLATES", "Output", "Problem", "padded"]
 
 
-def _take_absmax(core: NormCore, register: Register, absmax: Local, magnitudes: Local) -> None:
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One of the two quantised outputs."""
+
+    number: int
+    """1 or 2."""
+    smooth: Operand | None
+    is_taken: bool
+    """Whether it is asked for."""
+
+    @property
+    def y(self) -> str:
+        """Its name as a tensor."""
+        return "output" if self.number == 1 else "y2"
+
+    @property
+    def scale(self) -> str:
+        """The name of its scales."""
+        return f"scale{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(norm.Problem):
+    """A checked call."""
+
+    beta: Operand | None
+    both: tuple[Output, Output]
+    is_masked: bool
+    """Whether an output_mask says what is asked for: without one both are computed by normal."""
+    target: DType
+    """int8 or int4."""
+
+    @property
+    def taken(self) -> tuple[Output, ...]:
+        """The outputs that are asked for."""
+        return tuple(output for output in self.both if output.is_taken)
+
+
+def padded(columns: int, target: DType) -> int:
+    """Columns of a row in the buffer: whole blocks of what comes out."""
+    return align_up(columns, 64 if target is INT4 else 32)
+
+
+def _take_absmax(core: norm.NormCore, register: Register, absmax: Local, magnitudes: Local) -> None:
     """The largest of *magnitudes* `(columns,)`, overwritten, to *absmax* and into *register*."""
     find_max(core, absmax, magnitudes)
     core.sync("vector", "scalar")
     core.get_value(register, absmax)
 
 
-def _divide(core: NormCore, p: Problem, absmax: Register, scale: Local) -> None:
+def _divide(core: norm.NormCore, p: Problem, absmax: Register, scale: Local) -> None:
     """127 / M into register `factor`, 1 / (127 / M) to *scale* `(1,)`."""
     find_factor(core, absmax, LARGEST[p.target], scale)
     core.sync("scalar", "vector")
 
 
-def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """Several rows a step, which begin at whole blocks of what comes out.
 
     Everything is single, and z comes where x1 and x2 were: the next rows are loaded when the last
@@ -52,7 +90,7 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     x_in, x_out = core.vecin(FLOAT32, most), core.vecout(dtype, most)
     all_values, all_work = core.tile(FLOAT32, most), core.tile(FLOAT32, most)
     smooth = (output.smooth for output in outputs)
-    vectors = {each: core.tile(dtype, pitch) for each in present(p.gamma, p.beta, *smooth)}
+    vectors = {each: core.tile(dtype, pitch) for each in ops.present(p.gamma, p.beta, *smooth)}
     queues: dict[Output, tuple[TileQueue, TileQueue]] = {}
     dropped: dict[Output, tuple[Local, Local]] = {}
     for output in outputs:
@@ -65,7 +103,7 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 
     def begin() -> None:
         for operand, tile in vectors.items():
-            core.fill(tile, vector_of(operand))
+            core.fill(tile, norm.vector_of(operand))
         core.sync("mte2", "vector")
 
     def rows_of(plane: Local) -> list[Local]:
@@ -74,7 +112,7 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     def group(x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         count = x.rows * pitch
         values, work, loaded = all_values[:count], all_work[:count], x_in.alloc()
-        first, second = loaded.as_dtype(dtype)[:count], upper_half(loaded, dtype)[:count]
+        first, second = loaded.as_dtype(dtype)[:count], norm.upper_half(loaded, dtype)[:count]
         core.fill(second, x2, pitch)
         core.fill(first, x1, pitch)
         x_in.enque(loaded)
@@ -129,7 +167,7 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return begin, group
 
 
-def single_row(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time; x and y leave through one queue, the scales of 128 rows together.
 
     gamma, beta and the second smooth scales are loaded for each row where x1 and x2 were; what is
@@ -149,7 +187,7 @@ def single_row(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 
     def begin() -> None:
         if kept_smooth and smooth1:
-            core.fetch(kept_smooth, vector_of(smooth1))
+            core.fetch(kept_smooth, norm.vector_of(smooth1))
 
     def group(x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         scales = {place: queue.alloc() for place, queue in scales_out.items()}
@@ -164,7 +202,7 @@ def single_row(core: NormCore, p: Problem, plan: Plan) -> Kernel:
             core.store_rows(queue, scales[place], views[2 * place + 1])
 
     def load(operand: Operand) -> Local:
-        return core.load(x_in, vector_of(operand)).as_dtype(dtype, columns)
+        return core.load(x_in, norm.vector_of(operand)).as_dtype(dtype, columns)
 
     def scaled(x1: GmView, x2: GmView, x: GmView) -> Local:
         """The sum of a row times 1 / root and gamma, plus beta, to `values`; a tile to work in."""
@@ -212,7 +250,7 @@ def single_row(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return begin, group
 
 
-def slice_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row in slices, three times; all buffers are single.
 
     First x1 and x2 are added, and the fp32 sum goes to a workspace; then the slices of it are
@@ -264,7 +302,7 @@ def slice_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 
     def vector(operand: Operand, part: slice) -> Local:
         """A slice of a vector in fp32, in `all_work`."""
-        view = vector_of(operand)[:, part]
+        view = norm.vector_of(operand)[:, part]
         loaded, wide = core.load(vector_in, view), all_work[: view.columns]
         core.cast(wide, loaded[: view.columns])
         vector_in.free(loaded)
@@ -303,7 +341,7 @@ def slice_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[norm.NormCore, Problem, norm.Plan], norm.Kernel]] = {
     "normal": normal,
     "single_row": single_row,
     "slice_d": slice_d,

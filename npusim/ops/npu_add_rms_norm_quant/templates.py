@@ -7,45 +7,104 @@ the arithmetic is known here (norm/add_rms_norm_quant_v2), the schedule is assum
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any, NamedTuple
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.data.tensor import Operand
-from npusim.isa import Local
-from npusim.kernel.core import TileQueue
-from npusim.kernel.views import GmView
-from npusim.ops._protocol import present
-from npusim.ops._rms_norm.contract import vector_of
-from npusim.ops._rms_norm.core import NormCore, Residual, Rounding, upper_half
-from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
-from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK
-from npusim.ops.npu_add_rms_norm_quant.contract import Problem
+from npusim.kernel import (
+    FLOAT16,
+    FLOAT32,
+    FLOATS_PER_BLOCK,
+    FLOATS_PER_REPEAT,
+    INT8,
+    GmView,
+    Local,
+    TileQueue,
+)
+from npusim.ops import _rms_norm as norm
+from npusim.ops import _vocabulary as ops
 
-__all__ = ["TEMPLATES"]
+__all__ = ["TEMPLATES", "OptionalVectors", "Problem"]
+
+
+class OptionalVectors(NamedTuple):
+    """The operands that need not be given, or arrays in their place."""
+
+    zero_points1: Any
+    beta: Any
+    scales2: Any
+    zero_points2: Any
+
+    @property
+    def is_plain(self) -> bool:
+        return self.beta is None and self.scales2 is None
+
+    @property
+    def second_bytes(self) -> int:
+        """What the second scales and zero points take of the buffer for a column, in fp32."""
+        return (self.scales2 is not None) * (4 + 4 * (self.zero_points2 is not None))
+
+    @property
+    def row_bytes(self) -> int:
+        """What all vectors but gamma take for a column, with a second output of 16 bits."""
+        first = 4 + 4 * (self.zero_points1 is not None) + 2 * (self.beta is not None)
+        return first + self.second_bytes + 2 * (self.scales2 is not None)
+
+    def are_for_one_scale(self, x1: Any, gamma: Any, scales1: Any, *, divides: bool) -> bool:
+        """Whether the kernel for a single scale takes the call.
+
+        ops-nn@e5c3fa9 norm/add_rms_norm_quant_v2/op_host/op_api/aclnn_add_rms_norm_quant_v2.cpp.
+        """
+        columns, points = x1.shape[-1], self.zero_points1
+        is_one = scales1.shape == (1,) and points is not None and points.shape == (1,)
+        is_alone = self.beta is not None and self.scales2 is None and self.zero_points2 is None
+        return is_one and is_alone and divides and gamma.shape in ((columns,), (1, columns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(norm.Problem):
+    """A checked call."""
+
+    scales1: Operand
+    optional: OptionalVectors
+    divides: bool
+    """Whether elements are divided by the scales, not multiplied."""
+    per_tensor: bool
+    """Whether the kernel for a single scale takes the call."""
+
+    @property
+    def quantisers(self) -> tuple[tuple[Operand, Operand | None], ...]:
+        """Scales and zero points that are vectors, for the first output and for the second."""
+        if self.per_tensor:
+            return ()
+        points1, _, scales2, points2 = self.optional
+        first = self.scales1, points1
+        return (first,) if scales2 is None else (first, (scales2, points2))
 
 
 class Quantiser:
     """What is done to a row once it has been divided by its root; and small buffers."""
 
-    def __init__(self, core: NormCore, p: Problem, plan: Plan) -> None:
+    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
         self.core, self.p = core, p
-        self.padded = whole_blocks(plan.column_step, p.x.element)
-        self.lanes = core.tile(FLOAT32, FLOAT_LANES)
+        self.padded = norm.whole_blocks(plan.column_step, p.x.element)
+        self.lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
         self.scale, self.point = (core.tile(FLOAT32, 2 * FLOATS_PER_BLOCK) for _ in range(2))
         """The only ones, where they are no vectors."""
         self.in_half = p.x.element is FLOAT16 and not p.per_tensor
         """Whether fp16 is added and multiplied by gamma as such."""
         is_late = plan.template == "single_n" or p.optional.beta is not None
-        self.rounding = Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
+        self.rounding = norm.Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
 
     def begin(self) -> None:
         """The only scale and zero point: 1 / scale into register `inverse`, the other `point`."""
         core, points = self.core, self.p.optional.zero_points1
         if not self.p.per_tensor:
             return
-        views = (self.scale, vector_of(self.p.scales1)), (self.point, vector_of(points))
+        views = (self.scale, norm.vector_of(self.p.scales1)), (self.point, norm.vector_of(points))
         for tile, view in views:
-            core.fill(upper_half(tile, view.dtype), view)
+            core.fill(norm.upper_half(tile, view.dtype), view)
         core.sync("mte2", "vector")
         scale, point = (self.wide(tile, view) for tile, view in views)
         core.sync("vector", "scalar")
@@ -58,7 +117,7 @@ class Quantiser:
         """The elements of *view*, which were loaded to the end of fp32 *tile*, in fp32."""
         wide = tile[: view.columns]
         if view.dtype is not FLOAT32:
-            self.core.cast(wide, upper_half(tile, view.dtype)[: view.columns])
+            self.core.cast(wide, norm.upper_half(tile, view.dtype)[: view.columns])
         return wide
 
     def times_gamma(self, values: Local, gamma: Local, work: Local) -> None:
@@ -109,7 +168,7 @@ def _picked(p: Problem, tiles: dict[Operand, Local]) -> Quantisers:
     return found or [(None, None)]
 
 
-def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time. All vectors stay in the buffer, scales and zero points in fp32.
 
     Without second scales x2 is loaded where the squares come later. The queue of the first output
@@ -120,22 +179,24 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
     total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK), core.tile(FLOAT32, FLOATS_PER_BLOCK)
     x_in = core.vecin(dtype, padded)
-    x2_tile = upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
+    x2_tile = norm.upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
     y_out = core.vecout(dtype, padded)
     y2_out = None if second is None else core.vecout(INT8, padded)
-    narrow = {each: core.tile(dtype, padded) for each in present(p.gamma, p.optional.beta)}
-    vectors = present(*(each for pair in p.quantisers for each in pair))
+    narrow = {each: core.tile(dtype, padded) for each in ops.present(p.gamma, p.optional.beta)}
+    vectors = ops.present(*(each for pair in p.quantisers for each in pair))
     wide = {each: core.tile(FLOAT32, padded) for each in vectors}
     core.claim_tails()
-    residual = Residual(core, x_in, y_out, values, squares, x2_tile, steps.rounding, frees=False)
+    residual = norm.Residual(
+        core, x_in, y_out, values, squares, x2_tile, steps.rounding, frees=False
+    )
     beta = narrow.get(p.optional.beta)
 
     def begin() -> None:
         for operand, tile in (narrow | wide).items():
-            core.fill(upper_half(tile, operand.element), vector_of(operand))
+            core.fill(norm.upper_half(tile, operand.element), norm.vector_of(operand))
         core.sync("mte2", "vector")
         for operand, tile in wide.items():
-            steps.wide(tile, vector_of(operand))
+            steps.wide(tile, norm.vector_of(operand))
         steps.begin()
 
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
@@ -155,7 +216,7 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return begin, row
 
 
-def single_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """The one row of a core. x and y leave from where x1 was, gamma comes where x2 was.
 
     The first scales are loaded while squares are added up, their zero points where the squares
@@ -175,20 +236,20 @@ def single_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     scales_in = core.vecin(FLOAT32, padded)
     beta = core.tile(dtype, padded) if optional.beta else None
     second = {
-        each: core.tile(FLOAT32, padded) for pair in p.quantisers[1:] for each in present(*pair)
+        each: core.tile(FLOAT32, padded) for pair in p.quantisers[1:] for each in ops.present(*pair)
     }
     y2_out = core.vecout(INT8, padded) if second else None
     work = squares[:count]
 
     def begin() -> None:
         if beta is not None:
-            core.fill(beta, vector_of(optional.beta))
+            core.fill(beta, norm.vector_of(optional.beta))
         for operand, tile in second.items():
-            core.fill(upper_half(tile, operand.element), vector_of(operand))
+            core.fill(norm.upper_half(tile, operand.element), norm.vector_of(operand))
         if beta is not None or second:
             core.sync("mte2", "vector")
         for operand, tile in second.items():
-            steps.wide(tile, vector_of(operand))
+            steps.wide(tile, norm.vector_of(operand))
         steps.begin()
 
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
@@ -197,11 +258,11 @@ def single_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         core.add_and_round(out, values, addends, work, steps.rounding)
         x1_in.free(addends[0])
         x2_in.free(addends[1])
-        gamma = core.load(x2_in, vector_of(p.gamma))
+        gamma = core.load(x2_in, norm.vector_of(p.gamma))
         core.store_rows(y_out, out, x)
         if p.quantisers:
             scales = scales_in.alloc()
-            core.fill(upper_half(scales, p.scales1.element), vector_of(p.scales1))
+            core.fill(norm.upper_half(scales, p.scales1.element), norm.vector_of(p.scales1))
             scales_in.enque(scales)
         core.root_of_row(total, values, work, ones, None if steps.in_half else steps.lanes)
         core.read_root(total)
@@ -224,19 +285,19 @@ def single_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         """The first scales and zero points in fp32; the latter are loaded only now."""
         if not p.quantisers:
             return None, None
-        scale = steps.wide(scales_in.deque(), vector_of(p.scales1))
+        scale = steps.wide(scales_in.deque(), norm.vector_of(p.scales1))
         if optional.zero_points1 is None:
             return scale, None
-        view = vector_of(optional.zero_points1)
+        view = norm.vector_of(optional.zero_points1)
         core.sync("vector", "mte2")
-        core.fill(upper_half(squares, view.dtype), view)
+        core.fill(norm.upper_half(squares, view.dtype), view)
         core.sync("mte2", "vector")
         return scale, steps.wide(squares, view)
 
     return begin, row
 
 
-def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded and added twice; all buffers are single.
 
     First the sums of up to 64 rows, a piece of all of them after the other; then 1 / root of all;
@@ -249,14 +310,14 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     y2_out = None if p.optional.scales2 is None else core.vecout(INT8, padded)
     values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
     # A piece of each vector, one behind the other; scales and zero points have room for fp32.
-    narrow = present(p.gamma, beta)
-    wide = present(*chain(*zip(*p.quantisers, strict=True)))
+    narrow = ops.present(p.gamma, beta)
+    wide = ops.present(*chain(*zip(*p.quantisers, strict=True)))
     sizes = [(each, dtype) for each in narrow] + [(each, FLOAT32) for each in wide]
     vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for _, kind in sizes))
     blocks = core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
-    residual = Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
+    residual = norm.Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
     parts = plan.parts(p.columns)
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
@@ -293,17 +354,17 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
             tiles[operand] = loaded[start : start + nbytes].as_dtype(kind)
             start += nbytes
         for operand, tile in tiles.items():
-            core.fill(upper_half(tile, operand.element), vector_of(operand)[:, part])
+            core.fill(norm.upper_half(tile, operand.element), norm.vector_of(operand)[:, part])
         vectors_in.enque(loaded)
         vectors_in.deque()
         for operand in wide:
-            tiles[operand] = steps.wide(tiles[operand], vector_of(operand)[:, part])
+            tiles[operand] = steps.wide(tiles[operand], norm.vector_of(operand)[:, part])
         return loaded, tiles
 
     return steps.begin, group
 
 
-TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[norm.NormCore, Problem, norm.Plan], norm.Kernel]] = {
     "single_n": single_n,
     "normal": normal,
     "split_d": split_d,

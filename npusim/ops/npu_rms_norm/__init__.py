@@ -39,63 +39,44 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array, DType
+from npusim.data.dtypes import Array
 from npusim.data.errors import Code
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES
-from npusim.kernel.program import Block
-from npusim.kernel.views import GmView
-from npusim.ops._contract import Contract
-from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator
-from npusim.ops._rms_norm.contract import (
-    Problem,
-    check_gamma,
-    epsilon_of,
-    root_shape,
-    template_of,
+from npusim.kernel import (
+    BFLOAT16,
+    BLOCK_BYTES,
+    FLOAT16,
+    FLOAT32,
+    FLOATS_PER_BLOCK,
+    Block,
+    DType,
+    GmView,
 )
-from npusim.ops._rms_norm.core import NormCore
-from npusim.ops._rms_norm.oracle import (
-    element_of,
-    halving_sum,
-    lanes_sum,
-    rounded,
-    scaled_root,
-    sum_of_parts,
-)
-from npusim.ops._rms_norm.tiling import (
-    KEPT_BYTES,
-    Machine,
-    Plan,
-    Template,
-    chosen,
-    launch_rows,
-    planned,
-    whole_blocks,
-)
-from npusim.ops._row_quant import FLOATS_PER_BLOCK
-from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Row, alike
-from npusim.ops._torch import TorchArguments, TorchFunction
+from npusim.ops import _rms_norm as norm
+from npusim.ops import _vocabulary as ops
 from npusim.ops.npu_rms_norm.templates import TEMPLATES
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 # ---- what is accepted ----
 
 SUPPORT = (
-    *alike((FLOAT16, BFLOAT16, FLOAT32), "x", "gamma", on=A2_A3),
-    Row(on=A2_A3, x=(FLOAT16, BFLOAT16), gamma=FLOAT32),
-    *alike((FLOAT16, FLOAT32), "x", "gamma", on=ATLAS_INFERENCE),
+    *ops.alike((FLOAT16, BFLOAT16, FLOAT32), "x", "gamma", on=ops.A2_A3),
+    ops.Row(on=ops.A2_A3, x=(FLOAT16, BFLOAT16), gamma=FLOAT32),
+    *ops.alike((FLOAT16, FLOAT32), "x", "gamma", on=ops.ATLAS_INFERENCE),
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> norm.Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
-    x, gamma, machine = contract.operand("x"), contract.operand("gamma"), Machine.of(contract.spec)
-    check_gamma(contract, x, gamma)
+    x, gamma, machine = (
+        contract.operand("x"),
+        contract.operand("gamma"),
+        norm.Machine.of(contract.spec),
+    )
+    norm.check_gamma(contract, x, gamma)
     for operand in (x, gamma):
         contract.require(
             operand.spec.size > 0,
@@ -111,13 +92,13 @@ def check(contract: Contract) -> Problem:
     )
     rows, columns = x.spec.size // gamma.spec.size, gamma.spec.size
     templates = _templates(rows, columns, x.element, gamma.element, machine)
-    return Problem(
+    return norm.Problem(
         inputs=(x, gamma),
-        outputs={"output": x.spec, "rstd": TensorSpec(root_shape(x, gamma), "float32")},
+        outputs={"output": x.spec, "rstd": TensorSpec(norm.root_shape(x, gamma), "float32")},
         x=x,
         gamma=gamma,
-        epsilon=epsilon_of(contract),
-        asked=template_of(contract, templates),
+        epsilon=norm.epsilon_of(contract),
+        asked=norm.template_of(contract, templates),
     )
 
 
@@ -143,14 +124,14 @@ GROUP_ROWS = 64
 
 
 def _templates(
-    rows: int, columns: int, element: DType, weight: DType, machine: Machine
-) -> tuple[Template, ...]:
+    rows: int, columns: int, element: DType, weight: DType, machine: norm.Machine
+) -> tuple[norm.Template, ...]:
     """Which templates take rows of *element* with a gamma of type *weight*."""
-    padded, is_mixed = whole_blocks(columns, element), weight is not element
+    padded, is_mixed = norm.whole_blocks(columns, element), weight is not element
     whole = single = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     if is_mixed:
         # They must leave at least a byte.
-        room = machine.ub_bytes - KEPT_BYTES - MIXED_KEPT_BYTES - 1
+        room = machine.ub_bytes - norm.KEPT_BYTES - MIXED_KEPT_BYTES - 1
         whole, single = (align_down(room // each, 16) for each in MIXED_BYTES.values())
     at_most = "rows of at most {} elements".format
     merged = at_most(MERGED_COLUMNS), padded <= MERGED_COLUMNS
@@ -159,10 +140,10 @@ def _templates(
         merged = f"a multiple of {ROWS_310P} rows of {COLUMNS_310P} fp16", is_merged
     in_less_room = f"{at_most(single)} of 16 bits, with gamma in float32"
     return (
-        Template("merge_n", *merged),
-        Template("normal", at_most(whole), padded <= whole),
-        Template("single_row", in_less_room, is_mixed and padded <= single),
-        Template("split_d", "rows that are longer than the others take", fits=True),
+        norm.Template("merge_n", *merged),
+        norm.Template("normal", at_most(whole), padded <= whole),
+        norm.Template("single_row", in_less_room, is_mixed and padded <= single),
+        norm.Template("split_d", "rows that are longer than the others take", fits=True),
     )
 
 
@@ -178,67 +159,71 @@ def _piece_columns(columns: int, element: DType, weight: DType) -> int:
     return piece
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
+def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
     """A step is what merge_n loads together, of the others whose 1 / root is stored together."""
-    machine, element, weight = Machine.of(spec), p.x.element, p.gamma.element
+    machine, element, weight = norm.Machine.of(spec), p.x.element, p.gamma.element
     templates = _templates(p.rows, p.columns, element, weight, machine)
-    taken = chosen(templates, machine, p.asked)
+    taken = norm.chosen(templates, machine, p.asked)
     row_step, column_step, unit = GROUP_ROWS, p.columns, 1
     if taken.name == "merge_n":
-        row_bytes = MERGED_BYTES * whole_blocks(p.columns, element)
+        row_bytes = MERGED_BYTES * norm.whole_blocks(p.columns, element)
         row_bytes += MERGED_ROW_BYTES if weight is element else MERGED_ROW_BYTES_MIXED
-        room = machine.ub_bytes - KEPT_BYTES - machine.is_310p * SPREAD_BYTES_310P
+        room = machine.ub_bytes - norm.KEPT_BYTES - machine.is_310p * SPREAD_BYTES_310P
         unit = FLOATS_PER_BLOCK if machine.is_310p else 1
         row_step = align_down(room // row_bytes, unit)
     elif taken.name == "split_d":
         column_step = _piece_columns(p.columns, element, weight)
-    return planned(taken, p.rows, machine, row_step, column_step, unit)
+    return norm.planned(taken, p.rows, machine, row_step, column_step, unit)
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = NormCore("npu_rms_norm", spec, p)
+    core = norm.NormCore("npu_rms_norm", spec, p)
     views = p.matrix("x"), p.matrix("output"), GmView.vector("rstd", FLOAT32, p.rows)
     kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return launch_rows(core, plan, kernel, *views)
+    return norm.launch_rows(core, plan, kernel, *views)
 
 
 # ---- oracle ----
 
 
-def oracle(given: Given) -> tuple[Array, Array]:
+def oracle(given: ops.Given) -> tuple[Array, Array]:
     """`x * r * gamma` in the type of x, and r in fp32, with 1 for each dimension of gamma."""
     x, gamma, columns = given.x, given.gamma, given.gamma.size
-    element, weight, machine = element_of(x), element_of(gamma), Machine.of(given.spec)
+    element, weight, machine = (
+        norm.element_of(x),
+        norm.element_of(gamma),
+        norm.Machine.of(given.spec),
+    )
     values = x.reshape(-1, columns).astype(np.float32)
     templates = _templates(len(values), columns, element, weight, machine)
-    taken = chosen(templates, machine, given.template).name
-    add = lanes_sum if taken == "merge_n" else halving_sum
+    taken = norm.chosen(templates, machine, given.template).name
+    add = norm.lanes_sum if taken == "merge_n" else norm.halving_sum
     part = _piece_columns(columns, element, weight) if taken == "split_d" else columns
     with np.errstate(all="ignore"):
-        total = sum_of_parts(add, values * values, part)
-        root = scaled_root(total * (np.float32(1) / np.float32(columns)), given.epsilon)
+        total = norm.sum_of_parts(add, values * values, part)
+        root = norm.scaled_root(total * (np.float32(1) / np.float32(columns)), given.epsilon)
         scaled = values * root[:, None] * gamma.astype(np.float32).reshape(-1)
-        output = rounded(scaled, x.dtype, given.spec).reshape(x.shape)
-    return output, root.reshape(root_shape(x, gamma))
+        output = given.rounded(scaled, x.dtype).reshape(x.shape)
+    return output, root.reshape(norm.root_shape(x, gamma))
 
 
 # ---- torch ----
 
 
-def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
     x = given["x"]
-    return (x.shape, x.dtype), (root_shape(x, given["gamma"]), "float32")
+    return (x.shape, x.dtype), (norm.root_shape(x, given["gamma"]), "float32")
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
     aclnn=lambda _: "aclnnRmsNorm",
     outputs=_outputs,
     names={"self": "x"},
 )
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="RmsNorm",
     document=__doc__,
     support=SUPPORT,

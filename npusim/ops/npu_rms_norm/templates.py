@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from npusim.data.dtypes import FLOAT32
-from npusim.isa import Local
-from npusim.kernel.views import GmView
-from npusim.ops._rms_norm.contract import Problem, vector_of
-from npusim.ops._rms_norm.core import NormCore, RootsOfRows, block_of
-from npusim.ops._rms_norm.tiling import Kernel, Plan, whole_blocks
-from npusim.ops._row_quant import FLOAT_LANES, FLOATS_PER_BLOCK, repeat_block
+from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, Local
+from npusim.ops import _rms_norm as norm
+from npusim.ops._row_quant import repeat_block
 
 __all__ = ["TEMPLATES"]
 
 SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 
-def _is_small(core: NormCore, p: Problem) -> bool:
+def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
     """Whether merge_n applies numbers of rows, and gamma, by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
@@ -29,7 +25,7 @@ def _is_small(core: NormCore, p: Problem) -> bool:
     return core.is_310p or (is_few and is_half and len(p.gamma.shape) == 1)
 
 
-def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
 
     With few rows a number of each is applied by strides, and so is gamma; else both are copied into
@@ -39,12 +35,12 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_merge_n.h; asc-devkit, DK
     impl/adv_api/detail/pad/broadcast, for BroadCast.
     """
-    dtype, rows, pitch = p.x.element, plan.row_step, whole_blocks(p.columns, p.x.element)
+    dtype, rows, pitch = p.x.element, plan.row_step, norm.whole_blocks(p.columns, p.x.element)
     is_small = _is_small(core, p)
     x_in, y_out = core.vecin(dtype, rows * pitch), core.vecout(dtype, rows * pitch)
     roots_out = core.vecout(FLOAT32, rows)
     # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.tile(FLOAT32, rows * FLOAT_LANES)
+    lanes = core.tile(FLOAT32, rows * FLOATS_PER_REPEAT)
     work = core.tile(FLOAT32, rows * pitch)
     wide = None if dtype is FLOAT32 else core.tile(FLOAT32, rows * pitch)
     gamma = core.tile(FLOAT32, pitch if is_small else rows * pitch)
@@ -53,7 +49,7 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     def begin() -> None:
         """gamma in fp32, once or for each row."""
         loaded = gamma if p.gamma.element is FLOAT32 else work.as_dtype(p.gamma.element)
-        core.fetch(loaded, vector_of(p.gamma))
+        core.fetch(loaded, norm.vector_of(p.gamma))
         if loaded is not gamma:
             core.cast(gamma[:pitch], loaded[:pitch])
         if not is_small:
@@ -72,7 +68,7 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         core.mul(squares, values, values)
         kept = roots_out.alloc()
         roots = kept[: x.rows]
-        core.rows_into(roots, lanes[: x.rows * FLOAT_LANES], squares, x.columns)
+        core.rows_into(roots, lanes[: x.rows * FLOATS_PER_REPEAT], squares, x.columns)
         core.mul(roots, roots, p.mean)
         core.root_by_vector(roots, lanes[: x.rows])
         out = y_out.alloc()[:count]
@@ -92,7 +88,7 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 
     def by_strides(scaled: Local, values: Local, roots: Local) -> None:
         # A repeat of Brcb for each row, where one for eight would do.
-        blocks = lanes[: roots.count * FLOAT_LANES]
+        blocks = lanes[: roots.count * FLOATS_PER_REPEAT]
         core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
         core.multiply_by_block(scaled, values, blocks, roots.count)
         core.multiply_by_row(scaled, gamma, roots.count)
@@ -104,9 +100,10 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
             core.duplicate(plane, "root")
             return
         core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
-        for row in range(roots.count):
-            repeat_block(core, plane[row * pitch : (row + 1) * pitch], block_of(lanes, row))
-        core.barrier("vector")
+        with core.independent():
+            for row in range(roots.count):
+                here = plane[row * pitch : (row + 1) * pitch]
+                repeat_block(core, here, norm.block_of(lanes, row))
 
     return begin, group
 
@@ -114,9 +111,9 @@ def merge_n(core: NormCore, p: Problem, plan: Plan) -> Kernel:
 class OneRow:
     """Buffers of a row, or of a piece of one, all of them single; and what becomes of it."""
 
-    def __init__(self, core: NormCore, p: Problem, plan: Plan) -> None:
+    def __init__(self, core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> None:
         self.core, dtype = core, p.x.element
-        self.columns = whole_blocks(plan.column_step, dtype)
+        self.columns = norm.whole_blocks(plan.column_step, dtype)
         in_x = plan.template == "single_row"
         """Whether squares are where the row itself was."""
         self.x_in = core.vecin(FLOAT32 if in_x else dtype, self.columns)
@@ -169,7 +166,7 @@ class OneRow:
         core.store(self.y_out, out, output)
 
 
-def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time; the next one is loaded once the sum of this one is known.
 
     So it is on its way while this one is scaled and stored. gamma stays in the buffer; single_row
@@ -180,10 +177,10 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     row = OneRow(core, p, plan)
     gamma = core.tile(p.gamma.element, row.columns)
     total = core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1]
-    roots = RootsOfRows(core, plan.row_step)
+    roots = norm.RootsOfRows(core, plan.row_step)
 
     def begin() -> None:
-        core.fetch(gamma, vector_of(p.gamma))
+        core.fetch(gamma, norm.vector_of(p.gamma))
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
         kept = roots.alloc()
@@ -199,7 +196,7 @@ def normal(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     return begin, group
 
 
-def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
+def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded twice.
 
     First the sums of up to 64 rows, which the scalar unit adds up piece by piece; then 1 / root of
@@ -213,7 +210,7 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
     # A block for the sum of each piece.
     partials = core.tile(FLOAT32, len(parts) * FLOATS_PER_BLOCK)
     sums, ones = core.tile(FLOAT32, plan.row_step), core.tile(FLOAT32, plan.row_step)
-    roots_out = RootsOfRows(core, plan.row_step, "vector")
+    roots_out = norm.RootsOfRows(core, plan.row_step, "vector")
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
         for index in range(x.rows):
@@ -225,7 +222,7 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         core.mul(roots, sums[: x.rows], p.mean)
         core.root_by_vector(roots, ones[: x.rows])
         for part in (parts[-1], *parts[:-1]):
-            gamma = core.load(gamma_in, vector_of(p.gamma)[:, part])
+            gamma = core.load(gamma_in, norm.vector_of(p.gamma)[:, part])
             for index in range(x.rows):
                 here = slice(index, index + 1), part
                 core.read_root(roots[index : index + 1])
@@ -245,7 +242,7 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
             if index == last:
                 take(range(last))
             loaded = core.load(row.x_in, x[:, part])
-            row.sum_squares(block_of(partials, index)[:1], loaded, x[:, part])
+            row.sum_squares(norm.block_of(partials, index)[:1], loaded, x[:, part])
             if row.wide is None:
                 row.x_in.free(loaded)
         take(range(last, last + 1))
@@ -258,13 +255,13 @@ def split_d(core: NormCore, p: Problem, plan: Plan) -> Kernel:
         if indices[0] == 0:
             core.alu("add", "sum", 0)
         for index in indices:
-            core.get_value("part", block_of(partials, index)[:1])
+            core.get_value("part", norm.block_of(partials, index)[:1])
             core.alu("f32_add", "sum", "sum", "part")
 
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[NormCore, Problem, Plan], Kernel]] = {
+TEMPLATES: dict[str, Callable[[norm.NormCore, norm.Problem, norm.Plan], norm.Kernel]] = {
     "merge_n": merge_n,
     "normal": normal,
     "single_row": normal,
