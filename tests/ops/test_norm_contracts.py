@@ -40,6 +40,10 @@ NULL, TILING = Code.NULL_POINTER, Code.TILING_ERROR
 NO_TENSOR = "must be given, not None; pass a tensor"
 FLOATS = "must be float16, bfloat16 or float32 on {series}, not"
 EPSILON = "pass one such as 1e-6"
+UNFIT = (
+    "template must name a kernel that can take the call, not {!r} ({}); leave it out to get the "
+    "vendor's choice"
+)
 TEMPLATE_310P = Row(
     {"template": "normal"},
     "template must be None on Atlas inference, where rows and types decide, not 'normal'; leave it "
@@ -80,12 +84,10 @@ NORM_ROWS = [
         "template must be merge_n, normal, single_row or split_d on Atlas A2 and Atlas A3, not "
         "'large'; leave it out to get the vendor's choice", {"template": "normal"}, NEW),
     Row({"template": "single_row"},
-        "template 'single_row' can take only rows of at most 12288 elements of 16 bits, with gamma "
-        "in float32; leave it out to get the vendor's choice",
+        UNFIT.format("single_row", "gamma in float32, x of 16 bits"),
         {"gamma": ones(64, dtype=F32), "template": "single_row"}, NEW),
     Row({"x": ones(2, 2001), "gamma": ones(2001), "template": "merge_n"},
-        "template 'merge_n' can take only rows of at most 2000 elements; leave it out to get the "
-        "vendor's choice",
+        UNFIT.format("merge_n", "rows of at most 2000 elements"),
         {"x": ones(2, 2000), "gamma": ones(2000), "template": "merge_n"}, NEW),
     TEMPLATE_310P,
 ]  # fmt: skip
@@ -115,11 +117,9 @@ ADD_ROWS = [
     Row({"epsilon": -1.0}, f"epsilon must be >= 0, not -1.0; {EPSILON}", {"epsilon": 0.0},
         code=TILING),
     Row({"template": "multi_n", "x1": ones(3, 65), "x2": ones(3, 65), "gamma": ones(65)},
-        "template 'multi_n' can take only rows of fp16, a multiple of 16 elements, that fit twice; "
-        "leave it out to get the vendor's choice", {"template": "multi_n"}, NEW),
+        UNFIT.format("multi_n", "rows of fp16, a multiple of 16 elements"), {"template": "multi_n"}, NEW),
     Row({"template": "single_n", "x1": ones(49, 64), "x2": ones(49, 64)},
-        "template 'single_n' can take only at most 48 rows, one a core, of at most 12288 "
-        "elements; leave it out to get the vendor's choice", {"template": "merge_n"}, NEW),
+        UNFIT.format("single_n", "no more rows than the 48 cores"), {"template": "merge_n"}, NEW),
     TEMPLATE_310P,
 ]  # fmt: skip
 
@@ -219,8 +219,7 @@ DYNAMIC_ROWS = [
         {"y_dtype": "int8"}, NEW),
     Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
          "gamma": ones(12200)},
-        "template 'single_row' can take only rows that fit into the unified buffer; leave it out "
-        "to get the vendor's choice", {"template": "single_row"}, NEW),
+        UNFIT.format("single_row", "a row fits, but not with its vectors"), {"template": "single_row"}, NEW),
 ]  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str 
         )
     contract.require(
         found[0].fits,
-        f"template {asked!r} can take only {found[0].takes}; leave it out to get the vendor's "
-        f"choice",
+        f"template must name a kernel that can take the call, not {asked!r} ({found[0].reason}); "
+        f"leave it out to get the vendor's choice",
     )
     return found[0].name

@@ -60,8 +60,8 @@ class Template:
     """One of the vendor's kernels, and whether it can take a call."""
 
     name: str
-    takes: str
-    """What calls it takes, for a plan and for a refusal: `rows of at most 2000 elements`."""
+    reason: str
+    """Why it takes the calls that it can take."""
     fits: bool
     on_310p: bool = True
     """Whether the vendor ever takes it there."""
@@ -113,7 +113,7 @@ def planned(
     return Plan(
         block_dim=len(rows_of_core),
         template=template.name,
-        reason=template.takes,
+        reason=template.reason,
         rows_of_core=rows_of_core,
         row_step=min(row_step, rows_of_core[0]),
         column_step=column_step,

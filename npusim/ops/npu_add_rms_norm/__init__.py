@@ -106,15 +106,15 @@ def _templates(
     is_short = norm.whole_blocks(columns, element) <= MERGED_COLUMNS
     is_aligned = element is FLOAT16 and columns % MULTI_UNIT == 0
     has_room = is_whole and _multi_rows(columns, machine) > 0
-    few = f"at most {machine.cores} rows, one a core, of at most {limit} elements"
+    few = f"no more rows than the {machine.cores} cores"
     short = f"rows of at most {MERGED_COLUMNS} elements"
-    aligned = f"rows of fp16, a multiple of {MULTI_UNIT} elements, that fit twice"
+    aligned = f"rows of fp16, a multiple of {MULTI_UNIT} elements"
     return (
         norm.Template("single_n", few, is_whole and is_few, on_310p=False),
         norm.Template("merge_n", short, is_short, on_310p=False),
         norm.Template("multi_n", aligned, is_aligned and has_room),
-        norm.Template("normal", f"rows of at most {limit} elements", is_whole),
-        norm.Template("split_d", "rows that are longer than the others take", fits=True),
+        norm.Template("normal", f"rows of at most {limit} elements fit", is_whole),
+        norm.Template("split_d", f"rows of more than {limit} elements do not fit", fits=True),
     )
 
 

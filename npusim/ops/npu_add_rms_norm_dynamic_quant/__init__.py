@@ -195,13 +195,11 @@ def _templates(
     row_bytes = SINGLE_ROW_BYTES * padded(columns, target) + SINGLE_ROW_KEPT_BYTES
     has_room = _normal_rows(columns, target, machine, has_beta) > 0
     return (
+        norm.Template("normal", "a row and its vectors fit", has_room),
         norm.Template(
-            "normal", "rows that fit into the unified buffer with their vectors", has_room
+            "single_row", "a row fits, but not with its vectors", row_bytes <= machine.ub_bytes
         ),
-        norm.Template(
-            "single_row", "rows that fit into the unified buffer", row_bytes <= machine.ub_bytes
-        ),
-        norm.Template("slice_d", "rows that do not fit into the unified buffer", fits=True),
+        norm.Template("slice_d", "a row does not fit", fits=True),
     )
 
 

@@ -161,12 +161,12 @@ def _templates(
         bytes_of_column = NORMAL_BYTES + optional.row_bytes
         normal = align_down((room - NORMAL_KEPT_BYTES) // bytes_of_column, UNIT)
         single = align_down(room // (SINGLE_BYTES + optional.second_bytes), UNIT)
-    few = f"at most {machine.cores} rows, one a core, of at most {single} elements"
+    few = f"no more rows than the {machine.cores} cores, of at most {single} elements"
     is_few = rows <= machine.cores and columns <= single
     return (
         norm.Template("single_n", few, is_few, on_310p=False),
-        norm.Template("normal", f"rows of at most {normal} elements", columns <= normal),
-        norm.Template("split_d", "rows that are longer than the others take", fits=True),
+        norm.Template("normal", f"rows of at most {normal} elements fit", columns <= normal),
+        norm.Template("split_d", f"rows of more than {normal} elements do not fit", fits=True),
     )
 
 

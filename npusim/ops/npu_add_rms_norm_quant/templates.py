@@ -83,8 +83,12 @@ class Problem(norm.Problem):
         return (first,) if scales2 is None else (first, (scales2, points2))
 
 
+Tiles = dict[Operand, Local]
+"""Vectors in the buffer: gamma and beta as they are, scales and zero points in fp32."""
+
+
 class Quantiser:
-    """What is done to a row once it has been divided by its root; and small buffers."""
+    """What is done to a row once its root is known, and small buffers."""
 
     def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
         self.core, self.p = core, p
@@ -97,28 +101,40 @@ class Quantiser:
         is_late = plan.template == "single_n" or p.optional.beta is not None
         self.rounding = norm.Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
 
+    # ---- vectors ----
+
+    def fill(self, tile: Local, operand: Operand, part: slice = slice(None)) -> None:
+        """Load columns *part* of *operand* to the end of *tile*, which may be wider."""
+        core, view = self.core, norm.vector_of(operand)[:, part]
+        core.fill(norm.upper_half(tile, view.dtype), view)
+
+    def widen(self, tile: Local, operand: Operand, part: slice = slice(None)) -> None:
+        """What `fill` brought, to the type of *tile* and to its start."""
+        view = norm.vector_of(operand)[:, part]
+        if view.dtype is not tile.dtype:
+            loaded = norm.upper_half(tile, view.dtype)
+            self.core.cast(tile[: view.columns], loaded[: view.columns])
+
+    def fetch(self, tiles: Tiles) -> None:
+        """Load vectors for good: the vector pipe waits for them."""
+        for operand, tile in tiles.items():
+            self.fill(tile, operand)
+        self.core.sync("mte2", "vector")
+        for operand, tile in tiles.items():
+            self.widen(tile, operand)
+
     def begin(self) -> None:
         """The only scale and zero point: 1 / scale into register `inverse`, the other `point`."""
-        core, points = self.core, self.p.optional.zero_points1
-        if not self.p.per_tensor:
-            return
-        views = (self.scale, norm.vector_of(self.p.scales1)), (self.point, norm.vector_of(points))
-        for tile, view in views:
-            core.fill(norm.upper_half(tile, view.dtype), view)
-        core.sync("mte2", "vector")
-        scale, point = (self.wide(tile, view) for tile, view in views)
-        core.sync("vector", "scalar")
-        core.get_value("scale", scale)
-        core.alu("f32_div", "inverse", 1.0, "scale")
-        core.get_value("point", point)
-        core.sync("scalar", "vector")
+        core, p = self.core, self.p
+        if p.per_tensor:
+            self.fetch({p.scales1: self.scale, p.optional.zero_points1: self.point})
+            core.sync("vector", "scalar")
+            core.get_value("scale", self.scale[:1])
+            core.alu("f32_div", "inverse", 1.0, "scale")
+            core.get_value("point", self.point[:1])
+            core.sync("scalar", "vector")
 
-    def wide(self, tile: Local, view: GmView) -> Local:
-        """The elements of *view*, which were loaded to the end of fp32 *tile*, in fp32."""
-        wide = tile[: view.columns]
-        if view.dtype is not FLOAT32:
-            self.core.cast(wide, norm.upper_half(tile, view.dtype)[: view.columns])
-        return wide
+    # ---- a row ----
 
     def times_gamma(self, values: Local, gamma: Local, work: Local) -> None:
         """*values* times register `root` and *gamma*; fp16 is rounded before and behind."""
@@ -133,39 +149,28 @@ class Quantiser:
             core.cast(work, gamma[: values.count])
             core.mul(values, values, work)
 
-    def plus_beta(self, values: Local, beta: Local | None, work: Local) -> None:
-        """*values* plus *beta*, if there is one."""
-        if beta is not None:
-            self.core.cast(work, beta[: values.count])
+    def plus_beta(self, values: Local, tiles: Tiles, work: Local) -> None:
+        """*values* plus beta, if there is one."""
+        if self.p.optional.beta is not None:
+            self.core.cast(work, tiles[self.p.optional.beta][: values.count])
             self.core.add(values, values, work)
 
-    def quantise(
-        self, out: Local, dst: Local, values: Local, scale: Local | None, point: Local | None
-    ) -> Local:
-        """*values* scaled to *dst* and narrowed to int8 *out*; without *scale* by registers."""
-        core, count = self.core, values.count
-        if scale is None:
+    def quantise(self, out: Local, dst: Local, values: Local, tiles: Tiles, number: int) -> Local:
+        """*values* scaled to *dst* and narrowed to int8, as output *number*, in the tile *out*.
+
+        A single scale is in registers.
+        """
+        core, out = self.core, out.as_dtype(INT8, values.count)
+        if self.p.per_tensor:
             core.mul(dst, values, "inverse")
             core.add(dst, dst, "point")
         else:
-            (core.div if self.p.divides else core.mul)(dst, values, scale[:count])
+            scale, point = self.p.quantisers[number]
+            (core.div if self.p.divides else core.mul)(dst, values, tiles[scale][: values.count])
             if point is not None:
-                core.add(dst, dst, point[:count])
-        out = out.as_dtype(INT8, count)
+                core.add(dst, dst, tiles[point][: values.count])
         core.quantize(out, dst)
         return out
-
-
-Quantisers = list[tuple[Local | None, Local | None]]
-"""Scales and zero points in fp32 for the first output, and for the second if there is one."""
-
-
-def _picked(p: Problem, tiles: dict[Operand, Local]) -> Quantisers:
-    """Tiles of scales and zero points; a single scale is in registers."""
-    found: Quantisers = [
-        (tiles[scale], None if point is None else tiles[point]) for scale, point in p.quantisers
-    ]
-    return found or [(None, None)]
 
 
 def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
@@ -181,37 +186,28 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     x_in = core.vecin(dtype, padded)
     x2_tile = norm.upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
     y_out = core.vecout(dtype, padded)
-    y2_out = None if second is None else core.vecout(INT8, padded)
-    narrow = {each: core.tile(dtype, padded) for each in ops.present(p.gamma, p.optional.beta)}
-    vectors = ops.present(*(each for pair in p.quantisers for each in pair))
-    wide = {each: core.tile(FLOAT32, padded) for each in vectors}
+    y2_out = [core.vecout(INT8, padded) for _ in p.quantisers[1:]]
+    tiles = {each: core.tile(dtype, padded) for each in ops.present(p.gamma, p.optional.beta)}
+    tiles |= {each: core.tile(FLOAT32, padded) for each in ops.present(*chain(*p.quantisers))}
     core.claim_tails()
-    residual = norm.Residual(
-        core, x_in, y_out, values, squares, x2_tile, steps.rounding, frees=False
-    )
-    beta = narrow.get(p.optional.beta)
+    rounding = steps.rounding
+    residual = norm.Residual(core, x_in, y_out, values, squares, x2_tile, rounding, frees=False)
 
     def begin() -> None:
-        for operand, tile in (narrow | wide).items():
-            core.fill(norm.upper_half(tile, operand.element), norm.vector_of(operand))
-        core.sync("mte2", "vector")
-        for operand, tile in wide.items():
-            steps.wide(tile, norm.vector_of(operand))
+        steps.fetch(tiles)
         steps.begin()
 
-    def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
+    def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         values, work, loaded = residual(x1, x2, x)
         core.root_of_row(total[:1], values, work, ones, steps.lanes)
         core.read_root(total[:1])
-        steps.times_gamma(values, narrow[p.gamma], work)
-        steps.plus_beta(values, beta, work)
-        first, *seconds = _picked(p, wide)
-        for view, quantiser in zip(others, seconds, strict=True):
-            assert y2_out is not None
-            core.store(y2_out, steps.quantise(y2_out.alloc(), work, values, *quantiser), view)
+        steps.times_gamma(values, tiles[p.gamma], work)
+        steps.plus_beta(values, tiles, work)
+        for queue, view in zip(y2_out, y2, strict=True):
+            core.store(queue, steps.quantise(queue.alloc(), work, values, tiles, 1), view)
         # The next row may come; with second scales where the squares are nothing is loaded.
         x_in.free(loaded)
-        core.store(y_out, steps.quantise(y_out.alloc(), values, values, *first), output)
+        core.store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output)
 
     return begin, row
 
@@ -234,25 +230,18 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     x2_in = core.vecin(dtype, padded)
     # Of fp32 as they come, else widened.
     scales_in = core.vecin(FLOAT32, padded)
-    beta = core.tile(dtype, padded) if optional.beta else None
-    second = {
-        each: core.tile(FLOAT32, padded) for pair in p.quantisers[1:] for each in ops.present(*pair)
-    }
-    y2_out = core.vecout(INT8, padded) if second else None
+    second = ops.present(*chain(*p.quantisers[1:]))
+    kept = {each: core.tile(dtype, padded) for each in ops.present(optional.beta)}
+    kept |= {each: core.tile(FLOAT32, padded) for each in second}
+    y2_out = [core.vecout(INT8, padded) for _ in p.quantisers[1:]]
     work = squares[:count]
 
     def begin() -> None:
-        if beta is not None:
-            core.fill(beta, norm.vector_of(optional.beta))
-        for operand, tile in second.items():
-            core.fill(norm.upper_half(tile, operand.element), norm.vector_of(operand))
-        if beta is not None or second:
-            core.sync("mte2", "vector")
-        for operand, tile in second.items():
-            steps.wide(tile, norm.vector_of(operand))
+        if kept:
+            steps.fetch(kept)
         steps.begin()
 
-    def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
+    def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
         out = y_out.alloc()[:count]
         core.add_and_round(out, values, addends, work, steps.rounding)
@@ -260,39 +249,35 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         x2_in.free(addends[1])
         gamma = core.load(x2_in, norm.vector_of(p.gamma))
         core.store_rows(y_out, out, x)
-        if p.quantisers:
+        if not p.per_tensor:
             scales = scales_in.alloc()
-            core.fill(norm.upper_half(scales, p.scales1.element), norm.vector_of(p.scales1))
+            steps.fill(scales, p.scales1)
             scales_in.enque(scales)
         core.root_of_row(total, values, work, ones, None if steps.in_half else steps.lanes)
         core.read_root(total)
         steps.times_gamma(values, gamma, work)
         x2_in.free(gamma)
-        steps.plus_beta(values, beta, work)
-        for view in others:
-            assert y2_out is not None
-            scale, point = (*second.values(), None)[:2]
-            y2 = steps.quantise(y2_out.alloc(), work, values, scale, point)
-            core.store_rows(y2_out, y2, view)
+        steps.plus_beta(values, kept, work)
+        for queue, view in zip(y2_out, y2, strict=True):
+            core.store_rows(queue, steps.quantise(queue.alloc(), work, values, kept, 1), view)
         out = y_out.alloc()
-        scale1, point1 = first_quantiser()
-        out = steps.quantise(out, values, values, scale1, point1)
-        if scale1 is not None:
-            scales_in.free(scale1)
+        first = {} if p.per_tensor else first_quantiser()
+        out = steps.quantise(out, values, values, first, 0)
+        if first:
+            scales_in.free(first[p.scales1])
         core.store_rows(y_out, out, output)
 
-    def first_quantiser() -> tuple[Local | None, Local | None]:
-        """The first scales and zero points in fp32; the latter are loaded only now."""
-        if not p.quantisers:
-            return None, None
-        scale = steps.wide(scales_in.deque(), norm.vector_of(p.scales1))
-        if optional.zero_points1 is None:
-            return scale, None
-        view = norm.vector_of(optional.zero_points1)
-        core.sync("vector", "mte2")
-        core.fill(norm.upper_half(squares, view.dtype), view)
-        core.sync("mte2", "vector")
-        return scale, steps.wide(squares, view)
+    def first_quantiser() -> Tiles:
+        """The first scales and zero points; the latter are loaded only now."""
+        found = {p.scales1: scales_in.deque()}
+        steps.widen(found[p.scales1], p.scales1)
+        if optional.zero_points1 is not None:
+            core.sync("vector", "mte2")
+            found[optional.zero_points1] = squares
+            steps.fill(squares, optional.zero_points1)
+            core.sync("mte2", "vector")
+            steps.widen(squares, optional.zero_points1)
+        return found
 
     return begin, row
 
@@ -304,40 +289,36 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     then a piece of every vector, and of all rows once more. x is stored both times, and all pipes
     wait around each store of y.
     """
-    steps, dtype, rows, beta = Quantiser(core, p, plan), p.x.element, plan.row_step, p.optional.beta
+    steps, dtype, rows = Quantiser(core, p, plan), p.x.element, plan.row_step
     padded = steps.padded
     x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
-    y2_out = None if p.optional.scales2 is None else core.vecout(INT8, padded)
+    y2_out = [core.vecout(INT8, padded) for _ in p.quantisers[1:]]
     values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
-    # A piece of each vector, one behind the other; scales and zero points have room for fp32.
-    narrow = ops.present(p.gamma, beta)
-    wide = ops.present(*chain(*zip(*p.quantisers, strict=True)))
-    sizes = [(each, dtype) for each in narrow] + [(each, FLOAT32) for each in wide]
-    vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for _, kind in sizes))
+    # A piece of each vector, one behind the other.
+    vectors = dict.fromkeys(ops.present(p.gamma, p.optional.beta), dtype)
+    vectors |= dict.fromkeys(ops.present(*chain(*zip(*p.quantisers, strict=True))), FLOAT32)
+    vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for kind in vectors.values()))
     blocks = core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
     residual = norm.Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
     parts = plan.parts(p.columns)
 
-    def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *others: GmView) -> None:
+    def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         roots = roots_tile[: x.rows]
         residual.roots_of_parts(roots, (steps.lanes, blocks, sums), parts, x1, x2, x)
         for part in parts:
-            loaded, tiles = load_vectors(part)
+            loaded = vectors_in.alloc()
+            tiles = load_vectors(loaded, part)
             for row in range(x.rows):
                 here = slice(row, row + 1), part
                 core.read_root(roots[row : row + 1])
                 values, work, _ = residual(x1[here], x2[here], x[here])
                 steps.times_gamma(values, tiles[p.gamma], work)
-                steps.plus_beta(values, tiles.get(beta), work)
-                first, *seconds = _picked(p, tiles)
-                for view, quantiser in zip(others, seconds, strict=True):
-                    assert y2_out is not None
-                    store(
-                        y2_out, steps.quantise(y2_out.alloc(), work, values, *quantiser), view[here]
-                    )
-                store(y_out, steps.quantise(y_out.alloc(), values, values, *first), output[here])
+                steps.plus_beta(values, tiles, work)
+                for queue, view in zip(y2_out, y2, strict=True):
+                    store(queue, steps.quantise(queue.alloc(), work, values, tiles, 1), view[here])
+                store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output[here])
             vectors_in.free(loaded)
 
     def store(queue: TileQueue, out: Local, view: GmView) -> None:
@@ -345,21 +326,18 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         core.store(queue, out, view)
         core.barrier()
 
-    def load_vectors(part: slice) -> tuple[Local, dict[Operand, Local]]:
-        """Columns *part* of every vector, and the tile that they are in."""
-        loaded, start = vectors_in.alloc(), 0
-        tiles: dict[Operand, Local] = {}
-        for operand, kind in sizes:
-            nbytes = kind.nbytes(padded)
-            tiles[operand] = loaded[start : start + nbytes].as_dtype(kind)
-            start += nbytes
-        for operand, tile in tiles.items():
-            core.fill(norm.upper_half(tile, operand.element), norm.vector_of(operand)[:, part])
+    def load_vectors(loaded: Local, part: slice) -> Tiles:
+        """Columns *part* of every vector, in *loaded*."""
+        tiles, start = {}, 0
+        for operand, kind in vectors.items():
+            tiles[operand] = loaded[start : start + kind.nbytes(padded)].as_dtype(kind)
+            start += kind.nbytes(padded)
+            steps.fill(tiles[operand], operand, part)
         vectors_in.enque(loaded)
         vectors_in.deque()
-        for operand in wide:
-            tiles[operand] = steps.wide(tiles[operand], norm.vector_of(operand)[:, part])
-        return loaded, tiles
+        for operand, tile in tiles.items():
+            steps.widen(tile, operand, part)
+        return tiles
 
     return steps.begin, group
 

@@ -138,12 +138,12 @@ def _templates(
     if machine.is_310p:
         is_merged = element is FLOAT16 and columns == COLUMNS_310P and rows % ROWS_310P == 0
         merged = f"a multiple of {ROWS_310P} rows of {COLUMNS_310P} fp16", is_merged
-    in_less_room = f"{at_most(single)} of 16 bits, with gamma in float32"
+    in_less_room = f"{at_most(single)} fit" if is_mixed else "gamma in float32, x of 16 bits"
     return (
         norm.Template("merge_n", *merged),
-        norm.Template("normal", at_most(whole), padded <= whole),
+        norm.Template("normal", f"{at_most(whole)} fit", padded <= whole),
         norm.Template("single_row", in_less_room, is_mixed and padded <= single),
-        norm.Template("split_d", "rows that are longer than the others take", fits=True),
+        norm.Template("split_d", f"rows of more than {single} elements do not fit", fits=True),
     )
 
 
