@@ -1,7 +1,7 @@
 """What the kernels of the family are written with: a vector core with more verbs, and rows.
 
 A row of fp32 is added up in one of two orders. Both end in WholeReduceSum over 64 lanes, a tree of
-neighbours; ``oracle`` has the same in numpy. Assumed of all kernels: in which order their buffers
+neighbours. Assumed of all kernels: in which order their buffers
 lie.
 
 ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_base.h and reduce_common.h, and of what adds a
@@ -29,7 +29,6 @@ from npusim.kernel import (
     TileQueue,
     VectorCore,
 )
-from npusim.ops._rms_norm.contract import Problem
 
 __all__ = ["NormCore", "Residual", "RootsOfRows", "Rounding", "block_of", "every_row", "upper_half"]
 
@@ -67,11 +66,11 @@ class Rounding(NamedTuple):
 
 
 class NormCore(VectorCore):
-    """A vector core that is programmed for one call, *p*."""
+    """A vector core that is programmed for rows of `1 / mean` columns."""
 
-    def __init__(self, op: str, spec: DeviceSpec, p: Problem) -> None:
+    def __init__(self, op: str, spec: DeviceSpec, mean: float, epsilon: float) -> None:
         super().__init__(op, spec)
-        self.mean, self.epsilon = p.mean, p.epsilon
+        self.mean, self.epsilon = mean, epsilon
 
     def to_float32(self, dst: Local, src: Local) -> None:
         """*src* of any float in fp32; fp32 is copied by an addition of 0."""

@@ -151,11 +151,9 @@ def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = norm.NormCore("npu_add_rms_norm", spec, p)
     x1, x2, output, x = (p.matrix(name) for name in ("x1", "x2", "output", "x"))
     views = x1, x2, output, GmView.vector("rstd", FLOAT32, p.rows), x
-    kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return norm.launch_rows(core, plan, kernel, *views)
+    return norm.launch_rows("npu_add_rms_norm", TEMPLATES, spec, p, plan, *views)
 
 
 # ---- oracle ----
@@ -197,13 +195,6 @@ def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, 
     return (x.shape, x.dtype), (norm.root_shape(x, given["gamma"]), "float32"), (x.shape, x.dtype)
 
 
-TORCH = ops.TorchFunction(
-    schema="npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06) -> "
-    "(Tensor, Tensor, Tensor)",
-    aclnn=lambda _: "aclnnAddRmsNorm",
-    outputs=_outputs,
-)
-
 OPERATOR = ops.Operator(
     kernel_type="AddRmsNorm",
     document=__doc__,
@@ -213,5 +204,12 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     templates=tuple(TEMPLATES),
-    torch=(TORCH,),
+    torch=(
+        ops.TorchFunction(
+            schema="npu_add_rms_norm(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-06) -> "
+            "(Tensor, Tensor, Tensor)",
+            aclnn=lambda _: "aclnnAddRmsNorm",
+            outputs=_outputs,
+        ),
+    ),
 )

@@ -225,17 +225,15 @@ def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = norm.NormCore("npu_add_rms_norm_dynamic_quant", spec, p)
     views = [p.matrix(name) for name in ("x1", "x2", "x")]
     for output in p.taken:
         views.append(GmView.of(output.y, p.target, p.rows, p.columns))
         views.append(GmView.vector(output.scale, FLOAT32, p.rows))
-    by_core: tuple[GmView, ...] = ()
-    if plan.workspaces:
-        rows = plan.block_dim * len(p.taken)
-        by_core = (GmView.of("workspace", FLOAT32, rows, p.columns),)
-    kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return norm.launch_rows(core, plan, kernel, *views, by_core=by_core)
+    rows_of_all = plan.block_dim * len(p.taken)
+    workspace = GmView.of("workspace", FLOAT32, rows_of_all, p.columns)
+    by_core = (workspace,) if plan.workspaces else ()
+    name = "npu_add_rms_norm_dynamic_quant"
+    return norm.launch_rows(name, TEMPLATES, spec, p, plan, *views, by_core=by_core)
 
 
 # ---- oracle ----
@@ -290,16 +288,6 @@ def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, 
     )
 
 
-TORCH = ops.TorchFunction(
-    schema="npu_add_rms_norm_dynamic_quant(Tensor x1, Tensor x2, Tensor gamma, *, "
-    "Tensor? smooth_scale1=None, Tensor? smooth_scale2=None, Tensor? beta=None, "
-    "float epsilon=1e-06, bool[2]? output_mask=None, int? y_dtype=None) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-    aclnn=lambda _: "aclnnAddRmsNormDynamicQuantV2",
-    outputs=_outputs,
-    dtypes={"y_dtype": {"qint8": "int8"}},
-)
-
 OPERATOR = ops.Operator(
     kernel_type="AddRmsNormDynamicQuant",
     document=__doc__,
@@ -309,5 +297,15 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     templates=tuple(TEMPLATES),
-    torch=(TORCH,),
+    torch=(
+        ops.TorchFunction(
+            schema="npu_add_rms_norm_dynamic_quant(Tensor x1, Tensor x2, Tensor gamma, *, "
+            "Tensor? smooth_scale1=None, Tensor? smooth_scale2=None, Tensor? beta=None, "
+            "float epsilon=1e-06, bool[2]? output_mask=None, int? y_dtype=None) -> "
+            "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+            aclnn=lambda _: "aclnnAddRmsNormDynamicQuantV2",
+            outputs=_outputs,
+            dtypes={"y_dtype": {"qint8": "int8"}},
+        ),
+    ),
 )

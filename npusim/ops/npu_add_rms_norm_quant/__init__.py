@@ -193,13 +193,11 @@ def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = norm.NormCore("npu_add_rms_norm_quant", spec, p)
     output, y2 = (GmView.of(name, INT8, p.rows, p.columns) for name in ("output", "y2"))
     views = [p.matrix("x1"), p.matrix("x2"), output, p.matrix("x")]
     if p.optional.scales2 is not None:
         views.append(y2)
-    kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return norm.launch_rows(core, plan, kernel, *views)
+    return norm.launch_rows("npu_add_rms_norm_quant", TEMPLATES, spec, p, plan, *views)
 
 
 # ---- oracle ----
@@ -256,16 +254,6 @@ def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, 
     return (x.shape, "int8"), (x.shape, "int8"), (x.shape, x.dtype)
 
 
-TORCH = ops.TorchFunction(
-    schema="npu_add_rms_norm_quant(Tensor x1, Tensor x2, Tensor gamma, Tensor scales1, "
-    "Tensor? zero_points1, Tensor? beta=None, Tensor? scales2=None, Tensor? zero_points2=None, *, "
-    "int axis=-1, float epsilon=1e-06, bool div_mode=True, int? dst_type=None) -> "
-    "(Tensor, Tensor, Tensor)",
-    aclnn=lambda _: "aclnnAddRmsNormQuantV2",
-    outputs=_outputs,
-    dtypes={"dst_type": {"qint8": "int8"}},
-)
-
 OPERATOR = ops.Operator(
     kernel_type=lambda _, p, __: f"AddRmsNormQuant{'V2' if p.per_tensor else ''}",
     document=__doc__,
@@ -275,5 +263,15 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     templates=tuple(TEMPLATES),
-    torch=(TORCH,),
+    torch=(
+        ops.TorchFunction(
+            schema="npu_add_rms_norm_quant(Tensor x1, Tensor x2, Tensor gamma, Tensor scales1, "
+            "Tensor? zero_points1, Tensor? beta=None, Tensor? scales2=None, "
+            "Tensor? zero_points2=None, *, int axis=-1, float epsilon=1e-06, bool div_mode=True, "
+            "int? dst_type=None) -> (Tensor, Tensor, Tensor)",
+            aclnn=lambda _: "aclnnAddRmsNormQuantV2",
+            outputs=_outputs,
+            dtypes={"dst_type": {"qint8": "int8"}},
+        ),
+    ),
 )

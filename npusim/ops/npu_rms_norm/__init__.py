@@ -178,10 +178,8 @@ def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
     """One block a core; cores with as many rows share their program."""
-    core = norm.NormCore("npu_rms_norm", spec, p)
     views = p.matrix("x"), p.matrix("output"), GmView.vector("rstd", FLOAT32, p.rows)
-    kernel = TEMPLATES[str(plan.template)](core, p, plan)
-    return norm.launch_rows(core, plan, kernel, *views)
+    return norm.launch_rows("npu_rms_norm", TEMPLATES, spec, p, plan, *views)
 
 
 # ---- oracle ----
@@ -216,13 +214,6 @@ def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, 
     return (x.shape, x.dtype), (norm.root_shape(x, given["gamma"]), "float32")
 
 
-TORCH = ops.TorchFunction(
-    schema="npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)",
-    aclnn=lambda _: "aclnnRmsNorm",
-    outputs=_outputs,
-    names={"self": "x"},
-)
-
 OPERATOR = ops.Operator(
     kernel_type="RmsNorm",
     document=__doc__,
@@ -232,5 +223,13 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     templates=tuple(TEMPLATES),
-    torch=(TORCH,),
+    torch=(
+        ops.TorchFunction(
+            schema="npu_rms_norm(Tensor self, Tensor gamma, float epsilon=1e-06) -> "
+            "(Tensor, Tensor)",
+            aclnn=lambda _: "aclnnRmsNorm",
+            outputs=_outputs,
+            names={"self": "x"},
+        ),
+    ),
 )
