@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from npusim.data.dtypes import DType
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, Register, ScalarAlu, ScalarLoad, ScalarStore
@@ -144,9 +146,16 @@ class Core(Builder):
         self,
         op: AluOp,
         dst: Register,
-        a: Register | int,
-        b: Register | int = 0,
-        c: Register | int = 0,
+        a: Register | float,
+        b: Register | float = 0,
+        c: Register | float = 0,
     ) -> None:
-        """`dst = op(a, b, c)` on registers of the scalar unit."""
-        self.emit(ScalarAlu(op, dst, a, b, c))
+        """`dst = op(a, b, c)` on registers and numbers; a float stands for its bits in fp32."""
+        self.emit(ScalarAlu(op, dst, _in_register(a), _in_register(b), _in_register(c)))
+
+
+def _in_register(operand: Register | float) -> Register | int:
+    """*operand* as the scalar unit reads it: floats by the bits of fp32."""
+    if isinstance(operand, float):
+        return int(np.float32(operand).view(np.uint32))
+    return operand
