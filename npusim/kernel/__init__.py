@@ -26,8 +26,8 @@ True
 
 **Cores.** A :class:`VectorCore` has the verbs of Ascend C's vector unit, each a micro-op and the
 barrier that lets the next one read its result. Their operands are tiles, :class:`Local`, which are
-cut like arrays: `tile[:n]`. As in Ascend C, a queue carries tiles from one pipe to another, and sets
-and awaits the flags as TPipe and TQue do:
+cut like arrays: `tile[:n]`. As in Ascend C, a queue carries tiles from one pipe to another, and
+sets and awaits the flags as TPipe and TQue do:
 
 ====================  ===========================================================
 ``tile = q.alloc()``  a free tile; waits until its last reader is done with it

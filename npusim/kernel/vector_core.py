@@ -208,6 +208,10 @@ class VectorCore(Core):
         """`dst` = the smaller of a and b (Min, Mins)."""
         self._binary("min", dst, a, b)
 
+    def apply(self, op: BinaryOp, dst: Local, a: Local, b: Local | Register | float) -> None:
+        """`dst = a op b`, where which operation it is depends on the call."""
+        self._binary(op, dst, a, b)
+
     def bitwise(self, op: BitwiseOp, dst: Local, a: Local, b: Local) -> None:
         """`dst = a op b`, bit by bit (And, Or)."""
         self.step(Binary(op, dst, a, b))
