@@ -138,7 +138,8 @@ def _other(draw: Draw, tensor: Drawn) -> Drawn:
         case _:
             is_matrix = len(shape) > 1
             return replace(tensor, layout="FRACTAL_NZ") if is_matrix else _retyped(draw, tensor)
-    how = tensor.how if tensor.how in ("spec", "normal", "integers", "rows") else "normal"
+    kept = ("spec", "integers", *(("rows",) if shape else ()))
+    how = tensor.how if tensor.how in kept else "normal"
     return replace(tensor, shape=tuple(shape), how=how, listed=())
 
 
