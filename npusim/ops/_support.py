@@ -108,6 +108,7 @@ class Row:
 
     def __init__(
         self,
+        /,
         *,
         on: tuple[str, ...] = EVERYWHERE,
         template: str | None = None,
