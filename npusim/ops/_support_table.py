@@ -7,7 +7,7 @@ from typing import Any
 
 from npusim.ops._protocol import Operator
 from npusim.ops._signature import Parameter
-from npusim.ops._support import MAX_RANK, Operands, Row, listed
+from npusim.ops._support import MAX_RANK, Operands, Row, dimensions, listed
 
 __all__ = ["support_table", "support_text"]
 
@@ -53,17 +53,11 @@ def _cell(entry: Any, parameter: Parameter) -> str:
     if entry.layouts != ("ND",):
         words += f" as {listed(entry.layouts)}"
     if entry.ranks != (0, MAX_RANK):
-        words += f" of {_dimensions(*entry.ranks)}"
+        words += f" of {dimensions(*entry.ranks)}"
     if parameter.is_list and entry.most == 1:
         words += ", one"
     must = entry.presence == "required" or not parameter.may_be_none
     return words if must else f"{words}, or None"
-
-
-def _dimensions(least: int, most: int) -> str:
-    if most == MAX_RANK:
-        return f"{least} dimensions or more" if least > 1 else "one dimension or more"
-    return f"{least} to {most} dimensions" if least < most else f"{most} dimensions"
 
 
 def _merged(support: tuple[Row, ...]) -> list[Row]:

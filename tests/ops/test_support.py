@@ -124,10 +124,10 @@ def test_the_table_has_a_line_a_row_and_says_what_may_be_left_out() -> None:
         *(Row(on=ATLAS_INFERENCE, x=dtype) for dtype in (FLOAT16, FLOAT32)),
     )
     assert ops.support_text(replace(ops.load("npu_swiglu"), support=rows)).splitlines() == [
-        "| product lines      | x                                          |",
-        "| ------------------ | ------------------------------------------ |",
-        "| Atlas A2, Atlas A3 | float16, bfloat16 of one dimension or more |",
-        "| Atlas inference    | float16, float32                           |",
+        "| product lines      | x                                           |",
+        "| ------------------ | ------------------------------------------- |",
+        "| Atlas A2, Atlas A3 | float16, bfloat16 of at least one dimension |",
+        "| Atlas inference    | float16, float32                            |",
     ]
     header, *lines = ops.support_table(ops.load("npu_grouped_matmul"))
     facts = dict(zip(header, lines[-1], strict=True))
