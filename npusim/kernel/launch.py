@@ -16,7 +16,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Body, Program
 from npusim.kernel.queues import QueueState
 from npusim.kernel.steps import Integers, Step
-from npusim.kernel.table import Calls, names_of
+from npusim.kernel.table import Calls
 
 __all__ = ["CoreSteps", "Kernel", "launch", "launch_mixed", "mixed_launch", "share"]
 
@@ -280,7 +280,7 @@ def _places(
     cached: Callable[[str], bool],
 ) -> tuple[list[dict[str, Binding]], Integers]:
     """What names mean to each core, and by how much each row moves them on, `(rows, names)`."""
-    touched = [names_of(each) for each in bodies]
+    touched = [each.names for each in bodies]
     cores = rows.core[rows.first[:-1]].tolist()
     number = np.repeat(np.arange(len(cores)), np.diff(rows.first))
     origin = np.zeros((len(cores), len(rows.names)), np.int64)
