@@ -62,6 +62,9 @@ class VectorCore(Core):
     ) -> None:
         """*kind* None is the first kind of core of *spec* that has a vector pipe."""
         super().__init__(name, spec, kind or spec.vector_kinds[0], alone=alone)
+        if kind is None:
+            # 310P has vector cores beyond its AI cores, which run the same programs.
+            self.kinds = spec.vector_cores
         self._writer: rows.Writer | None = None
         self._is_independent = False
 
@@ -87,20 +90,26 @@ class VectorCore(Core):
     def load(
         self, queue: TileQueue, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> Local:
-        """Load *view* into a tile of *queue* with copies that the chip can make.
+        """Load *view* as `copy_in` does, and wait for it. Free the tile when it has been read."""
+        self.copy_in(queue, view, pitch, one_by_one=one_by_one)
+        return queue.deque()
 
-        Rows begin *pitch* elements apart, or at the next block of 32 bytes. Free the tile when it
-        has been read. For *one_by_one* see :func:`~npusim.kernel.rows.fill`.
+    def copy_in(
+        self, queue: TileQueue, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
+    ) -> None:
+        """Load *view* into the next tile of *queue*, for a consumer who takes it by `deque`.
+
+        Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copies are such as
+        the chip can make. For *one_by_one* see :func:`~npusim.kernel.rows.fill`.
         """
         tile = queue.alloc()
         self.fill(tile, view, pitch, one_by_one=one_by_one)
         queue.enque(tile)
-        return queue.deque()
 
     def fill(
         self, tile: Local, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> None:
-        """Load *view* into *tile*, as `load` does, without a flag for who reads it."""
+        """Load *view* into *tile*, as `copy_in` does, without a flag for who reads it."""
         pitch_bytes = None if pitch is None else view.dtype.nbytes(pitch)
         slot = Slot(tile.buffer, tile.offset_bytes, tile.nbytes, event=-1)
         rows.fill(self, self.spec, slot, view, pitch_bytes, one_by_one=one_by_one)
@@ -198,6 +207,10 @@ class VectorCore(Core):
     def min(self, dst: Local, a: Local, b: Local | Register | float) -> None:
         """`dst` = the smaller of a and b (Min, Mins)."""
         self._binary("min", dst, a, b)
+
+    def apply(self, op: BinaryOp, dst: Local, a: Local, b: Local | Register | float) -> None:
+        """`dst = a op b`, where which operation it is depends on the call."""
+        self._binary(op, dst, a, b)
 
     def bitwise(self, op: BitwiseOp, dst: Local, a: Local, b: Local) -> None:
         """`dst = a op b`, bit by bit (And, Or)."""

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from draws import draws
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, ops, run
@@ -20,6 +20,7 @@ DTYPES = (np.float16, np.float32, ml_dtypes.bfloat16, np.int8, np.uint8, np.int3
 SHAPES = ((4, 9, 17), (64, 40), (3, 9), (5, 9, 2000), (2, 32))
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_bit_changes(dtype: Any, device: str, rng: np.random.Generator) -> None:
@@ -67,14 +68,14 @@ def assert_copied(name: str, device: str, expected: Any, *args: Any) -> None:
         assert found.tobytes() == expected.tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
 def test_any_tensor_is_cloned(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
     assert_copied("clone", device, x.copy(), x)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
 def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
@@ -85,7 +86,7 @@ def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
     assert_copied("narrow", device, expected, x, dim, start, length)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
 def test_any_tensors_behind_each_other(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
@@ -119,16 +120,18 @@ REFUSED = [
      "clone: x must be float32, float16, bfloat16, int32, int64, int8 or uint8 on Atlas A2, not "
      "int16; convert it"),
     ("narrow", ("ascend910b2", np.ones((4, 4)).astype(np.float32), 2, 0, 1),
-     "narrow: dim must lie in [-2, 1], not 2; pass another"),
+     "narrow: dim must lie in [-2, 1] for x of shape (4, 4), not 2; pass -1 for the last "
+     "dimension"),
     ("narrow", ("ascend910b2", np.ones((4, 4), np.float32), 0, 3, 2),
      "narrow: start and length must name a part of the 4 along dim, not [3, 5); cut it"),
     ("concat", ("ascend910b2", [np.ones((4, 4), np.float32), np.ones((3, 4), np.float32)], 1),
      "concat: tensors must have the same sizes but along dim, not (4, 4), (3, 4); reshape one of "
      "them"),
     ("concat", ("ascend910b2", [np.ones(4, np.float32), np.ones(4, np.float16)]),
-     "concat: tensors[1] must be float32 like tensors[0], not float16; convert it"),
+     "concat: tensors[1] must be float32 with tensors[0] of float32 on Atlas A2, not float16; "
+     "convert it"),
     ("concat", ("ascend910b2", [np.ones(4, np.float32)] * 33),
-     "concat: tensors must be a list of 1 to 32 tensors, not of 33; split the call"),
+     "concat: tensors must be at most 32 tensors, not 33; split the call"),
     ("concat", ("ascend310p3", [np.ones((4, 4), np.float32), np.ones((4, 8), np.float32)], 1),
      "concat: tensors must have whole blocks of 32 bytes from dim on on Atlas inference, not "
      "(4, 4), (4, 8): others are not simulated; pad them"),

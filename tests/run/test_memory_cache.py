@@ -1,0 +1,364 @@
+"""What earlier calls had written and timed: the same as fresh, found by all it depends on."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pytest
+from chips import THREE
+from draws import draws
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npusim import DeviceSpec, DocumentWarning, OpError, Run, TensorSpec, devices, ops, run
+from npusim.data.dtypes import INT8, INT32
+from npusim.data.tensor import Operand
+from npusim.kernel import BinaryScalar, Block, Builder, Global, GmView, Kernel, bindings
+from npusim.run.memory_cache import KEPT, Kept, forget, key_of, unvalued
+from npusim.trace import CopyTimes
+
+pytestmark = pytest.mark.usefixtures("nothing_kept")
+
+S = TensorSpec
+X, SCALES = S((64, 512), "float16"), S((512,), "float16")
+QUANTIZE = ("npu_quantize", (X, SCALES, None, "qint8", -1, False), {})
+CALLS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+    QUANTIZE,
+    ("npu_dynamic_quant", (X,), {}),
+    ("npu_anti_quant", (S((64, 512), "int8"), S((512,), "float32")), {}),
+    ("matmul", (S((96, 128), "float16"), S((128, 80), "float16")), {}),
+    (
+        *("npu_quant_matmul", (S((33, 256), "int8"), S((256, 160), "int8"), S((1,), "float32"))),
+        {"output_dtype": "float16"},
+    ),
+    (
+        *("npu_weight_quant_batchmatmul", (S((16, 256), "float16"), S((256, 128), "int8"))),
+        {"antiquant_scale": S((128,), "float16")},
+    ),
+)
+"""Operators that every chip has, one of them with two launches."""
+
+
+def a2(**numbers: int) -> DeviceSpec:
+    """An A2 whose global memory has other *numbers*."""
+    spec = devices.load("ascend910b2")
+    return spec.model_copy(update={"gm": spec.gm.model_copy(update=numbers)})
+
+
+def quantized(**options: Any) -> Run:
+    op, args, _ = QUANTIZE
+    return run(op, *args, **{"device": "ascend910b2", **options})
+
+
+def assert_same_run(a: Run, b: Run) -> None:
+    """All that a run tells without its values is the same, every span and copy of it too."""
+    assert json.dumps(a.to_json()) == json.dumps(b.to_json())
+    assert repr(a) == repr(b)
+    assert (a.plan, a.launches, a.counters) == (b.plan, b.launches, b.counters)
+    assert a.trace is not None
+    assert b.trace is not None
+    assert a.trace.to_text() == b.trace.to_text()
+    for one, other in zip(a.trace.lanes, b.trace.lanes, strict=True):
+        assert (one.cores, one.groups, one.kind) == (other.cores, other.groups, other.kind)
+        assert (one.gm_bytes, one.l2_hit_bytes) == (other.gm_bytes, other.l2_hit_bytes)
+        assert [body.lines for body in one.program.bodies] == [
+            body.lines for body in other.program.bodies
+        ]
+        for name in (field.name for field in fields(CopyTimes)):
+            np.testing.assert_array_equal(getattr(one.copies, name), getattr(other.copies, name))
+
+
+# ---- the same as fresh ----
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("device", THREE)
+@pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[call[0] for call in CALLS])
+def test_what_was_kept_is_what_would_be_computed(
+    op: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
+) -> None:
+    first = run(op, *args, **kwargs, device=device, l2="warm")
+    again = run(op, *args, **kwargs, device=device, l2="warm")
+    forget()
+    fresh = run(op, *args, **kwargs, device=device, l2="warm")
+
+    assert again.trace is first.trace
+    assert fresh.trace is not first.trace
+    assert_same_run(again, fresh)
+
+
+DRAWN = st.tuples(
+    st.sampled_from(("npu_dynamic_quant", "matmul")),
+    *(st.integers(1, 40) for _ in range(3)),
+    st.sampled_from(("float16", "bfloat16")),
+    st.sampled_from(("cold", "warm", "repeat")),
+    st.booleans(),
+)
+
+
+@draws(15)
+@given(st.lists(DRAWN, min_size=2, max_size=4), st.data())
+def test_drawn_calls_that_push_each_other_out_are_as_fresh(
+    drawn: list[tuple[str, int, int, int, str, str, bool]], data: st.DataObject
+) -> None:
+    def text(call: tuple[str, int, int, int, str, str, bool]) -> str:
+        op, m, k, n, dtype, l2, every_core = call
+        tensors = (S((m, k), dtype), S((k, n), dtype))[: 1 if op == "npu_dynamic_quant" else 2]
+        found = run(op, *tensors, device="ascend910b2", l2=l2, every_core=every_core)
+        assert found.trace is not None
+        return found.trace.to_text() + json.dumps(found.to_json())
+
+    fresh = {}
+    for call in drawn:
+        forget()
+        fresh[call] = text(call)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KEPT, "most_bytes", data.draw(st.sampled_from((0, KEPT.nbytes, 1 << 26))))
+        forget()
+        for call in data.draw(st.lists(st.sampled_from(drawn), min_size=3, max_size=8)):
+            assert text(call) == fresh[call]
+
+
+def test_values_are_those_of_each_call(rng: np.random.Generator) -> None:
+    scales = np.full(512, 20, np.float16)
+    reference = ops.load("npu_quantize").reference
+    traces = [quantized().trace]
+    for _ in range(2):
+        x = rng.standard_normal((64, 512)).astype(np.float16)
+        args = x, scales, None, "qint8", -1, False
+        found = run("npu_quantize", *args, device="ascend910b2")
+        np.testing.assert_array_equal(found.output, reference(*args))
+        traces.append(found.trace)
+    assert traces[0] is traces[1] is traces[2]
+
+
+def test_values_that_decide_how_a_kernel_is_written_are_told_apart() -> None:
+    x, scale = np.ones((8, 64), np.float32), np.full((2, 64), 3, np.float32)
+    scale[1] = 5
+
+    def grouped(*ends: int) -> Run:
+        index = np.array(ends, np.int32)
+        return run("npu_group_quant", x, scale, index, dst_dtype="qint8", device="ascend910b2")
+
+    early, late, again = grouped(2, 8), grouped(7, 8), grouped(2, 8)
+    assert again.trace is early.trace
+    assert late.trace is not early.trace
+    assert isinstance(late.output, np.ndarray)
+    assert late.output[:, 0].tolist() == [3] * 7 + [5]
+    with pytest.raises(OpError, match="group_index must not decrease"):
+        grouped(9, 8)
+
+
+def test_a_refusal_is_told_each_time() -> None:
+    spec = devices.load("ascend910b2")
+    small = spec.model_copy(update={"sync": spec.sync.model_copy(update={"event_ids": 2})})
+    told = []
+    for _ in range(2):
+        with pytest.raises(OpError, match="must fit ascend910b2") as error:
+            quantized(device=small)
+        told.append(str(error.value))
+    assert told[0] == told[1]
+
+
+def test_a_warning_is_told_each_time() -> None:
+    told = "^npu_dynamic_quant: smooth_scales should be None on Atlas inference, where no kernel"
+    for _ in range(2):
+        with pytest.warns(DocumentWarning, match=told):
+            run("npu_dynamic_quant", X, smooth_scales=SCALES, device="ascend310p3")
+
+
+# ---- what it is found by ----
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"device": a2(read_bytes_per_s=800_000_000_000)},
+        {"device": "ascend910b4"},
+        {"l2": "warm"},
+        {"l2": "repeat"},
+        {"l2": ("input",)},
+        {"l2": ("scales", "input")},
+        {"l2": {"input": 0.5}},
+        {"l2": {"input": 1}},
+        {"every_core": True},
+    ],
+    ids=str,
+)
+def test_another_chip_or_state_is_timed_anew(other: dict[str, Any]) -> None:
+    first, changed = quantized(), quantized(**other)
+    assert changed.trace is not first.trace
+    forget()
+    assert_same_run(changed, quantized(**other))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (S((64, 512), "float32"), SCALES, None, "qint8", -1, False),
+        (S((65, 512), "float16"), SCALES, None, "qint8", -1, False),
+        (S((64, 1, 512), "float16"), SCALES, None, "qint8", -1, False),
+        (X, S((1,), "float16"), None, "qint8", -1, False),
+        (X, SCALES, SCALES, "qint8", -1, False),
+        (X, SCALES, None, "quint4x2", -1, False),
+        (X, S((512,), "float32"), None, "qint8", -1, True),
+    ],
+    ids=str,
+)
+def test_other_arguments_are_timed_anew(args: tuple[Any, ...]) -> None:
+    first, other = quantized(), run("npu_quantize", *args, device="ascend910b2")
+    assert other.trace is not first.trace
+    forget()
+    assert_same_run(other, run("npu_quantize", *args, device="ascend910b2"))
+
+
+def test_a_transposed_matrix_is_timed_anew() -> None:
+    x, y = S((96, 128), "float16"), S((128, 80), "float16")
+    plain = run("matmul", x, y, device="ascend910b2")
+    turned = run("matmul", x, S((80, 128), "float16").T, device="ascend910b2")
+    asked = run("matmul", x, y, template="base", device="ascend910b2")
+    assert len({id(found.trace) for found in (plain, turned, asked)}) == 3
+
+
+def test_a_chip_is_found_by_its_numbers_not_by_its_object() -> None:
+    assert quantized(device=a2()).trace is quantized().trace
+    spec = a2().model_copy(deep=True)
+    first = quantized(device=spec)
+    spec.cores["aiv"] = spec.cores["aiv"].model_copy(update={"count": 2})
+    assert len(quantized(device=spec).counters) < len(first.counters)
+
+
+def test_caches_of_instructions_change_the_launch_alone() -> None:
+    cold, warm = quantized(icache="cold"), quantized(icache="warm")
+    assert warm.trace is cold.trace
+    assert warm.launch_us < cold.launch_us
+
+
+def test_a_kernel_of_ones_own_is_written_each_time() -> None:
+    factors = iter((2.0, 3.0))
+
+    def scaled(spec: DeviceSpec, x: TensorSpec) -> Kernel:
+        builder = Builder("scaled", spec.cores["aiv"], spec.sync)
+        buffer = builder.claim("ub", 256).of(x.element, 64)
+        builder.data_copy(buffer, Global("x", 0, 256))
+        builder.set_flag("mte2", "vector", 0)
+        builder.wait_flag("mte2", "vector", 0)
+        builder.emit(BinaryScalar("mul", buffer, buffer, next(factors)))
+        builder.set_flag("vector", "mte3", 0)
+        builder.wait_flag("vector", "mte3", 0)
+        builder.data_copy(Global("y", 0, 256), buffer)
+        views = (GmView.of(name, x.element, 1, 64) for name in "xy")
+        block = Block(0, "aiv", builder.build(), bindings(*views))
+        return Kernel("scaled", (block,), {"x": x}, {"y": x})
+
+    x = np.ones((1, 64), np.float32)
+    outputs = [run(scaled, x, device="ascend910b2").output for _ in range(2)]
+    assert [found[0, 0] for found in outputs if isinstance(found, np.ndarray)] == [2.0, 3.0]
+    assert len(KEPT) == 0
+
+
+# ---- handed out twice ----
+
+
+def test_times_cannot_be_written_to() -> None:
+    trace = quantized().trace
+    assert trace is not None
+    lane = trace.lanes[0]
+    for times in (lane.start, lane.free, lane.end, lane.copies.asked, lane.copies.gm_bytes):
+        with pytest.raises(ValueError, match="read-only"):
+            times[0] = 0
+
+
+def test_what_a_caller_may_write_is_its_own() -> None:
+    call = S((16, 4096), "float16"), S((4096, 1024), "int8"), S((1024,), "float16")
+    first = run("npu_weight_quant_batchmatmul", *call, device="ascend910b2")
+    assert first.plan is not None
+    assert first.plan.workspaces
+    first.plan.workspaces.clear()
+    first.arguments.clear()
+    first.outputs.clear()
+    again = run("npu_weight_quant_batchmatmul", *call, device="ascend910b2")
+    forget()
+    assert_same_run(again, run("npu_weight_quant_batchmatmul", *call, device="ascend910b2"))
+
+
+def test_threads_share_what_is_kept() -> None:
+    shapes = [S((rows, 64), "float16") for rows in (3, 40, 300)]
+
+    def timed(shape: TensorSpec) -> float | None:
+        return run("npu_dynamic_quant", shape, device="ascend910b2").time_us
+
+    alone = [timed(shape) for shape in shapes]
+    forget()
+    with ThreadPoolExecutor(6) as threads:
+        together = list(threads.map(timed, shapes * 8))
+    assert together == alone * 8
+    assert len(KEPT) == 2 * len(shapes)
+
+
+# ---- the store itself ----
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    kept, made = Kept(100), []
+
+    def get(key: str, nbytes: int) -> str:
+        def make() -> str:
+            made.append(key)
+            return key * 2
+
+        return kept.get(key, make, lambda _: nbytes)
+
+    assert [get("a", 40), get("b", 40), get("a", 40), get("c", 30)] == ["aa", "bb", "aa", "cc"]
+    assert (made, kept.nbytes, len(kept)) == (["a", "b", "c"], 70, 2)
+    get("b", 40)  # makes room by c, since a was used after b and c after a
+    assert (made, kept.nbytes) == (["a", "b", "c", "b"], 70)
+    get("huge", 101)
+    assert (kept.nbytes, len(kept)) == (70, 2)
+    get("huge", 101)
+    assert made[4:] == ["huge", "huge"]
+    kept.forget()
+    assert (kept.nbytes, len(kept)) == (0, 0)
+
+
+def test_what_is_kept_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    quantized()
+    one = KEPT.nbytes
+    monkeypatch.setattr(KEPT, "most_bytes", 3 * one)
+    for rows in range(64, 76):
+        run("npu_quantize", S((rows, 512), "float16"), *QUANTIZE[1][1:], device="ascend910b2")
+        assert KEPT.nbytes <= 3 * one
+    assert 2 <= len(KEPT) <= 8
+
+
+class Kind(IntEnum):
+    ONE = 1
+
+
+def test_keys_tell_types_and_contents_apart() -> None:
+    ones = (1, True, 1.0, Kind.ONE, "1", np.int8(1), np.uint8(1), np.ones(1, np.int8), (1,), INT8)
+    assert len({key_of(one) for one in ones}) == len(ones)
+    assert len({key_of(x) for x in (0.0, -0.0, float("nan"), float("nan"))}) == 3
+    bits = np.zeros(4, np.int16)
+    assert len({key_of(x) for x in (bits, bits.view(np.float16), bits.reshape(2, 2))}) == 3
+    assert key_of(Operand("x", S((2,), "int8"))) != key_of(Operand("y", S((2,), "int8")))
+    assert key_of(INT8) != key_of(INT32)
+    with pytest.raises(
+        TypeError,
+        match=r"^kept: a key must be made of numbers, texts, arrays and records, not list; "
+        r"compute it anew$",
+    ):
+        key_of([1])
+
+
+def test_values_are_left_out_but_for_those_asked_for() -> None:
+    x, ends = (Operand(name, S((2,), "int8"), np.ones(2, np.int8)) for name in ("x", "ends"))
+    bare = unvalued((x, (ends, 3), None), ("ends",))
+    assert bare[0].array is None
+    assert bare[1][0] is ends
+    assert unvalued(bare, ("ends",)) is bare
