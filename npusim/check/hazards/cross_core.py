@@ -183,8 +183,9 @@ class CrossCoreOrder:
         return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
 
     def _step(self, core: _Core, use: _Use, sources: dict[CrossMode, list[_Core]]) -> bool:
-        if any(count > len(learnt) for count, learnt in zip(use.waits, core.learnt, strict=True)):
-            return False
+        for pipe, count in use.needs:
+            if count > len(core.learnt[pipe]):
+                return False
         place = PIPES.index(use.op.pipe)
         if isinstance(use.op, CrossCoreSetFlag):
             self._heard[core.setters[place]].append(self._known(core, use.waits))
@@ -248,6 +249,8 @@ class _Use:
     index: int
     waits: Counts
     """How many waits of each pipe of its core come before it."""
+    needs: tuple[tuple[int, int], ...]
+    """Those that are not 0, each with the place of its pipe among PIPES."""
     number: int
     """Among the sets, or the waits, of its pipe."""
 
@@ -268,10 +271,11 @@ class _Uses:
             of_pipe[use.op.pipe] |= 1 << use.number
         waits = tuple(masks[CrossCoreWaitFlag].values())
         sets = tuple(masks[CrossCoreSetFlag].values())
-        self.flags = [
-            _Use(use.op, use.index, _counts(use.waits, waits), number)
-            for use, number in zip(found.flags, numbers, strict=True)
-        ]
+        self.flags = []
+        for use, number in zip(found.flags, numbers, strict=True):
+            counts = _counts(use.waits, waits)
+            needs = tuple([(place, count) for place, count in enumerate(counts) if count])
+            self.flags.append(_Use(use.op, use.index, counts, needs, number))
         self.epochs: list[tuple[Epoch, Counts, Counts]] = [
             (epoch, _counts(epoch.waits, waits), _counts(~epoch.sets, sets))
             for epoch in found.epochs
@@ -345,13 +349,9 @@ class _Core:
 
 def _joined(a: Clock, b: Clock) -> Clock:
     """The later of each; one of the two where it is the later throughout."""
-    if a is b:
-        return a
-    joined = np.maximum(a, b)
-    for known in (b, a):
-        if np.array_equal(joined, known):
-            return known
-    return joined
+    if a is b or bool((b >= a).all()):
+        return b
+    return a if bool((a >= b).all()) else np.maximum(a, b)
 
 
 def _too_many(source: _Core, index: int, core: _Core) -> str:

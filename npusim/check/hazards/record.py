@@ -369,6 +369,9 @@ class _State:
         found = self._find(effect)
         pasts = []
         for numbers, waits, accesses in effect.unions:
+            if len(numbers) == 1 and not waits and not accesses:
+                pasts.append(found[numbers[0]])
+                continue
             waits, accesses = waits << self._waits, accesses << len(self._touched)
             for number in numbers:
                 past = found[number]
