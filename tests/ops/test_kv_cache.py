@@ -99,6 +99,7 @@ def plain(cache: Any) -> Any:
     return cache.numpy() if isinstance(cache, Tensor) else cache
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("tokens", "width", "mode", "template"),
     [

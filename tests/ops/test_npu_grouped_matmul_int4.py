@@ -139,6 +139,7 @@ def test_int4_of_few_columns_becomes_int8(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("groups", [0, 1])
 def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:

@@ -78,6 +78,7 @@ def test_other_axes_add_row_after_row() -> None:
     assert np.asarray(found).tolist() == [2.0**24] * 3
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", [FULL, HALF, BF16])
 @pytest.mark.parametrize("name", ["amax", "argmax"])

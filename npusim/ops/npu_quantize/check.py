@@ -9,10 +9,16 @@ from typing import Any, Literal
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, Tensor, TensorSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed, same_shape_remedy
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Row, alike
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import (
+    A2_A3,
+    ATLAS_INFERENCE,
+    Row,
+    alike,
+    listed,
+    present,
+    same_shape_remedy,
+)
 
 __all__ = ["SUPPORT", "Problem", "check"]
 
@@ -21,7 +27,7 @@ Scaling = Literal["tensor", "column", "row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call, as a matrix of rows that is scaled as a whole, by column, or by row."""
 
     input: Operand
@@ -59,7 +65,7 @@ SUPPORT = (
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     given, dtype = contract.value("input"), contract.value("dtype")
     contract.require(
@@ -82,7 +88,7 @@ def check(contract: Contract) -> Problem:
     return _check_multiply(contract, x, target, axis)
 
 
-def _check_multiply(contract: Contract, x: Operand, target: DType, axis: int) -> Problem:
+def _check_multiply(contract: ops.Contract, x: Operand, target: DType, axis: int) -> Problem:
     is_310p = contract.spec.series in ATLAS_INFERENCE
     s = contract.operand("scales")
     rank = len(x.shape)
@@ -113,7 +119,7 @@ def _check_multiply(contract: Contract, x: Operand, target: DType, axis: int) ->
     return _problem(x, s, z, target, False, position, output)
 
 
-def _check_scale_shape(contract: Contract, x: Operand, s: Operand, position: int) -> None:
+def _check_scale_shape(contract: ops.Contract, x: Operand, s: Operand, position: int) -> None:
     rank, size = len(x.shape), x.shape[position]
     full = tuple(size if index == position else 1 for index in range(rank))
     # Each once: they coincide for an input of one dimension, or of size one along *position*.
@@ -126,7 +132,7 @@ def _check_scale_shape(contract: Contract, x: Operand, s: Operand, position: int
     )
 
 
-def _zero_points(contract: Contract, s: Operand) -> Operand | None:
+def _zero_points(contract: ops.Contract, s: Operand) -> Operand | None:
     z = contract.optional("zero_points")
     if z is not None:
         contract.require(
@@ -137,7 +143,7 @@ def _zero_points(contract: Contract, s: Operand) -> Operand | None:
     return z
 
 
-def _check_divide(contract: Contract, x: Operand, target: DType, axis: int) -> Problem:
+def _check_divide(contract: ops.Contract, x: Operand, target: DType, axis: int) -> Problem:
     s = contract.operand("scales")
     contract.require(
         len(s.shape) == 1,
