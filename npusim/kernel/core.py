@@ -64,6 +64,17 @@ class TileQueue:
         """The consumer has read the tile, which may be filled again."""
         self.queue.free(self.slot(tile))
 
+    @property
+    def only(self) -> Local:
+        """The tile of a queue of depth 1, whoever uses it."""
+        (slot,) = self.queue.slots
+        return self._tile(slot)
+
+    @property
+    def in_use(self) -> list[Local]:
+        """Tiles that the producer fills, or the consumer reads."""
+        return [self._tile(slot) for slot in self.queue.in_use]
+
     def slot(self, tile: Local) -> Slot:
         """The buffer that *tile* begins in; raises ProgramError where it is not of this queue."""
         found = self._slots.get(tile.offset_bytes)
@@ -89,6 +100,8 @@ class Core(Builder):
         super().__init__(name, spec.cores[kind], spec.sync, alone=alone)
         self.spec = spec
         self.kind = kind
+        self.kinds: str | tuple[str, ...] = kind
+        """The kind of each core that a launch starts, by number, or of all of them."""
 
     @property
     def is_310p(self) -> bool:
@@ -116,7 +129,7 @@ class Core(Builder):
     ) -> tuple[Block, ...]:
         """A block for each core that has a tile in *steps*: :func:`npusim.kernel.launch.launch`."""
         return launch(
-            self, self.kind, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
+            self, self.kinds, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
         )
 
     # ---- scalar unit ----

@@ -83,6 +83,7 @@ A2_SUMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("rows", "columns", "dtype", "template"), A2_SUMS)
 def test_npu_add_rms_norm(rows: int, columns: int, dtype: Any, template: str) -> None:
     rng = np.random.default_rng(columns)
