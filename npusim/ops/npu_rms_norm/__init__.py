@@ -139,7 +139,9 @@ def _templates(
         merged = f"a multiple of {ROWS_310P} rows of {COLUMNS_310P} fp16"
         room, unit = room - SPREAD_BYTES_310P, FLOATS_PER_BLOCK
     merged_rows = align_down(room // row_bytes, unit)
-    mixed = f"rows of at most {single} elements fit" if is_mixed else "gamma in fp32, x of 16 bits"
+    mixed = (
+        f"rows of at most {single} elements fit" if is_mixed else "gamma in float32, x of 16 bits"
+    )
     too_long = f"rows of more than {single} elements do not fit"
     fit = f"rows of at most {whole} elements fit"
     return (
@@ -153,8 +155,8 @@ def _templates(
 def _piece_columns(columns: int, most: int) -> int:
     """Columns that split_d takes at a time; the last piece of a row is what is left."""
     piece = align_up(ceil_div(columns, ceil_div(columns, most)), 16)
-    # What is left must be a block at least.
-    while 0 < columns % piece < 16:
+    # What is left must be a block at least, where it is not the whole row.
+    while 0 < columns % piece < 16 < piece:
         piece -= 16
     return piece
 
