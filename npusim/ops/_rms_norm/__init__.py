@@ -57,6 +57,7 @@ __all__ = [
     "RootsOfRows",
     "Rounding",
     "Template",
+    "Templates",
     "block_of",
     "check_gamma",
     "check_pair",
@@ -304,11 +305,13 @@ def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str 
 
 Kernel = tuple[Callable[[], None] | None, Callable[..., None]]
 """What comes before the first row of a core, and the steps of some rows."""
+Templates = Mapping[str, Callable[[NormCore, Any, Plan], Kernel]]
+"""Name -> what writes the kernel of a problem and its plan."""
 
 
 def launch_rows(
     op: str,
-    templates: Mapping[str, Callable[[NormCore, Any, Plan], Kernel]],
+    templates: Templates,
     spec: DeviceSpec,
     p: Problem,
     plan: Plan,

@@ -72,6 +72,14 @@ class NormCore(VectorCore):
         super().__init__(op, spec)
         self.mean, self.epsilon = mean, epsilon
 
+    def blocks(self, count: int = 1) -> Local:
+        """A tile of *count* blocks of fp32."""
+        return self.tile(FLOAT32, count * FLOATS_PER_BLOCK)
+
+    def lanes(self, rows: int = 1) -> Local:
+        """A tile for 64 running sums of each of *rows*."""
+        return self.tile(FLOAT32, rows * FLOATS_PER_REPEAT)
+
     def to_float32(self, dst: Local, src: Local) -> None:
         """*src* of any float in fp32; fp32 is copied by an addition of 0."""
         if src.dtype is FLOAT32:
@@ -204,7 +212,7 @@ class NormCore(VectorCore):
         values: Local,
         gamma: Local,
         work: Local,
-        free: Callable[[], None] = lambda: None,
+        free: Callable[[], None] | None = None,
     ) -> Local:
         """*values* times register `root`, rounded, and times *gamma*, in a tile of *y_out*.
 
@@ -219,15 +227,16 @@ class NormCore(VectorCore):
             self.mul(y, values, "root")
         else:
             self.cast(y, values)
-        if y.dtype in (FLOAT16, FLOAT32):
+        is_wide = y.dtype not in (FLOAT16, FLOAT32)
+        if is_wide:
+            self.cast(values, y)
+            self.cast(work, gamma)
+            self.mul(values, values, work)
+            self.cast(y, values)
+        if free is not None:
             free()
+        if not is_wide:
             self.mul(y, y, gamma)
-            return y
-        self.cast(values, y)
-        self.cast(work, gamma)
-        self.mul(values, values, work)
-        self.cast(y, values)
-        free()
         return y
 
     # ---- two tensors added ----

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from npusim.kernel import (
     BFLOAT16,
@@ -34,9 +34,9 @@ def single_n(core: norm.NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
     wide_out = core.vecout(FLOAT32, padded) if is_wide else None
     squares = None if is_wide else core.tile(FLOAT32, padded)
     values = None if is_wide else core.tile(FLOAT32, padded)
-    lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
+    lanes = core.lanes()
     root_out = core.vecout(FLOAT32, FLOATS_PER_BLOCK)
-    ones = core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    ones = core.blocks()
 
     def row(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
@@ -80,10 +80,7 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
     x_in, y_out = core.vecin(dtype, padded), core.vecout(dtype, padded)
     gamma, squares = core.tile(dtype, padded), core.tile(FLOAT32, padded)
     values = None if dtype is FLOAT32 else core.tile(FLOAT32, padded)
-    lanes, total, ones = (
-        core.tile(FLOAT32, count)
-        for count in (FLOATS_PER_REPEAT, FLOATS_PER_BLOCK, FLOATS_PER_BLOCK)
-    )
+    lanes, total, ones = core.lanes(), core.blocks(), core.blocks()
     # 310P does not store them.
     roots = norm.RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
     core.claim_tails()
@@ -100,10 +97,7 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
             summed, work, loaded = residual(x1[row], x2[row], x[row])
             core.root_of_row(total[:1], summed, work, ones, lanes)
             core.read_root(total[:1])
-
-            def free(loaded: Local = loaded) -> None:
-                x_in.free(loaded)
-
+            free = partial(x_in.free, loaded)
             out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
             core.store(y_out, out, output[row])
             core.set_value(kept[index : index + 1], "root")
@@ -153,7 +147,7 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     several, dtype = Several(core, p, plan), p.x.element
     roots_out = core.vecout(FLOAT32, plan.row_step)
     # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.tile(FLOAT32, plan.row_step * FLOATS_PER_REPEAT)
+    lanes = core.lanes(plan.row_step)
     wide_gamma = core.tile(FLOAT32, several.pitch) if dtype is BFLOAT16 else None
 
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
@@ -198,7 +192,7 @@ def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
     """
     several = Several(core, p, plan)
-    lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
+    lanes = core.lanes()
     # A block for each row, of which the first element counts.
     totals_room = core.claim("ub", FLOAT32.nbytes(plan.row_step * FLOATS_PER_BLOCK))
     totals = totals_room.of(FLOAT32, plan.row_step * FLOATS_PER_BLOCK)
@@ -252,23 +246,16 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
-    dtype, rows, padded = (
-        p.x.element,
-        plan.row_step,
-        norm.whole_blocks(plan.column_step, p.x.element),
-    )
+    dtype, padded = p.x.element, norm.whole_blocks(plan.column_step, p.x.element)
     x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
     gamma_in = core.vecin(dtype, padded)
     # Of fp32 the sum is where x1 was, and the squares are where x2 was.
     is_wide = dtype is FLOAT32
     values, squares = (None if is_wide else core.tile(FLOAT32, padded) for _ in range(2))
-    lanes, blocks = (
-        core.tile(FLOAT32, FLOATS_PER_REPEAT),
-        core.tile(FLOAT32, rows * FLOATS_PER_BLOCK),
-    )
-    sums = core.tile(FLOAT32, rows)
+    lanes, blocks = core.lanes(), core.blocks(plan.row_step)
+    sums = core.tile(FLOAT32, plan.row_step)
     # 310P does not store them.
-    roots_out = norm.RootsOfRows(core, rows, "vector", is_stored=not core.is_310p)
+    roots_out = norm.RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
     core.claim_tails()
     residual = norm.Residual(core, x_in, y_out, values, squares, None, EXACT, frees=not is_wide)
     parts = plan.parts(p.columns)
@@ -288,11 +275,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
                 here = slice(row, row + 1), part
                 core.read_root(roots[row : row + 1])
                 summed, loaded = sum_of(x1[here], x2[here], x[here])
-
-                def free(loaded: Local = loaded) -> None:
-                    if is_wide:
-                        x_in.free(loaded)
-
+                free = partial(x_in.free, loaded) if is_wide else None
                 work = squares[: summed.count] if squares else summed
                 out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
                 core.store(y_out, out, output[here])
@@ -314,7 +297,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, norm.Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "single_n": single_n,
     "merge_n": merge_n,
     "multi_n": multi_n,

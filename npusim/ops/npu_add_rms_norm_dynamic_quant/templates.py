@@ -7,7 +7,6 @@ ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant/op_kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from npusim.data.integers import align_up
@@ -85,7 +84,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
     most, scale_count = plan.row_step * pitch, align_up(plan.row_step, FLOATS_PER_BLOCK)
     outputs = [each for each in p.both if each.is_taken or not p.is_masked]
-    absmax, total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
+    absmax, total = core.blocks()[:1], core.blocks()[:1]
     # x1 and x2, then z in fp32.
     x_in, x_out = core.vecin(FLOAT32, most), core.vecout(dtype, most)
     all_values, all_work = core.tile(FLOAT32, most), core.tile(FLOAT32, most)
@@ -174,7 +173,7 @@ def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     there last serves as room until the row is done. The second output comes first.
     """
     dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
-    absmax, total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
+    absmax, total = core.blocks()[:1], core.blocks()[:1]
     x_in, out = core.vecin(FLOAT32, pitch), core.vecout(dtype, pitch)
     values, work = (core.tile(FLOAT32, pitch)[:columns] for _ in range(2))
     smooth1 = p.both[0].smooth
@@ -258,7 +257,7 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     own in the workspace, `(outputs, columns)`, the last view.
     """
     dtype, pitch = p.x.element, padded(plan.column_step, p.target)
-    absmax, total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
+    absmax, total = core.blocks()[:1], core.blocks()[:1]
     x_in, vector_in = core.vecin(FLOAT32, pitch), core.vecin(dtype, pitch)
     # A slice on its way to the workspace, and one of x or y.
     wide_out, out = core.vecout(FLOAT32, pitch), core.vecout(dtype, pitch)
@@ -341,7 +340,7 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "normal": normal,
     "single_row": single_row,
     "slice_d": slice_d,

@@ -6,7 +6,6 @@ the arithmetic is known here (norm/add_rms_norm_quant_v2), the schedule is assum
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,8 +14,6 @@ from npusim.data.tensor import Operand
 from npusim.kernel import (
     FLOAT16,
     FLOAT32,
-    FLOATS_PER_BLOCK,
-    FLOATS_PER_REPEAT,
     INT8,
     GmView,
     Local,
@@ -93,8 +90,8 @@ class Quantiser:
     def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
         self.core, self.p = core, p
         self.padded = norm.whole_blocks(plan.column_step, p.x.element)
-        self.lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
-        self.scale, self.point = (core.tile(FLOAT32, 2 * FLOATS_PER_BLOCK) for _ in range(2))
+        self.lanes = core.lanes()
+        self.scale, self.point = core.blocks(2), core.blocks(2)
         """The only ones, where they are no vectors."""
         self.in_half = p.x.element is FLOAT16 and not p.per_tensor
         """Whether fp16 is added and multiplied by gamma as such."""
@@ -182,7 +179,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     steps, dtype, second = Quantiser(core, p, plan), p.x.element, p.optional.scales2
     padded = steps.padded
     values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
-    total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK), core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    total, ones = core.blocks(), core.blocks()
     x_in = core.vecin(dtype, padded)
     x2_tile = norm.upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
     y_out = core.vecout(dtype, padded)
@@ -221,7 +218,7 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     steps, dtype, optional = Quantiser(core, p, plan), p.x.element, p.optional
     padded, count = steps.padded, p.columns
     values, squares = core.tile(FLOAT32, padded)[:count], core.tile(FLOAT32, padded)
-    total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1], core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    total, ones = core.blocks()[:1], core.blocks()
     room = core.claim("ub", dtype.nbytes(padded))
     with core.on_top_of(room):
         x1_in = core.vecin(dtype, padded)
@@ -298,7 +295,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     vectors = dict.fromkeys(ops.present(p.gamma, p.optional.beta), dtype)
     vectors |= dict.fromkeys(ops.present(*chain(*zip(*p.quantisers, strict=True))), FLOAT32)
     vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for kind in vectors.values()))
-    blocks = core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
+    blocks = core.blocks(rows)
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
     residual = norm.Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
@@ -342,7 +339,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     return steps.begin, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "single_n": single_n,
     "normal": normal,
     "split_d": split_d,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, Local
@@ -40,7 +39,7 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     x_in, y_out = core.vecin(dtype, rows * pitch), core.vecout(dtype, rows * pitch)
     roots_out = core.vecout(FLOAT32, rows)
     # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.tile(FLOAT32, rows * FLOATS_PER_REPEAT)
+    lanes = core.lanes(rows)
     work = core.tile(FLOAT32, rows * pitch)
     wide = None if dtype is FLOAT32 else core.tile(FLOAT32, rows * pitch)
     gamma = core.tile(FLOAT32, pitch if is_small else rows * pitch)
@@ -176,7 +175,7 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
     """
     row = OneRow(core, p, plan)
     gamma = core.tile(p.gamma.element, row.columns)
-    total = core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1]
+    total = core.blocks()[:1]
     roots = norm.RootsOfRows(core, plan.row_step)
 
     def begin() -> None:
@@ -208,7 +207,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     gamma_in = core.vecin(p.gamma.element, row.columns)
     parts = plan.parts(p.columns)
     # A block for the sum of each piece.
-    partials = core.tile(FLOAT32, len(parts) * FLOATS_PER_BLOCK)
+    partials = core.blocks(len(parts))
     sums, ones = core.tile(FLOAT32, plan.row_step), core.tile(FLOAT32, plan.row_step)
     roots_out = norm.RootsOfRows(core, plan.row_step, "vector")
 
@@ -261,7 +260,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, norm.Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "merge_n": merge_n,
     "normal": normal,
     "single_row": normal,
