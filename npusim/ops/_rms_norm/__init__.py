@@ -226,9 +226,7 @@ def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
     return (*x.shape[: len(x.shape) - rank], *(1,) * rank)
 
 
-def epsilon_of(
-    contract: ops.Contract, *, least: str = ">= 0", code: Code = Code.TILING_ERROR
-) -> float:
+def epsilon_of(contract: ops.Contract, least: str = ">= 0") -> float:
     """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     epsilon = contract.value("epsilon")
     is_number = isinstance(epsilon, int | float | np.floating | np.integer)
@@ -241,7 +239,9 @@ def epsilon_of(
             found = float("inf")
     holds = {">= 0": found >= 0, "> 0": found > 0, "": True}[least]
     contract.require(
-        holds, f"epsilon must be {least}, not {shown(epsilon)}; pass one such as 1e-6", code
+        holds,
+        f"epsilon must be {least}, not {shown(epsilon)}; pass one such as 1e-6",
+        Code.TILING_ERROR,
     )
     return found
 

@@ -159,10 +159,12 @@ def _templates(
     machine, columns = norm.Machine.of(spec), max(1, prod(gamma.shape))
     normal, single, room = PLAIN_NORMAL, PLAIN_SINGLE, machine.ub_bytes - norm.KEPT_BYTES
     piece = align_up(ceil_div(columns, ceil_div(columns, PLAIN_PIECE)), 16)
-    if not optional.is_plain:
-        row_bytes = optional.row_bytes
+    has_points1, has_beta, has_second, has_points2 = (each is not None for each in optional)
+    if has_beta or has_second:
+        second_bytes = has_second * (4 + 4 * has_points2)
+        row_bytes = 4 + 4 * has_points1 + 2 * has_beta + second_bytes + 2 * has_second
         normal = align_down((room - NORMAL_KEPT_BYTES) // (NORMAL_BYTES + row_bytes), UNIT)
-        single = align_down(room // (SINGLE_BYTES + optional.second_bytes), UNIT)
+        single = align_down(room // (SINGLE_BYTES + second_bytes), UNIT)
         piece = align_down((room - PIECE_KEPT_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
     is_few = prod(x1.shape) // columns <= machine.cores and not machine.is_310p
     few = f"no more rows than the {machine.cores} cores, of at most {single} elements"

@@ -33,21 +33,6 @@ class OptionalVectors(NamedTuple):
     scales2: Any
     zero_points2: Any
 
-    @property
-    def is_plain(self) -> bool:
-        return self.beta is None and self.scales2 is None
-
-    @property
-    def second_bytes(self) -> int:
-        """What the second scales and zero points take of the buffer for a column, in fp32."""
-        return (self.scales2 is not None) * (4 + 4 * (self.zero_points2 is not None))
-
-    @property
-    def row_bytes(self) -> int:
-        """What all vectors but gamma take for a column, with a second output of 16 bits."""
-        first = 4 + 4 * (self.zero_points1 is not None) + 2 * (self.beta is not None)
-        return first + self.second_bytes + 2 * (self.scales2 is not None)
-
     def are_for_one_scale(self, x1: Any, gamma: Any, scales1: Any, *, divides: bool) -> bool:
         """Whether the kernel for a single scale takes the call.
 
