@@ -138,8 +138,9 @@ class Plan(ops.Plan):
 
     rows_of_core: tuple[int, ...]
     row_step: int
+    """Rows of a step; see :class:`Template`."""
     column_step: int
-    """As :class:`Template` has them."""
+    """Columns that are loaded together."""
 
     def parts(self, columns: int) -> list[slice]:
         """The pieces of a row of *columns*."""

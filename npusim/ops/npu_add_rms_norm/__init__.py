@@ -29,7 +29,7 @@ The first that can, in this order; 310P has neither single_n nor merge_n. On A2 
 may name another one, which overrules the choice, but not what a kernel has room for.
 
 * A row with an infinity gives NaN there, zeros elsewhere, and rstd 0; a NaN makes its row NaN. The
-  fp16 sum of large numbers is infinite on A2 and A3 and 65504 on 310P.
+  fp16 sum of large elements is infinite on A2 and A3 and 65504 on 310P.
 * 310P does not write rstd: it is undefined there, and 0 here.
 * An x1 or gamma without elements gives empty outputs, and no kernel runs.
 

@@ -9,7 +9,7 @@
 All is fp32, one rounding an operation; T rounds to nearest, ties to even. The mean is a sum times
 fp32(1 / n), and the order of the sum is that of the vendor's kernel, called template, that takes
 the call: 64 running sums in merge_n, the upper half onto the lower one in the others, piece by
-piece in split_d; all end in a tree of 64 numbers.
+piece in split_d; all end in a tree of 64 sums.
 
 ==========  ================================================================================
 template    what it does

@@ -14,7 +14,7 @@ SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 
 def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
-    """Whether merge_n applies numbers of rows, and gamma, by strides (rms_norm_tiling.cpp).
+    """Whether merge_n applies 1 / root and gamma by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
     """
@@ -27,7 +27,7 @@ def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
 def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
 
-    With few rows a number of each is applied by strides, and so is gamma; else both are copied into
+    With few rows 1 / root of each is applied by strides, and so is gamma; else both are copied into
     planes as large as the rows. The scalar unit waits for nothing within a step, so the next rows
     are on their way while these are scaled; all buffers are single.
 
