@@ -87,6 +87,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     absmax, total = core.blocks()[:1], core.blocks()[:1]
     # x1 and x2, then z in fp32.
     x_in, x_out = core.vecin(FLOAT32, most), core.vecout(dtype, most)
+    first, second = x_in.only.as_dtype(dtype)[:most], norm.upper_half(x_in.only, dtype)
     all_values, all_work = core.tile(FLOAT32, most), core.tile(FLOAT32, most)
     smooth = (output.smooth for output in outputs)
     vectors = {each: core.tile(dtype, pitch) for each in ops.present(p.gamma, p.beta, *smooth)}
@@ -110,13 +111,12 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def group(x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         count = x.rows * pitch
-        values, work, loaded = all_values[:count], all_work[:count], x_in.alloc()
-        first, second = loaded.as_dtype(dtype)[:count], norm.upper_half(loaded, dtype)[:count]
+        values, work, z = all_values[:count], all_work[:count], x_in.alloc()[:count]
         core.fill(second, x2, pitch)
         core.fill(first, x1, pitch)
-        x_in.enque(loaded)
-        z = x_in.deque()[:count]
-        core.add_in_float32(values, (first, second), work)
+        x_in.enque(z)
+        x_in.deque()
+        core.add_in_float32(values, (first[:count], second[:count]), work)
         rounded = x_out.alloc()[:count]
         core.cast(rounded, values)
         core.store(x_out, rounded, x, pitch)
@@ -176,6 +176,7 @@ def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     absmax, total = core.blocks()[:1], core.blocks()[:1]
     x_in, out = core.vecin(FLOAT32, pitch), core.vecout(dtype, pitch)
     values, work = (core.tile(FLOAT32, pitch)[:columns] for _ in range(2))
+    first, second = x_in.only.as_dtype(dtype)[:pitch], norm.upper_half(x_in.only, dtype)
     smooth1 = p.both[0].smooth
     kept_smooth = core.tile(dtype, pitch) if smooth1 else None
     outputs = list(enumerate(p.taken))[::-1]
@@ -205,9 +206,9 @@ def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def scaled(x1: GmView, x2: GmView, x: GmView) -> Local:
         """The sum of a row times 1 / root and gamma, plus beta, to `values`; a tile to work in."""
-        first, second = core.load_pair(x_in, x1, x2)
-        core.add_in_float32(values, (first, second), work)
-        x_in.free(first)
+        core.load_pair(x_in, second, x1, x2)
+        core.add_in_float32(values, (first[:columns], second[:columns]), work)
+        x_in.free(x_in.only)
         rounded = out.alloc()[:columns]
         core.cast(rounded, values)
         core.store(out, rounded, x)
@@ -265,6 +266,7 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     scales_out = [core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3") for _ in p.taken]
     core.claim_tails()
     slices = plan.parts(p.columns)
+    first, second = x_in.only.as_dtype(dtype)[:pitch], norm.upper_half(x_in.only, dtype)
 
     def group(x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         kept = views[-1]
@@ -285,11 +287,11 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def add_up(x1: GmView, x2: GmView, x: GmView, exact: GmView) -> None:
         """A slice of x1 and x2 added; the sum of its squares to register `sum`."""
-        first, second = core.load_pair(x_in, x1, x2)
+        core.load_pair(x_in, second, x1, x2)
         values, rounded = wide_out.alloc()[: x.columns], out.alloc()[: x.columns]
         work = all_work[: x.columns]
-        core.add_in_float32(values, (first, second), work)
-        x_in.free(first)
+        core.add_in_float32(values, (first[: x.columns], second[: x.columns]), work)
+        x_in.free(x_in.only)
         core.cast(rounded, values)
         core.store(out, rounded, x)
         core.mul(work, values, values)

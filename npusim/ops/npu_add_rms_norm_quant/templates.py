@@ -173,14 +173,14 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     tiles |= {each: core.tile(FLOAT32, padded) for each in ops.present(*chain(*p.quantisers))}
     core.claim_tails()
     rounding = steps.rounding
-    residual = norm.Residual(core, x_in, y_out, values, squares, x2_tile, rounding, frees=False)
+    residual = norm.Residual(core, x_in, x2_tile, y_out, values, squares, rounding, frees=False)
 
     def begin() -> None:
         steps.fetch(tiles)
         steps.begin()
 
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
-        values, work, loaded = residual(x1, x2, x)
+        values, work = residual(x1, x2, x)
         core.root_of_row(total[:1], values, work, ones, steps.lanes)
         core.read_root(total[:1])
         steps.times_gamma(values, tiles[p.gamma], work)
@@ -188,7 +188,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         for queue, view in zip(y2_out, y2, strict=True):
             core.store(queue, steps.quantise(queue.alloc(), work, values, tiles, 1), view)
         # The next row may come; with second scales where the squares are nothing is loaded.
-        x_in.free(loaded)
+        x_in.free(x_in.only)
         core.store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output)
 
     return begin, row
@@ -283,7 +283,8 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     blocks = core.blocks(rows)
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
-    residual = norm.Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
+    second, rounding = x_in.only[padded:], steps.rounding
+    residual = norm.Residual(core, x_in, second, y_out, values, squares, rounding, frees=True)
     parts = plan.parts(p.columns)
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
@@ -295,7 +296,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             for row in range(x.rows):
                 here = slice(row, row + 1), part
                 core.read_root(roots[row : row + 1])
-                values, work, _ = residual(x1[here], x2[here], x[here])
+                values, work = residual(x1[here], x2[here], x[here])
                 steps.times_gamma(values, tiles[p.gamma], work)
                 steps.plus_beta(values, tiles, work)
                 for queue, view in zip(y2_out, y2, strict=True):
