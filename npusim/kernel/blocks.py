@@ -8,8 +8,10 @@ from typing import Literal
 from npusim.data.dtypes import DType
 from npusim.data.tensor import Operand
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, GmTile
-from npusim.kernel.matmul import Product
+from npusim.kernel.cube import CubeWriter
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile
+from npusim.kernel.product import Product
 from npusim.kernel.tiles import CubeTiles, Piece
 from npusim.kernel.views import GmView, repeat
 
@@ -56,7 +58,7 @@ def base_tile(t: CubeTiles) -> BaseTile:
 
 def write_pieces(
     builder: Builder,
-    writer: CubeWriter,
+    writer: CubeWriter | Matmul,
     p: Product,
     pieces: tuple[Piece, ...],
     stage: Callable[..., None],
@@ -80,5 +82,8 @@ def write_pieces(
         repeat(builder, stage, x1, x2, *arguments(index, piece))
 
 
-def _fetch(writer: CubeWriter, tile: GmTile) -> None:
-    writer.fetch(tile.extent, tile.k)
+def _fetch(writer: CubeWriter | Matmul, tile: GmTile) -> None:
+    if isinstance(writer, Matmul):
+        writer.fetch(tile)
+    else:
+        writer.fetch(tile.extent, tile.k)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.kernel.launch import share
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 
 __all__ = ["CubeTiles", "Order", "Piece", "work"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from npusim.data.dtypes import DType
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops._contract import Contract
 
 __all__ = ["as_fractals", "logical_shape", "product_of", "require_nd", "unpacked_remedy"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from npusim import TensorSpec, devices
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.kernel.tiles import CubeTiles, Piece, work
 from npusim.ops import matmul, npu_quant_matmul
 

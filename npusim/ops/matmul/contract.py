@@ -9,7 +9,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import product_of

@@ -12,7 +12,7 @@ from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa.matrix import QuantMode
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops import npu_trans_quant_param
 from npusim.ops._contract import Contract
 from npusim.ops._matrix import as_fractals, product_of, require_nd

@@ -8,7 +8,7 @@ from typing import Literal
 from npusim.data.dtypes import INT32
 from npusim.data.tensor import Operand
 from npusim.isa.matrix import QuantMode
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops import _protocol
 from npusim.ops.npu_quant_matmul.choice import Form, Template
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import INT4, INT64, UINT64
 from npusim.data.tensor import Operand
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops._contract import Contract, listed
 from npusim.ops._matrix import INT4_PER_INT32, unpacked_remedy
 

@@ -14,7 +14,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.kernel.tiles import CubeTiles, Piece, work
 from npusim.ops import _protocol
 from npusim.ops.matmul.contract import check as check_matmul

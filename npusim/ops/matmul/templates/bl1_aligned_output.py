@@ -96,14 +96,14 @@ class _CubeKernel:
             bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
             return _slot(p, self._plan, group, index, piece.rows), bias, index >= SLOTS
 
-        write_pieces(kernel.builder, kernel.writer, p.product, share, self._block, arguments)
-        return kernel.builder.build()
+        write_pieces(kernel.core, kernel.cube, p.product, share, self._block, arguments)
+        return kernel.core.build()
 
     def _block(
         self, x1: GmTile, x2: GmTile, slot: GmView, bias: GmView | None, waits: bool
     ) -> None:
         """A block to *slot*, once it was read if it *waits*."""
-        builder = self._kernel.builder
+        builder = self._kernel.core
         if waits:
             builder.cross_core_wait_flag("group", "fixpipe", READ)
         self._kernel.block(x1, x2, slot, bias)

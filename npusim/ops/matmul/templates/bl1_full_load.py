@@ -73,8 +73,8 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
 
     blocks = []
     for core, share in enumerate(_shares(p, plan.cube)):
-        write_pieces(kernel.builder, kernel.writer, p.product, share, kernel.block, arguments)
-        blocks.append(Block(core, "aic", kernel.builder.build(), bindings))
+        write_pieces(kernel.core, kernel.cube, p.product, share, kernel.block, arguments)
+        blocks.append(Block(core, "aic", kernel.core.build(), bindings))
     return tuple(blocks)
 
 

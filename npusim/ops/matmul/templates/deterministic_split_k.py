@@ -24,8 +24,8 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.launch import mixed_launch, share
-from npusim.kernel.matmul import Product
 from npusim.kernel.plane import REPEAT
+from npusim.kernel.product import Product
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import Piece

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 
 __all__ = ["l2_tile"]
 

@@ -146,14 +146,14 @@ class _CubeKernel:
 
     def program(self, share: tuple[Piece, ...]) -> Program:
         kernel, p = self._kernel, self._p
-        builder = kernel.builder
+        builder = kernel.core
         repeat(builder, builder.cross_core_wait_flag, "group", "mte2", TURNED)
 
         def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:
             bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
             return output_of(p.product, piece, p.output.element), bias
 
-        write_pieces(builder, kernel.writer, p.product, share, kernel.block, arguments)
+        write_pieces(builder, kernel.cube, p.product, share, kernel.block, arguments)
         return builder.build()
 
 

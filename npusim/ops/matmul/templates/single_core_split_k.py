@@ -19,7 +19,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import mixed_launch
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import Piece

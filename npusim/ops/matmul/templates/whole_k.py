@@ -13,7 +13,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, Local, QuantMode
+from npusim.kernel.ai_core import AiCore, NdFeed, NdOut, RowTable
 from npusim.kernel.blocks import (
     base_tile,
     columns_of,
@@ -22,9 +22,9 @@ from npusim.kernel.blocks import (
     output_of,
     write_pieces,
 )
-from npusim.kernel.builder import Builder
-from npusim.kernel.coupled import NdFeed, NdOut, RowTable
-from npusim.kernel.cube import CubeWriter, Feed, GmFeed, GmTile, Tables
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.matmul import Matmul
+from npusim.kernel.matrices import GmTile
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.tiles import CubeTiles, Piece, work
 from npusim.kernel.views import GmView
@@ -72,8 +72,8 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
 
     blocks = []
     for core, pieces in enumerate(work(plan.cube, p.product)):
-        write_pieces(kernel.builder, kernel.writer, p.product, pieces, kernel.block, arguments)
-        blocks.append(Block(core, kind, kernel.builder.build(), bindings))
+        write_pieces(kernel.core, kernel.cube, p.product, pieces, kernel.block, arguments)
+        blocks.append(Block(core, kind, kernel.core.build(), bindings))
     return tuple(blocks)
 
 
@@ -81,27 +81,20 @@ class CubeMatmul:
     """The kernel of a cube core: the fixpipe stores."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> None:
-        tile = base_tile(plan.cube)
-        self.builder = Builder("matmul", spec.cores["aic"], spec.sync, alone=True)
-        a = GmFeed(self.builder, gm_matrix_a(p.product))
-        b = GmFeed(self.builder, gm_matrix_b(p.product))
+        self.core = CubeCore("matmul", spec, alone=True)
+        bias = None if p.bias is None else p.bias.element
+        a, b = gm_matrix_a(p.product), gm_matrix_b(p.product)
         # ops-nn@e5c3fa9, mat_mul_base_kernel.h: the configuration of the Matmul API has the unit
         # flag, and no k stagger. The closed kernel of v2 is assumed to have it, too.
-        self.writer = CubeWriter(self.builder, tile, a, b, p.product.k, unit_flag=True)
-        self.tables = Tables(self.builder, tile.n, None if p.bias is None else p.bias.element)
+        self.cube = Matmul(
+            self.core, base_tile(plan.cube), a, b, p.product.k, bias=bias, unit_flag=True
+        )
 
     def block(self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None) -> None:
         """`output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
-        start = None if bias is None else self.tables.take_bias(bias)
         # (rows, k) @ (k, columns), fp32 sums that start from the bias or from zero
-        slot = self.writer.product(x1.extent, x2.extent, x1.k, bias=start)
-        self.tables.drop_bias()
-        # L0C holds (columns / 16, rows_padded, 16) in fp32.
-        rows_padded = align_up(output.rows, FRACTAL_ROWS)
-        sums = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
-        size = output.rows, output.columns, rows_padded
-        mode: QuantMode = "none" if output.dtype is FLOAT32 else "cast"
-        self.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, mode))
+        sums = self.cube.multiply(x1.extent, x2.extent, x1.k, bias=bias)
+        self.cube.fixpipe(output, sums)
 
 
 class CoupledMatmul:
@@ -109,27 +102,25 @@ class CoupledMatmul:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> None:
         tile = base_tile(plan.cube)
-        self.builder = Builder("matmul", spec.cores["ai_core"], spec.sync)
+        self.core = AiCore("matmul", spec)
         a, b = gm_matrix_a(p.product), gm_matrix_b(p.product)
-        left: Feed = NdFeed(self.builder, spec, a)
+        left = NdFeed(self.core, a)
         is_nd = b.layout == "ND"
         # FRACTAL_NZ is the layout of L1 already: mte2 copies it there directly.
-        right: Feed = NdFeed(self.builder, spec, b) if is_nd else GmFeed(self.builder, b)
-        self.writer = CubeWriter(self.builder, tile, left, right, p.product.k, "vector")
-        self.out = NdOut(self.builder, spec, tile.m, tile.n, p.output.element)
+        right = NdFeed(self.core, b) if is_nd else b
+        self.cube = Matmul(self.core, tile, left, right, p.product.k, "vector")
+        self.out = NdOut(self.core, tile.m, tile.n, p.output.element)
         self.row: RowTable | None = None
         if p.bias is not None:
-            self.row = RowTable(self.builder, spec, tile.n, p.bias.element, FLOAT32)
+            self.row = RowTable(self.core, tile.n, p.bias.element, FLOAT32)
 
     def block(self, x1: GmTile, x2: GmTile, output: GmView, bias: GmView | None) -> None:
         """`output (rows, columns) = x1 (rows, k) @ x2 (k, columns) + bias (columns,)`."""
-        rows_padded = align_up(output.rows, FRACTAL_ROWS)
         preload = None
         if bias is not None and self.row is not None:
             # There is no bias table: the sums start from rows of bias in L0C.
-            preload = partial(self.row.spread, bias, rows=rows_padded)
-        slot = self.writer.product(x1.extent, x2.extent, x1.k, preload=preload)
+            preload = partial(self.row.spread, bias, rows=align_up(output.rows, FRACTAL_ROWS))
+        sums = self.cube.multiply(x1.extent, x2.extent, x1.k, preload=preload)
         # L0C (columns / 16, rows_padded, 16) fp32 -> (rows, columns) fp16
-        sums: Local = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
-        self.out.drain(sums, output, "cast")
-        self.writer.release(slot)
+        self.out.store(output, sums)
+        self.cube.free(sums)

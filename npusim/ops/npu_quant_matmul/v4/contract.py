@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, INT64, UINT64, DType
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops._contract import Contract, listed
 from npusim.ops._matrix import product_of
 from npusim.ops._nibbles.split import LONGEST
