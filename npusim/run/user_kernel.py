@@ -28,7 +28,6 @@ from typing import Any, cast
 
 import numpy as np
 
-import npusim
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
 from npusim.data.dtypes import DTYPES, Array, dtype_of
@@ -45,7 +44,7 @@ __all__ = ["KernelError", "KernelFunction", "load", "operator"]
 
 KernelFunction = Callable[..., Kernel]
 """A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
-PACKAGE = Path(npusim.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class KernelError(ValueError):
