@@ -292,6 +292,10 @@ class ScaleTable:
         self._loaded.free(loaded)
         return columns
 
+    def loaded(self, count: int) -> Local:
+        """The first *count* columns, which have been loaded before."""
+        return self._table[:count]
+
 
 def _load_vector(core: CubeCore, queue: TileQueue, vector: GmView) -> Local:
     """Load *vector* `(n,)` into a tile of *queue* in L1, for the consumer."""

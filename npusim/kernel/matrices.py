@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Local
+from npusim.kernel.steps import GmColumn, Integers
 from npusim.kernel.views import GmView, Shiftable
 
-__all__ = ["GmMatrix", "GmTile", "L1Matrix", "l0c_elements", "l1_bytes", "l1_elements", "l1_rows"]
+__all__ = [
+    "GmMatrix",
+    "GmTile",
+    "GmTiles",
+    "L1Matrix",
+    "l0c_elements",
+    "l1_bytes",
+    "l1_elements",
+    "l1_rows",
+]
 
 __kernel_vocabulary__ = True
 
@@ -57,6 +70,13 @@ class GmMatrix:
         offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
         return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
 
+    def tiles(self, origin: Integers, extent: Integers, matrix: Integers | int = 0) -> GmTiles:
+        """The same for all of k, and for many tiles at once."""
+        origins, index = np.unique(origin, return_inverse=True)
+        shifts = np.array([self.shift(each) for each in origins.tolist()], np.int64)
+        k = self.rows if self.k_is_first else self.columns
+        return GmTiles(self.name, shifts[index] + matrix * self.matrix_bytes, extent, k)
+
     @property
     def view(self) -> GmView:
         """ND: all of it, as rows and columns."""
@@ -92,6 +112,27 @@ class GmTile(Shiftable):
     def part_of_k(self, matrix: GmMatrix, k: int, count: int) -> GmTile:
         """*count* positions of k from *k* on; the tile is one of *matrix*."""
         return GmTile(self.name, self.offset_bytes + matrix.shift_k(k), self.extent, count)
+
+
+@dataclass(frozen=True, eq=False)
+class GmTiles(GmColumn):
+    """Tiles of a :class:`GmMatrix`, one for each that a launch has."""
+
+    name: str
+    offset_bytes: Integers
+    extent: Integers
+    k: int
+
+    def select(self, chosen: NDArray[Any]) -> GmTiles:
+        """Those of some of them."""
+        return replace(self, offset_bytes=self.offset_bytes[chosen], extent=self.extent[chosen])
+
+    def __getitem__(self, tile: int) -> GmTile:
+        return GmTile(self.name, int(self.offset_bytes[tile]), int(self.extent[tile]), self.k)
+
+    @property
+    def keys(self) -> tuple[Integers, ...]:
+        return (self.extent,)
 
 
 @dataclass(frozen=True, slots=True)

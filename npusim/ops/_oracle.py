@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from npusim.devices.schema import DeviceSpec
+from npusim.data.product import CubeOrder
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["Given"]
 
@@ -25,7 +25,7 @@ class Given:
         op: str,
         arguments: Mapping[str, Any],
         spec: DeviceSpec | None = None,
-        cube_order: str = "k16",
+        cube_order: CubeOrder = "k16",
     ) -> None:
         self._op = op
         self._arguments = arguments
@@ -33,6 +33,11 @@ class Given:
         """The chip; None is an Atlas A2."""
         self.cube_order = cube_order
         """In which order the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """All of them by name, as a check takes them."""
+        return self._arguments
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying and pickling ask for such ones
