@@ -408,8 +408,8 @@ CASES = [
     ),
     Case(
         "npu_quant_matmul", "msd",
-        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64")),
-        ALL[1:2],
+        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"),
+         TensorSpec((2, 64), "uint64")), ALL[1:2],
         {"pertoken_scale": TensorSpec((1, 1), "float32"), "output_dtype": "float16"}
         | {"offset": TensorSpec((64,), "float32"), "group_sizes": [0, 0, 256]}, 3,
     ),
