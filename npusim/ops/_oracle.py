@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
+from npusim.data.dtypes import Array
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 
@@ -38,6 +41,17 @@ class Given:
     def arguments(self) -> Mapping[str, Any]:
         """All of them by name, as a check takes them."""
         return self._arguments
+
+    def rounded(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        """fp32 *values* as *dtype*, to nearest, ties to even.
+
+        A chip that has no infinities in fp16 gives the largest number for them, and 0 for NaN.
+        """
+        if dtype == np.float16 and self.spec is not None and self.spec.half_overflow == "saturate":
+            largest = np.float32(np.finfo(np.float16).max)
+            values = np.clip(np.where(np.isnan(values), np.float32(0), values), -largest, largest)
+        with np.errstate(over="ignore"):
+            return np.asarray(values.astype(dtype))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying and pickling ask for such ones

@@ -18,6 +18,7 @@ MATMUL = ops.load("matmul")
 BOTH = ("x1", "x2")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "words", "sides"),
     [

@@ -19,7 +19,7 @@ from npusim.kernel.program import QueueName
 from npusim.kernel.queues import Slot
 from npusim.run.advice import MIN_GAIN, Advice
 from npusim.run.call import Options, play
-from npusim.run.kept import forget
+from npusim.run.memory_cache import forget
 
 A2, TILE, TILES = "ascend910b2", 2048, 24
 X = TensorSpec((TILE * TILES,), "float32")
@@ -179,6 +179,7 @@ def test_a_deeper_kernel_computes_the_same_values() -> None:
     np.testing.assert_array_equal(changed.output, run.output)
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_a_deeper_kernel_is_another_one_for_all_that_is_kept(tmp_path: Path) -> None:
     run = added()
     queues = deeper_queues(run)[0].queues

@@ -15,7 +15,7 @@ from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.product import CubeOrder
 from npusim.ops._contract import Contract
-from npusim.ops._matmul_oracle import cube_product, narrowed
+from npusim.ops._matmul_oracle import cube_product
 from npusim.ops._oracle import Given
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.check import SUPPORT, Problem, check
@@ -39,7 +39,7 @@ def oracle(given: Given) -> Array:
         a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
     total = _sums(p, Chip.of(spec), (a, b, given.bias, given.cube_order))
     total = total.reshape(p.output.shape)
-    return total if p.traits.is_wide else narrowed(total, a.dtype, given.spec)
+    return total if p.traits.is_wide else given.rounded(total, a.dtype)
 
 
 Call = tuple[Array, Array, Array | None, CubeOrder]

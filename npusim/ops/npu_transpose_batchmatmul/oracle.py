@@ -12,7 +12,7 @@ from npusim.data.integers import ceil_div
 from npusim.data.tensor import Tensor
 from npusim.kernel.tiles import work
 from npusim.ops._contract import Contract
-from npusim.ops._matmul_oracle import cube_product, fixpipe_int8, narrowed
+from npusim.ops._matmul_oracle import cube_product, fixpipe_int8
 from npusim.ops._oracle import Given
 from npusim.ops.npu_transpose_batchmatmul.check import PLAIN, SUPPORT, check
 from npusim.ops.npu_transpose_batchmatmul.kernel import tiles_of
@@ -43,7 +43,7 @@ def oracle(given: Given) -> Array:
         rows = total.transpose(1, 0, 2).reshape(m, 1, heads * n)
         with np.errstate(all="ignore"):
             return fixpipe_int8(rows, given.scale.astype(np.int64))
-    y, f = narrowed(total, a.dtype, None), given.batch_split_factor
+    y, f = given.rounded(total, a.dtype), given.batch_split_factor
     parts = y.reshape(f, heads // f, m, n).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(parts).reshape((m, heads, n) if f == 1 else (f, m, heads // f * n))
 
