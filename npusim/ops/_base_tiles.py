@@ -13,8 +13,7 @@ from typing import Protocol
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.product import Product
-from npusim.kernel.tiles import CubeTiles
+from npusim.kernel import CubeTiles, Product
 
 __all__ = [
     "BIAS_BYTES",

@@ -10,7 +10,7 @@ from npusim.data.dtypes import INT8, DType
 from npusim.data.errors import Code
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.kernel.product import Product
+from npusim.kernel import Product
 from npusim.ops._contract import Contract
 
 __all__ = [

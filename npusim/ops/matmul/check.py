@@ -8,7 +8,7 @@ from typing import Any
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.kernel.product import Product
+from npusim.kernel import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._operands import product_of

@@ -33,8 +33,8 @@ from typing import NamedTuple
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.isa import BLOCK_BYTES
-from npusim.kernel.tiles import CubeTiles, whole_edges
+from npusim.kernel import BLOCK_BYTES, CubeTiles
+from npusim.kernel.tiles import whole_edges
 from npusim.ops._base_tiles import (
     BIAS_BYTES,
     K_BYTES,

@@ -17,7 +17,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, IN
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.isa.matrix import QuantMode
-from npusim.kernel.product import Product
+from npusim.kernel import Product
 from npusim.ops import _protocol, npu_trans_quant_param
 from npusim.ops._contract import Contract, listed
 from npusim.ops._nibbles.split import LONGEST

@@ -40,17 +40,25 @@ import numpy as np
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Local
+from npusim.kernel import (
+    Binding,
+    Block,
+    ColumnVector,
+    GmView,
+    GmViews,
+    Local,
+    Pieces,
+    Plane,
+    Step,
+    VectorCore,
+    by_row,
+    spread_rows,
+)
 from npusim.kernel.blocks import columns_of, output_of
-from npusim.kernel.columns import ColumnVector
 from npusim.kernel.launch import launch
-from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
-from npusim.kernel.program import Binding, Block
+from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces as row_pieces
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
+from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan

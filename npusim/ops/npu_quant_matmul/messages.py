@@ -18,12 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT32
-from npusim.isa import Duplicate
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
+from npusim.kernel import CubeCore, Duplicate, GmView, GmViews, Pieces, Step, VectorCore
+from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.tiling import MESSAGE_BYTES, Plan
 
 __all__ = ["Outbox", "message_to", "places", "receive_step"]

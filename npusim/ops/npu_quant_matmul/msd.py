@@ -24,19 +24,28 @@ import numpy as np
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, UINT64
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.blocks import base_tile, gm_matrix_b
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matmul import BaseTile
-from npusim.kernel.matrices import GmMatrix
+from npusim.kernel import (
+    BaseTile,
+    Binding,
+    Block,
+    CubeCore,
+    CubeTiles,
+    GmMatrix,
+    GmView,
+    GmViews,
+    Pieces,
+    Step,
+    VectorCore,
+    base_tile,
+    bindings,
+    grouped,
+    pieces,
+    sync_all,
+)
+from npusim.kernel.blocks import gm_matrix_b
+from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import CubeTiles, Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, bindings
+from npusim.kernel.steps import Integers
 from npusim.ops import _protocol
 from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
 from npusim.ops._nibbles.finish import Finish

@@ -21,18 +21,30 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Local
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    CubeTiles,
+    GmTile,
+    GmView,
+    GmViews,
+    Local,
+    Pieces,
+    Plane,
+    Step,
+    VectorCore,
+    bindings,
+    by_row,
+    grouped,
+    pieces,
+    repeat,
+    spread_rows,
+)
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b, output_of
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matrices import GmTile, l0c_elements
-from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.steps import GmViews, Step
-from npusim.kernel.tiles import CubeTiles, Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, bindings, repeat
+from npusim.kernel.launch import launch
+from npusim.kernel.matrices import l0c_elements
+from npusim.kernel.plane import REPEAT
 from npusim.ops import _protocol
 from npusim.ops._nibbles.cube import FILLED, READ
 from npusim.ops._nibbles.row_numbers import RowNumbers

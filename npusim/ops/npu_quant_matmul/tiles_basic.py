@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.launch import share
-from npusim.kernel.tiles import CubeTiles, Order
+from npusim.kernel import CubeTiles, share
+from npusim.kernel.tiles import Order
 from npusim.ops.npu_quant_matmul.check import Problem
 
 __all__ = ["basic_tiles", "is_basic", "l2_tile"]

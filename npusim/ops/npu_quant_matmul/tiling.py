@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.tiles import CubeTiles
+from npusim.kernel import CubeTiles
 from npusim.ops import _protocol
 from npusim.ops.npu_quant_matmul import msd, pergroup
 from npusim.ops.npu_quant_matmul.check import Problem, Template

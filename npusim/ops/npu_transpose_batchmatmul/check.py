@@ -10,7 +10,7 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64, UINT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.kernel.product import Product
+from npusim.kernel import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
 from npusim.ops._operands import fixpipe_words

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.program import Block
+from npusim.kernel import Block
 from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.choice import Template
 from npusim.ops.matmul.templates import (

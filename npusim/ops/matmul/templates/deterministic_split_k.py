@@ -18,14 +18,20 @@ from dataclasses import asdict, dataclass
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    GmView,
+    Program,
+    VectorCore,
+    mixed_launch,
+    pieces,
+    repeat,
+    share,
+    sync_all,
+)
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.k_split import BASE, STRIP

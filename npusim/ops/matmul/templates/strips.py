@@ -20,12 +20,20 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT32
-from npusim.isa import Local
+from npusim.kernel import (
+    BiasTable,
+    CubeCore,
+    GmTile,
+    GmView,
+    L0Pair,
+    L1Matrix,
+    Local,
+    MmadInit,
+    pieces,
+    repeat,
+)
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b
-from npusim.kernel.cube_core import BiasTable, CubeCore, L0Pair, MmadInit
-from npusim.kernel.matrices import GmTile, L1Matrix, l0c_elements
-from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.matrices import l0c_elements
 from npusim.ops.matmul.check import Problem
 
 __all__ = ["StripTiles", "StripWriter"]
