@@ -15,17 +15,6 @@ from npusim.data.tensor import Operand
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel import CubeTiles, Product
 
-__all__ = [
-    "BIAS_BYTES",
-    "K_BYTES",
-    "Block",
-    "Factors",
-    "base_block",
-    "diagonal_tiles",
-    "l0c_depth",
-    "longest_k",
-]
-
 
 class Factors(Protocol):
     """What of a problem decides its tiles."""

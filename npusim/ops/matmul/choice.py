@@ -39,8 +39,6 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.traits import LONGEST_ROW, SHORT_ROWS_BYTES, CallTraits, Chip, turned
 
-__all__ = ["Choice", "Template", "choose", "unmet"]
-
 Template = Literal[
     "bl1_aligned_output",
     "al1_split_k",

@@ -10,20 +10,6 @@ from typing import NamedTuple
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.ops.matmul.traits import CallTraits, Chip
 
-__all__ = [
-    "BASE",
-    "MOST_ROWS",
-    "STRIP",
-    "Cut",
-    "ResidentTiles",
-    "cores_along_k",
-    "holds_columns",
-    "is_flat",
-    "rectangles",
-    "resident_tiles",
-    "single_core_chunk_k",
-]
-
 BASE = 128
 """Rows, columns and k (256 bytes) of a tile in L0."""
 STRIP = 3 * BASE

@@ -46,8 +46,6 @@ from npusim.ops._base_tiles import (
 )
 from npusim.ops.matmul.check import Problem
 
-__all__ = ["coupled_tiles", "past_l2_of_v2", "v2_tiles"]
-
 LARGE_BLOCKS = (128, 256), (256, 128)
 ROWS = 32, 64, 128
 COLUMNS = 32, 64, 128, 256

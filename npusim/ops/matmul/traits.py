@@ -7,8 +7,6 @@ from typing import Literal
 
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["LONGEST_ROW", "SHORT_ROWS_BYTES", "CallTraits", "Chip", "Side", "conflicts", "turned"]
-
 
 @dataclass(frozen=True, slots=True)
 class CallTraits:

@@ -59,7 +59,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from npusim.ops._protocol import Operator
+from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
@@ -99,7 +99,7 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
     return (("npu_trans_quant_param", given),)
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type=lambda _, p, __: f"QuantBatchMatmulV{3 if p.form == 'plain' else 4}",
     document=__doc__,
     support=SUPPORT,

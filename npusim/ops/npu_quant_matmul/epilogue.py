@@ -63,8 +63,6 @@ from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
-__all__ = ["FILLED", "READ", "Epilogue", "blocks_of", "workspace_of"]
-
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a block is in the workspace; it was read."""
 

@@ -44,8 +44,6 @@ from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, blocks_
 from npusim.ops.npu_quant_matmul.messages import message_to, places, receive_step
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
-__all__ = ["build"]
-
 
 def build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
     """One block a core, or three: a cube core and its two vector cores."""

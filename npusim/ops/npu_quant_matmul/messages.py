@@ -22,8 +22,6 @@ from npusim.kernel import CubeCore, Duplicate, GmView, GmViews, Pieces, Step, Ve
 from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.tiling import MESSAGE_BYTES, Plan
 
-__all__ = ["Outbox", "message_to", "places", "receive_step"]
-
 MESSAGE = 2
 """The flag that vector cores set when they have written a message."""
 COUNT = MESSAGE_BYTES * 8 // INT32.bits

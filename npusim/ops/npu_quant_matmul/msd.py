@@ -46,14 +46,12 @@ from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.steps import Integers
-from npusim.ops import _protocol
+from npusim.ops import _vocabulary as ops
 from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
 from npusim.ops._nibbles.finish import Finish
 from npusim.ops._nibbles.split import NibbleSplitter, digits_of
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles
-
-__all__ = ["MsdPlan", "build", "tile"]
 
 SPLIT, ALL_VECTORS = 2, 3
 """Flags: the digits are in global memory; all vector cores wait for each other."""
@@ -68,7 +66,7 @@ COLUMNS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MsdPlan(_protocol.Plan):
+class MsdPlan(ops.Plan):
     """The tiles of the cube, whose rows are digits, and what a vector core makes at a time."""
 
     cube: CubeTiles

@@ -9,11 +9,9 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
+from npusim.ops import _vocabulary as ops
 from npusim.ops._matmul_oracle import exact_int
 from npusim.ops._nibbles.oracle import digit_sums, unpacked
-from npusim.ops._oracle import Given
-
-__all__ = ["oracle"]
 
 KINDS: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
@@ -21,7 +19,7 @@ KINDS: dict[str, np.dtype[Any]] = {
 }
 
 
-def oracle(given: Given) -> Array:
+def oracle(given: ops.Given) -> Array:
     """Multiply x1 `(..., m, k)` by x2 `(..., k, n)` and rescale.
 
     x2 may be a Tensor of any layout; int32 matrices hold eight int4 an element, x2 along n, or

@@ -45,14 +45,12 @@ from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b, output_of
 from npusim.kernel.launch import launch
 from npusim.kernel.matrices import l0c_elements
 from npusim.kernel.plane import REPEAT
-from npusim.ops import _protocol
+from npusim.ops import _vocabulary as ops
 from npusim.ops._nibbles.cube import FILLED, READ
 from npusim.ops._nibbles.row_numbers import RowNumbers
 from npusim.ops._nibbles.runs import GroupRuns
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import l2_tile
-
-__all__ = ["PerGroupPlan", "build", "tile"]
 
 BASE_M, BASE_N = 128, 256
 STEPS = 4
@@ -62,7 +60,7 @@ RING = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerGroupPlan(_protocol.Plan):
+class PerGroupPlan(ops.Plan):
     """The tiles of the cube; a piece of k in L0 is a group."""
 
     cube: CubeTiles

@@ -12,8 +12,6 @@ from npusim.kernel import CubeTiles, share
 from npusim.kernel.tiles import Order
 from npusim.ops.npu_quant_matmul.check import Problem
 
-__all__ = ["basic_tiles", "is_basic", "l2_tile"]
-
 Pair = tuple[int, int]
 """Rows and columns of a block."""
 

@@ -29,8 +29,6 @@ from npusim.kernel import BLOCK_BYTES, CubeTiles
 from npusim.kernel.tiles import whole_edges
 from npusim.ops.npu_quant_matmul.check import Problem
 
-__all__ = ["coupled_tiles", "few_rows_tiles", "grid_tiles", "is_pp"]
-
 BLOCKS = (
     *((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (256, 64), (96, 320), (128, 192)),
     *((128, 256), (192, 128), (256, 128), (320, 96), (320, 64), (64, 320), (512, 64), (64, 512)),

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.ops._protocol import Operator
+from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_transpose_batchmatmul.check import SUPPORT, Problem, check
 from npusim.ops.npu_transpose_batchmatmul.kernel import Plan, build, tile
@@ -73,7 +73,7 @@ TORCH = TorchFunction(
 )
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="TransposeBatchMatMul",
     document=__doc__,
     support=SUPPORT,

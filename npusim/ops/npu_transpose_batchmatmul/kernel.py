@@ -28,11 +28,9 @@ from npusim.kernel import (
 )
 from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.launch import launch
-from npusim.ops import _protocol
+from npusim.ops import _vocabulary as ops
 from npusim.ops._base_tiles import diagonal_tiles
 from npusim.ops.npu_transpose_batchmatmul.check import Problem
-
-__all__ = ["Plan", "build", "tile", "tiles_of"]
 
 # ---- tiles ----
 
@@ -55,7 +53,7 @@ WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """The cube's tiles; every cube core is started, with work or without."""
 
     cube: CubeTiles

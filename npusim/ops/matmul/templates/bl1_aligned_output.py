@@ -42,8 +42,6 @@ from npusim.ops.matmul.templates.whole_k import (
     tile_base,
 )
 
-__all__ = ["build", "tile"]
-
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a block is in its slot; it was read."""
 SLOTS = 2

@@ -43,8 +43,6 @@ from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.templates.whole_k import WholeKPlan, on_cube_core, tile_base
 from npusim.ops.matmul.traits import Chip, Side, conflicts, turned
 
-__all__ = ["RowTile", "TurningPlan", "build", "tile"]
-
 TURNED, ALL_VECTOR_CORES = 0, 1
 """Flags: to the cube core of a group, and among the vector cores."""
 NARROW_BYTES = 2048

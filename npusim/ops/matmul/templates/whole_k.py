@@ -38,20 +38,8 @@ from npusim.kernel import (
 from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of
 from npusim.kernel.launch import launch
 from npusim.ops._base_tiles import diagonal_tiles
-from npusim.ops.matmul.check import Problem
-from npusim.ops.matmul.templates.plan import Plan
+from npusim.ops.matmul.check import Plan, Problem
 from npusim.ops.matmul.tiles import coupled_tiles, past_l2_of_v2, v2_tiles
-
-__all__ = [
-    "Stage",
-    "WholeKPlan",
-    "build",
-    "on_cube_core",
-    "resident_columns",
-    "tile_base",
-    "tile_full_load",
-    "tile_v2",
-]
 
 L0_BYTES = 32768
 """Half of L0A or L0B."""
