@@ -14,10 +14,10 @@ VECTOR_DEQUANTISED = 1, 16, 256, 512
 def grouped_matmul(draw: Draw) -> Arguments:
     if draw.is_old:
         return _coupled_experts(draw)
-    if draw.chance(0.03):
-        return _scaled_by_vector_cores(draw)
-    return draw.pick(_plain_experts, _int8_experts, _int8_experts, _antiquant, _antiquant, _a4w4,
-                     _a8w4)(draw)  # fmt: skip
+    return draw.in_turn(
+        _plain_experts, _int8_experts, _antiquant, _a4w4, _a8w4, _int8_experts, _antiquant,
+        _plain_experts, _scaled_by_vector_cores,
+    )(draw)  # fmt: skip
 
 
 def _groups(draw: Draw, rows: int, experts: int) -> Arguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -86,7 +86,7 @@ def share(count: int, parts: int, index: int) -> range:
 
 def launch(
     builder: Builder,
-    kind: str,
+    kind: str | Sequence[str],
     *steps: Step,
     begin: Callable[[], None] | None = None,
     bound: Callable[[int], dict[str, Binding]] | None = None,
@@ -95,6 +95,7 @@ def launch(
 ) -> tuple[Block, ...]:
     """A block for each core of *kind* that has a tile in *steps*, and for each below *block_dim*.
 
+    A sequence says the kind of each core, by its number.
     Each core runs what *begin* writes, the stages of its tiles, and what drains its queues. A stage
     is written once for each shape of its arguments and state of the queues. Names of global memory
     begin where a core's first tile does, and the L2 keeps those that are *cached*, unless *bound*
@@ -113,7 +114,8 @@ def launch(
         if key not in programs:
             table = Calls(bodies, rows.names, body[here], shifts[here])
             programs[key] = builder.build_table(table)
-        blocks.append(Block(core, kind, programs[key], binding[number]))
+        own = kind if isinstance(kind, str) else kind[core]
+        blocks.append(Block(core, own, programs[key], binding[number]))
     return tuple(blocks)
 
 

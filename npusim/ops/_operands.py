@@ -19,22 +19,12 @@ __all__ = [
     "fixpipe_words",
     "logical_shape",
     "product_of",
-    "require_nd",
     "unpacked_remedy",
 ]
 
 INT4_PER_INT32 = 8
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 """Of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
-
-
-def require_nd(contract: Contract, operand: Operand) -> None:
-    """Refuse FRACTAL_NZ for *operand*."""
-    contract.require(
-        operand.spec.layout == "ND",
-        f"{operand.name} must have layout ND, not {operand.spec.layout}; "
-        f"pass it through npu_format_cast(..., 2)",
-    )
 
 
 def unpacked_remedy(name: str) -> str:
