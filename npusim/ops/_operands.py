@@ -28,7 +28,7 @@ SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 
 
 def unpacked_remedy(name: str) -> str:
-    """What to do with int32 numbers that are meant to be one int4 each."""
+    """What to do with int32 elements that are meant to be one int4 each."""
     return (
         f"an int32 of {name} holds eight int4: pack those that hold one with "
         f"npu_convert_weight_to_int4pack"
@@ -36,7 +36,7 @@ def unpacked_remedy(name: str) -> str:
 
 
 def logical_shape(operand: Operand, packed: bool) -> tuple[int, ...]:
-    """The shape in numbers; *packed*: each int32 is eight of them, along the contiguous axis."""
+    """The shape in elements; *packed*: each int32 is eight of them, along the contiguous axis."""
     shape = list(operand.shape)
     if packed:
         shape[-2 if operand.spec.transposed else -1] *= INT4_PER_INT32
@@ -83,7 +83,7 @@ def product_of(
 
 
 def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool, packs_x2: bool) -> str:
-    """What to change where k of x1 and of x2, of shapes *a* and *b* in numbers, differ."""
+    """What to change where k of x1 and of x2, of shapes *a* and *b* in elements, differ."""
     if packed and a[-1] == INT4_PER_INT32 * b[-2]:
         return unpacked_remedy("x1")
     if packs_x2 and b[-2] == INT4_PER_INT32 * a[-1]:

@@ -152,7 +152,7 @@ class Problem(ops.Problem):
     offset: Operand | None = None
     """msd: what is added to each column. pergroup: `(groups, n)` of x2."""
     group_k: int = 0
-    """k of what has scales of its own, with the kernels of version 4."""
+    """k of what has other scales, with the kernels of version 4."""
     packs_scale: bool = False
     """Whether torch_npu makes the words of a float32 scale, by a launch of npu_trans_quant_param
     (op-plugin@517f2e7, QuantMatmulKernelNpuOpApi.cpp)."""
@@ -205,7 +205,7 @@ def _matrices(contract: ops.Contract) -> tuple[Operand, Operand]:
 
 
 def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int, int]:
-    """Rows, columns and k of what has a scale of its own, as the rows of support have them."""
+    """Rows, columns and k of a group, which has a scale, as the rows of support have them."""
     value = contract.value("group_sizes")
     if value is None:
         value = UNGROUPED
@@ -378,7 +378,7 @@ def _check_version_4(
         (offset, (n,) if form == "msd" else of_groups),
     )
     for operand, shape in wanted:
-        remedy = "reshape it" if operand.spec.size == prod(shape) else "pass as many numbers"
+        remedy = "reshape it" if operand.spec.size == prod(shape) else "pass as many elements"
         contract.require(
             operand.shape == shape,
             f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
@@ -402,7 +402,7 @@ def _check_version_4(
 def _check_sizes(
     contract: ops.Contract, product: Product, form: Form, groups: tuple[int, int, int]
 ) -> int:
-    """The k of what has scales of its own: a group, or all."""
+    """The k that scales are for: that of a group, or all."""
     what, (k, n) = WORDS[form], (product.k, product.n)
     contract.require(
         product.batch == (), f"x1 and x2 must have two dimensions{what}; pass matrix by matrix"

@@ -24,7 +24,7 @@ columns goes the same way.
 
 In tbe_opt with scales of rows a plane of these is ready before the sums are: while the cube
 multiplies, the vector core fills a plane with the scales of the rows of a block, and multiplies it
-row by row; then each piece of sums takes a pass for every step. The vendor's kernel is told to
+row by row; then each piece of sums takes a pass for every step. The vendor's kernel is asked to
 multiply that plane by the scales of the columns, and so to save one pass of four; its golden values
 have the order above, which is kept: here the rows are multiplied by 1, which takes as long. Vector
 core 0 of a group does all of it (*_pertoken_opt.h). That vector core 1 answers the cube core's
@@ -82,7 +82,7 @@ def blocks_of(plan: Plan, pieces: Pieces, group: Integers) -> GmViews:
 
 
 class Epilogue:
-    """The kernel of a vector core beside a cube core."""
+    """The kernel of a vector core that finishes what a cube core sums up."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan

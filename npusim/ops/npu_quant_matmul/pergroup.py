@@ -8,7 +8,7 @@
 
 Blocks are 128 x 256. The two vector cores of a group take half of the rows of a block each, whose D
 stays in their buffer; each piece of rows ends with all pipes waiting for each other. How many rows
-a piece has is assumed: as many as fit beside D.
+a piece has is assumed: as many as fit with D.
 
 ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4, op_host/op_tiling and op_kernel.
 """
@@ -264,7 +264,7 @@ class _VectorCore:
         """The sum of each row of *x1* `(rows, k)`, eight times: `(rows, 8)`."""
         core, rows, count = self.core, x1.rows, x1.rows * x1.columns
         loaded, half = core.load_rows(self.x1, x1), self.half[:count]
-        # (rows, k) int4 -> fp16 -> fp32, whole numbers in any order
+        # (rows, k) int4 -> fp16 -> fp32, integers in any order
         core.cast(half, loaded[:count], "none")
         self.x1.free(loaded)
         wide = Plane(self.wide, rows, x1.columns)

@@ -59,7 +59,7 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
 
 
 def _decodes(p: Problem) -> bool:
-    """Whether few rows are multiplied by weights in FRACTAL_NZ, which has a rule of its own."""
+    """Whether few rows are multiplied by weights in FRACTAL_NZ, which has a special rule."""
     pr = p.product
     is_plain = not pr.transposed_a and not pr.transposed_b
     return pr.fractal_b and is_plain and pr.m <= 64 and pr.k % 128 == 0

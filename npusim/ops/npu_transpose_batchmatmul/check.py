@@ -200,7 +200,7 @@ def _check_kernel(
         remedy = "split the call"
     contract.require(
         row <= LARGEST,
-        f"a row of input, B * K, must have at most {LARGEST} numbers, not {row}"
+        f"a row of input, B * K, must have at most {LARGEST} elements, not {row}"
         f"{', ' + why if plain else ''}; {remedy}",
         Code.UNSUPPORTED if plain else Code.INVALID_PARAMETER,
     )

@@ -1,11 +1,11 @@
 """deterministic_split_k: the cores share k, and vector cores add their sums in the cores' order.
 
 The chunks of k go to the cores in runs. All cores make the same 384 rows (or columns) of the output
-at a time, each with its own chunks, into a slice of memory of its own: the first chunk's sums are
-stored, the others added. When all cores are there, every vector core adds up some rows of all
-slices, core after core, and rounds them. Slices are double buffered, so that the cube cores work on
-the next rows meanwhile (ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp and
-mat_mul_deterministic_splitk_kernel.h).
+at a time, each with its own chunks, into a slice of memory that no other core writes: the first
+chunk's sums are stored, the others added. When all cores are there, every vector core adds up some
+rows of all slices, core after core, and rounds them. Slices are double buffered, so that the cube
+cores work on the next rows meanwhile (ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp
+and mat_mul_deterministic_splitk_kernel.h).
 
 Left out: slices that hold part of the columns, for which the L2 tiles are cut; operands that are
 turned into NZ first; partial sums kept in NZ, where n is no multiple of 16.
