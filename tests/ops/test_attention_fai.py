@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same
 
 from npusim import TensorSpec, devices, ops, run
-from npusim.ops._attention.fai.split import work_of
-from npusim.ops._attention.fai.tasks import decode_tasks_of, heads_together, tasks_of
-from npusim.ops.npu_fused_infer_attention_score import check
+from npusim.ops._attention.fai_tiling import decode_tasks_of, heads_together, tasks_of, work_of
 
 A2, A3 = "ascend910b2", "ascend910_9391"
 RELATIVE = {np.float16: 1e-3, BF16: 1e-2}
@@ -232,7 +230,7 @@ def test_heads_of_a_task(tokens: int, group: int, heads: int) -> None:
 def attention_of(queries: tuple[int, ...], keys: tuple[int, ...], heads: tuple[int, int]) -> Any:
     rng = np.random.default_rng(0)
     call = attention_call(rng, queries, keys, heads, 16, np.float16, 128)
-    return check(devices.load(A2), **specs_of(call)).attention
+    return ops.load(OP).check(devices.load(A2), **specs_of(call)).attention
 
 
 def test_tasks_take_heads_before_blocks_before_requests() -> None:
