@@ -33,24 +33,26 @@ loads Q of each head of keys anew for each tile; that cube cores do not wait wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 
-from npusim.data.dtypes import FLOAT32, INT64
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, INT64, UINT8
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local, ScalarLoadGlobal
 from npusim.kernel.core import Core
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.launch import mixed_launch
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matrices import L1Matrix
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import GmViews, Step, column
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import by_rows, spread
 from npusim.ops._attention.cube import L0, MatrixCore, Piece
-from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, Form, Node, Plan, Task, Tile, work_of
+from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, Form, Node, Plan, Tile, Work, work_of
 from npusim.ops._attention.fai_vector import (
     AHEAD,
     PROBABILITIES_READY,
@@ -102,64 +104,74 @@ def build(spec: DeviceSpec, a: Attention, plan: Plan) -> tuple[Block, ...]:
     """Three blocks a group."""
     places, work = Places(a), plan.work
     cube, vector = Cube(spec, places), Vector(spec, places)
-    combiner: Combiner | None = None
+    tasks = [task for own in work.tasks for task in own]
+    group = np.repeat(np.arange(len(work.tasks)), [len(own) for own in work.tasks])
+    order = 2 * np.arange(len(tasks))
+    forms = column([task.form for task in tasks])
+    ones = np.ones(len(tasks), np.int64)
+    anchors = [
+        GmViews(name, UINT8, ones, ones, 0, offset)
+        for name, offset in places.offsets(tasks).items()
+    ]
+    of_cube = [_lengths(cube.core, work, 1, 0)]
+    of_cube += [Step(cube.task, (forms, *anchors), group, order + 1)]
+    of_vector = []
+    for half in range(2):
+        of_vector += [_lengths(vector.core, work, 2, half)]
+        of_vector += [Step(vector.task, (forms, half, *anchors), 2 * group + half, order + 1)]
     if work.nodes:
-        vector.core.reset_buffers()
-        combiner = Combiner(vector, places, max(node.pieces for node in work.nodes))
+        of_vector += _combining(vector, places, work, order.size)
     sizes = places.group_bytes
     # All cores read the pieces of each other.
     fixed = places.bindings | {name: Binding(name) for name in plan.workspaces if name not in sizes}
 
-    def bindings(group: int) -> dict[str, Binding]:
+    def bound(group: int) -> dict[str, Binding]:
         return fixed | {name: Binding(name, group * nbytes) for name, nbytes in sizes.items()}
 
-    @lru_cache(maxsize=1)
-    def shifts(group: int) -> list[dict[str, int]]:
-        return list(map(places.shifts, work.tasks[group]))
-
-    def cube_program(group: int) -> Program:
-        _call_tasks(cube.core, places, work.tasks[group], shifts(group), cube.task, "cube")
-        return cube.core.build()
-
-    def vector_program(group: int, half: int) -> Program:
-        core = vector.core
-        write = partial(vector.task, half=half)
-        _call_tasks(core, places, work.tasks[group], shifts(group), write, half)
-        if combiner is not None:
-            repeat(core, core.end_stage)
-            repeat(core, sync_all, core, "mte3", "mte2", ALL_STORED)
-            for node in work.nodes[group :: len(work.tasks)]:
-                combiner.node(node, half)
-        return core.build()
-
-    return mixed_launch(plan.block_dim, bindings, cube_program, vector_program)
+    steps = CoreSteps(cube.core, tuple(of_cube)), CoreSteps(vector.core, tuple(of_vector))
+    return launch_mixed(plan.block_dim, *steps, bound)
 
 
-def _call_tasks(
-    core: Core,
-    places: Places,
-    tasks: tuple[Task, ...],
-    shifts: list[dict[str, int]],
-    write: Callable[[Form], None],
-    kind: object,
-) -> None:
-    """All *tasks* of a core, which looks for them; *write* writes one of them, as *kind* says.
+def _lengths(core: Core, work: Work, cores: int, half: int) -> Step:
+    """Before each task the lengths of all requests from that of the task before on.
 
-    *shifts* move each task on to its places.
+    They are read by number *half* of so many *cores* of each group.
     """
-    request = -1
-    for task, of_task in zip(tasks, shifts, strict=True):
-        for number in range(request + 1, task.request + 1):
-            is_cached = number % LENGTHS_OF_A_LINE > 0
-            repeat(core, _read_lengths, core, is_cached, *places.lengths(number))
-        request = task.request
-        core.call((kind, task.form), of_task, partial(write, task.form))
+    found, index = [], 0
+    for group, tasks in enumerate(work.tasks):
+        request = -1
+        for task in tasks:
+            found += [(group, 2 * index, x) for x in range(request + 1, task.request + 1)]
+            request, index = task.request, index + 1
+    group_of, order, number = np.array(found, np.int64).reshape(-1, 3).T
+    ones = np.ones(number.size, np.int64)
+    views = [
+        GmViews(name, INT64, ones, ones, 0, INT64.nbytes(1) * number)
+        for name in ("actual_seq_lengths", "actual_seq_lengths_kv")
+    ]
+    stage, is_cached = partial(_read_lengths, core), number % LENGTHS_OF_A_LINE > 0
+    return Step(stage, (is_cached, *views), cores * group_of + half, order)
 
 
 def _read_lengths(core: Core, is_cached: bool, *lengths: GmView) -> None:
     """Read the lengths of a request."""
     for view in lengths:
         core.emit(ScalarLoadGlobal("length", view.operand, INT64, is_cached))
+
+
+def _combining(vector: Vector, places: Places, work: Work, tasks: int) -> list[Step]:
+    """All vector cores wait for each other, and combine the pieces of nodes in turn."""
+    core, groups = vector.core, len(work.tasks)
+    core.reset_buffers()
+    combiner = Combiner(vector, places, max(node.pieces for node in work.nodes))
+    every, last = np.arange(2 * groups), np.full(2 * groups, 2 * tasks)
+    wait = partial(sync_all, core, "mte3", "mte2", ALL_STORED)
+    steps = [Step(core.end_stage, (), every, last), Step(wait, (), every, last + 1)]
+    number = np.arange(len(work.nodes))
+    for half in range(2):
+        owner, order = 2 * (number % groups) + half, 2 * (tasks + 1 + number)
+        steps.append(Step(combiner.node, (column(list(work.nodes)), half), owner, order))
+    return steps
 
 
 class Cube:
@@ -175,7 +187,7 @@ class Cube:
         self._values = core.tiles(a.element, TILE * a.head_size, "mte2", "mte1", 1, "l1")
         core.claim_l0()
 
-    def task(self, form: Form) -> None:
+    def task(self, form: Form, *_: GmView) -> None:
         """Write a task of *form*, at the first places of all tensors."""
         if form.keys == 0:
             return
@@ -352,7 +364,7 @@ class Combiner:
         top = node.first * TASK_ROWS + row
         # From the first row of the first piece to the last one of the last.
         of_task = outputs[top : top + (count - 1) * TASK_ROWS + rows, :]
-        shifts = self._places.shifts(node.task)
+        shifts = {name: int(x[0]) for name, x in self._places.offsets([node.task]).items()}
         stored = [
             tuple(view.shifted_to(view.offset_bytes + shifts[view.name]) for view in views)
             for views in (self._places.outputs(form.whole), self._places.sums(form.whole))

@@ -148,7 +148,7 @@ class Vector:
         self._mask = core.vecin(FLOAT16, TILE_COUNT) if a.has_mask else None
         self._rounding = rounding_to(a.element)
 
-    def task(self, form: Form, half: int) -> None:
+    def task(self, form: Form, half: int, *_: GmView) -> None:
         """Write the part of vector core *half* in a task of *form*, at the first places."""
         part = form.part(half)
         if form.keys == 0:

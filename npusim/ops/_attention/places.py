@@ -13,12 +13,15 @@ cache. FIA and IFA move what they write from tile to tile. Their workspaces are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from npusim.data.dtypes import FLOAT32, INT32, INT64, UINT8, DType
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import FLOAT32, INT32, UINT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.cube_core import sums_dtype
 from npusim.kernel.program import Binding
@@ -30,6 +33,7 @@ from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Schedule
 from npusim.ops._attention.fia_tiling import Tile as FiaTile
 from npusim.ops._attention.problem import MASK_EXTENT, Attention, Scales, Side, sides_of
 
+Integers = NDArray[np.int64]
 KEYS = 128
 """Keys that are loaded for a product of scores."""
 PRODUCT_COLUMNS = 128
@@ -135,40 +139,40 @@ class Places:
         # A block may be cut where keys of a tile, and 128 of them, begin.
         return ceil_div(TILE, page.block_size) + TILE // KEYS + 1
 
-    # ---- masks and lengths ----
+    # ---- masks ----
 
     @property
     def mask(self) -> GmView:
         """The stencil, a byte for each element."""
         return GmView.of("atten_mask", UINT8, MASK_EXTENT, MASK_EXTENT)
 
-    def lengths(self, request: int) -> tuple[GmView, GmView]:
-        """The entries of both lists of lengths for *request*."""
-        names = ("actual_seq_lengths", "actual_seq_lengths_kv")
-        first, second = (GmView(name, INT64, 1, 1, 0, INT64.nbytes(request)) for name in names)
-        return first, second
-
     # ---- tasks ----
 
-    def shifts(self, task: Task) -> dict[str, int]:
-        """By how many bytes each name is moved on for *task*."""
-        a, element, page = self.a, self.a.element, self.a.paging
-        place = task.request, task.head, task.token
-        dtypes = {"query": element, "output": element}
+    def offsets(self, tasks: Sequence[Task]) -> dict[str, Integers]:
+        """By how many bytes each name is moved on for each of *tasks*, `(tasks,)`."""
+        a, nbytes, page = self.a, self.a.element.nbytes(1), self.a.paging
+        fields = [(x.request, x.head, x.token, x.page, x.piece or 0) for x in tasks]
+        request, head, token, block, piece = np.array(fields, np.int64).reshape(-1, 5).T
+
+        def at(name: str, head: Integers, token: Integers | int) -> Integers:
+            side = self.sides[name]
+            return (
+                np.array(side.starts)[request] + head * side.head_pitch + token * side.token_pitch
+            )
+
+        found = {name: nbytes * at(name, head, token) for name in ("query", "output")}
         if a.returns_lse:
-            dtypes["softmax_lse"] = FLOAT32
-        found = {name: dtype.nbytes(self.sides[name].at(*place)) for name, dtype in dtypes.items()}
+            found["softmax_lse"] = FLOAT32.nbytes(1) * at("softmax_lse", head, token)
         for name in ("key", "value"):
-            first = self.sides[name].at(task.request, task.head // a.group, 0)
+            first = at(name, head // a.group, 0)
             if page is not None:
-                first += task.page * page.block_size * a.kv_heads * a.head_size
-            shift = element.nbytes(first)
-            found |= {f"{name}{number}": shift for number in range(self._names)}
+                first += block * (page.block_size * a.kv_heads * a.head_size)
+            found |= {f"{name}{number}": nbytes * first for number in range(self._names)}
         if page is not None:
-            found["block_table"] = INT32.nbytes(task.request * page.width)
-        if task.piece is not None:
-            found["outputs_of_pieces"] = FLOAT32.nbytes(task.piece * TASK_ROWS * a.head_size)
-            found["sums_of_pieces"] = FLOAT32.nbytes(task.piece * TASK_ROWS)
+            found["block_table"] = INT32.nbytes(page.width) * request
+        if any(task.piece is not None for task in tasks):
+            found["outputs_of_pieces"] = FLOAT32.nbytes(TASK_ROWS * a.head_size) * piece
+            found["sums_of_pieces"] = FLOAT32.nbytes(TASK_ROWS) * piece
         return found
 
     @property
