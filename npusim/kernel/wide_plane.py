@@ -119,7 +119,7 @@ def reduce_rows(
 ) -> None:
     """The sum or the largest number of each row to *result* `(rows,)`.
 
-    *lanes* has room for 64 running numbers a row. For the order of sums see `oracle.row_sums`.
+    *lanes* has room for 64 running values a row. For the order of sums see `oracle.row_sums`.
     """
     rows, columns = plane.rows, plane.columns
     if columns <= LANES:
@@ -135,7 +135,7 @@ def reduce_rows(
 def _run_lanes(
     core: VectorCore, op: Literal["sum", "max"], running: WidePlane, plane: WidePlane
 ) -> None:
-    """64 running sums, or largest numbers, of each row of *plane*."""
+    """64 running sums, or largest values, of each row of *plane*."""
     join: Literal["add", "max"] = "add" if op == "sum" else "max"
     start = _begin(core, op, join, running, plane)
     main = plane.columns // LANES * LANES
@@ -165,7 +165,7 @@ def _begin(
     running: WidePlane,
     plane: WidePlane,
 ) -> int:
-    """Write the first running numbers; how many columns they have taken."""
+    """Write the first running values; how many columns they have taken."""
     rows, columns = plane.rows, plane.columns
     if op == "sum" and columns >= TREE_COLUMNS:
         if plane.pitch == TREE_COLUMNS:

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_calls import OP, specs_of
+from attention_calls import (
+    A2,
+    A3,
+    OP,
+    reference,
+    specs_of,
+    values,
+)
 from attention_layouts import by_request, float64_rows, layout_call
 from draws import draws
 from hypothesis import given
@@ -15,9 +22,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from op_calls import BF16, NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
 
-from npusim import Code, OpError, TensorSpec, devices, ops, run
+from npusim import Code, OpError, TensorSpec, run
 
-A2, A3 = "ascend910b2", "ascend910_9391"
 F16 = np.float16
 KINDS = ("tensor", "channel", "token")
 Array = NDArray[Any]
@@ -74,14 +80,6 @@ def int8_call(
 
 def whole(x: Array) -> Array:
     return np.clip(np.rint(x.astype(np.float32) * 50), -128, 127).astype(np.int8)
-
-
-def values(call: dict[str, Any], device: str = A2) -> Any:
-    return run(OP, **call, device=device, timing=False).output
-
-
-def reference(call: dict[str, Any], device: str = A2) -> Any:
-    return ops.load(OP).reference(**call, spec=devices.load(device))
 
 
 def assert_near_float64(call: dict[str, Any], real: Any, output: Array, dtype: Any) -> None:

@@ -125,7 +125,7 @@ def lengths_of(
 
 
 def _listed(contract: Contract, name: str) -> tuple[int, ...] | None:
-    """Parameter *name* as whole numbers from 0 on; None if it was not given."""
+    """Parameter *name* as integers from 0 on; None if it was not given."""
     value = contract.value(name)
     if value is None:
         return None
