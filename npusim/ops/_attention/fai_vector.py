@@ -60,7 +60,7 @@ def rows_at_a_time(columns: int) -> int:
 
 
 def rounding_to(element: DType) -> RoundMode:
-    """How fp32 becomes the type of the query: to nearest, ties to even."""
+    """How fp32 becomes the type of the query: ties to even, which CAST_NONE gives for fp16, too."""
     return "none" if element is FLOAT16 else "rint"
 
 

@@ -321,9 +321,6 @@ def _digit_piece(
     return _softmax(len(q), scores, product, row_sums, LOWEST_OF_DIGITS)
 
 
-# ---- digits of int8 ----
-
-
 def _stretched(x: Single) -> tuple[list[Array], Single]:
     """The digits of rows of *x*, and their largest magnitudes `(rows, 1)`."""
     largest = np.abs(x).max(axis=1, keepdims=True)
@@ -347,9 +344,6 @@ def _away_to_integers(x: Single) -> Single:
     """Integers, ties away from zero."""
     exact = x.astype(np.float64)
     return np.asarray(np.trunc(exact + np.copysign(0.5, exact)), F32)
-
-
-# ---- pieces together ----
 
 
 def _combined_by_lse(states: list[State]) -> tuple[Single, Single]:
