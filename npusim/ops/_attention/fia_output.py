@@ -191,17 +191,17 @@ class Output:
         memory, piece, width = self._memory, tile.piece, self._memory.width
         row_tile = piece.row_tile
         first, rows = rows_of_half(row_tile.rows, half)
-        every = memory.slot("product", index, row_tile.rows, width)
+        product = memory.slot("product", index, rows, width, first)
         # Each vector core has its own rows of sums, however many a tile has: nothing else keeps
         # one from the next row of tiles while the other one still reads.
         own, _ = rows_of_half(memory.max_rows, half)
         # Where sums lie is passed as a number, so that the call does not move them on: mte3 stores
         # what mte2 loads, and where all calls find such bytes in one place, order is found once.
         sums, before = (
-            memory.slot("sums", number, own + rows, width)[own:, :].offset_bytes
+            memory.slot("sums", number, rows, width, own).offset_bytes
             for number in (index, index - 1)
         )
-        digit_bytes = every.nbytes if memory.copies > 1 else 0
+        digit_bytes = row_tile.rows * product.row_bytes if memory.copies > 1 else 0
         form = Form(tile.is_first, tile.is_last, index % 2, sums, before, digit_bytes)
         scale = None if self._scale is None else self._scale(tile)
         targets = tuple(
@@ -210,7 +210,6 @@ class Output:
             else memory.of_piece(piece.number, first + row, count)
             for row, count in pieces(rows if tile.is_last else 0, self._finish.loop_rows)
         )
-        product = every[first : first + rows, :]
         repeat(self._core, self._tile, form, product, scale, targets)
 
     def _tile(

@@ -176,8 +176,7 @@ class Softmax:
         row_tile = tile.piece.row_tile
         first, rows = rows_of_half(row_tile.rows, half)
         scores, weights = (
-            self._memory.slot(name, index, row_tile.rows, tile.keys)[first : first + rows, :]
-            for name in ("scores", "weights")
+            self._memory.slot(name, index, rows, tile.keys, first) for name in ("scores", "weights")
         )
         more = self.of_loops(tile, first, rows)
         repeat(self._core, self._tile, tile.is_first, index % 2, scores, weights, more)

@@ -254,11 +254,11 @@ class DigitSoftmax(Softmax):
         head = row_tile.head * a.group + row_tile.row + first
         place = a.element.nbytes(memory.sides["query"].at(row_tile.request, head, 0)) if rows else 0
         query = GmView.of("query", a.element, rows, memory.width).shifted_to(place)
-        digits = memory.slot("digits", tile.turn, row_tile.rows, memory.width)
+        digits = memory.slot("digits", tile.turn, rows, memory.width, first)
+        digit_bytes = row_tile.rows * digits.row_bytes
         key = self._digits.antiquant.key
         scale = memory.scales(key, tile) if key.per != "token" else None
-        plain = tile.turn, query, digits[first : first + rows, :], digits.nbytes, scale
-        repeat(self._core, self._query, *plain)
+        repeat(self._core, self._query, tile.turn, query, digits, digit_bytes, scale)
 
     def _query(
         self, turn: int, query: GmView, digits: GmView, digit_bytes: int, scale: GmView | None

@@ -322,11 +322,13 @@ class Memory:
             if nbytes and self.plan.cores
         }
 
-    def slot(self, name: str, index: int, rows: int, columns: int) -> GmView:
-        """*rows* x *columns* of slot number *index* of a core's workspace *name*."""
-        pitch = align_up(columns, KEYS_ALIGNED) if name in WIDE else columns
-        first = index % WORK_SLOTS * self._slot_bytes[name]
-        return GmView(name, self._types[name], rows, columns, pitch, first)
+    def slot(self, name: str, index: int, rows: int, columns: int, row: int = 0) -> GmView:
+        """*rows* x *columns* of slot *index* of a core's workspace *name*, from *row* on."""
+        dtype, pitch = self._types[name], columns
+        if name in WIDE:
+            pitch = align_up(columns, KEYS_ALIGNED)
+        first = index % WORK_SLOTS * self._slot_bytes[name] + dtype.nbytes(row * pitch)
+        return GmView(name, dtype, rows, columns, pitch, first)
 
     def of_piece(self, number: int, row: int, rows: int) -> tuple[GmView, ...]:
         """Rows of what piece *number* leaves: output, maxima and sums."""
