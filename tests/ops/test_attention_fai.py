@@ -252,13 +252,6 @@ def test_cores_of_split_keys(
     assert [node.pieces for node in work.nodes] == [pieces] * requests
 
 
-def test_only_cores_with_work_start_where_keys_are_split() -> None:
-    call = attention_call(np.random.default_rng(0), (1,), (2048,), (8, 1), 64, np.float16, 128)
-    found = run(OP, **specs_of(call), device=A2)
-    assert found.plan is not None
-    assert (found.template, found.plan.block_dim) == ("FAI-FD", 4)
-
-
 # ---- time ----
 
 
