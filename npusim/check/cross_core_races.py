@@ -25,7 +25,7 @@ from npusim.check.byte_ranges import (
     shifted,
 )
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
-from npusim.check.hazards.record import Accesses
+from npusim.check.hazards.pasts import Accesses
 from npusim.data.integers import ceil_div
 from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, added
