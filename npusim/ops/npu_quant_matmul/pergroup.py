@@ -142,7 +142,7 @@ def _cube_core(
     arguments = (
         of_a.tiles(dealt.row, dealt.rows),
         of_b.tiles(dealt.column, dealt.columns),
-        GmViews.of(_ring(plan), dealt.core * RING * base_m, 0, RING * base_m, BASE_N),
+        _ring(plan)[: RING * base_m, :],
         dealt.index > 0,
     )
     return core, Step(block, arguments, dealt.core)
@@ -184,9 +184,8 @@ class _VectorCore:
         scale = GmView.of("scale", FLOAT32, groups, pr.n)
         offset = GmView.of("offset", FLOAT16, groups, pr.n)
         token = GmView.vector("pertoken_scale", FLOAT32, pr.m)
-        first = halves.core // 2 * RING * base_m
         arguments = (
-            GmViews.of(_ring(self.plan), first, 0, RING * base_m, columns),
+            GmViews.of(_ring(self.plan), 0, 0, RING * base_m, columns),
             GmViews.of(x1, halves.row, 0, halves.rows, pr.k),
             GmViews.of(scale, 0, halves.column, groups, columns),
             GmViews.of(offset, 0, halves.column, groups, columns),
