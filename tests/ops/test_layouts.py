@@ -72,7 +72,7 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
 NEVER_TAKEN = {
     ("npu_grouped_matmul", name)
     for name in ("activation_input", "activation_quant_scale", "activation_quant_offset")
-}
+} | {("npu_transpose_batchmatmul", "bias")}
 """Parameters that must be None on every chip."""
 
 
