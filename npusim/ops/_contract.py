@@ -307,7 +307,8 @@ class Contract:
     def _require_layout(self, operand: Operand, layouts: tuple[str, ...], when: str = "") -> None:
         layout = operand.spec.layout
         can_cast = operand.element in CASTABLE and len(operand.shape) <= MAX_CAST_RANK
-        remedy = "pass it through npu_format_cast(..., 2)" if can_cast else "make it in ND"
+        number = 2 if "ND" in layouts else 29
+        remedy = f"pass it through npu_format_cast(..., {number})" if can_cast else "make it in ND"
         self.require(
             layout in layouts,
             f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",
