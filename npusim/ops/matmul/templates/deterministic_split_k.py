@@ -13,6 +13,7 @@ turned into NZ first; partial sums kept in NZ, where n is no multiple of 16.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -148,13 +149,38 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Pie
 
 
 def _vector_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Piece]) -> CoreSteps:
-    """What a vector core does: its rows of every strip, summed over the cores and rounded.
-
-    A quarter of the unified buffer each is for the sums so far, for the results, and for either of
-    the tiles that are loaded in turn.
-    """
+    """What a vector core does: its rows of every strip, summed over the cores and rounded."""
     core, cores = VectorCore(plan.template, spec), 2 * plan.block_dim
+    # A quarter of the unified buffer each is for the sums so far, for the results, and for either
+    # of the tiles that are loaded in turn.
     most = align_down(core.room_bytes("ub") // 4 // FLOAT32.nbytes(1), REPEAT)
+    add = _adder(core, p, most)
+    every = Pieces.dealt([strips] * cores)
+    # An even share of the rows a vector core.
+    each = -(-every.rows // cores)
+    inside = np.minimum(every.core * each, every.rows)
+    rows = np.minimum(each, every.rows - inside)
+    own = replace(every, row=every.row + inside, rows=rows, inside=inside)
+    tiles, of = own.cut(most, REPEAT)
+    # The rows and columns of the tiles, from the beginning of their strips.
+    strip, index = every.select(of), own.index[of]
+    place = replace(tiles, row=tiles.row - strip.row, column=tiles.column - strip.column)
+    slices = [_slices(plan, strips, other, index, place) for other in range(plan.block_dim)]
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", SUMMED)
+    meet = partial(sync_all, core, "mte2", "mte2", ALL_CORES)
+    release = partial(core.cross_core_set_flag, "group", "mte2", READ)
+    order, reads = 3 * np.arange(own.core.size), own.index + SLOTS < len(strips)
+    steps = (
+        Step(wait, (), own.core, order),
+        Step(meet, (), own.core, order),
+        Step(add, (views_of(output_of(p), tiles), *slices), tiles.core, 3 * of + 1),
+        Step(release, (), own.core[reads], order[reads] + 2),
+    )
+    return CoreSteps(core, steps)
+
+
+def _adder(core: VectorCore, p: Problem, most: int) -> Callable[..., None]:
+    """The stage that adds up tiles of at most *most* elements of all slices, and rounds them."""
     tiles_in, sums = core.vecin(FLOAT32, most, depth=2), core.tile(FLOAT32, most)
     results = core.vecout(p.output.element, most, depth=2)
 
@@ -179,35 +205,4 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[P
             tiles_in.free(first)
         core.store_rows(results, result, output, pitch=columns)
 
-    every = Pieces.dealt([strips] * cores)
-    # An even share of the rows a vector core.
-    each = -(-every.rows // cores)
-    inside = np.minimum(every.core * each, every.rows)
-    rows = np.minimum(each, every.rows - inside)
-    own = replace(every, row=every.row + inside, rows=rows, inside=inside)
-    tiles, of = own.cut(most, REPEAT)
-    index = own.index[of]
-    # The rows and columns of the tiles, from the beginning of their strips.
-    strip = every.select(of)
-    place = replace(tiles, row=tiles.row - strip.row, column=tiles.column - strip.column)
-    slices = [_slices(plan, strips, other, index, place) for other in range(plan.block_dim)]
-    number, reads = np.arange(own.core.size), own.index + SLOTS < len(strips)
-    return CoreSteps(
-        core,
-        (
-            Step(
-                partial(core.cross_core_wait_flag, "group", "mte2", SUMMED),
-                (),
-                own.core,
-                3 * number,
-            ),
-            Step(partial(sync_all, core, "mte2", "mte2", ALL_CORES), (), own.core, 3 * number),
-            Step(add, (views_of(output_of(p), tiles), *slices), tiles.core, 3 * of + 1),
-            Step(
-                partial(core.cross_core_set_flag, "group", "mte2", READ),
-                (),
-                own.core[reads],
-                3 * number[reads] + 2,
-            ),
-        ),
-    )
+    return add
