@@ -33,17 +33,14 @@ flags is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
-    Binding,
-    Block,
     ColumnVector,
+    CoreSteps,
     GmView,
     GmViews,
     Local,
@@ -55,7 +52,6 @@ from npusim.kernel import (
     spread_rows,
 )
 from npusim.kernel.blocks import columns_of, output_of
-from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces as row_pieces
 from npusim.ops.npu_quant_matmul.check import Problem
@@ -117,10 +113,8 @@ class Epilogue:
         self.results = core.vecout(out, count, depth=2)
         self.planes = [core.claim("ub", FLOAT32.nbytes(count)) for _ in range(planes)]
 
-    def blocks(
-        self, pieces: Pieces, bound: Callable[[int], dict[str, Binding]]
-    ) -> tuple[Block, ...]:
-        """Two blocks a group: each finishes half of the rows, or the first one all of them."""
+    def steps(self, pieces: Pieces) -> CoreSteps:
+        """Each vector core of a group finishes half of the rows, or the first one all of them."""
         p, product = self.p, self.p.product
         halves = pieces.halved(pieces.rows // 2 if self.plan.vector_cores == 2 else pieces.rows)
         token = None
@@ -140,7 +134,7 @@ class Epilogue:
             _, begins = places(self.plan, halves)
             steps.insert(0, self.outbox.send_step(halves, begins))
         begin = self._begin if p.has_one_scale or self.outbox is not None else None
-        return launch(self.core, "aiv", *steps, begin=begin, bound=bound)
+        return CoreSteps(self.core, tuple(steps), begin)
 
     def _begin(self) -> None:
         """Load the one scale of all columns into a register, and fill the buffer of messages."""
