@@ -54,7 +54,6 @@ from npusim.kernel import (
 from npusim.kernel.blocks import columns_of, output_of
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces as row_pieces
-from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan
@@ -70,10 +69,10 @@ def workspace_of(plan: Plan, index: int) -> GmView:
     return blocks[index * plan.cube.base_m :, :]
 
 
-def blocks_of(plan: Plan, pieces: Pieces, group: Integers) -> GmViews:
-    """Where the sums of *pieces*, of cores of each *group*, are in the workspace."""
+def blocks_of(plan: Plan, pieces: Pieces) -> GmViews:
+    """Where the sums of *pieces* are in the blocks of their group in the workspace."""
     place, _ = places(plan, pieces)
-    row = (group * plan.workspace_blocks + place) * plan.cube.base_m + pieces.inside
+    row = place * plan.cube.base_m + pieces.inside
     return GmViews.of(workspace_of(plan, 0), row, 0, pieces.rows, pieces.columns)
 
 
@@ -123,7 +122,7 @@ class Epilogue:
             scales = GmView.vector("pertoken_scale", FLOAT32, product.m)
             token = GmViews.of(scales, 0, halves.row, 1, halves.rows)
         arguments = (
-            blocks_of(self.plan, halves, halves.core // 2),
+            blocks_of(self.plan, halves),
             output_of(product, halves, p.output.element),
             token,
             columns_of(product, halves, None if p.has_one_scale else p.scale),

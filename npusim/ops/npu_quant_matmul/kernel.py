@@ -153,7 +153,7 @@ def _cube_steps(spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces) -> Cor
     _, begins = places(plan, pieces)
     received = (receive_step(core, pieces, begins),) if plan.is_driven else ()
     arguments = (
-        blocks_of(plan, pieces, pieces.core),
+        blocks_of(plan, pieces),
         _first_k(cube, p, plan, pieces),
         columns_of(p.product, pieces, p.start),
         (pieces.index >= plan.workspace_blocks) & (not plan.is_driven),

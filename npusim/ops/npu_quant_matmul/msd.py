@@ -44,7 +44,6 @@ from npusim.kernel import (
 )
 from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
 from npusim.ops._nibbles.finish import Finish
@@ -140,9 +139,9 @@ def _ring(plan: MsdPlan) -> GmView:
     return GmView.of("ring", FLOAT16, rows * plan.cube.cores, plan.cube.base_n)
 
 
-def _places(plan: MsdPlan, dealt: Pieces, group: Integers) -> GmViews:
-    """Where the sums of *dealt* are in the rings of their *group*."""
-    first = (group * RING + dealt.index % RING) * plan.cube.base_m
+def _places(plan: MsdPlan, dealt: Pieces) -> GmViews:
+    """Where the sums of *dealt* are in the ring of their group."""
+    first = dealt.index % RING * plan.cube.base_m
     return GmViews.of(_ring(plan), first, 0, dealt.rows, dealt.columns)
 
 
@@ -162,7 +161,7 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> Co
         a.tiles(dealt.row, dealt.rows),
         b.tiles(dealt.column, dealt.columns),
         GmViews.of(scales, 0, dealt.column, scales.rows, dealt.columns),
-        _places(plan, dealt, dealt.core),
+        _places(plan, dealt),
         dealt.index >= RING,
     )
     wait = partial(core.cross_core_wait_flag, "group", "mte2", SPLIT)
@@ -197,7 +196,7 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> 
     both = dealt.repeated(2)
     row, rows = both.row // 2, both.rows // 2
     arguments = (
-        _places(plan, both, both.core // 2),
+        _places(plan, both),
         GmViews.of(GmView.of("output", out, pr.m, pr.n), row, both.column, rows, both.columns),
         GmViews.of(GmView.vector("offset", FLOAT32, pr.n), 0, both.column, 1, both.columns),
         GmViews.of(GmView.vector("pertoken_scale", FLOAT32, pr.m), 0, row, 1, rows),

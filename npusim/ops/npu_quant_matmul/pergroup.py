@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
@@ -137,7 +139,7 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces) 
     arguments = (
         of_a.tiles(dealt.row, dealt.rows),
         of_b.tiles(dealt.column, dealt.columns),
-        GmViews.of(_ring(plan), dealt.core * RING * base_m, 0, RING * base_m, BASE_N),
+        _ring(plan)[: RING * base_m, :],
         dealt.index > 0,
     )
     return CoreSteps(core, (Step(block, arguments, dealt.core),))
@@ -179,9 +181,9 @@ class _VectorCore:
         scale = GmView.of("scale", FLOAT32, groups, pr.n)
         offset = GmView.of("offset", FLOAT16, groups, pr.n)
         token = GmView.vector("pertoken_scale", FLOAT32, pr.m)
-        first = halves.core // 2 * RING * base_m
+        top = np.zeros_like(columns)
         arguments = (
-            GmViews.of(_ring(self.plan), first, 0, RING * base_m, columns),
+            GmViews.of(_ring(self.plan), top, 0, RING * base_m, columns),
             GmViews.of(x1, halves.row, 0, halves.rows, pr.k),
             GmViews.of(scale, 0, halves.column, groups, columns),
             GmViews.of(offset, 0, halves.column, groups, columns),
