@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from npusim.data.dtypes import FLOAT32, DType
 from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Local, MulAddDst
 from npusim.kernel.builder import Builder
-from npusim.kernel.queues import Slot
+from npusim.kernel.queues import ProgramError, Slot
 
-__all__ = ["REPEAT", "Plane", "by_column", "by_row", "spread_rows"]
+__all__ = ["REPEAT", "Plane", "by_column", "by_row", "multiply_add", "outer", "spread_rows"]
 
 __kernel_vocabulary__ = True
 
@@ -25,28 +25,28 @@ REPEAT = 64
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """*rows* x *columns* (a multiple of 64) of a slot, *start_bytes* into it."""
+    """*rows* x *columns* (a multiple of 64) of a tile or slot, *start_bytes* into it."""
 
-    slot: Slot
+    tile: Local | Slot
     rows: int
     columns: int
     start_bytes: int = 0
 
     def whole(self, dtype: DType = FLOAT32) -> Local:
         """Everything, rows after each other."""
-        return self.slot.of(dtype, self.rows * self.columns, self.start_bytes)
+        return self._part(dtype, self.rows * self.columns, 0)
 
     def row(self, index: int, count: int | None = None, dtype: DType = FLOAT32) -> Local:
         """One row, or the first *count* of its elements."""
         width = self.columns if count is None else count
-        return self.slot.of(dtype, width, self.start_bytes + index * dtype.nbytes(self.columns))
+        return self._part(dtype, width, index * dtype.nbytes(self.columns))
 
     def chunk(self, index: int) -> Local:
         """Columns [64 x index, 64 x index + 64) of all rows, as float32."""
-        offset = self.slot.offset_bytes + self.start_bytes + index * FLOAT32.nbytes(REPEAT)
+        offset = self.tile.offset_bytes + self.start_bytes + index * FLOAT32.nbytes(REPEAT)
         pitch = FLOAT32.nbytes(self.columns) // BLOCK_BYTES
         # Blocks of a repeat are contiguous; the next repeat is the next row.
-        return Local(self.slot.buffer, offset, FLOAT32, self.rows * REPEAT, 1, pitch)
+        return Local(self.tile.buffer, offset, FLOAT32, self.rows * REPEAT, 1, pitch)
 
     @property
     def chunks(self) -> range:
@@ -60,6 +60,16 @@ class Plane:
     @property
     def _takes_rows(self) -> bool:
         return self.rows < len(self.chunks)
+
+    def _part(self, dtype: DType, count: int, start_bytes: int) -> Local:
+        """*count* elements from byte *start_bytes* of the plane on; raises ProgramError."""
+        first = self.start_bytes + start_bytes
+        if first + dtype.nbytes(count) > self.tile.nbytes:
+            raise ProgramError(
+                f"Plane: {self.rows} x {self.columns} elements of {dtype.name} at byte {first} "
+                f"must fit into the {self.tile.nbytes} bytes of their tile; make the tile larger"
+            )
+        return Local(self.tile.buffer, self.tile.offset_bytes + first, dtype, count)
 
     def piece(self, index: int) -> Local:
         return self.row(index) if self._takes_rows else self.chunk(index)
@@ -112,6 +122,15 @@ def multiply_add(
         )
         number = plane.blocks_piece(blocks, index, pitch)
         builder.emit(MulAddDst(plane.piece(index), number, factor))
+    builder.barrier("vector")
+
+
+def outer(builder: Builder, plane: Plane, vector: Local, blocks: Local, pitch: int = 1) -> None:
+    """`plane = vector x number of the row`, the float32 *vector* `(columns,)`."""
+    for index in plane.pieces:
+        of_columns = plane.vector_piece(vector, index)
+        of_rows = plane.blocks_piece(blocks, index, pitch)
+        builder.emit(Binary("mul", plane.piece(index), of_columns, of_rows))
     builder.barrier("vector")
 
 

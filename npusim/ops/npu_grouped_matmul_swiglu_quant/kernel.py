@@ -17,9 +17,9 @@ from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops._nibbles.cube import ScaledGroups
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, ScaledGroups, digits_of
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem
 from npusim.ops.npu_grouped_matmul_swiglu_quant.rows import RowKernel
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import (
@@ -165,13 +165,13 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
-        self.splitter = NibbleSplitter(self.builder, p.k) if p.is_int4 else None
+        self.builder = VectorCore(OP, spec)
+        self.splitter = DigitSplitter(self.builder, p.k) if p.is_int4 else None
         self.builder.reset_buffers()
         self.rows = RowKernel(self.builder, p, plan)
 
     def program(self, core: int) -> Program:
-        """Finish the rows of core number *core*, a chunk after the other."""
+        """Epilogue the rows of core number *core*, a chunk after the other."""
         builder, p, plan = self.builder, self.p, self.plan
         every = chunks(p, plan)
         if self.splitter is not None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor
-from npusim.ops._nibbles.oracle import digit_sums, unpacked
+from npusim.ops._int4_matmul import digit_sums, unpacked
 from npusim.ops._products import exact_int
 
 __all__ = ["reference"]

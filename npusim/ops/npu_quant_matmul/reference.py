@@ -11,7 +11,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.devices.schema import DeviceSpec
-from npusim.ops._nibbles.oracle import unpacked
+from npusim.ops._int4_matmul import unpacked
 from npusim.ops._products import exact_int
 from npusim.ops.npu_quant_matmul.v4.reference import groups_of_int4, int8_times_int4
 

@@ -19,8 +19,9 @@ from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import BaseTile, GmMatrix
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, digits_of
 from npusim.ops.npu_grouped_matmul.int4 import is_unpacked, is_vector
 from npusim.ops.npu_grouped_matmul.operands import bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -106,8 +107,8 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MixedPlan) -> None:
         self.p, self.plan = p, plan
-        self.builder = builder = Builder("npu_grouped_matmul", spec.cores["aiv"], spec.sync)
-        self.splitter = NibbleSplitter(builder, p.x_shape(0)[1])
+        self.builder = builder = VectorCore("npu_grouped_matmul", spec)
+        self.splitter = DigitSplitter(builder, p.x_shape(0)[1])
         self.sums = RowSums(builder, p.x_shape(0)[1]) if p.offset else None
         builder.reset_buffers()
         self.epilogue: HalfEpilogue | GroupEpilogue

@@ -24,9 +24,9 @@ from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
 from npusim.kernel.plane import REPEAT, Plane, by_row
 from npusim.kernel.program import Program
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops._nibbles.cube import FILLED, READ, part_of_k
-from npusim.ops._nibbles.row_numbers import RowNumbers
+from npusim.ops._int4_matmul import FILLED, READ, RowFactors, part_of_k
 from npusim.ops.npu_grouped_matmul.int4 import GROUP_K, groups_of_k
 from npusim.ops.npu_grouped_matmul.operands import Matrices, Operands
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -97,7 +97,7 @@ class GroupCube:
 class GroupEpilogue:
     """The kernel of a vector core, which has every other chunk of a tile: one."""
 
-    def __init__(self, builder: Builder, p: Problem, plan: MixedPlan) -> None:
+    def __init__(self, builder: VectorCore, p: Problem, plan: MixedPlan) -> None:
         self.builder, self.p, self.plan, self.operands = builder, p, plan, Operands(p)
         rows, width = plan.chunk_rows, align_up(plan.tile.n, REPEAT)
         # Of a tile of digits each of both cores has one chunk at most.
@@ -112,7 +112,7 @@ class GroupEpilogue:
         self.words = builder.queue("ub", UINT64.nbytes(width), "mte2", "vector")
         self.scale = builder.claim("ub", FLOAT32.nbytes(width))
         self.bias = builder.queue("ub", FLOAT32.nbytes(width), "mte2", "vector")
-        self.tokens = RowNumbers(builder, rows)
+        self.tokens = RowFactors(builder, rows)
         self.results = builder.queue("ub", self.out.nbytes(numbers), "vector", "mte3", 2)
 
     def write(self, parts: tuple[Part, ...], half: int) -> None:

@@ -1,7 +1,7 @@
 """The kernels of quant_batch_matmul_v4: int8 times int4, and int4 with scales of groups.
 
 ========  ==========================================================================================
-msd       int8 times int4: vector cores write x1 as two int4 a number, see `_nibbles`
+msd       int8 times int4: vector cores write x1 as two int4 a number, see `_int4_matmul`
 pergroup  int4 times int4 with scales and offsets of groups of k, which vector cores apply
 ========  ==========================================================================================
 

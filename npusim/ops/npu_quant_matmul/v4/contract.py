@@ -12,8 +12,8 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, INT64, UINT64, DTy
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel.matmul import Product
 from npusim.ops._contract import Contract, listed
+from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._matrix import product_of
-from npusim.ops._nibbles.split import LONGEST
 from npusim.ops._protocol import present
 from npusim.ops._words import fixpipe_words
 from npusim.ops.npu_quant_matmul.choice import Form, asked_for
@@ -124,8 +124,8 @@ def _check_sizes(
         )
         return GROUP_K
     contract.require(
-        k % 2 == 0 and k <= LONGEST and n % 2 == 0,
-        f"k and n must be even and k at most {LONGEST}{what}, not {k} and {n}; pad the matrices, "
+        k % 2 == 0 and k <= MAX_ROW and n % 2 == 0,
+        f"k and n must be even and k at most {MAX_ROW}{what}, not {k} and {n}; pad the matrices, "
         f"or split them",
     )
     if not groups[2]:

@@ -27,11 +27,10 @@ from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import CubeTiles, Piece, work
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
-from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
-from npusim.ops._nibbles.finish import Finish
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
 from npusim.ops.npu_quant_matmul.basic import basic_tiles
 from npusim.ops.npu_quant_matmul.problem import Problem
 
@@ -177,11 +176,11 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MsdPlan) -> None:
         self.p, self.plan, pr = p, plan, p.product
-        self.builder = builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
-        self.splitter = NibbleSplitter(builder, pr.k)
+        self.builder = builder = VectorCore("npu_quant_matmul", spec)
+        self.splitter = DigitSplitter(builder, pr.k)
         builder.reset_buffers()
         block, out = (plan.chunk_rows, plan.cube.base_n), p.output.element
-        self.finish = Finish(builder, block, out, digits=True, offset=True)
+        self.finish = Epilogue(builder, block, out, digits=True, offset=True)
 
     def program(self, share: tuple[Piece, ...], group: int, half: int) -> Program:
         """Split rows of x1, then make the output of the blocks of the cube core of *group*."""

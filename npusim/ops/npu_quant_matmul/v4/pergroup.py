@@ -29,11 +29,10 @@ from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import CubeTiles, Piece, work
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, bindings, load, repeat, store
 from npusim.ops import _protocol
-from npusim.ops._nibbles.cube import FILLED, READ, part_of_k
-from npusim.ops._nibbles.row_numbers import RowNumbers
-from npusim.ops._nibbles.runs import GroupRuns
+from npusim.ops._int4_matmul import FILLED, READ, GroupRuns, RowFactors, part_of_k
 from npusim.ops.npu_quant_matmul.basic import l2_tile
 from npusim.ops.npu_quant_matmul.problem import Problem
 
@@ -145,14 +144,14 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> None:
         self.p, self.plan = p, plan
-        self.builder = builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
+        self.builder = builder = VectorCore("npu_quant_matmul", spec)
         queue, claim = builder.queue, builder.claim
         self.half_rows = ceil_div(plan.cube.base_m, 2)
         self.total = claim("ub", FLOAT32.nbytes(self.half_rows * BASE_N))
         self.scale = queue("ub", FLOAT32.nbytes(BASE_N), "mte2", "vector")
         self.offset = queue("ub", FLOAT16.nbytes(BASE_N), "mte2", "vector")
         self.points = claim("ub", FLOAT32.nbytes(BASE_N))
-        self.tokens = RowNumbers(builder, self.half_rows)
+        self.tokens = RowFactors(builder, self.half_rows)
         size, out = p.group_k, p.output.element
         row_bits = INT4.bits * size + FLOAT16.bits * size + FLOAT32.bits * (2 * size + 10)
         row_bits += (INT32.bits + FLOAT32.bits + out.bits) * BASE_N
