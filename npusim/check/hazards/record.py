@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.check.hazards.flags import Flag, awaited
 from npusim.check.hazards.pasts import PIPES, Accesses, Effect, Record, State
 from npusim.check.hazards.rounds import Orders
-from npusim.check.hazards.walk import Flag, awaited
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, MicroOp
 from npusim.kernel.program import Body, Call, Program, added
 from npusim.kernel.table import Calls, spread
