@@ -67,11 +67,17 @@ Room = TileQueue | Local
 
 
 class Steps:
-    """What all templates do to rows, and a block each for the largest magnitude and for a sum."""
+    """What all templates do to rows, and what they claim first: two numbers, x1 and x2.
 
-    def __init__(self, core: norm.NormCore, p: Problem) -> None:
-        self.core, self.p = core, p
+    x1 and x2 have *count* elements, and half of an fp32 tile each.
+    """
+
+    def __init__(self, core: norm.NormCore, p: Problem, count: int) -> None:
+        self.core, self.p, dtype = core, p, p.x.element
         self.absmax, self.total = core.blocks()[:1], core.blocks()[:1]
+        self.x_in = core.vecin(FLOAT32, count)
+        self.first = self.x_in.only.as_dtype(dtype)[:count]
+        self.second = norm.upper_half(self.x_in.only, dtype)
 
     def take_absmax(self, register: Register, magnitudes: Local) -> None:
         """The largest of *magnitudes* `(columns,)`, which are overwritten, into *register*."""
@@ -89,13 +95,10 @@ class SeveralRows(Steps):
     """The steps of normal, and its buffers."""
 
     def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
-        super().__init__(core, p)
         dtype, self.columns, self.pitch = p.x.element, p.columns, padded(p.columns, p.target)
         most, scale_count = plan.row_step * self.pitch, align_up(plan.row_step, FLOATS_PER_BLOCK)
-        # x1 and x2, then z in fp32.
-        self.x_in, self.x_out = core.vecin(FLOAT32, most), core.vecout(dtype, most)
-        self.first = self.x_in.only.as_dtype(dtype)[:most]
-        self.second = norm.upper_half(self.x_in.only, dtype)
+        super().__init__(core, p, most)
+        self.x_out = core.vecout(dtype, most)
         self.values, self.work = core.tile(FLOAT32, most), core.tile(FLOAT32, most)
         outputs = [each for each in p.both if each.is_taken or not p.is_masked]
         smooth = (output.smooth for output in outputs)
@@ -205,12 +208,10 @@ class SingleRow(Steps):
     """The steps of single_row, and its buffers."""
 
     def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
-        super().__init__(core, p)
         dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
-        self.x_in, self.out = core.vecin(FLOAT32, pitch), core.vecout(dtype, pitch)
+        super().__init__(core, p, pitch)
+        self.out = core.vecout(dtype, pitch)
         self.values, self.work = (core.tile(FLOAT32, pitch)[:columns] for _ in range(2))
-        self.first = self.x_in.only.as_dtype(dtype)[:pitch]
-        self.second = norm.upper_half(self.x_in.only, dtype)
         self.kept_smooth = core.tile(dtype, pitch) if p.both[0].smooth else None
         """The first smooth scales, which stay."""
         self.outputs = list(enumerate(p.taken))[::-1]
@@ -303,17 +304,15 @@ class Slices(Steps):
     """The steps of slice_d, and its buffers."""
 
     def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
-        super().__init__(core, p)
         dtype, pitch = p.x.element, padded(plan.column_step, p.target)
-        self.x_in, self.vector_in = core.vecin(FLOAT32, pitch), core.vecin(dtype, pitch)
+        super().__init__(core, p, pitch)
+        self.vector_in = core.vecin(dtype, pitch)
         # A slice on its way to the workspace, and one of x or y.
         self.wide_out, self.out = core.vecout(FLOAT32, pitch), core.vecout(dtype, pitch)
         self.values, self.work = core.tile(FLOAT32, pitch), core.tile(FLOAT32, pitch)
         self.scales_out = [core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3") for _ in p.taken]
         core.claim_tails()
         self.slices = plan.parts(p.columns)
-        self.first = self.x_in.only.as_dtype(dtype)[:pitch]
-        self.second = norm.upper_half(self.x_in.only, dtype)
 
     def group(self, x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         """A row, from x1 and x2 to y."""

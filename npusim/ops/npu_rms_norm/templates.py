@@ -63,7 +63,7 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.mul(squares, values, values)
         kept = roots_out.alloc()
         roots = kept[: x.rows]
-        core.rows_into(roots, lanes[: x.rows * FLOATS_PER_REPEAT], squares, x.columns)
+        core.rows_into(roots, lanes, squares, x.columns)
         core.mul(roots, roots, p.mean)
         core.root_by_vector(roots, lanes[: x.rows])
         out = y_out.alloc()[:count]
