@@ -1,9 +1,12 @@
-"""The template large: a row in parts, loaded twice.
+"""The templates large and moe_large: a row in parts.
 
-First for its largest number, which the scalar unit keeps from part to part, then to quantise it
-with the factor of the row. The next part is always on its way.
+They are loaded twice: first for the largest magnitude of the row, which the scalar unit keeps from
+part to part, then to be quantised with the factor of the row. large has the next part always on its
+way. moe_large has single buffers, smooth scales of groups, and quantises the last part at the end
+of the first pass, while it is still in the buffer.
 
-ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_large_shape_opt.h.
+ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_large_shape_opt.h and
+dynamic_quant_moe_large_shape.h.
 """
 
 from __future__ import annotations
@@ -11,139 +14,139 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from npusim.data.dtypes import FLOAT32
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    Binary,
-    BinaryScalar,
-    Cast,
-    Local,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarStore,
+from npusim.isa import Local
+from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, VectorCore
+from npusim.ops._dynamic_quant import Plan, Problem
+from npusim.ops._dynamic_quant.buffers import (
+    Groups,
+    GroupSearch,
+    SmoothScales,
+    launch_pieces,
+    parts_of,
+    pitch_of,
 )
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step, to_quantised
-from npusim.kernel.queues import Queue
-from npusim.kernel.rows import Writer, fill, pieces
-from npusim.kernel.views import GmView, store
-from npusim.ops.npu_dynamic_quant.contract import Problem
-from npusim.ops.npu_dynamic_quant.row_steps import RowKernel, find_absmax, float_bits
-from npusim.ops.npu_dynamic_quant.tiling import Plan
+from npusim.ops._row_quant import find_absmax, find_factor
 
-__all__ = ["Large", "LongRows"]
-
-INFINITY_BITS = float_bits(float("inf"))
+__all__ = ["large", "moe_large"]
 
 
-class LongRows(RowKernel):
+class LongRows:
     """Buffers for parts of a row, and the steps that a part takes."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan, depth: int) -> None:
-        super().__init__(spec, p, plan)
-        claim, queue = self.builder.claim, self.builder.queue
-        self.x = queue("ub", self.x_pitch, "mte2", "vector", depth)
-        self.y = queue("ub", self.y_pitch, "vector", "mte3", depth)
-        self.scale = queue("ub", BLOCK_BYTES, "scalar", "mte3")
-        self.values = claim("ub", FLOAT32.nbytes(plan.column_step))
-        self.work = claim("ub", FLOAT32.nbytes(plan.column_step))
-        self.absmax = queue("ub", BLOCK_BYTES, "vector", "scalar")
-        self.writer = Writer(self.builder, spec)
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
+        width, dtype = plan.column_step, p.x.element
+        self.x_in = core.vecin(dtype, pitch_of(dtype, width), plan.depth)
+        self.y_out = core.vecout(p.target, pitch_of(p.target, width), plan.depth)
+        self.scale_out = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3")
+        self.values, self.work = (core.tile(FLOAT32, width) for _ in range(2))
+        self.absmax = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "vector", "scalar")
+        core.claim_tails()
 
     def find_largest(self, values: Local, *, is_first: bool) -> None:
         """M of the row so far into register `largest`, after *values* `(width,)`."""
-        builder, slot = self.builder, self.absmax.alloc()
-        absmax = slot.of(FLOAT32, 1)
-        find_absmax(builder, absmax, self.work.of(FLOAT32, values.count), values)
-        self.absmax.enque(slot)
-        slot = self.absmax.deque()
-        builder.emit(ScalarLoad("part" if not is_first else "largest", absmax))
-        self.absmax.free(slot)
+        core, absmax = self.core, self.absmax.alloc()
+        find_absmax(core, absmax[:1], self.work[: values.count], values)
+        self.absmax.enque(absmax)
+        absmax = self.absmax.deque()
+        core.get_value("largest" if is_first else "part", absmax[:1])
+        self.absmax.free(absmax)
         if not is_first:
-            _keep_larger(builder)
+            # largest > part ? largest : part, of floats: a NaN before is lost. Magnitudes are in
+            # the order of their bits, but a NaN is larger than nothing.
+            core.alu("lt", "is_smaller", "part", "largest")
+            core.alu("lt", "is_nan", float("inf"), "largest")
+            core.alu("select", "is_smaller", "is_nan", 0, "is_smaller")
+            core.alu("select", "largest", "is_smaller", "largest", "part")
 
     def divide(self, scale: GmView) -> None:
         """By the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *scale* `(1,)`."""
-        scales = self.scale.alloc()
-        self.builder.emit(
-            ScalarAlu("f32_div", "factor", float_bits(self.p.largest), "largest"),
-            ScalarAlu("f32_div", "scale", float_bits(1), "factor"),
-            ScalarStore(scales.of(FLOAT32, 1), "scale"),
-        )
-        store(self.builder, self.scale, scales, scale)
+        scales = self.scale_out.alloc()
+        find_factor(self.core, "largest", self.p.largest, scales[:1])
+        self.core.store_rows(self.scale_out, scales, scale)
 
     def quantise(self, values: Local, output: GmView) -> None:
         """*values* `(width,)` times the factor of the row to *output* `(1, width)`."""
-        builder, out = self.builder, self.y.alloc()
-        step(builder, BinaryScalar("mul", values, values, "factor"))
-        to_quantised(builder, self.spec, out.of(output.dtype, values.count), values)
-        self.writer.store(self.y, out, output)
+        out = self.y_out.alloc()
+        self.core.mul(values, values, "factor")
+        self.core.quantize(out[: values.count], values)
+        self.core.store(self.y_out, out, output)
 
 
-def _keep_larger(builder: Builder) -> None:
-    """`largest = largest > part ? largest : part`, of floats: a NaN before is lost.
-
-    Magnitudes are in the order of their bits, but a NaN is larger than nothing.
-    """
-    builder.emit(
-        ScalarAlu("lt", "is_smaller", "part", "largest"),
-        ScalarAlu("lt", "is_nan", INFINITY_BITS, "largest"),
-        ScalarAlu("select", "is_smaller", "is_nan", 0, "is_smaller"),
-        ScalarAlu("select", "largest", "is_smaller", "largest", "part"),
-    )
-
-
-class Large(LongRows):
+def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """All buffers double, smooth scales loaded with every part."""
+    long, dtype = LongRows(core, p, plan), p.x.element
+    parts, x_in = parts_of(p.columns, plan.column_step), long.x_in
+    smooth_in = None
+    if p.smooth_scales is not None:
+        smooth_in = core.vecin(dtype, pitch_of(dtype, plan.column_step), plan.depth)
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        super().__init__(spec, p, plan, plan.depth)
-        self.smooth_parts: Queue | None = None
-        if p.smooth_scales is not None:
-            queue = self.builder.queue
-            self.smooth_parts = queue("ub", self.x_pitch, "mte2", "vector", plan.depth)
+    def fetch(x: GmView, part: slice) -> None:
+        """Begin to load columns *part* of x, and of the smooth scales."""
+        core.copy_in(x_in, x[:, part])
+        if smooth_in is not None:
+            core.copy_in(smooth_in, GmView.vector("smooth_scales", dtype, p.columns)[:, part])
 
-    def begin(self) -> None:
-        """As :class:`RowKernel` says; nothing stays in the buffer."""
+    def widened(width: int) -> Local:
+        """The oldest part that was fetched, `(width,)` as fp32, smoothed."""
+        values, work = long.values[:width], long.work[:width]
+        loaded = x_in.deque()
+        core.cast(values, loaded[:width])
+        x_in.free(loaded)
+        if smooth_in is not None:
+            smooth = smooth_in.deque()
+            core.cast(work, smooth[:width])
+            smooth_in.free(smooth)
+            core.mul(values, values, work)
+        return values
 
-    def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
-        """As :class:`RowKernel` says, for one row."""
-        columns = list(pieces(x.columns, self.plan.column_step))
-        parts = [slice(start, start + width) for start, width in columns]
-        self._fetch(x, parts[0])
+    def row(x: GmView, output: GmView, scale: GmView) -> None:
+        fetch(x, parts[0])
         passes = [(part, False) for part in parts] + [(part, True) for part in parts]
         for (part, is_second), after in zip_longest(passes, passes[1:]):
             if after is not None:
-                self._fetch(x, after[0])
-            values = self._values(part.stop - part.start)
+                fetch(x, after[0])
+            values = widened(part.stop - part.start)
             if is_second:
-                self.quantise(values, output[:, part])
+                long.quantise(values, output[:, part])
                 continue
-            self.find_largest(values, is_first=part is parts[0])
+            long.find_largest(values, is_first=part is parts[0])
             if part is parts[-1]:
-                self.divide(scale)
+                long.divide(scale)
 
-    def _fetch(self, x: GmView, part: slice) -> None:
-        """Begin to load columns *part* of x, and of the smooth scales."""
-        slot = self.x.alloc()
-        fill(self.builder, self.spec, slot, x[:, part])
-        self.x.enque(slot)
-        if self.smooth_parts is not None:
-            smooth = self.smooth_parts.alloc()
-            view = GmView.vector("smooth_scales", x.dtype, self.p.columns)[:, part]
-            fill(self.builder, self.spec, smooth, view)
-            self.smooth_parts.enque(smooth)
+    return launch_pieces(core, p, plan, row)
 
-    def _values(self, width: int) -> Local:
-        """The oldest part that was fetched, `(width,)` in fp32, smoothed."""
-        builder, dtype = self.builder, self.p.x.element
-        values, work = (slot.of(FLOAT32, width) for slot in (self.values, self.work))
-        slot = self.x.deque()
-        step(builder, Cast(values, slot.of(dtype, width)))
-        self.x.free(slot)
-        if self.smooth_parts is not None:
-            smooth = self.smooth_parts.deque()
-            step(builder, Cast(work, smooth.of(dtype, width)))
-            self.smooth_parts.free(smooth)
-            step(builder, Binary("mul", values, values, work))
+
+def moe_large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """A row in parts, loaded twice but for the last one; all buffers single."""
+    long, search = LongRows(core, p, plan), GroupSearch(core, p.groups)
+    smooth_in = core.vecin(FLOAT32, pitch_of(p.x.element, plan.column_step))
+    parts = parts_of(p.columns, plan.column_step)
+
+    def widened(x: GmView, part: slice, group: int) -> Local:
+        """Columns *part* of *x* `(1, columns)` as fp32, smoothed."""
+        smooth, width = SmoothScales(core, p, smooth_in.alloc()), part.stop - part.start
+        smooth.load(part, group)
+        smooth_in.enque(smooth.tile)
+        loaded, values = core.load(long.x_in, x[:, part]), long.values[:width]
+        smooth_in.deque()
+        factors = smooth.widen(width)
+        core.widen(values, loaded[:width])
+        core.mul(values, values, factors)
+        long.x_in.free(loaded)
+        smooth_in.free(smooth.tile)
         return values
+
+    def row(x: GmView, output: GmView, scale: GmView, before: int, groups: Groups) -> None:
+        (group,) = groups
+        search.advance(before, group)
+        for part in parts:
+            values = widened(x, part, group)
+            long.find_largest(values, is_first=part is parts[0])
+        long.divide(scale)
+        long.quantise(values, output[:, parts[-1]])
+        # Second pass: the others are loaded again.
+        for part in parts[:-1]:
+            long.quantise(widened(x, part, group), output[:, part])
+
+    return launch_pieces(core, p, plan, row, search.begin)

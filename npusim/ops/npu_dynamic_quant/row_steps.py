@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT16
-from npusim.data.integers import align_up
-from npusim.devices.schema import DeviceSpec
+from npusim.data.dtypes import FLOAT16, INT16
 from npusim.isa import (
-    BLOCK_BYTES,
     REPEAT_BYTES,
     Binary,
     Cast,
     Copy,
-    Duplicate,
     Fold,
     Global,
     Local,
@@ -21,23 +17,19 @@ from npusim.isa import (
     WholeReduce,
 )
 from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step, to_float32
+from npusim.kernel.chain import step
 from npusim.kernel.queues import Slot
 from npusim.kernel.views import GmView
-from npusim.ops.npu_dynamic_quant.contract import Problem
-from npusim.ops.npu_dynamic_quant.tiling import Plan
 
 __all__ = [
     "FLOATS_PER_BLOCK",
     "FLOAT_LANES",
-    "RowKernel",
     "burst",
     "everywhere",
     "find_absmax",
     "float_bits",
     "fold",
     "lanes_of",
-    "matrices",
     "repeat_block",
     "round_by_int16",
 ]
@@ -54,13 +46,6 @@ def lanes_of(local: Local) -> int:
 def float_bits(number: float) -> int:
     """The bits of *number* in fp32, as the scalar unit reads it."""
     return int(np.float32(number).view(np.uint32))
-
-
-def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
-    """x and the output `(rows, columns)`, and the scales `(rows,)`."""
-    x = GmView.of("x", p.x.element, p.rows, p.columns)
-    output = GmView.of("output", p.target, p.rows, p.columns)
-    return x, output, GmView.vector("scale", FLOAT32, p.rows)
 
 
 def burst(view: GmView) -> Global:
@@ -127,57 +112,3 @@ def round_by_int16(builder: Builder, values: Local, where: Slot | None = None) -
     step(builder, Cast(whole, values, "rint"))
     step(builder, Cast(halves, whole, "round"))
     return halves
-
-
-class RowKernel:
-    """What all templates of A2 and A3 share: the program of a core, and smooth scales.
-
-    Templates claim their buffers in the order of the vendor's kernels: where they lie decides which
-    banks an instruction meets.
-    """
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.plan = spec, p, plan
-        self.builder = Builder(p.op, spec.cores[spec.vector_kinds[0]], spec.sync)
-        self.x_pitch = align_up(p.x.element.nbytes(plan.column_step), BLOCK_BYTES)
-        """Bytes from row to row of x in the buffer, where each begins at a block."""
-        self.y_pitch = align_up(p.target.nbytes(plan.column_step), BLOCK_BYTES)
-        self.smooth_bytes = 2 * self.x_pitch
-        """Smooth scales become fp32 in place, from 16-bit numbers in the upper half."""
-        self.smooth: Slot | None = None
-        """Smooth scales that stay in the buffer, if there are any."""
-
-    def claim_smooth(self) -> None:
-        """Room for smooth scales that stay in the buffer, if there are any."""
-        if self.p.smooth_scales is not None:
-            self.smooth = self.builder.claim("ub", self.smooth_bytes)
-
-    def keep_smooth(self) -> None:
-        """Load them, and widen them once."""
-        if self.smooth is not None:
-            self.load_smooth(self.smooth, slice(self.p.columns))
-            self.builder.sync("mte2", "vector")
-            self.widen_smooth(self.smooth, self.p.columns)
-
-    def load_smooth(self, slot: Slot, columns: slice, group: int = 0) -> None:
-        """Load the smooth scales of *group* for *columns*, not yet in fp32."""
-        p, element = self.p, self.p.x.element
-        every = GmView.of("smooth_scales", element, max(1, p.groups), p.columns)
-        smooth = every.row(group)[:, columns]
-        # In the upper half, so that widening from the start never overtakes what it still reads.
-        self.builder.data_copy(slot.of(element, smooth.columns, self.x_pitch), smooth.operand)
-
-    def widen_smooth(self, slot: Slot, width: int) -> None:
-        """What :meth:`load_smooth` brought, in fp32."""
-        narrow = slot.of(self.p.x.element, width, self.x_pitch)
-        to_float32(self.builder, slot.of(FLOAT32, width), narrow)
-
-    def widen(self, values: Local, x: Local, smooth: Slot | None) -> None:
-        """*x* `(width,)` in fp32, times the smooth scales."""
-        to_float32(self.builder, values, x)
-        if smooth is not None:
-            step(self.builder, Binary("mul", values, values, smooth.of(FLOAT32, x.count)))
-
-    def fill_block(self, slot: Slot, number: float) -> None:
-        """*number* eight times, for :func:`everywhere`."""
-        step(self.builder, Duplicate(slot.of(FLOAT32, FLOATS_PER_BLOCK), number))

@@ -35,7 +35,8 @@ from typing import Any, Literal
 
 from npusim.data.errors import shown
 from npusim.data.integers import align_up
-from npusim.ops._contract import Contract, listed
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import listed
 
 __all__ = [
     "BY_SCALAR",
@@ -162,7 +163,7 @@ def _takes_several(columns: int, limit: int) -> bool:
 
 
 def asked_for(
-    contract: Contract,
+    contract: ops.Contract,
     template: Any,
     columns: int,
     smooth: bool,

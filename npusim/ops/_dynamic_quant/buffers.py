@@ -1,0 +1,145 @@
+"""Buffers and steps of kernels that scale rows by what is in them: smooth scales, and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, INT32, DType
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, Local, ScalarAlu, ScalarLoad, ScalarLoop
+from npusim.kernel import Block, GmView, Step, VectorCore, pieces
+from npusim.kernel.rows import RowPieces
+from npusim.ops._dynamic_quant import Plan, Problem
+
+__all__ = [
+    "GroupSearch",
+    "Groups",
+    "SmoothScales",
+    "launch_pieces",
+    "matrices",
+    "parts_of",
+    "pieces_of_cores",
+    "pitch_of",
+]
+
+Groups = tuple[int, ...]
+"""The group of each row of a piece."""
+
+
+def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
+    """x and the output `(rows, columns)`, and the scales `(rows,)`."""
+    x = GmView.of("x", p.x.element, p.rows, p.columns)
+    output = GmView.of("output", p.target, p.rows, p.columns)
+    return x, output, GmView.vector("scale", FLOAT32, p.rows)
+
+
+def pitch_of(dtype: DType, columns: int) -> int:
+    """Elements from row to row in the buffer, where each row begins at a block."""
+    return align_up(columns, BLOCK_BYTES * 8 // dtype.bits)
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothScales:
+    """Smooth scales, as fp32, in *tile* of a kernel.
+
+    They are loaded into its upper half, so that widening from the start never overtakes what it
+    still reads.
+    """
+
+    core: VectorCore
+    p: Problem
+    tile: Local
+
+    @staticmethod
+    def claimed(core: VectorCore, p: Problem, columns: int) -> SmoothScales:
+        """Those of up to *columns* columns, in a tile that is claimed for them."""
+        return SmoothScales(core, p, core.tile(FLOAT32, pitch_of(p.x.element, columns)))
+
+    def load(self, columns: slice, group: int = 0) -> None:
+        """Load those of *group* for *columns*, not yet as fp32."""
+        p, element = self.p, self.p.x.element
+        every = GmView.of("smooth_scales", element, max(1, p.groups), p.columns)
+        view = every.row(group)[:, columns]
+        self.core.data_copy(self._narrow(view.columns), view.operand)
+
+    def widen(self, width: int) -> Local:
+        """What `load` brought, as fp32 `(width,)`."""
+        wide = self.tile[:width]
+        self.core.widen(wide, self._narrow(width))
+        return wide
+
+    def keep(self) -> None:
+        """Load and widen those of all columns, once."""
+        self.load(slice(self.p.columns))
+        self.core.sync("mte2", "vector")
+        self.widen(self.p.columns)
+
+    def _narrow(self, width: int) -> Local:
+        count = self.tile.count
+        return self.tile.as_dtype(self.p.x.element, 2 * count)[count : count + width]
+
+
+class GroupSearch:
+    """The group_index in the buffer, in which the scalar unit looks for the group of each row."""
+
+    def __init__(self, core: VectorCore, count: int) -> None:
+        self.core = core
+        self.index = core.tile(INT32, count)
+
+    def begin(self) -> None:
+        """Load the group_index."""
+        view = GmView.vector("group_index", INT32, self.index.count)
+        self.core.data_copy(self.index, view.operand)
+        self.core.sync("mte2", "scalar")
+
+    def advance(self, before: int, group: int) -> None:
+        """Look whether the next row belongs to *group*, when the last one belonged to *before*."""
+        # On the chip the row's number stands in a register; here it is known beforehand.
+        first = self.index[before : before + 1]
+        body = (ScalarLoad("end", first, INT32.nbytes(1)), ScalarAlu("lt", "inside", 0, "end"))
+        self.core.emit(ScalarLoop(1 + group - before, body))
+
+
+# ---- pieces ----
+
+
+def parts_of(columns: int, step: int) -> tuple[slice, ...]:
+    """The parts of a row, of *step* columns; the last one is what is left."""
+    return tuple(slice(start, start + width) for start, width in pieces(columns, step))
+
+
+def pieces_of_cores(p: Problem, plan: Plan) -> tuple[RowPieces, tuple[Any, ...]]:
+    """The pieces of rows of all cores, and what a stage gets for each: first its views.
+
+    With a group_index there follow the group of the row before, 0 before a core's first one, and
+    those of its rows.
+    """
+    found = RowPieces.of(plan.rows_of_core, plan.row_step)
+    views = tuple(map(found.views, matrices(p)))
+    if p.group_index is None:
+        return found, views
+    group_of = p.group_of
+    before = np.where(found.is_first, 0, group_of[found.first - 1])
+    spans = zip(found.first.tolist(), found.count.tolist(), strict=True)
+    groups = [tuple(group_of[first : first + count].tolist()) for first, count in spans]
+    return found, (*views, before, groups)
+
+
+def launch_pieces(
+    core: VectorCore,
+    p: Problem,
+    plan: Plan,
+    piece: Callable[..., None],
+    begin: Callable[[], None] | None = None,
+) -> tuple[Block, ...]:
+    """A block for each core, which runs *piece* for its rows, `row_step` at a time.
+
+    `piece(x, output, scale)` computes *output* and *scale* `(rows,)` from *x*, `(rows, columns)`
+    like *output*; with a group_index it gets groups, see :func:`pieces_of_cores`.
+    """
+    found, arguments = pieces_of_cores(p, plan)
+    return core.launch(Step(piece, arguments, found.core), begin=begin)
