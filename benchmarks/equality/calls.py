@@ -32,7 +32,8 @@ SHARES = {
     "npu_moe_gating_top_k": 3, "npu_grouped_matmul_swiglu_quant": 3, "permute": 3,
     "npu_incre_flash_attention": 3, "npu_transpose_batchmatmul": 4, "embedding": 5,
     "index_select": 3, "npu_apply_rotary_pos_emb": 3,
-    "npu_reshape_and_cache": 2, "npu_scatter_pa_kv_cache": 2, "npu_trans_quant_param": 2,
+    "npu_format_cast": 2, "npu_reshape_and_cache": 2, "npu_scatter_pa_kv_cache": 2,
+    "npu_trans_quant_param": 2,
     "npu_group_quant": 3, "npu_anti_quant": 2, "npu_scatter_nd_update": 3, "npu_swiglu": 3,
     "npu_moe_gating_top_k_softmax": 2, "softmax": 2, "log_softmax": 2, "sum": 2, "argmax": 2,
 }  # fmt: skip

@@ -116,7 +116,7 @@ def _antiquant(draw: Draw) -> Arguments:
     rows, experts = draw.size(150), draw.integer(1, 4)
     k, n = draw.pick(32, 136, 288), 8 * draw.integer(1, 40)
     turned = draw.chance(0.3)
-    if draw.chance(0.35):
+    if draw.chance(0.5):
         rows, experts, k, n = draw.integer(1, 10), draw.integer(1, 2), 128, 512 * draw.integer(1, 3)
         bits, turned = 8, False
     groups = draw.pick(0, 0, 1, 4) if bits == 4 else 0

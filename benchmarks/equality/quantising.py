@@ -336,6 +336,10 @@ def rms_norm(draw: Draw) -> Arguments:
 def add_rms_norm(draw: Draw) -> Arguments:
     dtype = draw.floating()
     shape, own = _norm_shapes(draw)
+    if draw.chance(0.15):
+        # Rows of which a core takes several at a time.
+        dtype, own = "float16", (16 * draw.integer(1, 40),)
+        shape = (draw.integer(49, 120), *own)
     how = "normal" if draw.is_old else draw.pick("normal", "rows")
     return {
         "x1": draw.tensor(shape, dtype, how), "x2": draw.tensor(shape, dtype, how),

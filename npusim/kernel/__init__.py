@@ -57,9 +57,11 @@ starts cube cores with their vector cores, whose cores wait for each other by :f
 in the unified buffer, with what goes along rows or columns; a :class:`ColumnVector` is a vector
 along n as float32.
 
-**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`GmFeed` loads it into
-L1, a :class:`CubeWriter` multiplies base tiles, :class:`Tables` hold bias and scales. Below them,
-:class:`L0Pair` multiplies parts of two pieces in L1.
+**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`Matmul` on a
+:class:`CubeCore` multiplies base tiles of two of them, a :class:`ScaleTable` holds quantisation
+parameters of the columns. Below it, :class:`L0Pair` multiplies parts of two pieces in L1, each an
+:class:`L1Matrix`. An :class:`AiCore` has both units: an :class:`NdFeed` brings operands to its L1,
+an :class:`NdOut` stores sums. A :class:`Product` is cut into :class:`Pieces` for the cores.
 
 **Micro-ops** are what ``builder.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
 ``Mmad``, ``Fixpipe`` and all others of :mod:`npusim.isa`. They work on :class:`Local` ranges of
@@ -129,6 +131,16 @@ from npusim.isa import (
     WaitFlag,
     WholeReduce,
 )
+from npusim.kernel.ai_core import (
+    AiCore,
+    NdFeed,
+    NdOut,
+    RowTable,
+)
+from npusim.kernel.blocks import (
+    base_tile,
+    product_steps,
+)
 from npusim.kernel.builder import (
     Builder,
 )
@@ -147,26 +159,37 @@ from npusim.kernel.core import (
 from npusim.kernel.cross_core import (
     sync_all,
 )
-from npusim.kernel.cube import (
-    BaseTile,
-    CubeWriter,
-    GmFeed,
-    GmMatrix,
-    GmTile,
+from npusim.kernel.cube_core import (
+    BiasTable,
+    CubeCore,
     L0Pair,
-    L1Operand,
-    Tables,
+    MmadInit,
+    ScaleTable,
 )
 from npusim.kernel.launch import (
     Kernel,
+    grouped,
     mixed_launch,
     share,
+)
+from npusim.kernel.matmul import (
+    BaseTile,
+    Matmul,
+)
+from npusim.kernel.matrices import (
+    GmMatrix,
+    GmTile,
+    GmTiles,
+    L1Matrix,
 )
 from npusim.kernel.plane import (
     Plane,
     by_column,
     by_row,
     spread_rows,
+)
+from npusim.kernel.product import (
+    Product,
 )
 from npusim.kernel.program import (
     Binding,
@@ -193,6 +216,11 @@ from npusim.kernel.steps import (
     Step,
     column,
 )
+from npusim.kernel.tiles import (
+    CubeTiles,
+    Piece,
+    Pieces,
+)
 from npusim.kernel.vector_core import (
     VectorCore,
 )
@@ -218,9 +246,11 @@ __all__ = [
     "INT64",
     "UINT8",
     "UINT64",
+    "AiCore",
     "Axpy",
     "Barrier",
     "BaseTile",
+    "BiasTable",
     "Binary",
     "BinaryScalar",
     "Binding",
@@ -242,7 +272,8 @@ __all__ = [
     "Core",
     "CrossCoreSetFlag",
     "CrossCoreWaitFlag",
-    "CubeWriter",
+    "CubeCore",
+    "CubeTiles",
     "DType",
     "Duplicate",
     "Fixpipe",
@@ -250,42 +281,50 @@ __all__ = [
     "Gather",
     "GatherMask",
     "Global",
-    "GmFeed",
     "GmMatrix",
     "GmTile",
+    "GmTiles",
     "GmView",
     "GmViews",
     "Kernel",
     "L0Pair",
-    "L1Operand",
+    "L1Matrix",
     "Line",
     "Load",
     "LoadData",
     "LoadNd2Nz",
     "LoadTable",
     "Local",
+    "Matmul",
     "MicroOp",
     "Mmad",
+    "MmadInit",
     "MrgSort",
     "MulAddDst",
+    "NdFeed",
+    "NdOut",
+    "Piece",
+    "Pieces",
     "Plane",
+    "Product",
     "Program",
     "ProgramError",
     "Queue",
     "Reduce",
     "Register",
+    "RowTable",
     "ScalarAlu",
     "ScalarLoad",
     "ScalarLoadGlobal",
     "ScalarLoop",
     "ScalarStore",
+    "ScaleTable",
     "Select",
     "SetFlag",
     "Slot",
     "Sort32",
     "Step",
     "Store",
-    "Tables",
     "TileQueue",
     "Transpose",
     "Trap",
@@ -293,15 +332,18 @@ __all__ = [
     "VectorCore",
     "WaitFlag",
     "WholeReduce",
+    "base_tile",
     "bindings",
     "by_column",
     "by_row",
     "column",
     "fill",
+    "grouped",
     "in_reach",
     "load",
     "mixed_launch",
     "pieces",
+    "product_steps",
     "repeat",
     "share",
     "spread_rows",

@@ -289,6 +289,8 @@ class Contract:
             inner = len(shape) - (2 if transposed else 1)
             packed = (*shape[:inner], ceil_div(shape[inner], 8), *shape[inner + 1 :])
             return f"pass them packed, eight to an int32, as {packed}: see {PACKING}"
+        if name in MATRICES and came == INT8.name and wanted == (INT32,):
+            return f"pack its numbers, as int32, with {PACKING}"
         if came == INT32.name and wanted == (INT8,):
             return "pass its numbers, which int32 holds packed, as int8"
         if (
@@ -305,7 +307,8 @@ class Contract:
     def _require_layout(self, operand: Operand, layouts: tuple[str, ...], when: str = "") -> None:
         layout = operand.spec.layout
         can_cast = operand.element in CASTABLE and len(operand.shape) <= MAX_CAST_RANK
-        remedy = "pass it through npu_format_cast(..., 2)" if can_cast else "make it in ND"
+        number = 2 if "ND" in layouts else 29
+        remedy = f"pass it through npu_format_cast(..., {number})" if can_cast else "make it in ND"
         self.require(
             layout in layouts,
             f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",

@@ -37,6 +37,11 @@ class Given:
         self.cube_order = cube_order
         """In which order the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
 
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """All of them by name, as a check takes them."""
+        return self._arguments
+
     def rounded(self, values: Array, dtype: np.dtype[Any]) -> Array:
         """fp32 *values* as *dtype*, to nearest, ties to even.
 

@@ -171,7 +171,7 @@ BOTH = SCALE | {"smooth_scale2": ones(64)}
 COLUMN = "must have shape (64,) like the last dimension of x1, not"
 DYNAMIC_ROWS = [
     Row({"x1": ones(64), "x2": ones(64)},
-        "x1 must have 2 to 8 dimensions, not shape (64,); reshape it", {}, NEW),
+        "x1 must have at least two dimensions, not shape (64,); reshape it", {}, NEW),
     Row({"gamma": ones(3, 64)}, f"gamma {COLUMN} (3, 64); pass a number for each column", {}, NEW,
         TILING),
     Row({"smooth_scale1": ones(1)}, f"smooth_scale1 {COLUMN} (1,); pass a number for each column",

@@ -63,6 +63,11 @@ def test_npu_rms_norm(rows: int, columns: int, dtype: Any, gamma_dtype: Any, tem
     assert found.template == template
 
 
+def test_a_row_shorter_than_a_block_is_a_piece() -> None:
+    x, gamma = np.arange(12, dtype=np.float16).reshape(2, 6), np.ones(6, np.float16)
+    agrees(NORM, "ascend910b2", x, gamma, template="split_d")
+
+
 def test_roots_of_64_rows_are_stored_together() -> None:
     spec, operator = devices.load("ascend910b2"), ops.load(NORM)
     args = TensorSpec((48 * 130, 4096), "bfloat16"), TensorSpec((4096,), "bfloat16")

@@ -171,18 +171,16 @@ ROWS = [
         Code.UNSUPPORTED),
     Row(TURNED | {"input": ones(3, 2, 16, dtype=np.float32),
                   "weight": Tensor.of(ones(2, 16, 32, dtype=np.float32), "FRACTAL_NZ")},
-        "weight must have layout ND with float32, not FRACTAL_NZ; pass it through "
-        "npu_format_cast(..., 2)", {}, NEW),
+        "weight must have layout ND with input of float32 on {series}, not FRACTAL_NZ; pass it "
+        "through npu_format_cast(..., 2)", {}, NEW),
     Row({"weight": ones(2, 16, 32, dtype=BF16)},
-        "weight must be float16 like input, not bfloat16; convert it",
+        "weight must be float16 with input of float16 on {series}, not bfloat16; convert it",
         {"weight": ones(2, 16, 32, dtype=BF16), "input": ones(2, 3, 16, dtype=BF16)}, NEW),
-    Row({"input": ones(3, 16)}, "input must have three dimensions, not 2; reshape it",
+    Row({"input": ones(3, 16)}, "input must have 3 dimensions, not shape (3, 16); reshape it",
         {"input": ones(2, 1, 16)}, NEW),
-    Row({"weight": ones(16, 32)}, "weight must have three dimensions, not 2; reshape it", {}, NEW),
     Row({"weight": ones(2, 16, 0)},
         "weight must not be empty, not of shape (2, 16, 0); leave the call out", {}, NEW),
-    Row({"bias": ones(32)},
-        "bias must be None, for the kernel takes none; leave it out, and add it", {}, NEW),
+    Row({"bias": ones(32)}, "bias must be None, not given; leave it out", {}, NEW),
     # axes
     Row({"perm_x1": (2, 1, 0)},
         "perm_x1 must be (0, 1, 2) or (1, 0, 2), not (2, 1, 0); permute the tensor first",
@@ -217,8 +215,8 @@ ROWS = [
         f"perm_x2 must be (0, 1, 2) with perm_x1 (1, 0, 2), not (0, 2, 1), {WHY}; transpose weight",
         TURNED | {"input": ones(3, 2, 16)}, NEW, Code.UNSUPPORTED),
     Row(TURNED | {"input": ones(1, 2, 32768), "weight": ones(2, 32768, 1)},
-        f"a row of input, B * K, must have at most 65535 numbers, not 65536, {WHY}; permute input, "
-        "and pass perm_x1=(0, 1, 2)", {}, NEW, Code.UNSUPPORTED),
+        f"a row of input, B * K, must have at most 65535 elements, not 65536, {WHY}; permute "
+        "input, and pass perm_x1=(0, 1, 2)", {}, NEW, Code.UNSUPPORTED),
     # slices and scales
     *(
         Row({"batch_split_factor": factor},
@@ -245,7 +243,7 @@ ROWS = [
     Row({"scale": words(64, 1.0), "batch_split_factor": 2},
         "batch_split_factor must be 1 with a scale, not 2; pass 1", {"scale": words(64, 1.0)}, NEW),
     Row({"scale": words(64, 1.0), **{name: array.astype(BF16) for name, array in BASE.items()}},
-        "input must be float16 with a scale, not bfloat16; convert both matrices",
+        "scale must be None with input of bfloat16 on {series}, not given; leave it out",
         {"scale": words(64, 1.0)}, NEW),
     Row({"scale": words(65536, 1.0), "input": ones(2, 1, 1), "weight": ones(2, 1, 32768)},
         "B * N must be at most 65535 with a scale, not 65536; split the call", {}, NEW),

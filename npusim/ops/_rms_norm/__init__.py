@@ -15,7 +15,7 @@ norm/add_rms_norm_dynamic_quant, their op_kernel and op_host.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -57,6 +57,7 @@ __all__ = [
     "RootsOfRows",
     "Rounding",
     "Template",
+    "Templates",
     "block_of",
     "check_gamma",
     "check_pair",
@@ -107,23 +108,28 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One of the vendor's kernels, and whether it can take a call."""
+    """One of the vendor's kernels, and how it takes a call."""
 
     name: str
     reason: str
     """Why it takes the calls that it can take."""
     fits: bool
-    on_310p: bool = True
-    """Whether the vendor ever takes it there."""
+    """Whether it can take this one."""
+    row_step: int
+    """Rows that are loaded together, or of which what comes out for a whole row is stored
+    together."""
+    column_step: int
+    """Columns that are loaded together: all, but where rows are cut into pieces."""
+    unit: int = 1
+    """A core gets a multiple of so many rows."""
 
 
-def chosen(templates: tuple[Template, ...], machine: Machine, asked: str | None) -> Template:
+def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
     """The first of *templates* that can take the call, or the one called *asked*."""
     for template in templates:
         if template.name == asked:
-            return Template(template.name, "asked for", fits=True)
-    fitting = (each for each in templates if each.fits and (each.on_310p or not machine.is_310p))
-    return next(fitting)
+            return replace(template, reason="asked for")
+    return next(template for template in templates if template.fits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,43 +138,39 @@ class Plan(ops.Plan):
 
     rows_of_core: tuple[int, ...]
     row_step: int
-    """Rows that are loaded together, or of which what comes out for a whole row is stored
-    together; each operator's `tile` says which."""
+    """Rows of a step; see :class:`Template`."""
     column_step: int
-    """Columns that are loaded together: all, but for templates that cut rows into pieces."""
+    """Columns that are loaded together."""
 
     def parts(self, columns: int) -> list[slice]:
         """The pieces of a row of *columns*."""
         return [slice(start, start + width) for start, width in pieces(columns, self.column_step)]
 
 
-def planned(
-    template: Template,
-    rows: int,
-    machine: Machine,
-    row_step: int,
-    column_step: int,
-    unit: int = 1,
-    *,
-    workspace_bytes_of_core: int = 0,
-) -> Plan:
-    """The plan for *rows*: cores get as many each, a multiple of *unit*, and the last what is left.
+def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Plan:
+    """The plan of the template that takes *p*: cores get as many rows each, the last what is left.
 
     No step has more rows than a core.
     """
-    each = align_up(ceil_div(rows, machine.cores), unit)
-    full, left = divmod(rows, each)
+    taken = chosen(templates, p.asked)
+    each = align_up(ceil_div(p.rows, Machine.of(spec).cores), taken.unit)
+    full, left = divmod(p.rows, each)
     rows_of_core = (each,) * full + ((left,) if left else ())
-    workspace_bytes = len(rows_of_core) * workspace_bytes_of_core
     return Plan(
         block_dim=len(rows_of_core),
-        template=template.name,
-        reason=template.reason,
+        template=taken.name,
+        reason=taken.reason,
         rows_of_core=rows_of_core,
-        row_step=min(row_step, rows_of_core[0]),
-        column_step=column_step,
-        workspaces={"workspace": workspace_bytes} if workspace_bytes else {},
+        row_step=min(taken.row_step, rows_of_core[0]),
+        column_step=taken.column_step,
     )
+
+
+def element_of(tensor: Operand | Array) -> DType:
+    """The type of the elements of *tensor*."""
+    found = tensor.element if isinstance(tensor, Operand) else dtype_of(tensor)
+    assert found is not None
+    return found
 
 
 def whole_blocks(columns: int, element: DType) -> int:
@@ -225,9 +227,7 @@ def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
     return (*x.shape[: len(x.shape) - rank], *(1,) * rank)
 
 
-def epsilon_of(
-    contract: ops.Contract, *, least: str = ">= 0", code: Code = Code.TILING_ERROR
-) -> float:
+def epsilon_of(contract: ops.Contract, least: str = ">= 0") -> float:
     """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     epsilon = contract.value("epsilon")
     is_number = isinstance(epsilon, int | float | np.floating | np.integer)
@@ -240,7 +240,9 @@ def epsilon_of(
             found = float("inf")
     holds = {">= 0": found >= 0, "> 0": found > 0, "": True}[least]
     contract.require(
-        holds, f"epsilon must be {least}, not {shown(epsilon)}; pass one such as 1e-6", code
+        holds,
+        f"epsilon must be {least}, not {shown(epsilon)}; pass one such as 1e-6",
+        Code.TILING_ERROR,
     )
     return found
 
@@ -304,11 +306,13 @@ def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str 
 
 Kernel = tuple[Callable[[], None] | None, Callable[..., None]]
 """What comes before the first row of a core, and the steps of some rows."""
+Templates = Mapping[str, Callable[[NormCore, Any, Plan], Kernel]]
+"""Name -> what writes the kernel of a problem and its plan."""
 
 
 def launch_rows(
     op: str,
-    templates: Mapping[str, Callable[[NormCore, Any, Plan], Kernel]],
+    templates: Templates,
     spec: DeviceSpec,
     p: Problem,
     plan: Plan,
@@ -391,10 +395,3 @@ def _tree(sums: Array) -> Array:
 def scaled_root(mean_square: Array, epsilon: float) -> Array:
     """`1 / sqrt(mean_square + epsilon)`, three roundings."""
     return np.asarray(np.float32(1) / np.sqrt(mean_square + np.float32(epsilon)))
-
-
-def element_of(array: Array) -> DType:
-    """The type of the elements of *array*."""
-    found = dtype_of(array)
-    assert found is not None
-    return found

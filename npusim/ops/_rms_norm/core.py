@@ -72,6 +72,14 @@ class NormCore(VectorCore):
         super().__init__(op, spec)
         self.mean, self.epsilon = mean, epsilon
 
+    def blocks(self, count: int = 1) -> Local:
+        """A tile of *count* blocks of fp32."""
+        return self.tile(FLOAT32, count * FLOATS_PER_BLOCK)
+
+    def lanes(self, rows: int = 1) -> Local:
+        """A tile for 64 running sums of each of *rows*."""
+        return self.tile(FLOAT32, rows * FLOATS_PER_REPEAT)
+
     def to_float32(self, dst: Local, src: Local) -> None:
         """*src* of any float in fp32; fp32 is copied by an addition of 0."""
         if src.dtype is FLOAT32:
@@ -204,7 +212,7 @@ class NormCore(VectorCore):
         values: Local,
         gamma: Local,
         work: Local,
-        free: Callable[[], None] = lambda: None,
+        free: Callable[[], None] | None = None,
     ) -> Local:
         """*values* times register `root`, rounded, and times *gamma*, in a tile of *y_out*.
 
@@ -219,33 +227,27 @@ class NormCore(VectorCore):
             self.mul(y, values, "root")
         else:
             self.cast(y, values)
-        if y.dtype in (FLOAT16, FLOAT32):
+        is_wide = y.dtype not in (FLOAT16, FLOAT32)
+        if is_wide:
+            self.cast(values, y)
+            self.cast(work, gamma)
+            self.mul(values, values, work)
+            self.cast(y, values)
+        if free is not None:
             free()
+        if not is_wide:
             self.mul(y, y, gamma)
-            return y
-        self.cast(values, y)
-        self.cast(work, gamma)
-        self.mul(values, values, work)
-        self.cast(y, values)
-        free()
         return y
 
     # ---- two tensors added ----
 
-    def load_pair(
-        self, x_in: TileQueue, x1: GmView, x2: GmView, second: Local | None = None
-    ) -> tuple[Local, Local]:
-        """Load *x1* to a tile of *x_in*, *x2* to *second*, else to the second half of the tile.
-
-        The one flag of the queue is for both.
-        """
-        tile = x_in.alloc().as_dtype(x1.dtype)
-        second = second or tile[tile.count // 2 :]
+    def load_pair(self, x_in: TileQueue, second: Local, x1: GmView, x2: GmView) -> None:
+        """Load *x1* to the tile of *x_in* and *x2* to *second*: one flag is for both."""
+        tile = x_in.alloc()
         self.fill(tile, x1)
         self.fill(second, x2)
         x_in.enque(tile)
         x_in.deque()
-        return tile[: x1.columns], second[: x1.columns]
 
     def add_in_float32(self, values: Local, addends: tuple[Local, Local], work: Local) -> None:
         """The sum of *addends*, of 16 bits, to fp32 *values* by way of *work*."""
@@ -281,30 +283,30 @@ class Residual:
 
     core: NormCore
     x_in: TileQueue
+    """Of one tile, for x1."""
+    second: Local
+    """Where x2 is loaded."""
     y_out: TileQueue
     """Where the sum leaves by, and later y."""
-    values: Local | None
-    """The sum in fp32; None: it is where x1 was."""
-    work: Local | None
-    """Room for squares in fp32; None: it is where x2 was."""
-    second: Local | None
-    """Where x2 is loaded; None: to the second half of the tile of x1."""
+    values: Local
+    """The sum in fp32; that of fp32 is where x1 was."""
+    work: Local
+    """Room for squares in fp32."""
     rounding: Rounding
     frees: bool
     """Whether nobody needs x1 and x2 any more when they have been added."""
 
-    def __call__(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local, Local]:
-        """The sum of *x1* and *x2* in fp32, on its way to *x*; room for squares, and the tile."""
-        core, count = self.core, x1.columns
-        first, second = core.load_pair(self.x_in, x1, x2, self.second)
-        out = self.y_out.alloc()[:count]
-        values = self.values[:count] if self.values else first
-        work = self.work[:count] if self.work else second
-        core.add_and_round(out, values, (first, second), work, self.rounding)
+    def __call__(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local]:
+        """The sum of *x1* and *x2* in fp32, on its way to *x*; and room for its squares."""
+        core, n = self.core, x.columns
+        core.load_pair(self.x_in, self.second, x1, x2)
+        addends = self.x_in.only.as_dtype(x.dtype)[:n], self.second[:n]
+        out, values, work = self.y_out.alloc()[:n], self.values[:n], self.work[:n]
+        core.add_and_round(out, values, addends, work, self.rounding)
         if self.frees:
-            self.x_in.free(first)
+            self.x_in.free(self.x_in.only)
         core.store(self.y_out, out, x)
-        return values, work, first
+        return values, work
 
     def roots_of_parts(
         self,
@@ -324,12 +326,12 @@ class Residual:
         for part in parts:
             for row in range(roots.count):
                 x1, x2, x = (view[row : row + 1, part] for view in views)
-                values, squares, first = self(x1, x2, x)
+                values, squares = self(x1, x2, x)
                 core.square(squares, values)
                 core.lanes_of_row(lanes, squares)
                 core.block_reduce("sum", block_of(blocks, row), lanes)
                 if not self.frees:
-                    self.x_in.free(first)
+                    self.x_in.free(self.x_in.only)
             core.block_reduce("sum", sums, blocks)
             core.add(roots, roots, sums)
         core.root_by_vector(roots, sums)

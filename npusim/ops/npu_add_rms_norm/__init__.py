@@ -29,7 +29,7 @@ The first that can, in this order; 310P has neither single_n nor merge_n. On A2 
 may name another one, which overrules the choice, but not what a kernel has room for.
 
 * A row with an infinity gives NaN there, zeros elsewhere, and rstd 0; a NaN makes its row NaN. The
-  fp16 sum of large numbers is infinite on A2 and A3 and 65504 on 310P.
+  fp16 sum of large elements is infinite on A2 and A3 and 65504 on 310P.
 * 310P does not write rstd: it is undefined there, and 0 here.
 * An x1 or gamma without elements gives empty outputs, and no kernel runs.
 
@@ -39,13 +39,15 @@ operator's document says (torch_npu-npu_add_rms_norm.md).
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.tensor import TensorSpec
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, Block, DType, GmView
+from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, Block, GmView
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops.npu_add_rms_norm.templates import TEMPLATES
@@ -65,9 +67,6 @@ def check(contract: ops.Contract) -> norm.Problem:
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     norm.check_pair(contract, x1, x2)
     norm.check_gamma(contract, x1, gamma)
-    columns = gamma.spec.size
-    rows = x1.spec.size // columns if columns else 0
-    templates = _templates(rows, columns, x1.element, norm.Machine.of(contract.spec))
     rstd = TensorSpec(norm.root_shape(x1, gamma), "float32")
     return norm.Problem(
         inputs=(x1, x2, gamma),
@@ -75,7 +74,7 @@ def check(contract: ops.Contract) -> norm.Problem:
         x=x1,
         gamma=gamma,
         epsilon=norm.epsilon_of(contract),
-        asked=norm.template_of(contract, templates),
+        asked=norm.template_of(contract, _templates(contract.spec, x1, gamma)),
     )
 
 
@@ -98,36 +97,34 @@ GROUP_ROWS = 64
 
 
 def _templates(
-    rows: int, columns: int, element: DType, machine: norm.Machine
+    spec: DeviceSpec | None, x1: Operand | Array, gamma: Operand | Array
 ) -> tuple[norm.Template, ...]:
-    """Which templates take *rows* of *columns* of *element*."""
-    limit = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
-    is_whole, is_few = columns <= limit, rows <= machine.cores
-    is_short = norm.whole_blocks(columns, element) <= MERGED_COLUMNS
-    is_aligned = element is FLOAT16 and columns % MULTI_UNIT == 0
-    has_room = is_whole and _multi_rows(columns, machine) > 0
+    """Which templates take rows of *x1*, and how."""
+    machine, element = norm.Machine.of(spec), norm.element_of(x1)
+    columns = max(1, prod(gamma.shape))
+    rows, padded = prod(x1.shape) // columns, norm.whole_blocks(columns, element)
+    room, is_wide = machine.ub_bytes - norm.KEPT_BYTES, element is FLOAT32
+    merged_bytes = (MERGED_BYTES_FLOAT32 if is_wide else MERGED_BYTES) * padded + MERGED_ROW_BYTES
+    multi_room = room - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
+    multi_rows = max(0, multi_room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
+    most, unit = (PIECE_FLOAT32, 8) if is_wide else (PIECE, 16)
+    piece = align_up(ceil_div(columns, ceil_div(columns, most)), unit)
+    limit = WHOLE_ROW_FLOAT32 if is_wide else WHOLE_ROW
+    is_whole, is_short = columns <= limit, padded <= MERGED_COLUMNS
+    is_few = is_whole and rows <= machine.cores
+    is_aligned = is_whole and element is FLOAT16 and columns % MULTI_UNIT == 0 and multi_rows > 0
+    has_all = not machine.is_310p
     few = f"no more rows than the {machine.cores} cores"
     short = f"rows of at most {MERGED_COLUMNS} elements"
     aligned = f"rows of fp16, a multiple of {MULTI_UNIT} elements"
+    fit, too_long = f"at most {limit} elements fit", f"more than {limit} elements do not fit"
     return (
-        norm.Template("single_n", few, is_whole and is_few, on_310p=False),
-        norm.Template("merge_n", short, is_short, on_310p=False),
-        norm.Template("multi_n", aligned, is_aligned and has_room),
-        norm.Template("normal", f"rows of at most {limit} elements fit", is_whole),
-        norm.Template("split_d", f"rows of more than {limit} elements do not fit", fits=True),
+        norm.Template("single_n", few, has_all and is_few, GROUP_ROWS, columns),
+        norm.Template("merge_n", short, has_all and is_short, room // merged_bytes, columns),
+        norm.Template("multi_n", aligned, is_aligned, multi_rows, columns),
+        norm.Template("normal", f"rows of {fit}", is_whole, GROUP_ROWS, columns),
+        norm.Template("split_d", f"rows of {too_long}", True, GROUP_ROWS, piece),
     )
-
-
-def _multi_rows(columns: int, machine: norm.Machine) -> int:
-    """Rows that multi_n takes in one step; 0 where not even one fits."""
-    room = machine.ub_bytes - norm.KEPT_BYTES - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)
-    return max(0, room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
-
-
-def _piece_columns(columns: int, element: DType) -> int:
-    """Columns that split_d takes at a time; the last piece of a row is what is left."""
-    most, unit = (PIECE_FLOAT32, 8) if element is FLOAT32 else (PIECE, 16)
-    return align_up(ceil_div(columns, ceil_div(columns, most)), unit)
 
 
 def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
@@ -135,18 +132,7 @@ def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
 
     Of the others it is the rows whose 1 / root is stored together.
     """
-    machine, element = norm.Machine.of(spec), p.x.element
-    taken = norm.chosen(_templates(p.rows, p.columns, element, machine), machine, p.asked)
-    row_step, column_step = GROUP_ROWS, p.columns
-    if taken.name == "merge_n":
-        column_bytes = MERGED_BYTES_FLOAT32 if element is FLOAT32 else MERGED_BYTES
-        row_bytes = column_bytes * norm.whole_blocks(p.columns, element) + MERGED_ROW_BYTES
-        row_step = (machine.ub_bytes - norm.KEPT_BYTES) // row_bytes
-    elif taken.name == "multi_n":
-        row_step = _multi_rows(p.columns, machine)
-    elif taken.name == "split_d":
-        column_step = _piece_columns(p.columns, element)
-    return norm.planned(taken, p.rows, machine, row_step, column_step)
+    return norm.planned(_templates(spec, p.x, p.gamma), spec, p)
 
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
@@ -161,29 +147,25 @@ def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ..
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
     """`x * r * gamma`, r in fp32 with 1 for each dimension of gamma, and `x = x1 + x2`."""
-    x1, gamma, spec = given.x1, given.gamma, given.spec
-    shape, columns, element = norm.root_shape(x1, gamma), gamma.size, norm.element_of(x1)
+    x1, gamma, columns = given.x1, given.gamma, given.gamma.size
+    shape = norm.root_shape(x1, gamma)
     if not x1.size:
         return x1.copy(), np.zeros(shape, np.float32), x1.copy()
     first, second = (x.reshape(-1, columns).astype(np.float32) for x in (x1, given.x2))
-    machine = norm.Machine.of(spec)
-    templates = _templates(len(first), columns, element, machine)
-    taken = norm.chosen(templates, machine, given.template).name
+    taken = norm.chosen(_templates(given.spec, x1, gamma), given.template)
     with np.errstate(all="ignore"):
         exact = first + second
         total = given.rounded(exact, x1.dtype)
         stored = total.astype(np.float32)
-        summed = stored if element is FLOAT16 or taken in ROUNDED else exact
+        summed = stored if x1.dtype == np.float16 or taken.name in ROUNDED else exact
         mean = np.float32(1) / np.float32(columns)
-        part = _piece_columns(columns, element) if taken == "split_d" else columns
-        root = norm.scaled_root(
-            norm.sum_of_parts(norm.lanes_sum, summed * summed * mean, part), given.epsilon
-        )
-        values = stored if taken == "split_d" else summed
+        total_of_row = norm.sum_of_parts(norm.lanes_sum, summed * summed * mean, taken.column_step)
+        root = norm.scaled_root(total_of_row, given.epsilon)
+        values = stored if taken.name == "split_d" else summed
         scaled = given.rounded(values * root[:, None], x1.dtype).astype(np.float32)
         # A product of two fp16 is exact in fp32, so it is rounded once here as well.
         output = given.rounded(scaled * gamma.astype(np.float32).reshape(-1), x1.dtype)
-    root = np.zeros_like(root) if machine.is_310p else root
+    root = np.zeros_like(root) if norm.Machine.of(given.spec).is_310p else root
     return output.reshape(x1.shape), root.reshape(shape), total.reshape(x1.shape)
 
 

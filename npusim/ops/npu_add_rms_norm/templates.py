@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from npusim.kernel import (
     BFLOAT16,
@@ -29,40 +29,36 @@ def single_n(core: norm.NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
     dtype, count, padded = p.x.element, p.columns, norm.whole_blocks(p.columns, p.x.element)
     x1_in, x2_in = core.vecin(dtype, padded), core.vecin(dtype, padded)
     y_out = core.vecout(dtype, padded)
-    is_wide = dtype is FLOAT32
-    # Squares of fp32, and then y.
-    wide_out = core.vecout(FLOAT32, padded) if is_wide else None
-    squares = None if is_wide else core.tile(FLOAT32, padded)
-    values = None if is_wide else core.tile(FLOAT32, padded)
-    lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
+    # Squares of fp32, and then y; the sum is where it leaves by.
+    wide_out = core.vecout(FLOAT32, padded) if dtype is FLOAT32 else None
+    squares = wide_out.only if wide_out else core.tile(FLOAT32, padded)
+    values = y_out.only if wide_out else core.tile(FLOAT32, padded)
+    values, work, lanes = values[:count], squares[:count], core.lanes()
     root_out = core.vecout(FLOAT32, FLOATS_PER_BLOCK)
-    ones = core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    ones = core.blocks()
 
     def row(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
         total = y_out.alloc()[:count]
         if wide_out is not None:
-            work, summed = wide_out.alloc()[:count], total
+            wide_out.alloc()
             core.add(total, *addends)
         else:
-            assert squares is not None
-            assert values is not None
-            work, summed = squares[:count], values[:count]
-            core.add_and_round(total, summed, addends, work, AS_STORED)
+            core.add_and_round(total, values, addends, work, AS_STORED)
         x1_in.free(addends[0])
         x2_in.free(addends[1])
         gamma = core.load(x2_in, norm.vector_of(p.gamma))[:count]
         core.store_rows(y_out, total, x)
         root = root_out.alloc()[:1]
-        core.root_of_row(root, summed, work, ones, lanes)
+        core.root_of_row(root, values, work, ones, lanes)
         core.store_rows(root_out, root, rstd)
         core.read_root(root)
         if wide_out is not None:
-            core.mul(work, summed, "root")
+            core.mul(work, values, "root")
             core.mul(work, work, gamma)
             core.store_rows(wide_out, work, output)
         else:
-            out = core.times_root_and_gamma(y_out, summed, gamma, work)
+            out = core.times_root_and_gamma(y_out, values, gamma, work)
             core.store_rows(y_out, out, output)
         x2_in.free(gamma)
 
@@ -79,16 +75,14 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
     dtype, padded = p.x.element, norm.whole_blocks(p.columns, p.x.element)
     x_in, y_out = core.vecin(dtype, padded), core.vecout(dtype, padded)
     gamma, squares = core.tile(dtype, padded), core.tile(FLOAT32, padded)
-    values = None if dtype is FLOAT32 else core.tile(FLOAT32, padded)
-    lanes, total, ones = (
-        core.tile(FLOAT32, count)
-        for count in (FLOATS_PER_REPEAT, FLOATS_PER_BLOCK, FLOATS_PER_BLOCK)
-    )
+    values = x_in.only if dtype is FLOAT32 else core.tile(FLOAT32, padded)
+    lanes, total, ones = core.lanes(), core.blocks(), core.blocks()
     # 310P does not store them.
     roots = norm.RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
     core.claim_tails()
     second = norm.upper_half(squares, dtype)
-    residual = norm.Residual(core, x_in, y_out, values, squares, second, EXACT, frees=False)
+    residual = norm.Residual(core, x_in, second, y_out, values, squares, EXACT, frees=False)
+    free = partial(x_in.free, x_in.only)
 
     def begin() -> None:
         core.fetch(gamma, norm.vector_of(p.gamma))
@@ -97,13 +91,9 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
         kept = roots.alloc()
         for index in range(x1.rows):
             row = slice(index, index + 1), slice(None)
-            summed, work, loaded = residual(x1[row], x2[row], x[row])
+            summed, work = residual(x1[row], x2[row], x[row])
             core.root_of_row(total[:1], summed, work, ones, lanes)
             core.read_root(total[:1])
-
-            def free(loaded: Local = loaded) -> None:
-                x_in.free(loaded)
-
             out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
             core.store(y_out, out, output[row])
             core.set_value(kept[index : index + 1], "root")
@@ -153,7 +143,7 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     several, dtype = Several(core, p, plan), p.x.element
     roots_out = core.vecout(FLOAT32, plan.row_step)
     # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.tile(FLOAT32, plan.row_step * FLOATS_PER_REPEAT)
+    lanes = core.lanes(plan.row_step)
     wide_gamma = core.tile(FLOAT32, several.pitch) if dtype is BFLOAT16 else None
 
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
@@ -198,7 +188,7 @@ def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
     """
     several = Several(core, p, plan)
-    lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
+    lanes = core.lanes()
     # A block for each row, of which the first element counts.
     totals_room = core.claim("ub", FLOAT32.nbytes(plan.row_step * FLOATS_PER_BLOCK))
     totals = totals_room.of(FLOAT32, plan.row_step * FLOATS_PER_BLOCK)
@@ -252,25 +242,20 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
-    dtype, rows, padded = (
-        p.x.element,
-        plan.row_step,
-        norm.whole_blocks(plan.column_step, p.x.element),
-    )
+    dtype, padded = p.x.element, norm.whole_blocks(plan.column_step, p.x.element)
     x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
     gamma_in = core.vecin(dtype, padded)
     # Of fp32 the sum is where x1 was, and the squares are where x2 was.
     is_wide = dtype is FLOAT32
-    values, squares = (None if is_wide else core.tile(FLOAT32, padded) for _ in range(2))
-    lanes, blocks = (
-        core.tile(FLOAT32, FLOATS_PER_REPEAT),
-        core.tile(FLOAT32, rows * FLOATS_PER_BLOCK),
-    )
-    sums = core.tile(FLOAT32, rows)
+    first, second = x_in.only[:padded], x_in.only[padded:]
+    values, squares = (each if is_wide else core.tile(FLOAT32, padded) for each in (first, second))
+    lanes, blocks = core.lanes(), core.blocks(plan.row_step)
+    sums = core.tile(FLOAT32, plan.row_step)
     # 310P does not store them.
-    roots_out = norm.RootsOfRows(core, rows, "vector", is_stored=not core.is_310p)
+    roots_out = norm.RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
     core.claim_tails()
-    residual = norm.Residual(core, x_in, y_out, values, squares, None, EXACT, frees=not is_wide)
+    residual = norm.Residual(core, x_in, second, y_out, values, squares, EXACT, frees=not is_wide)
+    free = partial(x_in.free, x_in.only) if is_wide else None
     parts = plan.parts(p.columns)
     # Whether a copy of whole blocks would reach from x into a row that another core stores.
     # Assumed of 310P, where the vendor's kernel reads beyond the row.
@@ -287,34 +272,27 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
             for row in range(x.rows):
                 here = slice(row, row + 1), part
                 core.read_root(roots[row : row + 1])
-                summed, loaded = sum_of(x1[here], x2[here], x[here])
-
-                def free(loaded: Local = loaded) -> None:
-                    if is_wide:
-                        x_in.free(loaded)
-
-                work = squares[: summed.count] if squares else summed
-                out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
+                if adds_again:
+                    residual(x1[here], x2[here], x[here])
+                else:
+                    load_sum(x[here])
+                n = x[here].columns
+                out = core.times_root_and_gamma(y_out, values[:n], gamma, squares[:n], free)
                 core.store(y_out, out, output[here])
             gamma_in.free(gamma)
         roots_out.store(kept, rstd)
 
-    def sum_of(x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local]:
-        """The sum in fp32, and the tile that it was loaded to, which is free but for fp32."""
-        if adds_again:
-            summed, _, loaded = residual(x1, x2, x)
-            return summed, loaded
-        loaded = core.load(x_in, x)[: x.columns]
-        if values is None:
-            return loaded, loaded
-        core.to_float32(values[: x.columns], loaded)
-        x_in.free(loaded)
-        return values[: x.columns], loaded
+    def load_sum(x: GmView) -> None:
+        """What was stored, in fp32 to `values`."""
+        loaded = core.load(x_in, x)
+        if not is_wide:
+            core.cast(values[: x.columns], loaded[: x.columns])
+            x_in.free(loaded)
 
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, norm.Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "single_n": single_n,
     "merge_n": merge_n,
     "multi_n": multi_n,

@@ -38,6 +38,8 @@ what the operator's document says (torch_npu-npu_add_rms_norm_dynamic_quant.md),
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from npusim.data.dtypes import Array
@@ -92,9 +94,8 @@ def check(contract: ops.Contract) -> Problem:
             Code.TILING_ERROR,
         )
     taken, target = _taken_outputs(contract, smooth), _target(contract, x1)
-    templates = _templates(
-        gamma.spec.size, target, norm.Machine.of(contract.spec), beta is not None
-    )
+    columns, has_beta = gamma.spec.size, beta is not None
+    templates = _templates(contract.spec, columns, target, has_beta=has_beta)
     both = Output(1, smooth[0], taken[0]), Output(2, smooth[1], taken[1])
     return Problem(
         inputs=ops.present(x1, x2, gamma, *smooth, beta),
@@ -179,48 +180,33 @@ GROUP_ROWS = 128
 """single_row stores the scales of so many rows together."""
 
 
-def _normal_rows(columns: int, target: DType, machine: norm.Machine, has_beta: bool) -> int:
-    """Rows that normal takes in one step; 0 where not even one fits."""
-    whole = padded(columns, target)
+def _templates(
+    spec: DeviceSpec | None, columns: int, target: DType, *, has_beta: bool
+) -> tuple[norm.Template, ...]:
+    """Which templates take rows of *columns*, and how."""
+    ub_bytes, whole = norm.Machine.of(spec).ub_bytes, padded(columns, target)
     # gamma and two smooth scales, and beta
     vectors_bytes = 2 * whole * (4 if has_beta else 3)
-    room = max(0, machine.ub_bytes - vectors_bytes - NORMAL_KEPT_BYTES)
-    return min(MAX_STEP_ROWS, room // (NORMAL_BYTES * whole + NORMAL_ROW_BYTES))
-
-
-def _templates(
-    columns: int, target: DType, machine: norm.Machine, has_beta: bool
-) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *columns*."""
-    row_bytes = SINGLE_ROW_BYTES * padded(columns, target) + SINGLE_ROW_KEPT_BYTES
-    has_room = _normal_rows(columns, target, machine, has_beta) > 0
+    room = max(0, ub_bytes - vectors_bytes - NORMAL_KEPT_BYTES)
+    rows = min(MAX_STEP_ROWS, room // (NORMAL_BYTES * whole + NORMAL_ROW_BYTES))
+    has_room = SINGLE_ROW_BYTES * whole + SINGLE_ROW_KEPT_BYTES <= ub_bytes
+    alone, piece = "a row fits, but not with its vectors", min(columns, SLICE[target])
     return (
-        norm.Template("normal", "a row and its vectors fit", has_room),
-        norm.Template(
-            "single_row", "a row fits, but not with its vectors", row_bytes <= machine.ub_bytes
-        ),
-        norm.Template("slice_d", "a row does not fit", fits=True),
+        norm.Template("normal", "a row and its vectors fit", rows > 0, rows, columns),
+        norm.Template("single_row", alone, has_room, GROUP_ROWS, columns),
+        norm.Template("slice_d", "a row does not fit", True, 1, piece),
     )
-
-
-def _slice_columns(columns: int, target: DType) -> int:
-    """Columns that slice_d takes at a time; the last slice of a row is what is left."""
-    return min(columns, SLICE[target])
 
 
 def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
     """A step is what normal loads together, of single_row whose scales are stored together."""
-    machine, has_beta = norm.Machine.of(spec), p.beta is not None
-    taken = norm.chosen(_templates(p.columns, p.target, machine, has_beta), machine, p.asked)
-    if taken.name == "normal":
-        row_step = _normal_rows(p.columns, p.target, machine, has_beta)
-        return norm.planned(taken, p.rows, machine, row_step, p.columns)
-    if taken.name == "single_row":
-        return norm.planned(taken, p.rows, machine, GROUP_ROWS, p.columns)
+    templates = _templates(spec, p.columns, p.target, has_beta=p.beta is not None)
+    plan = norm.planned(templates, spec, p)
+    if plan.template != "slice_d":
+        return plan
     # Each core has a row of fp32 for each output, again and again.
     row_bytes = FLOAT32.nbytes(len(p.taken) * p.columns)
-    column_step = _slice_columns(p.columns, p.target)
-    return norm.planned(taken, p.rows, machine, 1, column_step, workspace_bytes_of_core=row_bytes)
+    return replace(plan, workspaces={"workspace": plan.block_dim * row_bytes})
 
 
 def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
@@ -242,10 +228,9 @@ def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
 def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array, Array]:
     """y1, y2, x, scale1 and scale2; an output that is not asked for is a single 0."""
     x1, beta, target = given.x1, given.beta, TARGETS[given.y_dtype]
-    columns, machine = x1.shape[-1], norm.Machine.of(given.spec)
-    templates = _templates(columns, target, machine, beta is not None)
-    taken = norm.chosen(templates, machine, given.template).name
-    part = _slice_columns(columns, target) if taken == "slice_d" else columns
+    columns = x1.shape[-1]
+    templates = _templates(given.spec, columns, target, has_beta=beta is not None)
+    part = norm.chosen(templates, given.template).column_step
     smooth = given.smooth_scale1, given.smooth_scale2
     asked = given.output_mask or (True, smooth[1] is not None)
     with np.errstate(all="ignore"):

@@ -7,7 +7,6 @@ ops-nn@e5c3fa9 norm/add_rms_norm_dynamic_quant/op_kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from npusim.data.integers import align_up
@@ -85,9 +84,10 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
     most, scale_count = plan.row_step * pitch, align_up(plan.row_step, FLOATS_PER_BLOCK)
     outputs = [each for each in p.both if each.is_taken or not p.is_masked]
-    absmax, total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
+    absmax, total = core.blocks()[:1], core.blocks()[:1]
     # x1 and x2, then z in fp32.
     x_in, x_out = core.vecin(FLOAT32, most), core.vecout(dtype, most)
+    first, second = x_in.only.as_dtype(dtype)[:most], norm.upper_half(x_in.only, dtype)
     all_values, all_work = core.tile(FLOAT32, most), core.tile(FLOAT32, most)
     smooth = (output.smooth for output in outputs)
     vectors = {each: core.tile(dtype, pitch) for each in ops.present(p.gamma, p.beta, *smooth)}
@@ -111,13 +111,12 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def group(x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         count = x.rows * pitch
-        values, work, loaded = all_values[:count], all_work[:count], x_in.alloc()
-        first, second = loaded.as_dtype(dtype)[:count], norm.upper_half(loaded, dtype)[:count]
+        values, work, z = all_values[:count], all_work[:count], x_in.alloc()[:count]
         core.fill(second, x2, pitch)
         core.fill(first, x1, pitch)
-        x_in.enque(loaded)
-        z = x_in.deque()[:count]
-        core.add_in_float32(values, (first, second), work)
+        x_in.enque(z)
+        x_in.deque()
+        core.add_in_float32(values, (first[:count], second[:count]), work)
         rounded = x_out.alloc()[:count]
         core.cast(rounded, values)
         core.store(x_out, rounded, x, pitch)
@@ -174,9 +173,10 @@ def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     there last serves as room until the row is done. The second output comes first.
     """
     dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
-    absmax, total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
+    absmax, total = core.blocks()[:1], core.blocks()[:1]
     x_in, out = core.vecin(FLOAT32, pitch), core.vecout(dtype, pitch)
     values, work = (core.tile(FLOAT32, pitch)[:columns] for _ in range(2))
+    first, second = x_in.only.as_dtype(dtype)[:pitch], norm.upper_half(x_in.only, dtype)
     smooth1 = p.both[0].smooth
     kept_smooth = core.tile(dtype, pitch) if smooth1 else None
     outputs = list(enumerate(p.taken))[::-1]
@@ -206,9 +206,9 @@ def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def scaled(x1: GmView, x2: GmView, x: GmView) -> Local:
         """The sum of a row times 1 / root and gamma, plus beta, to `values`; a tile to work in."""
-        first, second = core.load_pair(x_in, x1, x2)
-        core.add_in_float32(values, (first, second), work)
-        x_in.free(first)
+        core.load_pair(x_in, second, x1, x2)
+        core.add_in_float32(values, (first[:columns], second[:columns]), work)
+        x_in.free(x_in.only)
         rounded = out.alloc()[:columns]
         core.cast(rounded, values)
         core.store(out, rounded, x)
@@ -258,7 +258,7 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     own in the workspace, `(outputs, columns)`, the last view.
     """
     dtype, pitch = p.x.element, padded(plan.column_step, p.target)
-    absmax, total = (core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1] for _ in range(2))
+    absmax, total = core.blocks()[:1], core.blocks()[:1]
     x_in, vector_in = core.vecin(FLOAT32, pitch), core.vecin(dtype, pitch)
     # A slice on its way to the workspace, and one of x or y.
     wide_out, out = core.vecout(FLOAT32, pitch), core.vecout(dtype, pitch)
@@ -266,6 +266,7 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     scales_out = [core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3") for _ in p.taken]
     core.claim_tails()
     slices = plan.parts(p.columns)
+    first, second = x_in.only.as_dtype(dtype)[:pitch], norm.upper_half(x_in.only, dtype)
 
     def group(x1: GmView, x2: GmView, x: GmView, *views: GmView) -> None:
         kept = views[-1]
@@ -286,11 +287,11 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def add_up(x1: GmView, x2: GmView, x: GmView, exact: GmView) -> None:
         """A slice of x1 and x2 added; the sum of its squares to register `sum`."""
-        first, second = core.load_pair(x_in, x1, x2)
+        core.load_pair(x_in, second, x1, x2)
         values, rounded = wide_out.alloc()[: x.columns], out.alloc()[: x.columns]
         work = all_work[: x.columns]
-        core.add_in_float32(values, (first, second), work)
-        x_in.free(first)
+        core.add_in_float32(values, (first[: x.columns], second[: x.columns]), work)
+        x_in.free(x_in.only)
         core.cast(rounded, values)
         core.store(out, rounded, x)
         core.mul(work, values, values)
@@ -341,7 +342,7 @@ def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "normal": normal,
     "single_row": single_row,
     "slice_d": slice_d,

@@ -42,14 +42,14 @@ least on 310P.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from math import prod
 
 import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code
 from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.data.tensor import TensorSpec
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, Block, DType, GmView
 from npusim.ops import _rms_norm as norm
@@ -121,7 +121,7 @@ def check(contract: ops.Contract) -> Problem:
             f"pass a number for each of its elements",
         )
     y = TensorSpec(x1.shape, "int8")
-    problem = Problem(
+    return Problem(
         inputs=ops.present(x1, x2, gamma, scales1, scales2, points1, points2, beta),
         outputs={"output": y, "y2": y, "x": x1.spec},
         x=x1,
@@ -131,11 +131,8 @@ def check(contract: ops.Contract) -> Problem:
         divides=divides,
         per_tensor=per_tensor,
         epsilon=norm.epsilon_of(contract, least=""),
-        asked=None,
+        asked=norm.template_of(contract, _templates(contract.spec, x1, gamma, optional)),
     )
-    rows = problem.rows if problem.columns else 0
-    templates = _templates(rows, problem.columns, optional, norm.Machine.of(contract.spec))
-    return replace(problem, asked=norm.template_of(contract, templates))
 
 
 # ---- tiling: norm/add_rms_norm_quant/op_host/add_rms_norm_quant_tiling.cpp ----
@@ -153,29 +150,30 @@ GROUP_ROWS = 64
 
 
 def _templates(
-    rows: int, columns: int, optional: OptionalVectors, machine: norm.Machine
+    spec: DeviceSpec | None,
+    x1: Operand | Array,
+    gamma: Operand | Array,
+    optional: OptionalVectors,
 ) -> tuple[norm.Template, ...]:
-    """Which templates take *rows* of *columns*."""
+    """Which templates take rows of *x1*, and how."""
+    machine, columns = norm.Machine.of(spec), max(1, prod(gamma.shape))
     normal, single, room = PLAIN_NORMAL, PLAIN_SINGLE, machine.ub_bytes - norm.KEPT_BYTES
-    if not optional.is_plain:
-        bytes_of_column = NORMAL_BYTES + optional.row_bytes
-        normal = align_down((room - NORMAL_KEPT_BYTES) // bytes_of_column, UNIT)
-        single = align_down(room // (SINGLE_BYTES + optional.second_bytes), UNIT)
+    piece = align_up(ceil_div(columns, ceil_div(columns, PLAIN_PIECE)), 16)
+    has_points1, has_beta, has_second, has_points2 = (each is not None for each in optional)
+    if has_beta or has_second:
+        second_bytes = has_second * (4 + 4 * has_points2)
+        row_bytes = 4 + 4 * has_points1 + 2 * has_beta + second_bytes + 2 * has_second
+        normal = align_down((room - NORMAL_KEPT_BYTES) // (NORMAL_BYTES + row_bytes), UNIT)
+        single = align_down(room // (SINGLE_BYTES + second_bytes), UNIT)
+        piece = align_down((room - PIECE_KEPT_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
+    is_few = prod(x1.shape) // columns <= machine.cores and not machine.is_310p
     few = f"no more rows than the {machine.cores} cores, of at most {single} elements"
-    is_few = rows <= machine.cores and columns <= single
+    fit, too_long = f"at most {normal} elements fit", f"more than {normal} elements do not fit"
     return (
-        norm.Template("single_n", few, is_few, on_310p=False),
-        norm.Template("normal", f"rows of at most {normal} elements fit", columns <= normal),
-        norm.Template("split_d", f"rows of more than {normal} elements do not fit", fits=True),
+        norm.Template("single_n", few, is_few and columns <= single, 1, columns),
+        norm.Template("normal", f"rows of {fit}", columns <= normal, 1, columns),
+        norm.Template("split_d", f"rows of {too_long}", True, GROUP_ROWS, min(columns, piece)),
     )
-
-
-def _piece_columns(columns: int, optional: OptionalVectors, machine: norm.Machine) -> int:
-    """Columns that split_d takes at a time; the last piece of a row is what is left."""
-    if optional.is_plain:
-        return align_up(ceil_div(columns, ceil_div(columns, PLAIN_PIECE)), 16)
-    room = machine.ub_bytes - norm.KEPT_BYTES - PIECE_KEPT_BYTES
-    return min(columns, align_down(room // (PIECE_BYTES + optional.row_bytes), UNIT))
 
 
 def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
@@ -183,12 +181,7 @@ def tile(spec: DeviceSpec, p: Problem) -> norm.Plan:
 
     Assumed: that the kernel for a single scale is tiled as the one for a scale a column.
     """
-    machine = norm.Machine.of(spec)
-    taken = norm.chosen(_templates(p.rows, p.columns, p.optional, machine), machine, p.asked)
-    if taken.name != "split_d":
-        return norm.planned(taken, p.rows, machine, row_step=1, column_step=p.columns)
-    column_step = _piece_columns(p.columns, p.optional, machine)
-    return norm.planned(taken, p.rows, machine, GROUP_ROWS, column_step)
+    return norm.planned(_templates(spec, p.x, p.gamma, p.optional), spec, p)
 
 
 def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
@@ -205,26 +198,26 @@ def build(spec: DeviceSpec, p: Problem, plan: norm.Plan) -> tuple[Block, ...]:
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
     """y1 and y2, int8 in the shape of x1, and `x = x1 + x2`."""
-    x1, gamma, spec, columns = given.x1, given.gamma, given.spec, given.gamma.size
+    x1, gamma, columns = given.x1, given.gamma, given.gamma.size
     nothing = np.zeros(x1.shape, np.int8)
     if not x1.size:
         return nothing, nothing.copy(), x1.copy()
     optional = OptionalVectors(given.zero_points1, given.beta, given.scales2, given.zero_points2)
     is_one = optional.are_for_one_scale(x1, gamma, given.scales1, divides=given.div_mode)
-    in_half, machine = norm.element_of(x1) is FLOAT16 and not is_one, norm.Machine.of(spec)
+    in_half = x1.dtype == np.float16 and not is_one
     first, second = (x.reshape(-1, columns).astype(np.float32) for x in (x1, given.x2))
-    templates = _templates(len(first), columns, optional, machine)
-    taken = norm.chosen(templates, machine, given.template).name
-    part = _piece_columns(columns, optional, machine) if taken == "split_d" else columns
+    taken = norm.chosen(_templates(given.spec, x1, gamma, optional), given.template)
+    is_single = taken.name == "single_n"
     with np.errstate(all="ignore"):
         exact = first + second
         x = given.rounded(exact, x1.dtype)
-        is_late = taken == "single_n" or given.beta is not None
+        is_late = is_single or given.beta is not None
         is_rounded = in_half or (is_late and not is_one)
         values = x.astype(np.float32) if is_rounded else exact
         mean = np.float32(1) / np.float32(columns)
-        add = norm.halving_sum if taken == "single_n" and in_half else norm.lanes_sum
-        root = norm.scaled_root(norm.sum_of_parts(add, values * values * mean, part), given.epsilon)
+        add = norm.halving_sum if is_single and in_half else norm.lanes_sum
+        total = norm.sum_of_parts(add, values * values * mean, taken.column_step)
+        root = norm.scaled_root(total, given.epsilon)
         t, weights = values * root[:, None], gamma.astype(np.float32).reshape(-1)
         if in_half:
             halves = given.rounded(t, x1.dtype).astype(np.float32)

@@ -6,7 +6,6 @@ the arithmetic is known here (norm/add_rms_norm_quant_v2), the schedule is assum
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,8 +14,6 @@ from npusim.data.tensor import Operand
 from npusim.kernel import (
     FLOAT16,
     FLOAT32,
-    FLOATS_PER_BLOCK,
-    FLOATS_PER_REPEAT,
     INT8,
     GmView,
     Local,
@@ -35,21 +32,6 @@ class OptionalVectors(NamedTuple):
     beta: Any
     scales2: Any
     zero_points2: Any
-
-    @property
-    def is_plain(self) -> bool:
-        return self.beta is None and self.scales2 is None
-
-    @property
-    def second_bytes(self) -> int:
-        """What the second scales and zero points take of the buffer for a column, in fp32."""
-        return (self.scales2 is not None) * (4 + 4 * (self.zero_points2 is not None))
-
-    @property
-    def row_bytes(self) -> int:
-        """What all vectors but gamma take for a column, with a second output of 16 bits."""
-        first = 4 + 4 * (self.zero_points1 is not None) + 2 * (self.beta is not None)
-        return first + self.second_bytes + 2 * (self.scales2 is not None)
 
     def are_for_one_scale(self, x1: Any, gamma: Any, scales1: Any, *, divides: bool) -> bool:
         """Whether the kernel for a single scale takes the call.
@@ -93,8 +75,8 @@ class Quantiser:
     def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
         self.core, self.p = core, p
         self.padded = norm.whole_blocks(plan.column_step, p.x.element)
-        self.lanes = core.tile(FLOAT32, FLOATS_PER_REPEAT)
-        self.scale, self.point = (core.tile(FLOAT32, 2 * FLOATS_PER_BLOCK) for _ in range(2))
+        self.lanes = core.lanes()
+        self.scale, self.point = core.blocks(2), core.blocks(2)
         """The only ones, where they are no vectors."""
         self.in_half = p.x.element is FLOAT16 and not p.per_tensor
         """Whether fp16 is added and multiplied by gamma as such."""
@@ -133,6 +115,19 @@ class Quantiser:
             core.alu("f32_div", "inverse", 1.0, "scale")
             core.get_value("point", self.point[:1])
             core.sync("scalar", "vector")
+
+    def first_vectors(self, scales_in: TileQueue, room: Local) -> Tiles:
+        """The first scales, which are on their way, and zero points, which are loaded only now."""
+        core, scales, points = self.core, self.p.scales1, self.p.optional.zero_points1
+        found = {scales: scales_in.deque()}
+        self.widen(found[scales], scales)
+        if points is not None:
+            core.sync("vector", "mte2")
+            found[points] = room
+            self.fill(room, points)
+            core.sync("mte2", "vector")
+            self.widen(room, points)
+        return found
 
     # ---- a row ----
 
@@ -182,7 +177,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     steps, dtype, second = Quantiser(core, p, plan), p.x.element, p.optional.scales2
     padded = steps.padded
     values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
-    total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK), core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    total, ones = core.blocks(), core.blocks()
     x_in = core.vecin(dtype, padded)
     x2_tile = norm.upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
     y_out = core.vecout(dtype, padded)
@@ -191,14 +186,14 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     tiles |= {each: core.tile(FLOAT32, padded) for each in ops.present(*chain(*p.quantisers))}
     core.claim_tails()
     rounding = steps.rounding
-    residual = norm.Residual(core, x_in, y_out, values, squares, x2_tile, rounding, frees=False)
+    residual = norm.Residual(core, x_in, x2_tile, y_out, values, squares, rounding, frees=False)
 
     def begin() -> None:
         steps.fetch(tiles)
         steps.begin()
 
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
-        values, work, loaded = residual(x1, x2, x)
+        values, work = residual(x1, x2, x)
         core.root_of_row(total[:1], values, work, ones, steps.lanes)
         core.read_root(total[:1])
         steps.times_gamma(values, tiles[p.gamma], work)
@@ -206,7 +201,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         for queue, view in zip(y2_out, y2, strict=True):
             core.store(queue, steps.quantise(queue.alloc(), work, values, tiles, 1), view)
         # The next row may come; with second scales where the squares are nothing is loaded.
-        x_in.free(loaded)
+        x_in.free(x_in.only)
         core.store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output)
 
     return begin, row
@@ -221,7 +216,7 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     steps, dtype, optional = Quantiser(core, p, plan), p.x.element, p.optional
     padded, count = steps.padded, p.columns
     values, squares = core.tile(FLOAT32, padded)[:count], core.tile(FLOAT32, padded)
-    total, ones = core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1], core.tile(FLOAT32, FLOATS_PER_BLOCK)
+    total, ones = core.blocks()[:1], core.blocks()
     room = core.claim("ub", dtype.nbytes(padded))
     with core.on_top_of(room):
         x1_in = core.vecin(dtype, padded)
@@ -261,23 +256,11 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         for queue, view in zip(y2_out, y2, strict=True):
             core.store_rows(queue, steps.quantise(queue.alloc(), work, values, kept, 1), view)
         out = y_out.alloc()
-        first = {} if p.per_tensor else first_quantiser()
+        first = {} if p.per_tensor else steps.first_vectors(scales_in, squares)
         out = steps.quantise(out, values, values, first, 0)
         if first:
             scales_in.free(first[p.scales1])
         core.store_rows(y_out, out, output)
-
-    def first_quantiser() -> Tiles:
-        """The first scales and zero points; the latter are loaded only now."""
-        found = {p.scales1: scales_in.deque()}
-        steps.widen(found[p.scales1], p.scales1)
-        if optional.zero_points1 is not None:
-            core.sync("vector", "mte2")
-            found[optional.zero_points1] = squares
-            steps.fill(squares, optional.zero_points1)
-            core.sync("mte2", "vector")
-            steps.widen(squares, optional.zero_points1)
-        return found
 
     return begin, row
 
@@ -298,10 +281,11 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     vectors = dict.fromkeys(ops.present(p.gamma, p.optional.beta), dtype)
     vectors |= dict.fromkeys(ops.present(*chain(*zip(*p.quantisers, strict=True))), FLOAT32)
     vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for kind in vectors.values()))
-    blocks = core.tile(FLOAT32, rows * FLOATS_PER_BLOCK)
+    blocks = core.blocks(rows)
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
-    residual = norm.Residual(core, x_in, y_out, values, squares, None, steps.rounding, frees=True)
+    second, rounding = x_in.only[padded:], steps.rounding
+    residual = norm.Residual(core, x_in, second, y_out, values, squares, rounding, frees=True)
     parts = plan.parts(p.columns)
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
@@ -313,7 +297,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             for row in range(x.rows):
                 here = slice(row, row + 1), part
                 core.read_root(roots[row : row + 1])
-                values, work, _ = residual(x1[here], x2[here], x[here])
+                values, work = residual(x1[here], x2[here], x[here])
                 steps.times_gamma(values, tiles[p.gamma], work)
                 steps.plus_beta(values, tiles, work)
                 for queue, view in zip(y2_out, y2, strict=True):
@@ -342,7 +326,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     return steps.begin, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "single_n": single_n,
     "normal": normal,
     "split_d": split_d,

@@ -9,7 +9,7 @@
 All is fp32, one rounding an operation; T rounds to nearest, ties to even. The mean is a sum times
 fp32(1 / n), and the order of the sum is that of the vendor's kernel, called template, that takes
 the call: 64 running sums in merge_n, the upper half onto the lower one in the others, piece by
-piece in split_d; all end in a tree of 64 numbers.
+piece in split_d; all end in a tree of 64 sums.
 
 ==========  ================================================================================
 template    what it does
@@ -37,12 +37,14 @@ operator's document says (torch_npu-npu_rms_norm.md) and what the tiling refuses
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code
 from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.data.tensor import TensorSpec
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
     BFLOAT16,
@@ -51,7 +53,6 @@ from npusim.kernel import (
     FLOAT32,
     FLOATS_PER_BLOCK,
     Block,
-    DType,
     GmView,
 )
 from npusim.ops import _rms_norm as norm
@@ -71,11 +72,7 @@ SUPPORT = (
 
 def check(contract: ops.Contract) -> norm.Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
-    x, gamma, machine = (
-        contract.operand("x"),
-        contract.operand("gamma"),
-        norm.Machine.of(contract.spec),
-    )
+    x, gamma, spec = contract.operand("x"), contract.operand("gamma"), contract.spec
     norm.check_gamma(contract, x, gamma)
     for operand in (x, gamma):
         contract.require(
@@ -85,20 +82,18 @@ def check(contract: ops.Contract) -> norm.Problem:
         )
     least = BLOCK_BYTES * 8 // x.element.bits
     contract.require(
-        not machine.is_310p or x.shape[-1] >= least,
+        spec.series in ops.A2_A3 or x.shape[-1] >= least,
         f"the last dimension of x and gamma must have at least {least} elements of "
-        f"{x.spec.dtype} on {contract.spec.series}, not {x.shape[-1]}; pad it",
+        f"{x.spec.dtype} on {spec.series}, not {x.shape[-1]}; pad it",
         Code.TILING_ERROR,
     )
-    rows, columns = x.spec.size // gamma.spec.size, gamma.spec.size
-    templates = _templates(rows, columns, x.element, gamma.element, machine)
     return norm.Problem(
         inputs=(x, gamma),
         outputs={"output": x.spec, "rstd": TensorSpec(norm.root_shape(x, gamma), "float32")},
         x=x,
         gamma=gamma,
         epsilon=norm.epsilon_of(contract),
-        asked=norm.template_of(contract, templates),
+        asked=norm.template_of(contract, _templates(spec, x, gamma)),
     )
 
 
@@ -124,56 +119,51 @@ GROUP_ROWS = 64
 
 
 def _templates(
-    rows: int, columns: int, element: DType, weight: DType, machine: norm.Machine
+    spec: DeviceSpec | None, x: Operand | Array, gamma: Operand | Array
 ) -> tuple[norm.Template, ...]:
-    """Which templates take rows of *element* with a gamma of type *weight*."""
-    padded, is_mixed = norm.whole_blocks(columns, element), weight is not element
+    """Which templates take rows of *x*, and how."""
+    machine, element = norm.Machine.of(spec), norm.element_of(x)
+    is_mixed, columns = norm.element_of(gamma) is not element, prod(gamma.shape)
+    padded, rows = norm.whole_blocks(columns, element), prod(x.shape) // columns
     whole = single = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
+    piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
+    row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)
+    room, unit = machine.ub_bytes - norm.KEPT_BYTES, 1
+    is_merged, merged = padded <= MERGED_COLUMNS, f"rows of at most {MERGED_COLUMNS} elements"
     if is_mixed:
         # They must leave at least a byte.
-        room = machine.ub_bytes - norm.KEPT_BYTES - MIXED_KEPT_BYTES - 1
-        whole, single = (align_down(room // each, 16) for each in MIXED_BYTES.values())
-    at_most = "rows of at most {} elements".format
-    merged = at_most(MERGED_COLUMNS), padded <= MERGED_COLUMNS
+        most_bytes = room - MIXED_KEPT_BYTES - 1
+        whole, single = (align_down(most_bytes // each, 16) for each in MIXED_BYTES.values())
     if machine.is_310p:
         is_merged = element is FLOAT16 and columns == COLUMNS_310P and rows % ROWS_310P == 0
-        merged = f"a multiple of {ROWS_310P} rows of {COLUMNS_310P} fp16", is_merged
-    in_less_room = f"{at_most(single)} fit" if is_mixed else "gamma in float32, x of 16 bits"
+        merged = f"a multiple of {ROWS_310P} rows of {COLUMNS_310P} fp16"
+        room, unit = room - SPREAD_BYTES_310P, FLOATS_PER_BLOCK
+    merged_rows = align_down(room // row_bytes, unit)
+    mixed = (
+        f"rows of at most {single} elements fit" if is_mixed else "gamma in float32, x of 16 bits"
+    )
+    too_long = f"rows of more than {single} elements do not fit"
+    fit = f"rows of at most {whole} elements fit"
     return (
-        norm.Template("merge_n", *merged),
-        norm.Template("normal", f"{at_most(whole)} fit", padded <= whole),
-        norm.Template("single_row", in_less_room, is_mixed and padded <= single),
-        norm.Template("split_d", f"rows of more than {single} elements do not fit", fits=True),
+        norm.Template("merge_n", merged, is_merged, merged_rows, columns, unit),
+        norm.Template("normal", fit, padded <= whole, GROUP_ROWS, columns),
+        norm.Template("single_row", mixed, is_mixed and padded <= single, GROUP_ROWS, columns),
+        norm.Template("split_d", too_long, True, GROUP_ROWS, piece),
     )
 
 
-def _piece_columns(columns: int, element: DType, weight: DType) -> int:
+def _piece_columns(columns: int, most: int) -> int:
     """Columns that split_d takes at a time; the last piece of a row is what is left."""
-    if weight is not element:
-        return min(columns, MIXED_PIECE)
-    most = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     piece = align_up(ceil_div(columns, ceil_div(columns, most)), 16)
-    # What is left must be a block at least.
-    while 0 < columns % piece < 16:
+    # What is left must be a block at least, where it is not the whole row.
+    while 0 < columns % piece < 16 < piece:
         piece -= 16
     return piece
 
 
 def tile(spec: DeviceSpec, p: norm.Problem) -> norm.Plan:
     """A step is what merge_n loads together, of the others whose 1 / root is stored together."""
-    machine, element, weight = norm.Machine.of(spec), p.x.element, p.gamma.element
-    templates = _templates(p.rows, p.columns, element, weight, machine)
-    taken = norm.chosen(templates, machine, p.asked)
-    row_step, column_step, unit = GROUP_ROWS, p.columns, 1
-    if taken.name == "merge_n":
-        row_bytes = MERGED_BYTES * norm.whole_blocks(p.columns, element)
-        row_bytes += MERGED_ROW_BYTES if weight is element else MERGED_ROW_BYTES_MIXED
-        room = machine.ub_bytes - norm.KEPT_BYTES - machine.is_310p * SPREAD_BYTES_310P
-        unit = FLOATS_PER_BLOCK if machine.is_310p else 1
-        row_step = align_down(room // row_bytes, unit)
-    elif taken.name == "split_d":
-        column_step = _piece_columns(p.columns, element, weight)
-    return norm.planned(taken, p.rows, machine, row_step, column_step, unit)
+    return norm.planned(_templates(spec, p.x, p.gamma), spec, p)
 
 
 def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ...]:
@@ -188,18 +178,11 @@ def build(spec: DeviceSpec, p: norm.Problem, plan: norm.Plan) -> tuple[Block, ..
 def oracle(given: ops.Given) -> tuple[Array, Array]:
     """`x * r * gamma` in the type of x, and r in fp32, with 1 for each dimension of gamma."""
     x, gamma, columns = given.x, given.gamma, given.gamma.size
-    element, weight, machine = (
-        norm.element_of(x),
-        norm.element_of(gamma),
-        norm.Machine.of(given.spec),
-    )
+    taken = norm.chosen(_templates(given.spec, x, gamma), given.template)
+    add = norm.lanes_sum if taken.name == "merge_n" else norm.halving_sum
     values = x.reshape(-1, columns).astype(np.float32)
-    templates = _templates(len(values), columns, element, weight, machine)
-    taken = norm.chosen(templates, machine, given.template).name
-    add = norm.lanes_sum if taken == "merge_n" else norm.halving_sum
-    part = _piece_columns(columns, element, weight) if taken == "split_d" else columns
     with np.errstate(all="ignore"):
-        total = norm.sum_of_parts(add, values * values, part)
+        total = norm.sum_of_parts(add, values * values, taken.column_step)
         root = norm.scaled_root(total * (np.float32(1) / np.float32(columns)), given.epsilon)
         scaled = values * root[:, None] * gamma.astype(np.float32).reshape(-1)
         output = given.rounded(scaled, x.dtype).reshape(x.shape)

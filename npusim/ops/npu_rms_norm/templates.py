@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, Local
@@ -15,7 +14,7 @@ SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 
 def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
-    """Whether merge_n applies numbers of rows, and gamma, by strides (rms_norm_tiling.cpp).
+    """Whether merge_n applies 1 / root and gamma by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
     """
@@ -28,7 +27,7 @@ def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
 def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
 
-    With few rows a number of each is applied by strides, and so is gamma; else both are copied into
+    With few rows 1 / root of each is applied by strides, and so is gamma; else both are copied into
     planes as large as the rows. The scalar unit waits for nothing within a step, so the next rows
     are on their way while these are scaled; all buffers are single.
 
@@ -40,9 +39,10 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     x_in, y_out = core.vecin(dtype, rows * pitch), core.vecout(dtype, rows * pitch)
     roots_out = core.vecout(FLOAT32, rows)
     # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.tile(FLOAT32, rows * FLOATS_PER_REPEAT)
+    lanes = core.lanes(rows)
     work = core.tile(FLOAT32, rows * pitch)
-    wide = None if dtype is FLOAT32 else core.tile(FLOAT32, rows * pitch)
+    is_wide = dtype is FLOAT32
+    all_values = x_in.only if is_wide else core.tile(FLOAT32, rows * pitch)
     gamma = core.tile(FLOAT32, pitch if is_small else rows * pitch)
     core.claim_tails()
 
@@ -60,9 +60,8 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
         count = x.rows * pitch
         loaded = core.load(x_in, x, pitch)
-        values, squares = loaded[:count], work[:count]
-        if wide is not None:
-            values = wide[:count]
+        values, squares = all_values[:count], work[:count]
+        if not is_wide:
             core.cast(values, loaded[:count])
             x_in.free(loaded)
         core.mul(squares, values, values)
@@ -72,40 +71,39 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.mul(roots, roots, p.mean)
         core.root_by_vector(roots, lanes[: x.rows])
         out = y_out.alloc()[:count]
-        scaled = out if wide is None else values
+        scaled = out if is_wide else values
         if is_small:
-            by_strides(scaled, values, roots)
+            # A repeat of Brcb for each row, where one for eight would do.
+            blocks = lanes[: x.rows * FLOATS_PER_REPEAT]
+            core.brcb(blocks, roots.as_dtype(FLOAT32, x.rows * FLOATS_PER_BLOCK))
+            core.multiply_by_block(scaled, values, blocks, x.rows)
+            core.multiply_by_row(scaled, gamma, x.rows)
         else:
-            repeat_roots(squares, roots)
+            _repeat_roots(core, squares, roots, lanes)
             core.mul(scaled, values, squares)
             core.mul(scaled, scaled, gamma[:count])
-        if wide is None:
+        if is_wide:
             x_in.free(loaded)
         else:
             core.cast(out, scaled)
         core.store_rows(roots_out, kept, rstd)
         core.store(y_out, out, output, pitch)
 
-    def by_strides(scaled: Local, values: Local, roots: Local) -> None:
-        # A repeat of Brcb for each row, where one for eight would do.
-        blocks = lanes[: roots.count * FLOATS_PER_REPEAT]
-        core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
-        core.multiply_by_block(scaled, values, blocks, roots.count)
-        core.multiply_by_row(scaled, gamma, roots.count)
-
-    def repeat_roots(plane: Local, roots: Local) -> None:
-        """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
-        if roots.count == 1:
-            core.read_root(roots)
-            core.duplicate(plane, "root")
-            return
-        core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
-        with core.independent():
-            for row in range(roots.count):
-                here = plane[row * pitch : (row + 1) * pitch]
-                repeat_block(core, here, norm.block_of(lanes, row))
-
     return begin, group
+
+
+def _repeat_roots(core: norm.NormCore, plane: Local, roots: Local, lanes: Local) -> None:
+    """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
+    if roots.count == 1:
+        core.read_root(roots)
+        core.duplicate(plane, "root")
+        return
+    pitch = plane.count // roots.count
+    core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
+    with core.independent():
+        for row in range(roots.count):
+            here = plane[row * pitch : (row + 1) * pitch]
+            repeat_block(core, here, norm.block_of(lanes, row))
 
 
 class OneRow:
@@ -114,55 +112,54 @@ class OneRow:
     def __init__(self, core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> None:
         self.core, dtype = core, p.x.element
         self.columns = norm.whole_blocks(plan.column_step, dtype)
-        in_x = plan.template == "single_row"
-        """Whether squares are where the row itself was."""
-        self.x_in = core.vecin(FLOAT32 if in_x else dtype, self.columns)
+        self.in_x = plan.template == "single_row"
+        """Whether squares come where the row itself was."""
+        self.x_in = core.vecin(FLOAT32 if self.in_x else dtype, self.columns)
         self.y_out = core.vecout(dtype, self.columns)
-        self.wide = None if dtype is FLOAT32 else core.tile(FLOAT32, self.columns)
-        """x in fp32, where it is not that already."""
-        self.squares = None if in_x else core.tile(FLOAT32, self.columns)
+        self.is_wide, room = dtype is FLOAT32, self.x_in.only
+        self.values = room if self.is_wide else core.tile(FLOAT32, self.columns)
+        """x in fp32."""
+        self.squares = room if self.in_x else core.tile(FLOAT32, self.columns)
         core.claim_tails()
 
-    def sum_squares(self, total: Local, loaded: Local, x: GmView) -> None:
-        """The sum of squares of the row *loaded* to *total* `(1,)`, the row in fp32 to `wide`.
+    def sum_squares(self, total: Local, x: GmView) -> None:
+        """Load the row *x*; the sum of its squares to *total* `(1,)`, and the row to `values`.
 
         The tile is freed as soon as it can be, but not one of fp32, which `scale` still reads.
         """
-        squares = (self.squares or loaded)[: x.columns]
-        values = self.widened(loaded, x)
+        values, squares = self.load(x), self.squares[: x.columns]
         self.core.mul(squares, values, values)
         self.core.halve_into(total, squares)
-        if self.squares is None:
-            self.x_in.free(loaded)
+        if self.in_x:
+            self.x_in.free(self.x_in.only)
 
-    def widened(self, loaded: Local, x: GmView) -> Local:
-        """The row in fp32; its tile is freed unless more of it is needed."""
-        if self.wide is None:
-            return loaded[: x.columns]
-        values = self.wide[: x.columns]
-        self.core.cast(values, loaded.as_dtype(x.dtype, x.columns))
-        if self.squares is not None:
-            self.x_in.free(loaded)
+    def load(self, x: GmView) -> Local:
+        """The row *x* in fp32; its tile is freed unless more of it is needed."""
+        loaded, values = self.core.load(self.x_in, x), self.values[: x.columns]
+        if not self.is_wide:
+            self.core.cast(values, loaded.as_dtype(x.dtype, x.columns))
+            if not self.in_x:
+                self.x_in.free(loaded)
         return values
 
-    def scale(self, loaded: Local, gamma: Local, output: GmView) -> None:
-        """The row times register `root` and *gamma*, to *output*; of 16 bits it is in `wide`."""
+    def scale(self, gamma: Local, output: GmView) -> None:
+        """The row times register `root` and *gamma*, to *output*."""
         core, count = self.core, output.columns
-        if self.wide is None:
+        values, gamma = self.values[:count], gamma[:count]
+        if self.is_wide:
             out = self.y_out.alloc()[:count]
-            core.mul(out, loaded[:count], "root")
-            self.x_in.free(loaded)
+            core.mul(out, values, "root")
+            self.x_in.free(values)
             core.mul(out, out, gamma)
         else:
-            values = self.wide[:count]
             core.mul(values, values, "root")
-            if self.squares is not None and gamma.dtype is not FLOAT32:
+            if gamma.dtype is not FLOAT32:
                 # Once more for every row.
                 core.cast(self.squares[:count], gamma)
                 gamma = self.squares[:count]
             core.mul(values, values, gamma)
-            out = self.y_out.alloc()
-            core.cast(out[:count], values)
+            out = self.y_out.alloc()[:count]
+            core.cast(out, values)
         core.store(self.y_out, out, output)
 
 
@@ -176,7 +173,7 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
     """
     row = OneRow(core, p, plan)
     gamma = core.tile(p.gamma.element, row.columns)
-    total = core.tile(FLOAT32, FLOATS_PER_BLOCK)[:1]
+    total = core.blocks()[:1]
     roots = norm.RootsOfRows(core, plan.row_step)
 
     def begin() -> None:
@@ -186,11 +183,10 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
         kept = roots.alloc()
         for index in range(x.rows):
             here = slice(index, index + 1), slice(None)
-            loaded = core.load(row.x_in, x[here])
-            row.sum_squares(total, loaded, x[here])
+            row.sum_squares(total, x[here])
             core.root_by_scalar(total)
             core.set_value(kept[index : index + 1], "root")
-            row.scale(loaded, gamma[: x.columns], output[here])
+            row.scale(gamma, output[here])
         roots.store(kept, rstd)
 
     return begin, group
@@ -208,7 +204,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     gamma_in = core.vecin(p.gamma.element, row.columns)
     parts = plan.parts(p.columns)
     # A block for the sum of each piece.
-    partials = core.tile(FLOAT32, len(parts) * FLOATS_PER_BLOCK)
+    partials = core.blocks(len(parts))
     sums, ones = core.tile(FLOAT32, plan.row_step), core.tile(FLOAT32, plan.row_step)
     roots_out = norm.RootsOfRows(core, plan.row_step, "vector")
 
@@ -226,9 +222,8 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
             for index in range(x.rows):
                 here = slice(index, index + 1), part
                 core.read_root(roots[index : index + 1])
-                loaded = core.load(row.x_in, x[here])
-                row.widened(loaded, x[here])
-                row.scale(loaded, gamma[: x[here].columns], output[here])
+                row.load(x[here])
+                row.scale(gamma, output[here])
             gamma_in.free(gamma)
         roots_out.store(kept, rstd)
 
@@ -241,10 +236,9 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         for index, part in enumerate(parts):
             if index == last:
                 take(range(last))
-            loaded = core.load(row.x_in, x[:, part])
-            row.sum_squares(norm.block_of(partials, index)[:1], loaded, x[:, part])
-            if row.wide is None:
-                row.x_in.free(loaded)
+            row.sum_squares(norm.block_of(partials, index)[:1], x[:, part])
+            if row.is_wide:
+                row.x_in.free(row.values)
         take(range(last, last + 1))
 
     def take(indices: range) -> None:
@@ -261,7 +255,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     return None, group
 
 
-TEMPLATES: dict[str, Callable[[norm.NormCore, norm.Problem, norm.Plan], norm.Kernel]] = {
+TEMPLATES: norm.Templates = {
     "merge_n": merge_n,
     "normal": normal,
     "single_row": normal,

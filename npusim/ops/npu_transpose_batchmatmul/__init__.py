@@ -18,7 +18,7 @@ the pieces, and goes round, so that cores read different pieces at a time: its l
 the core, and are those of our tiling.
 
 * A2 and A3. float16, bfloat16 and float32, whose products are added up as those of 16 bits are, and
-  which torch_npu multiplies as they are unless it is told otherwise (HF32, not simulated). A scale
+  which torch_npu multiplies as they are unless it is set otherwise (HF32, not simulated). A scale
   asks for float16 (assumed), and its words are those of npu_trans_quant_param.
 * There is no bias: the kernel refuses one.
 * N and B are below 65536, and so are B * N with a scale and a row of input, B * K, with perm_x1
@@ -29,6 +29,11 @@ the core, and are those of our tiling.
 * With a scale op-plugin allocates the output in the type of input, which the document and the
   kernel contradict: int8 is taken, as they say.
 
+Heads that are large matrices of 16 bits get the tiles of MatMulV3's base kernel; others get sides
+that are powers of two. How these are weighed against ones of half as many rows, and how cores that
+are left over share the columns of a head, is assumed in detail, as are the tiles of large heads of
+float32. No vector core starts.
+
 Sources: ops-nn@e5c3fa9 matmul/transpose_batch_mat_mul, op_host and op_kernel; op-plugin@517f2e7,
 TransposeBatchMatMulKernelNpuOpApi.cpp.
 """
@@ -37,14 +42,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.ops._protocol import Operator
+from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_transpose_batchmatmul.contract import Problem, check
-from npusim.ops.npu_transpose_batchmatmul.kernel import build
-from npusim.ops.npu_transpose_batchmatmul.reference import reference
-from npusim.ops.npu_transpose_batchmatmul.tiling import Plan, tile
+from npusim.ops.npu_transpose_batchmatmul.check import SUPPORT, Problem, check
+from npusim.ops.npu_transpose_batchmatmul.kernel import Plan, build, tile
+from npusim.ops.npu_transpose_batchmatmul.oracle import oracle
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _torch_outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
@@ -69,13 +73,14 @@ TORCH = TorchFunction(
 )
 
 
-OPERATOR = Operator(
-    name="npu_transpose_batchmatmul",
+OPERATOR = ops.Operator(
     kernel_type="TransposeBatchMatMul",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="use matmul",
     contract=check,
+    oracle=oracle,
     tile=tile,
     build=build,
-    oracle=reference,
     torch=(TORCH,),
 )

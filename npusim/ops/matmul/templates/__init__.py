@@ -1,1 +1,1 @@
-"""The kernels of matmul, one module a template: `tile` and `build`."""
+"""The vendor's kernels for matmul: how each splits a call, and what its cores run."""
