@@ -38,14 +38,13 @@ from npusim.ops import _dynamic_quant as dynamic
 from npusim.ops import _vocabulary as ops
 from npusim.ops._dynamic_quant import Plan, Problem, check, smoothed, template_of, tile
 from npusim.ops._dynamic_quant.buffers import (
-    Groups,
-    GroupSearch,
     SmoothScales,
     parts_of,
     pieces_of_cores,
     pitch_of,
 )
 from npusim.ops._dynamic_quant.choice import IN_PARTS, NAMED, PART_COLUMNS, SEVERAL_ROWS
+from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import quantised
 from npusim.ops._vocabulary import A2_A3

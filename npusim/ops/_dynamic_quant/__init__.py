@@ -31,7 +31,7 @@ from npusim.ops._dynamic_quant.choice import (
     max_columns,
 )
 from npusim.ops._row_quant import INT4_PER_INT32, LARGEST
-from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Row, alike, present
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
 
 __all__ = ["SUPPORT", "Plan", "Problem", "check", "smoothed", "template_of", "tile"]
 
@@ -93,16 +93,19 @@ class Problem(ops.Problem):
 
 
 SUPPORT = (
-    *alike(
-        (FLOAT16, BFLOAT16),
-        *("x", "smooth_scales"),
-        on=A2_A3,
-        group_index=INT32,
-        dst_type=("int8", "quint4x2"),
+    *(
+        Row(
+            on=A2_A3,
+            x=Operands((kind,), ranks=(2, 8)),
+            smooth_scales=kind,
+            group_index=INT32,
+            dst_type=tuple(TARGETS),
+        )
+        for kind in (FLOAT16, BFLOAT16)
     ),
     Row(
         on=ATLAS_INFERENCE,
-        x=FLOAT16,
+        x=Operands((FLOAT16,), ranks=(2, 8)),
         smooth_scales=FLOAT16,
         group_index=INT32,
         dst_type=("int8",),
@@ -142,10 +145,6 @@ def check(contract: ops.Contract) -> Problem:
 
 
 def _check_rows(contract: ops.Contract, x: Operand) -> None:
-    contract.require(
-        len(x.shape) >= 2,
-        f"x must have at least two dimensions, not shape {x.shape}; reshape it",
-    )
     columns, is_310p = x.shape[-1], contract.spec.series in ATLAS_INFERENCE
     contract.require(
         columns > 0 or prod(x.shape[:-1]) == 0,

@@ -1,4 +1,4 @@
-"""Buffers and steps of kernels that scale rows by what is in them: smooth scales, and groups."""
+"""Buffers of kernels that scale rows by what is in them: smooth scales, and pieces of rows."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from npusim.data.dtypes import FLOAT32, INT32, DType
+from npusim.data.dtypes import FLOAT32, DType
 from npusim.data.integers import align_up
-from npusim.isa import BLOCK_BYTES, Local, ScalarAlu, ScalarLoad, ScalarLoop
+from npusim.isa import BLOCK_BYTES, Local
 from npusim.kernel import Block, GmView, Step, VectorCore, pieces
 from npusim.kernel.rows import RowPieces
 from npusim.ops._dynamic_quant import Plan, Problem
+from npusim.ops._row_groups import groups_of_pieces
 
 __all__ = [
-    "GroupSearch",
-    "Groups",
     "SmoothScales",
     "launch_pieces",
     "matrices",
@@ -25,9 +22,6 @@ __all__ = [
     "pieces_of_cores",
     "pitch_of",
 ]
-
-Groups = tuple[int, ...]
-"""The group of each row of a piece."""
 
 
 def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
@@ -83,27 +77,6 @@ class SmoothScales:
         return self.tile.as_dtype(self.p.x.element, 2 * count)[count : count + width]
 
 
-class GroupSearch:
-    """The group_index in the buffer, in which the scalar unit looks for the group of each row."""
-
-    def __init__(self, core: VectorCore, count: int) -> None:
-        self.core = core
-        self.index = core.tile(INT32, count)
-
-    def begin(self) -> None:
-        """Load the group_index."""
-        view = GmView.vector("group_index", INT32, self.index.count)
-        self.core.data_copy(self.index, view.operand)
-        self.core.sync("mte2", "scalar")
-
-    def advance(self, before: int, group: int) -> None:
-        """Look whether the next row belongs to *group*, when the last one belonged to *before*."""
-        # On the chip the row's number stands in a register; here it is known beforehand.
-        first = self.index[before : before + 1]
-        body = (ScalarLoad("end", first, INT32.nbytes(1)), ScalarAlu("lt", "inside", 0, "end"))
-        self.core.emit(ScalarLoop(1 + group - before, body))
-
-
 # ---- pieces ----
 
 
@@ -122,11 +95,7 @@ def pieces_of_cores(p: Problem, plan: Plan) -> tuple[RowPieces, tuple[Any, ...]]
     views = tuple(map(found.views, matrices(p)))
     if p.group_index is None:
         return found, views
-    group_of = p.group_of
-    before = np.where(found.is_first, 0, group_of[found.first - 1])
-    spans = zip(found.first.tolist(), found.count.tolist(), strict=True)
-    groups = [tuple(group_of[first : first + count].tolist()) for first, count in spans]
-    return found, (*views, before, groups)
+    return found, (*views, *groups_of_pieces(p.group_of, found))
 
 
 def launch_pieces(
@@ -139,7 +108,7 @@ def launch_pieces(
     """A block for each core, which runs *piece* for its rows, `row_step` at a time.
 
     `piece(x, output, scale)` computes *output* and *scale* `(rows,)` from *x*, `(rows, columns)`
-    like *output*; with a group_index it gets groups, see :func:`pieces_of_cores`.
+    like *output*; with a group_index it gets groups, see `pieces_of_cores`.
     """
     found, arguments = pieces_of_cores(p, plan)
     return core.launch(Step(piece, arguments, found.core), begin=begin)

@@ -18,13 +18,12 @@ from npusim.isa import Local
 from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, VectorCore
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import (
-    Groups,
-    GroupSearch,
     SmoothScales,
     launch_pieces,
     parts_of,
     pitch_of,
 )
+from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import find_absmax, find_factor
 
 __all__ = ["large", "moe_large"]

@@ -18,12 +18,11 @@ from npusim.kernel import FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, Block, GmView, Ve
 from npusim.kernel.reduction import Reduction
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import (
-    Groups,
-    GroupSearch,
     SmoothScales,
     launch_pieces,
     pitch_of,
 )
+from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import find_absmax, find_max, round_by_int16
 
 __all__ = ["base", "db", "moe"]

@@ -1,0 +1,54 @@
+"""Groups of rows, each with scales of its own: where a row's group ends stands in a group_index."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import INT32, Array
+from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop
+from npusim.kernel import GmView, VectorCore
+from npusim.kernel.rows import RowPieces
+from npusim.kernel.steps import Integers
+
+__all__ = ["GroupSearch", "Groups", "groups_of_pieces", "look_at"]
+
+__kernel_vocabulary__ = True
+
+Groups = tuple[int, ...]
+"""The group of each row of a piece."""
+
+
+def groups_of_pieces(group_of: Array, pieces: RowPieces) -> tuple[Integers, list[Groups]]:
+    """Of each piece the group of the row before, 0 before a core's first, and those of its rows.
+
+    *group_of* is that of each row, `(rows,)`.
+    """
+    before = np.where(pieces.is_first, 0, group_of[pieces.first - 1])
+    spans = zip(pieces.first.tolist(), pieces.count.tolist(), strict=True)
+    return before, [tuple(group_of[first : first + count].tolist()) for first, count in spans]
+
+
+def look_at(core: VectorCore, first: Local, count: int = 1) -> None:
+    """Hold *count* entries of a group_index, from *first* on, against the number of a row."""
+    # On the chip the row's number stands in a register; here it is known beforehand.
+    entry_bytes = first.dtype.nbytes(1)
+    body = ScalarLoad("end", first, entry_bytes), ScalarAlu("lt", "inside", 0, "end")
+    core.emit(ScalarLoop(count, body))
+
+
+class GroupSearch:
+    """All of the group_index in the buffer, in which the scalar unit looks for groups of rows."""
+
+    def __init__(self, core: VectorCore, count: int) -> None:
+        self.core = core
+        self.index = core.tile(INT32, count)
+
+    def begin(self) -> None:
+        """Load the group_index."""
+        view = GmView.vector("group_index", INT32, self.index.count)
+        self.core.data_copy(self.index, view.operand)
+        self.core.sync("mte2", "scalar")
+
+    def advance(self, before: int, group: int) -> None:
+        """Look whether the next row belongs to *group*, when the last one belonged to *before*."""
+        look_at(self.core, self.index[before : before + 1], 1 + group - before)
