@@ -11,10 +11,9 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Row, alike, required
+from npusim.ops import _vocabulary as ops
+from npusim.ops._swiglu_quant import check_halves
+from npusim.ops._vocabulary import A2_A3, Row, alike, present, required
 
 __all__ = ["SUPPORT", "Problem", "check", "max_columns"]
 
@@ -39,7 +38,7 @@ class Gate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: x is `(rows, 2 x columns)` to the kernel, y `(rows, columns)`."""
 
     x: Operand
@@ -120,7 +119,7 @@ SUPPORT = tuple(
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     tokens, left = contract.operand("x"), contract.boolean("activate_left")
     mode, gate = contract.integer("quant_mode"), _gate(contract)
@@ -128,7 +127,11 @@ def check(contract: Contract) -> Problem:
     index = contract.optional("group_index")
     if index is not None:
         _check_index(contract, index)
-    _check_rows(contract, tokens)
+    contract.require(
+        len(tokens.shape) >= 2,
+        f"x must have at least two dimensions, not shape {tokens.shape}; reshape it",
+    )
+    check_halves(contract, tokens)
     weight, act = contract.optional("weight_scale"), contract.optional("activation_scale")
     point = contract.optional("bias")
     scale, offset = contract.optional("quant_scale"), contract.optional("quant_offset")
@@ -159,7 +162,7 @@ def _outputs(x: Operand) -> dict[str, TensorSpec]:
     return {"output": y, "scale": TensorSpec(tuple(outer), "float32")}
 
 
-def _gate(contract: Contract) -> Gate:
+def _gate(contract: ops.Contract) -> Gate:
     number = contract.integer("swiglu_mode")
     names = ("clamp_limit", "glu_alpha", "glu_bias")
     values = tuple(map(contract.value, names))
@@ -174,7 +177,7 @@ def _gate(contract: Contract) -> Gate:
     return Gate(number, *(float(np.float32(value)) for value in values))
 
 
-def _unread(contract: Contract, gate: Gate) -> Gate:
+def _unread(contract: ops.Contract, gate: Gate) -> Gate:
     """The gate of kernels without groups, whatever *gate* was given."""
     if gate.mode:
         contract.warn(
@@ -184,7 +187,7 @@ def _unread(contract: Contract, gate: Gate) -> Gate:
     return gate._replace(mode=0)
 
 
-def _warn_of_unread(contract: Contract) -> None:
+def _warn_of_unread(contract: ops.Contract) -> None:
     """Only chips after A3 look at these; before, it is int8, to nearest, along the last axis."""
     for name in ("dst_type", "round_mode", "activate_dim"):
         value = contract.value(name)
@@ -195,23 +198,7 @@ def _warn_of_unread(contract: Contract) -> None:
             )
 
 
-def _check_rows(contract: Contract, x: Operand) -> None:
-    contract.require(
-        len(x.shape) >= 2, f"x must have at least two dimensions, not shape {x.shape}; reshape it"
-    )
-    contract.require(
-        x.shape[-1] % 2 == 0,
-        f"the last dimension of x must be even, to be cut in half, not {x.shape[-1]}; pad both "
-        f"halves",
-    )
-    contract.require(
-        x.shape[-1] > 0 or prod(x.shape[:-1]) == 0,
-        f"the last dimension of x must not be empty where x has rows, not shape {x.shape}; drop "
-        f"the rows",
-    )
-
-
-def _check_index(contract: Contract, index: Operand) -> None:
+def _check_index(contract: ops.Contract, index: Operand) -> None:
     contract.require(
         0 < len(index.shape) <= 2 and index.shape[1:] in ((), (2,)) and index.shape[0] > 0,
         f"group_index must have shape (groups,) with counts, or (groups, 2) with groups and "
@@ -220,7 +207,7 @@ def _check_index(contract: Contract, index: Operand) -> None:
     )
 
 
-def _check_dequantisation(contract: Contract, p: Problem) -> None:
+def _check_dequantisation(contract: ops.Contract, p: Problem) -> None:
     """The scales and bias that turn int32 back into floats."""
     width, is_int32 = 2 * p.columns, p.x.element is INT32
     contract.require(
@@ -248,7 +235,7 @@ def _check_dequantisation(contract: Contract, p: Problem) -> None:
         )
 
 
-def _check_quantisation(contract: Contract, p: Problem) -> None:
+def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
     """Smooth scales, or with quant_mode 0 scale and offset."""
     scale, offset, columns = p.quant_scale, p.quant_offset, p.columns
     contract.require(
@@ -288,7 +275,7 @@ def _check_quantisation(contract: Contract, p: Problem) -> None:
     )
 
 
-def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
+def _check_groups(contract: ops.Contract, p: Problem, index: Operand) -> None:
     """What the kernel of groups asks for beyond the others."""
     contract.require(
         p.x.element is not FLOAT16,
