@@ -7,7 +7,7 @@ import numpy as np
 from npusim.data.dtypes import INT32, Array
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop
 from npusim.kernel import GmView, VectorCore
-from npusim.kernel.rows import RowPieces
+from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.steps import Integers
 
 __all__ = ["GroupSearch", "Groups", "groups_of_pieces", "look_at"]

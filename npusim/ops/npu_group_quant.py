@@ -30,7 +30,8 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, Trap
 from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pieces, share
-from npusim.kernel.rows import BODY_ROWS, RowPieces
+from npusim.kernel.rectangles import RowPieces
+from npusim.kernel.rows import BODY_ROWS
 from npusim.ops import _vocabulary as ops
 from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops._row_groups import look_at

@@ -47,8 +47,8 @@ from npusim.kernel import (
     share,
     sync_all,
 )
+from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.reduction import Reduction
-from npusim.kernel.rows import RowPieces
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_groups import Groups, GroupSearch, groups_of_pieces
 from npusim.ops._row_quant import LARGEST, clamped

@@ -33,7 +33,7 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
 from npusim.kernel import Block, GmView, Step, VectorCore
-from npusim.kernel.rows import RowPieces
+from npusim.kernel.rectangles import RowPieces
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Sizes
 from npusim.ops._vocabulary import Row, present

@@ -10,7 +10,7 @@ from npusim.data.dtypes import FLOAT32, DType
 from npusim.data.integers import align_up
 from npusim.isa import BLOCK_BYTES, Local
 from npusim.kernel import Block, GmView, Step, VectorCore, pieces
-from npusim.kernel.rows import RowPieces
+from npusim.kernel.rectangles import RowPieces
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._row_groups import groups_of_pieces
 

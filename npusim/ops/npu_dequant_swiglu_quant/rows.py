@@ -12,8 +12,8 @@ from npusim.data.dtypes import FLOAT32, INT8, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.isa import Local
 from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.reduction import Reduction
-from npusim.kernel.rows import RowPieces
 from npusim.ops._row_quant import round_by_int16
 from npusim.ops._swish import exp_plus_1
 from npusim.ops.npu_dequant_swiglu_quant.check import Problem
