@@ -5,17 +5,52 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import INT32, Array
+from npusim.data.errors import Code
+from npusim.data.tensor import Operand
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop
 from npusim.kernel import GmView, VectorCore
 from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.steps import Integers
+from npusim.ops import _vocabulary as ops
 
-__all__ = ["GroupSearch", "Groups", "groups_of_pieces", "look_at"]
+__all__ = [
+    "GroupSearch",
+    "Groups",
+    "check_group_index",
+    "groups_by_end",
+    "groups_of_pieces",
+    "look_at",
+]
 
 __kernel_vocabulary__ = True
 
+MAX_GROUPS = 1024
+"""Of those with smooth scales of their own (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
 Groups = tuple[int, ...]
 """The group of each row of a piece."""
+
+
+def check_group_index(contract: ops.Contract, index: Operand) -> None:
+    """A group_index must have an entry for each group, and there must not be too many."""
+    contract.require(
+        len(index.shape) == 1 and 1 <= index.shape[0] <= MAX_GROUPS,
+        f"group_index must have shape (groups,) with 1 to {MAX_GROUPS} of them, not {index.shape}; "
+        f"pass an entry for each group",
+        Code.TILING_ERROR,
+    )
+
+
+def groups_by_end(index: Operand, rows: int, *, holds_counts: bool = False) -> Array:
+    """`(rows,)`: the group of each row, the first that ends after it; evenly for time alone.
+
+    *index* holds the row after each group's last, or the counts of their rows.
+    """
+    every, groups = np.arange(rows), index.shape[0]
+    if index.array is None:
+        return np.asarray(every * groups // rows)
+    ends = index.array.astype(np.int64)
+    ends = np.cumsum(ends) if holds_counts else ends
+    return np.asarray(np.searchsorted(np.maximum.accumulate(ends), every, side="right"))
 
 
 def groups_of_pieces(group_of: Array, pieces: RowPieces) -> tuple[Integers, list[Groups]]:

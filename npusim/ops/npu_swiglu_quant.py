@@ -50,7 +50,13 @@ from npusim.kernel import (
 from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.reduction import Reduction
 from npusim.ops import _vocabulary as ops
-from npusim.ops._row_groups import Groups, GroupSearch, groups_of_pieces
+from npusim.ops._row_groups import (
+    Groups,
+    GroupSearch,
+    check_group_index,
+    groups_by_end,
+    groups_of_pieces,
+)
 from npusim.ops._row_quant import LARGEST, clamped
 from npusim.ops._swiglu_quant import check_halves, halves_of, swiglu_of
 from npusim.ops._swish import exp_plus_1
@@ -63,7 +69,6 @@ __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 MAX_COLUMNS = 8192
 """Of x (op-plugin, and the document of aclnn)."""
-MAX_GROUPS = 1024
 STATIC, DYNAMIC = 0, 1
 """quant_mode."""
 ENDS, COUNTS = 0, 1
@@ -105,14 +110,9 @@ class Problem(ops.Problem):
 
         Evenly for time alone; without a group_index there is one group.
         """
-        rows, index = np.arange(self.rows), self.group_index
-        if index is None:
+        if self.group_index is None:
             return np.zeros(self.rows, np.int64)
-        if index.array is None:
-            return np.asarray(rows * self.groups // self.rows)
-        ends = index.array.astype(np.int64)
-        ends = np.cumsum(ends) if self.holds_counts else ends
-        return np.asarray(np.searchsorted(np.maximum.accumulate(ends), rows, side="right"))
+        return groups_by_end(self.group_index, self.rows, holds_counts=self.holds_counts)
 
 
 SUPPORT = (
@@ -150,12 +150,8 @@ def check(contract: ops.Contract) -> Problem:
     )
     smooth, points = contract.operand("smooth_scales"), contract.optional("offsets")
     index = contract.optional("group_index")
-    contract.require(
-        index is None or (len(index.shape) == 1 and 1 <= index.shape[0] <= MAX_GROUPS),
-        f"group_index must have shape (groups,) with 1 to {MAX_GROUPS} of them, not "
-        f"{index.shape if index else None}; pass an entry for each group",
-        Code.TILING_ERROR,
-    )
+    if index is not None:
+        check_group_index(contract, index)
     _check_smooth(contract, tokens, smooth, index, is_dynamic=mode == DYNAMIC)
     _check_offsets(contract, smooth, points, is_dynamic=mode == DYNAMIC)
     points = None if mode == DYNAMIC else points

@@ -30,14 +30,13 @@ from npusim.ops._dynamic_quant.choice import (
     index_bytes,
     max_columns,
 )
+from npusim.ops._row_groups import check_group_index, groups_by_end
 from npusim.ops._row_quant import INT4_PER_INT32, LARGEST
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
 
 __all__ = ["SUPPORT", "Plan", "Problem", "check", "smoothed", "template_of", "tile"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
-MAX_GROUPS = 1024
-"""Of smooth scales (aclnn_dynamic_quant_v2.cpp)."""
 COLUMNS_310P = 32
 """The kernels of 310P take rows of whole blocks of int8 (dynamic_quant_tiling_310P.cpp)."""
 
@@ -72,24 +71,15 @@ class Problem(ops.Problem):
         return self.group_index.shape[0] if self.group_index is not None else 0
 
     @property
-    def op(self) -> str:
-        """The operator's name."""
-        return "npu_dynamic_quant" if self.is_symmetric else "npu_dynamic_quant_asymmetric"
-
-    @property
     def largest(self) -> int:
         """What the largest number of a row becomes."""
         return LARGEST[self.target]
 
     @property
     def group_of(self) -> Array:
-        """`(rows,)`: the group of each row, the first that ends after it; evenly for time alone."""
+        """`(rows,)`: the group of each row."""
         assert self.group_index is not None
-        rows, groups = np.arange(self.rows), self.groups
-        if self.group_index.array is None:
-            return np.asarray(rows * groups // self.rows)
-        ends = np.maximum.accumulate(self.group_index.array.astype(np.int64))
-        return np.asarray(np.searchsorted(ends, rows, side="right"))
+        return groups_by_end(self.group_index, self.rows)
 
 
 SUPPORT = (
@@ -122,11 +112,14 @@ def check(contract: ops.Contract) -> Problem:
     _check_rows(contract, tokens)
     _check_modes(contract)
     if is_310p:
-        _warn_of_unread(contract, smooth, index)
+        # op-plugin's document calls them reserved.
+        for operand in present(smooth, index):
+            contract.warn(
+                f"{operand.name} should be None on Atlas inference, where no kernel reads it; "
+                f"leave it out"
+            )
         smooth = index = None
     _check_smooth(contract, tokens, smooth, index)
-    if index is not None:
-        _check_index(contract, tokens, index)
     target, output = _check_target(contract, tokens)
     groups = index.shape[0] if index is not None else 0
     traits = tokens.shape[-1], smooth is not None, target is INT4, groups
@@ -183,15 +176,6 @@ def _check_modes(contract: ops.Contract) -> None:
     )
 
 
-def _warn_of_unread(contract: ops.Contract, *operands: Operand | None) -> None:
-    """310P takes these and reads none of them (op-plugin's document calls them reserved)."""
-    for operand in present(*operands):
-        contract.warn(
-            f"{operand.name} should be None on Atlas inference, where no kernel reads it; leave it "
-            f"out"
-        )
-
-
 def _check_smooth(
     contract: ops.Contract, x: Operand, smooth: Operand | None, index: Operand | None
 ) -> None:
@@ -209,12 +193,7 @@ def _check_smooth(
             f"{smooth.shape}; pass a scale for each column",
         )
         return
-    contract.require(
-        len(index.shape) == 1 and 1 <= index.shape[0] <= MAX_GROUPS,
-        f"group_index must have shape (groups,) with 1 to {MAX_GROUPS} of them, not {index.shape}; "
-        f"pass the end row of each group",
-        Code.TILING_ERROR,
-    )
+    check_group_index(contract, index)
     wanted = (index.shape[0], columns)
     contract.require(
         smooth.shape == wanted,
@@ -222,18 +201,13 @@ def _check_smooth(
         f"pass a scale for each group and column",
         Code.TILING_ERROR,
     )
-
-
-def _check_index(contract: ops.Contract, x: Operand, index: Operand) -> None:
-    """The kernel looks for the group of a row, and past the last entry if there is none."""
-    rows = prod(x.shape[:-1])
-    if index.array is not None:
-        most = index.array.max()
-        contract.require(
-            most >= rows,
-            f"group_index must end with the number of rows of x, {rows}, not with {most}; "
-            f"pass the end row of each group",
-        )
+    # The kernel looks for the group of a row, and past the last entry if there is none.
+    rows, most = prod(x.shape[:-1]), None if index.array is None else index.array.max()
+    contract.require(
+        most is None or most >= rows,
+        f"group_index must end with the number of rows of x, {rows}, not with {most}; pass the end "
+        f"row of each group",
+    )
 
 
 def _check_target(contract: ops.Contract, x: Operand) -> tuple[DType, TensorSpec]:

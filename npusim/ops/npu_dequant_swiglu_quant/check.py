@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -209,57 +210,52 @@ def _check_index(contract: ops.Contract, index: Operand) -> None:
 
 def _check_dequantisation(contract: ops.Contract, p: Problem) -> None:
     """The scales and bias that turn int32 back into floats."""
+    require = partial(contract.require, code=Code.TILING_ERROR)
     width, is_int32 = 2 * p.columns, p.x.element is INT32
-    contract.require(
+    require(
         p.weight_scale is not None or not is_int32,
         "weight_scale must be given with x of int32, not None; pass a scale for each column",
-        Code.TILING_ERROR,
     )
     whole = [(p.groups, width)] if p.group_index is not None else []
     for operand in present(p.weight_scale, p.bias):
         one_row = [(width,), (1, width)] if p.groups <= 1 else []
         known = whole + one_row
-        contract.require(
+        require(
             operand.shape in known,
             f"{operand.name} must have shape {known[0]} for x of shape {p.x.shape}"
             f"{f' and {p.groups} groups' if p.groups else ''}, not {operand.shape}; pass a number "
             f"for each column",
-            Code.TILING_ERROR,
         )
     if p.activation_scale is not None:
-        contract.require(
+        require(
             p.activation_scale.spec.size == p.rows,
             f"activation_scale must have a number for each of the {p.rows} rows of x, not shape "
             f"{p.activation_scale.shape}; pass shape ({p.rows}, 1)",
-            Code.TILING_ERROR,
         )
 
 
 def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
     """Smooth scales, or with quant_mode 0 scale and offset."""
+    require = partial(contract.require, code=Code.TILING_ERROR)
     scale, offset, columns = p.quant_scale, p.quant_offset, p.columns
-    contract.require(
+    require(
         offset is None or not p.is_dynamic,
         "quant_offset must be None with quant_mode=1, which has none, not given; leave it out",
-        Code.TILING_ERROR,
     )
-    contract.require(
+    require(
         offset is not None or scale is None or p.is_dynamic,
         "quant_offset must be given with quant_mode=0 and a quant_scale, not None; pass zeros of "
         "its shape",
-        Code.TILING_ERROR,
     )
-    contract.require(
+    require(
         offset is None or (scale is not None and offset.shape == scale.shape),
         f"quant_offset must have the shape of quant_scale, {scale.shape if scale else 'None'}, not "
         f"{offset.shape if offset else ()}; pass one for each scale",
-        Code.TILING_ERROR,
     )
-    contract.require(
+    require(
         scale is not None or p.is_dynamic or p.group_index is None,
         "quant_scale must be given with quant_mode=0 and a group_index, not None; pass one for "
         "each group",
-        Code.TILING_ERROR,
     )
     if scale is None:
         return
@@ -267,34 +263,31 @@ def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
     if p.group_index is not None:
         known = [(p.groups, columns)] + [(p.groups,)] * (not p.is_dynamic)
         known += [(columns,)] * (p.groups == 1 and p.is_dynamic)
-    contract.require(
+    require(
         scale.shape in known,
         f"quant_scale must have shape {' or '.join(map(str, dict.fromkeys(known)))}, not "
         f"{scale.shape}; pass a scale for each column of y",
-        Code.TILING_ERROR,
     )
 
 
 def _check_groups(contract: ops.Contract, p: Problem, index: Operand) -> None:
     """What the kernel of groups asks for beyond the others."""
-    contract.require(
+    require = partial(contract.require, code=Code.TILING_ERROR)
+    require(
         p.x.element is not FLOAT16,
         "x must be int32 or bfloat16 with a group_index, not float16; convert it",
-        Code.TILING_ERROR,
     )
     in_pairs = len(index.shape) == 2
-    contract.require(
+    require(
         not in_pairs or (p.bias is None and p.gate.mode == 0),
         f"group_index must have shape (groups,) with a bias or a swiglu_mode, not {index.shape}; "
         f"pass the counts alone",
-        Code.TILING_ERROR,
     )
     columns = 2 * p.columns
-    contract.require(
+    require(
         columns % COLUMN_UNIT == 0,
         f"the last dimension of x must be a multiple of {COLUMN_UNIT} with a group_index, not "
         f"{columns}; pad both halves",
-        Code.TILING_ERROR,
     )
     ub_bytes = contract.spec.cores[contract.spec.vector_kinds[0]].usable_bytes("ub")
     most = 2 * max_columns(
@@ -303,11 +296,10 @@ def _check_groups(contract: ops.Contract, p: Problem, index: Operand) -> None:
         is_static=not p.is_dynamic,
         interleaved=p.gate.mode == 1,
     )
-    contract.require(
+    require(
         columns <= most,
         f"the last dimension of x must be at most {most} with a group_index and these operands, "
         f"not {columns}; call npu_swiglu and npu_dynamic_quant",
-        Code.TILING_ERROR,
     )
     if index.array is not None:
         counts = np.array(p.counts)
