@@ -55,6 +55,9 @@ STATIC = {"quant_mode": 0, "smooth_scales": ones(1), "offsets": ones(1)}
 TILING = Code.TILING_ERROR
 
 ROWS = [
+    Row({"smooth_scales": []},
+        "smooth_scales must be a numpy array or a TensorSpec, not list; make it one of them", {},
+        NEW),
     Row({"x": None}, "x must be given, not None; pass a tensor", {}, NEW, Code.NULL_POINTER),
     Row({"x": ones(6, 64, dtype=np.int32)},
         "x must be float16, bfloat16 or float32 on {series}, not int32; convert it",
