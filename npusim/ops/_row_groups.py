@@ -22,8 +22,6 @@ __all__ = [
     "look_at",
 ]
 
-__kernel_vocabulary__ = True
-
 MAX_GROUPS = 1024
 """Of those with smooth scales of their own (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
 Groups = tuple[int, ...]

@@ -185,17 +185,8 @@ class AsymmetricRows:
             self.search.advance(before, group)
 
     def _take_smooth(self, columns: slice, group: int) -> None:
-        """The smooth scales of *group* for *columns*, as fp32."""
-        if self.smooth is None:
-            return
-        # Rows before may still be multiplied by the ones that are there.
-        self.core.sync("vector", "mte2")
-        self.smooth.load(columns, group)
-        if self.search is not None:
-            self.core.barrier()
-        else:
-            self.core.sync("mte2", "vector")
-        self.smooth.widen(columns.stop - (columns.start or 0))
+        if self.smooth is not None:
+            self.smooth.take(columns, group)
 
     def _widen(self, values: Local, x: Local) -> None:
         """*x* `(width,)` as fp32, smoothed."""

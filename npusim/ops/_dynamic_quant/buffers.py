@@ -16,6 +16,7 @@ from npusim.ops._row_groups import groups_of_pieces
 
 __all__ = [
     "SmoothScales",
+    "fill_constants",
     "launch_pieces",
     "matrices",
     "parts_of",
@@ -66,6 +67,20 @@ class SmoothScales:
         self.core.widen(wide, self._narrow(width))
         return wide
 
+    def take(self, columns: slice, group: int = 0) -> None:
+        """Load and widen those of *group* for *columns*, in the place of the ones before.
+
+        Kernels of groups stop all pipes meanwhile.
+        """
+        # Rows before may still be multiplied by the ones that are there.
+        self.core.sync("vector", "mte2")
+        self.load(columns, group)
+        if self.p.groups:
+            self.core.barrier()
+        else:
+            self.core.sync("mte2", "vector")
+        self.widen(len(range(self.p.columns)[columns]))
+
     def keep(self) -> None:
         """Load and widen those of all columns, once."""
         self.load(slice(self.p.columns))
@@ -75,6 +90,21 @@ class SmoothScales:
     def _narrow(self, width: int) -> Local:
         count = self.tile.count
         return self.tile.as_dtype(self.p.x.element, 2 * count)[count : count + width]
+
+
+def fill_constants(
+    core: VectorCore,
+    p: Problem,
+    smooth: SmoothScales | None,
+    largest: Local,
+    inverse: Local | None = None,
+) -> None:
+    """What kernels begin with: *largest* and its *inverse* for Div and Mul, and smooth scales."""
+    core.duplicate(largest, p.largest)
+    if inverse is not None:
+        core.duplicate(inverse, 1 / p.largest)
+    if smooth is not None:
+        smooth.keep()
 
 
 # ---- pieces ----

@@ -58,6 +58,20 @@ class HalfSteps:
         alu("eq", "zero", "half", 0)
         alu("select", "factor", "zero", 0, "factor")
 
+    def keep_absmax(self, x: Local, kept: Local, *, is_first: bool = False) -> None:
+        """M so far of a row, after its part *x*, as the bits of an fp16, to *kept* `(1,)`."""
+        self.read_absmax(x)
+        if not is_first:
+            # Bits of magnitudes are in the order of their numbers.
+            self.core.get_value("before", kept)
+            self.core.alu("max", "half", "half", "before")
+        self.core.set_value(kept, "half")
+
+    def read_factor(self, kept: Local) -> None:
+        """As `find_factor`, of what `keep_absmax` has *kept*."""
+        self.core.get_value("half", kept)
+        self.find_factor()
+
     def quantise(self, y: Local, x: Local) -> None:
         """*x* `(width,)` times register `factor`, in its place, and rounded into *y*."""
         self.core.mul(x, x, "factor")
@@ -111,26 +125,13 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     whole = p.columns // step * step
     parts = [slice(start, start + step) for start in range(0, whole, step)]
 
-    def take_absmax(x: Local, kept: Local, *, is_first: bool = False) -> None:
-        """M so far of a row, after its part *x*, as the bits of an fp16, to *kept* `(1,)`."""
-        half.read_absmax(x)
-        if not is_first:
-            # Bits of magnitudes are in the order of their numbers.
-            core.get_value("before", kept)
-            core.alu("max", "half", "half", "before")
-        core.set_value(kept, "half")
-
-    def take_factor(kept: Local) -> None:
-        core.get_value("half", kept)
-        half.find_factor()
-
     def quantise_rest(x: GmView, output: GmView, found: Local) -> None:
         """The last columns, which complete M, *x* to *output*, both `(rows, width)`."""
         loaded, out = core.load(half.x_in, x), half.y_out.alloc()
         for row in range(x.rows):
             here, kept = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
-            take_absmax(loaded[here], kept)
-            take_factor(kept)
+            half.keep_absmax(loaded[here], kept)
+            half.read_factor(kept)
             half.quantise(out[here], loaded[here])
         half.x_in.free(loaded)
         core.store(half.y_out, out, output)
@@ -138,7 +139,7 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     def quantise_row(x: GmView, output: GmView, kept: Local) -> None:
         """A part of a row, *x* to *output*, both `(1, width)`."""
         loaded = core.load(half.x_in, x)
-        take_factor(kept)
+        half.read_factor(kept)
         out = half.y_out.alloc()
         half.quantise(out[: x.columns], loaded[: x.columns])
         half.x_in.free(loaded)
@@ -151,7 +152,7 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
             loaded = core.load(half.x_in, x[:, part])
             for row, each in enumerate(kept):
                 here = loaded[row * step : (row + 1) * step]
-                take_absmax(here, each, is_first=part.start == 0)
+                half.keep_absmax(here, each, is_first=part.start == 0)
             half.x_in.free(loaded)
         if whole < x.columns:
             quantise_rest(x[:, whole:], output[:, whole:], found)
@@ -161,7 +162,7 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
                 quantise_row(x[here_in], output[here_in], each)
         # The M of all rows as numbers, and from them the scales.
         for each in kept:
-            take_factor(each)
+            half.read_factor(each)
             core.set_value(each, "largest")
         half.store_scales(found, scale)
 

@@ -11,6 +11,8 @@ has been quantised.
 
 from __future__ import annotations
 
+from functools import partial
+
 from npusim.data.dtypes import FLOAT16, FLOAT32
 from npusim.data.integers import align_up
 from npusim.isa import Binary, Cast, Local
@@ -19,6 +21,7 @@ from npusim.kernel.reduction import Reduction
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
+    fill_constants,
     launch_pieces,
     pitch_of,
 )
@@ -47,25 +50,13 @@ def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     largest, inverse = (core.tile(FLOAT32, FLOATS_PER_BLOCK) for _ in range(2))
     core.claim_tails()
 
-    def begin() -> None:
-        core.duplicate(largest, p.largest)
-        core.duplicate(inverse, 1 / p.largest)
-        if smooth is not None:
-            smooth.keep()
+    begin = partial(fill_constants, core, p, smooth, largest, inverse)
 
     def find_factor(x: Local) -> None:
         """*x* `(columns,)` as fp32 to `values`, smoothed; M and 127 / M eight times each."""
         found = absmax
         if dtype is FLOAT16 and smooth is None:
-            # Apart from x, which the vendor's kernel overwrites: no barrier is between the two.
-            magnitudes = work.as_dtype(FLOAT16)[work.count : work.count + columns]
-            with core.independent():
-                core.cast(values, x)
-                core.abs(magnitudes, x)
-            find_max(core, magnitudes[:1], magnitudes)
-            # All of the row is widened again, for its first element.
-            core.cast(work[:columns], magnitudes)
-            found = work[:FLOATS_PER_BLOCK]
+            found = _absmax_in_half(core, values, work, x)
         else:
             core.widen(values, x)
             if smooth is not None:
@@ -98,6 +89,19 @@ def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     return launch_pieces(core, p, plan, piece, begin)
 
 
+def _absmax_in_half(core: VectorCore, values: Local, work: Local, x: Local) -> Local:
+    """*x* `(columns,)` as fp32 to *values*, and its M to the first of the block returned."""
+    # Apart from x, which the vendor's kernel overwrites: no barrier is between the two.
+    magnitudes = work.as_dtype(FLOAT16)[work.count : work.count + x.count]
+    with core.independent():
+        core.cast(values, x)
+        core.abs(magnitudes, x)
+    find_max(core, magnitudes[:1], magnitudes)
+    # All of the row is widened again, for its first element.
+    core.cast(work[: x.count], magnitudes)
+    return work[:FLOATS_PER_BLOCK]
+
+
 def base(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One row at a time, all buffers single."""
     columns = p.columns
@@ -110,10 +114,7 @@ def base(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     factors = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "vector", "scalar")
     core.claim_tails()
 
-    def begin() -> None:
-        core.duplicate(largest, p.largest)
-        if smooth is not None:
-            smooth.keep()
+    begin = partial(fill_constants, core, p, smooth, largest)
 
     def row(x: GmView, output: GmView, scale: GmView) -> None:
         loaded = core.load(x_in, x)
@@ -143,7 +144,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Pieces of whole rows, all buffers single."""
     rows, columns, dtype = plan.row_step, p.columns, p.x.element
     x_pitch, y_pitch = pitch_of(dtype, columns), pitch_of(p.target, columns)
-    search = GroupSearch(core, p.groups)
+    search, every = GroupSearch(core, p.groups), slice(columns)
     x_in, y_out = core.vecin(dtype, rows * x_pitch), core.vecout(p.target, rows * y_pitch)
     scale_out = core.tiles(FLOAT32, rows, "scalar", "mte3")
     smooth = SmoothScales.claimed(core, p, columns)
@@ -156,14 +157,6 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     def begin() -> None:
         search.begin()
         core.duplicate(largest, p.largest)
-
-    def take_smooth(group: int) -> None:
-        """The smooth scales of *group*, as fp32, behind a barrier of all pipes."""
-        # Rows before may still be multiplied by the ones that are there.
-        core.sync("vector", "mte2")
-        smooth.load(slice(columns), group)
-        core.barrier()
-        smooth.widen(columns)
 
     def find_factor(scale: Local) -> None:
         """127 / M, by the vector unit, into register `factor`; its inverse to *scale* `(1,)`."""
@@ -181,12 +174,12 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     def piece(x: GmView, output: GmView, scale: GmView, before: int, groups: Groups) -> None:
         loaded = core.load(x_in, x, x_pitch)
         # Every piece begins with the smooth scales of the group that the last one ended with.
-        take_smooth(before)
+        smooth.take(every, before)
         out, scales = y_out.alloc(), scale_out.alloc()
         for row, group in enumerate(groups):
             search.advance(before, group)
             if group != before:
-                take_smooth(group)
+                smooth.take(every, group)
                 before = group
             # (columns,) fp16 or bf16 -> fp32, smoothed
             core.widen(values, loaded[row * x_pitch : row * x_pitch + columns])

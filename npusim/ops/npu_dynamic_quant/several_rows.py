@@ -10,6 +10,8 @@ small buffers of single_row lie.
 
 from __future__ import annotations
 
+from functools import partial
+
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.data.integers import align_up
 from npusim.isa import Binary, Local
@@ -23,7 +25,7 @@ from npusim.kernel import (
     pieces,
 )
 from npusim.ops._dynamic_quant import Plan, Problem
-from npusim.ops._dynamic_quant.buffers import SmoothScales, launch_pieces
+from npusim.ops._dynamic_quant.buffers import SmoothScales, fill_constants, launch_pieces
 from npusim.ops._row_quant import fold_rows, repeat_row, round_by_int16, spread_numbers
 
 __all__ = ["multi_row", "single_row"]
@@ -41,6 +43,21 @@ def _find_maxima(core: VectorCore, result: Local, magnitudes: Local) -> None:
     core.whole_reduce("max", result, firsts)
 
 
+def _repeat_factors(core: VectorCore, plane: Local, factors: Local, blocks: Local) -> None:
+    """Each of *factors* `(rows,)` to its row of *plane* `(rows, columns)`."""
+    if factors.count == 1:
+        # BroadCast of one number goes by way of the scalar unit.
+        core.sync("vector", "scalar")
+        core.get_value("factor", factors)
+        core.sync("scalar", "vector")
+        core.duplicate(plane, "factor")
+        return
+    columns = plane.count // factors.count
+    for first, count in pieces(factors.count, SPREAD_ROWS):
+        rows = plane[first * columns : (first + count) * columns]
+        spread_numbers(core, rows, factors[first : first + count], blocks)
+
+
 def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """As many rows as 255 repeats hold in fp32; all buffers are single."""
     columns, size = p.columns, plan.row_step * p.columns
@@ -53,11 +70,7 @@ def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     largest, inverse = (core.tile(FLOAT32, FLOATS_PER_BLOCK) for _ in range(2))
     blocks = core.tile(FLOAT32, SPREAD_ROWS * FLOATS_PER_BLOCK)
 
-    def begin() -> None:
-        core.duplicate(largest, p.largest)
-        core.duplicate(inverse, 1 / p.largest)
-        if smooth is not None:
-            smooth.keep()
+    begin = partial(fill_constants, core, p, smooth, largest, inverse)
 
     def smooth_rows(values: Local, work: Local, factors: Local) -> None:
         """*values* `(rows, columns)` times the smooth scales *factors*."""
@@ -67,19 +80,6 @@ def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
             repeat_row(core, work, factors)
             factors = work
         core.mul(values, values, factors)
-
-    def repeat_factors(plane: Local, factors: Local) -> None:
-        """Each of *factors* `(rows,)` to its row of *plane* `(rows, columns)`."""
-        if factors.count == 1:
-            # BroadCast of one number goes by way of the scalar unit.
-            core.sync("vector", "scalar")
-            core.get_value("factor", factors)
-            core.sync("scalar", "vector")
-            core.duplicate(plane, "factor")
-            return
-        for first, count in pieces(factors.count, SPREAD_ROWS):
-            rows = plane[first * columns : (first + count) * columns]
-            spread_numbers(core, rows, factors[first : first + count], blocks)
 
     def piece(x: GmView, output: GmView, scale: GmView) -> None:
         rows, count = x.rows, x.rows * columns
@@ -96,7 +96,7 @@ def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         core.abs(work, values)
         _find_maxima(core, absmax[:rows], work)
         core.div(factor[:lanes], largest.again(lanes), absmax[:lanes])
-        repeat_factors(work, factor[:rows])
+        _repeat_factors(core, work, factor[:rows], blocks)
         core.mul(work, values, work)
         halves = round_by_int16(core, work)
         out, scales = y_out.alloc(), scale_out.alloc()
