@@ -25,7 +25,7 @@ that forgets the offsets of rows of more than 4096: refused.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -36,14 +36,22 @@ from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
 from npusim.kernel.reduction import Reduction
 from npusim.ops import _dynamic_quant as dynamic
 from npusim.ops import _vocabulary as ops
-from npusim.ops._dynamic_quant import Plan, Problem, check, smoothed, template_of, tile
+from npusim.ops._dynamic_quant import (
+    Plan,
+    Problem,
+    check,
+    extreme_of,
+    smoothed,
+    template_of,
+    tile,
+)
 from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
     parts_of,
     pieces_of_cores,
     pitch_of,
 )
-from npusim.ops._dynamic_quant.choice import IN_PARTS, NAMED, PART_COLUMNS, SEVERAL_ROWS
+from npusim.ops._dynamic_quant.choice import IN_PARTS, NAMED, SEVERAL_ROWS
 from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import quantised
@@ -260,28 +268,13 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
     in_parts = template_of(given, is_symmetric=False) in IN_PARTS
     with np.errstate(all="ignore"):
         values = smoothed(given)
-        most, least = (_extreme(values, f, in_parts) for f in (np.maximum, np.minimum))
+        most, least = (extreme_of(values, f, in_parts) for f in (np.maximum, np.minimum))
         scale = (most - least) / F32(SPAN[target])
         # A NaN is not larger.
         scale = np.where(scale > F32(LEAST_SCALE), scale, F32(LEAST_SCALE))
         offset = F32(LARGEST[target]) - most / scale
         whole = clamped(values * (F32(1) / scale)[..., None] + offset[..., None], target)
     return packed(whole) if target is INT4 else whole, scale, offset
-
-
-def _extreme(values: Array, larger: Any, in_parts: bool) -> Array:
-    """The largest or the smallest of each row of *values* `(..., columns)`."""
-    columns = values.shape[-1]
-    step = PART_COLUMNS if in_parts else max(columns, 1)
-    parts = [values[..., start : start + step] for start in range(0, columns, step)]
-    if not parts:
-        return np.zeros(values.shape[:-1], F32)
-    first, *others = (larger.reduce(part, axis=-1) for part in parts)
-    for part in others:
-        # What compares as neither keeps the later one: a NaN is lost unless it is in the last.
-        keeps = first > part if larger is np.maximum else first < part
-        first = np.where(keeps, first, part)
-    return np.asarray(first)
 
 
 # ---- declaration ----

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from npusim.ops._row_groups import check_group_index, groups_by_end
 from npusim.ops._row_quant import INT4_PER_INT32, LARGEST
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
 
-__all__ = ["SUPPORT", "Plan", "Problem", "check", "smoothed", "template_of", "tile"]
+__all__ = ["SUPPORT", "Plan", "Problem", "check", "extreme_of", "smoothed", "template_of", "tile"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 COLUMNS_310P = 32
@@ -384,3 +385,18 @@ def smoothed(given: ops.Given) -> Array:
         behind = np.arange(prod(values.shape[:-1]))[:, None] < index[None, :]
         factors = factors[behind.argmax(1)].reshape(values.shape)
     return np.asarray(values * factors)
+
+
+def extreme_of(values: Array, larger: Any, in_parts: bool) -> Array:
+    """The largest or the smallest of each row of *values* `(..., columns)`."""
+    columns = values.shape[-1]
+    step = PART_COLUMNS if in_parts else max(columns, 1)
+    parts = [values[..., start : start + step] for start in range(0, columns, step)]
+    if not parts:
+        return np.zeros(values.shape[:-1], np.float32)
+    first, *others = (larger.reduce(part, axis=-1) for part in parts)
+    for part in others:
+        # What compares as neither keeps the later one: a NaN is lost unless it is in the last.
+        keeps = first > part if larger is np.maximum else first < part
+        first = np.where(keeps, first, part)
+    return np.asarray(first)

@@ -149,32 +149,17 @@ class ByRow:
             core.get_value("act", acts[row : row + 1])
         active, passive = self._sides()
         loaded = self.a_in.deque()
-        self._dequantise(values, loaded[:count], active, acts is not None)
+        self.vectors.dequantise(values, loaded[:count], active, has_act=acts is not None)
         self.a_in.free(loaded)
         exp_plus_1(core, work, values)
         core.div(values, values, work)
         loaded = self.b_in.deque()
-        self._dequantise(other, loaded[:count], passive, acts is not None)
+        self.vectors.dequantise(other, loaded[:count], passive, has_act=acts is not None)
         self.b_in.free(loaded)
         core.mul(values, values, other)
         if self.p.is_dynamic:
             self.vectors.smooth(values, y, self.pitch)
         return values
-
-    def _dequantise(self, dst: Local, x: Local, half: int, has_act: bool) -> None:
-        """A half of rows of x as fp32, times its scales, plus its bias."""
-        core, vectors = self.core, self.vectors
-        point = vectors.bias(half, dst.count)
-        if point is not None and point.dtype is INT32:
-            core.add(x, x, point)
-        core.widen(dst, x)
-        weight = vectors.weight(half, dst.count)
-        if weight is not None:
-            core.mul(dst, dst, weight)
-        if has_act:
-            core.mul(dst, dst, "act")
-        if point is not None and point.dtype is FLOAT32:
-            core.add(dst, dst, point)
 
     def _find_scale(self, scales: Local, row: int) -> None:
         """From M in register `found`: M / 127 kept for *row*, and its inverse in `back`."""
@@ -251,40 +236,37 @@ class Vectors:
 
     def __init__(self, core: VectorCore, p: Problem, columns: int) -> None:
         self.core, self.p = core, p
-        self.pitch = align_up(columns, 16)
-        """Of a part; halves lie one behind the other."""
-        both = 2 * self.pitch
-        self.weights = core.tile(FLOAT32, both) if p.weight_scale else None
-        self.biases = core.tile(FLOAT32, both) if p.bias else None
-        is_narrow = p.bias is not None and p.bias.element.bits == 16
-        self.narrow = core.tile(p.bias.element, both) if p.bias and is_narrow else None
-        self.scales = core.tile(FLOAT32, self.pitch) if p.quant_scale else None
-        self.offsets = core.tile(FLOAT32, self.pitch) if p.quant_offset else None
+        pitch = align_up(columns, 16)
+        self.weights = self.biases = self.narrow = None
+        if p.weight_scale is not None:
+            self.weights = _halves(core.tile(FLOAT32, 2 * pitch))
+        if p.bias is not None:
+            wide = INT32 if p.bias.element is INT32 else FLOAT32
+            self.biases = _halves(core.tile(wide, 2 * pitch))
+            if p.bias.element.bits == 16:
+                self.narrow = _halves(core.tile(p.bias.element, 2 * pitch))
+        self.scales = core.tile(FLOAT32, pitch) if p.quant_scale else None
+        self.offsets = core.tile(FLOAT32, pitch) if p.quant_offset else None
         self.is_one = p.quant_scale is not None and p.quant_scale.spec.size == 1
 
     def load(self, column: int, count: int) -> None:
         """Load those of *count* columns from *column* on; widen a bias of 16 bits."""
         core, p = self.core, self.p
-        biases = self.biases if self.narrow is None else self.narrow
-        for tile, operand in ((self.weights, p.weight_scale), (biases, p.bias)):
-            if tile is not None and operand is not None:
+        given = ((self.weights, p.weight_scale), (self.narrow or self.biases, p.bias))
+        for halves, operand in given:
+            if halves is not None and operand is not None:
                 whole = GmView.vector(operand.name, operand.element, 2 * p.columns)
-                for half in (0, 1):
-                    first = half * p.columns + column
-                    view = whole[:, first : first + count]
-                    core.data_copy(
-                        self._half(tile, half, count).as_dtype(operand.element), view.operand
-                    )
-        for tile, operand in ((self.scales, p.quant_scale), (self.offsets, p.quant_offset)):
-            if tile is not None and operand is not None:
+                for tile, first in zip(halves, (column, p.columns + column), strict=True):
+                    core.data_copy(tile[:count], whole[:, first : first + count].operand)
+        for tile_of_all, operand in ((self.scales, p.quant_scale), (self.offsets, p.quant_offset)):
+            if tile_of_all is not None and operand is not None:
                 view = GmView.vector(operand.name, FLOAT32, operand.spec.size)
                 view = view if self.is_one else view[:, column : column + count]
-                core.data_copy(tile[: view.columns], view.operand)
+                core.data_copy(tile_of_all[: view.columns], view.operand)
         core.sync("mte2", "vector")
         if self.narrow is not None and self.biases is not None:
-            for half in (0, 1):
-                wide, narrow = (self._half(x, half, count) for x in (self.biases, self.narrow))
-                core.widen(wide, narrow)
+            for wide, narrow in zip(self.biases, self.narrow, strict=True):
+                core.widen(wide[:count], narrow[:count])
         if self.is_one:
             self._read_numbers()
 
@@ -298,19 +280,19 @@ class Vectors:
             core.alu("f32_div", "inverse", 1.0, "quant_scale")
             core.get_value("quant_offset", self.offsets[:1])
 
-    def _half(self, tile: Local, half: int, count: int) -> Local:
-        return tile[half * self.pitch : half * self.pitch + count]
-
-    def weight(self, half: int, count: int) -> Local | None:
-        """Scales of *half* of the columns, `(count,)` as fp32."""
-        return None if self.weights is None else self._half(self.weights, half, count)
-
-    def bias(self, half: int, count: int) -> Local | None:
-        """Bias of *half* of the columns, `(count,)` as int32 or fp32."""
-        if self.biases is None or self.p.bias is None:
-            return None
-        dtype = INT32 if self.p.bias.element is INT32 else FLOAT32
-        return self._half(self.biases, half, count).as_dtype(dtype)
+    def dequantise(self, dst: Local, x: Local, half: int, *, has_act: bool) -> None:
+        """A half of rows of x as fp32, times its scales and register `act`, plus its bias."""
+        core, count = self.core, dst.count
+        point = None if self.biases is None else self.biases[half][:count]
+        if point is not None and point.dtype is INT32:
+            core.add(x, x, point)
+        core.widen(dst, x)
+        if self.weights is not None:
+            core.mul(dst, dst, self.weights[half][:count])
+        if has_act:
+            core.mul(dst, dst, "act")
+        if point is not None and point.dtype is FLOAT32:
+            core.add(dst, dst, point)
 
     def smooth(self, values: Local, y: GmView, pitch: int) -> None:
         """Multiply each row of *values*, *pitch* elements apart, by the smooth scales."""
@@ -334,3 +316,8 @@ class Vectors:
             return
         self.core.div(values, values, self.scales[: values.count])
         self.core.add(values, values, self.offsets[: values.count])
+
+
+def _halves(tile: Local) -> tuple[Local, Local]:
+    """Room for both halves of the columns, one behind the other."""
+    return tile[: tile.count // 2], tile[tile.count // 2 :]

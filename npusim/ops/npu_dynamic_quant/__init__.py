@@ -51,8 +51,17 @@ from npusim.data.dtypes import INT4, INT8, Array
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import Block, VectorCore
 from npusim.ops import _vocabulary as ops
-from npusim.ops._dynamic_quant import SUPPORT, Plan, Problem, check, smoothed, template_of, tile
-from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, PART_COLUMNS, Template
+from npusim.ops._dynamic_quant import (
+    SUPPORT,
+    Plan,
+    Problem,
+    check,
+    extreme_of,
+    smoothed,
+    template_of,
+    tile,
+)
+from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, Template
 from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import quantised
 from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
@@ -105,23 +114,11 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
     template, top = template_of(given, is_symmetric=True), np.float32(LARGEST[target])
     with np.errstate(all="ignore"):
         values = smoothed(given)
-        largest = _largest(np.abs(values), template)
+        largest = extreme_of(np.abs(values), np.maximum, template in IN_PARTS)
         factor = top / largest
         scale = 1 / factor if template in BY_SCALAR else largest * np.float32(1 / top)
         whole = clamped(values * factor[..., None], target)
     return packed(whole) if target is INT4 else whole, scale
-
-
-def _largest(magnitudes: Array, template: str) -> Array:
-    """M of each row of *magnitudes* `(..., columns)`."""
-    if template not in IN_PARTS:
-        return np.asarray(magnitudes.max(-1, initial=0))
-    parts = range(0, magnitudes.shape[-1], PART_COLUMNS)
-    first, *others = (magnitudes[..., start : start + PART_COLUMNS].max(-1) for start in parts)
-    for part in others:
-        # A NaN is not larger: it is lost unless it is in the last part.
-        first = np.where(first > part, first, part)
-    return np.asarray(first)
 
 
 def _in_half(x: Array) -> tuple[Array, Array]:
