@@ -26,6 +26,7 @@ from npusim.ops._dynamic_quant.choice import (
     UB_BYTES,
     Choice,
     Template,
+    Traits,
     asked_for,
     choose,
     index_bytes,
@@ -55,21 +56,21 @@ class Problem(ops.Problem):
     """int8 or int4."""
     asked: Template | None
     """The kernel that the caller named."""
-    is_symmetric: bool = True
-    """Whether rows have no offset."""
+    traits: Traits
+    """What decides which kernel takes the call."""
 
     @property
     def rows(self) -> int:
-        return prod(self.x.shape[:-1])
+        return self.traits.rows
 
     @property
     def columns(self) -> int:
-        return self.x.shape[-1]
+        return self.traits.columns
 
     @property
     def groups(self) -> int:
         """Groups of rows with smooth scales of their own; 0 without a group_index."""
-        return self.group_index.shape[0] if self.group_index is not None else 0
+        return self.traits.groups
 
     @property
     def largest(self) -> int:
@@ -122,8 +123,15 @@ def check(contract: ops.Contract) -> Problem:
         smooth = index = None
     _check_smooth(contract, tokens, smooth, index)
     target, output = _check_target(contract, tokens)
-    groups = index.shape[0] if index is not None else 0
-    traits = tokens.shape[-1], smooth is not None, target is INT4, groups
+    traits = Traits(
+        rows=prod(tokens.shape[:-1]),
+        columns=tokens.shape[-1],
+        smooth=smooth is not None,
+        ub_bytes=_ub_bytes(contract.spec),
+        is_int4=target is INT4,
+        groups=0 if index is None else index.shape[0],
+        is_symmetric=is_symmetric,
+    )
     numbers = ("scale",) if is_symmetric else ("scale", "offset")
     of_rows = {name: TensorSpec(tokens.shape[:-1], "float32") for name in numbers}
     return Problem(
@@ -133,9 +141,13 @@ def check(contract: ops.Contract) -> Problem:
         smooth_scales=smooth,
         group_index=index,
         target=target,
-        asked=asked_for(contract, contract.value("template"), *traits, is_symmetric=is_symmetric),
-        is_symmetric=is_symmetric,
+        asked=asked_for(contract, contract.value("template"), traits),
+        traits=traits,
     )
+
+
+def _ub_bytes(spec: DeviceSpec) -> int:
+    return spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
 
 
 def _check_rows(contract: ops.Contract, x: Operand) -> None:
@@ -257,17 +269,11 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling.cpp. Assumed: parts of moe_large
     are those of large.
     """
-    smooth = p.smooth_scales is not None
-    ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
     if spec.arch == "2002":
-        return _coupled(spec, p, ub_bytes)
-    traits = p.rows, p.columns, smooth, ub_bytes
-    options = {"is_int4": p.target is INT4, "is_symmetric": p.is_symmetric}
-    choice = choose(*traits, groups=p.groups, **options)
-    if p.asked is not None:
-        choice = Choice(p.asked, "asked for")
+        return _coupled(spec, p, p.traits.ub_bytes)
+    choice = choose(p.traits) if p.asked is None else Choice(p.asked, "asked for")
     template = choice.template
-    row_step = min(p.rows, _row_step(template, p, ub_bytes))
+    row_step = min(p.rows, _row_step(template, p.traits))
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
     return Plan(
         block_dim=len(rows),
@@ -276,23 +282,23 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         rows_of_core=rows,
         row_step=min(row_step, rows[0]),
         column_step=min(p.columns, PART_COLUMNS) if template in IN_PARTS else p.columns,
-        depth=2 if template == "db" or (template == "large" and p.is_symmetric) else 1,
+        depth=2 if template == "db" or (template == "large" and p.traits.is_symmetric) else 1,
     )
 
 
-def _row_step(template: Template, p: Problem, ub_bytes: int) -> int:
+def _row_step(template: Template, t: Traits) -> int:
     """Rows that are loaded together, if a core has so many."""
-    a, smooth, room = align_up(p.columns, 16), p.smooth_scales is not None, ub_bytes - KEPT_BYTES
+    a, room = align_up(t.columns, 16), t.ub_bytes - KEPT_BYTES
     match template:
         case "single_row":
-            return SINGLE_ROW_ELEMENTS // p.columns
+            return SINGLE_ROW_ELEMENTS // t.columns
         case "multi_row":
-            return max_columns(template, smooth, ub_bytes) // p.columns
+            return max_columns(template, t.smooth, t.ub_bytes) // t.columns
         case "db":
-            return min(MAX_PIECE_ROWS, room // ((17 if smooth else 11) * a))
+            return min(MAX_PIECE_ROWS, room // ((17 if t.smooth else 11) * a))
         case "moe":
             # Beside the group_index, a row's smooth scales and floats.
-            return min(MAX_PIECE_ROWS, room // (index_bytes(p.groups) + 17 * a))
+            return min(MAX_PIECE_ROWS, room // (index_bytes(t.groups) + 17 * a))
         case _:
             return 1
 
@@ -364,14 +370,17 @@ def template_of(given: ops.Given, *, is_symmetric: bool) -> str:
     """The kernel that takes a call on A2 and A3: the one that is asked for, or the vendor's."""
     if given.template:
         return str(given.template)
-    spec, groups = given.spec, 0 if given.group_index is None else given.group_index.shape[0]
-    return choose(
-        *(prod(given.x.shape[:-1]), given.x.shape[-1], given.smooth_scales is not None),
-        spec.cores[spec.vector_kinds[0]].usable_bytes("ub") if spec else UB_BYTES,
+    index = given.group_index
+    traits = Traits(
+        rows=prod(given.x.shape[:-1]),
+        columns=given.x.shape[-1],
+        smooth=given.smooth_scales is not None,
+        ub_bytes=UB_BYTES if given.spec is None else _ub_bytes(given.spec),
         is_int4=given.dst_type == "quint4x2",
-        groups=groups,
+        groups=0 if index is None else index.shape[0],
         is_symmetric=is_symmetric,
-    ).template
+    )
+    return choose(traits).template
 
 
 def smoothed(given: ops.Given) -> Array:
