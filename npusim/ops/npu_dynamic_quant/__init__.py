@@ -65,8 +65,7 @@ from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, Templat
 from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import quantised
 from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
-from npusim.ops.npu_dynamic_quant.long_rows import large, moe_large
-from npusim.ops.npu_dynamic_quant.rows import base, db, moe
+from npusim.ops.npu_dynamic_quant.rows import base, db, large, moe, moe_large
 from npusim.ops.npu_dynamic_quant.several_rows import multi_row, single_row
 
 __all__ = ["OPERATOR", "build", "oracle"]

@@ -1,17 +1,23 @@
-"""The templates db, base and moe: an instruction a row.
+"""The templates of A2 and A3 that take a row, or a part of one, an instruction.
 
 db loads the next rows while it works on these, and no number passes through the scalar unit; base
 loads a row at a time, whose factor the scalar unit reads and divides once more. moe does so for
 pieces of rows, and loads the smooth scales of another group when it comes.
 
-ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_db.h, dynamic_quant.h and
-dynamic_quant_moe.h. Assumed: in which order their buffers lie, and that base keeps a row until it
-has been quantised.
+large and moe_large load a row twice, in parts: first for its largest magnitude, which the scalar
+unit keeps from part to part, then to be quantised with the factor of the row. large has the next
+part always on its way. moe_large has single buffers, smooth scales of groups, and quantises the
+last part at the end of the first pass, while it is still in the buffer.
+
+ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel: dynamic_quant_db.h, dynamic_quant.h,
+dynamic_quant_moe.h, dynamic_quant_large_shape_opt.h and dynamic_quant_moe_large_shape.h. Assumed:
+in which order their buffers lie, and that base keeps a row until it has been quantised.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import zip_longest
 
 from npusim.data.dtypes import FLOAT16, FLOAT32
 from npusim.data.integers import align_up
@@ -23,22 +29,21 @@ from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
     fill_constants,
     launch_pieces,
+    parts_of,
     pitch_of,
 )
 from npusim.ops._row_groups import Groups, GroupSearch
-from npusim.ops._row_quant import find_absmax, find_max, round_by_int16
+from npusim.ops._row_quant import find_absmax, find_factor, find_max, round_by_int16
 
-__all__ = ["base", "db", "moe"]
+__all__ = ["base", "db", "large", "moe", "moe_large"]
 
 
 def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Rows of whole blocks in the buffer, one after the other."""
     rows, columns, dtype = plan.row_step, p.columns, p.x.element
     x_pitch, y_pitch = pitch_of(dtype, columns), pitch_of(p.target, columns)
-    x_in, y_out = (
-        core.vecin(dtype, rows * x_pitch, plan.depth),
-        core.vecout(p.target, rows * y_pitch),
-    )
+    x_in = core.vecin(dtype, rows * x_pitch, plan.depth)
+    y_out = core.vecout(p.target, rows * y_pitch)
     scale_out = core.vecout(FLOAT32, align_up(rows, FLOATS_PER_BLOCK))
     smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None
     # Whole repeats: what lies behind the elements of the row is never used.
@@ -52,7 +57,7 @@ def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     begin = partial(fill_constants, core, p, smooth, largest, inverse)
 
-    def find_factor(x: Local) -> None:
+    def find_factor_of_row(x: Local) -> None:
         """*x* `(columns,)` as fp32 to `values`, smoothed; M and 127 / M eight times each."""
         found = absmax
         if dtype is FLOAT16 and smooth is None:
@@ -69,7 +74,7 @@ def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     def piece(x: GmView, output: GmView, scale: GmView) -> None:
         loaded = core.load(x_in, x, x_pitch)
         for row in range(x.rows):
-            find_factor(loaded[row * x_pitch : row * x_pitch + columns])
+            find_factor_of_row(loaded[row * x_pitch : row * x_pitch + columns])
             core.mul(whole, whole, factor.again(whole.count))
             halves = round_by_int16(core, values, work)
             if row == 0:
@@ -158,7 +163,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         search.begin()
         core.duplicate(largest, p.largest)
 
-    def find_factor(scale: Local) -> None:
+    def find_factor_of_row(scale: Local) -> None:
         """127 / M, by the vector unit, into register `factor`; its inverse to *scale* `(1,)`."""
         core.abs(work, values)
         reduction.find_largest(absmax, work)
@@ -184,7 +189,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
             # (columns,) fp16 or bf16 -> fp32, smoothed
             core.widen(values, loaded[row * x_pitch : row * x_pitch + columns])
             core.mul(values, values, smooth.tile[:columns])
-            find_factor(scales[row : row + 1])
+            find_factor_of_row(scales[row : row + 1])
             # (columns,) fp32 x factor -> int8 or int4
             core.mul(values, values, "factor")
             core.quantize(out[row * y_pitch : row * y_pitch + columns], values)
@@ -193,3 +198,128 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         core.store_rows(scale_out, scales, scale)
 
     return launch_pieces(core, p, plan, piece, begin)
+
+
+# ---- rows in parts ----
+
+
+class LongRows:
+    """Buffers for parts of a row, and the steps that a part takes."""
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
+        width, dtype = plan.column_step, p.x.element
+        self.x_in = core.vecin(dtype, pitch_of(dtype, width), plan.depth)
+        self.y_out = core.vecout(p.target, pitch_of(p.target, width), plan.depth)
+        self.scale_out = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3")
+        self.values, self.work = (core.tile(FLOAT32, width) for _ in range(2))
+        self.absmax = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "vector", "scalar")
+        core.claim_tails()
+
+    def find_largest(self, values: Local, *, is_first: bool) -> None:
+        """M of the row so far into register `largest`, after *values* `(width,)`."""
+        core, absmax = self.core, self.absmax.alloc()
+        find_absmax(core, absmax[:1], self.work[: values.count], values)
+        self.absmax.enque(absmax)
+        absmax = self.absmax.deque()
+        core.get_value("largest" if is_first else "part", absmax[:1])
+        self.absmax.free(absmax)
+        if not is_first:
+            # largest > part ? largest : part, of floats: a NaN before is lost. Magnitudes are in
+            # the order of their bits, but a NaN is larger than nothing.
+            core.alu("lt", "is_smaller", "part", "largest")
+            core.alu("lt", "is_nan", float("inf"), "largest")
+            core.alu("select", "is_smaller", "is_nan", 0, "is_smaller")
+            core.alu("select", "largest", "is_smaller", "largest", "part")
+
+    def divide(self, scale: GmView) -> None:
+        """By the scalar unit: 127 / M into register `factor`, 1 / (127 / M) to *scale* `(1,)`."""
+        scales = self.scale_out.alloc()
+        find_factor(self.core, "largest", self.p.largest, scales[:1])
+        self.core.store_rows(self.scale_out, scales, scale)
+
+    def quantise(self, values: Local, output: GmView) -> None:
+        """*values* `(width,)` times the factor of the row to *output* `(1, width)`."""
+        out = self.y_out.alloc()
+        self.core.mul(values, values, "factor")
+        self.core.quantize(out[: values.count], values)
+        self.core.store(self.y_out, out, output)
+
+
+def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """All buffers double, smooth scales loaded with every part."""
+    long, dtype = LongRows(core, p, plan), p.x.element
+    parts, x_in = parts_of(p.columns, plan.column_step), long.x_in
+    smooth_in = None
+    if p.smooth_scales is not None:
+        smooth_in = core.vecin(dtype, pitch_of(dtype, plan.column_step), plan.depth)
+
+    def fetch(x: GmView, part: slice) -> None:
+        """Begin to load columns *part* of x, and of the smooth scales."""
+        core.copy_in(x_in, x[:, part])
+        if smooth_in is not None:
+            core.copy_in(smooth_in, GmView.vector("smooth_scales", dtype, p.columns)[:, part])
+
+    def widened(width: int) -> Local:
+        """The oldest part that was fetched, `(width,)` as fp32, smoothed."""
+        values, work = long.values[:width], long.work[:width]
+        loaded = x_in.deque()
+        core.cast(values, loaded[:width])
+        x_in.free(loaded)
+        if smooth_in is not None:
+            smooth = smooth_in.deque()
+            core.cast(work, smooth[:width])
+            smooth_in.free(smooth)
+            core.mul(values, values, work)
+        return values
+
+    def row(x: GmView, output: GmView, scale: GmView) -> None:
+        fetch(x, parts[0])
+        passes = [(part, False) for part in parts] + [(part, True) for part in parts]
+        for (part, is_second), after in zip_longest(passes, passes[1:]):
+            if after is not None:
+                fetch(x, after[0])
+            values = widened(part.stop - part.start)
+            if is_second:
+                long.quantise(values, output[:, part])
+                continue
+            long.find_largest(values, is_first=part is parts[0])
+            if part is parts[-1]:
+                long.divide(scale)
+
+    return launch_pieces(core, p, plan, row)
+
+
+def moe_large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """A row in parts, loaded twice but for the last one; all buffers single."""
+    long, search = LongRows(core, p, plan), GroupSearch(core, p.groups)
+    smooth_in = core.vecin(FLOAT32, pitch_of(p.x.element, plan.column_step))
+    parts = parts_of(p.columns, plan.column_step)
+
+    def widened(x: GmView, part: slice, group: int) -> Local:
+        """Columns *part* of *x* `(1, columns)` as fp32, smoothed."""
+        smooth, width = SmoothScales(core, p, smooth_in.alloc()), part.stop - part.start
+        smooth.load(part, group)
+        smooth_in.enque(smooth.tile)
+        loaded, values = core.load(long.x_in, x[:, part]), long.values[:width]
+        smooth_in.deque()
+        factors = smooth.widen(width)
+        core.widen(values, loaded[:width])
+        core.mul(values, values, factors)
+        long.x_in.free(loaded)
+        smooth_in.free(smooth.tile)
+        return values
+
+    def row(x: GmView, output: GmView, scale: GmView, before: int, groups: Groups) -> None:
+        (group,) = groups
+        search.advance(before, group)
+        for part in parts:
+            values = widened(x, part, group)
+            long.find_largest(values, is_first=part is parts[0])
+        long.divide(scale)
+        long.quantise(values, output[:, parts[-1]])
+        # Second pass: the others are loaded again.
+        for part in parts[:-1]:
+            long.quantise(widened(x, part, group), output[:, part])
+
+    return launch_pieces(core, p, plan, row, search.begin)
