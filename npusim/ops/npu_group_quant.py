@@ -29,7 +29,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, IN
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, Trap
-from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pieces, share
+from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pieces, repeat, share
 from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.rows import BODY_ROWS
 from npusim.ops import _vocabulary as ops
@@ -296,7 +296,7 @@ class GroupQuant:
                 if self.is_wide:
                     self.drop_scales()
                     self._take_scales(scales[:, part[1]])
-                self._piece(x[part], output[part])
+                repeat(self.core, self._piece, x[part], output[part])
             if row + 1 < x.rows or not is_last:
                 look_at(self.core, self._entry(entry))
                 if self.is_wide:
