@@ -93,6 +93,11 @@ class GmView(Shiftable):
         return replace(self[index : index + 1, :], pitch=0)
 
     @property
+    def flat(self) -> GmView:
+        """All of it as one row: its rows must follow each other in global memory."""
+        return GmView(self.name, self.dtype, 1, self.rows * self.columns, 0, self.offset_bytes)
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row of the view."""
         return self.dtype.nbytes(self.columns)

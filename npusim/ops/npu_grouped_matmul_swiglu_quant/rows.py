@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
 from npusim.data.integers import align_up
 from npusim.isa import (
@@ -34,15 +36,13 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops._int4_matmul import DigitSums
-from npusim.ops.npu_dynamic_quant.row_steps import float_bits
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import Chunk, Plan
 
 __all__ = ["RowKernel"]
 
-LARGEST = 127
-"""What the largest number of a row becomes."""
-ONE = 1
+LARGEST, ONE = (int(np.float32(number).view(np.uint32)) for number in (127, 1))
+"""What the largest number of a row becomes, and 1, as the scalar unit reads them."""
 
 
 class Run(NamedTuple):
@@ -191,9 +191,9 @@ class RowKernel:
         step(builder, Unary("abs", absolute, gated))
         self.reduction.find_largest(self.most, absolute)
         builder.emit(
-            ScalarAlu("f32_div", "scale", "found", float_bits(LARGEST)),
+            ScalarAlu("f32_div", "scale", "found", LARGEST),
             ScalarStore(scales.of(FLOAT32, 1, FLOAT32.nbytes(row)), "scale"),
-            ScalarAlu("f32_div", "back", float_bits(ONE), "scale"),
+            ScalarAlu("f32_div", "back", ONE, "scale"),
         )
         builder.sync("scalar", "vector")
 

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
@@ -47,7 +49,6 @@ from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops.npu_dynamic_quant.row_steps import float_bits
 from npusim.ops.npu_grouped_matmul.groups import Group
 from npusim.ops.npu_grouped_matmul.msd import Split, blocks_of, splits
 from npusim.ops.npu_grouped_matmul.operands import Operands, bound
@@ -61,6 +62,8 @@ FILLED, READ, SPLIT, ALL_VECTORS = range(4)
 """Flags: a block of products is there; it was read; the digits are; all vector cores wait."""
 LANES = 64
 FIRST, SECOND = 127.0, 254.0
+FIRST_BITS = int(np.float32(FIRST).view(np.uint32))
+"""As the scalar unit reads it."""
 AHEAD = 3
 """Blocks that a cube core is ahead of its vector core at most."""
 ROWS = 8
@@ -314,7 +317,7 @@ class DigitRows:
         builder.sync("vector", "scalar")
         builder.emit(
             ScalarLoad("most", largest.of(FLOAT32, 1)),
-            ScalarAlu("f32_div", "factor", float_bits(FIRST), "most"),
+            ScalarAlu("f32_div", "factor", FIRST_BITS, "most"),
         )
         builder.sync("scalar", "vector")
         if is_first:
@@ -495,7 +498,7 @@ class Finish:
         start = FLOAT32.nbytes(row)
         builder.emit(
             ScalarLoad("most", of_rows[0].of(FLOAT32, 1, start)),
-            ScalarAlu("f32_div", "share", "most", float_bits(FIRST)),
+            ScalarAlu("f32_div", "share", "most", FIRST_BITS),
             ScalarLoad("total", of_rows[1].of(FLOAT32, 1, start)),
         )
         step(builder, BinaryScalar("mul", values, values, "share"))

@@ -30,12 +30,12 @@ without: some measured rows look like a release that had no single_row and multi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 from npusim.data.errors import shown
 from npusim.data.integers import align_up
-from npusim.ops._contract import Contract, listed
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import listed
 
 __all__ = [
     "BY_SCALAR",
@@ -44,28 +44,17 @@ __all__ = [
     "UB_BYTES",
     "Choice",
     "Template",
+    "Traits",
     "asked_for",
     "choose",
     "index_bytes",
     "max_columns",
 ]
 
-Template = Literal[
-    "moe",
-    "moe_large",
-    "single_row",
-    "multi_row",
-    "db",
-    "base",
-    "large",
-    "aligned",
-    "unaligned",
-    "unaligned_large",
-]
-NAMED: tuple[Template, ...] = (
-    *("single_row", "multi_row", "db", "base", "large", "moe", "moe_large"),
-)
+Named = Literal["single_row", "multi_row", "db", "base", "large", "moe", "moe_large"]
+NAMED: tuple[Named, ...] = get_args(Named)
 """What a caller on A2 and A3 may ask for; on 310P the rows decide."""
+Template = Named | Literal["aligned", "unaligned", "unaligned_large"]
 
 BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
@@ -90,12 +79,25 @@ MAX_MULTI_ROW_ELEMENTS = 16320
 """What 255 repeats of 64 fp32 elements take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A template, and one line that says why."""
 
     template: Template
     reason: str
+
+
+class Traits(NamedTuple):
+    """What decides which template of A2 and A3 takes a call."""
+
+    rows: int
+    columns: int
+    smooth: bool
+    """Whether there are smooth scales."""
+    ub_bytes: int
+    is_int4: bool
+    groups: int
+    """How many groups of rows have smooth scales of their own, 0 for none."""
+    is_symmetric: bool
 
 
 def max_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
@@ -121,34 +123,24 @@ def index_bytes(groups: int) -> int:
     return 4 * align_up(groups, 8)
 
 
-def choose(
-    rows: int,
-    columns: int,
-    smooth: bool,
-    ub_bytes: int = UB_BYTES,
-    *,
-    is_int4: bool = False,
-    groups: int = 0,
-    is_symmetric: bool = True,
-) -> Choice:
-    """The template of A2 and A3 for *rows* of *columns*, with smooth scales or not.
+def choose(t: Traits) -> Choice:
+    """The template of A2 and A3 that takes a call.
 
-    *groups* is how many groups of rows have smooth scales of their own, 0 for none. Kernels of
-    several rows an instruction give no offsets: without them the next ones take the call.
+    Kernels of several rows an instruction give no offsets: without them the next ones take it.
     """
-    if groups:
-        limit = max_columns("moe", True, ub_bytes - index_bytes(groups))
-        if columns <= limit:
+    if t.groups:
+        limit = max_columns("moe", True, t.ub_bytes - index_bytes(t.groups))
+        if t.columns <= limit:
             return Choice("moe", f"groups, and rows of at most {limit} elements fit")
         return Choice("moe_large", f"groups, and rows of more than {limit} elements do not fit")
-    if columns in SINGLE_ROW_COLUMNS and 4 <= rows <= 384 and not is_int4 and is_symmetric:
+    if t.columns in SINGLE_ROW_COLUMNS and 4 <= t.rows <= 384 and not t.is_int4 and t.is_symmetric:
         return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
-    limit = max_columns("multi_row", smooth, ub_bytes)
-    if _takes_several(columns, limit) and is_symmetric:
+    limit = max_columns("multi_row", t.smooth, t.ub_bytes)
+    if _takes_several(t.columns, limit) and t.is_symmetric:
         return Choice("multi_row", f"rows of 128 to {limit} elements, a multiple of 8")
-    if columns <= (limit := max_columns("db", smooth, ub_bytes)):
+    if t.columns <= (limit := max_columns("db", t.smooth, t.ub_bytes)):
         return Choice("db", f"rows of at most {limit} elements fit twice")
-    if columns <= (limit := max_columns("base", smooth, ub_bytes)):
+    if t.columns <= (limit := max_columns("base", t.smooth, t.ub_bytes)):
         return Choice("base", f"rows of at most {limit} elements fit once")
     return Choice("large", f"rows of more than {limit} elements do not fit")
 
@@ -161,20 +153,8 @@ def _takes_several(columns: int, limit: int) -> bool:
 # ---- templates by name ----
 
 
-def asked_for(
-    contract: Contract,
-    template: Any,
-    columns: int,
-    smooth: bool,
-    is_int4: bool,
-    groups: int,
-    *,
-    is_symmetric: bool = True,
-) -> Template | None:
-    """*template*, held against the product line and what the kernel needs; raises OpError.
-
-    The other arguments are those of :func:`choose`.
-    """
+def asked_for(contract: ops.Contract, template: Any, traits: Traits) -> Template | None:
+    """*template*, held against the product line and what the kernel needs; raises OpError."""
     if template is None:
         return None
     spec = contract.spec
@@ -183,15 +163,14 @@ def asked_for(
             f"template must be None on {spec.series}, where the rows decide, not "
             f"{shown(template)}; leave it out"
         )
-    known = tuple(name for name in NAMED if is_symmetric or name not in SEVERAL_ROWS)
+    known = tuple(name for name in NAMED if traits.is_symmetric or name not in SEVERAL_ROWS)
     named = [name for name in known if isinstance(template, str) and name == template]
     if not named:
         contract.fail(
             f"template must be {listed(known)} on Atlas A2 and Atlas A3, not {shown(template)}; "
             f"leave it out to get the vendor's choice"
         )
-    ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
-    need = _unmet(named[0], columns, smooth, ub_bytes, is_int4=is_int4, groups=groups)
+    need = _unmet(named[0], traits)
     contract.require(
         need is None,
         f"template {template!r} can run only if {need}; leave it out to get the vendor's choice",
@@ -199,20 +178,18 @@ def asked_for(
     return named[0]
 
 
-def _unmet(
-    template: Template, columns: int, smooth: bool, ub_bytes: int, *, is_int4: bool, groups: int
-) -> str | None:
+def _unmet(template: Template, t: Traits) -> str | None:
     """The first need of *template* that a call does not fulfil, in words; None if it can run."""
-    if (template in WITH_GROUPS) != (groups > 0):
-        return f"group_index is {'None' if groups else 'given'}"
-    limit = max_columns(template, smooth, ub_bytes - index_bytes(groups))
+    if (template in WITH_GROUPS) != (t.groups > 0):
+        return f"group_index is {'None' if t.groups else 'given'}"
+    limit = max_columns(template, t.smooth, t.ub_bytes - index_bytes(t.groups))
     match template:
-        case "single_row" if is_int4:
+        case "single_row" if t.is_int4:
             return "the output is int8"
-        case "single_row" if columns not in SINGLE_ROW_COLUMNS:
+        case "single_row" if t.columns not in SINGLE_ROW_COLUMNS:
             return f"rows have {listed(tuple(map(str, SINGLE_ROW_COLUMNS)))} elements"
-        case "multi_row" if not _takes_several(columns, limit):
+        case "multi_row" if not _takes_several(t.columns, limit):
             return f"rows have {MIN_MULTI_ROW_COLUMNS} to {limit} elements, a multiple of 8"
-        case "db" | "base" | "moe" if columns > limit:
+        case "db" | "base" | "moe" if t.columns > limit:
             return f"rows have at most {limit} elements"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -11,10 +12,9 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Row, alike, required
+from npusim.ops import _vocabulary as ops
+from npusim.ops._swiglu_quant import check_halves
+from npusim.ops._vocabulary import A2_A3, Row, alike, present, required
 
 __all__ = ["SUPPORT", "Problem", "check", "max_columns"]
 
@@ -39,7 +39,7 @@ class Gate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: x is `(rows, 2 x columns)` to the kernel, y `(rows, columns)`."""
 
     x: Operand
@@ -120,7 +120,7 @@ SUPPORT = tuple(
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     tokens, left = contract.operand("x"), contract.boolean("activate_left")
     mode, gate = contract.integer("quant_mode"), _gate(contract)
@@ -128,7 +128,11 @@ def check(contract: Contract) -> Problem:
     index = contract.optional("group_index")
     if index is not None:
         _check_index(contract, index)
-    _check_rows(contract, tokens)
+    contract.require(
+        len(tokens.shape) >= 2,
+        f"x must have at least two dimensions, not shape {tokens.shape}; reshape it",
+    )
+    check_halves(contract, tokens)
     weight, act = contract.optional("weight_scale"), contract.optional("activation_scale")
     point = contract.optional("bias")
     scale, offset = contract.optional("quant_scale"), contract.optional("quant_offset")
@@ -159,7 +163,7 @@ def _outputs(x: Operand) -> dict[str, TensorSpec]:
     return {"output": y, "scale": TensorSpec(tuple(outer), "float32")}
 
 
-def _gate(contract: Contract) -> Gate:
+def _gate(contract: ops.Contract) -> Gate:
     number = contract.integer("swiglu_mode")
     names = ("clamp_limit", "glu_alpha", "glu_bias")
     values = tuple(map(contract.value, names))
@@ -174,7 +178,7 @@ def _gate(contract: Contract) -> Gate:
     return Gate(number, *(float(np.float32(value)) for value in values))
 
 
-def _unread(contract: Contract, gate: Gate) -> Gate:
+def _unread(contract: ops.Contract, gate: Gate) -> Gate:
     """The gate of kernels without groups, whatever *gate* was given."""
     if gate.mode:
         contract.warn(
@@ -184,7 +188,7 @@ def _unread(contract: Contract, gate: Gate) -> Gate:
     return gate._replace(mode=0)
 
 
-def _warn_of_unread(contract: Contract) -> None:
+def _warn_of_unread(contract: ops.Contract) -> None:
     """Only chips after A3 look at these; before, it is int8, to nearest, along the last axis."""
     for name in ("dst_type", "round_mode", "activate_dim"):
         value = contract.value(name)
@@ -195,23 +199,7 @@ def _warn_of_unread(contract: Contract) -> None:
             )
 
 
-def _check_rows(contract: Contract, x: Operand) -> None:
-    contract.require(
-        len(x.shape) >= 2, f"x must have at least two dimensions, not shape {x.shape}; reshape it"
-    )
-    contract.require(
-        x.shape[-1] % 2 == 0,
-        f"the last dimension of x must be even, to be cut in half, not {x.shape[-1]}; pad both "
-        f"halves",
-    )
-    contract.require(
-        x.shape[-1] > 0 or prod(x.shape[:-1]) == 0,
-        f"the last dimension of x must not be empty where x has rows, not shape {x.shape}; drop "
-        f"the rows",
-    )
-
-
-def _check_index(contract: Contract, index: Operand) -> None:
+def _check_index(contract: ops.Contract, index: Operand) -> None:
     contract.require(
         0 < len(index.shape) <= 2 and index.shape[1:] in ((), (2,)) and index.shape[0] > 0,
         f"group_index must have shape (groups,) with counts, or (groups, 2) with groups and "
@@ -220,59 +208,54 @@ def _check_index(contract: Contract, index: Operand) -> None:
     )
 
 
-def _check_dequantisation(contract: Contract, p: Problem) -> None:
+def _check_dequantisation(contract: ops.Contract, p: Problem) -> None:
     """The scales and bias that turn int32 back into floats."""
+    require = partial(contract.require, code=Code.TILING_ERROR)
     width, is_int32 = 2 * p.columns, p.x.element is INT32
-    contract.require(
+    require(
         p.weight_scale is not None or not is_int32,
         "weight_scale must be given with x of int32, not None; pass a scale for each column",
-        Code.TILING_ERROR,
     )
     whole = [(p.groups, width)] if p.group_index is not None else []
     for operand in present(p.weight_scale, p.bias):
         one_row = [(width,), (1, width)] if p.groups <= 1 else []
         known = whole + one_row
-        contract.require(
+        require(
             operand.shape in known,
             f"{operand.name} must have shape {known[0]} for x of shape {p.x.shape}"
             f"{f' and {p.groups} groups' if p.groups else ''}, not {operand.shape}; pass a number "
             f"for each column",
-            Code.TILING_ERROR,
         )
     if p.activation_scale is not None:
-        contract.require(
+        require(
             p.activation_scale.spec.size == p.rows,
             f"activation_scale must have a number for each of the {p.rows} rows of x, not shape "
             f"{p.activation_scale.shape}; pass shape ({p.rows}, 1)",
-            Code.TILING_ERROR,
         )
 
 
-def _check_quantisation(contract: Contract, p: Problem) -> None:
+def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
     """Smooth scales, or with quant_mode 0 scale and offset."""
+    require = partial(contract.require, code=Code.TILING_ERROR)
     scale, offset, columns = p.quant_scale, p.quant_offset, p.columns
-    contract.require(
+    require(
         offset is None or not p.is_dynamic,
         "quant_offset must be None with quant_mode=1, which has none, not given; leave it out",
-        Code.TILING_ERROR,
     )
-    contract.require(
+    require(
         offset is not None or scale is None or p.is_dynamic,
         "quant_offset must be given with quant_mode=0 and a quant_scale, not None; pass zeros of "
         "its shape",
-        Code.TILING_ERROR,
     )
-    contract.require(
+    require(
         offset is None or (scale is not None and offset.shape == scale.shape),
         f"quant_offset must have the shape of quant_scale, {scale.shape if scale else 'None'}, not "
         f"{offset.shape if offset else ()}; pass one for each scale",
-        Code.TILING_ERROR,
     )
-    contract.require(
+    require(
         scale is not None or p.is_dynamic or p.group_index is None,
         "quant_scale must be given with quant_mode=0 and a group_index, not None; pass one for "
         "each group",
-        Code.TILING_ERROR,
     )
     if scale is None:
         return
@@ -280,34 +263,31 @@ def _check_quantisation(contract: Contract, p: Problem) -> None:
     if p.group_index is not None:
         known = [(p.groups, columns)] + [(p.groups,)] * (not p.is_dynamic)
         known += [(columns,)] * (p.groups == 1 and p.is_dynamic)
-    contract.require(
+    require(
         scale.shape in known,
         f"quant_scale must have shape {' or '.join(map(str, dict.fromkeys(known)))}, not "
         f"{scale.shape}; pass a scale for each column of y",
-        Code.TILING_ERROR,
     )
 
 
-def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
+def _check_groups(contract: ops.Contract, p: Problem, index: Operand) -> None:
     """What the kernel of groups asks for beyond the others."""
-    contract.require(
+    require = partial(contract.require, code=Code.TILING_ERROR)
+    require(
         p.x.element is not FLOAT16,
         "x must be int32 or bfloat16 with a group_index, not float16; convert it",
-        Code.TILING_ERROR,
     )
     in_pairs = len(index.shape) == 2
-    contract.require(
+    require(
         not in_pairs or (p.bias is None and p.gate.mode == 0),
         f"group_index must have shape (groups,) with a bias or a swiglu_mode, not {index.shape}; "
         f"pass the counts alone",
-        Code.TILING_ERROR,
     )
     columns = 2 * p.columns
-    contract.require(
+    require(
         columns % COLUMN_UNIT == 0,
         f"the last dimension of x must be a multiple of {COLUMN_UNIT} with a group_index, not "
         f"{columns}; pad both halves",
-        Code.TILING_ERROR,
     )
     ub_bytes = contract.spec.cores[contract.spec.vector_kinds[0]].usable_bytes("ub")
     most = 2 * max_columns(
@@ -316,11 +296,10 @@ def _check_groups(contract: Contract, p: Problem, index: Operand) -> None:
         is_static=not p.is_dynamic,
         interleaved=p.gate.mode == 1,
     )
-    contract.require(
+    require(
         columns <= most,
         f"the last dimension of x must be at most {most} with a group_index and these operands, "
         f"not {columns}; call npu_swiglu and npu_dynamic_quant",
-        Code.TILING_ERROR,
     )
     if index.array is not None:
         counts = np.array(p.counts)
