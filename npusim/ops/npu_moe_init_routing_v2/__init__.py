@@ -39,17 +39,17 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from npusim.ops._protocol import Operator
-from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_moe_init_routing_v2.contract import PAIRS, SUPPORT, Problem, check
+from npusim.ops import _vocabulary as ops
+from npusim.ops._torch import Result, Sizes
+from npusim.ops.npu_moe_init_routing_v2.check import PAIRS, SUPPORT, Problem, check
 from npusim.ops.npu_moe_init_routing_v2.kernel import build
-from npusim.ops.npu_moe_init_routing_v2.reference import oracle
+from npusim.ops.npu_moe_init_routing_v2.oracle import oracle
 from npusim.ops.npu_moe_init_routing_v2.tiling import Plan, tile
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
-def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
+def _outputs(given: ops.TorchArguments, _: Sizes) -> tuple[Result, ...]:
     x, where = given["x"], given["expert_idx"]
     rows = where.shape[0] * where.shape[1]
     active: Any = given["active_expert_range"]
@@ -65,7 +65,7 @@ def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     )
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_moe_init_routing_v2(Tensor x, Tensor expert_idx, *, Tensor? scale=None, "
     "Tensor? offset=None, int active_num=-1, int expert_capacity=-1, int expert_num=-1, "
     "int drop_pad_mode=0, int expert_tokens_num_type=0, bool expert_tokens_num_flag=False, "
@@ -76,7 +76,7 @@ TORCH = TorchFunction(
     absent=("offset", "x_dtype"),
 )
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="MoeInitRoutingV3",
     document=__doc__,
     support=SUPPORT,

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, INT32, Array, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, Array, DType
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed
-from npusim.ops._moe.contract import FLOATS
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Row
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import A2_A3, Row, listed, present
 
 __all__ = ["CUMULATIVE", "MOST_QUANTISED", "NOWHERE", "PAIRS", "SUPPORT", "Problem", "check"]
 
@@ -39,7 +36,7 @@ ONE_TOKEN = (7168, 8, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: x `(tokens, width)`, of which each row goes to *k* experts."""
 
     element: DType
@@ -93,6 +90,8 @@ class Problem(_protocol.Problem):
         return np.where(is_active, chosen, self.experts)
 
 
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+"""What rows are made of; the form for 310P is another kernel, which is not simulated."""
 MODES: dict[str, Any] = {
     "expert_tokens_num_type": (CUMULATIVE, COUNTS, PAIRS),
     "row_idx_type": (0, 1),
@@ -111,7 +110,7 @@ SUPPORT = (
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     quantises = _quantises(contract)
     tokens, where = contract.operand("x"), contract.operand("expert_idx")
@@ -155,7 +154,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _quantises(contract: Contract) -> bool:
+def _quantises(contract: ops.Contract) -> bool:
     contract.require(
         contract.whole("quant_mode", contract.value("quant_mode")) != STATIC,
         "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
@@ -165,7 +164,7 @@ def _quantises(contract: Contract) -> bool:
     return contract.integer("quant_mode") == DYNAMIC
 
 
-def _experts(contract: Contract, kind: int, quantises: bool) -> int:
+def _experts(contract: ops.Contract, kind: int, quantises: bool) -> int:
     experts = contract.integer("expert_num")
     most, when = MOST_EXPERTS, ""
     if kind == PAIRS:
@@ -179,7 +178,7 @@ def _experts(contract: Contract, kind: int, quantises: bool) -> int:
     return experts
 
 
-def _require_all(contract: Contract, rows: int) -> None:
+def _require_all(contract: ops.Contract, rows: int) -> None:
     """Refuse less rows than choices: what becomes of the index then, no source tells."""
     number = contract.integer("active_num")
     contract.require(
@@ -190,7 +189,9 @@ def _require_all(contract: Contract, rows: int) -> None:
     )
 
 
-def _require_padding(contract: Contract, capacity: int, is_whole: bool, by_source: bool) -> None:
+def _require_padding(
+    contract: ops.Contract, capacity: int, is_whole: bool, by_source: bool
+) -> None:
     """Hold what drop_pad_mode=1 asks for: its output has rows for all experts."""
     contract.require(
         capacity > 0,
@@ -209,7 +210,7 @@ def _require_padding(contract: Contract, capacity: int, is_whole: bool, by_sourc
     )
 
 
-def _require_shapes(contract: Contract, x: Operand, where: Operand, quantises: bool) -> None:
+def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantises: bool) -> None:
     contract.require(
         len(x.shape) == 2 and x.shape[1] > 0,
         f"x must have shape (tokens, width), not {x.shape}; reshape it",
@@ -226,7 +227,7 @@ def _require_shapes(contract: Contract, x: Operand, where: Operand, quantises: b
     )
 
 
-def _active(contract: Contract, experts: int) -> range:
+def _active(contract: ops.Contract, experts: int) -> range:
     given = contract.value("active_expert_range")
     is_list = isinstance(given, list | tuple)
     if not is_list or len(given) not in (0, 2):
@@ -244,7 +245,7 @@ def _active(contract: Contract, experts: int) -> range:
 
 
 def _scale(
-    contract: Contract, quantises: bool, shapes: tuple[tuple[int, ...], ...]
+    contract: ops.Contract, quantises: bool, shapes: tuple[tuple[int, ...], ...]
 ) -> Operand | None:
     factors = contract.optional("scale")
     if factors is None:
@@ -259,7 +260,7 @@ def _scale(
     return factors
 
 
-def _chosen(contract: Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
+def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
     if where.array is None:
         return None
     numbers = where.array.ravel()

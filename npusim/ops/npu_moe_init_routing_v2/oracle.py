@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.ops._oracle import Given
+from npusim.ops import _vocabulary as ops
 
 __all__ = ["oracle"]
 
 
-def oracle(given: Given) -> tuple[Array, Array, Array, Array]:
+def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
     """The rows of each expert behind each other, where they are, their counts and their scales."""
     x, expert_idx, scale, expert_num = given.x, given.expert_idx, given.scale, given.expert_num
     is_padded, kind = given.drop_pad_mode == 1, given.expert_tokens_num_type
