@@ -30,19 +30,20 @@ def padded(count: int) -> int:
 
 
 class Sorter:
-    """Two buffers of *most* pairs, between which lists go back and forth as they are merged."""
+    """Two buffers of *most* pairs, between which lists go back and forth as they are merged.
+
+    What is sorted next begins where the last list ended.
+    """
 
     def __init__(self, core: VectorCore, most: int) -> None:
         self.core = core
-        self._buffers = core.tile(UINT64, most), core.tile(UINT64, most)
-        self.here, self.there = self._buffers
+        self.here, self.there = core.tile(UINT64, most), core.tile(UINT64, most)
 
     def sort(self, keys: Local, indices: Local, each: int | None = None) -> list[List]:
         """*keys* `(n,)` with their *indices*, in lists of *each*, or in one.
 
         Both are multiples of 32.
         """
-        self.here, self.there = self._buffers
         each = keys.count if each is None else each
         self.core.sort32(self.here[: keys.count], keys, indices)
         return self.merge(

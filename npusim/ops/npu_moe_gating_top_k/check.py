@@ -1,21 +1,22 @@
-"""What npu_moe_gating_top_k accepts: Atlas A2 and A3 only."""
+"""What npu_moe_gating_top_k accepts, on Atlas A2 and A3, and how rows are split over cores."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from npusim.data.dtypes import DType
 from npusim.data.errors import shown
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import SORTED_AT_ONCE
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS
-from npusim.ops._moe.sorting import padded
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, alike
+from npusim.ops import _vocabulary as ops
+from npusim.ops._gates import FLOATS
+from npusim.ops._sorting import padded
+from npusim.ops._vocabulary import A2_A3, alike, present
 
-__all__ = ["MOST_EXPERTS", "SUPPORT", "Problem", "check"]
+__all__ = ["SUPPORT", "Plan", "Problem", "check", "tile"]
 
 MOST_EXPERTS = 2048
 """Groups filled up to multiples of 32 included (moe_gating_top_k, op_host)."""
@@ -24,7 +25,7 @@ LARGEST_FACTOR = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: of each row of x `(rows, experts)` the *k* best."""
 
     element: DType
@@ -74,7 +75,7 @@ SUPPORT = alike(
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     scores = contract.operand("x")
     contract.require(
@@ -116,8 +117,8 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _bias(contract: Contract, scores: Operand) -> Operand | None:
-    """What is added to the numbers of each expert before it may be chosen."""
+def _bias(contract: ops.Contract, scores: Operand) -> Operand | None:
+    """What is added to the scores of each expert before it may be chosen."""
     experts = scores.shape[1]
     added = contract.optional("bias")
     contract.require(
@@ -128,7 +129,7 @@ def _bias(contract: Contract, scores: Operand) -> Operand | None:
     return added
 
 
-def _groups(contract: Contract, experts: int, mode: int) -> tuple[int, int]:
+def _groups(contract: ops.Contract, experts: int, mode: int) -> tuple[int, int]:
     """How many groups there are, and how many are kept."""
     groups, kept = contract.integer("group_count"), contract.integer("k_group")
     contract.require(
@@ -153,7 +154,7 @@ def _groups(contract: Contract, experts: int, mode: int) -> tuple[int, int]:
     return groups, kept
 
 
-def _number(contract: Contract, name: str) -> float:
+def _number(contract: ops.Contract, name: str) -> float:
     value = contract.value(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         contract.fail(f"{name} must be a number, not {shown(value)}; pass one without quotes")
@@ -162,3 +163,42 @@ def _number(contract: Contract, name: str) -> float:
         f"{name} must be a number that float32 has, not {shown(value)}; pass a finite one",
     )
     return float(value)
+
+
+# ---- tiling: ops-transformer@c29bc10 moe/moe_gating_top_k/op_host ----
+
+Template = Literal["groups_of_32", "no_group", "any_groups"]
+REASONS: dict[Template, str] = {
+    "groups_of_32": "256 experts in eight groups of 32, four of which are kept",
+    "no_group": "no group is left out",
+    "any_groups": "groups are left out",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Each core has a run of rows, which it goes through one at a time."""
+
+    template: Template
+    rows_per_core: int
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Rows evenly over the vector cores."""
+    rows = ceil_div(p.rows, len(spec.vector_cores))
+    template = _template(p)
+    return Plan(
+        block_dim=ceil_div(p.rows, rows),
+        template=template,
+        reason=REASONS[template],
+        rows_per_core=rows,
+    )
+
+
+def _template(p: Problem) -> Template:
+    """One kernel is for the gate of a certain model."""
+    if not p.is_grouped:
+        return "no_group"
+    shape = (p.experts, p.groups, p.kept_groups) == (256, 8, 4)
+    rest = p.has_bias and p.sums_two and p.is_sigmoid and not p.writes_all
+    return "groups_of_32" if shape and rest and p.k <= SORTED_AT_ONCE else "any_groups"
