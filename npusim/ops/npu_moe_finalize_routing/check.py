@@ -1,4 +1,4 @@
-"""What npu_moe_finalize_routing accepts: Atlas A2 and A3 only."""
+"""What npu_moe_finalize_routing accepts, on Atlas A2 and A3, and how tokens are split."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from math import prod
 
 import numpy as np
 
-from npusim.data.dtypes import INT32, Array, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32, Array, DType
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, alike
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import BLOCK_BYTES
+from npusim.ops import _vocabulary as ops
+from npusim.ops._gates import FLOATS
+from npusim.ops._vocabulary import A2_A3, alike, present
 
-__all__ = ["DROPPED", "SUPPORT", "Problem", "check"]
+__all__ = ["DROPPED", "PING_PONG", "SUPPORT", "Plan", "Problem", "check", "tile"]
 
 MODES = (0, 1, 2, 3)
 MOST_CHOICES = 1024
@@ -25,7 +26,7 @@ DROPPED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: `(tokens, width)` comes of *k* rows for each token."""
 
     element: DType
@@ -43,20 +44,6 @@ class Problem(_protocol.Problem):
     experts: tuple[int, ...] | None
     """The expert of token r and choice j at number `r * k + j`; None without bias or values."""
 
-    def index_of(self, token: int, choice: int) -> int:
-        """Where the index of the row stands that *token* gets by its *choice*."""
-        return token * self.k + choice if self.is_by_token else choice * self.tokens + token
-
-    def row_of(self, token: int, choice: int) -> int:
-        """The row itself, or DROPPED."""
-        index = self.index_of(token, choice)
-        return index % self.rows if self.places is None else self.places[index]
-
-    def expert_of(self, token: int, choice: int) -> int:
-        """Whose bias is added to it."""
-        number, experts = token * self.k + choice, self.names["bias"].shape[0]
-        return number % experts if self.experts is None else self.experts[number]
-
 
 SUPPORT = alike(
     FLOATS,
@@ -68,7 +55,7 @@ SUPPORT = alike(
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     mode = contract.integer("drop_pad_mode")
     rows = contract.operand("expanded_permuted_rows")
@@ -99,7 +86,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _require_rank(contract: Contract, rows: Operand, mode: int) -> None:
+def _require_rank(contract: ops.Contract, rows: Operand, mode: int) -> None:
     is_padded = mode in (1, 3)
     shape = "three dimensions, (experts, capacity, width)"
     if not is_padded:
@@ -111,7 +98,7 @@ def _require_rank(contract: Contract, rows: Operand, mode: int) -> None:
     )
 
 
-def _choices(contract: Contract, where: Operand, weights: Operand | None) -> int:
+def _choices(contract: ops.Contract, where: Operand, weights: Operand | None) -> int:
     """How many experts each token has."""
     contract.require(
         len(where.shape) == 1,
@@ -133,7 +120,7 @@ def _choices(contract: Contract, where: Operand, weights: Operand | None) -> int
     return _few(contract, "the second dimension of scales", weights.shape[1])
 
 
-def _few(contract: Contract, name: str, count: int) -> int:
+def _few(contract: ops.Contract, name: str, count: int) -> int:
     contract.require(
         count <= MOST_CHOICES,
         f"{name} must be at most {MOST_CHOICES}, not {count}; add up fewer experts at a time",
@@ -141,7 +128,7 @@ def _few(contract: Contract, name: str, count: int) -> int:
     return count
 
 
-def _require_rows(contract: Contract, rows: Operand, mode: int, count: int) -> None:
+def _require_rows(contract: ops.Contract, rows: Operand, mode: int, count: int) -> None:
     contract.require(
         mode in (1, 3) or rows.shape[0] == count,
         f"expanded_permuted_rows must have the {count} rows of expanded_src_to_dst_row for "
@@ -154,7 +141,9 @@ def _require_rows(contract: Contract, rows: Operand, mode: int, count: int) -> N
     )
 
 
-def _require_skips(contract: Contract, skips: list[Operand | None], shape: tuple[int, int]) -> None:
+def _require_skips(
+    contract: ops.Contract, skips: list[Operand | None], shape: tuple[int, int]
+) -> None:
     contract.require(
         skips[0] is not None or skips[1] is None,
         "skip1 must be given where skip2 is, not None; pass skip2 as skip1",
@@ -168,7 +157,7 @@ def _require_skips(contract: Contract, skips: list[Operand | None], shape: tuple
 
 
 def _require_bias(
-    contract: Contract,
+    contract: ops.Contract,
     bias: Operand | None,
     experts: Operand | None,
     rows: Operand,
@@ -194,7 +183,7 @@ def _require_bias(
     )
 
 
-def _places(contract: Contract, where: Operand, rows: int, mode: int) -> tuple[int, ...] | None:
+def _places(contract: ops.Contract, where: Operand, rows: int, mode: int) -> tuple[int, ...] | None:
     """The values of the indices, if there are any."""
     if where.array is None:
         return None
@@ -209,7 +198,7 @@ def _places(contract: Contract, where: Operand, rows: int, mode: int) -> tuple[i
 
 
 def _experts(
-    contract: Contract, bias: Operand | None, experts: Operand | None
+    contract: ops.Contract, bias: Operand | None, experts: Operand | None
 ) -> tuple[int, ...] | None:
     """The values of export_for_source_row, if the kernel looks at any."""
     if bias is None or experts is None or experts.array is None:
@@ -226,3 +215,67 @@ def _experts(
 def _edges(numbers: Array) -> tuple[int, ...]:
     """The smallest and the largest of *numbers*, if there are any."""
     return (int(np.min(numbers)), int(np.max(numbers))) if numbers.size else ()
+
+
+# ---- tiling: ops-transformer@c29bc10 moe/moe_finalize_routing/op_host ----
+
+PING_PONG = 2
+"""Buffers for the rows of experts, which are loaded ahead (ops-transformer,
+moe_finalize_routing)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Each core has a run of tokens, of which as many are added up at a time as fit."""
+
+    tokens_per_core: int
+    tokens_per_tile: int
+    columns: int
+    """Of a row that are added up at a time: all of them, unless one row is too long."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Tokens evenly over the vector cores; a tile fills the unified buffer.
+
+    Assumed: which buffers share it, see :func:`_bytes`, and that parts of a long row are as long as
+    fit.
+    """
+    per_core = ceil_div(p.tokens, len(spec.vector_cores))
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+    columns = p.width
+    lanes = BLOCK_BYTES * 8 // p.element.bits
+    if sum(_bytes(p, columns)) > room:
+        each, once = _bytes(p, lanes)
+        scales_bytes = _scale_bytes(p)
+        per_block = each + once - scales_bytes - BLOCK_BYTES
+        columns = align_down((room - scales_bytes - BLOCK_BYTES) // per_block * lanes, lanes)
+    each, once = _bytes(p, columns)
+    return Plan(
+        block_dim=ceil_div(p.tokens, per_core),
+        tokens_per_core=per_core,
+        tokens_per_tile=min(per_core, max(1, (room - once) // each)),
+        columns=columns,
+    )
+
+
+def _scale_bytes(p: Problem) -> int:
+    """Of the scales of a token, as they come and as float32."""
+    if "scales" not in p.names:
+        return 0
+    is_wide = p.element is BFLOAT16
+    return p.element.nbytes(p.k) + (FLOAT32.nbytes(p.k) + BLOCK_BYTES if is_wide else 0)
+
+
+def _bytes(p: Problem, columns: int) -> tuple[int, int]:
+    """Bytes of the buffers with *columns*: for each token of a tile, and once.
+
+    A token has its skips, its sum and its scales; rows and biases pass in turn. bfloat16 has its
+    sum, its second skip and what passes as float32 too.
+    """
+    own_bytes = align_up(p.element.nbytes(columns), BLOCK_BYTES)
+    is_wide = p.element is BFLOAT16
+    wide_bytes = own_bytes * FLOAT32.bits // p.element.bits if is_wide else 0
+    skips = sum(name in p.names for name in ("skip1", "skip2"))
+    each = (1 + skips) * own_bytes + wide_bytes * (2 if skips == 2 else 1) + _scale_bytes(p)
+    passing = 2 if "bias" in p.names else 1
+    return each, passing * (PING_PONG * own_bytes + wide_bytes) + BLOCK_BYTES
