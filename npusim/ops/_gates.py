@@ -1,24 +1,26 @@
-"""What gates share: sums in their order, and a softmax or sigmoid of a row."""
+"""What gates share: sums in their order, softmax or sigmoid of a row, and groups of experts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, Array, DType
 from npusim.data.integers import ceil_div
-from npusim.isa import REPEAT_BYTES, Local, WholeReduce
+from npusim.isa import FLOATS_PER_BLOCK, REPEAT_BYTES, Local, WholeReduce
 from npusim.isa.scalar import AluOp
 from npusim.kernel import VectorCore
 from npusim.kernel.reduction import Reduction
-
-__all__ = ["FLOATS", "NOTHING", "Scores", "descending", "row_sums"]
+from npusim.kernel.sequences import count_up
+from npusim.ops._sorting import WORDS_OF_A_PAIR, List, Sorter, padded
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 """What tokens are made of (ops-transformer@c29bc10, moe: for A2 and A3)."""
 NOTHING = float("-inf")
 """The key of what fills a list up."""
-TOTAL, LARGEST, PART = "total", "largest", "part"
-"""Registers."""
+TOTAL, LARGEST, PART, START = "total", "largest", "part", "start"
+"""Registers; START also with a number behind it."""
 
 
 class Scores:
@@ -93,7 +95,105 @@ class Scores:
         core.div(values, values, divisor)
 
 
-# ---- the same on whole arrays ----
+# ---- groups of experts ----
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """*count* groups of *experts* each, of which the *kept* best may be chosen from."""
+
+    count: int
+    kept: int
+    experts: int
+    sums_two: bool
+    """Whether a group counts by the sum of its two largest keys, in place of the largest."""
+
+    @property
+    def lanes(self) -> int:
+        """Keys that are sorted, with what fills each group up."""
+        return self.count * padded(self.experts)
+
+
+class GroupChoice:
+    """The best groups of a row, whose lists are merged in rising order of the groups.
+
+    ops-transformer@c29bc10 moe/moe_gating_top_k/op_kernel. Assumed: that the groups kept are put
+    into rising order by sorting them once more, and that the list of an only group is looked up
+    word by word.
+    """
+
+    def __init__(self, core: VectorCore, groups: Groups, sorter: Sorter) -> None:
+        self.core, self.groups, self.sorter = core, groups, sorter
+        lanes, kept = padded(groups.count), padded(groups.kept)
+        self.own = Sorter(core, lanes)
+        self.words = core.tile(FLOAT32, groups.lanes)
+        self.scores, self.numbers = core.tile(FLOAT32, lanes), core.tile(INT32, lanes)
+        self.order, self.found = core.tile(FLOAT32, kept), core.tile(INT32, kept)
+        self.only: tuple[Local, Local] | None = None
+        """Where the words of a list are, and of that of the only group that is kept."""
+        if groups.kept == 1:
+            words = WORDS_OF_A_PAIR * groups.experts
+            self.only = core.tile(INT32, words), core.tile(INT32, words)
+
+    def write_tables(self) -> None:
+        """The numbers of the groups, and what fills lists up."""
+        count_up(self.core, self.numbers)
+        self.core.duplicate(self.scores, NOTHING)
+        self.core.duplicate(self.order, NOTHING)
+        self.core.duplicate(self.found, 0)
+        if self.only is not None:
+            count_up(self.core, self.only[0], 0, INT32.nbytes(1))
+
+    def keep_best(self, lists: list[List]) -> None:
+        """Merge those of *lists*, one of each group, whose groups are kept."""
+        groups, core, each = self.groups, self.core, padded(self.groups.experts)
+        assert [start for start, _ in lists] == [*range(0, each * groups.count, each)]
+        self._score()
+        self.own.sort(self.scores, self.numbers)
+        # (kept,) of int32, the best group first -> in rising order
+        found, order = self.found[: groups.kept], self.order[: groups.kept]
+        self.own.take_indices(found)
+        core.cast(order, found)
+        core.mul(order, order, -1.0)
+        self.own.sort(self.order, self.found)
+        self.own.take_indices(found)
+        core.sync("vector", "scalar")
+        if self.only is not None:
+            self._take_only(*self.only)
+            return
+        starts: list[List] = []
+        for index in range(groups.kept):
+            name = f"{START}{index}"
+            core.get_value(name, found[index : index + 1])
+            core.alu("mul", name, name, each)
+            starts.append((name, groups.experts))
+        core.sync("scalar", "vector")
+        self.sorter.merge([starts])
+
+    def _take_only(self, places: Local, moved: Local) -> None:
+        """The list of the only group that is kept; MrgSort takes no list alone."""
+        groups, core = self.groups, self.core
+        pair_bytes = INT32.nbytes(WORDS_OF_A_PAIR)
+        core.get_value(START, self.found[:1])
+        core.alu("mul", START, START, padded(groups.experts) * pair_bytes)
+        core.sync("scalar", "vector")
+        core.add(moved, places, START)
+        self.sorter.take_words(moved, groups.lanes)
+
+    def _score(self) -> None:
+        """The largest key of each group, or the sum of its two largest ones."""
+        groups, words = self.groups, self.words
+        self.sorter.take_keys(words)
+        # The first block of each list is a repeat.
+        gap, lanes = padded(groups.experts) // FLOATS_PER_BLOCK, groups.count * FLOATS_PER_BLOCK
+        heads = Local("ub", words.offset_bytes, FLOAT32, lanes, 1, gap, 1)
+        mask = 2 if groups.sums_two else 1
+        self.core.whole_reduce(
+            "sum" if groups.sums_two else "max", self.scores[: groups.count], heads, mask
+        )
+
+
+# ---- on whole arrays ----
 
 
 def row_sums(x: Array) -> Array:
