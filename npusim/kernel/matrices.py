@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -70,12 +71,21 @@ class GmMatrix:
         offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
         return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
 
-    def tiles(self, origin: Integers, extent: Integers, matrix: Integers | int = 0) -> GmTiles:
-        """The same for all of k, and for many tiles at once."""
-        origins, index = np.unique(origin, return_inverse=True)
-        shifts = np.array([self.shift(each) for each in origins.tolist()], np.int64)
-        k = self.rows if self.k_is_first else self.columns
-        return GmTiles(self.name, shifts[index] + matrix * self.matrix_bytes, extent, k)
+    def tiles(
+        self,
+        origin: Integers,
+        extent: Integers,
+        matrix: Integers | int = 0,
+        *,
+        k: Integers | int = 0,
+        count: Integers | int | None = None,
+    ) -> GmTiles:
+        """The same for many tiles at once."""
+        k_extent = self.rows if self.k_is_first else self.columns
+        offset = _each(self.shift, origin) + _each(self.shift_k, np.asarray(k))
+        depth = k_extent - np.asarray(k) if count is None else np.asarray(count)
+        depth = np.broadcast_to(depth, extent.shape)
+        return GmTiles(self.name, offset + matrix * self.matrix_bytes, extent, depth)
 
     @property
     def view(self) -> GmView:
@@ -114,6 +124,12 @@ class GmTile(Shiftable):
         return GmTile(self.name, self.offset_bytes + matrix.shift_k(k), self.extent, count)
 
 
+def _each(shift: Callable[[int], int], places: Integers) -> Integers:
+    """*shift* of each of *places*."""
+    values, index = np.unique(places, return_inverse=True)
+    return np.array([shift(value) for value in values.tolist()], np.int64)[index]
+
+
 @dataclass(frozen=True, eq=False)
 class GmTiles(GmColumn):
     """Tiles of a :class:`GmMatrix`, one for each that a launch has."""
@@ -121,18 +137,20 @@ class GmTiles(GmColumn):
     name: str
     offset_bytes: Integers
     extent: Integers
-    k: int
+    k: Integers
 
     def select(self, chosen: NDArray[Any]) -> GmTiles:
         """Those of some of them."""
-        return replace(self, offset_bytes=self.offset_bytes[chosen], extent=self.extent[chosen])
+        offset, extent, k = (x[chosen] for x in (self.offset_bytes, self.extent, self.k))
+        return GmTiles(self.name, offset, extent, k)
 
     def __getitem__(self, tile: int) -> GmTile:
-        return GmTile(self.name, int(self.offset_bytes[tile]), int(self.extent[tile]), self.k)
+        offset, extent, k = (int(x[tile]) for x in (self.offset_bytes, self.extent, self.k))
+        return GmTile(self.name, offset, extent, k)
 
     @property
     def keys(self) -> tuple[Integers, ...]:
-        return (self.extent,)
+        return self.extent, self.k
 
 
 @dataclass(frozen=True, slots=True)

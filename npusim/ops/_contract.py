@@ -38,13 +38,16 @@ from npusim.ops._support import (
     EVERYWHERE,
     MAX_RANK,
     MAX_TENSORS,
+    Fact,
     Narrowing,
     Row,
     dimensions,
     dtypes_of,
     layouts_of,
+    lengths_of,
     listed,
     ranks_of,
+    rows_with,
     values_of,
 )
 
@@ -82,7 +85,7 @@ class Contract:
 
     def __post_init__(self) -> None:
         rows = tuple(row for row in self.support if self.spec.series in row.on)
-        object.__setattr__(self, "_narrowing", Narrowing(self.spec.series, rows))
+        object.__setattr__(self, "_narrowing", Narrowing(self.spec.series, rows, rows))
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -148,8 +151,10 @@ class Contract:
         if dtypes is None:
             found = self._supported(name, value)
         else:  # ADAPTER
-            found = self._tensor(name, value, dtypes, when)
+            found = self._tensor(name, value, dtypes, lambda: when or f" on {self.spec.series}")
             self._require_layout(found, ("ND",))
+        if not found.spec.transposed:
+            return found
         return Operand(name, replace(found.spec, transposed=False), found.array)
 
     def matrix(
@@ -171,7 +176,7 @@ class Contract:
         if dtypes is None:
             found = self._supported(name, value, is_matrix=True)
         else:  # ADAPTER
-            found = self._tensor(name, value, dtypes, when)
+            found = self._tensor(name, value, dtypes, lambda: when or f" on {self.spec.series}")
             self._require_two_dimensions(found)
             self._require_layout(found, layouts)
         if isinstance(value, np.ndarray):
@@ -192,23 +197,22 @@ class Contract:
         narrowing, of = self._narrowing, _in_table(name)
         if value is not None:
             self._presence(of, value)
-        found = self._tensor(name, value, dtypes_of(narrowing.left, of), self.when(name))
+        found = self._tensor(name, value, dtypes_of(narrowing.left, of), lambda: self.when(name))
         element, layout, rank = found.element, found.spec.layout, len(found.shape)
-        narrowing.note(f"{name} of {element}", lambda row: element in row.operands(of).dtypes)
+        narrowing.note(name, Fact(of, "type", element))
         if is_matrix:
             self._require_two_dimensions(found)
-        self._require_layout(found, layouts_of(narrowing.left, of), self._narrowed(layouts_of, of))
-        narrowing.note(f"{name} in {layout}", lambda row: layout in row.operands(of).layouts)
+        layouts = layouts_of(narrowing.left, of)
+        if layout not in layouts:
+            self._require_layout(found, layouts, self._narrowed(layouts_of, of))
+        narrowing.note(name, Fact(of, "layout", layout))
         least, most = ranks_of(narrowing.left, of)
-        self.require(
-            least <= rank <= most,
-            f"{name} must have {dimensions(least, most)}{self._narrowed(ranks_of, of)}, not shape "
-            f"{found.shape}; reshape it",
-        )
-        narrowing.note(
-            f"{name} of rank {rank}",
-            lambda row: row.operands(of).takes(element, layout, rank),
-        )
+        if not least <= rank <= most:
+            self.fail(
+                f"{name} must have {dimensions(least, most)}{self._narrowed(ranks_of, of)}, not "
+                f"shape {found.shape}; reshape it"
+            )
+        narrowing.note(name, Fact(of, "rank", (element, layout, rank)))
         return found
 
     def _narrowed(self, admitted: Callable[[tuple[Row, ...], str], Any], name: str) -> str:
@@ -220,30 +224,25 @@ class Contract:
 
     def _presence(self, name: str, value: Any) -> None:
         """Refuse None or a tensor as *name* where no row that is left takes that."""
-        narrowing = self._narrowing
+        narrowing, is_out = self._narrowing, _is_left_out(value)
         narrowing.names.add(name)
-        refused = "required" if _is_left_out(value) else "absent"
-
-        def is_refused(rows: tuple[Row, ...], of: str) -> bool:
-            return all(row.operands(of).presence == refused for row in rows)
-
-        if is_refused(narrowing.left, name):
-            when = self._narrowed(is_refused, name)
-            if refused == "required":
+        fact = Fact(name, "left out" if is_out else "given")
+        if not rows_with(narrowing.left, fact):
+            when = self._narrowed(lambda rows, _: not rows_with(rows, fact), name)
+            if is_out:
                 self.fail(f"{name} must be given{when}, not None; pass a tensor", Code.NULL_POINTER)
             self.fail(f"{name} must be None{when}, not given; leave it out")
-        came = f"{name} given" if refused == "absent" else f"no {name}"
-        narrowing.note(came, lambda row: row.operands(name).presence != refused)
+        narrowing.note(name, fact)
 
-    def _tensor(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str) -> Operand:
+    def _tensor(
+        self, name: str, value: Any, dtypes: tuple[DType, ...], when: Callable[[], str]
+    ) -> Operand:
         """*value* in whichever layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a tensor",
             Code.NULL_POINTER,
         )
-        known = listed(tuple(dtype.name for dtype in dtypes))
-        known += when or f" on {self.spec.series}"
         array: Array | None = None
         if isinstance(value, TensorSpec):
             spec = value
@@ -253,23 +252,23 @@ class Contract:
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)
-            self.require(
-                dtype in dtypes,
-                f"{name} must be {known}, not {value.dtype}; "
-                f"{self._dtype_remedy(name, value.dtype.name, value.shape, dtypes)}",
-            )
-            assert dtype is not None
+            if dtype is None or dtype not in dtypes:
+                came, shape = value.dtype, value.shape
+                self.fail(
+                    f"{name} must be {_listed_types(dtypes)}{when()}, not {came}; "
+                    f"{self._dtype_remedy(name, came.name, shape, dtypes)}"
+                )
             spec, array = TensorSpec(value.shape, dtype.name), value
         else:
             self.fail(
                 f"{name} must be a numpy array or a TensorSpec, not {type(value).__name__}; "
                 f"make it one of them"
             )
-        self.require(
-            spec.element in dtypes,
-            f"{name} must be {known}, not {spec.dtype}; "
-            f"{self._dtype_remedy(name, spec.dtype, spec.shape, dtypes, spec.transposed)}",
-        )
+        if spec.element not in dtypes:
+            self.fail(
+                f"{name} must be {_listed_types(dtypes)}{when()}, not {spec.dtype}; "
+                f"{self._dtype_remedy(name, spec.dtype, spec.shape, dtypes, spec.transposed)}"
+            )
         self.require(
             len(spec.shape) <= MAX_RANK,
             f"{name} must have at most {MAX_RANK} dimensions, not {len(spec.shape)}; reshape it",
@@ -355,18 +354,13 @@ class Contract:
     def _list(self, name: str, take: Callable[[str, Any], Operand]) -> tuple[Operand, ...]:
         """Each tensor of a list as *take* does it, and as many as a row of support takes."""
         found = tuple(take(own, value) for own, value in self.tensors(name))
-        most = max(row.operands(name).most for row in self.rows)
-        many, remedy = (
-            ("one tensor", "stack them") if most == 1 else (f"at most {most} tensors", "")
-        )
-        when = self._narrowed(lambda rows, of: max(row.operands(of).most for row in rows), name)
-        self.require(
-            len(found) <= most,
-            f"{name} must be {many}{when}, not {len(found)}; {remedy}",
-        )
-        self._narrowing.note(
-            f"{len(found)} tensors of {name}", lambda row: len(found) <= row.operands(name).most
-        )
+        most = lengths_of(self.rows, name)
+        if len(found) > most:
+            many = "one tensor" if most == 1 else f"at most {most} tensors"
+            remedy = "stack them" if most == 1 else "split the call"
+            when = self._narrowed(lengths_of, name)
+            self.fail(f"{name} must be {many}{when}, not {len(found)}; {remedy}")
+        self._narrowing.note(name, Fact(name, "length", len(found)))
         return found
 
     def tensors(
@@ -456,8 +450,12 @@ class Contract:
             when = self._narrowed(values_of, name)
             remedy = "choose one of these" if len(values) > 1 else f"pass {values[0]!r}"
             self.fail(f"{name} must be {words}{when}, not {shown(value)}; {remedy}")
-        narrowing.note(f"{name}={value}", lambda row: value in (row.values(name) or (value,)))
+        narrowing.note(name, Fact(name, "value", value))
         return value
+
+
+def _listed_types(dtypes: tuple[DType, ...]) -> str:
+    return listed(tuple(dtype.name for dtype in dtypes))
 
 
 def _is_left_out(value: Any) -> bool:

@@ -234,21 +234,30 @@ class Operator:
         return python_signature(self.parameters)
 
     @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.parameters)
+
+    @cached_property
     def _tensors(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.parameters if each.is_tensor)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args and kwargs.keys() == self._names:
+            return kwargs  # as a run gives them, which binds by itself
         bound = self.python_signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
     def check(self, /, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
         """Hold a call against the contract of the product line of *spec*; raises OpError."""
-        return self.checked(Contract(self.name, spec, arguments=self._bound(args, kwargs)))
+        arguments = self._bound(args, kwargs)
+        return self._checked(Contract(self.name, spec, arguments=arguments, support=self.support))
 
     def checked(self, contract: Contract) -> Problem:
         """Hold the arguments of *contract* against what is supported; raises OpError."""
-        contract = replace(contract, support=self.support)
+        return self._checked(replace(contract, support=self.support))
+
+    def _checked(self, contract: Contract) -> Problem:
         contract.require_series(self.elsewhere)
         problem: Problem = adapted_contract(self.contract)(contract)
         contract.require_presence(self._tensors)

@@ -72,7 +72,7 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
 NEVER_TAKEN = {
     ("npu_grouped_matmul", "activation_input"), ("npu_grouped_matmul", "activation_quant_scale"),
     ("npu_grouped_matmul", "activation_quant_offset"),
-    ("npu_grouped_matmul_swiglu_quant", "offset"),
+    ("npu_grouped_matmul_swiglu_quant", "offset"), ("npu_transpose_batchmatmul", "bias"),
 }  # fmt: skip
 """Parameters that must be None on every chip."""
 

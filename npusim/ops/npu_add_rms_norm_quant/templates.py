@@ -116,6 +116,19 @@ class Quantiser:
             core.get_value("point", self.point[:1])
             core.sync("scalar", "vector")
 
+    def first_vectors(self, scales_in: TileQueue, room: Local) -> Tiles:
+        """The first scales, which are on their way, and zero points, which are loaded only now."""
+        core, scales, points = self.core, self.p.scales1, self.p.optional.zero_points1
+        found = {scales: scales_in.deque()}
+        self.widen(found[scales], scales)
+        if points is not None:
+            core.sync("vector", "mte2")
+            found[points] = room
+            self.fill(room, points)
+            core.sync("mte2", "vector")
+            self.widen(room, points)
+        return found
+
     # ---- a row ----
 
     def times_gamma(self, values: Local, gamma: Local, work: Local) -> None:
@@ -243,23 +256,11 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         for queue, view in zip(y2_out, y2, strict=True):
             core.store_rows(queue, steps.quantise(queue.alloc(), work, values, kept, 1), view)
         out = y_out.alloc()
-        first = {} if p.per_tensor else first_quantiser()
+        first = {} if p.per_tensor else steps.first_vectors(scales_in, squares)
         out = steps.quantise(out, values, values, first, 0)
         if first:
             scales_in.free(first[p.scales1])
         core.store_rows(y_out, out, output)
-
-    def first_quantiser() -> Tiles:
-        """The first scales and zero points; the latter are loaded only now."""
-        found = {p.scales1: scales_in.deque()}
-        steps.widen(found[p.scales1], p.scales1)
-        if optional.zero_points1 is not None:
-            core.sync("vector", "mte2")
-            found[optional.zero_points1] = squares
-            steps.fill(squares, optional.zero_points1)
-            core.sync("mte2", "vector")
-            steps.widen(squares, optional.zero_points1)
-        return found
 
     return begin, row
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT32
-from npusim.kernel import CubeCore, Duplicate, GmView, GmViews, Pieces, Step, VectorCore
+from npusim.kernel import CubeCore, Duplicate, GmView, Pieces, Step, VectorCore
 from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.tiling import MESSAGE_BYTES, Plan
 
@@ -48,10 +48,8 @@ def message_to(plan: Plan, group: int) -> GmView:
     return messages[:, group * COUNT :]
 
 
-def _messages(group: Integers) -> GmViews:
-    """The messages to the cube cores of each *group*."""
-    one = np.ones_like(group)
-    return GmViews("messages", INT32, one, one * COUNT, 0, group * MESSAGE_BYTES)
+OWN_MESSAGE = GmView.vector("messages", INT32, COUNT)
+"""The message to the cube core of a group, whose name begins there."""
 
 
 def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> Step:
@@ -64,7 +62,7 @@ def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> S
         core.sync("mte2", "scalar")
 
     group = pieces.core[begins]
-    return Step(receive, (_messages(group),), group, np.flatnonzero(begins))
+    return Step(receive, (OWN_MESSAGE,), group, np.flatnonzero(begins))
 
 
 class Outbox:
@@ -81,8 +79,7 @@ class Outbox:
     def send_step(self, halves: Pieces, begins: NDArray[np.bool_]) -> Step:
         """Before each rectangle: start the cube core once all stores so far are on their way."""
         chosen = halves.core[begins]
-        arguments = _messages(chosen // 2), chosen % 2
-        return Step(self._send, arguments, chosen, np.flatnonzero(begins))
+        return Step(self._send, (OWN_MESSAGE, chosen % 2), chosen, np.flatnonzero(begins))
 
     def _send(self, message: GmView, half: int) -> None:
         # A core without rows has no stores that would come behind the blocks it has awaited.

@@ -24,6 +24,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     CubeTiles,
     GmTile,
@@ -36,13 +37,12 @@ from npusim.kernel import (
     VectorCore,
     bindings,
     by_row,
-    grouped,
+    launch_mixed,
     pieces,
     repeat,
     spread_rows,
 )
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b, output_of
-from npusim.kernel.launch import launch
 from npusim.kernel.matrices import l0c_elements
 from npusim.kernel.plane import REPEAT
 from npusim.ops import _vocabulary as ops
@@ -95,16 +95,13 @@ def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]
     bound = {name: Binding(name) for name in p.names}
     bound["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
     dealt = Pieces.of(plan.cube, p.product)
-    cube, step = _cube_core(spec, p, plan, dealt)
-    vector = _VectorCore(spec, p, plan)
 
     def bound_in(group: int) -> dict[str, Binding]:
         return bound | bindings(_ring(plan)[group * RING * plan.cube.base_m :, :])
 
-    return grouped(
-        launch(cube, "aic", step, bound=bound_in),
-        launch(vector.core, "aiv", vector.step(dealt), bound=lambda core: bound_in(core // 2)),
-    )
+    vector = _VectorCore(spec, p, plan)
+    steps = CoreSteps(vector.core, (vector.step(dealt),))
+    return launch_mixed(plan.block_dim, _cube_core(spec, p, plan, dealt), steps, bound_in)
 
 
 def _ring(plan: PerGroupPlan) -> GmView:
@@ -113,9 +110,7 @@ def _ring(plan: PerGroupPlan) -> GmView:
     return GmView.of("ring", INT32, rows, BASE_N)
 
 
-def _cube_core(
-    spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces
-) -> tuple[CubeCore, Step]:
+def _cube_core(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces) -> CoreSteps:
     """What a cube core does: groups of its blocks, four after the other."""
     core, base_m = CubeCore("npu_quant_matmul", spec), plan.cube.base_m
     of_a, of_b = gm_matrix_a(p.product), gm_matrix_b(p.product)
@@ -142,10 +137,10 @@ def _cube_core(
     arguments = (
         of_a.tiles(dealt.row, dealt.rows),
         of_b.tiles(dealt.column, dealt.columns),
-        GmViews.of(_ring(plan), dealt.core * RING * base_m, 0, RING * base_m, BASE_N),
+        _ring(plan)[: RING * base_m, :],
         dealt.index > 0,
     )
-    return core, Step(block, arguments, dealt.core)
+    return CoreSteps(core, (Step(block, arguments, dealt.core),))
 
 
 class _VectorCore:
@@ -184,9 +179,8 @@ class _VectorCore:
         scale = GmView.of("scale", FLOAT32, groups, pr.n)
         offset = GmView.of("offset", FLOAT16, groups, pr.n)
         token = GmView.vector("pertoken_scale", FLOAT32, pr.m)
-        first = halves.core // 2 * RING * base_m
         arguments = (
-            GmViews.of(_ring(self.plan), first, 0, RING * base_m, columns),
+            GmViews.of(_ring(self.plan), 0, 0, RING * base_m, columns),
             GmViews.of(x1, halves.row, 0, halves.rows, pr.k),
             GmViews.of(scale, 0, halves.column, groups, columns),
             GmViews.of(offset, 0, halves.column, groups, columns),

@@ -73,9 +73,13 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         out = y_out.alloc()[:count]
         scaled = out if is_wide else values
         if is_small:
-            by_strides(scaled, values, roots)
+            # A repeat of Brcb for each row, where one for eight would do.
+            blocks = lanes[: x.rows * FLOATS_PER_REPEAT]
+            core.brcb(blocks, roots.as_dtype(FLOAT32, x.rows * FLOATS_PER_BLOCK))
+            core.multiply_by_block(scaled, values, blocks, x.rows)
+            core.multiply_by_row(scaled, gamma, x.rows)
         else:
-            repeat_roots(squares, roots)
+            _repeat_roots(core, squares, roots, lanes)
             core.mul(scaled, values, squares)
             core.mul(scaled, scaled, gamma[:count])
         if is_wide:
@@ -85,26 +89,21 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.store_rows(roots_out, kept, rstd)
         core.store(y_out, out, output, pitch)
 
-    def by_strides(scaled: Local, values: Local, roots: Local) -> None:
-        # A repeat of Brcb for each row, where one for eight would do.
-        blocks = lanes[: roots.count * FLOATS_PER_REPEAT]
-        core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
-        core.multiply_by_block(scaled, values, blocks, roots.count)
-        core.multiply_by_row(scaled, gamma, roots.count)
-
-    def repeat_roots(plane: Local, roots: Local) -> None:
-        """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
-        if roots.count == 1:
-            core.read_root(roots)
-            core.duplicate(plane, "root")
-            return
-        core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
-        with core.independent():
-            for row in range(roots.count):
-                here = plane[row * pitch : (row + 1) * pitch]
-                repeat_block(core, here, norm.block_of(lanes, row))
-
     return begin, group
+
+
+def _repeat_roots(core: norm.NormCore, plane: Local, roots: Local, lanes: Local) -> None:
+    """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
+    if roots.count == 1:
+        core.read_root(roots)
+        core.duplicate(plane, "root")
+        return
+    pitch = plane.count // roots.count
+    core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
+    with core.independent():
+        for row in range(roots.count):
+            here = plane[row * pitch : (row + 1) * pitch]
+            repeat_block(core, here, norm.block_of(lanes, row))
 
 
 class OneRow:
