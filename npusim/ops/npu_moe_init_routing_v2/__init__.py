@@ -43,9 +43,8 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.ops import _vocabulary as ops
-from npusim.ops.npu_moe_init_routing_v2.check import PAIRS, SUPPORT, check
+from npusim.ops.npu_moe_init_routing_v2.check import PAIRS, SUPPORT, check, tile
 from npusim.ops.npu_moe_init_routing_v2.kernel import build
-from npusim.ops.npu_moe_init_routing_v2.tiling import tile
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:

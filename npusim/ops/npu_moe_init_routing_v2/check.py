@@ -1,4 +1,4 @@
-"""What npu_moe_init_routing_v2 accepts: Atlas A2 and A3 only."""
+"""What npu_moe_init_routing_v2 accepts, on Atlas A2 and A3, and how it is split over cores."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, Array, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT64, Array, DType
 from npusim.data.errors import Code, shown
+from npusim.data.integers import align_down, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
+from npusim.ops._sorting import LISTS_AT_ONCE
 from npusim.ops._vocabulary import A2_A3, Row, listed, present
-
-__all__ = ["CUMULATIVE", "MOST_QUANTISED", "NOWHERE", "PAIRS", "SUPPORT", "Problem", "check"]
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
@@ -271,3 +272,52 @@ def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, 
             f"correct it",
         )
     return tuple(numbers.tolist())
+
+
+# ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
+
+SORT_BYTES = 3 * 4 + 2 * 8 + 1
+"""Of a choice that is sorted: its expert, key and number, two pairs, and the bits of a mask."""
+LANES = 64
+"""Keys of a repeat, of which comparisons take whole ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Some cores sort, then all copy rows."""
+
+    parts: int
+    """Lists that are sorted by themselves: 1, or a power of four."""
+    part_rows: int
+    """Choices of each."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
+    """All vector cores; the choices are sorted by one of them if its buffer holds them.
+
+    Otherwise 4^x parts are, each by a core, and merged four at a time. Assumed: what the buffer
+    holds, see SORT_BYTES.
+    """
+    if not p.rows:
+        return None
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+    most = align_down(room // SORT_BYTES, LANES) - LANES
+    parts = 1
+    while ceil_div(p.rows, parts) > most:
+        parts *= LISTS_AT_ONCE
+    part_rows = ceil_div(p.rows, parts)
+    template = "one_token" if p.is_one_token else "one_core"
+    pairs = dict.fromkeys(("pairs0", "pairs1"), UINT64.nbytes(p.rows)) if parts > 1 else {}
+    return Plan(
+        block_dim=len(spec.vector_cores),
+        template="many_cores" if parts > 1 else template,
+        reason=f"{p.rows} choices, of which a core sorts {most}",
+        parts=ceil_div(p.rows, part_rows),
+        part_rows=part_rows,
+        workspaces={
+            "sorted_experts": INT32.nbytes(p.rows),
+            "sorted_rows": INT32.nbytes(p.rows),
+            "histogram": INT32.nbytes(len(p.active)),
+        }
+        | pairs,
+    )

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, INT64, UINT8
 from npusim.data.integers import align_down, align_up
@@ -34,9 +35,8 @@ from npusim.kernel.reduction import Reduction
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import Integers
 from npusim.kernel.table import spread
-from npusim.ops.npu_moe_init_routing_v2.check import CUMULATIVE, NOWHERE, PAIRS, Problem
-from npusim.ops.npu_moe_init_routing_v2.sorting import BEFORE, sorting
-from npusim.ops.npu_moe_init_routing_v2.tiling import Order, Plan
+from npusim.ops.npu_moe_init_routing_v2.check import CUMULATIVE, NOWHERE, PAIRS, Plan, Problem
+from npusim.ops.npu_moe_init_routing_v2.sorting import BEFORE, Order, sorting
 
 __all__ = ["build"]
 
@@ -125,9 +125,7 @@ def _rows(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Step]:
     else:
         there = GmViews.of(index, 0, starts, 1, sizes)
         steps.append(Step(work.put_sources, (there,), *when(1, starts)))
-    coming = np.flatnonzero(places != NOWHERE)
-    chosen = choices[coming], places[coming], order.experts[coming] - p.active.start
-    steps.append(Step(work.copy, work.views_of(*chosen), *when(2, coming)))
+    steps.append(Step(work.copy, work.rows, *when(2, np.flatnonzero(places != NOWHERE))))
     steps.append(Step(work.free, (), *when(3, starts), keeps_slots=True))
     if work.counts is not None:
         found = [_found(p, part) for part in np.split(order.experts, first[1:])]
@@ -144,7 +142,8 @@ class _Share:
         self.places = _Places(core, has_nowhere=p.by_source and NOWHERE in order.places)
         self.padding = _padding(core, p, plan, order) if p.capacity is not None else []
         self.counts = core.tile(INT32, len(p.active)) if p.has_counts else None
-        self.copy_row, self.views_of = (_quantised if p.quantises else _plain)(core, p)
+        copied = _quantised if p.quantises else _plain
+        self.copy_row, self.rows = copied(core, p, order, order.places != NOWHERE)
 
     def begin(self, first: int) -> None:
         """Make ready to count, and to say that rows have gone to *first* and those behind it."""
@@ -276,15 +275,22 @@ def _padding(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Ste
     ]
 
 
-Views = Callable[[Integers, Integers, Integers], tuple[GmViews, ...]]
-"""Of choices, the rows that come out of them, and their experts, what the stage of a row gets."""
+Copying = tuple[Callable[..., None], tuple[GmViews, ...]]
+"""The stage of a row, and what it gets for each row that comes out."""
 
 
-def _plain(core: VectorCore, p: Problem) -> tuple[Callable[..., None], Views]:
+def _plain(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bool_]) -> Copying:
     """Rows as they are, each with its scale."""
+    token, row = order.choices[coming] // p.k, order.places[coming]
     row_bytes = p.element.nbytes(p.width)
-    x = GmView.of("x", UINT8, p.tokens, row_bytes)
-    output = GmView.of("output", UINT8, p.rows_out, row_bytes)
+    views = [
+        GmViews.row(GmView.of("x", UINT8, p.tokens, row_bytes), token),
+        GmViews.row(GmView.of("output", UINT8, p.rows_out, row_bytes), row),
+    ]
+    if p.scale is not None:
+        views.append(GmViews.of(GmView.vector("scale", FLOAT32, p.tokens), 0, token, 1, 1))
+        scales = GmView.vector("expanded_scale", FLOAT32, p.rows_out)
+        views.append(GmViews.of(scales, 0, row, 1, 1))
     factor = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "mte2", "mte3") if p.scale else None
     half = align_down(core.room_bytes("ub") // 2, BLOCK_BYTES)
     piece_bytes = min(align_up(row_bytes, BLOCK_BYTES), half)
@@ -300,20 +306,20 @@ def _plain(core: VectorCore, p: Problem) -> tuple[Callable[..., None], Views]:
             core.data_copy(output[:, start : start + width].operand, tile[:width])
             passing.free(tile)
 
-    def views(choices: Integers, rows: Integers, _: Integers) -> tuple[GmViews, ...]:
-        tokens = choices // p.k
-        found = GmViews.row(x, tokens), GmViews.row(output, rows)
-        if p.scale is None:
-            return found
-        scale = GmView.vector("scale", FLOAT32, p.tokens)
-        scales = GmView.vector("expanded_scale", FLOAT32, p.rows_out)
-        return (*found, GmViews.of(scale, 0, tokens, 1, 1), GmViews.of(scales, 0, rows, 1, 1))
-
-    return copy, views
+    return copy, tuple(views)
 
 
-def _quantised(core: VectorCore, p: Problem) -> tuple[Callable[..., None], Views]:
+def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bool_]) -> Copying:
     """Rows as int8, each by its largest number; with the factors of their experts, if given."""
+    token, row = order.choices[coming] // p.k, order.places[coming]
+    views = [
+        GmViews.row(GmView.of("x", p.element, p.tokens, p.width), token),
+        GmViews.row(GmView.of("output", INT8, p.rows_out, p.width), row),
+        GmViews.of(GmView.vector("expanded_scale", FLOAT32, p.rows_out), 0, row, 1, 1),
+    ]
+    if p.scale is not None:
+        factors, expert = GmView.of("scale", FLOAT32, *p.scale.shape), order.experts[coming]
+        views.append(GmViews.row(factors, (expert - p.active.start) % factors.rows))
     loaded = core.vecin(p.element, p.width, 2)
     quantised = core.vecout(INT8, p.width)
     found = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3")
@@ -354,18 +360,7 @@ def _quantised(core: VectorCore, p: Problem) -> tuple[Callable[..., None], Views
         core.cast(out, half, "rint" if p.is_one_token else "round")
         core.store_rows(quantised, out, y)
 
-    def views(choices: Integers, rows: Integers, experts: Integers) -> tuple[GmViews, ...]:
-        x = GmView.of("x", p.element, p.tokens, p.width)
-        output = GmView.of("output", INT8, p.rows_out, p.width)
-        scales = GmView.vector("expanded_scale", FLOAT32, p.rows_out)
-        found = [GmViews.row(x, choices // p.k), GmViews.row(output, rows)]
-        found.append(GmViews.of(scales, 0, rows, 1, 1))
-        if p.scale is not None:
-            factors = GmView.of("scale", FLOAT32, *p.scale.shape)
-            found.append(GmViews.row(factors, experts % factors.rows))
-        return tuple(found)
-
-    return quantise, views
+    return quantise, tuple(views)
 
 
 # ---- the counts of all cores ----

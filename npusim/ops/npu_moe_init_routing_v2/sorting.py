@@ -11,6 +11,7 @@ list just what belongs into it, and that comparisons tell the active experts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ from npusim.kernel import GmView, Step, VectorCore, pieces
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import Integers
 from npusim.ops._sorting import LISTS_AT_ONCE, PAIRS_OF_A_BLOCK, Sorter
-from npusim.ops.npu_moe_init_routing_v2.check import Problem
-from npusim.ops.npu_moe_init_routing_v2.tiling import LANES, Order, Plan, in_fours
+from npusim.ops.npu_moe_init_routing_v2.check import LANES, NOWHERE, Plan, Problem
 
-__all__ = ["BEFORE", "sorting"]
+__all__ = ["BEFORE", "Order", "sorting"]
 
 BEFORE = -1
 """The order of what each core does before its share of the rows: as the steps follow each other."""
@@ -35,6 +35,60 @@ NOTHING = float("-inf")
 """The key of what fills a list up."""
 Chunk = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 """Round, first pair of the result, and of each list the first pair and how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the sort gives, which decides what is read from where."""
+
+    keys: Array
+    """The expert of each choice `(rows,)`; one behind all for those that are not active."""
+    rounds: tuple[tuple[Array, ...], ...]
+    """The lists of choices after each round of merging, the parts first; one in the end."""
+    places: Array
+    """The row that comes out of each choice of that list `(rows,)`, or NOWHERE."""
+
+    @staticmethod
+    def of(p: Problem, plan: Plan) -> Order:
+        """The order of the choices of *p*, in the rounds of *plan*."""
+        keys = p.expert_keys()
+        starts = range(0, p.rows, plan.part_rows)
+        parts = [np.arange(start, min(start + plan.part_rows, p.rows)) for start in starts]
+        rounds = [tuple(_sorted(keys, part) for part in parts)]
+        while len(rounds[-1]) > 1:
+            groups = (np.concatenate(group) for group in _in_fours(rounds[-1]))
+            rounds.append(tuple(_sorted(keys, group) for group in groups))
+        return Order(keys, tuple(rounds), _places(p, keys[rounds[-1][0]]))
+
+    @property
+    def choices(self) -> Array:
+        """All choices in order, `(rows,)`."""
+        return self.rounds[-1][0]
+
+    @property
+    def experts(self) -> Array:
+        """The expert of each of them, `(rows,)`."""
+        return np.asarray(self.keys[self.choices])
+
+
+def _in_fours(lists: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+    """*lists* in groups of those that are merged to one."""
+    return [lists[x : x + LISTS_AT_ONCE] for x in range(0, len(lists), LISTS_AT_ONCE)]
+
+
+def _places(p: Problem, experts: Array) -> Array:
+    """Where the rows of choices of *experts* `(rows,)`, which rise, come out."""
+    places = np.arange(len(experts))
+    fits = experts < p.experts
+    if p.capacity is not None:
+        number = places - np.searchsorted(experts, experts)
+        places = experts * p.capacity + number
+        fits &= number < p.capacity
+    return np.where(fits, places, NOWHERE)
+
+
+def _sorted(keys: Array, choices: Array) -> Array:
+    return np.asarray(choices[np.argsort(keys[choices], kind="stable")])
 
 
 def sorting(
@@ -49,7 +103,7 @@ def sorting(
     if plan.parts > 1:
         merge = _merge(core, p, len(order.rounds) - 1)
         for number, lists in enumerate(order.rounds[:-1]):
-            chunks = list(_chunks(number, in_fours(lists), order.keys))
+            chunks = list(_chunks(number, _in_fours(lists), order.keys))
             cores = np.array([group for group, _ in chunks]) % plan.block_dim
             steps += meeting, _step(merge, [chunk for _, chunk in chunks], cores)
         core.reset_buffers()
