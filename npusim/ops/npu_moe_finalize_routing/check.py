@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
-from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32, Array, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32, DType
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -15,8 +13,6 @@ from npusim.isa import BLOCK_BYTES
 from npusim.ops import _vocabulary as ops
 from npusim.ops._gates import FLOATS
 from npusim.ops._vocabulary import A2_A3, alike, present
-
-__all__ = ["DROPPED", "PING_PONG", "SUPPORT", "Plan", "Problem", "check", "tile"]
 
 MODES = (0, 1, 2, 3)
 MOST_CHOICES = 1024
@@ -59,7 +55,15 @@ def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     mode = contract.integer("drop_pad_mode")
     rows = contract.operand("expanded_permuted_rows")
-    _require_rank(contract, rows, mode)
+    is_padded = mode in (1, 3)
+    shape = "two dimensions, (rows, width)"
+    if is_padded:
+        shape = "three dimensions, (experts, capacity, width)"
+    contract.require(
+        len(rows.shape) == 2 + is_padded,
+        f"expanded_permuted_rows must have {shape} for drop_pad_mode={mode}, not shape "
+        f"{rows.shape}; reshape it",
+    )
     where = contract.operand("expanded_src_to_dst_row")
     weights = contract.optional("scales")
     choices = _choices(contract, where, weights)
@@ -70,6 +74,8 @@ def check(contract: ops.Contract) -> Problem:
     _require_rows(contract, rows, mode, tokens * choices)
     _require_skips(contract, skips, (tokens, width))
     _require_bias(contract, of_expert, experts, rows, (tokens, choices))
+    count = prod(rows.shape[:-1])
+    named = range(DROPPED if is_padded else 0, count)
     inputs = present(rows, *skips, of_expert, weights, where, experts)
     return Problem(
         inputs=inputs,
@@ -80,21 +86,11 @@ def check(contract: ops.Contract) -> Problem:
         width=width,
         names={operand.name: operand for operand in inputs},
         is_by_token=mode in (2, 3),
-        rows=prod(rows.shape[:-1]),
-        places=_places(contract, where, prod(rows.shape[:-1]), mode),
-        experts=_experts(contract, of_expert, experts),
-    )
-
-
-def _require_rank(contract: ops.Contract, rows: Operand, mode: int) -> None:
-    is_padded = mode in (1, 3)
-    shape = "three dimensions, (experts, capacity, width)"
-    if not is_padded:
-        shape = "two dimensions, (rows, width)"
-    contract.require(
-        len(rows.shape) == 2 + is_padded,
-        f"expanded_permuted_rows must have {shape} for drop_pad_mode={mode}, not shape "
-        f"{rows.shape}; reshape it",
+        rows=count,
+        places=_values(contract, where, named, "rows expanded_permuted_rows"),
+        experts=_values(contract, experts, range(of_expert.shape[0]), "experts bias")
+        if of_expert
+        else None,
     )
 
 
@@ -104,23 +100,23 @@ def _choices(contract: ops.Contract, where: Operand, weights: Operand | None) ->
         len(where.shape) == 1,
         f"expanded_src_to_dst_row must have one dimension, not {len(where.shape)}; flatten it",
     )
-    count = contract.integer("k")
+    count, indices = contract.integer("k"), where.spec.size
     if weights is None:
+        name = "k"
         contract.require(
-            count > 0 and where.spec.size % count == 0,
-            f"k must be a positive divisor of the {where.spec.size} indices without scales, not "
+            count > 0 and indices % count == 0,
+            f"k must be a positive divisor of the {indices} indices without scales, not "
             f"{count}; pass how many experts a token has",
         )
-        return _few(contract, "k", count)
-    contract.require(
-        len(weights.shape) == 2 and weights.shape[1] > 0 and weights.spec.size == where.spec.size,
-        f"scales must have shape (tokens, k) with a number for each of the {where.spec.size} "
-        f"indices, not {weights.shape}; pass what the gate gives",
-    )
-    return _few(contract, "the second dimension of scales", weights.shape[1])
-
-
-def _few(contract: ops.Contract, name: str, count: int) -> int:
+    else:
+        contract.require(
+            len(weights.shape) == 2
+            and weights.shape[1] > 0
+            and weights.spec.size == where.spec.size,
+            f"scales must have shape (tokens, k) with a number for each of the {indices} "
+            f"indices, not {weights.shape}; pass what the gate gives",
+        )
+        name, count = "the second dimension of scales", weights.shape[1]
     contract.require(
         count <= MOST_CHOICES,
         f"{name} must be at most {MOST_CHOICES}, not {count}; add up fewer experts at a time",
@@ -183,38 +179,21 @@ def _require_bias(
     )
 
 
-def _places(contract: ops.Contract, where: Operand, rows: int, mode: int) -> tuple[int, ...] | None:
-    """The values of the indices, if there are any."""
-    if where.array is None:
-        return None
-    least = DROPPED if mode in (1, 3) else 0
-    for index in _edges(where.array):
-        contract.require(
-            least <= index < rows,
-            f"expanded_src_to_dst_row must name rows in [{least}, {rows}) of "
-            f"expanded_permuted_rows, not {index}; a card would read elsewhere: correct them",
-        )
-    return tuple(where.array.tolist())
-
-
-def _experts(
-    contract: ops.Contract, bias: Operand | None, experts: Operand | None
+def _values(
+    contract: ops.Contract, operand: Operand | None, named: range, of: str
 ) -> tuple[int, ...] | None:
-    """The values of export_for_source_row, if the kernel looks at any."""
-    if bias is None or experts is None or experts.array is None:
+    """What *operand* names, if that is known: *of* says what, by the numbers *named*."""
+    if operand is None or operand.array is None:
         return None
-    for expert in _edges(experts.array):
+    what, tensor = of.split()
+    found = operand.array.ravel().tolist()
+    for number in (min(found), max(found)) if found else ():
         contract.require(
-            0 <= expert < bias.shape[0],
-            f"export_for_source_row must name experts in [0, {bias.shape[0]}) of bias, not "
-            f"{expert}; a card would read elsewhere: correct them",
+            number in named,
+            f"{operand.name} must name {what} in [{named.start}, {named.stop}) of {tensor}, not "
+            f"{number}; a card would read elsewhere: correct them",
         )
-    return tuple(experts.array.ravel().tolist())
-
-
-def _edges(numbers: Array) -> tuple[int, ...]:
-    """The smallest and the largest of *numbers*, if there are any."""
-    return (int(np.min(numbers)), int(np.max(numbers))) if numbers.size else ()
+    return tuple(found)
 
 
 # ---- tiling: ops-transformer@c29bc10 moe/moe_finalize_routing/op_host ----
