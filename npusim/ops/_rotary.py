@@ -8,8 +8,6 @@ from dataclasses import replace
 from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, Local
 from npusim.kernel import VectorCore, pieces
 
-__all__ = ["columns_of_rows", "exchange", "negate_left"]
-
 
 def columns_of_rows(plane: Local, width: int, columns: range) -> Iterator[Local]:
     """*columns* of all rows of *plane*, `(rows, width)`, as much at a time as a repeat takes.

@@ -13,8 +13,6 @@ from npusim.data.integers import align_up
 from npusim.isa import SORTED_AT_ONCE, Local, Register
 from npusim.kernel import VectorCore
 
-__all__ = ["LISTS_AT_ONCE", "PAIRS_OF_A_BLOCK", "WORDS_OF_A_PAIR", "List", "Sorter", "padded"]
-
 LISTS_AT_ONCE = 4
 """Lists that MrgSort takes."""
 PAIRS_OF_A_BLOCK = 4

@@ -24,8 +24,6 @@ from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pi
 from npusim.kernel.steps import Integers
 from npusim.ops.npu_moe_finalize_routing.check import DROPPED, PING_PONG, Plan, Problem
 
-__all__ = ["build"]
-
 LINE_BYTES = 64
 """Of the scalar unit's data cache, which keeps what lies beside an index that was read (asc-devkit,
 DataCacheCleanAndInvalid.md)."""

@@ -38,8 +38,6 @@ from npusim.kernel.table import spread
 from npusim.ops.npu_moe_init_routing_v2.check import CUMULATIVE, NOWHERE, PAIRS, Plan, Problem
 from npusim.ops.npu_moe_init_routing_v2.sorting import BEFORE, Order, sorting
 
-__all__ = ["build"]
-
 READY = 0
 """The flag by which all cores wait for each other."""
 AFTER = np.iinfo(np.int64).max

@@ -25,8 +25,6 @@ from npusim.kernel.steps import Integers
 from npusim.ops._sorting import LISTS_AT_ONCE, PAIRS_OF_A_BLOCK, Sorter
 from npusim.ops.npu_moe_init_routing_v2.check import LANES, NOWHERE, Plan, Problem
 
-__all__ = ["BEFORE", "Order", "sorting"]
-
 BEFORE = -1
 """The order of what each core does before its share of the rows: as the steps follow each other."""
 CHUNK = 2048

@@ -19,17 +19,6 @@ from npusim.kernel import share
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, alike
 
-__all__ = [
-    "SUPPORT",
-    "InterleavedPlan",
-    "Plan",
-    "Problem",
-    "check",
-    "half_pitch",
-    "row_pitch",
-    "tile",
-]
-
 MAX_WIDTH = 896
 """Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
 takes shorter ones only for interleave."""
@@ -210,9 +199,9 @@ class InterleavedPlan(Plan):
     head_step: int
 
 
-def half_pitch(dtype: DType, width: int) -> int:
-    """Elements from one half of a vector to the other in the buffer: whole blocks."""
-    return align_up(dtype.nbytes(width // 2), BLOCK_BYTES) * 8 // dtype.bits
+def block_pitch(dtype: DType, width: int) -> int:
+    """Elements from one vector, or half of one, to the next in the buffer: whole blocks."""
+    return align_up(dtype.nbytes(width), BLOCK_BYTES) * 8 // dtype.bits
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -224,13 +213,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     buffers = HALF_BUFFERS if dtype.bits == 16 else FLOAT_BUFFERS
     room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // buffers
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
-    step = room // dtype.nbytes(2 * half_pitch(dtype, p.width))
+    step = room // dtype.nbytes(2 * block_pitch(dtype, p.width // 2))
     return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
-
-
-def row_pitch(dtype: DType, width: int) -> int:
-    """Elements from one vector to the next in the buffer where neighbours turn: whole blocks."""
-    return align_up(dtype.nbytes(width), BLOCK_BYTES) * 8 // dtype.bits
 
 
 def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
@@ -241,7 +225,7 @@ def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
     cores = min(p.axes.lines, len(spec.vector_cores))
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     dtype, batches, heads = p.x.element, p.axes.outer.count, p.axes.inner.count
-    pitch = row_pitch(dtype, p.width)
+    pitch = block_pitch(dtype, p.width)
     # x, cosines and result of its type; then all of them, or what is looked up, as float32.
     vector_bytes = 3 * dtype.nbytes(pitch) + FLOAT32.nbytes(pitch) * (3 if dtype.bits == 16 else 1)
     place_bytes = FLOAT32.nbytes(pitch)

@@ -23,9 +23,7 @@ from npusim.isa import FLOATS_PER_REPEAT, Local
 from npusim.kernel import Block, GmView, GmViews, Step, TileQueue, VectorCore, pieces
 from npusim.kernel.steps import Integers
 from npusim.ops._rotary import exchange, negate_left
-from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem, half_pitch, row_pitch
-
-__all__ = ["build"]
+from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem, block_pitch
 
 BY_SCALAR = 8
 """Places that the scalar unit writes; the others follow by additions (the kernel)."""
@@ -42,8 +40,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     )
     views = x, replace(x, name="output"), cos, sin
     if isinstance(plan, InterleavedPlan):
-        return _build_interleaved(core, p, plan, *views)
-    return _build_halves(core, p, plan, *views)
+        return _build_interleaved(core, p, plan, views)
+    return _build_halves(core, p, plan, views)
 
 
 def _pieces(plan: Plan) -> Integers:
@@ -61,7 +59,7 @@ def _pieces(plan: Plan) -> Integers:
 
 
 def _build_halves(
-    core: VectorCore, p: Problem, plan: Plan, x: GmView, output: GmView, cos: GmView, sin: GmView
+    core: VectorCore, p: Problem, plan: Plan, views: tuple[GmView, ...]
 ) -> tuple[Block, ...]:
     """Of each group, piece after piece of lines: they come, and then head after head turns."""
     halves, axes = Halves(core, p, plan), p.axes
@@ -69,7 +67,7 @@ def _build_halves(
     group, piece = (part.ravel() for part in np.mgrid[: axes.groups, : cores.size])
     line = 0 * group if axes.is_single else group * axes.lines + first[piece]
     rows = 1 if axes.is_single else count[piece]
-    lines = [GmViews.of(view, line, 0, rows, p.width) for view in (cos, sin)]
+    lines = [GmViews.of(view, line, 0, rows, p.width) for view in views[2:]]
     turn = np.arange(group.size)
     take = Step(halves.take, (count[piece], *lines), cores[piece], turn, keeps_slots=True)
     drop = Step(halves.drop, (), cores[piece], turn, keeps_slots=True)
@@ -85,7 +83,7 @@ def _build_halves(
             rows=count[piece[each]],
             pitch=axes.line_step * p.width,
         )
-        for view in (x, output)
+        for view in views[:2]
     ]
     head = Step(halves.head, tuple(heads), cores[piece[each]], turn[each])
     return core.launch(take, head, drop)
@@ -96,7 +94,7 @@ class Halves:
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element
-        self.half = half_pitch(dtype, p.width)
+        self.half = block_pitch(dtype, p.width // 2)
         self.line = 2 * self.half
         count = plan.line_step * self.line
         self.x, self.cos, self.sin = (core.vecin(dtype, count, 2) for _ in range(3))
@@ -198,13 +196,7 @@ class Halves:
 
 
 def _build_interleaved(
-    core: VectorCore,
-    p: Problem,
-    plan: InterleavedPlan,
-    x: GmView,
-    output: GmView,
-    cos: GmView,
-    sin: GmView,
+    core: VectorCore, p: Problem, plan: InterleavedPlan, views: tuple[GmView, ...]
 ) -> tuple[Block, ...]:
     """Piece after piece of lines, and of each parts of its batches and heads."""
     neighbours, axes = Neighbours(core, p, plan), p.axes
@@ -215,8 +207,8 @@ def _build_interleaved(
     piece, b, h = (part.ravel() for part in np.mgrid[tuple(map(slice, sizes))])
     start = first[piece] * axes.line_step + batches[b, 0] * axes.outer.step + heads[h, 0]
     rows = (batches[b, 1] - 1) * axes.outer.step + count[piece] * heads[h, 1]
-    vectors = [GmViews.of(view, start, 0, rows, p.width) for view in (x, output)]
-    lines = [GmViews.of(view, first[piece], 0, count[piece], p.width) for view in (cos, sin)]
+    vectors = [GmViews.of(view, start, 0, rows, p.width) for view in views[:2]]
+    lines = [GmViews.of(view, first[piece], 0, count[piece], p.width) for view in views[2:]]
     arguments = batches[b, 1], heads[h, 1], *vectors, *lines
     return core.launch(Step(neighbours.turn, arguments, cores[piece]), begin=neighbours.begin)
 
@@ -231,7 +223,7 @@ class Neighbours:
 
     def __init__(self, core: VectorCore, p: Problem, plan: InterleavedPlan) -> None:
         self.core, self.p, self.dtype = core, p, p.x.element
-        self.pitch = row_pitch(self.dtype, p.width)
+        self.pitch = block_pitch(self.dtype, p.width)
         heads = min(plan.head_step, p.axes.inner.count)
         batches = min(plan.batch_step, p.axes.outer.count)
         count = batches * plan.line_step * heads * self.pitch
