@@ -209,20 +209,19 @@ def _slots(contract: ops.Contract, name: str, where: Operand, room: int) -> tupl
             f"make the caches larger",
         )
         return tuple(range(where.spec.size))
-    slots = where.array.tolist()
-    for slot in slots:
-        contract.require(
-            slot < room,
-            f"{name} must name slots below {room}, which the caches have, not {slot}; "
-            f"make the caches larger, or pass -1 to leave the token out",
-        )
+    largest = int(where.array.max(initial=-1))
+    contract.require(
+        largest < room,
+        f"{name} must name slots below {room}, which the caches have, not {largest}; "
+        f"make the caches larger, or pass -1 to leave the token out",
+    )
     named, counts = np.unique(where.array[where.array >= 0], return_counts=True)
     for twice in named[counts > 1][:1]:
         contract.fail(
             f"{name} must name each slot once, not {twice} twice: which token is kept is open on a "
             f"card; leave one of the tokens out with -1"
         )
-    return tuple(slots)
+    return tuple(where.array.tolist())
 
 
 # ---- tiling ----

@@ -298,6 +298,7 @@ class ScatterNdUpdate:
         item, piece = (x.ravel() for x in np.mgrid[: place.size, : left.size])
         groups = self.plan.tile_tuples // self.together + 1
         turn = (found.tile[item] * groups + group[item]) * left.size + piece
+        # The loads of a group, then its stores.
         order = 2 * turn * self.together + place[item]
         of_tile = 2 * groups * max(1, left.size) * self.together
         columns = left[piece], 1, width[piece]

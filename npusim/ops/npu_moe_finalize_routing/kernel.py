@@ -27,6 +27,8 @@ from npusim.ops.npu_moe_finalize_routing.check import DROPPED, PING_PONG, Plan, 
 LINE_BYTES = 64
 """Of the scalar unit's data cache, which keeps what lies beside an index that was read (asc-devkit,
 DataCacheCleanAndInvalid.md)."""
+PHASES = 3
+"""Of a tile: what is there before the rows of experts, these rows, and the end."""
 INDEX, EXPERT, SCALE = "index", "expert", "scale"
 """Registers."""
 ROWS, BIAS, PLACES, EXPERTS = (
@@ -72,7 +74,7 @@ class Terms:
 
     def when(self, phase: int, chosen: Integers) -> tuple[Integers, Integers]:
         """The cores of *chosen* terms, and when it is the turn of this phase of their tiles."""
-        order = (3 * self._turn + phase) * self._total + self.number
+        order = (PHASES * self._turn + phase) * self._total + self.number
         return self.core[chosen], order[chosen]
 
 

@@ -44,6 +44,8 @@ AFTER = np.iinfo(np.int64).max
 """The order of what each core does after its share of the rows."""
 TILE = 256
 """Rows whose numbers are loaded at a time."""
+PHASES = 4
+"""Of a tile: its lists come, places are said, rows are copied, the lists go."""
 PLACES = 32
 """Places of rows that are made ready at a time."""
 ZEROS_BYTES = 8192
@@ -96,7 +98,7 @@ def _rows(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Step]:
 
     def when(phase: int, chosen: Integers) -> tuple[Integers, Integers]:
         """The cores of *chosen* rows, and when it is the turn of this phase of their tiles."""
-        return cores[chosen], (number[chosen] // TILE * 4 + phase) * p.rows + position[chosen]
+        return cores[chosen], (number[chosen] // TILE * PHASES + phase) * p.rows + position[chosen]
 
     first, starts = np.flatnonzero(number == 0), np.flatnonzero(number % TILE == 0)
     sizes = np.diff([*starts.tolist(), p.rows])
