@@ -70,7 +70,7 @@ def workspace_of(plan: Plan, index: int) -> GmView:
 
 
 def blocks_of(plan: Plan, pieces: Pieces) -> GmViews:
-    """Where the sums of *pieces* are in the parts of the workspace that their groups have."""
+    """Where the sums of *pieces* are in the blocks of their group in the workspace."""
     place, _ = places(plan, pieces)
     row = place * plan.cube.base_m + pieces.inside
     return GmViews.of(workspace_of(plan, 0), row, 0, pieces.rows, pieces.columns)

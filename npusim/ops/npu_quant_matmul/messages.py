@@ -48,8 +48,8 @@ def message_to(plan: Plan, group: int) -> GmView:
     return messages[:, group * COUNT :]
 
 
-OWN_MESSAGE = GmView.vector("messages", INT32, COUNT)
-"""The message to the cube core of a group, whose name begins there."""
+MESSAGE_OF_GROUP = GmView.vector("messages", INT32, COUNT)
+"""Where a group's name of the messages begins."""
 
 
 def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> Step:
@@ -61,8 +61,7 @@ def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> S
         core.data_copy(inbox[: message.columns], message.operand)
         core.sync("mte2", "scalar")
 
-    group = pieces.core[begins]
-    return Step(receive, (OWN_MESSAGE,), group, np.flatnonzero(begins))
+    return Step(receive, (MESSAGE_OF_GROUP,), pieces.core[begins], np.flatnonzero(begins))
 
 
 class Outbox:
@@ -79,7 +78,8 @@ class Outbox:
     def send_step(self, halves: Pieces, begins: NDArray[np.bool_]) -> Step:
         """Before each rectangle: start the cube core once all stores so far are on their way."""
         chosen = halves.core[begins]
-        return Step(self._send, (OWN_MESSAGE, chosen % 2), chosen, np.flatnonzero(begins))
+        arguments = MESSAGE_OF_GROUP, chosen % 2
+        return Step(self._send, arguments, chosen, np.flatnonzero(begins))
 
     def _send(self, message: GmView, half: int) -> None:
         # A core without rows has no stores that would come behind the blocks it has awaited.

@@ -45,9 +45,7 @@ from npusim.kernel import (
 from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.plane import REPEAT
 from npusim.ops import _vocabulary as ops
-from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
-from npusim.ops._nibbles.finish import Finish
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles
 
@@ -140,7 +138,7 @@ def _ring(plan: MsdPlan) -> GmView:
 
 
 def _places(plan: MsdPlan, dealt: Pieces) -> GmViews:
-    """Where the sums of *dealt* are in the rings of their groups."""
+    """Where the sums of *dealt* are in the ring of their group."""
     first = dealt.index % RING * plan.cube.base_m
     return GmViews.of(_ring(plan), first, 0, dealt.rows, dealt.columns)
 
@@ -171,9 +169,9 @@ def _cube_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> Co
 def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> CoreSteps:
     """What a vector core does: it splits rows of x1, then makes output of its group's blocks."""
     core, pr, out = VectorCore("npu_quant_matmul", spec), p.product, p.output.element
-    splitter = NibbleSplitter(core, pr.k)
+    splitter = DigitSplitter(core, pr.k)
     core.reset_buffers()
-    finish = Finish(core, (plan.chunk_rows, plan.cube.base_n), out, digits=True, offset=True)
+    finish = Epilogue(core, (plan.chunk_rows, plan.cube.base_n), out, digits=True, offset=True)
     x1, digits, cores = GmView.of("x1", INT8, pr.m, pr.k), digits_of(pr.m, pr.k), 2 * plan.block_dim
 
     def split(number: int) -> None:
