@@ -291,10 +291,7 @@ class GatingTopK:
         p, core = self.p, self.core
         tile = core.load_rows(self.x, x)
         wide, scores, keys = (part[: p.experts] for part in (self.wide, self.scores, self.keys))
-        if p.element is FLOAT32:
-            core.copy(wide, tile)
-        else:
-            core.cast(wide, tile)
+        core.convert(wide, tile)
         self.x.free(tile)
         normalise = self.steps.sigmoid if p.is_sigmoid else self.steps.softmax
         normalise(scores, wide)
@@ -331,10 +328,7 @@ class GatingTopK:
             self.steps.divide_by_total(best, p.epsilon)
         core.mul(best, best, p.factor)
         out = self.y.alloc()
-        if p.element is FLOAT32:
-            core.copy(out, best)
-        else:
-            core.cast(out, best)
+        core.convert(out, best)
         core.store_rows(self.y, out, y)
 
 

@@ -173,10 +173,7 @@ class GatingSoftmax:
         core, keys = self.core, self.keys[: self.p.experts]
         tile = core.load_rows(self.x, x)
         own = keys if self.half is None else self.half
-        if tile.dtype is own.dtype:
-            core.copy(own, tile)
-        else:
-            core.cast(own, tile)
+        core.convert(own, tile)
         if own is self.half:
             core.cast(keys, own)
         self.x.free(tile)
@@ -196,10 +193,7 @@ class GatingSoftmax:
     def _store_best(self, y: GmView) -> None:
         self.sorter.take_keys(self.best)
         out = self.y.alloc()
-        if y.dtype is FLOAT32:
-            self.core.copy(out, self.best)
-        else:
-            self.core.cast(out, self.best, "rint" if y.dtype is FLOAT16 else "round")
+        self.core.convert(out, self.best, "rint" if y.dtype is FLOAT16 else "round")
         self.core.store_rows(self.y, out, y)
 
     def _store_experts(self, chosen: GmView, finished: GmView | None) -> None:

@@ -162,10 +162,7 @@ class Finalize:
         count, step = self._count(skips[0]), skips[0].rows * self.lanes
         sums, tile = self.sums[:count], core.load_rows(queue, *skips, pitch=self.lanes)
         first, *others = [tile.at(index * step, count) for index in range(len(skips))]
-        if self.is_wide:
-            core.cast(sums, first)
-        else:
-            core.copy(sums, first)
+        core.convert(sums, first)
         for second in others:
             if self.is_wide:
                 wide = self.wide["skip2"][:count]

@@ -331,10 +331,7 @@ def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bo
     def quantise(x: GmView, y: GmView, scale: GmView, *factors: GmView) -> None:
         """*x* `(1, width)` as int8 to *y*, and what its numbers are to be multiplied by."""
         tile = core.load_rows(loaded, x)
-        if p.element is FLOAT32:
-            core.copy(values, tile)
-        else:
-            core.cast(values, tile)
+        core.convert(values, tile)
         loaded.free(tile)
         if smooth is not None:
             factor = core.load_rows(smooth, factors[0])
