@@ -65,8 +65,8 @@ CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 MAX_CAST_RANK = 6
 
 
-_BOUND: Final[Any] = object()
-"""Stands for the argument of that name. ADAPTER: goes when no check passes values itself."""
+ARGUMENT: Final[Any] = object()
+"""Stands for the argument of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +136,18 @@ class Contract:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
         warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())
 
-    def operand(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        dtypes: tuple[DType, ...] | None = None,
-        when: str = "",
-    ) -> Operand:
+    def operand(self, name: str, value: Any = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.
 
-        A view is made contiguous first, as torch_npu does before it calls aclnn.
+        A view is made contiguous first, as torch_npu does before it calls aclnn. *value* is in
+        place of the argument, or a part of it.
         """
-        value = self.value(name) if value is _BOUND else value
-        if dtypes is None:
-            found = self._supported(name, value)
-        else:  # ADAPTER
-            found = self._tensor(name, value, dtypes, lambda: when or f" on {self.spec.series}")
-            self._require_layout(found, ("ND",))
+        found = self._supported(name, self.value(name) if value is ARGUMENT else value)
         if not found.spec.transposed:
             return found
         return Operand(name, replace(found.spec, transposed=False), found.array)
 
-    def matrix(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        dtypes: tuple[DType, ...] | None = None,
-        when: str = "",
-        layouts: tuple[str, ...] = ("ND",),
-    ) -> Operand:
+    def matrix(self, name: str, value: Any = ARGUMENT) -> Operand:
         """A required tensor of one of its types and layouts with at least two dimensions.
 
         An array whose last two dimensions lie in memory the other way round is taken as a
@@ -172,13 +155,8 @@ class Contract:
         row or a column is what its array would be. The array of an operand in FRACTAL_NZ is its
         storage.
         """
-        value = self.value(name) if value is _BOUND else value
-        if dtypes is None:
-            found = self._supported(name, value, is_matrix=True)
-        else:  # ADAPTER
-            found = self._tensor(name, value, dtypes, lambda: when or f" on {self.spec.series}")
-            self._require_two_dimensions(found)
-            self._require_layout(found, layouts)
+        value = self.value(name) if value is ARGUMENT else value
+        found = self._supported(name, value, is_matrix=True)
         if isinstance(value, np.ndarray):
             return replace(found, spec=replace(found.spec, transposed=is_transposed(value)))
         if lies_both_ways(found.spec):
@@ -313,20 +291,13 @@ class Contract:
             f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",
         )
 
-    def optional(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        dtypes: tuple[DType, ...] | None = None,
-        when: str = "",
-    ) -> Operand | None:
+    def optional(self, name: str, value: Any = ARGUMENT) -> Operand | None:
         """A tensor that may be None, where a row of support says so."""
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name) if value is ARGUMENT else value
         if value is None:
-            if dtypes is None:
-                self._presence(name, value)
+            self._presence(name, value)
             return None
-        return self.operand(name, value, dtypes, when)
+        return self.operand(name, value)
 
     def optional_matrix(self, name: str) -> Operand | None:
         """A matrix that may be None, where a row of support says so."""
@@ -363,14 +334,12 @@ class Contract:
         self._narrowing.note(name, Fact(name, "length", len(found)))
         return found
 
-    def tensors(
-        self, name: str, value: Any = _BOUND, most: int = MAX_TENSORS
-    ) -> list[tuple[str, Any]]:
-        """A list of one to *most* tensors, each with a name of its own; one tensor is a list of it.
+    def tensors(self, name: str) -> list[tuple[str, Any]]:
+        """A list of tensors, each with a name of its own; one tensor is a list of it.
 
         A list of several names each by its place, as in `x[1]`.
         """
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name)
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a list of tensors",
@@ -379,18 +348,17 @@ class Contract:
         if not isinstance(value, list | tuple):
             return [(name, value)]
         self.require(
-            0 < len(value) <= most,
-            f"{name} must be a list of 1 to {most} tensors, not of {len(value)}; "
+            0 < len(value) <= MAX_TENSORS,
+            f"{name} must be a list of 1 to {MAX_TENSORS} tensors, not of {len(value)}; "
             f"{'pass a tensor' if not value else 'split the call'}",
         )
         if len(value) == 1:
             return [(name, value[0])]
         return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
 
-    def integer(self, name: str, value: Any = _BOUND) -> int:
+    def integer(self, name: str) -> int:
         """An attribute that is a whole number, one of the rows of support if they list some."""
-        value = self.value(name) if value is _BOUND else value
-        return int(self.one_of(name, self.whole(name, value)))
+        return int(self.one_of(name, self.whole(name, self.value(name))))
 
     def whole(self, name: str, value: Any) -> int:
         """*value* as a whole number of 64 bits; *name* is what refusals call it."""
@@ -414,29 +382,21 @@ class Contract:
         )
         return axis % rank
 
-    def boolean(self, name: str, value: Any = _BOUND) -> bool:
+    def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name)
         if not isinstance(value, bool | np.bool_):
             self.fail(f"{name} must be True or False, not {shown(value)}; pass one of them")
         return bool(self.one_of(name, bool(value)))
 
-    def choice(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        choices: tuple[str, ...] | None = None,
-        when: str = "",
-    ) -> str:
+    def choice(self, name: str, choices: tuple[str, ...] | None = None) -> str:
         """An attribute that is one of a few names: *choices*, or those of the rows of support."""
-        if value is not _BOUND and isinstance(value, tuple) and choices is None:
-            value, choices = _BOUND, value  # choice("layout", ("BSND", "TND"))
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name)
         if choices is None:
             return str(self.one_of(name, value))
         if not isinstance(value, str) or value not in choices:
             remedy = "choose one of these" if len(choices) > 1 else f"pass {choices[0]!r}"
-            self.fail(f"{name} must be {listed(choices)}{when}, not {shown(value)}; {remedy}")
+            self.fail(f"{name} must be {listed(choices)}, not {shown(value)}; {remedy}")
         return value
 
     def one_of(self, name: str, value: Any) -> Any:

@@ -68,6 +68,10 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
     return {operand.name: operand.spec for operand in problem.inputs}, problem.outputs
 
 
+REFUSED_WHEN_GIVEN = {("npu_incre_flash_attention", "atten_mask")}
+"""Those that a row of support names and a rule refuses: what keys of int8 do there is not known."""
+
+
 def test_every_tensor_of_every_operator_is_among_the_calls() -> None:
     wanted = {
         (op, parameter.name)
@@ -76,7 +80,9 @@ def test_every_tensor_of_every_operator_is_among_the_calls() -> None:
         if parameter.is_tensor
         and any(row.operands(parameter.name).dtypes for row in ops.load(op).support)
     }
-    assert {(CALLS[call][0], name) for call, name in TENSORS} >= wanted - ONLY_FRACTALS
+    assert {(CALLS[call][0], name) for call, name in TENSORS} >= (
+        wanted - ONLY_FRACTALS - REFUSED_WHEN_GIVEN
+    )
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -1,34 +1,32 @@
-"""The tasks of FAI: rows of queries against the keys that they see, round the cores.
+"""How FAI splits a call: tasks round the cores, or with FAI-FD the keys of tasks over cores.
+
+A task is up to 128 rows, query tokens of one or more heads that share keys, against all keys that
+they see, in tiles of 512. FAI-FD walks over all tiles of all tasks. A core takes tiles until it has
+had its share of scores, rows x keys, so by up to a tile more. What a core has of a task is a piece;
+pieces of a task that several cores have are combined at the end.
 
 Sources: see :mod:`npusim.ops._attention.fai` (flash_attention_infer_tiling.h,
-fia_kernel_common.hpp).
+fia_kernel_common.hpp, fused_infer_attention_score_tiling.cpp).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.data.integers import ceil_div
 from npusim.kernel.rows import pieces
-from npusim.ops._attention.description import Attention, Paging
-
-__all__ = [
-    "TASK_ROWS",
-    "TILE",
-    "Form",
-    "Part",
-    "Task",
-    "Tile",
-    "decode_tasks_of",
-    "heads_together",
-    "tasks_of",
-]
+from npusim.ops import _protocol
+from npusim.ops._attention.problem import Attention
 
 TASK_ROWS = 128
 """Rows of a task at most, query tokens x heads; and query tokens."""
 TILE = 512
 """Keys of a tile."""
+SLOTS = 3
+"""Of scores, of probabilities and of products, for each group of cores."""
+ENTRIES_OF_A_LINE = 16
+"""Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +46,22 @@ class Tile:
     @property
     def start(self) -> int:
         return self.index * TILE
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a task that a vector core works on."""
+
+    head: int
+    """The first one of the task's, as are *token* and *row*."""
+    heads: int
+    token: int
+    tokens: int
+    row: int
+
+    @property
+    def rows(self) -> int:
+        return self.heads * self.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,33 +104,20 @@ class Form:
             hides_low = low is not None and low + self.tokens > 1
             yield Tile(index, keys, diagonal if hides else None, low if hides_low else None)
 
+    @property
+    def whole(self) -> Part:
+        """All rows."""
+        return Part(0, self.heads, 0, self.tokens, 0)
+
     def part(self, half: int) -> Part:
         """The rows of vector core *half*, 0 or 1: half of the heads, or of the tokens of one."""
         if self.heads == 1:
             first = self.tokens // 2
-            here = (0, first) if half == 0 else (first, self.tokens - first)
-            return Part(0, 1, *here, here[0])
+            token, tokens = (0, first) if half == 0 else (first, self.tokens - first)
+            return Part(0, 1, token, tokens, token)
         first = self.heads // 2
         head, heads = (0, first) if half == 0 else (first, self.heads - first)
         return Part(head, heads, 0, self.tokens, head * self.tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of a task that a vector core works on."""
-
-    head: int
-    """The first one of the task's."""
-    heads: int
-    token: int
-    """The first one of the task's."""
-    tokens: int
-    row: int
-    """The first one of the task's."""
-
-    @property
-    def rows(self) -> int:
-        return self.heads * self.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,40 @@ class Task:
     """Its number, where it is a piece of a task that is split."""
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A task that several cores have pieces of."""
+
+    task: Task
+    first: int
+    """The number of its first piece."""
+    pieces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each core does."""
+
+    tasks: tuple[tuple[Task, ...], ...]
+    """Of each core, pieces among them."""
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def pieces(self) -> int:
+        """Of all nodes."""
+        return sum(node.pieces for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
+    """Who does what, and the workspaces."""
+
+    work: Work
+
+
+# ---- tasks ----
+
+
 def heads_together(tokens: int, group: int) -> int:
     """Query heads of a task, of *group* that share keys, in a request of so many query tokens."""
     if tokens == 0:
@@ -147,14 +182,12 @@ def tasks_of(a: Attention) -> Iterator[Task]:
     for request, tokens in enumerate(a.query_lengths):
         together = heads_together(tokens, a.group)
         for token, count in pieces(tokens, TASK_ROWS):
-            keys, sees, starts = seen(a, request, token)
+            keys, sees, starts = _seen(a, request, token)
             first_tile = 0 if starts is None else max(0, starts) // TILE
-            pages, page, entry = _pages(a.paging, request, keys)
+            pages, page, entry = _pages(a, request, keys)
             for kv_head in range(a.kv_heads):
                 for head, heads in pieces(a.group, together):
-                    form = Form(
-                        heads, count, keys, sees, starts, pages, entry, first_tile=first_tile
-                    )
+                    form = Form(heads, count, keys, sees, starts, pages, entry, first_tile)
                     yield Task(request, kv_head * a.group + head, token, page, form)
 
 
@@ -172,21 +205,15 @@ def decode_tasks_of(a: Attention, cores: int) -> Iterator[Task]:
     ]
     left = len(cuts) % cores
     whole = len(cuts) - left if 2 * left <= cores else len(cuts)
-    for request, kv_head, count in cuts[:whole]:
-        yield _decode_task(a, request, kv_head, count)
-    for request, first, count in cuts[whole:]:
-        for kv_head in range(first, first + count):
-            yield _decode_task(a, request, kv_head, 1)
+    single = [(request, head + x, 1) for request, head, count in cuts[whole:] for x in range(count)]
+    for request, kv_head, count in cuts[:whole] + single:
+        keys = a.kv_lengths[request]
+        pages, page, entry = _pages(a, request, keys)
+        form = Form(count * a.group, 1, keys, None, None, pages, entry, kv_heads=count)
+        yield Task(request, kv_head * a.group, 0, page, form)
 
 
-def _decode_task(a: Attention, request: int, kv_head: int, count: int) -> Task:
-    keys = a.kv_lengths[request]
-    pages, page, entry = _pages(a.paging, request, keys)
-    form = Form(count * a.group, 1, keys, None, None, pages, entry, kv_heads=count)
-    return Task(request, kv_head * a.group, 0, page, form)
-
-
-def seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int | None]:
+def _seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int | None]:
     """Keys of *request* that a task from *token* on looks at, `sees` and `starts` of its form."""
     keys = a.kv_lengths[request]
     first, last = a.window(request)
@@ -201,14 +228,51 @@ def seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int |
     return looked_at, first_sees if first_sees < looked_at else None, starts
 
 
-ENTRIES_OF_A_LINE = 16
-"""Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
-
-
-def _pages(paging: Paging | None, request: int, keys: int) -> tuple[tuple[int, ...], int, int]:
+def _pages(a: Attention, request: int, keys: int) -> tuple[tuple[int, ...], int, int]:
     """Blocks of *keys* of *request*, counted from the first; that one; its entry in its line."""
-    if paging is None or keys == 0:
+    if a.paging is None or keys == 0:
         return (), 0, 0
-    table = paging.tables[request][: ceil_div(keys, paging.block_size)]
-    entry = request * paging.width % ENTRIES_OF_A_LINE
+    table = a.paging.tables[request][: ceil_div(keys, a.paging.block_size)]
+    entry = request * a.paging.width % ENTRIES_OF_A_LINE
     return tuple([page - table[0] for page in table]), table[0], entry
+
+
+# ---- cores ----
+
+
+def work_of(a: Attention, cores: int, template: str) -> Work:
+    """What each of *cores* does in *template*; of FAI-FD no more of them start than have work."""
+    if template == "FAI-FD":
+        return _split(a, cores)
+    tasks = tuple(decode_tasks_of(a, cores) if template == "FAI-DEC" else tasks_of(a))
+    return Work(tuple(tasks[core::cores] for core in range(cores)))
+
+
+def _split(a: Attention, cores: int) -> Work:
+    """The tiles of all tasks, in turn, to one core after the other."""
+    lengths = zip(a.query_lengths, a.kv_lengths, strict=True)
+    budget = ceil_div(a.query_heads * sum(tokens * keys for tokens, keys in lengths), cores)
+    of_core: list[list[Task]] = [[]]
+    nodes: list[Node] = []
+    left, count = budget, 0
+    for task in tasks_of(a):
+        # Core -> its tiles [first, end) of the task.
+        spans: dict[int, tuple[int, int]] = {}
+        for tile in task.form.tiles:
+            if left <= 0:
+                of_core.append([])
+                left = budget
+            core = len(of_core) - 1
+            first, _ = spans.get(core, (tile.index, 0))
+            spans[core] = first, tile.index + 1
+            left -= task.form.rows * tile.keys
+        if len(spans) < 2:
+            of_core[-1].append(task)
+            continue
+        nodes.append(Node(task, count, len(spans)))
+        for core, (first, end) in spans.items():
+            keys = min(task.form.keys, end * TILE)
+            form = replace(task.form, first_tile=first, keys=keys, is_piece=True)
+            of_core[core].append(replace(task, form=form, piece=count))
+            count += 1
+    return Work(tuple(map(tuple, of_core)), tuple(nodes))

@@ -47,7 +47,8 @@ Simulated are:
   or one for each column, in the type of query; of 1 one for each token, `(requests, tokens)`,
   float32. Nothing is dequantised: the query and p become two digits of int8 each, see
   :mod:`npusim.ops._attention.ifa`.
-* `template` names the kernel that the vendor would not take itself, see `choice`.
+* `template` names the kernel that the vendor would not take itself, see
+  :mod:`npusim.ops._attention.problem`.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
 """
@@ -56,46 +57,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.ops._attention.description import LAYOUTS
+from npusim.data.dtypes import Array
+from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
+from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
+from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_fused_infer_attention_score.choice import TEMPLATES
-from npusim.ops.npu_fused_infer_attention_score.contract import (
-    Problem,
-    check,
-    checked,
-    in_own_names,
-)
-from npusim.ops.npu_fused_infer_attention_score.kernel import Plan, build, tile
-from npusim.ops.npu_fused_infer_attention_score.reference import reference
 
-__all__ = [
-    "OPERATOR",
-    "Plan",
-    "Problem",
-    "build",
-    "check",
-    "checked",
-    "in_own_names",
-    "outputs",
-    "reference",
-    "tile",
-]
+__all__ = ["OPERATOR", "outputs"]
 
 
 def outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
     """Shapes and dtypes of what comes out, for tensors without values."""
-    query, heads = given["query"], given["num_heads"]
+    query, heads, returns_lse = given["query"], given["num_heads"], given["softmax_lse_flag"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
     layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
-    inner, *others = layout.split("_")
-    sizes = {axis: query.shape[place] for place, axis in enumerate(inner)}
-    if inner == "BSH":
-        sizes |= {"N": heads, "D": sizes["H"] // max(1, heads)}
-    lse: tuple[Any, ...] = (1,)
-    if given["softmax_lse_flag"]:
-        lse = (*(sizes[axis] for axis in ("TN" if "T" in inner else "BNS")), 1)
-    return (tuple(sizes[axis] for axis in (others or [inner])[0]), query.dtype), (lse, "float32")
+    output, lse = shapes_of(query.shape, heads, layout, returns_lse=returns_lse)
+    return (output, query.dtype), (lse, "float32")
+
+
+def oracle(given: Given) -> tuple[Array, Array]:
+    """What each token attends to, and softmax_lse."""
+    return oracle_of(OPERATOR, given)
 
 
 TORCH = TorchFunction(
@@ -120,13 +104,14 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_fused_infer_attention_score",
     kernel_type="FusedInferAttentionScore",
     document=__doc__,
+    support=INT8_PER_TOKEN,
+    elsewhere=ELSEWHERE,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     templates=TEMPLATES,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),
