@@ -286,3 +286,14 @@ def assert_accepted(op: str, call: dict[str, Any], series: str) -> None:
     """*call* gives what the reference gives."""
     output = run(op, device=LINES[series], timing=False, **call).output
     assert_all_same(output, ops.load(op).reference(**call))
+
+
+def assert_constraints(op: str, base: dict[str, Any], rows: list[Row], series: str) -> None:
+    """*base* is refused with what is wrong of each row, and accepted with what is right.
+
+    A row with nothing wrong is about the chip, which accepts nothing.
+    """
+    for row in rows:
+        assert_refused(op, base | row.wrong, row, series)
+        if row.wrong:
+            assert_accepted(op, base | row.right, series)

@@ -1,4 +1,4 @@
-"""What npu_moe_init_routing_v2 accepts: Atlas A2 and A3 only."""
+"""What npu_moe_init_routing_v2 accepts, on Atlas A2 and A3, and how it is split over cores."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, INT32, Array, DType
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT64, Array, DType
 from npusim.data.errors import Code, shown
+from npusim.data.integers import align_down, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed
-from npusim.ops._moe.contract import FLOATS
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Row
-
-__all__ = ["CUMULATIVE", "MOST_QUANTISED", "NOWHERE", "PAIRS", "SUPPORT", "Problem", "check"]
+from npusim.devices.schema import DeviceSpec
+from npusim.ops import _vocabulary as ops
+from npusim.ops._sorting import LISTS_AT_ONCE
+from npusim.ops._vocabulary import A2_A3, Row, listed, present
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
@@ -39,7 +37,7 @@ ONE_TOKEN = (7168, 8, 256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: x `(tokens, width)`, of which each row goes to *k* experts."""
 
     element: DType
@@ -93,6 +91,8 @@ class Problem(_protocol.Problem):
         return np.where(is_active, chosen, self.experts)
 
 
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+"""What rows are made of; the form for 310P is another kernel, which is not simulated."""
 MODES: dict[str, Any] = {
     "expert_tokens_num_type": (CUMULATIVE, COUNTS, PAIRS),
     "row_idx_type": (0, 1),
@@ -111,7 +111,7 @@ SUPPORT = (
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     quantises = _quantises(contract)
     tokens, where = contract.operand("x"), contract.operand("expert_idx")
@@ -155,7 +155,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _quantises(contract: Contract) -> bool:
+def _quantises(contract: ops.Contract) -> bool:
     contract.require(
         contract.whole("quant_mode", contract.value("quant_mode")) != STATIC,
         "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
@@ -165,7 +165,7 @@ def _quantises(contract: Contract) -> bool:
     return contract.integer("quant_mode") == DYNAMIC
 
 
-def _experts(contract: Contract, kind: int, quantises: bool) -> int:
+def _experts(contract: ops.Contract, kind: int, quantises: bool) -> int:
     experts = contract.integer("expert_num")
     most, when = MOST_EXPERTS, ""
     if kind == PAIRS:
@@ -179,7 +179,7 @@ def _experts(contract: Contract, kind: int, quantises: bool) -> int:
     return experts
 
 
-def _require_all(contract: Contract, rows: int) -> None:
+def _require_all(contract: ops.Contract, rows: int) -> None:
     """Refuse less rows than choices: what becomes of the index then, no source tells."""
     number = contract.integer("active_num")
     contract.require(
@@ -190,7 +190,9 @@ def _require_all(contract: Contract, rows: int) -> None:
     )
 
 
-def _require_padding(contract: Contract, capacity: int, is_whole: bool, by_source: bool) -> None:
+def _require_padding(
+    contract: ops.Contract, capacity: int, is_whole: bool, by_source: bool
+) -> None:
     """Hold what drop_pad_mode=1 asks for: its output has rows for all experts."""
     contract.require(
         capacity > 0,
@@ -209,7 +211,7 @@ def _require_padding(contract: Contract, capacity: int, is_whole: bool, by_sourc
     )
 
 
-def _require_shapes(contract: Contract, x: Operand, where: Operand, quantises: bool) -> None:
+def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantises: bool) -> None:
     contract.require(
         len(x.shape) == 2 and x.shape[1] > 0,
         f"x must have shape (tokens, width), not {x.shape}; reshape it",
@@ -226,7 +228,7 @@ def _require_shapes(contract: Contract, x: Operand, where: Operand, quantises: b
     )
 
 
-def _active(contract: Contract, experts: int) -> range:
+def _active(contract: ops.Contract, experts: int) -> range:
     given = contract.value("active_expert_range")
     is_list = isinstance(given, list | tuple)
     if not is_list or len(given) not in (0, 2):
@@ -244,7 +246,7 @@ def _active(contract: Contract, experts: int) -> range:
 
 
 def _scale(
-    contract: Contract, quantises: bool, shapes: tuple[tuple[int, ...], ...]
+    contract: ops.Contract, quantises: bool, shapes: tuple[tuple[int, ...], ...]
 ) -> Operand | None:
     factors = contract.optional("scale")
     if factors is None:
@@ -259,7 +261,7 @@ def _scale(
     return factors
 
 
-def _chosen(contract: Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
+def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
     if where.array is None:
         return None
     numbers = where.array.ravel()
@@ -270,3 +272,52 @@ def _chosen(contract: Contract, where: Operand, experts: int) -> tuple[int, ...]
             f"correct it",
         )
     return tuple(numbers.tolist())
+
+
+# ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
+
+SORT_BYTES = 3 * 4 + 2 * 8 + 1
+"""Of a choice that is sorted: its expert, key and number, two pairs, and the bits of a mask."""
+LANES = 64
+"""Keys of a repeat, of which comparisons take whole ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Some cores sort, then all copy rows."""
+
+    parts: int
+    """Lists that are sorted by themselves: 1, or a power of four."""
+    part_rows: int
+    """Choices of each."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
+    """All vector cores; the choices are sorted by one of them if its buffer holds them.
+
+    Otherwise 4^x parts are, each by a core, and merged four at a time. Assumed: what the buffer
+    holds, see SORT_BYTES.
+    """
+    if not p.rows:
+        return None
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+    most = align_down(room // SORT_BYTES, LANES) - LANES
+    parts = 1
+    while ceil_div(p.rows, parts) > most:
+        parts *= LISTS_AT_ONCE
+    part_rows = ceil_div(p.rows, parts)
+    template = "one_token" if p.is_one_token else "one_core"
+    pairs = dict.fromkeys(("pairs0", "pairs1"), UINT64.nbytes(p.rows)) if parts > 1 else {}
+    return Plan(
+        block_dim=len(spec.vector_cores),
+        template="many_cores" if parts > 1 else template,
+        reason=f"{p.rows} choices, of which a core sorts {most}",
+        parts=ceil_div(p.rows, part_rows),
+        part_rows=part_rows,
+        workspaces={
+            "sorted_experts": INT32.nbytes(p.rows),
+            "sorted_rows": INT32.nbytes(p.rows),
+            "histogram": INT32.nbytes(len(p.active)),
+        }
+        | pairs,
+    )

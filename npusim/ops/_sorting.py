@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 from npusim.data.dtypes import FLOAT32, INT32, UINT64, DType
 from npusim.data.integers import align_up
-from npusim.isa import SORTED_AT_ONCE, Copy, Gather, GatherMask, Local, MrgSort, Register, Sort32
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-
-__all__ = ["WORDS_OF_A_PAIR", "List", "Sorter", "padded"]
+from npusim.isa import SORTED_AT_ONCE, Local, Register
+from npusim.kernel import VectorCore
 
 LISTS_AT_ONCE = 4
 """Lists that MrgSort takes."""
+PAIRS_OF_A_BLOCK = 4
+"""A vector operand begins at a block."""
 WORDS_OF_A_PAIR = 2
 List = tuple[int | Register, int]
 """Which pair it begins with, and how many it has."""
@@ -29,24 +28,26 @@ def padded(count: int) -> int:
 
 
 class Sorter:
-    """Two buffers of *most* pairs, between which lists go back and forth as they are merged."""
+    """Two buffers of *most* pairs, between which lists go back and forth as they are merged.
 
-    def __init__(self, builder: Builder, most: int) -> None:
-        self.builder = builder
-        self.here, self.there = (builder.claim("ub", UINT64.nbytes(most)) for _ in range(2))
+    What is sorted next begins where the last list ended.
+    """
+
+    def __init__(self, core: VectorCore, most: int) -> None:
+        self.core = core
+        self.here, self.there = core.tile(UINT64, most), core.tile(UINT64, most)
 
     def sort(self, keys: Local, indices: Local, each: int | None = None) -> list[List]:
         """*keys* `(n,)` with their *indices*, in lists of *each*, or in one.
 
         Both are multiples of 32.
         """
-        count = keys.count
-        each = count if each is None else each
-        step(self.builder, Sort32(self.here.of(UINT64, count), keys, indices))
+        each = keys.count if each is None else each
+        self.core.sort32(self.here[: keys.count], keys, indices)
         return self.merge(
             [
                 [(start, SORTED_AT_ONCE) for start in range(first, first + each, SORTED_AT_ONCE)]
-                for first in range(0, count, each)
+                for first in range(0, keys.count, each)
             ]
         )
 
@@ -65,9 +66,8 @@ class Sorter:
             for first in range(0, len(lists), LISTS_AT_ONCE):
                 some = lists[first : first + LISTS_AT_ONCE]
                 count = sum(count for _, count in some)
-                # Vector operands begin at blocks of four pairs.
-                end = align_up(end, 4)
-                self._merge_some(some, self.there.of(UINT64, count, UINT64.nbytes(end)))
+                end = align_up(end, PAIRS_OF_A_BLOCK)
+                self._merge_some(some, self.there[end : end + count])
                 merged[-1].append((end, count))
                 end += count
         self.here, self.there = self.there, self.here
@@ -79,25 +79,24 @@ class Sorter:
         if len(lists) == 1:
             # One that is left over comes along.
             assert isinstance(starts[0], int)
-            step(self.builder, Copy(dst.as_dtype(INT32), self.words(starts[0], counts[0], INT32)))
+            self.core.copy(dst.as_dtype(INT32), self.words(starts[0], counts[0], INT32))
             return
-        src = self.here.of(UINT64, self.here.nbytes // UINT64.nbytes(1))
-        step(self.builder, MrgSort(dst, src, counts, FLOAT32, *starts))
+        self.core.mrg_sort(dst, self.here, counts, FLOAT32, *starts)
 
     def words(self, start: int, count: int, dtype: DType = FLOAT32) -> Local:
         """Keys and indices of *count* pairs from number *start* on, as they lie."""
-        return self.here.of(dtype, WORDS_OF_A_PAIR * count, UINT64.nbytes(start))
+        return self.here[start : start + count].as_dtype(dtype)
 
     def take_words(self, places: Local, pairs: int) -> None:
         """The words of the *pairs* at *places*, in bytes, become the first ones."""
-        words = self.there.of(INT32, places.count)
-        step(self.builder, Gather(words, self.words(0, pairs, INT32), places))
+        words = self.there.as_dtype(INT32)[: places.count]
+        self.core.gather(words, self.words(0, pairs, INT32), places)
         self.here, self.there = self.there, self.here
 
     def take_indices(self, dst: Local, start: int = 0) -> None:
         """The indices of the pairs from number *start* on to *dst* `(n,)` of int32."""
-        step(self.builder, GatherMask("odd", dst, self.words(start, dst.count, INT32)))
+        self.core.gather_mask("odd", dst, self.words(start, dst.count, INT32))
 
     def take_keys(self, dst: Local, start: int = 0) -> None:
         """Their keys to *dst* `(n,)` of float32."""
-        step(self.builder, GatherMask("even", dst, self.words(start, dst.count)))
+        self.core.gather_mask("even", dst, self.words(start, dst.count))
