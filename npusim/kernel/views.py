@@ -10,7 +10,7 @@ A stage of a kernel is a function of views and sizes::
     for row in range(0, rows, step):
         repeat(builder, tile, x[row : row + step, :], y[row : row + step, :])
 
-:func:`repeat` writes such a stage once for each shape. What tells the calls apart is where their
+:func:`repeat` writes such a stage once for each shape. What distinguishes the calls is where their
 views begin, and these offsets become the shifts of the :class:`~npusim.kernel.program.Call`;
 everything else is the key of the body, so none can be forgotten.
 """
