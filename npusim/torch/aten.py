@@ -36,7 +36,7 @@ class CardOp(ABC):
 
     __slots__ = ("_host", "_name")
 
-    def __init__(self, op: Any, name: str) -> None:
+    def __init__(self, op: torch._ops.OpOverload, name: str) -> None:
         self._host, self._name = HostOp(op), name
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
@@ -53,7 +53,7 @@ class KernelOp(CardOp):
 
     __slots__ = ("_take",)
 
-    def __init__(self, op: Any, name: str, take: Take) -> None:
+    def __init__(self, op: torch._ops.OpOverload, name: str, take: Take) -> None:
         super().__init__(op, name)
         self._take = take
 
@@ -87,7 +87,7 @@ class MultipleOp(KernelOp):
     ops-math).
     """
 
-    def on_card(self, x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    def on_card(self, x: torch.Tensor, other: Any, *, alpha: Any = 1) -> Any:
         if alpha == 1:
             return _launched(self._name, self._take(x, other))
         given = arguments.two(x, other)
@@ -109,7 +109,12 @@ class ReductionOp(CardOp):
     """
 
     def on_card(
-        self, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+        self,
+        x: torch.Tensor,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:
         axes = _axes(x, dim)
         if not axes or axes != [*range(axes[0], axes[-1] + 1)] or not is_plain(x):
@@ -176,10 +181,10 @@ class InPlaceOp:
 
     __slots__ = ("_host", "_kernel")
 
-    def __init__(self, op: Any, kernel: CardOp) -> None:
+    def __init__(self, op: torch._ops.OpOverload, kernel: CardOp) -> None:
         self._host, self._kernel = HostOp(op), kernel
 
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         others = [value for value in args if isinstance(value, torch.Tensor)]
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
         is_on_card = fits and not is_on_host()
@@ -230,7 +235,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _named(full: str) -> Any:
+def _named(full: str) -> torch._ops.OpOverload:
     packet, _, overload = full.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 

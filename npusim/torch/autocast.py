@@ -49,7 +49,9 @@ def _cast(value: object, dtype: torch.dtype) -> Any:
     return value
 
 
-def _in_precision(op: Any, precision: Callable[[], torch.dtype]) -> Callable[..., Any]:
+def _in_precision(
+    op: torch._ops.OpOverload, precision: Callable[[], torch.dtype]
+) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             dtype = precision()
@@ -59,10 +61,10 @@ def _in_precision(op: Any, precision: Callable[[], torch.dtype]) -> Callable[...
     return kernel
 
 
-def _with_result(op: Any) -> Callable[..., Any]:
+def _with_result(op: torch._ops.OpOverload) -> Callable[..., Any]:
     place = [argument.name for argument in op._schema.arguments].index("dtype")
 
-    def kernel(*args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    def kernel(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             # The dispatcher fills in defaults by position where the schema lets it.
             dtype = args[place] if len(args) > place else dtype
@@ -82,7 +84,7 @@ def _single() -> torch.dtype:
     return torch.float32
 
 
-def _named(name: str) -> Any:
+def _named(name: str) -> torch._ops.OpOverload:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 

@@ -34,7 +34,7 @@ from npusim.torch.storages import KERNELS, new_storage
 __all__ = ["Define", "check", "define", "register"]
 
 KEY = "PrivateUse1"
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
 
 

@@ -89,7 +89,7 @@ class HostOp:
 
     __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: torch._ops.OpOverload) -> None:
         schema = op._schema
         self.op, self.name = op, str(op)
         self.outs = [argument.name for argument in schema.arguments if argument.is_out]
@@ -247,7 +247,7 @@ def _has_elements(found: object) -> bool:
     )
 
 
-def _is_view(schema: Any) -> bool:
+def _is_view(schema: torch.FunctionSchema) -> bool:
     """Whether the result shares memory with an argument that stays as it is."""
     return any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
@@ -268,7 +268,7 @@ def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch
     return tensor.copy_(drawn)
 
 
-_known: dict[Any, HostOp] = {}
+_known: dict[torch._ops.OpOverload, HostOp] = {}
 
 
 def fallback(op: object, *args: object, **kwargs: object) -> Any:

@@ -34,7 +34,7 @@ _pools = count(1)
 class _Step(NamedTuple):
     """One operation: what it was called with, and the tensors that it made."""
 
-    op: Any
+    op: torch._ops.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     made: list[torch.Tensor]
@@ -50,8 +50,12 @@ class _Capture(TorchDispatchMode):
         self.steps: list[_Step] = []
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         named = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError(

@@ -43,7 +43,9 @@ class ProductOp:
 
     __slots__ = ("_compute", "_host")
 
-    def __init__(self, op: Any, compute: Callable[..., torch.Tensor | None]) -> None:
+    def __init__(
+        self, op: torch._ops.OpOverload, compute: Callable[..., torch.Tensor | None]
+    ) -> None:
         self._host, self._compute = HostOp(op), compute
 
     def __call__(self, *args: object, **kwargs: object) -> Any:

@@ -61,7 +61,7 @@ BETWEEN_CARDS = (
 )
 """Parts of names of operators that speak to other cards."""
 
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
 
 

@@ -30,7 +30,9 @@ def dtype_name(number: int | None) -> str | None:
     return _NAMES[number] if 0 <= number < len(_NAMES) else str(number)
 
 
-def bind(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(
+    schema: torch.FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """The arguments of a call by the names of *schema*, defaults filled in."""
     bound = {argument.name: argument.default_value for argument in schema.arguments}
     return bound | dict(zip(bound, args, strict=False)) | kwargs

@@ -90,7 +90,7 @@ def printed(to_text: Callable[..., str]) -> Callable[..., str]:
     return text
 
 
-def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What *op* of torch gives for npu tensors, by its rule for shapes."""
     given: dict[int, torch.Tensor] = {}
 

@@ -48,12 +48,12 @@ def _empty_strided(
     return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
-def _check(device: Any) -> None:
+def _check(device: torch.device | None) -> None:
     if device is not None and device.index:
         raise invalid_device(device)
 
 
-def _order(memory_format: object) -> Any:
+def _order(memory_format: torch.memory_format | None) -> torch.memory_format:
     return torch.contiguous_format if memory_format is None else memory_format
 
 
@@ -64,7 +64,7 @@ def _as_strided(
     return aten.as_strided_(aten.alias(tensor), size, stride, offset)
 
 
-def _view_by_meta(op: Any) -> Callable[..., torch.Tensor]:
+def _view_by_meta(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
     """The kernel of a view whose geometry a meta tensor finds."""
 
     def view(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -109,9 +109,9 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
 def _to_copy(
     tensor: torch.Tensor,
     *,
-    dtype: Any = None,
-    device: Any = None,
-    memory_format: Any = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
     **_: Any,
 ) -> torch.Tensor:
     """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
@@ -185,7 +185,9 @@ def _convolution(x: object, weight: object, bias: object, *rest: object) -> torc
     return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
 
 
-def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[Any, ...]:
+def _convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any
+) -> tuple[Any, ...]:
     clock.host("aten.convolution_backward.default")
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None

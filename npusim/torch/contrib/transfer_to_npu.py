@@ -8,7 +8,7 @@ with a name that says so.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -34,8 +34,12 @@ class _CudaIsNpu(TorchFunctionMode):
     """Devices of torch functions."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         named = {name: _on_npu(value) for name, value in (kwargs or {}).items()}
         return func(*map(_on_npu, args), **named)
 

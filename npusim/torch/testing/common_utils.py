@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -24,29 +24,29 @@ def get_npu_device() -> str:
 
 
 def create_common_tensor(
-    item: Any,
+    item: tuple[np.typing.DTypeLike, int, Sequence[int]],
     minValue: float,  # noqa: N803
     maxValue: float,  # noqa: N803
-    device: Any = None,
+    device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
     *item*: numpy dtype, format and shape.
     """
     dtype, npu_format, shape = item
-    numbers = np.random.uniform(minValue, maxValue, shape).astype(dtype)
+    numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
     on_cpu = torch.from_numpy(numbers)
     return on_cpu, _placed(on_cpu, npu_format, device)
 
 
 def create_dtype_tensor(
-    shape: Any,
+    shape: Sequence[int],
     dtype: torch.dtype,
     npu_format: int = -1,
     min_value: float = -5,
     max_value: float = 5,
     no_zero: bool = False,
-    device: Any = None,
+    device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same, of a torch dtype; *no_zero* puts ones in the place of zeros."""
     if dtype == torch.bool:
