@@ -116,7 +116,7 @@ def _errors(one: Mismatch) -> tuple[float | None, float | None]:
     return error, error / abs(b) if b else None
 
 
-def _facts(found: Comparison) -> dict[str, Any]:
+def _facts(found: Comparison) -> dict[str, object]:
     facts = _to_json(asdict(found))
     facts["worst"] = [_to_json(one) for one in facts["worst"]]
     return facts | {"accuracy_reached": found.is_reached}

@@ -203,7 +203,7 @@ def _schema(key: Key) -> Any:
 
 
 @cache
-def _entries(table: type[BaseModel]) -> dict[str, Any]:
+def _entries(table: type[BaseModel]) -> dict[str, object]:
     """The types of the entries of *table*, by name."""
     return get_type_hints(table, include_extras=True)
 

@@ -119,7 +119,7 @@ def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanat
     )
 
 
-def _parts(plan: ops.Plan) -> dict[str, Any]:
+def _parts(plan: ops.Plan) -> dict[str, object]:
     """Fields of *plan*, without those of every plan that say nothing unusual."""
     usual = asdict(ops.Plan(block_dim=0, template=plan.template, reason=plan.reason))
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
@@ -130,7 +130,7 @@ def _parts(plan: ops.Plan) -> dict[str, Any]:
     }
 
 
-def _to_json(value: object) -> Any:
+def _to_json(value: object) -> object:
     """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str | None) else str(value)
 

@@ -290,7 +290,7 @@ class Step:
         return found
 
 
-def _as_column(argument: Any, count: int) -> Any:
+def _as_column(argument: object, count: int) -> object:
     if isinstance(argument, np.ndarray):
         return _Scalars(argument)
     if isinstance(argument, Shiftable):

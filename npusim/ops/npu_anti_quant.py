@@ -228,7 +228,7 @@ TORCH = ops.TorchFunction(
 )
 
 
-def _shape(x: ops.TorchTensor) -> tuple[Any, ...]:
+def _shape(x: ops.TorchTensor) -> tuple[object, ...]:
     """The shape of y, whose last dimension is eight times that of packed int4."""
     is_packed = x.dtype == "int32"
     return (*x.shape[:-1], INT4_PER_INT32 * x.shape[-1]) if is_packed else x.shape

@@ -181,7 +181,7 @@ def _shape(value: dict[str, Any]) -> str:
 # ---- numbers of chips ----
 
 
-def numbers_of(device: DeviceSpec) -> dict[str, Any]:
+def numbers_of(device: DeviceSpec) -> dict[str, object]:
     """The dotted key of everything that a chip's file says -> its value."""
     return dict(_leaves(device.model_dump(mode="json", exclude={"sources"}, exclude_none=True)))
 

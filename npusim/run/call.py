@@ -201,7 +201,7 @@ MOST_SHOWN = 300
 
 def bind(
     operator: ops.Operator, args: tuple[object, ...], kwargs: dict[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Parameter -> its argument in a call of *operator*; raises TypeError where they do not fit."""
     op = operator.name
     kwargs = _without_absent(operator, kwargs)
@@ -248,7 +248,7 @@ def _binding_remedy(wanted: Signature, args: tuple[object, ...], kwargs: dict[st
     return "add it"
 
 
-def _without_absent(operator: ops.Operator, kwargs: dict[str, object]) -> dict[str, Any]:
+def _without_absent(operator: ops.Operator, kwargs: dict[str, object]) -> dict[str, object]:
     """*kwargs* without the parameters that only other chips take, which must be None."""
     absent = {name for function in operator.torch for name in function.absent}
     for name in sorted(absent & set(kwargs)):

@@ -102,7 +102,7 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepare
     return Prepared(run, task, problem)
 
 
-def by_operand(arguments: Mapping[str, object]) -> dict[str, Any]:
+def by_operand(arguments: Mapping[str, object]) -> dict[str, object]:
     """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():

@@ -39,7 +39,7 @@ class CardOp(ABC):
     def __init__(self, op: torch._ops.OpOverload, name: str) -> None:
         self._host, self._name = HostOp(op), name
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         found = None if is_on_host() else self.on_card(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 
@@ -74,7 +74,7 @@ def _launched(name: str, given: Given | None) -> torch.Tensor | None:
     return found.view(torch.bool) if name in GIVE_BOOL else found
 
 
-def _in_rows(value: object) -> Any:
+def _in_rows(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return contiguous(value)
     return list(map(contiguous, value)) if isinstance(value, list) else value
@@ -184,7 +184,7 @@ class InPlaceOp:
     def __init__(self, op: torch._ops.OpOverload, kernel: CardOp) -> None:
         self._host, self._kernel = HostOp(op), kernel
 
-    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> object:
         others = [value for value in args if isinstance(value, torch.Tensor)]
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
         is_on_card = fits and not is_on_host()
@@ -213,12 +213,12 @@ class CopyOp:
     def __init__(self) -> None:
         self._host = HostOp(torch.ops.aten.clone.default)
 
-    def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> Any:
+    def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> object:
         found = None if is_on_host() else copied(x, memory_format)
         return self._host(x, memory_format=memory_format) if found is None else found
 
 
-def kernels() -> dict[str, Callable[..., Any]]:
+def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
     known: dict[str, CardOp] = {
         full: kind(_named(full), name, take)

@@ -96,7 +96,7 @@ _keepers: list[Calls] = []
 """Those that keep calls as they happen."""
 
 
-def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., Any]:
+def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., object]:
     """*run*, told to whoever keeps calls as *operator*; None: of the operation it is given."""
 
     def call(*args: object, **kwargs: object) -> Any:

@@ -196,7 +196,7 @@ clock = Clock()
 """The clock of this process."""
 
 
-def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., Any]:
+def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., object]:
     """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
 
     def run(*args: object, **kwargs: object) -> Any:

@@ -104,7 +104,7 @@ class HostOp:
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
             return self._by_shapes(args, kwargs)
         # A call's state is a plain object: closures that refer to themselves would keep every
@@ -141,7 +141,7 @@ class HostOp:
         clock.host(self.name, is_work)
         return found
 
-    def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if self.op is torch.ops.aten._local_scalar_dense.default:
             shapes.refuse("the number in a tensor")
         run = self.op
@@ -154,7 +154,7 @@ class HostOp:
         clock.host(self.name, self.is_kernel and is_work and not _on_host)
         return found
 
-    def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
+    def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> object:
         call.renew_empty(named)
         try:
             return run(*low, **named)
@@ -180,7 +180,7 @@ class _Call:
         """Whether there is an element among the npu tensors, or none of these is given."""
         return not self.lent or any(lent.npu.numel() for lent in self.lent.values())
 
-    def down(self, value: object) -> Any:
+    def down(self, value: object) -> object:
         """An argument as the host takes it."""
         if isinstance(value, torch.Tensor):
             if not value.is_npu:
@@ -199,7 +199,7 @@ class _Call:
             return [self.down(part) for part in value]
         return value
 
-    def up(self, value: object) -> Any:
+    def up(self, value: object) -> object:
         """A result as the card gives it."""
         if isinstance(value, torch.Tensor):
             lent = self.lent.get(id(value))
@@ -271,7 +271,7 @@ def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch
 _known: dict[torch._ops.OpOverload, HostOp] = {}
 
 
-def fallback(op: object, *args: object, **kwargs: object) -> Any:
+def fallback(op: object, *args: object, **kwargs: object) -> object:
     """Run *op* on the host."""
     host_op = _known.get(op)
     if host_op is None:

@@ -76,7 +76,7 @@ def patch() -> None:
         return found
 
     @wraps(reduce)
-    def reduced(tensor: torch.Tensor, protocol: object) -> Any:
+    def reduced(tensor: torch.Tensor, protocol: object) -> object:
         how = reduce(tensor, protocol)
         if not tensor.is_npu or get(tensor) == ND:
             return how

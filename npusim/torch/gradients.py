@@ -35,7 +35,7 @@ class _NoBackward(torch.autograd.Function):
         )
 
 
-def inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., Any]:
+def inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object]:
     """The autograd kernel of *op*: its floating outputs refuse to be differentiated."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -162,8 +162,8 @@ class graph:  # noqa: N801
     def __init__(
         self,
         npu_graph: NPUGraph,
-        pool: Any = None,
-        stream: Any = None,
+        pool: object = None,
+        stream: object = None,
         capture_error_mode: str = "global",
         **_: Any,
     ) -> None:
@@ -193,20 +193,20 @@ def make_graphed_callables(
     sample_args: Sequence[Any],
     num_warmup_iters: int = 3,  # noqa: ARG001
     allow_unused_input: bool = False,  # noqa: ARG001
-    pool: Any = None,  # noqa: ARG001
-) -> Any:
+    pool: object = None,  # noqa: ARG001
+) -> object:
     """Each of *callables* as a graph for inputs like its *sample_args*, without gradients."""
     if isinstance(callables, tuple):
         return tuple(_graphed(one, args) for one, args in zip(callables, sample_args, strict=True))
     return _graphed(callables, sample_args)
 
 
-def _graphed(call: Callable[..., Any], sample_args: Sequence[Any]) -> Callable[..., Any]:
+def _graphed(call: Callable[..., object], sample_args: Sequence[Any]) -> Callable[..., object]:
     own, inputs = NPUGraph(), [arg.detach().clone() for arg in sample_args]
     with torch.no_grad(), graph(own):
         outputs = call(*inputs)
 
-    def replay(*args: torch.Tensor) -> Any:
+    def replay(*args: torch.Tensor) -> object:
         for static, given in zip(inputs, args, strict=True):
             static.copy_(given)
         own.replay()

@@ -69,11 +69,11 @@ def tensors_of(given: Given) -> list[torch.Tensor]:
     return found
 
 
-def _arguments(name: str, given: Given) -> dict[str, Any]:
+def _arguments(name: str, given: Given) -> dict[str, object]:
     return {key: _argument(name, key, value) for key, value in given.items()}
 
 
-def _argument(op: str, name: str, value: object) -> Any:
+def _argument(op: str, name: str, value: object) -> object:
     if isinstance(value, torch.Tensor):
         return argument(op, name, to_host(value), formats.get(value))
     if isinstance(value, list):

@@ -117,7 +117,7 @@ class GraphRun(torch.fx.Interpreter):
         finally:
             clock.module = self._around
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         """What node *n* gives."""
         stack = n.meta.get("nn_module_stack") or {"": ("", None)}
         path, _ = list(stack.values())[-1]

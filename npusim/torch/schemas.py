@@ -31,7 +31,7 @@ def dtype_name(number: int | None) -> str | None:
 
 
 def bind(
-    schema: torch.FunctionSchema, args: tuple[Any, ...], kwargs: dict[str, Any]
+    schema: torch.FunctionSchema, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> dict[str, Any]:
     """The arguments of a call by the names of *schema*, defaults filled in."""
     bound = {argument.name: argument.default_value for argument in schema.arguments}

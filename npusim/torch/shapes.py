@@ -94,7 +94,7 @@ def run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     """What *op* of torch gives for npu tensors, by its rule for shapes."""
     given: dict[int, torch.Tensor] = {}
 
-    def down(value: object) -> Any:
+    def down(value: object) -> object:
         if isinstance(value, torch.device):
             return torch.device("meta") if value.type == "npu" else value
         if not isinstance(value, torch.Tensor) or (value.dim() == 0 and not value.is_npu):
@@ -104,7 +104,7 @@ def run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
         _lent.append(meta)
         return meta
 
-    def up(value: object) -> Any:
+    def up(value: object) -> object:
         if not isinstance(value, torch.Tensor) or value.device.type != "meta":
             return value
         return given[id(value)] if id(value) in given else like(value)

@@ -196,7 +196,7 @@ def _convolution_backward(
     return tuple(None if part is None else to_npu(part) for part in parts)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "empty.memory_format": _empty,
     "empty_strided": _empty_strided,
     "_to_copy": _to_copy,
@@ -217,7 +217,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 _new_on_host = torch.UntypedStorage.__new__
 
 
-def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> Any:
+def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> object:
     """`torch.UntypedStorage(...)`: torch itself has no allocator for the card and would crash."""
     if device is None or torch.device(device).type != "npu":
         given = kwargs if device is None else kwargs | {"device": device}

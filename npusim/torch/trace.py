@@ -38,7 +38,7 @@ def write(events: Iterable[Event], folder: Path, device: str, *, force: bool = F
     return path
 
 
-def trace_events(events: Iterable[Event], device: str) -> list[dict[str, Any]]:
+def trace_events(events: Iterable[Event], device: str) -> list[dict[str, object]]:
     """Events of the Chrome trace format: a row of kernels, and one of what is not simulated.
 
     Times are microseconds. What is not simulated lasts 0.
@@ -55,7 +55,7 @@ def trace_events(events: Iterable[Event], device: str) -> list[dict[str, Any]]:
     return found
 
 
-def _complete(event: Event) -> dict[str, Any]:
+def _complete(event: Event) -> dict[str, object]:
     args: dict[str, Any] = {"graph": event.graph} if event.graph else {}
     if event.run is None:
         args["simulated"] = False

@@ -155,7 +155,7 @@ class Archive:
             raise DamageError(f"{info.filename} is cut short")
         return content
 
-    def _header(self, name: str, content: bytes) -> tuple[Any, tuple[int, ...], int]:
+    def _header(self, name: str, content: bytes) -> tuple[object, tuple[int, ...], int]:
         """Type, shape and where the numbers begin."""
         stream = BytesIO(content[:MAX_HEADER_BYTES])
         try:

@@ -85,7 +85,7 @@ class Tree(_Row):
 
     clock_hz: Count
     gm_written_bytes: Count
-    bodies: list[tuple[list[Any], list[Any]]]
+    bodies: list[tuple[list[object], list[object]]]
     """Micro-ops, and which line of the kernel wrote each."""
     programs: list[ProgramRow]
     code: list[tuple[str, Count, str]]
@@ -103,7 +103,7 @@ def described(trace: Trace) -> dict[str, Any]:
     """
     bodies: dict[Body, int] = {}
     written: list[Any] = []
-    programs: dict[Program, Any] = {}
+    programs: dict[Program, object] = {}
     lines: dict[Line, str] = {}
     for lane in trace.lanes:
         if lane.program in programs:
@@ -130,7 +130,7 @@ def described(trace: Trace) -> dict[str, Any]:
     }
 
 
-def lane_row(lane: LaneTrace, program: int) -> dict[str, Any]:
+def lane_row(lane: LaneTrace, program: int) -> dict[str, object]:
     """What a :class:`LaneRow` says of *lane*, whose program has the number *program*."""
     numbers = {
         name: getattr(lane, name)
@@ -148,7 +148,7 @@ def _text(line: Line) -> str:
     return linecache.getline(*line).strip()
 
 
-def _to_json(value: object) -> Any:
+def _to_json(value: object) -> object:
     """A micro-op, or a part of one, as lists that begin with their type."""
     if isinstance(value, DType):
         return ["DType", value.name]
@@ -199,7 +199,7 @@ def _micro_op(value: object) -> MicroOp:
     return found
 
 
-def _from_json(value: object) -> Any:
+def _from_json(value: object) -> object:
     """The other way round of `_to_json`."""
     match value:
         case ["DType", str(name)]:
@@ -216,7 +216,7 @@ def _from_json(value: object) -> Any:
             raise DamageError(f"a micro-op must be one that is known, not {_cut(value)}")
 
 
-def _made(name: str, parts: Sequence[Any]) -> Any:
+def _made(name: str, parts: Sequence[Any]) -> object:
     declared = _declared(name)
     if len(parts) != len(declared):
         raise DamageError(f"{name} must have {len(declared)} parts, not {len(parts)}")

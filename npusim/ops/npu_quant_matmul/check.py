@@ -77,16 +77,16 @@ PACKED = (INT64, UINT64)
 UNGROUPED, GROUPED = (0, 0, 0), (0, 0, GROUP_K)
 INT8S: dict[str, Any] = {"x1": _matrix(INT8), "x2": _matrix(INT8, LAYOUTS)}
 INT4S: dict[str, Any] = {"x1": _matrix(INT32), "x2": _matrix(INT32)}
-OF_FIXPIPE: dict[str, Any] = {"scale": (FLOAT32, *PACKED), "bias": INT32}
+OF_FIXPIPE: dict[str, object] = {"scale": (FLOAT32, *PACKED), "bias": INT32}
 TO_INT8: dict[str, Any] = {"output_dtype": ("int8",), "offset": FLOAT32, **OF_FIXPIPE}
 TO_FLOAT16: dict[str, Any] = {"output_dtype": ("float16",), **OF_FIXPIPE}
-TO_FLOAT16_BY_TOKEN: dict[str, Any] = {
+TO_FLOAT16_BY_TOKEN: dict[str, object] = {
     "output_dtype": ("float16",),
     "scale": FLOAT32,
     "pertoken_scale": required(FLOAT32),
     "bias": (INT32, FLOAT16, FLOAT32),
 }
-TO_BFLOAT16: dict[str, Any] = {
+TO_BFLOAT16: dict[str, object] = {
     "output_dtype": ("bfloat16",),
     "scale": (FLOAT32, BFLOAT16),
     "pertoken_scale": FLOAT32,

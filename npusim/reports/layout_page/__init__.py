@@ -96,7 +96,7 @@ def _refusal(spec: DeviceSpec) -> str | None:
     return None
 
 
-def _layout(name: str) -> dict[str, Any]:
+def _layout(name: str) -> dict[str, object]:
     """The order of axes of a layout, and its fractal for each type that it can hold."""
     order = ORDERS[name]
     dtypes = SUMS if name == "L0C" else DTYPES
@@ -106,7 +106,7 @@ def _layout(name: str) -> dict[str, Any]:
     }
 
 
-def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, Any]:
+def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, object]:
     """Where an Mmad has its operands, and the types it takes: *wanted* first if it is one."""
     dtypes = [dtype for dtype in OPERAND_DTYPES[spec.arch] if dtype.name in spec.cube.k_per_cycle]
     return {

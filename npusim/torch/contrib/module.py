@@ -9,7 +9,7 @@ parameters lie is from the document, LinearWeightQuant.md.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 from warnings import warn
 
 import torch
@@ -244,11 +244,11 @@ class QuantConv2d(torch.nn.Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
+        kernel_size: int | tuple[int, int],
         output_dtype: torch.dtype,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
         offset: bool = False,

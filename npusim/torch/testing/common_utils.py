@@ -72,9 +72,9 @@ class SupportedDevices:
         names = [supported_devices] if isinstance(supported_devices, str) else supported_devices
         self.names = tuple(names)
 
-    def __call__(self, test: Callable[..., object]) -> Callable[..., Any]:
+    def __call__(self, test: Callable[..., object]) -> Callable[..., object]:
         @wraps(test)
-        def only_there(*args: object, **kwargs: object) -> Any:
+        def only_there(*args: object, **kwargs: object) -> object:
             if not card.name().startswith(self.names):
                 known = ", ".join(self.names)
                 raise unittest.SkipTest(f"only for {known}; the card is {card.name()}")

@@ -89,7 +89,7 @@ _BUILD: dict[type, Callable[..., tuple[Block, ...]]] = {
 }
 
 
-def _build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
+def _build(spec: DeviceSpec, p: Problem, plan: object) -> tuple[Block, ...]:
     return _BUILD[type(plan)](spec, p, plan)
 
 
