@@ -40,7 +40,6 @@ TransposeBatchMatMulKernelNpuOpApi.cpp.
 
 from __future__ import annotations
 
-from typing import Any
 
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
