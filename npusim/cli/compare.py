@@ -18,6 +18,7 @@ from npusim.cli.call import UsageError
 from npusim.cli.models import are_models, compare_models
 from npusim.cli.screen import json_text, show, table
 from npusim.data.dtypes import Array
+from npusim.data.json import Json
 from npusim.data.tensor import Tensor
 from npusim.explain.comparison import Comparison, Mismatch, compare
 from npusim.run.inputs import parse
@@ -122,7 +123,7 @@ def _facts(found: Comparison) -> dict[str, object]:
     return facts | {"accuracy_reached": found.is_reached}
 
 
-def _to_json(facts: dict[str, object]) -> dict[str, Any]:
+def _to_json(facts: dict[str, object]) -> Json:
     """*facts* with words for infinity and NaN, which JSON does not have."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value

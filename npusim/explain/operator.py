@@ -10,7 +10,6 @@ import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from npusim import devices, ops
 from npusim.data.dtypes import DTYPES, INT4, INT32
 from npusim.data.errors import OpError
 from npusim.data.integers import ceil_div
+from npusim.data.json import Json
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 
@@ -60,7 +60,7 @@ class Explanation:
     outputs: dict[str, TensorSpec]
     template: str | None
     reason: str | None
-    plan: dict[str, Any] | None
+    plan: Json | None
     """How the work is split; None if no kernel runs."""
     earlier: tuple[str, ...] = ()
     """Operators that torch_npu launches first, as kernels of their own."""

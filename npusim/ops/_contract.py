@@ -65,7 +65,7 @@ CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 MAX_CAST_RANK = 6
 
 
-ARGUMENT: Final[Any] = object()
+ARGUMENT: Final = object()
 """Stands for the argument of that name."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import DTYPES, Array
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import Operand, Tensor, TensorSpec
@@ -75,7 +76,7 @@ class Plan:
     """Tensors in global memory through which cores exchange data: name -> bytes."""
 
 
-EarlierCall = tuple[str, dict[str, Any]]
+EarlierCall = tuple[str, Arguments]
 """An operator and its arguments."""
 
 
@@ -87,7 +88,7 @@ def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:
     return None
 
 
-def _nothing_first(_: Any, __: dict[str, Any]) -> tuple[EarlierCall, ...]:
+def _nothing_first(_: Any, __: Arguments) -> tuple[EarlierCall, ...]:
     return ()
 
 
@@ -127,7 +128,7 @@ class Operator:
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
     """Writes the programs of a problem and its plan, one block a core."""
-    earlier: Callable[[Any, dict[str, Any]], tuple[EarlierCall, ...]] = _nothing_first
+    earlier: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
     """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
@@ -234,7 +235,7 @@ class Operator:
     def _tensors(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.parameters if each.is_tensor)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _bound(self, args: tuple[Any, ...], kwargs: Arguments) -> Arguments:
         if not args and kwargs.keys() == self._names:
             return kwargs  # as a run gives them, which binds by itself
         bound = self.python_signature.bind(*args, **kwargs)
@@ -288,7 +289,7 @@ def _parameter(own: inspect.Parameter) -> Parameter:
     return Parameter(own.name, inspect.formatannotation(own.annotation), own.default, by_name)
 
 
-def in_own_terms(operator: Operator, arguments: dict[str, Any]) -> dict[str, Any]:
+def in_own_terms(operator: Operator, arguments: Arguments) -> Arguments:
     """*arguments* with their dtypes by the names that *operator* knows.
 
     A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that

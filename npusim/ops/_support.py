@@ -26,6 +26,7 @@ __all__ = [
     "EVERYWHERE",
     "MAX_RANK",
     "MAX_TENSORS",
+    "Entries",
     "Fact",
     "Narrowing",
     "Operands",
@@ -106,6 +107,10 @@ ABSENT = Operands(presence="absent")
 def required(*dtypes: DType, **more: Any) -> Operands:
     """What must be given in a row, of one of *dtypes*, though the signature lets it be None."""
     return Operands(dtypes, presence="required", **more)
+
+
+Entries = dict[str, Any]
+"""Arguments of a :class:`Row` that several rows share."""
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)

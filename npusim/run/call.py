@@ -9,12 +9,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from npusim import chip, devices, ops
 from npusim.chip import L2_STATES, L2State, Progress, engine_named
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
@@ -88,7 +89,7 @@ def play(
     )
 
 
-def _described(bound: dict[str, Any], problem: ops.Problem) -> dict[str, Any]:
+def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
     """*bound* without values; an array that the kernel takes as a transposed matrix is one."""
     found = {name: without_values(value) for name, value in bound.items()}
     for operand in problem.inputs:
@@ -158,7 +159,7 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any]
+    operator: ops.Operator, problem: ops.Problem, bound: Arguments
 ) -> dict[str, Output]:
     """The values where no kernel runs: there is nothing to do, or the host does it."""
     if problem.is_empty:

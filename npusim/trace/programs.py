@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from npusim.data.dtypes import BUFFER_DTYPES, DType
+from npusim.data.json import Json
 from npusim.isa import MICRO_OPS, Global, Local, MicroOp
 from npusim.kernel.program import Body, Call, Line, Program, short_line
 from npusim.trace.archive import DamageError
@@ -33,7 +34,7 @@ SIGNED = ("step_bytes", "stride_bytes", "pitch_bytes", "block_stride", "repeat_s
 """Fields of micro-ops that may be below zero; what a chip takes of them is up to its rules."""
 
 _DTYPES = {dtype.name: dtype for dtype in BUFFER_DTYPES}
-_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
+_KNOWN: Json = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
 
 
 def named(text: str) -> str:
@@ -96,7 +97,7 @@ class Tree(_Row):
 # ---- to JSON ----
 
 
-def described(trace: Trace) -> dict[str, Any]:
+def described(trace: Trace) -> Json:
     """Programs and lanes; bodies that calls share stand there once.
 
     Raises ValueError for a name that cannot be shown.

@@ -57,9 +57,11 @@ QuantMatmulKernelNpuOpApi.cpp:
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
+from npusim.data.arguments import Arguments
 from npusim.ops import _vocabulary as ops
+from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
@@ -92,7 +94,7 @@ TORCH = TorchFunction(
 )
 
 
-def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, object]], ...]:
+def _earlier(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
     if not p.packs_scale:
         return ()
     given = {"scale": arguments["scale"], "offset": arguments.get("offset")}

@@ -40,7 +40,6 @@ TransposeBatchMatMulKernelNpuOpApi.cpp.
 
 from __future__ import annotations
 
-
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_transpose_batchmatmul.check import SUPPORT, Problem, check

@@ -73,11 +73,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import Any, get_args
+from typing import get_args
 
+from npusim.data.arguments import Arguments
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _vocabulary as ops
+from npusim.ops._protocol import EarlierCall
 from npusim.ops._torch import Result, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Template
@@ -113,7 +115,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     return blocks
 
 
-def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, object]], ...]:
+def _earlier(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
     if not p.packs_scale:
         return ()
     given = {"scale": arguments["quant_scale"], "offset": arguments.get("quant_offset")}
