@@ -344,7 +344,7 @@ def _build(layers: Sequence[Layer]) -> DeviceSpec:
     return spec
 
 
-def _merge(base: dict[str, object], over: dict[str, object]) -> Tree:
+def _merge(base: Tree, over: Tree) -> Tree:
     """Lay *over* on *base* table by table; a number of *over* brings its own source."""
     merged = dict(base)
     for key, value in over.items():

@@ -228,7 +228,7 @@ def _takes_number(kind: object) -> bool:
 
 def has_key(tree: dict[str, object], key: Key) -> bool:
     """Whether *tree* states something at *key*."""
-    node: Any = tree
+    node: object = tree
     for name in key:
         if not isinstance(node, dict) or name not in node:
             return False

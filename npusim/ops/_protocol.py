@@ -84,15 +84,15 @@ KernelType = str | Callable[[DeviceSpec, Any, Any], str]
 """What CANN calls a kernel, or what finds it for a chip, a problem and its plan."""
 
 
-def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:
+def _no_tile(_: DeviceSpec, __: object) -> Plan | None:
     return None
 
 
-def _nothing_first(_: Any, __: Arguments) -> tuple[EarlierCall, ...]:
+def _nothing_first(_: object, __: Arguments) -> tuple[EarlierCall, ...]:
     return ()
 
 
-def _no_build(_: DeviceSpec, __: Any, ___: Any) -> tuple[Block, ...]:
+def _no_build(_: DeviceSpec, __: object, ___: object) -> tuple[Block, ...]:
     return ()
 
 
@@ -235,14 +235,14 @@ class Operator:
     def _tensors(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.parameters if each.is_tensor)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Arguments) -> Arguments:
+    def _bound(self, args: tuple[object, ...], kwargs: Arguments) -> Arguments:
         if not args and kwargs.keys() == self._names:
             return kwargs  # as a run gives them, which binds by itself
         bound = self.python_signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def check(self, /, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
+    def check(self, /, spec: DeviceSpec, *args: object, **kwargs: object) -> Problem:
         """Hold a call against the contract of the product line of *spec*; raises OpError."""
         arguments = self._bound(args, kwargs)
         return self._checked(Contract(self.name, spec, arguments=arguments, support=self.support))
@@ -260,10 +260,10 @@ class Operator:
     def reference(
         self,
         /,
-        *args: Any,
+        *args: object,
         spec: DeviceSpec | None = None,
         cube_order: CubeOrder = "k16",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """The oracle's result for a call; *spec* is the chip, None an Atlas A2."""
         return self.oracle(Given(self.name, self._bound(args, kwargs), spec, cube_order))
@@ -305,7 +305,7 @@ def in_own_terms(operator: Operator, arguments: Arguments) -> Arguments:
     return found
 
 
-def _dtype_word(value: Any) -> Any:
+def _dtype_word(value: Any) -> object:
     """The name of a dtype of torch or of numpy; anything else as it is."""
     kind = type(value)
     # torch itself is not imported: npusim does without it.

@@ -10,7 +10,7 @@ operations without a kernel do, and those with `out=`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -87,7 +87,9 @@ class MultipleOp(KernelOp):
     ops-math).
     """
 
-    def on_card(self, x: torch.Tensor, other: Any, *, alpha: Any = 1) -> Any:
+    def on_card(
+        self, x: torch.Tensor, other: torch.Tensor | float, *, alpha: float = 1
+    ) -> torch.Tensor | None:
         if alpha == 1:
             return _launched(self._name, self._take(x, other))
         given = arguments.two(x, other)
@@ -111,7 +113,7 @@ class ReductionOp(CardOp):
     def on_card(
         self,
         x: torch.Tensor,
-        dim: Any = None,
+        dim: int | Sequence[int] | None = None,
         keepdim: bool = False,
         *,
         dtype: torch.dtype | None = None,
@@ -227,7 +229,7 @@ def kernels() -> dict[str, Callable[..., object]]:
     }
     known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
     known["cat"] = JoinOp(_named("cat"), "concat")
-    found: dict[str, Callable[..., Any]] = {**known, **products.kernels(), "clone": CopyOp()}
+    found: dict[str, Callable[..., object]] = {**known, **products.kernels(), "clone": CopyOp()}
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
         in_place = f"{packet}_{dot}{overload}"

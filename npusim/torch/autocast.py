@@ -52,7 +52,7 @@ def _cast(value: object, dtype: torch.dtype) -> Any:
 def _in_precision(
     op: torch._ops.OpOverload, precision: Callable[[], torch.dtype]
 ) -> Callable[..., object]:
-    def kernel(*args: Any, **kwargs: Any) -> object:
+    def kernel(*args: object, **kwargs: object) -> object:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             dtype = precision()
             named = {key: _cast(value, dtype) for key, value in kwargs.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -47,16 +47,18 @@ NO_KERNELS = frozenset(
 
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _on_host: list[str] = []
 """Why operations are to run on the host, while they are."""
 
 
-def on_host(function: Callable[..., object]) -> Callable[..., Any]:
+def on_host(function: Callable[P, R]) -> Callable[P, R]:
     """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
 
     @wraps(function)
-    def run(*args: object, **kwargs: object) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         _on_host.append(function.__name__)
         try:
             return function(*args, **kwargs)
@@ -154,7 +156,13 @@ class HostOp:
         clock.host(self.name, self.is_kernel and is_work and not _on_host)
         return found
 
-    def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> object:
+    def _run_mutable(
+        self,
+        run: Callable[..., object],
+        call: _Call,
+        low: list[object],
+        named: dict[str, object],
+    ) -> object:
         call.renew_empty(named)
         try:
             return run(*low, **named)
@@ -222,7 +230,7 @@ class _Call:
         """Memory that came through DLPack cannot be resized: lend fresh outputs instead."""
         self._renew(named, lambda _: True)
 
-    def _renew(self, named: dict[str, Any], wanted: Any) -> None:
+    def _renew(self, named: dict[str, object], wanted: Callable[[torch.Tensor], bool]) -> None:
         for name in self.op.outs:
             lent = self.lent.get(id(named.get(name)))
             if lent is not None and wanted(lent.alias):

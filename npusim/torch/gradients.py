@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -38,7 +38,7 @@ class _NoBackward(torch.autograd.Function):
 def inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object]:
     """The autograd kernel of *op*: its floating outputs refuse to be differentiated."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         with torch._C._AutoDispatchBelowAutograd():
             outputs = op(*args, **kwargs)
         if not torch.is_grad_enabled():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,8 +35,8 @@ class _Step(NamedTuple):
     """One operation: what it was called with, and the tensors that it made."""
 
     op: torch._ops.OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     made: list[torch.Tensor]
     module: str
     """The module that it was called in, if somebody records."""
@@ -165,7 +165,7 @@ class graph:  # noqa: N801
         pool: object = None,
         stream: object = None,
         capture_error_mode: str = "global",
-        **_: Any,
+        **_: object,
     ) -> None:
         self.npu_graph, self.capture_stream, self._pool = npu_graph, stream, pool
         self._error_mode = capture_error_mode
@@ -189,8 +189,8 @@ def is_current_stream_capturing() -> bool:
 
 
 def make_graphed_callables(
-    callables: Callable[..., Any] | tuple[Callable[..., Any], ...],
-    sample_args: Sequence[Any],
+    callables: Callable[..., object] | tuple[Callable[..., object], ...],
+    sample_args: Sequence[torch.Tensor] | Sequence[Sequence[torch.Tensor]],
     num_warmup_iters: int = 3,  # noqa: ARG001
     allow_unused_input: bool = False,  # noqa: ARG001
     pool: object = None,  # noqa: ARG001
@@ -201,7 +201,9 @@ def make_graphed_callables(
     return _graphed(callables, sample_args)
 
 
-def _graphed(call: Callable[..., object], sample_args: Sequence[Any]) -> Callable[..., object]:
+def _graphed(
+    call: Callable[..., object], sample_args: Sequence[torch.Tensor]
+) -> Callable[..., object]:
     own, inputs = NPUGraph(), [arg.detach().clone() for arg in sample_args]
     with torch.no_grad(), graph(own):
         outputs = call(*inputs)

@@ -86,7 +86,7 @@ def _key(given: Given) -> Hashable:
     return tuple((name, _described(value)) for name, value in given.items())
 
 
-def _described(value: Any) -> Hashable:
+def _described(value: object) -> Hashable:
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), formats.get(value)
     return tuple(map(_described, value)) if isinstance(value, list) else key_of(value)

@@ -13,7 +13,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -110,7 +109,7 @@ class GraphRun(torch.fx.Interpreter):
         super().__init__(graph)
         self._around = clock.module
 
-    def run(self, *args: object, **kwargs: object) -> Any:
+    def run(self, *args: object, **kwargs: object) -> object:
         """What the graph gives for *args*."""
         try:
             return super().run(*args, **kwargs)

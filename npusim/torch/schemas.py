@@ -69,7 +69,7 @@ def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> Ar
     return {name: of(name, value) for name, value in arguments.items()}
 
 
-def named_tensors(arguments: Mapping[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(arguments: Mapping[Any, object]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors among *arguments*, those of lists too, by the names that `described` knows."""
     for name, value in arguments.items():
         if isinstance(value, list | tuple):

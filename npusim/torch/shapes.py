@@ -9,7 +9,7 @@ Whoever needs a value, to decide or to print, is refused with the line of the sc
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
 from typing import Any, NoReturn
@@ -50,7 +50,7 @@ def refuse(what: str) -> NoReturn:
     )
 
 
-def untouched(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A host tensor of that geometry, in memory that the system hands out when it is touched."""
     reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
     count = 1 if 0 in tuple(shape) else reach
@@ -90,7 +90,7 @@ def printed(to_text: Callable[..., str]) -> Callable[..., str]:
     return text
 
 
-def run(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """What *op* of torch gives for npu tensors, by its rule for shapes."""
     given: dict[int, torch.Tensor] = {}
 

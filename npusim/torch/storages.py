@@ -7,7 +7,7 @@ one tensor. `aten.alias` does that in C++ for every device, and `as_strided_` on
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,12 @@ def _empty(
 
 
 def _empty_strided(
-    size: object, stride: object, *, dtype: object = None, device: object = None, **_: object
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: object = None,
+    device: object = None,
+    **_: object,
 ) -> torch.Tensor:
     _check(device)
     if not card.computes_values():
@@ -67,7 +72,7 @@ def _as_strided(
 def _view_by_meta(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
     """The kernel of a view whose geometry a meta tensor finds."""
 
-    def view(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
+    def view(tensor: torch.Tensor, *args: object) -> torch.Tensor:
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         seen = op(meta, *args)
         offset = tensor.storage_offset() + seen.storage_offset()
@@ -112,7 +117,7 @@ def _to_copy(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     memory_format: torch.memory_format | None = None,
-    **_: Any,
+    **_: object,
 ) -> torch.Tensor:
     """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
     if device is not None and device.type not in ("npu", "cpu"):
@@ -187,7 +192,7 @@ def _convolution(x: object, weight: object, bias: object, *rest: object) -> torc
 
 def _convolution_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any
-) -> tuple[Any, ...]:
+) -> tuple[torch.Tensor | None, ...]:
     clock.host("aten.convolution_backward.default")
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
 
 import numpy as np
 import torch
@@ -68,7 +67,7 @@ def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tens
 class SupportedDevices:
     """Skips a test unless the card's name begins with one of those that are given."""
 
-    def __init__(self, supported_devices: Any) -> None:
+    def __init__(self, supported_devices: str | Sequence[str]) -> None:
         names = [supported_devices] if isinstance(supported_devices, str) else supported_devices
         self.names = tuple(names)
 
